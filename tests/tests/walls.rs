@@ -92,13 +92,8 @@ const STANDING: &[(&str, &str, &str)] = &[
     ("bench", "roles", "domains"),
     ("bench", "roles", "fabric"),
     ("bench", "roles", "kv"),
-    ("toroid_agent", "roles", "agent"),
-    ("toroid_agent", "roles", "node"),
-    ("toroid_agent", "node", "agent"),
     ("toroid_fabric", "tcp", "failover"),
-    ("toroid_kv", "shared", "store"),
-    ("toroid_kv", "store", "operations"),
-    ("toroid_kv", "variants", "reader"),
+    ("toroid_kv", "variants", "client"),
 ];
 
 /// Paths from the root of the workspace, and contents: sources and manifests.

@@ -1,18 +1,59 @@
 //! The agent of a host: it holds the host's nodes and decides who may talk to whom.
 //!
+//! ```text
+//!   toroid ── agent.sock ──┐                       ┌── Ethernet driver
+//!                          ├── server ── host ─────┼── node 0,0,0 ── its processes
+//!   member ─ node socket ──┘   (a thread per       └── node 1,0,0 ── its processes
+//!                              connection)
+//! ```
+//!
+//! Each node and the driver hold one end of a liveness socket, whose other end the agent and the
+//! file descriptor store hold. They end when the agent lets go of them, or when both have ended.
+//! They outlive an agent that was killed, until the next agent takes them over.
+//!
 //! [`run`] is the agent itself; [`roles`] lets one binary be all processes that it needs.
-//! [`doctor`] tells what a machine lacks. The directory of domains is kept in a [`store`].
+//! [`doctor`] tells what a machine lacks.
+//!
+//! | folder | concern |
+//! |---|---|
+//! | `start` | an agent's begin and end: its directories, takeover from a killed one, background |
+//! | `server` | connections of clients to the control socket and to node sockets |
+//! | `sessions` | sessions with the agents of other hosts |
+//! | `core` | the host, and changes of membership, names and rights |
+//! | `members` | attached processes: their regions, channels and listeners, and revocation |
+//! | `nodes` | namespaces, users and control groups of nodes, and commands in them |
+//! | `net` | the Ethernet driver, and gateways to what is outside |
+//! | `cluster` | the other hosts: who holds the directory, tickets, problems |
+//! | `proxy` | the target proxy, a process that serves peers on other hosts |
+//! | `fdstore` | the file descriptor store, which outlives the agent |
+//! | `channel` | encrypted connections between hosts |
+//! | [`store`] | what is kept on disk: the directory of domains, the audit log |
 
 #![forbid(unsafe_code)]
 
-mod adapter;
-mod agent;
+mod channel;
+mod cluster;
+mod config;
+mod core;
 pub mod doctor;
-mod events;
-mod hosts;
-mod node;
-mod ownership;
+mod error;
+mod fdstore;
+mod interfaces;
+mod members;
+mod net;
+mod nodes;
+mod process;
+mod proxy;
 pub mod roles;
+mod server;
+mod sessions;
+mod start;
 pub mod store;
 
-pub use agent::*;
+pub use config::Config;
+pub use error::AgentError;
+pub use interfaces::tun_remedy;
+pub use nodes::cgroups::{DEFAULT_PIDS, clear as clear_groups};
+pub use nodes::trial;
+pub use start::state_dir::{Left, clear_stale};
+pub use start::{background, run};

@@ -6,58 +6,39 @@
 
 use std::env;
 
-use crate::{adapter, agent, node};
-
-/// Runs an agent; the configuration follows as JSON.
-pub const AGENT: &str = "__agent";
-
-/// Keeps what outlives an agent; the agent's state directory follows.
-pub const KEEPER: &str = "__keeper";
-
-/// Serves processes of other hosts.
-pub const ADAPTER: &str = "__adapter";
-
-/// Carries a caller's descriptors to a node.
-pub const PORTER: &str = "__porter";
-
-/// Makes a mount of a caller's directory for a node.
-pub const BINDER: &str = "__binder";
-
-/// Is the first process of a node; the configuration follows as JSON.
-pub const NODE_INIT: &str = "__node-init";
-
-/// Makes a node on trial.
-pub const TRIAL: &str = "__trial";
+use crate::nodes::{bind, node, porter, trial};
+use crate::start::background;
+use crate::{fdstore, proxy};
 
 /// What a process was started as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// [`AGENT`].
+    /// Runs an agent; the configuration follows as JSON.
     Agent,
-    /// [`KEEPER`].
+    /// Keeps what outlives an agent; the agent's state directory follows.
     Keeper,
-    /// [`ADAPTER`].
+    /// Serves processes of other hosts.
     Adapter,
-    /// [`PORTER`].
+    /// Carries a caller's descriptors to a node.
     Porter,
-    /// [`BINDER`].
+    /// Makes a mount of a caller's directory for a node.
     Binder,
-    /// [`NODE_INIT`].
+    /// Is the first process of a node; the configuration follows as JSON.
     NodeInit,
-    /// [`TRIAL`].
+    /// Makes a node on trial.
     Trial,
 }
 
 /// The role that the first argument asks for, if any.
 pub fn asked() -> Option<Role> {
     match env::args_os().nth(1)?.to_str()? {
-        AGENT => Some(Role::Agent),
-        KEEPER => Some(Role::Keeper),
-        ADAPTER => Some(Role::Adapter),
-        PORTER => Some(Role::Porter),
-        BINDER => Some(Role::Binder),
-        NODE_INIT => Some(Role::NodeInit),
-        TRIAL => Some(Role::Trial),
+        background::ROLE => Some(Role::Agent),
+        fdstore::ROLE => Some(Role::Keeper),
+        proxy::ROLE => Some(Role::Adapter),
+        porter::ROLE => Some(Role::Porter),
+        bind::ROLE => Some(Role::Binder),
+        node::init::ROLE => Some(Role::NodeInit),
+        trial::ROLE => Some(Role::Trial),
         _ => None,
     }
 }
@@ -68,13 +49,13 @@ impl Role {
         let config = env::args_os().nth(2).unwrap_or_default();
         let config = config.to_string_lossy();
         match self {
-            Role::Agent => agent::background::run_role(&config),
-            Role::Keeper => agent::keeper::run_role(),
-            Role::Adapter => adapter::run_role(),
-            Role::Porter => agent::porter::run_role(),
-            Role::Binder => agent::bind::run_role(),
+            Role::Agent => background::run_role(&config),
+            Role::Keeper => fdstore::run_role(),
+            Role::Adapter => proxy::run_role(),
+            Role::Porter => porter::run_role(),
+            Role::Binder => bind::run_role(),
             Role::NodeInit => node::init::run_role(&config),
-            Role::Trial => agent::trial::run_role(),
+            Role::Trial => trial::run_role(),
         }
     }
 }

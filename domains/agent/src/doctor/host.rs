@@ -5,7 +5,7 @@ use std::fs::OpenOptions;
 use toroid_model::refusal::Refusal;
 
 use super::{Asker, Files, Finding};
-use crate::agent::tun_remedy;
+use crate::interfaces::tun_remedy;
 
 pub(super) const NAMESPACES: &str = "namespaces";
 pub(super) const TUN: &str = "tun";

@@ -1,6 +1,9 @@
 //! The store of the directory of domains: records that outlive the agent.
 
+pub(crate) mod events;
 pub mod file;
+pub(crate) mod names;
+pub(crate) mod ownership;
 
 use std::fmt::Debug;
 use std::io;

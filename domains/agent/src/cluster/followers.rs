@@ -1,0 +1,283 @@
+//! The followers as the leader sees them: how far each of them is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use toroid_fabric::NodeId;
+use toroid_model::directory::Directory;
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_protocol::hosts::{Adoption, Answer, Ask, Hello};
+
+use super::Cluster;
+use super::link::{Link, NoAnswer};
+
+/// How long a change waits for a host that is there.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long for one that it does not concern, but whose users would wonder.
+const COURTESY: Duration = Duration::from_secs(2);
+
+/// Pauses before a host is told again that has failed.
+const BACK_OFF: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
+
+/// A host that follows the directory.
+#[derive(Debug)]
+pub(crate) struct Follower {
+    pub(crate) link: Arc<Link>,
+    /// The last change that is in effect there, once any is.
+    has: Option<u64>,
+    /// The one that it failed to bring into effect, and why.
+    failed: Option<(u64, String)>,
+    /// The last one that is in effect there but for something, and for what.
+    except: Option<(u64, String)>,
+}
+
+/// A follower's place among those who follow. However its session ends, it is free afterwards.
+#[derive(Debug)]
+pub(crate) struct Place<'a> {
+    cluster: &'a Cluster,
+    pub(crate) link: &'a Arc<Link>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.link.end();
+        self.cluster.forget(self.link);
+    }
+}
+
+impl Cluster {
+    /// Notes in the directory what the holder's own host carries, and that other hosts are those of its
+    /// file. Its word is the last: whoever has claimed the same finds out when it comes.
+    pub(crate) fn claim_own(&self, directory: &mut Directory) {
+        let ours = &self.config;
+        directory.keep_hosts(|host| host == ours.host || ours.hosts.contains_key(host));
+        let nodes: BTreeSet<NodeId> = ours.nodes.iter().copied().map(NodeId).collect();
+        directory.take_over(&ours.host, &nodes);
+        name_nodes(directory, &nodes, &ours.aliases);
+    }
+
+    /// Whether somebody is whom he should be.
+    pub(crate) fn check(&self, hello: &Hello, version: u8) -> Result<(), Refusal> {
+        let ours = &self.config;
+        let refuse = |message: String| {
+            let remedy = "compare the files for `toroid up --config` of the two hosts";
+            Err(Refusal::new(RefusalKind::Invalid, message, remedy))
+        };
+        if hello.version != version {
+            return refuse("the version was altered on its way".into());
+        }
+        if hello.to != ours.host {
+            let message = format!("this is host {}, and not {}", ours.host, hello.to);
+            return refuse(message);
+        }
+        if hello.host == ours.host {
+            return refuse(format!("two agents are of host {}", ours.host));
+        }
+        if !ours.hosts.contains_key(&hello.host) {
+            return refuse(format!(
+                "host {} does not know host {}",
+                ours.host, hello.host
+            ));
+        }
+        if hello.torus != ours.torus {
+            return refuse(format!(
+                "host {} has a torus {}, and host {} one of {}",
+                hello.host, hello.torus, ours.host, ours.torus
+            ));
+        }
+        if hello.provider != ours.provider {
+            return refuse(format!(
+                "host {} is connected by {}, and host {} by {}",
+                hello.host, hello.provider, ours.host, ours.provider
+            ));
+        }
+        if hello.follows.is_some() && !ours.holds_directory() {
+            return refuse(format!(
+                "the directory is at host {}, and not at {}",
+                ours.directory, ours.host
+            ));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn place<'a>(&'a self, link: &'a Arc<Link>) -> Place<'a> {
+        let follower = Follower {
+            link: Arc::clone(link),
+            has: None,
+            failed: None,
+            except: None,
+        };
+        self.followers().insert(link.host.clone(), follower);
+        Place {
+            cluster: self,
+            link,
+        }
+    }
+
+    fn forget(&self, link: &Arc<Link>) {
+        let mut followers = self.followers();
+        if followers
+            .get(&link.host)
+            .is_some_and(|follower| Arc::ptr_eq(&follower.link, link))
+        {
+            followers.remove(&link.host);
+        }
+        drop(followers);
+        self.heard.notify_all();
+        self.publication.wake();
+    }
+
+    /// Lets a host be as the directory has it, and after each change again, until it has gone.
+    pub(crate) fn tell(&self, link: &Arc<Link>) {
+        let mut has = None;
+        let mut pause = BACK_OFF[0];
+        while let Some((number, adoption)) = self.publication.after(has, || link.has_ended()) {
+            match self.let_adopt(link, adoption) {
+                Ok(Answer::Done) => {
+                    (has, pause) = (Some(number), BACK_OFF[0]);
+                    self.note_progress(link, number, Progress::Done);
+                }
+                Ok(Answer::DoneExcept(what)) => {
+                    tracing::warn!("host {} follows, but: {what}", link.host);
+                    (has, pause) = (Some(number), BACK_OFF[0]);
+                    self.note_progress(link, number, Progress::Except(what));
+                }
+                Ok(Answer::Refused(refusal)) => {
+                    tracing::warn!("host {} cannot follow: {refusal}", link.host);
+                    self.note_progress(link, number, Progress::Failed(refusal.message));
+                    has = None;
+                    thread::sleep(pause);
+                    pause = BACK_OFF[1].min(pause * 2);
+                }
+                Ok(_) | Err(NoAnswer::Late | NoAnswer::Ended) => link.end(),
+            }
+        }
+    }
+
+    /// Waits for as long as the host says that it lives: acknowledgements that take longer than a
+    /// change waits are no reason to cut it off.
+    fn let_adopt(&self, link: &Link, adoption: Adoption) -> Result<Answer, NoAnswer> {
+        let question = link.begin(Ask::Adopt(adoption))?;
+        loop {
+            match question.wait(PATIENCE) {
+                Err(NoAnswer::Late) => {
+                    let problem = "it takes long to bring a change into effect";
+                    self.problems.note(&link.host, problem);
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    fn note_progress(&self, link: &Arc<Link>, number: u64, progress: Progress) {
+        let mut followers = self.followers();
+        let its = followers.get_mut(&link.host);
+        let Some(its) = its.filter(|follower| Arc::ptr_eq(&follower.link, link)) else {
+            return;
+        };
+        match progress {
+            Progress::Done => {
+                (its.has, its.failed) = (Some(number), None);
+                self.problems.clear(&link.host);
+            }
+            Progress::Except(what) => {
+                self.problems.note(&link.host, &what);
+                (its.has, its.failed) = (Some(number), None);
+                its.except = Some((number, what));
+            }
+            Progress::Failed(why) => {
+                self.problems.note(&link.host, &why);
+                its.failed = Some((number, why));
+            }
+        }
+        drop(followers);
+        self.heard.notify_all();
+    }
+
+    /// Waits until all that has been published is in effect on all hosts that are there. Returns on
+    /// which of those that it concerns it is not, and why.
+    pub(crate) fn await_hosts(&self, concerned: &BTreeSet<String>) -> BTreeMap<String, String> {
+        let number = self.publication.number();
+        let begun = Instant::now();
+        let mut followers = self.followers();
+        loop {
+            let patience = |(host, follower): (&String, &Follower)| {
+                let patience = if concerned.contains(host) {
+                    PATIENCE
+                } else {
+                    COURTESY
+                };
+                follower.lacks(number).then_some(patience)
+            };
+            let patience = followers.iter().filter_map(patience).max();
+            let left = patience.unwrap_or_default().saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.heard.wait_timeout(followers, left);
+            followers = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let others = concerned.iter().filter(|host| **host != self.config.host);
+        others
+            .filter_map(|host| {
+                let why = match followers.get(host) {
+                    None => Some("its agent is away".into()),
+                    Some(follower) => follower.why_not(number),
+                };
+                Some((host.clone(), why?))
+            })
+            .collect()
+    }
+}
+
+/// What has become of a change at a host.
+enum Progress {
+    Done,
+    Except(String),
+    Failed(String),
+}
+
+impl Follower {
+    /// Whether it may yet bring a change into effect.
+    fn lacks(&self, number: u64) -> bool {
+        let has_failed = self
+            .failed
+            .as_ref()
+            .is_some_and(|(failed, _)| *failed >= number);
+        self.has.is_none_or(|has| has < number) && !has_failed && !self.link.has_ended()
+    }
+
+    /// Why a change is not in effect there.
+    fn why_not(&self, number: u64) -> Option<String> {
+        match &self.failed {
+            _ if self.has.is_some_and(|has| has >= number) => {
+                let except = self.except.as_ref().filter(|(last, _)| *last >= number);
+                except.map(|(_, what)| what.clone())
+            }
+            Some((_, why)) => Some(why.clone()),
+            None if self.link.has_ended() => Some("its agent has just gone".into()),
+            None => Some(format!("it has not answered in {} s", PATIENCE.as_secs())),
+        }
+    }
+}
+
+/// Gives nodes the further names that their host wants. What is not possible is no reason to do
+/// without the host.
+pub(crate) fn name_nodes(
+    directory: &mut Directory,
+    nodes: &BTreeSet<NodeId>,
+    aliases: &BTreeMap<String, u32>,
+) {
+    for (alias, number) in aliases {
+        let node = NodeId(*number);
+        if !nodes.contains(&node) {
+            continue;
+        }
+        if let Err(error) = directory.add_alias(node, alias) {
+            tracing::warn!("{error}");
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! A session with another agent in which both have said hello: questions and answers both ways.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_protocol::hosts::{Answer, Ask, Said, Who};
+
+use crate::channel::SessionError;
+use crate::channel::secure::{Reader, Writer};
+
+/// How often a side says that it lives: some times before the other loses its patience.
+const ALIVE: Duration = Duration::from_secs(1);
+
+/// Questions of the other side that are answered at a time. Each takes a thread.
+const MAX_SERVED: usize = 64;
+
+/// Those of them that are kept for what administrators and the agent itself ask.
+const RESERVED: usize = 16;
+
+const STACK_BYTES: usize = 256 * 1024;
+
+/// The session.
+#[derive(Debug)]
+pub(crate) struct Link {
+    /// The other host.
+    pub(crate) host: String,
+    writer: Writer,
+    /// Who waits for which answer; none when it has ended.
+    waiting: Mutex<Option<HashMap<u64, SyncSender<Answer>>>>,
+    next: AtomicU64,
+    served: AtomicUsize,
+}
+
+/// Why a question has no answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum NoAnswer {
+    #[error("the session with it has ended")]
+    Ended,
+    #[error("it has not answered in time")]
+    Late,
+}
+
+impl Link {
+    pub(crate) fn new(host: String, writer: Writer) -> Arc<Self> {
+        Arc::new(Link {
+            host,
+            writer,
+            waiting: Mutex::new(Some(HashMap::new())),
+            next: AtomicU64::new(1),
+            served: AtomicUsize::new(0),
+        })
+    }
+
+    /// Asks, and waits for the answer.
+    pub(crate) fn ask(&self, ask: Ask, patience: Duration) -> Result<Answer, NoAnswer> {
+        self.begin(ask)?.wait(patience)
+    }
+
+    /// Asks.
+    pub(crate) fn begin(&self, ask: Ask) -> Result<Question<'_>, NoAnswer> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let (answers, answer) = sync_channel(1);
+        match &mut *self.lock() {
+            Some(waiting) => waiting.insert(number, answers),
+            None => return Err(NoAnswer::Ended),
+        };
+        let question = Question {
+            link: self,
+            number,
+            answer,
+        };
+        let sent = self.writer.send(&Said::Ask { number, ask });
+        sent.map_err(|_| NoAnswer::Ended)?;
+        Ok(question)
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.lock().is_none()
+    }
+
+    /// Ends it.
+    pub(crate) fn end(&self) {
+        self.writer.shut_down();
+        // Whoever waits hears that nothing comes.
+        *self.lock() = None;
+    }
+
+    /// Attends to it until it ends; says why.
+    pub(crate) fn attend(
+        self: &Arc<Self>,
+        mut reader: Reader,
+        serve: impl Fn(Ask) -> Answer + Clone + Send + 'static,
+    ) -> SessionError {
+        let end = loop {
+            let heard = match reader.receive() {
+                Ok(Said::Alive) => Ok(()),
+                Ok(Said::Answer { number, answer }) => {
+                    self.hear(number, answer);
+                    Ok(())
+                }
+                Ok(Said::Ask { number, ask }) => self.serve(number, ask, serve.clone()),
+                Ok(other) => {
+                    let message = format!("{} comes too late", other.kind());
+                    Err(SessionError::Malformed(message))
+                }
+                Err(error) => Err(error),
+            };
+            if let Err(error) = heard {
+                break error;
+            }
+        };
+        self.end();
+        end
+    }
+
+    fn hear(&self, number: u64, answer: Answer) {
+        let waiting = self.lock().as_mut().and_then(|all| all.remove(&number));
+        if let Some(waiting) = waiting {
+            // Whoever waited may have lost patience.
+            let _ = waiting.try_send(answer);
+        }
+    }
+
+    fn serve(
+        self: &Arc<Self>,
+        number: u64,
+        ask: Ask,
+        serve: impl Fn(Ask) -> Answer + Send + 'static,
+    ) -> Result<(), SessionError> {
+        let limit = most_served(&ask);
+        if self.served.fetch_add(1, Ordering::Relaxed) >= limit {
+            self.served.fetch_sub(1, Ordering::Relaxed);
+            let message = format!("{limit} requests of this host are under way");
+            let refusal = Refusal::new(RefusalKind::Exhausted, message, "try again later");
+            let answer = Answer::Refused(refusal);
+            return self.writer.send(&Said::Answer { number, answer });
+        }
+        let link = Arc::clone(self);
+        let answer = move || {
+            let answer = serve(ask);
+            link.served.fetch_sub(1, Ordering::Relaxed);
+            // Should it fail, the session has ended.
+            let _ = link.writer.send(&Said::Answer { number, answer });
+        };
+        thread::Builder::new()
+            .stack_size(STACK_BYTES)
+            .spawn(answer)?;
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<HashMap<u64, SyncSender<Answer>>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What was asked and not yet answered. It is forgotten with this.
+#[derive(Debug)]
+pub(crate) struct Question<'a> {
+    link: &'a Link,
+    number: u64,
+    answer: Receiver<Answer>,
+}
+
+impl Question<'_> {
+    /// Waits for the answer; may wait on when it is late.
+    pub(crate) fn wait(&self, patience: Duration) -> Result<Answer, NoAnswer> {
+        self.answer
+            .recv_timeout(patience)
+            .map_err(|error| match error {
+                RecvTimeoutError::Timeout => NoAnswer::Late,
+                RecvTimeoutError::Disconnected => NoAnswer::Ended,
+            })
+    }
+}
+
+impl Drop for Question<'_> {
+    fn drop(&mut self) {
+        if let Some(waiting) = &mut *self.link.lock() {
+            waiting.remove(&self.number);
+        }
+    }
+}
+
+/// How many questions may be under way with this one. Users and nodes cannot take all places.
+fn most_served(ask: &Ask) -> usize {
+    match ask {
+        Ask::Adopt(_)
+        | Ask::Change {
+            who: Who::Administrator(_),
+            ..
+        } => MAX_SERVED,
+        Ask::Change { .. } | Ask::Ticket(_) | Ask::Listeners(_) => MAX_SERVED - RESERVED,
+    }
+}
+
+/// Says that this side lives: at once, and then until the session ends.
+pub(crate) fn stay_alive(writer: &Writer) -> Result<(), SessionError> {
+    let writer = writer.clone();
+    writer.send(&Said::Alive)?;
+    let say = move || {
+        loop {
+            thread::sleep(ALIVE);
+            if writer.send(&Said::Alive).is_err() {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().stack_size(STACK_BYTES).spawn(say)?;
+    Ok(())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::mpsc;
+
+    use toroid_protocol::hosts::{Between, Wanted};
+
+    use super::*;
+    use crate::channel::opening::{Kind, OPENING, Opening};
+    use crate::channel::secret::Secret;
+    use crate::channel::secure::{self, Session};
+
+    pub(crate) fn sessions() -> [Session; 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        thread::scope(|scope| {
+            let ours = scope.spawn(move || secure::connect(ours, &Secret::of(1)).unwrap());
+            let mut theirs = listener.accept().unwrap().0;
+            let mut bytes = [0; OPENING];
+            std::io::Read::read_exact(&mut theirs, &mut bytes).unwrap();
+            let opening = Opening::<Kind>::parse(&bytes).unwrap();
+            let theirs = secure::accept(theirs, &opening, &Secret::of(1)).unwrap();
+            [ours.join().unwrap(), theirs]
+        })
+    }
+
+    fn ask(from: u32) -> Ask {
+        let (to, partition, protocol) = (0, 0, None);
+        Ask::Ticket(Wanted::Node(Between {
+            from,
+            to,
+            partition,
+            protocol,
+        }))
+    }
+
+    fn says(answer: Result<Answer, NoAnswer>) -> String {
+        match answer {
+            Ok(Answer::Ticket(text)) => text,
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn answers_come_in_any_order_and_end_with_the_session() {
+        let [ours, theirs] = sessions();
+        let (go, gate) = mpsc::channel::<()>();
+        let gate = Arc::new(Mutex::new(gate));
+        let serve = move |ask| {
+            let Ask::Ticket(Wanted::Node(between)) = ask else {
+                return Answer::Done;
+            };
+            if between.from == 1 {
+                gate.lock().unwrap().recv().ok();
+            }
+            Answer::Ticket(between.from.to_string())
+        };
+        let patience = Duration::from_secs(60);
+        let (a, b) = (
+            Link::new("b".into(), ours.writer),
+            Link::new("a".into(), theirs.writer),
+        );
+        thread::scope(|scope| {
+            scope.spawn(|| a.attend(ours.reader, |_| Answer::Done));
+            scope.spawn(|| b.attend(theirs.reader, serve));
+            let slow = scope.spawn(|| says(a.ask(ask(1), patience)));
+            assert_eq!(says(a.ask(ask(2), patience)), "2");
+            assert!(matches!(b.ask(ask(3), patience), Ok(Answer::Done)));
+            go.send(()).unwrap();
+            assert_eq!(slow.join().unwrap(), "1");
+            let late = a.begin(ask(1)).unwrap();
+            let nothing = late.wait(Duration::from_millis(10));
+            assert!(matches!(nothing, Err(NoAnswer::Late)));
+            go.send(()).unwrap();
+            assert_eq!(says(late.wait(patience)), "1");
+            let cut = scope.spawn(|| a.ask(ask(1), patience));
+            b.end();
+            assert!(matches!(cut.join().unwrap(), Err(NoAnswer::Ended)));
+            drop(go);
+        });
+        assert!(a.has_ended() && b.has_ended());
+        assert!(matches!(a.ask(ask(1), patience), Err(NoAnswer::Ended)));
+    }
+
+    /// Once the users of a host could keep its administrators waiting.
+    #[test]
+    fn some_places_are_not_for_users() {
+        let [ours, theirs] = sessions();
+        let (go, gate) = mpsc::channel::<()>();
+        let gate = Arc::new(Mutex::new(gate));
+        let serve = move |ask| {
+            if let Ask::Ticket(_) = ask {
+                gate.lock().unwrap().recv().ok();
+            }
+            Answer::Done
+        };
+        let change = |who| Ask::Change {
+            who,
+            pid: None,
+            request: toroid_protocol::agent::Request::Status,
+        };
+        let patience = Duration::from_secs(60);
+        let (a, b) = (
+            Link::new("b".into(), ours.writer),
+            Link::new("a".into(), theirs.writer),
+        );
+        thread::scope(|scope| {
+            scope.spawn(|| a.attend(ours.reader, |_| Answer::Done));
+            scope.spawn(|| b.attend(theirs.reader, serve));
+            let slow: Vec<_> = (0..MAX_SERVED - RESERVED)
+                .map(|_| a.begin(ask(1)).unwrap())
+                .collect();
+            let user = a.ask(change(Who::User(1)), patience).unwrap();
+            assert!(matches!(user, Answer::Refused(_)), "{user:?}");
+            let root = a.ask(change(Who::Administrator(0)), patience).unwrap();
+            assert!(matches!(root, Answer::Done), "{root:?}");
+            drop((go, slow));
+            a.end();
+        });
+    }
+}

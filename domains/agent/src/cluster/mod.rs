@@ -1,0 +1,270 @@
+//! This agent among those of other hosts.
+//!
+//! ```text
+//!            follower b                        holder a                        follower c
+//!   toroid ── change ──>│── Ask::Change ──────>│ decides, makes durable         │
+//!                       │<─ Ask::Adopt ────────│──── Ask::Adopt ───────────────>│
+//!                carries it out         carries it out                   carries it out
+//!                       │── Done ─────────────>│<──────────────── Done ─────────│
+//!   toroid <── reply ───│<─ Answer::Reply ─────│
+//! ```
+//!
+//! One agent holds the directory. The others [`follow`] it: each keeps a copy, which its nodes go on
+//! with when the holder is away, and changes nothing by itself. The holder [`publish`]es what has
+//! become durable and waits for the hosts that it concerns. [`adopt`] is how a host becomes what
+//! another directory says. Strangers stand at the [`door`] until they have shown the key, or a
+//! ticket of the [`broker`], with which they connect for [`data`]. [`trunks`]
+//! connect the drivers.
+
+pub(crate) mod followers;
+pub(crate) mod link;
+pub(crate) mod problems;
+pub(crate) mod publish;
+pub(crate) mod tickets;
+pub(crate) mod unauthenticated;
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use toroid_model::hosts::HostConfig;
+use toroid_model::info::{HostInfo, HostState};
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_protocol::agent::{Reply, Request};
+use toroid_protocol::hosts::{Answer, Ask, Claim, Hello, Said, Who};
+
+use crate::channel::SessionError;
+use crate::channel::secret::Secret;
+use crate::channel::secure::{self, HANDSHAKE, Session};
+use crate::error::AgentError;
+use followers::Follower;
+use link::{Link, NoAnswer};
+use problems::Problems;
+use publish::Publication;
+use tickets::Broker;
+
+/// How long `toroid up` waits for the holder of the directory, which may be away.
+const FIRST_WORD: Duration = Duration::from_secs(3);
+
+/// How long the holder may take to make a change: others may come before it.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What an agent has of the others.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) config: HostConfig,
+    pub(crate) secret: Secret,
+    /// Of the holder: what has become durable.
+    pub(crate) publication: Arc<Publication>,
+    /// Of the holder: who follows.
+    pub(crate) followers: Mutex<BTreeMap<String, Follower>>,
+    /// A follower has said how far it is, has come or has gone.
+    pub(crate) heard: Condvar,
+    /// Of a follower.
+    pub(crate) holder: Mutex<ToHolder>,
+    /// The directory has come for the first time.
+    pub(crate) came: Condvar,
+    /// Sessions that were made for the sake of tickets.
+    pub(crate) peers: Mutex<BTreeMap<String, Arc<Link>>>,
+    pub(crate) broker: Broker,
+    pub(crate) problems: Problems,
+}
+
+/// A follower's way to the holder.
+#[derive(Debug, Default)]
+pub(crate) struct ToHolder {
+    pub(crate) link: Option<Arc<Link>>,
+    pub(crate) has_come: bool,
+    /// Whether this host has refused what the holder has last told it, or not been told yet. Numbers
+    /// of domains mean something else then, perhaps.
+    pub(crate) differs: bool,
+}
+
+impl Cluster {
+    /// Reads the key and begins to listen; nobody is let in yet.
+    pub(crate) fn new(config: HostConfig) -> Result<(Self, TcpListener), AgentError> {
+        let secret = Secret::read(&config.key)?;
+        let listener = TcpListener::bind(config.listen).map_err(|source| AgentError::Listen {
+            address: config.listen,
+            source,
+        })?;
+        let cluster = Cluster {
+            config,
+            secret,
+            publication: Arc::default(),
+            followers: Mutex::default(),
+            heard: Condvar::new(),
+            holder: Mutex::default(),
+            came: Condvar::new(),
+            peers: Mutex::default(),
+            broker: Broker::default(),
+            problems: Problems::default(),
+        };
+        Ok((cluster, listener))
+    }
+
+    /// Whether it holds the directory.
+    pub(crate) fn holds(&self) -> bool {
+        self.config.holds_directory()
+    }
+
+    /// Waits for the directory when this is a follower that has just begun, unless its holder is away.
+    pub(crate) fn await_directory(&self) {
+        let not_yet = |holder: &mut ToHolder| !self.holds() && !holder.has_come;
+        drop(
+            self.came
+                .wait_timeout_while(self.holder(), FIRST_WORD, not_yet),
+        );
+    }
+
+    /// A session with another agent, in which it has said welcome.
+    pub(crate) fn dial(&self, host: &str, follows: Option<Claim>) -> Result<Session, CannotDial> {
+        let address = self.config.hosts.get(host);
+        let address = address.ok_or_else(|| CannotDial::Unknown(host.into()))?;
+        let stream = TcpStream::connect_timeout(address, HANDSHAKE).map_err(SessionError::Io)?;
+        let mut session = secure::connect(stream, &self.secret)?;
+        link::stay_alive(&session.writer)?;
+        session.writer.send(&Said::Hello(Hello {
+            version: session.version,
+            host: self.config.host.clone(),
+            to: host.into(),
+            torus: self.config.torus,
+            provider: self.config.provider,
+            follows,
+        }))?;
+        loop {
+            match session.reader.receive()? {
+                Said::Alive => {}
+                Said::Welcome => return Ok(session),
+                Said::Refused(refusal) => return Err(CannotDial::Refused(refusal)),
+                other => {
+                    let message = format!("{} comes before a welcome", other.kind());
+                    return Err(SessionError::Malformed(message).into());
+                }
+            }
+        }
+    }
+
+    /// Lets the holder make a change for somebody here; answers with its words.
+    pub(crate) fn forward(
+        &self,
+        who: Who,
+        pid: Option<u32>,
+        request: &Request,
+    ) -> Result<Reply, Refusal> {
+        let holder = &self.config.directory;
+        let link = self.holder().link.clone();
+        let Some(link) = link else {
+            let why = self.problems.of(holder);
+            let why = why.unwrap_or_else(|| "it has not answered yet".into());
+            let remedy = "nothing was changed; see to that host, because its agent holds the \
+                          directory";
+            return Err(unreachable(holder, &why, remedy));
+        };
+        let ask = Ask::Change {
+            who,
+            pid,
+            request: request.clone(),
+        };
+        match link.ask(ask, PATIENCE) {
+            Ok(Answer::Reply(reply)) => Ok(*reply),
+            Ok(Answer::Refused(refusal)) => Err(refusal),
+            Ok(_) => Err(unreachable(holder, "it does not answer as it should", "")),
+            Err(error @ (NoAnswer::Ended | NoAnswer::Late)) => {
+                let remedy =
+                    "whether the change was made is unknown: look, and make it again if not";
+                Err(unreachable(holder, &error.to_string(), remedy))
+            }
+        }
+    }
+
+    /// The hosts as this agent knows them.
+    /// Drivers are not its matter.
+    pub(crate) fn describe(&self) -> Vec<HostInfo> {
+        let config = &self.config;
+        let all = config.hosts.iter().map(|(host, address)| (host, *address));
+        let ours = (&config.host, config.listen);
+        let mut hosts: Vec<HostInfo> = all
+            .chain([ours])
+            .map(|(host, address)| self.describe_host(host, address))
+            .collect();
+        hosts.sort_by(|a, b| a.name.cmp(&b.name));
+        hosts
+    }
+
+    fn describe_host(&self, host: &str, address: SocketAddr) -> HostInfo {
+        let is_linked = if self.holds() {
+            self.followers().contains_key(host)
+        } else {
+            self.holder().link.is_some()
+        };
+        let state = if host == self.config.host {
+            HostState::Here
+        } else if !self.holds() && host != self.config.directory {
+            HostState::Unknown
+        } else if is_linked {
+            HostState::Connected
+        } else {
+            HostState::Away
+        };
+        HostInfo {
+            name: host.into(),
+            address: address.to_string(),
+            directory: host == self.config.directory,
+            state,
+            frames: false,
+            frames_over: None,
+            frames_by_rdma: None,
+            problem: self.problems.of(host),
+        }
+    }
+
+    /// Refuses to have to do with other hosts' nodes as long as the directory here is not that of the
+    /// holder.
+    pub(crate) fn check_directory(&self) -> Result<(), Refusal> {
+        if self.holder().differs {
+            Err(Refusal::new(
+                RefusalKind::Failed,
+                format!(
+                    "host {} has not agreed with host {} on the directory",
+                    self.config.host, self.config.directory
+                ),
+                "see `toroid status` on both hosts",
+            ))
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn holder(&self) -> MutexGuard<'_, ToHolder> {
+        self.holder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn followers(&self) -> MutexGuard<'_, BTreeMap<String, Follower>> {
+        self.followers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn peers(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Link>>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why there is no session with another agent.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CannotDial {
+    #[error("no address is known of host {0}")]
+    Unknown(String),
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error("{0}")]
+    Refused(Refusal),
+}
+
+/// The other host cannot be asked.
+pub(crate) fn unreachable(host: &str, why: &str, remedy: &str) -> Refusal {
+    let message = format!("the agent of host {host} cannot be reached: {why}");
+    Refusal::new(RefusalKind::Failed, message, remedy)
+}

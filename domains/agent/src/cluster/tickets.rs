@@ -1,0 +1,283 @@
+//! Data connections: a process of one host talks to the agent of another about a node's memory.
+//!
+//! The process's agent asks the other for a ticket in their session, and presents it on a connection of
+//! its own, which it then gives to the process. A ticket is good for one connection, and not for long.
+
+use std::collections::HashMap;
+use std::net::TcpStream;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use std::{fmt, io, thread};
+
+use toroid_fabric::NodeId;
+use toroid_model::directory::Directory;
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_protocol::hosts::{Answer, Between, Wanted};
+
+use super::Cluster;
+use super::link::Link;
+use crate::channel::opening::{Opening, PROOF, Word};
+use crate::channel::secure::{self, Session};
+
+/// How long a ticket is good.
+const EXPIRES: Duration = Duration::from_secs(10);
+
+/// Tickets at a time.
+const MAX_TICKETS: usize = 4096;
+
+/// A ticket as it is presented.
+pub(crate) type Proof = [u8; PROOF];
+
+/// A connection that has shown its ticket. Nothing has been read or written on it since.
+#[derive(Debug)]
+pub(crate) struct DataConnection {
+    pub(crate) stream: TcpStream,
+    /// The host that has made it.
+    pub(crate) host: String,
+    /// What for.
+    pub(crate) wanted: Wanted,
+}
+
+type Server = Box<dyn Fn(DataConnection) + Send + Sync>;
+
+/// The tickets that were given out, and who serves those who present them.
+#[derive(Default)]
+pub(crate) struct Broker {
+    tickets: Mutex<HashMap<Proof, Ticket>>,
+    pub(crate) server: OnceLock<Server>,
+}
+
+#[derive(Debug)]
+struct Ticket {
+    host: String,
+    wanted: Wanted,
+    until: Instant,
+}
+
+impl Broker {
+    /// Lets data connections be served; without this none are promised. It must not take long.
+    pub(crate) fn serve(&self, server: impl Fn(DataConnection) + Send + Sync + 'static) {
+        // A second one would be a mistake of ours.
+        assert!(self.server.set(Box::new(server)).is_ok(), "there is one");
+    }
+
+    /// A ticket for another host.
+    pub(crate) fn issue(&self, host: &str, wanted: Wanted) -> Result<String, Refusal> {
+        let mut proof = [0; PROOF];
+        getrandom::fill(&mut proof).map_err(|error| {
+            let message = format!("the system gives no random bytes: {error}");
+            Refusal::new(RefusalKind::Failed, message, "")
+        })?;
+        let now = Instant::now();
+        let mut tickets = self.lock();
+        tickets.retain(|_, ticket| ticket.until > now);
+        if tickets.len() >= MAX_TICKETS {
+            return Err(Refusal::new(
+                RefusalKind::Exhausted,
+                format!("{MAX_TICKETS} data connections are about to be made"),
+                "try again later",
+            ));
+        }
+        let ticket = Ticket {
+            host: host.into(),
+            wanted,
+            until: now + EXPIRES,
+        };
+        tickets.insert(proof, ticket);
+        Ok(proof.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// Somebody presents one.
+    pub(crate) fn redeem(&self, stream: TcpStream, proof: Proof) {
+        let ticket = self.lock().remove(&proof);
+        let ticket = ticket.filter(|ticket| ticket.until > Instant::now());
+        let (Some(ticket), Some(server)) = (ticket, self.server.get()) else {
+            return secure::refuse(&stream, Word::BadTicket);
+        };
+        let welcome = Opening::new(Word::Welcome, [0; PROOF]).bytes();
+        if std::io::Write::write_all(&mut &stream, &welcome).is_err() {
+            return;
+        }
+        server(DataConnection {
+            stream,
+            host: ticket.host,
+            wanted: ticket.wanted,
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Proof, Ticket>> {
+        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Broker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Broker").finish_non_exhaustive()
+    }
+}
+
+impl Cluster {
+    pub(crate) fn link_of(&self, host: &str) -> Option<std::sync::Arc<Link>> {
+        let follower = self
+            .followers()
+            .get(host)
+            .map(|follower| follower.link.clone());
+        let holder = || {
+            let is_it = !self.holds() && host == self.config.directory;
+            self.holder().link.clone().filter(|_| is_it)
+        };
+        let peer = || self.peers().get(host).cloned();
+        let link = follower.or_else(holder).or_else(peer);
+        link.filter(|link| !link.has_ended())
+    }
+
+    /// Attends to a session that was made for the sake of tickets, unless somebody else has just
+    /// made one.
+    pub(crate) fn add_peer(&self, host: &str, session: Session) -> io::Result<Arc<Link>> {
+        let mut peers = self.peers();
+        if let Some(link) = peers.get(host).filter(|link| !link.has_ended()) {
+            return Ok(Arc::clone(link));
+        }
+        let link = Link::new(host.into(), session.writer);
+        let attended = Arc::clone(&link);
+        // It asks nothing: whoever does has a session of its own.
+        let attend = move || attended.attend(session.reader, |_| Answer::Done);
+        thread::Builder::new().spawn(attend)?;
+        peers.insert(host.into(), Arc::clone(&link));
+        Ok(link)
+    }
+}
+
+/// Whether a process of `host` may talk to a node of `ours`, as the directory has it.
+pub(crate) fn may_connect(
+    directory: &Directory,
+    host: &str,
+    ours: &str,
+    between: Between,
+) -> Result<(), Refusal> {
+    let (from, to) = (NodeId(between.from), NodeId(between.to));
+    let denied = |message: String| {
+        let remedy = "see `toroid node ls` and `toroid domain show` on both hosts";
+        Err(Refusal::new(RefusalKind::Denied, message, remedy))
+    };
+    for (node, carrier) in [(from, host), (to, ours)] {
+        if directory.host_of(node) != Some(carrier) {
+            let node = directory.places(&[node].into());
+            return denied(format!("host {carrier} does not carry node {node}"));
+        }
+    }
+    let domain = directory.domain_by_id(between.partition);
+    if domain.is_some_and(|domain| domain.may_talk(from, to)) {
+        Ok(())
+    } else {
+        denied("the two nodes may not talk in that domain".into())
+    }
+}
+
+/// The ticket that a text stands for.
+pub(crate) fn parse(text: &str) -> Option<Proof> {
+    let mut proof = [0; PROOF];
+    if text.len() != 2 * PROOF || !text.is_ascii() {
+        return None;
+    }
+    for (n, byte) in proof.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * n..2 * n + 2], 16).ok()?;
+    }
+    Some(proof)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::sync::mpsc::channel;
+
+    use toroid_model::directory::Wanted as NewDomain;
+
+    use super::*;
+    use crate::channel::SessionError;
+
+    const BETWEEN: Between = Between {
+        from: 1,
+        to: 2,
+        partition: 1,
+        protocol: None,
+    };
+    const WANTED: Wanted = Wanted::Node(BETWEEN);
+
+    /// How presenting a ticket ends.
+    fn present(broker: &Broker, ticket: &str) -> Result<(), SessionError> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let theirs = listener.accept().unwrap().0;
+        let proof = parse(ticket).unwrap();
+        broker.redeem(theirs, proof);
+        secure::present(&ours, proof)
+    }
+
+    #[test]
+    fn a_ticket_is_good_once_and_not_for_ever() {
+        let broker = Broker::default();
+        let early = broker.issue("b", WANTED).unwrap();
+        // Nobody serves yet.
+        present(&broker, &early).unwrap_err();
+        let (served, connections) = channel();
+        let served = Mutex::new(served);
+        broker.serve(move |connection| served.lock().unwrap().send(connection).unwrap());
+        let ticket = broker.issue("b", WANTED).unwrap();
+        present(&broker, &ticket).unwrap();
+        let connection = connections.recv().unwrap();
+        let DataConnection {
+            stream,
+            host,
+            wanted,
+        } = connection;
+        assert_eq!((host.as_str(), wanted), ("b", WANTED));
+        // Whoever serves it has it without a byte read.
+        stream.take_error().unwrap();
+        let again = present(&broker, &ticket).unwrap_err();
+        assert!(matches!(again, SessionError::BadTicket), "{again}");
+        let late = broker.issue("b", WANTED).unwrap();
+        for ticket in broker.lock().values_mut() {
+            ticket.until = Instant::now();
+        }
+        present(&broker, &late).unwrap_err();
+        assert!(connections.try_recv().is_err());
+        for nonsense in ["", "00", &"é".repeat(PROOF), &"0g".repeat(PROOF)] {
+            assert!(parse(nonsense).is_none());
+        }
+    }
+
+    #[test]
+    fn tickets_are_for_members_of_the_two_hosts() {
+        let nodes = |numbers: [u32; 2]| numbers.map(NodeId).into_iter().collect();
+        let mut directory = Directory::new("2x2x1".parse().unwrap());
+        directory.claim("a", &nodes([2, 3])).unwrap();
+        directory.claim("b", &nodes([0, 1])).unwrap();
+        let blue = NewDomain {
+            name: "blue".into(),
+            members: nodes([1, 2]),
+            ..NewDomain::default()
+        };
+        directory.create(blue).unwrap();
+        may_connect(&directory, "b", "a", BETWEEN).unwrap();
+        let refused = [
+            ("c", BETWEEN),
+            ("a", BETWEEN),
+            ("b", Between { from: 3, ..BETWEEN }),
+            ("b", Between { from: 0, ..BETWEEN }),
+            ("b", Between { to: 3, ..BETWEEN }),
+            ("b", Between { to: 9, ..BETWEEN }),
+            (
+                "b",
+                Between {
+                    partition: 2,
+                    ..BETWEEN
+                },
+            ),
+        ];
+        for (host, between) in refused {
+            let refusal = may_connect(&directory, host, "a", between).unwrap_err();
+            assert_eq!(refusal.kind, RefusalKind::Denied, "{host} {between:?}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Who has connected and not yet said all of an opening. When there are many the oldest has to go;
+//! each is heard before.
+
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::channel::opening::{OPENING, Word};
+use crate::channel::secure::{self, HANDSHAKE};
+
+/// Strangers at a time, and how many are let in between two looks at all of them.
+const MAX_STRANGERS: usize = 64;
+
+/// Pause after the system had no descriptor for a connection.
+const BREATH: Duration = Duration::from_millis(100);
+
+/// Somebody who has connected.
+#[derive(Debug)]
+pub(crate) struct Stranger {
+    pub(crate) stream: TcpStream,
+    pub(crate) address: SocketAddr,
+    /// What he has said.
+    pub(crate) bytes: [u8; OPENING],
+    read: usize,
+    until: Instant,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Strangers {
+    listener: TcpListener,
+    /// The oldest first.
+    waiting: Vec<Stranger>,
+}
+
+impl Strangers {
+    pub(crate) fn new(listener: TcpListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Ok(Strangers {
+            listener,
+            waiting: Vec::new(),
+        })
+    }
+
+    /// Those whose openings are complete, once there may be some.
+    pub(crate) fn next(&mut self) -> Vec<Stranger> {
+        self.wait();
+        let mut complete = self.listen();
+        complete.extend(self.accept());
+        complete
+    }
+
+    /// Until somebody comes or says something, or has taken too long.
+    fn wait(&self) {
+        let now = Instant::now();
+        let next = self.waiting.first();
+        let next = next.map(|oldest| oldest.until.saturating_duration_since(now));
+        let next = next.and_then(|left| Timespec::try_from(left).ok());
+        let streams = self.waiting.iter().map(|s| s.stream.as_fd());
+        let all = streams.chain([self.listener.as_fd()]);
+        let mut all: Vec<PollFd<'_>> = all
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        // What fails is found out by whoever reads.
+        let _ = poll(&mut all, next.as_ref());
+    }
+
+    /// Lets some in. A flood of them must not keep anybody from being heard, so it is not all.
+    fn accept(&mut self) -> Vec<Stranger> {
+        let mut complete = Vec::new();
+        for _ in 0..MAX_STRANGERS {
+            match self.listener.accept() {
+                Ok((stream, address)) => complete.extend(self.let_in(stream, address)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if is_of_peer(&error) => {}
+                Err(error) => {
+                    tracing::warn!("cannot accept a connection of another host: {error}");
+                    thread::sleep(BREATH);
+                    break;
+                }
+            }
+        }
+        complete
+    }
+
+    /// Returns the oldest if he has to go and has just said all.
+    fn let_in(&mut self, stream: TcpStream, address: SocketAddr) -> Option<Stranger> {
+        stream.set_nonblocking(true).ok()?;
+        let is_full = self.waiting.len() >= MAX_STRANGERS;
+        let oldest = is_full.then(|| self.waiting.remove(0));
+        self.waiting.push(Stranger {
+            stream,
+            address,
+            bytes: [0; OPENING],
+            read: 0,
+            until: Instant::now() + HANDSHAKE,
+        });
+        let mut oldest = oldest?;
+        if let Ok(true) = oldest.read() {
+            return Some(oldest);
+        }
+        secure::refuse(&oldest.stream, Word::Busy);
+        None
+    }
+
+    fn listen(&mut self) -> Vec<Stranger> {
+        let now = Instant::now();
+        let mut complete = Vec::new();
+        for mut stranger in std::mem::take(&mut self.waiting) {
+            match stranger.read() {
+                Ok(true) => complete.push(stranger),
+                Ok(false) if stranger.until > now => self.waiting.push(stranger),
+                // Nobody is told: it may be a port scan.
+                Ok(false) | Err(_) => tracing::debug!("{} said nothing of use", stranger.address),
+            }
+        }
+        complete
+    }
+}
+
+impl Stranger {
+    /// Reads what has come; returns whether that is all.
+    fn read(&mut self) -> io::Result<bool> {
+        while self.read < OPENING {
+            match self.stream.read(&mut self.bytes[self.read..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.read += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Whether the connection had ended before it was accepted.
+fn is_of_peer(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::Interrupted
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    /// Once a flood had everybody thrown out before he was heard.
+    #[test]
+    fn who_has_said_all_is_heard_in_a_flood() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut strangers = Strangers::new(listener).unwrap();
+        let mut honest = TcpStream::connect(address).unwrap();
+        honest.write_all(&[7; OPENING]).unwrap();
+        let _flood: Vec<TcpStream> = (0..2 * MAX_STRANGERS)
+            .map(|_| TcpStream::connect(address).unwrap())
+            .collect();
+        let mut complete = Vec::new();
+        while complete.is_empty() {
+            complete = strangers.next();
+            assert!(strangers.waiting.len() <= MAX_STRANGERS);
+        }
+        assert_eq!(complete[0].address, honest.local_addr().unwrap());
+        assert_eq!(complete[0].bytes, [7; OPENING]);
+    }
+}

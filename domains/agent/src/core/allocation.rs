@@ -1,0 +1,122 @@
+//! Nodes that are taken from those that are free, and given back.
+
+use std::collections::BTreeSet;
+
+use toroid_fabric::NodeId;
+use toroid_model::allocation::{Destination, Request as Wanted};
+use toroid_model::directory::Directory;
+use toroid_model::info::DomainInfo;
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_model::rights::Actor;
+use toroid_protocol::agent::{NodeAllocation, Reply};
+
+use super::host::{Host, only_node};
+use crate::nodes::HostedNode;
+use crate::nodes::tenancy::Closed;
+
+impl Host {
+    /// Carries out a [`NodeAllocation`].
+    pub(crate) fn alloc_nodes(
+        &self,
+        actor: Actor,
+        asked: &NodeAllocation,
+    ) -> Result<Reply, Refusal> {
+        let (allocated, directory) = self.members.plan(|directory| {
+            let near = asked
+                .near
+                .as_deref()
+                .map(|near| only_node(directory, actor, near));
+            let destination = match (asked.domain.clone(), asked.create) {
+                (None, _) => Destination::None,
+                (Some(name), false) => Destination::Grow(name),
+                (Some(name), true) => Destination::Create(name),
+            };
+            if let (Destination::Create(_), Some(owner)) = (&destination, actor.uid()) {
+                directory.check_owned_domains(owner, None)?;
+            }
+            let wanted = Wanted {
+                count: usize::try_from(asked.count).unwrap_or(usize::MAX),
+                policy: asked.placement,
+                near: near.transpose()?,
+                destination,
+                seed: seed()?,
+            };
+            Ok::<_, Refusal>(directory.allocate(actor, &wanted)?)
+        })?;
+        let domain: Option<DomainInfo> = match allocated.change {
+            Some(change) => Some(self.join(change, directory)?),
+            None => self.members.adopt(directory).map(|()| None)?,
+        };
+        let nodes = self.places(&allocated.nodes);
+        Ok(Reply::Allocated { nodes, domain })
+    }
+
+    /// Makes nodes free.
+    pub(crate) fn free_nodes(&self, actor: Actor, sets: &[String]) -> Result<(), Refusal> {
+        let directory = self.members.directory(Directory::clone);
+        let nodes = actor.resolve(&directory, sets)?;
+        directory.check_release(actor, &nodes)?;
+        self.hand_over(&nodes, None)
+    }
+
+    /// Takes nodes out of all their domains, ends what runs in them and speaks for them, and gives
+    /// them to somebody else, who finds nobody there.
+    pub(crate) fn hand_over(
+        &self,
+        nodes: &BTreeSet<NodeId>,
+        owner: Option<u32>,
+    ) -> Result<(), Refusal> {
+        let hosted: Vec<&HostedNode> = nodes.iter().filter_map(|id| self.node(*id)).collect();
+        let _closed: Vec<Closed<'_>> = hosted.iter().map(|node| node.tenancy.close()).collect();
+        let (changes, directory) = self.members.plan(|directory| {
+            let theirs = directory.domains();
+            let theirs = theirs.filter(|domain| !domain.members.is_disjoint(nodes));
+            let names: Vec<String> = theirs.map(|domain| domain.name.clone()).collect();
+            let changes = names.iter().map(|name| directory.shrink(name, nodes));
+            changes.collect::<Result<Vec<_>, _>>()
+        })?;
+        self.leave_all(changes, directory)?;
+        self.empty(&hosted)?;
+        let given = self.members.edit(|directory| {
+            directory.give(nodes, owner);
+            Ok::<_, Refusal>(())
+        });
+        given.map_err(|refusal| {
+            let message = format!(
+                "the nodes are empty and in no domain any more, but they belong to whom they did: {}",
+                refusal.message
+            );
+            Refusal::new(refusal.kind, message, "see to that, and try again")
+        })
+    }
+
+    /// Ends what runs in nodes and speaks for them.
+    pub(crate) fn empty(&self, nodes: &[&HostedNode]) -> Result<(), Refusal> {
+        for node in nodes {
+            node.tenancy.end();
+            self.members.expel(node.id);
+        }
+        self.renew(nodes)
+    }
+
+    fn renew(&self, nodes: &[&HostedNode]) -> Result<(), Refusal> {
+        let ending: Vec<_> = nodes.iter().map(|node| node.begin_renewal()).collect();
+        for (node, old) in nodes.iter().zip(ending) {
+            if !node.await_renewal(old) {
+                return Err(Refusal::new(
+                    RefusalKind::Failed,
+                    format!("the processes of node {} do not end", node.place),
+                    format!("see {}; then try again", self.log()),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn seed() -> Result<u64, Refusal> {
+    getrandom::u64().map_err(|error| {
+        let message = format!("the system gives no random bytes: {error}");
+        Refusal::new(RefusalKind::Failed, message, "")
+    })
+}

@@ -1,0 +1,265 @@
+//! What goes into the log of events, and how clients read it.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+use toroid_fabric::NodeId;
+use toroid_model::audit::{Happening, Outcome};
+use toroid_model::directory::Directory;
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_model::rights::Actor;
+use toroid_protocol::agent::{Reply, Request};
+
+use super::changes::is_change;
+use super::host::Host;
+use crate::store::events::{self, Log};
+
+/// How many happenings one answer has at most.
+const AT_ONCE: usize = 500;
+
+/// How long a client that wants to wait does so before it must ask again.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// The log of an agent.
+#[derive(Debug)]
+pub(crate) struct Audit {
+    directory: PathBuf,
+    log: Mutex<Log>,
+    /// A line was written.
+    written: Condvar,
+}
+
+/// Who asked, as which process, and on which other host.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(crate) actor: Actor,
+    pub(crate) pid: Option<u32>,
+    pub(crate) host: Option<Arc<str>>,
+}
+
+impl Audit {
+    pub(crate) fn new(directory: PathBuf, log: Log) -> Self {
+        Audit {
+            directory,
+            log: Mutex::new(log),
+            written: Condvar::new(),
+        }
+    }
+
+    /// Notes how a request ended, if it was to change something or was denied. `before` is the
+    /// directory as it was asked.
+    pub(crate) fn note<T>(
+        &self,
+        caller: &Caller,
+        request: &Request,
+        before: &Directory,
+        result: &Result<T, Refusal>,
+    ) {
+        let mut text = serde_json::to_value(request).unwrap_or_default();
+        let field = |names: [&str; 2]| {
+            let found = names.iter().find_map(|name| text[name].as_str());
+            found.map(str::to_owned)
+        };
+        let (what, domain) = (field(["request", "request"]), field(["domain", "name"]));
+        let named = domain.as_deref().and_then(|name| before.domain(name).ok());
+        // To the caller there is no such domain; its owner shall know of the attempt.
+        let is_hidden =
+            is_change(request) && named.is_some_and(|domain| !caller.actor.sees(before, domain));
+        let outcome = match result {
+            Ok(_) if is_change(request) || *request == Request::Down => Outcome::Done,
+            Err(refusal) => match refusal.kind {
+                RefusalKind::Denied => Outcome::Denied,
+                RefusalKind::Exhausted => Outcome::Exhausted,
+                RefusalKind::Failed if is_change(request) => Outcome::Failed,
+                RefusalKind::NotFound if is_hidden => Outcome::Denied,
+                _ => return,
+            },
+            Ok(_) => return,
+        };
+        let mut concerns = concerns(caller.actor, &text, domain.as_deref(), before);
+        let mut reason = result.as_ref().err().map(|refusal| refusal.message.clone());
+        if let (true, Err(refusal), Some(domain)) = (is_hidden, result, named)
+            && refusal.kind == RefusalKind::NotFound
+        {
+            let who = match caller.actor {
+                Actor::Node(node) => before.owner_of(node),
+                actor => actor.uid(),
+            };
+            concerns.retain(|uid| Some(*uid) != who || *uid == domain.owner);
+            reason = Some(caller.actor.not_of(domain).to_string());
+        }
+        if matches!(request, Request::Exec { .. }) {
+            // Environments hold secrets.
+            text = Value::Null;
+        }
+        self.append(
+            Happening {
+                what: what.unwrap_or_default(),
+                domain,
+                request: text,
+                reason,
+                ..blank(caller, before, outcome)
+            },
+            concerns,
+        );
+    }
+
+    /// Notes that an agent begins.
+    pub(crate) fn note_start(&self, uid: u32, directory: &Directory) {
+        let caller = Caller {
+            actor: Actor::Administrator(uid),
+            pid: Some(std::process::id()),
+            host: None,
+        };
+        let happening = Happening {
+            what: "up".into(),
+            ..blank(&caller, directory, Outcome::Done)
+        };
+        self.append(happening, BTreeSet::new());
+    }
+
+    /// Notes what is wrong with another host. Whoever pretends to be one cannot fill the log.
+    pub(crate) fn note_host(&self, host: &str, problem: &str) {
+        let happening = Happening {
+            seq: 0,
+            time_ms: 0,
+            uid: None,
+            pid: None,
+            node: None,
+            host: Some(host.into()),
+            what: "host".into(),
+            domain: None,
+            request: Value::Null,
+            result: Outcome::Denied,
+            reason: Some(problem.into()),
+            unwritten: 0,
+        };
+        self.append(happening, BTreeSet::new());
+    }
+
+    /// What has happened from number `since` on that the actor may know, at once or, if it
+    /// waits, when there is something or some time has passed.
+    pub(crate) fn since(&self, actor: Actor, since: u64, wait: bool) -> Result<Reply, Refusal> {
+        let reader = match actor {
+            Actor::Administrator(_) => None,
+            Actor::User(uid) => Some(uid),
+            Actor::Node(_) => {
+                actor.may_administer("read the log of events")?;
+                None
+            }
+        };
+        if wait {
+            let nothing_new = |log: &mut Log| log.next() <= since;
+            let waited = self
+                .written
+                .wait_timeout_while(self.lock(), WAIT, nothing_new);
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+        }
+        let (end, files) = {
+            let log = self.lock();
+            (log.next(), events::files(&self.directory))
+        };
+        let events = events::since(files, since, reader, AT_ONCE);
+        let next = match events.last() {
+            Some(last) if events.len() == AT_ONCE => last.seq + 1,
+            Some(last) => end.max(last.seq + 1),
+            None => end,
+        };
+        Ok(Reply::Events { events, next })
+    }
+
+    fn append(&self, happening: Happening, concerns: BTreeSet<u32>) {
+        if self.lock().append(happening, concerns) {
+            self.written.notify_all();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn blank(caller: &Caller, directory: &Directory, result: Outcome) -> Happening {
+    let place = |node: NodeId| directory.places(&[node].into());
+    Happening {
+        seq: 0,
+        time_ms: 0,
+        uid: caller.actor.uid(),
+        pid: caller.pid,
+        node: match caller.actor {
+            Actor::Node(node) => Some(place(node)),
+            _ => None,
+        },
+        host: caller.host.as_deref().map(str::to_owned),
+        what: String::new(),
+        domain: None,
+        request: Value::Null,
+        result,
+        reason: None,
+        unwritten: 0,
+    }
+}
+
+/// The users whom it concerns: who asked, the domain's owner, the owners of its members and of
+/// the nodes that are named, and users that are named.
+fn concerns(
+    actor: Actor,
+    request: &Value,
+    domain: Option<&str>,
+    directory: &Directory,
+) -> BTreeSet<u32> {
+    let domain = domain.and_then(|name| directory.domain(name).ok());
+    let named = request["nodes"].as_array().into_iter().flatten();
+    let named = named.chain([&request["node"]]).filter_map(Value::as_str);
+    let sets: Vec<String> = named.map(str::to_owned).collect();
+    let mut nodes = directory.resolve(&sets).unwrap_or_default();
+    if let Some(domain) = domain {
+        nodes.extend(&domain.members);
+    }
+    if let Actor::Node(node) = actor {
+        nodes.insert(node);
+    }
+    let owners = nodes.iter().filter_map(|node| directory.owner_of(*node));
+    let owner = domain.map(|domain| domain.owner);
+    // Who is given something, or limited.
+    let users = ["owner", "user"].map(|name| request[name].as_u64());
+    let users = users.into_iter().flatten();
+    let users = users.filter_map(|uid| u32::try_from(uid).ok());
+    owners
+        .chain(owner)
+        .chain(actor.uid())
+        .chain(users)
+        .collect()
+}
+
+impl Host {
+    /// Does what a request asks and notes how it ended.
+    pub(crate) fn audited<T>(
+        &self,
+        caller: &Caller,
+        request: &Request,
+        carry_out: impl FnOnce() -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        let before = self.members.directory(Directory::clone);
+        let result = carry_out();
+        self.audit.note(caller, request, &before, &result);
+        result
+    }
+
+    /// Notes a denial of what would not have changed anything.
+    pub(crate) fn note_denial<T>(
+        &self,
+        caller: &Caller,
+        request: &Request,
+        result: Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        if result.is_err() {
+            let now = self.members.directory(Directory::clone);
+            self.audit.note(caller, request, &now, &result);
+        }
+        result
+    }
+}

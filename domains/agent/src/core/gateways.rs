@@ -1,0 +1,375 @@
+//! Gateways of the host, made as the directory has them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use toroid_fabric::NodeId;
+use toroid_model::addressing;
+use toroid_model::directory::{Directory, Domain};
+use toroid_model::gateway::{Gateway, GatewayKind};
+use toroid_model::info::GatewayInfo;
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_model::rights::Actor;
+use toroid_netlink::{Link, LinkChanges, Netlink, NetlinkError};
+use toroid_protocol::driver::{PortError, Uplink};
+
+use super::changes::usable_node;
+use super::host::Host;
+use crate::net::gateways::GatewayError;
+use crate::net::gateways::nft::NftError;
+use crate::net::gateways::passage::{self, PassageError};
+use crate::net::gateways::uplinks::Uplinks;
+
+/// After one look the next comes no sooner than this, however much changes on the host.
+const PAUSE: Duration = Duration::from_millis(200);
+
+impl Host {
+    /// Connects a domain to the outside; all members know their way when this returns.
+    pub(crate) fn add_gateway(
+        &self,
+        actor: Actor,
+        name: &str,
+        node: &str,
+        uplink: &str,
+        kind: GatewayKind,
+    ) -> Result<Domain, Refusal> {
+        actor.may_administer("connect domains to the outside")?;
+        self.can_have_gateways()?;
+        let (domain, directory) = self.members.plan(|directory| {
+            let node = usable_node(directory, actor, node)?;
+            self.check_here(directory, node)?;
+            let uplink = uplink.into();
+            let gateway = Gateway { node, uplink, kind };
+            Ok::<_, Refusal>(directory.add_gateway(name, gateway)?)
+        })?;
+        let connected = self
+            .connect(&domain)
+            .map_err(|error| refusal(&error))
+            .and_then(|()| self.lead_members(&domain))
+            .and_then(|()| self.members.adopt(directory));
+        if let Err(refusal) = connected {
+            let before = self.members.directory(|d| d.domain(name).cloned());
+            if let Ok(before) = before
+                && let Err(refusal) = self.lead_members(&before)
+            {
+                tracing::warn!("{refusal}");
+            }
+            self.settle_gateways();
+            return Err(refusal);
+        }
+        // Its node may have been made anew in the meantime.
+        self.settle_gateways();
+        Ok(domain)
+    }
+
+    /// Ends that.
+    pub(crate) fn remove_gateway(
+        &self,
+        actor: Actor,
+        name: &str,
+        node: &str,
+    ) -> Result<Domain, Refusal> {
+        actor.may_administer("disconnect domains from the outside")?;
+        let domain = self.edit(|directory| {
+            let node = usable_node(directory, actor, node)?;
+            Ok(directory.remove_gateway(name, node)?)
+        })?;
+        // It has ended: who does not hear of it sends its packets to nobody.
+        if let Err(refusal) = self.lead_members(&domain) {
+            tracing::warn!("{refusal}");
+        }
+        self.settle_gateways();
+        Ok(domain)
+    }
+
+    /// Refuses a node of another host: its agent would have to make the gateway.
+    fn check_here(&self, directory: &Directory, node: NodeId) -> Result<(), Refusal> {
+        if self.node(node).is_some() {
+            return Ok(());
+        }
+        let place = directory.places(&[node].into());
+        let host = directory.host_of(node).unwrap_or("none");
+        Err(Refusal::new(
+            RefusalKind::Invalid,
+            format!("node {place} is on host {host}, and the directory is not"),
+            "choose a node of the host that holds the directory",
+        ))
+    }
+
+    pub(crate) fn can_have_gateways(&self) -> Result<(), Refusal> {
+        let impossible = |message, remedy| Refusal::new(RefusalKind::Invalid, message, remedy);
+        if self.identity.rootless {
+            return Err(impossible(
+                "the agent of an ordinary user has no interfaces of the host",
+                "start one as root",
+            ));
+        }
+        if self.driver.is_none() {
+            return Err(impossible(
+                "the agent runs without Ethernet",
+                "start it without --no-ethernet",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Opens a gateway that the directory does not have yet.
+    fn connect(&self, domain: &Domain) -> Result<(), GatewayError> {
+        let Some(gateway) = &domain.gateway else {
+            return Ok(());
+        };
+        let uplink = self.uplink(gateway)?;
+        match gateway.kind {
+            GatewayKind::Nat => self.open_gateway(domain, &uplink),
+            GatewayKind::Bridge => {
+                let mut domains = self.connected_domains();
+                domains.push(domain.clone());
+                let uplinks = self.uplinks(&domains);
+                match self.bridge(&domains, &uplinks).remove(&domain.id) {
+                    Some(problem) => Err(GatewayError::Bridge(problem)),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Lets the driver bridge domains, and no others, to their uplinks; returns what is wrong with
+    /// which.
+    fn bridge(&self, domains: &[Domain], uplinks: &Uplinks) -> BTreeMap<u16, String> {
+        let Some(driver) = &self.driver else {
+            return BTreeMap::new();
+        };
+        let uplink = |domain: &Domain| {
+            let gateway = domain.gateway.as_ref()?;
+            let link = uplinks.get(domain.id)?.ok()?;
+            (gateway.kind == GatewayKind::Bridge).then(|| Uplink {
+                domain_id: domain.id.into(),
+                node: gateway.node.0,
+                index: link.index,
+                ifname: gateway.uplink.clone(),
+                mtu: domain.mtu,
+                limited: domain.limited.contains(&gateway.node),
+            })
+        };
+        let uplinks: Vec<Uplink> = domains.iter().filter_map(uplink).collect();
+        let has_some = !uplinks.is_empty();
+        if !driver.set_uplinks(uplinks) && !has_some {
+            return BTreeMap::new();
+        }
+        let problem = |error: PortError| {
+            let id = u16::try_from(error.domain_id).ok()?;
+            let gateway = domains.iter().find(|domain| domain.id == id)?;
+            let is_there = gateway.gateway.as_ref()?.node.0 == error.node;
+            is_there.then_some((id, error.message))
+        };
+        match driver.sync() {
+            Ok(errors) => errors.into_iter().filter_map(problem).collect(),
+            Err(error) => {
+                let problem = |domain: &Domain| (domain.id, error.to_string());
+                domains.iter().map(problem).collect()
+            }
+        }
+    }
+
+    fn connected_domains(&self) -> Vec<Domain> {
+        self.members.directory(|directory: &Directory| {
+            // Those of other hosts are theirs.
+            let is_ours = |gateway: &Gateway| self.node(gateway.node).is_some();
+            let connected = directory.domains();
+            let connected = connected.filter(|d| d.gateway.as_ref().is_some_and(is_ours));
+            connected.cloned().collect()
+        })
+    }
+
+    fn open_gateway(&self, domain: &Domain, uplink: &Link) -> Result<(), GatewayError> {
+        let Some(gateway) = &domain.gateway else {
+            return Ok(());
+        };
+        let is_stack = self.interfaces.is_stack(domain, gateway.node);
+        if gateway.kind == GatewayKind::Nat && is_stack {
+            return Err(GatewayError::Stack(domain.name.clone()));
+        }
+        let node = self.node(gateway.node).ok_or(GatewayError::NoNode)?;
+        let mut books = self.gateways.lock();
+        books.open(domain, gateway, node.network(), uplink)
+    }
+
+    /// Makes gateways as the directory has them. What cannot be is told who asks for the domain.
+    pub(crate) fn settle_gateways(&self) {
+        let settling = self.gateways.settle();
+        if self.is_ending() {
+            return;
+        }
+        let wanted = self.connected_domains();
+        let uplinks = self.uplinks(&wanted);
+        self.settle_all(&wanted, uplinks);
+        drop(settling);
+    }
+
+    /// The same when uplinks are not as they were.
+    fn heed_uplinks(&self) {
+        let settling = self.gateways.settle();
+        let wanted = self.connected_domains();
+        let uplinks = self.uplinks(&wanted);
+        if !self.is_ending() && *self.gateways.seen() != uplinks {
+            self.settle_all(&wanted, uplinks);
+        }
+        drop(settling);
+    }
+
+    fn settle_all(&self, wanted: &[Domain], uplinks: Uplinks) {
+        let problems = self.bridge(wanted, &uplinks);
+        self.settle_passages(wanted, &uplinks, problems);
+        *self.gateways.seen() = uplinks;
+    }
+
+    /// The same for those that depend on their nodes, one of which was made anew.
+    pub(crate) fn reopen_gateways(&self) {
+        let settling = self.gateways.settle();
+        if self.is_ending() {
+            return;
+        }
+        let wanted = self.connected_domains();
+        let is_bridge = |domain: &Domain| {
+            let gateway = domain.gateway.as_ref();
+            gateway.is_some_and(|gateway| gateway.kind == GatewayKind::Bridge)
+        };
+        let bridges: BTreeSet<u16> = wanted
+            .iter()
+            .filter(|domain| is_bridge(domain))
+            .map(|domain| domain.id)
+            .collect();
+        let mut problems = self.gateways.problems().clone();
+        problems.retain(|domain, _| bridges.contains(domain));
+        let uplinks = self.gateways.seen().clone();
+        self.settle_passages(&wanted, &uplinks, problems);
+        drop(settling);
+    }
+
+    fn settle_passages(
+        &self,
+        wanted: &[Domain],
+        uplinks: &Uplinks,
+        mut problems: BTreeMap<u16, String>,
+    ) {
+        let ids: BTreeSet<u16> = wanted.iter().map(|domain| domain.id).collect();
+        let mut books = self.gateways.lock();
+        let present = books.ledger.domains().into_iter();
+        let present: BTreeSet<u16> = present.chain(books.open.keys().copied()).collect();
+        for extra in present.difference(&ids) {
+            if let Err(error) = books.close(*extra) {
+                tracing::warn!("cannot forget a gateway: {error}");
+            }
+        }
+        drop(books);
+        for domain in wanted {
+            if let Some(Ok(uplink)) = uplinks.get(domain.id)
+                && let Err(error) = self.open_gateway(domain, uplink)
+            {
+                problems.insert(domain.id, error.to_string());
+            }
+            let problem = problems.get(&domain.id).cloned();
+            if let Some(problem) = problem.or_else(|| uplinks.problem(domain.id)) {
+                tracing::warn!("the gateway of {}: {problem}", domain.name);
+            }
+        }
+        *self.gateways.problems() = problems;
+    }
+
+    /// The gateway of a domain as clients see it.
+    pub(crate) fn describe_gateway(&self, domain: &Domain) -> Option<GatewayInfo> {
+        let gateway = domain.gateway.as_ref()?;
+        let problem = self.gateways.problems().get(&domain.id).cloned();
+        let uplinks = self.gateways.seen();
+        Some(GatewayInfo {
+            node: self.torus.place(gateway.node)?,
+            uplink: gateway.uplink.clone(),
+            kind: gateway.kind,
+            problem: problem.or_else(|| uplinks.problem(domain.id)),
+            warning: uplinks.warning(domain),
+        })
+    }
+
+    /// The interface of the host that shall be an uplink.
+    fn uplink(&self, gateway: &Gateway) -> Result<Link, PassageError> {
+        let mut host = Netlink::open()?;
+        let uplink = passage::find_uplink(&mut host, &gateway.uplink)?;
+        if self.is_of_member(&uplink.mac) {
+            Err(PassageError::Inside(gateway.uplink.clone()))
+        } else {
+            Ok(uplink)
+        }
+    }
+
+    /// Those of these domains.
+    fn uplinks(&self, domains: &[Domain]) -> Uplinks {
+        let uplink = |domain: &Domain| {
+            let uplink = self.uplink(domain.gateway.as_ref()?);
+            Some((domain.id, uplink.map_err(|error| error.to_string())))
+        };
+        Uplinks {
+            links: domains.iter().filter_map(uplink).collect(),
+            is_router: passage::is_router(),
+        }
+    }
+
+    /// Whether an interface with this MAC is a member's. One in 64 that a kernel chooses begins like
+    /// one.
+    fn is_of_member(&self, mac: &[u8]) -> bool {
+        let mac: Option<[u8; 6]> = mac.try_into().ok();
+        let Some((domain, place)) = mac.and_then(addressing::parse_mac) else {
+            return false;
+        };
+        let node = self.torus.node(place);
+        self.members.directory(|directory: &Directory| {
+            let domain = directory.domain_by_id(domain.into());
+            domain.is_some_and(|domain| node.is_some_and(|node| domain.members.contains(&node)))
+        })
+    }
+}
+
+/// Mends gateways whenever uplinks have changed, until the agent ends.
+pub(crate) fn watch(host: &Arc<Host>, changes: &LinkChanges) {
+    loop {
+        if let Err(error) = changes.wait() {
+            return tracing::warn!("gateways are not mended any longer: {error}");
+        }
+        if host.is_ending() {
+            return;
+        }
+        host.heed_uplinks();
+        thread::sleep(PAUSE);
+    }
+}
+
+fn refusal(error: &GatewayError) -> Refusal {
+    use PassageError as P;
+    let (kind, remedy) = match error {
+        GatewayError::Passage(P::Netlink(NetlinkError::NoSuchLink(_))) => (
+            RefusalKind::NotFound,
+            "name an interface of the host that leads outside; see `ip link`",
+        ),
+        GatewayError::Passage(P::Inside(_)) => (
+            RefusalKind::Invalid,
+            "name an interface of the host that leads outside; see `ip link`",
+        ),
+        GatewayError::Passage(P::Rules(NftError::Missing)) => (
+            RefusalKind::Failed,
+            "install it (of Debian the package nftables), or use --bridge",
+        ),
+        GatewayError::Stack(_) => (
+            RefusalKind::Invalid,
+            "choose a member that is no stack, or use --bridge, which needs no kernel",
+        ),
+        GatewayError::Passage(P::Exhausted) => (RefusalKind::Exhausted, "remove one"),
+        GatewayError::Passage(P::Rules(_) | P::Setting { .. }) => (
+            RefusalKind::Failed,
+            "the kernel must have nftables with NAT, and let this container use them; or use \
+             --bridge",
+        ),
+        _ => (RefusalKind::Failed, "see agent.log in the state directory"),
+    };
+    Refusal::new(kind, error.to_string(), remedy)
+}

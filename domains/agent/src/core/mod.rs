@@ -1,0 +1,10 @@
+//! The host: its nodes, and the changes of membership that concern all of them.
+
+pub(crate) mod allocation;
+pub(crate) mod audit;
+pub(crate) mod changes;
+pub(crate) mod gateways;
+pub(crate) mod host;
+pub(crate) mod hosts_file;
+pub(crate) mod quotas;
+pub(crate) mod turns;

@@ -1,0 +1,151 @@
+//! One change of membership after another, and everybody in turn: whoever has many waiting gets
+//! no more turns than whoever has one.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_model::rights::Actor;
+
+/// Changes of one user or node that may wait at a time. An administrator's are not counted.
+const MAX_WAITING: usize = 16;
+
+/// The queue.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    state: Mutex<State>,
+    passed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_taken: bool,
+    /// The ticket that has been drawn and whose holder has not taken its turn yet.
+    drawn: Option<u64>,
+    last_ticket: u64,
+    /// Who waits, in the order in which they are served, and their tickets.
+    waiting: VecDeque<(Actor, VecDeque<u64>)>,
+}
+
+/// Nothing else changes while this lives.
+#[derive(Debug)]
+pub(crate) struct Turn<'a>(&'a Turns);
+
+impl Turns {
+    /// Waits for a turn.
+    ///
+    /// # Errors
+    /// A [`Refusal`] for whom too many wait already.
+    pub(crate) fn take(&self, actor: Actor) -> Result<Turn<'_>, Refusal> {
+        let mut state = self.lock();
+        if !state.is_taken {
+            state.is_taken = true;
+            return Ok(Turn(self));
+        }
+        let ticket = state.queue(actor)?;
+        let not_yet = |state: &mut State| state.drawn != Some(ticket);
+        let state = self.passed.wait_while(state, not_yet);
+        state.unwrap_or_else(PoisonError::into_inner).drawn = None;
+        Ok(Turn(self))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn queue(&mut self, actor: Actor) -> Result<u64, Refusal> {
+        self.last_ticket += 1;
+        let ticket = self.last_ticket;
+        let is_limited = !matches!(actor, Actor::Administrator(_));
+        match self.waiting.iter_mut().find(|(who, _)| *who == actor) {
+            Some((_, tickets)) if is_limited && tickets.len() >= MAX_WAITING => {
+                return Err(Refusal::new(
+                    RefusalKind::Exhausted,
+                    format!("{MAX_WAITING} changes of {actor} wait for their turn already"),
+                    "try again when some have been made",
+                ));
+            }
+            Some((_, tickets)) => tickets.push_back(ticket),
+            None => self.waiting.push_back((actor, [ticket].into())),
+        }
+        Ok(ticket)
+    }
+
+    /// Whose turn it is next. Who has more waiting goes to the end.
+    fn draw(&mut self) -> Option<u64> {
+        let (actor, mut tickets) = self.waiting.pop_front()?;
+        let ticket = tickets.pop_front();
+        if !tickets.is_empty() {
+            self.waiting.push_back((actor, tickets));
+        }
+        ticket
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.drawn = state.draw();
+        state.is_taken = state.drawn.is_some();
+        self.0.passed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use super::*;
+
+    const ALICE: Actor = Actor::User(1);
+    const BOB: Actor = Actor::User(2);
+
+    #[test]
+    fn who_has_much_to_do_waits_for_who_has_little() {
+        let mut state = State::default();
+        let tickets = [ALICE, ALICE, ALICE, BOB, BOB].map(|actor| state.queue(actor).unwrap());
+        let [a1, a2, a3, b1, b2] = tickets;
+        let served: Vec<u64> = std::iter::from_fn(|| state.draw()).collect();
+        assert_eq!(served, [a1, b1, a2, b2, a3]);
+    }
+
+    #[test]
+    fn one_fills_only_its_own_queue() {
+        let mut state = State::default();
+        for _ in 0..MAX_WAITING {
+            state.queue(ALICE).unwrap();
+        }
+        let refusal = state.queue(ALICE).unwrap_err();
+        assert_eq!(refusal.kind, RefusalKind::Exhausted);
+        state.queue(BOB).unwrap();
+        for _ in 0..2 * MAX_WAITING {
+            state.queue(Actor::Administrator(0)).unwrap();
+        }
+    }
+
+    #[test]
+    fn turns_exclude_each_other_and_none_is_lost() {
+        let turns = Turns::default();
+        let (said, hears) = channel();
+        thread::scope(|scope| {
+            let first = turns.take(ALICE).unwrap();
+            for n in 0..8 {
+                let (said, turns) = (said.clone(), &turns);
+                scope.spawn(move || {
+                    let turn = turns.take(Actor::User(n)).unwrap();
+                    said.send("in").unwrap();
+                    said.send("out").unwrap();
+                    drop(turn);
+                });
+            }
+            drop(first);
+        });
+        drop(said);
+        let heard: Vec<&str> = hears.iter().collect();
+        assert_eq!(heard, ["in", "out"].repeat(8));
+        assert!(!turns.lock().is_taken);
+    }
+}

@@ -1,0 +1,258 @@
+//! Errors of an agent that cannot start or go on, and what to do about each.
+
+use std::ffi::OsString;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use toroid_client::rdma::RdmaError;
+use toroid_fabric::{Place, Torus};
+use toroid_model::limits::MAX_NODES;
+use toroid_model::refusal::{Refusal, RefusalKind};
+
+use crate::channel::secret::SecretError;
+use crate::interfaces::tun_remedy;
+use crate::store::StoreError;
+
+/// What to do where the kernel lets not even root make namespaces. README has the whole command.
+const IN_A_CONTAINER: &str = "let it make namespaces: in a container with `--cap-add SYS_ADMIN --cap-add NET_ADMIN \
+     --security-opt seccomp=unconfined --security-opt apparmor=unconfined`";
+
+/// The step in making a node that fails where the kernel makes no namespaces for it.
+pub(crate) const GIVE_USERS: &str = "make its namespaces";
+
+/// Why an agent could not start, or not go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AgentError {
+    /// Another agent runs there.
+    #[error("an agent runs already for {}, as process {pid}", state.display())]
+    Running {
+        /// The state directory.
+        state: PathBuf,
+        /// The other agent.
+        pid: u32,
+    },
+    /// The state directory cannot be used.
+    #[error("cannot use the state directory {}: {source}", state.display())]
+    State {
+        /// The state directory.
+        state: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The data directory cannot be used.
+    #[error("cannot use the data directory {}: {source}", data.display())]
+    Data {
+        /// The data directory.
+        data: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The directory of domains cannot be used.
+    #[error(transparent)]
+    Directory(#[from] StoreError),
+    /// The directory of domains is that of several hosts.
+    #[error("the directory {} is of several hosts: {hosts}", directory.display())]
+    SeveralHosts {
+        /// Their names.
+        hosts: String,
+        /// Where it is.
+        directory: PathBuf,
+    },
+    /// The directory of domains is none of those of other hosts.
+    #[error("the directory {} has domains of its own, and cannot follow another", directory.display())]
+    OwnDirectory {
+        /// Where it is.
+        directory: PathBuf,
+    },
+    /// The key that all hosts share cannot be had.
+    #[error(transparent)]
+    Key(#[from] SecretError),
+    /// There is no way to other hosts as the file wants it.
+    #[error(transparent)]
+    Rdma(#[from] RdmaError),
+    /// Other hosts cannot be listened to.
+    #[error("cannot listen to other hosts on {address}: {source}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The directory of domains is that of another fabric.
+    #[error("the directory {} is of a torus {kept}, not {asked}", directory.display())]
+    OtherTorus {
+        /// The torus asked for.
+        asked: Torus,
+        /// The torus of the directory.
+        kept: Torus,
+        /// Where it is.
+        directory: PathBuf,
+    },
+    /// What an agent has left cannot be taken over.
+    #[error("the nodes that an agent has left in {} are of {what}", state.display())]
+    Inherited {
+        /// The state directory.
+        state: PathBuf,
+        /// What distinguishes them.
+        what: String,
+    },
+    /// More nodes than hosts emulate.
+    #[error("{nodes} nodes are too many for {hosts}: each emulates at most {MAX_NODES}")]
+    TooManyNodes {
+        /// The nodes.
+        nodes: u32,
+        /// The host, or how many there are.
+        hosts: String,
+    },
+    /// No TAP interfaces can be made for nodes that have some.
+    #[error("cannot open /dev/net/tun: {0}")]
+    Tun(io::Error),
+    /// An ordinary user may make no user namespace.
+    #[error("cannot enter a user namespace: {0}")]
+    UserNamespace(io::Error),
+    /// No users can be had for the nodes of a root agent.
+    #[error("cannot open the register of the users of nodes: {0}")]
+    Users(io::Error),
+    /// A limit of nodes cannot be had.
+    #[error("cannot limit {what}: {reason}")]
+    Limit {
+        /// What, as a noun.
+        what: &'static str,
+        /// What is in the way.
+        reason: String,
+    },
+    /// A node could not be made.
+    #[error("cannot make node {place}: cannot {action}: {source}")]
+    Node {
+        /// Which.
+        place: Place,
+        /// What failed, as a verb and its object.
+        action: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The driver could not be started.
+    #[error("cannot start the Ethernet driver {}: {source}", program.display())]
+    Driver {
+        /// Its program.
+        program: OsString,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The driver does not work.
+    #[error("{0}")]
+    DriverFailed(String),
+    /// Something else of the system failed.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What failed, as a verb and its object.
+        action: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Whoever started it did not wait until it was ready, or told it to end.
+    #[error("interrupted while it started, so it has ended")]
+    Interrupted,
+    /// An agent in the background reported this instead of being ready.
+    #[error("{0}")]
+    Background(Refusal),
+    /// An agent in the background ended without a word.
+    #[error("the agent ended while it started; see {}", log.display())]
+    Died {
+        /// Its log.
+        log: PathBuf,
+    },
+}
+
+impl AgentError {
+    /// The error for people and for exit statuses: what, and how to mend it.
+    pub fn refusal(&self) -> Refusal {
+        let kind = match self {
+            AgentError::Background(refusal) => return refusal.clone(),
+            AgentError::Directory(error) => return error.refusal(),
+            AgentError::Running { .. } | AgentError::Inherited { .. } => RefusalKind::Exists,
+            AgentError::TooManyNodes { .. } => RefusalKind::Invalid,
+            AgentError::OtherTorus { .. }
+            | AgentError::SeveralHosts { .. }
+            | AgentError::OwnDirectory { .. } => RefusalKind::Exists,
+            AgentError::Key(SecretError::Open { .. }) => RefusalKind::Denied,
+            AgentError::Key(_) => RefusalKind::Invalid,
+            AgentError::Data { source, .. } if is_denied(source) => RefusalKind::Denied,
+            AgentError::Tun(_) | AgentError::UserNamespace(_) => RefusalKind::Denied,
+            AgentError::State { source, .. } if is_denied(source) => RefusalKind::Denied,
+            _ => RefusalKind::Failed,
+        };
+        let remedy = match self {
+            AgentError::Running { .. } => {
+                "use it, end it with `toroid down`, or choose another directory with --state"
+            }
+            AgentError::State { source, .. } if is_denied(source) => {
+                "choose another directory with --state, where neither it nor those above it belong \
+                 to other users or can be written by them"
+            }
+            AgentError::Data { source, .. } if is_denied(source) => {
+                "choose another directory with --data, where neither it nor those above it belong \
+                 to other users or can be written by them"
+            }
+            AgentError::State { .. } => "choose another directory with --state",
+            AgentError::Data { .. } => "choose another directory with --data",
+            AgentError::OtherTorus { .. } => {
+                "leave --torus out to go on with it, choose another place with --data, or begin \
+                 anew with `toroid up --fresh`, which moves it aside"
+            }
+            AgentError::SeveralHosts { .. } => {
+                "start it with --config, choose another place with --data, or begin anew with \
+                 `toroid up --fresh`, which moves it aside"
+            }
+            AgentError::OwnDirectory { .. } => {
+                "let this host hold the directory (`directory` in its file), or begin anew with \
+                 `toroid up --fresh`, which moves it aside"
+            }
+            AgentError::Rdma(error) => error.remedy(),
+            AgentError::Key(_) => "see `key` in the file for `toroid up --config`",
+            AgentError::Listen { .. } => {
+                "see `listen` in the file for `toroid up --config`: an address of this host, and a \
+                 port that nobody else has"
+            }
+            AgentError::Inherited { .. } => {
+                "take them over with a `toroid up` that fits, or end them with `toroid down`"
+            }
+            AgentError::TooManyNodes { .. } => {
+                "choose a smaller --torus, or let more hosts carry it (docs/hosts.md)"
+            }
+            AgentError::Tun(error) => tun_remedy(error),
+            AgentError::UserNamespace(_) => {
+                "allow them (sysctl user.max_user_namespaces, or \
+                 kernel.apparmor_restrict_unprivileged_userns=0), or run as root"
+            }
+            AgentError::Users(_) => "make /run writable for root; only its lock file is made there",
+            AgentError::Limit { .. } => {
+                "let the agent make control groups: start it as root where the controllers memory and \
+                 pids are mounted writable, or see docs/operating.md"
+            }
+            AgentError::Node { action, .. } if action == GIVE_USERS => {
+                "allow namespaces (sysctl user.max_user_namespaces, user.max_net_namespaces), and \
+                 run the agent outside of a chroot"
+            }
+            AgentError::Node { source, .. } if is_denied(source) => IN_A_CONTAINER,
+            AgentError::Driver { .. } => {
+                "build it with `cargo build -p ethernet`, or do without Ethernet with \
+                 --no-ethernet"
+            }
+            AgentError::DriverFailed(_) => {
+                "see agent.log in the state directory, or do without Ethernet with --no-ethernet"
+            }
+            AgentError::Node { .. } | AgentError::System { .. } => {
+                "see agent.log in the state directory, and the limits of the system (`ulimit -a`)"
+            }
+            _ => "if it does not say why, start it again with --foreground",
+        };
+        Refusal::new(kind, self.to_string(), remedy)
+    }
+}
+
+fn is_denied(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+}

@@ -1,0 +1,90 @@
+//! Processes that hang on a lifeline: they outlive an agent that was killed, and the next one takes
+//! them over.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+use toroid_protocol::lifeline;
+use toroid_protocol::wire::{self, Reader, Writer};
+
+use super::{Entry, Keeper};
+use crate::process::has_ended;
+
+/// How long a message on the lifeline may wait to be read.
+const WRITE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) struct Dependant {
+    pub(crate) pid: u32,
+    /// For killing: a number might be another process's by then.
+    pub(crate) handle: Arc<OwnedFd>,
+    lifeline: Writer,
+}
+
+/// What the keeper is told of it. Lifeline and process come with it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    pid: u32,
+}
+
+impl Dependant {
+    /// Starts it. Its standard input is its lifeline.
+    pub(crate) fn start(mut command: Command) -> io::Result<(Self, Child)> {
+        let (ours, theirs) = UnixStream::pair()?;
+        command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+        let child = command.spawn()?;
+        let pid = Pid::from_raw(child.id().cast_signed()).ok_or(io::ErrorKind::NotFound)?;
+        let handle = pidfd_open(pid, PidfdFlags::empty())?;
+        Ok((Self::new(child.id(), handle, ours)?, child))
+    }
+
+    /// That of the agent before, if it lives.
+    pub(crate) fn take_over(kept: Entry) -> Option<Self> {
+        let (Record { pid }, [lifeline, handle]) = kept.parse()?;
+        if has_ended(&handle) {
+            return None;
+        }
+        Self::new(pid, handle, lifeline.into()).ok()
+    }
+
+    fn new(pid: u32, handle: OwnedFd, lifeline: UnixStream) -> io::Result<Self> {
+        let (_, lifeline) = wire::split(lifeline)?;
+        lifeline.give_up_after(WRITE_PATIENCE)?;
+        Ok(Dependant {
+            pid,
+            handle: Arc::new(handle),
+            lifeline,
+        })
+    }
+
+    /// Lets the keeper hold it, too.
+    pub(crate) fn keep(&self, keeper: &Keeper, key: &str) {
+        let record = Record { pid: self.pid };
+        let lifeline = self.lifeline.stream().as_fd();
+        keeper.put(key, &record, &[lifeline, self.handle.as_fd()]);
+    }
+
+    /// A session with it, in which a message may wait for so long to be read.
+    pub(crate) fn open_session(&self, patience: Duration) -> io::Result<(Reader, Writer)> {
+        let (reader, writer) = wire::split(lifeline::open_session(&self.lifeline)?)?;
+        writer.give_up_after(patience)?;
+        Ok((reader, writer))
+    }
+
+    /// Takes away what it hangs on.
+    pub(crate) fn let_go(&self) {
+        self.lifeline.shut_down();
+    }
+
+    pub(crate) fn kill(&self) {
+        // It fails when the process has ended already.
+        let _ = pidfd_send_signal(&self.handle, Signal::KILL);
+    }
+}

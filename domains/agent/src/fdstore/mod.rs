@@ -1,0 +1,384 @@
+//! What outlives an agent: a keeper, a process that holds descriptors for it.
+//!
+//! ```text
+//!   agent ───┬── lifelines of nodes and driver      kill -9 agent: all goes on, and the next agent
+//!     │      │                                        asks the keeper for what there is
+//!   keeper ──┘                                      kill -9 keeper: the agent makes a new one
+//! ```
+//!
+//! The agent puts what it holds under keys, with a record that tells its successor what it is. It
+//! does so before it tells anybody else, and waits for no answer: what is in a socket when its
+//! sender is killed still arrives.
+
+pub(crate) mod child;
+mod role;
+pub(crate) mod takeover;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use std::{fs, thread};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use toroid_protocol::fdstore::{Answer, Request, SOCKET, VERSION};
+use toroid_protocol::wire::{self, Reader, Writer};
+
+use crate::error::AgentError;
+use crate::process::ends_within;
+pub(crate) use role::run_role;
+
+/// The argument of the role: keeps what outlives an agent; the agent's state directory follows.
+pub(crate) const ROLE: &str = "__keeper";
+
+/// What ends the keeper when it ends. There is no record of it.
+pub(crate) const LIFELINE: &str = "lifeline";
+
+/// How long the keeper may take for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long the keeper may leave what it is told in the socket once that is full. The agent waits with
+/// its lock held, once: it then gives that keeper up, and the next one is given everything.
+const BACKLOG_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Between two attempts to start it.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// How many milliseconds a process may take to end.
+const LAST_WORDS_MS: u16 = 2000;
+
+const STACK_BYTES: usize = 128 * 1024;
+
+/// Something that is kept.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) record: Value,
+    pub(crate) descriptors: Vec<OwnedFd>,
+}
+
+impl Entry {
+    /// The record, if it is one of these and came with so many descriptors.
+    pub(crate) fn parse<T: DeserializeOwned, const N: usize>(self) -> Option<(T, [OwnedFd; N])> {
+        let (record, descriptors) = self.parse_any()?;
+        Some((record, descriptors.try_into().ok()?))
+    }
+
+    /// The record, if it is one of these, and whatever descriptors it came with.
+    pub(crate) fn parse_any<T: DeserializeOwned>(self) -> Option<(T, Vec<OwnedFd>)> {
+        let record = serde_json::from_value(self.record).ok()?;
+        Some((record, self.descriptors))
+    }
+}
+
+/// All that is kept.
+pub(crate) type Entries = BTreeMap<String, Entry>;
+
+/// An agent's keeper, present or about to be. What is put while there is none is put anew when
+/// there is one.
+#[derive(Debug, Default)]
+pub(crate) struct Keeper(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    present: Option<Connection>,
+    ending: bool,
+}
+
+#[derive(Debug)]
+struct Connection {
+    writer: Writer,
+    /// For waiting.
+    process: OwnedFd,
+}
+
+/// The keeper's process as one sees it who has just connected.
+#[derive(Debug)]
+pub(crate) struct Found {
+    reader: Reader,
+    connection: Connection,
+    version: u32,
+    /// If this process started it.
+    child: Option<Child>,
+}
+
+/// Connects to the keeper of a state directory, if one runs there.
+pub(crate) fn find(state: &Path) -> Result<Option<Found>, AgentError> {
+    match UnixStream::connect(state.join(SOCKET)) {
+        Ok(stream) => Found::greet(stream, None).map(Some).map_err(unusable),
+        Err(error) if is_absence(&error) => Ok(None),
+        Err(source) => Err(AgentError::State {
+            state: state.into(),
+            source,
+        }),
+    }
+}
+
+fn is_absence(error: &io::Error) -> bool {
+    let absences = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
+    absences.contains(&error.kind())
+}
+
+/// Starts a keeper in a state directory where none runs.
+pub(crate) fn start(state: &Path) -> io::Result<Found> {
+    let path = state.join(SOCKET);
+    if let Err(error) = fs::remove_file(&path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return Err(error);
+    }
+    let listener = UnixListener::bind(&path)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+    let (ours, theirs) = UnixStream::pair()?;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("toroid-keeper").arg(ROLE).arg(state);
+    command.env_clear().env("MALLOC_ARENA_MAX", "1");
+    command.stdin(OwnedFd::from(listener));
+    command.stdout(OwnedFd::from(theirs));
+    let child = command.spawn()?;
+    drop(command);
+    Found::greet(ours, Some(child))
+}
+
+impl Found {
+    fn greet(stream: UnixStream, child: Option<Child>) -> io::Result<Self> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let (mut reader, writer) = wire::split(stream)?;
+        writer.give_up_after(BACKLOG_PATIENCE)?;
+        writer
+            .send(&Request::Hello, &[])
+            .map_err(io::Error::other)?;
+        let answer = reader.receive().map_err(io::Error::other)?.0;
+        let Answer::Keeper { version, pid } = answer else {
+            return Err(io::Error::other(format!("unexpected {answer:?}")));
+        };
+        let pid = Pid::from_raw(pid.cast_signed()).ok_or(io::ErrorKind::InvalidData)?;
+        let process = pidfd_open(pid, PidfdFlags::empty())?;
+        Ok(Found {
+            reader,
+            connection: Connection { writer, process },
+            version,
+            child,
+        })
+    }
+
+    /// Whether what it keeps is of another version, which is returned.
+    pub(crate) fn other_version(&self) -> Option<u32> {
+        (self.version != VERSION).then_some(self.version)
+    }
+
+    /// All that it keeps.
+    pub(crate) fn list(&mut self) -> io::Result<Entries> {
+        let orders = &self.connection.writer;
+        orders.send(&Request::List, &[]).map_err(io::Error::other)?;
+        let mut entries = Entries::new();
+        loop {
+            match self.reader.receive().map_err(io::Error::other)? {
+                (Answer::Entry { key, record }, descriptors) => {
+                    let entry = Entry {
+                        record,
+                        descriptors,
+                    };
+                    entries.insert(key, entry);
+                }
+                (Answer::End, _) => return Ok(entries),
+                (other, _) => return Err(io::Error::other(format!("unexpected {other:?}"))),
+            }
+        }
+    }
+
+    /// Ends all that it holds, and it; returns when the processes have gone.
+    pub(crate) fn end_all(mut self) {
+        let entries = match self.version {
+            VERSION => self.list().unwrap_or_default(),
+            // It knows what it has to let go of, and its nodes know what that means.
+            _ => Entries::new(),
+        };
+        self.connection.end();
+        let all = entries
+            .into_values()
+            .filter(|entry| entry.record["pid"].is_u64());
+        let processes: Vec<OwnedFd> = all.filter_map(|entry| last(entry.descriptors)).collect();
+        for process in processes {
+            if !ends_within(&process, LAST_WORDS_MS) {
+                // It fails when the process has just ended.
+                let _ = pidfd_send_signal(&process, Signal::KILL);
+                ends_within(&process, LAST_WORDS_MS);
+            }
+        }
+    }
+}
+
+/// Records of processes have these as their last descriptor; the others are let go, and with them
+/// the lifelines.
+fn last(descriptors: Vec<OwnedFd>) -> Option<OwnedFd> {
+    descriptors.into_iter().next_back()
+}
+
+/// The keeper cannot be talked to.
+pub(crate) fn unusable(source: io::Error) -> AgentError {
+    AgentError::System {
+        action: "talk to the keeper of what an agent has left",
+        source,
+    }
+}
+
+impl Connection {
+    fn end(&self) {
+        // If it fails it has ended already.
+        let _ = self.writer.send(&Request::End, &[]);
+        if !ends_within(&self.process, LAST_WORDS_MS) {
+            tracing::warn!("the keeper takes its time to end");
+        }
+    }
+}
+
+impl Keeper {
+    /// Starts another keeper whenever one has ended. `put_all` is called then; it must put
+    /// everything, and need not remove anything.
+    pub(crate) fn watch(
+        self: &Arc<Self>,
+        mut present: Watch,
+        state: PathBuf,
+        put_all: impl Fn() + Send + 'static,
+    ) -> io::Result<()> {
+        let keeper = Arc::clone(self);
+        let replace = move || {
+            loop {
+                present.outlast();
+                match keeper.replace(&state) {
+                    Some(next) => present = next,
+                    None => return,
+                }
+                put_all();
+                tracing::info!("another keeper holds all there is");
+            }
+        };
+        let builder = thread::Builder::new().name("keeper".into());
+        builder.stack_size(STACK_BYTES).spawn(replace).map(drop)
+    }
+
+    /// Starts a keeper after one has died, unless that was the end.
+    fn replace(&self, state: &Path) -> Option<Watch> {
+        while !self.lock().ending {
+            tracing::warn!("the keeper died; starting another one");
+            match start(state) {
+                Ok(found) => return self.install(found),
+                // It may have been killed at once, too.
+                Err(error) => tracing::error!("cannot start the keeper: {error}"),
+            }
+            thread::sleep(PAUSE);
+        }
+        None
+    }
+
+    /// From now on this is the keeper, unless the end has come.
+    pub(crate) fn install(&self, found: Found) -> Option<Watch> {
+        let mut state = self.lock();
+        if state.ending {
+            found.connection.end();
+            return None;
+        }
+        state.present = Some(found.connection);
+        Some(Watch {
+            reader: found.reader,
+            child: found.child,
+        })
+    }
+
+    /// Keeps descriptors under a key.
+    pub(crate) fn put(&self, key: &str, record: &impl Serialize, descriptors: &[BorrowedFd<'_>]) {
+        let (key, record) = (key.to_owned(), value(record));
+        self.send(&Request::Put { key, record }, descriptors);
+    }
+
+    /// Changes the record of what is under a key.
+    pub(crate) fn note(&self, key: &str, record: &impl Serialize) {
+        let (key, record) = (key.to_owned(), value(record));
+        self.send(&Request::Note { key, record }, &[]);
+    }
+
+    /// Forgets what is under a key.
+    pub(crate) fn remove(&self, key: &str) {
+        self.send(&Request::Remove { key: key.into() }, &[]);
+    }
+
+    /// Ends the keeper for good.
+    pub(crate) fn end(&self) {
+        let mut state = self.lock();
+        state.ending = true;
+        if let Some(connection) = state.present.take() {
+            connection.end();
+        }
+    }
+
+    fn send(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) {
+        let state = self.lock();
+        if let Some(connection) = &state.present {
+            // If it fails the keeper has died, and the next one is given everything.
+            let _ = connection.writer.send(request, descriptors);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is needed to see the keeper's end.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    reader: Reader,
+    child: Option<Child>,
+}
+
+impl Watch {
+    fn outlast(&mut self) {
+        // It says nothing unasked, so whatever comes is its end.
+        let forever = self.reader.stream().set_read_timeout(None);
+        if forever.is_ok() {
+            let _ = self.reader.receive::<Answer>();
+        }
+        if let Some(child) = &mut self.child {
+            // Should it have broken off alive, it ends when it keeps nothing for nobody.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn value(record: &impl Serialize) -> Value {
+    // Our records have texts as keys and no numbers that JSON lacks.
+    serde_json::to_value(record).unwrap_or_default()
+}
+
+/// A keeper in a thread of this process, until this is dropped.
+#[cfg(test)]
+#[derive(Debug)]
+pub(crate) struct InThread(Writer);
+
+#[cfg(test)]
+impl InThread {
+    pub(crate) fn start(state: &Path) -> Self {
+        let listener = UnixListener::bind(state.join(SOCKET)).unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        thread::spawn(move || role::keep(listener, theirs));
+        InThread(wire::split(ours).unwrap().1)
+    }
+}
+
+#[cfg(test)]
+impl Drop for InThread {
+    fn drop(&mut self) {
+        // It fails when the thread has panicked.
+        let _ = self.0.send(&Request::End, &[]);
+    }
+}

@@ -1,0 +1,185 @@
+//! What an agent inherits from the one before, if that was killed: nodes, driver, user namespace,
+//! all of which a keeper has held.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use toroid_fabric::Torus;
+use toroid_model::as_text;
+
+use super::{Entries, Entry, Keeper, LIFELINE, Watch};
+use crate::error::AgentError;
+use crate::interfaces::Interfaces;
+
+/// The key of what concerns the host as a whole.
+const HOST: &str = "host";
+
+/// What the keeper is told of the host. Its user namespace comes with it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    #[serde(with = "as_text")]
+    torus: Torus,
+    ethernet: bool,
+    interfaces: Interfaces,
+    /// The nodes that it carries, where there are several hosts.
+    #[serde(default)]
+    carries: Option<BTreeSet<u32>>,
+    #[serde(default)]
+    share_tmp: bool,
+}
+
+/// What a host is, as far as it cannot change while its nodes live.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind<'a> {
+    pub(crate) torus: Torus,
+    pub(crate) ethernet: bool,
+    pub(crate) carries: Option<&'a BTreeSet<u32>>,
+    pub(crate) share_tmp: bool,
+}
+
+/// An inheritance, perhaps an empty one, and the keeper who has it in hand.
+#[derive(Debug)]
+pub(crate) struct Estate {
+    state: PathBuf,
+    entries: Entries,
+    /// Whether there was an agent before.
+    pub(crate) is_inherited: bool,
+    pub(crate) keeper: Arc<Keeper>,
+    watch: Option<Watch>,
+}
+
+/// The user namespace of the nodes that an agent has left, if there are any.
+pub(crate) fn user_namespace(state: &Path) -> Result<Option<OwnedFd>, AgentError> {
+    let Some(mut found) = super::find(state)? else {
+        return Ok(None);
+    };
+    let host = found.list().map_err(super::unusable)?.remove(HOST);
+    Ok(host.and_then(|host| host.descriptors.into_iter().next()))
+}
+
+impl Estate {
+    /// Takes over from the keeper of a state directory, or from one that has nothing yet. The
+    /// directory must be this agent's alone.
+    pub(crate) fn take(state: &Path) -> Result<Self, AgentError> {
+        let (mut found, is_inherited) = match super::find(state)? {
+            Some(found) => (found, true),
+            None => (super::start(state).map_err(cannot_start)?, false),
+        };
+        if let Some(version) = found.other_version() {
+            return Err(AgentError::Inherited {
+                state: state.into(),
+                what: format!("another release, with version {version} of what is kept"),
+            });
+        }
+        let entries = found.list().map_err(super::unusable)?;
+        let keeper = Arc::new(Keeper::default());
+        Ok(Estate {
+            state: state.into(),
+            entries,
+            is_inherited,
+            watch: keeper.install(found),
+            keeper,
+        })
+    }
+
+    /// Whether a host like this one can be made of it. Returns what its interfaces are, if
+    /// there are any.
+    pub(crate) fn check(&self, kind: Kind<'_>) -> Result<Option<Interfaces>, AgentError> {
+        let Some(Entry { record, .. }) = self.entries.get(HOST) else {
+            return Ok(None);
+        };
+        match serde_json::from_value::<Record>(record.clone()) {
+            Ok(there) if there.is(kind) => Ok(Some(there.interfaces)),
+            Ok(there) => Err(self.misfit(&there.describe())),
+            Err(_) => Err(self.misfit("another release")),
+        }
+    }
+
+    pub(crate) fn misfit(&self, what: &str) -> AgentError {
+        AgentError::Inherited {
+            state: self.state.clone(),
+            what: what.into(),
+        }
+    }
+
+    /// What was kept under a key.
+    pub(crate) fn inherit(&mut self, key: &str) -> Option<Entry> {
+        self.entries.remove(key)
+    }
+
+    /// Whether anything was kept whose key begins so.
+    pub(crate) fn has(&self, prefix: &str) -> bool {
+        self.entries.keys().any(|key| key.starts_with(prefix))
+    }
+
+    /// All whose keys begin so.
+    pub(crate) fn inherit_all(&mut self, prefix: &str) -> Entries {
+        let mut its = self.entries.split_off(prefix);
+        let ends = its.keys().find(|key| !key.starts_with(prefix)).cloned();
+        if let Some(end) = ends {
+            self.entries.append(&mut its.split_off(&end));
+        }
+        its
+    }
+
+    /// What is needed to see the keeper's end; once.
+    pub(crate) fn watch(&mut self) -> Option<Watch> {
+        self.watch.take()
+    }
+}
+
+/// Lets the keeper know what host this is.
+pub(crate) fn keep_host(keeper: &Keeper, kind: Kind<'_>, interfaces: Interfaces, lifeline: bool) {
+    if lifeline {
+        keeper.put(LIFELINE, &(), &[io::stdin().as_fd()]);
+    }
+    // Without it, only an ordinary user's next agent fails.
+    if let Ok(namespace) = File::open("/proc/self/ns/user") {
+        let record = Record {
+            torus: kind.torus,
+            ethernet: kind.ethernet,
+            interfaces,
+            carries: kind.carries.cloned(),
+            share_tmp: kind.share_tmp,
+        };
+        keeper.put(HOST, &record, &[namespace.as_fd()]);
+    }
+}
+
+impl Record {
+    fn is(&self, kind: Kind<'_>) -> bool {
+        let is_same = (self.torus, self.ethernet, self.share_tmp)
+            == (kind.torus, kind.ethernet, kind.share_tmp);
+        is_same && self.carries.as_ref() == kind.carries
+    }
+
+    fn describe(&self) -> String {
+        let ethernet = if self.ethernet { "with" } else { "without" };
+        let tmp = if self.share_tmp {
+            " and the host's /tmp"
+        } else {
+            ""
+        };
+        let torus = self.torus;
+        match &self.carries {
+            None => format!("a torus {torus} {ethernet} Ethernet{tmp}"),
+            Some(nodes) => {
+                let count = nodes.len();
+                let hosts = "of several hosts";
+                format!("{count} nodes of a torus {torus} {hosts}, {ethernet} Ethernet{tmp}")
+            }
+        }
+    }
+}
+
+fn cannot_start(source: io::Error) -> AgentError {
+    AgentError::System {
+        action: "start the keeper",
+        source,
+    }
+}

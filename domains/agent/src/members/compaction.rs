@@ -1,0 +1,419 @@
+//! Regions that others may write are brought into huge pages behind everybody's back, so that they
+//! move in a time that does not grow with what was touched of them.
+//!
+//! One thread looks at one region after another: when it was opened for writing, when it has arrived
+//! in fresh memory, when an agent has taken over; and a second, ten and a hundred later if there is
+//! something left to do. While a region moves nobody looks at it: a move tells the thread to stop,
+//! which it does after the piece of 2 MiB that it is at. It holds no lock of the members.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::io;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use toroid_fabric::mem::Compaction;
+use toroid_fabric::mem::compaction::{self, Look, PIECE};
+use toroid_fabric::{NodeId, RegionId, RemoteKey};
+
+/// When to look again after what gave a reason to.
+const AGAIN: [Duration; 3] = [
+    Duration::from_secs(1),
+    Duration::from_secs(10),
+    Duration::from_secs(100),
+];
+
+/// Looks at one memory: who opens a region again and again gives no more reasons than that.
+const MOST_LOOKS: u32 = 16;
+
+/// Between two pieces, so that others come by.
+const REST: Duration = Duration::from_micros(200);
+
+/// What is to be looked at, and by when.
+#[derive(Debug, Default)]
+pub(crate) struct Compactor {
+    plan: Mutex<Plan>,
+    /// There is something new to look at, or a look is over.
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Plan {
+    regions: HashMap<RegionId, Entry>,
+    queue: BTreeSet<(Instant, RegionId)>,
+    /// The one that is being looked at.
+    present: Option<RegionId>,
+    last_number: u64,
+    /// This kernel cannot do it.
+    is_off: bool,
+}
+
+/// A region, in the memory that it is in now.
+#[derive(Debug)]
+struct Entry {
+    node: NodeId,
+    /// No other memory has it.
+    number: u64,
+    /// Elsewhere while somebody looks.
+    compaction: Option<Compaction>,
+    looks: u32,
+    /// Looks since there was a reason last.
+    round: usize,
+    due: Option<Instant>,
+    /// Bytes that the next look, or this one, has yet to look at.
+    remaining: u64,
+}
+
+/// A look that is due.
+#[derive(Debug)]
+struct Job {
+    region: RegionId,
+    number: u64,
+    compaction: Compaction,
+}
+
+impl Compactor {
+    /// There is a reason to look at a region, which does not move.
+    pub(crate) fn look(&self, key: RemoteKey, memory: &File, len: u64) {
+        if len < PIECE {
+            return;
+        }
+        let mut plan = self.lock();
+        match plan.look(Instant::now(), key, || Compaction::new(memory, len)) {
+            Ok(()) => self.changed.notify_all(),
+            Err(error) => tracing::debug!("region {key:?} stays in small pages: {error}"),
+        }
+    }
+
+    /// A region ends or is about to move: no more looks at it.
+    pub(crate) fn stop(&self, region: RegionId) {
+        self.lock().stop(region);
+    }
+
+    /// Waits until nobody looks at a region for which [`Compactor::stop`] was called, but not longer.
+    pub(crate) fn await_stop(&self, region: RegionId, timeout: Duration) {
+        let looks = |plan: &mut Plan| plan.present == Some(region);
+        let waited = self.changed.wait_timeout_while(self.lock(), timeout, looks);
+        drop(waited);
+    }
+
+    /// Bytes of regions of these nodes that are to be looked at now.
+    pub(crate) fn due_bytes(&self, within: impl Fn(NodeId) -> bool) -> u64 {
+        self.lock().due_bytes(Instant::now(), within)
+    }
+
+    /// Looks at what is due, for ever; or not at all, if the kernel cannot do it.
+    pub(crate) fn run(&self) {
+        let mut job = self.next();
+        if let Err(error) = compaction::available() {
+            tracing::info!("regions stay in pages of 4 KiB: {error}");
+            return self.lock().turn_off();
+        }
+        loop {
+            self.work(job);
+            job = self.next();
+        }
+    }
+
+    fn next(&self) -> Job {
+        let mut plan = self.lock();
+        loop {
+            let now = Instant::now();
+            if let Some(job) = plan.take(now) {
+                return job;
+            }
+            plan = match plan.next_due() {
+                Some(due) => {
+                    let wait = due.saturating_duration_since(now);
+                    let waited = self.changed.wait_timeout(plan, wait);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => {
+                    let waited = self.changed.wait(plan);
+                    waited.unwrap_or_else(PoisonError::into_inner)
+                }
+            };
+        }
+    }
+
+    fn work(&self, mut job: Job) {
+        let (region, number) = (job.region, job.number);
+        let found = job.compaction.look(|left| {
+            let goes_on = self.lock().go_on(region, number, left);
+            if goes_on {
+                thread::sleep(REST);
+            }
+            goes_on
+        });
+        let found = found.unwrap_or_else(|error| {
+            tracing::debug!("region {region:?} stays in small pages: {error}");
+            Look::Later
+        });
+        // Outside of the lock, if it has ended meanwhile: it may be the last who has the memory.
+        let ended = self.lock().finish(Instant::now(), job, found);
+        self.changed.notify_all();
+        drop(ended);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Plan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Plan {
+    fn look(
+        &mut self,
+        now: Instant,
+        key: RemoteKey,
+        prepare: impl FnOnce() -> io::Result<Compaction>,
+    ) -> io::Result<()> {
+        if self.is_off {
+            return Ok(());
+        }
+        if !self.regions.contains_key(&key.id) {
+            let compaction = prepare()?;
+            self.last_number += 1;
+            let entry = Entry {
+                node: key.node,
+                number: self.last_number,
+                remaining: compaction.remaining(),
+                compaction: Some(compaction),
+                looks: 0,
+                round: 0,
+                due: None,
+            };
+            self.regions.insert(key.id, entry);
+        }
+        if let Some(entry) = self.regions.get_mut(&key.id) {
+            entry.round = 0;
+            // One that is being looked at comes again anyway.
+            if entry.compaction.is_some() {
+                entry.plan(key.id, &mut self.queue, now);
+            }
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self, region: RegionId) {
+        if let Some(entry) = self.regions.remove(&region)
+            && let Some(due) = entry.due
+        {
+            self.queue.remove(&(due, region));
+        }
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.queue.first().map(|(due, _)| *due)
+    }
+
+    /// The first look that is due.
+    fn take(&mut self, now: Instant) -> Option<Job> {
+        let (due, region) = *self.queue.first()?;
+        if due > now {
+            return None;
+        }
+        self.queue.pop_first();
+        let entry = self.regions.get_mut(&region)?;
+        entry.due = None;
+        entry.looks += 1;
+        self.present = Some(region);
+        Some(Job {
+            region,
+            number: entry.number,
+            compaction: entry.compaction.take()?,
+        })
+    }
+
+    /// Whether a look that has so many bytes left shall go on.
+    fn go_on(&mut self, region: RegionId, number: u64, left: u64) -> bool {
+        let entry = self.regions.get_mut(&region);
+        let entry = entry.filter(|entry| entry.number == number);
+        entry.map(|entry| entry.remaining = left).is_some()
+    }
+
+    /// A look is over. Returns what it looked at, if that is of no use any more.
+    fn finish(&mut self, now: Instant, job: Job, found: Look) -> Option<Compaction> {
+        self.present = None;
+        let entry = self.regions.get_mut(&job.region);
+        let Some(entry) = entry.filter(|entry| entry.number == job.number) else {
+            return Some(job.compaction);
+        };
+        let again = AGAIN.get(entry.round).map(|after| now + *after);
+        entry.round += 1;
+        entry.remaining = job.compaction.remaining();
+        entry.compaction = Some(job.compaction);
+        match (found, again) {
+            (Look::Later, Some(again)) => entry.plan(job.region, &mut self.queue, again),
+            (Look::TooLong, _) => entry.looks = MOST_LOOKS,
+            _ => {}
+        }
+        None
+    }
+
+    fn due_bytes(&self, now: Instant, within: impl Fn(NodeId) -> bool) -> u64 {
+        let is_due = |entry: &&Entry| {
+            let is_due = entry.compaction.is_none() || entry.due.is_some_and(|due| due <= now);
+            is_due && within(entry.node)
+        };
+        let due = self.regions.values().filter(is_due);
+        due.map(|entry| entry.remaining).sum()
+    }
+
+    fn turn_off(&mut self) {
+        *self = Plan {
+            is_off: true,
+            ..Plan::default()
+        };
+    }
+}
+
+impl Entry {
+    /// Plans the next look, if there may be one and it is of use.
+    fn plan(&mut self, region: RegionId, queue: &mut BTreeSet<(Instant, RegionId)>, due: Instant) {
+        if let Some(before) = self.due.take() {
+            queue.remove(&(before, region));
+        }
+        if self.looks < MOST_LOOKS && self.remaining > 0 {
+            self.due = Some(due);
+            queue.insert((due, region));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use toroid_fabric::Partition;
+    use toroid_fabric::mem::memfd::create_for_peers;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    const KEY: RemoteKey = RemoteKey {
+        node: NodeId(1),
+        partition: Partition(7),
+        id: RegionId(3),
+        secret: [0; 16],
+    };
+
+    const LEN: u64 = 2 * PIECE + 4096;
+
+    fn look(plan: &mut Plan, now: Instant) {
+        let memory = create_for_peers(LEN).unwrap();
+        let look = plan.look(now, KEY, || Compaction::new(&memory, LEN));
+        look.unwrap();
+    }
+
+    fn due(plan: &Plan, now: Instant) -> u64 {
+        plan.due_bytes(now, |node| node == KEY.node)
+    }
+
+    /// Lets a look come to this; whether one was due.
+    fn looks(plan: &mut Plan, now: Instant, found: Look) -> bool {
+        let job = plan.take(now);
+        let is_due = job.is_some();
+        job.map(|job| plan.finish(now, job, found));
+        is_due
+    }
+
+    #[test]
+    fn looks_come_at_once_and_ever_more_seldom() {
+        let (mut plan, start) = (Plan::default(), Instant::now());
+        assert!(plan.next_due().is_none());
+        look(&mut plan, start);
+        assert_eq!(due(&plan, start), 2 * PIECE);
+        assert_eq!(plan.due_bytes(start, |_| false), 0);
+        let mut now = start;
+        for after in [0, 1, 10, 100] {
+            let at = now + after * SECOND;
+            assert_eq!(plan.next_due(), Some(at));
+            assert!(after == 0 || !looks(&mut plan, at - SECOND / 2, Look::Later));
+            assert!(looks(&mut plan, at, Look::Later));
+            assert_eq!(due(&plan, at), 0);
+            now = at;
+        }
+        assert_eq!(plan.next_due(), None);
+        // There is a reason again.
+        look(&mut plan, now);
+        assert_eq!(plan.next_due(), Some(now));
+    }
+
+    #[test]
+    fn one_memory_gets_so_many_looks() {
+        let (mut plan, now) = (Plan::default(), Instant::now());
+        let count = |plan: &mut Plan| {
+            let all = (0..2 * MOST_LOOKS).filter(|_| {
+                look(plan, now);
+                looks(plan, now, Look::Later)
+            });
+            all.count() as u32
+        };
+        assert_eq!(count(&mut plan), MOST_LOOKS);
+        assert_eq!((due(&plan, now), plan.next_due()), (0, None));
+        // Fresh memory gets its own.
+        plan.stop(KEY.id);
+        assert_eq!(count(&mut plan), MOST_LOOKS);
+    }
+
+    #[test]
+    fn what_is_done_or_takes_too_long_is_not_looked_at_again() {
+        for found in [Look::Done, Look::TooLong] {
+            let (mut plan, now) = (Plan::default(), Instant::now());
+            look(&mut plan, now);
+            assert!(looks(&mut plan, now, found));
+            assert_eq!(plan.next_due(), None, "{found:?}");
+        }
+        let (mut plan, now) = (Plan::default(), Instant::now());
+        look(&mut plan, now);
+        looks(&mut plan, now, Look::TooLong);
+        look(&mut plan, now);
+        assert_eq!(plan.next_due(), None);
+    }
+
+    #[test]
+    fn a_move_stops_a_look_and_the_next_memory_is_another() {
+        let (mut plan, now) = (Plan::default(), Instant::now());
+        look(&mut plan, now);
+        let job = plan.take(now).unwrap();
+        assert!(plan.go_on(job.region, job.number, PIECE));
+        assert_eq!(due(&plan, now), PIECE);
+        plan.stop(KEY.id);
+        assert!(!plan.go_on(job.region, job.number, PIECE));
+        assert_eq!(plan.present, Some(KEY.id), "it is at a piece");
+        look(&mut plan, now);
+        assert!(!plan.go_on(job.region, job.number, PIECE));
+        assert!(plan.finish(now, job, Look::Stopped).is_some());
+        assert_eq!(plan.present, None);
+        assert_eq!(due(&plan, now), 2 * PIECE);
+        plan.stop(KEY.id);
+        assert_eq!((due(&plan, now), plan.next_due()), (0, None));
+    }
+
+    #[test]
+    fn who_cannot_do_it_plans_nothing() {
+        let (mut plan, now) = (Plan::default(), Instant::now());
+        look(&mut plan, now);
+        plan.turn_off();
+        look(&mut plan, now);
+        assert_eq!((due(&plan, now), plan.next_due()), (0, None));
+    }
+
+    /// A thread that looks while it is told to stop is waited for.
+    #[test]
+    fn who_moves_a_region_waits_for_a_piece() {
+        let compactor = Compactor::default();
+        let memory = create_for_peers(LEN).unwrap();
+        compactor.look(KEY, &memory, LEN);
+        compactor.look(KEY, &memory, PIECE - 1);
+        let job = compactor.next();
+        compactor.stop(KEY.id);
+        compactor.await_stop(KEY.id, Duration::from_millis(1));
+        assert_eq!(compactor.lock().present, Some(KEY.id));
+        thread::scope(|scope| {
+            scope.spawn(|| compactor.work(job));
+            compactor.await_stop(KEY.id, 60 * SECOND);
+            assert_eq!(compactor.lock().present, None);
+        });
+    }
+}

@@ -1,0 +1,525 @@
+//! What of the books the keeper holds, and how the next agent gets it back.
+//!
+//! Everything is put there before the process that it is granted to hears of it. After a restart
+//! the books are as they were, with processes that are absent; each comes back with
+//! [`Request::Resume`](toroid_protocol::agent::Request::Resume), and says what it has heard of. Who does
+//! not come back has ended meanwhile.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use toroid_fabric::{Access, NodeId, Partition, RegionId, RemoteKey};
+use toroid_model::as_text;
+use toroid_model::directory::Directory;
+use toroid_model::info::DomainMembers;
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_protocol::agent::{Event, Reply};
+
+use super::fences::{Fences, Words};
+use super::memories::{Holders, Memories};
+use super::moves::Move;
+use super::outbox::Outbox;
+use super::unfinished::LEAVING;
+use super::{
+    Attachment, AttachmentId, Books, ChannelRecord, Members, NUMBERS_A_SECOND, RegionRecord,
+    Service, writes,
+};
+use crate::fdstore::takeover::Estate;
+use crate::fdstore::{Entry, Keeper};
+
+const ATTACHMENT: &str = "attachment/";
+const REGION: &str = "region/";
+const CHANNEL: &str = "channel/";
+const LISTENER: &str = "listener/";
+const NUMBERS: &str = "numbers";
+
+/// Where an agent began to count.
+#[derive(Serialize, Deserialize)]
+struct KeptNumbers {
+    first: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeptAttachment {
+    node: u32,
+    secret: String,
+    /// Words of its fence in use, by partition; the page comes with it.
+    fences: Vec<(u32, u32)>,
+    #[serde(default)]
+    shared_fences: Vec<(u32, u32)>,
+    next_fence: u32,
+}
+
+/// Its memory comes with it, and while it moves the [parts](Move::parts) of the move.
+#[derive(Serialize, Deserialize)]
+struct KeptRegion {
+    #[serde(with = "as_text")]
+    key: RemoteKey,
+    owner: u64,
+    len: u64,
+    access: u8,
+    /// And whether they write.
+    openers: Vec<(u64, bool)>,
+    mapped_by: Holders,
+    /// Of the old memory while it moves.
+    #[serde(default)]
+    source_mapped_by: Option<Holders>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeptChannel {
+    partition: u32,
+    /// Attachments and their nodes.
+    ends: [(u64, u32); 2],
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeptListener {
+    partition: u32,
+    node: u32,
+    protocol: u16,
+    owner: u64,
+}
+
+/// What a process that comes back has heard of.
+#[derive(Debug)]
+pub(crate) struct Known<'a> {
+    pub(crate) regions: &'a [u64],
+    pub(crate) channels: &'a [u64],
+    pub(crate) listeners: &'a [(u32, u16)],
+}
+
+impl Members {
+    /// Takes over from the agent before, and keeps with its keeper from now on.
+    pub(crate) fn inherit(&mut self, keeper: Arc<Keeper>, estate: &mut Estate) {
+        let books = self.books.get_mut();
+        let books = books.unwrap_or_else(std::sync::PoisonError::into_inner);
+        books.keeper = keeper;
+        let mut left = Vec::new();
+        for (key, entry) in estate.inherit_all(ATTACHMENT) {
+            if books.inherit_attachment(&key, entry).is_none() {
+                left.push(key);
+            }
+        }
+        for (key, entry) in estate.inherit_all(REGION) {
+            match books.inherit_region(entry) {
+                Some(record) => drop(self.regions.insert(record.key.id, record)),
+                None => left.push(key),
+            }
+        }
+        for (key, entry) in estate.inherit_all(LEAVING) {
+            if books.inherit_leaving(entry).is_none() {
+                left.push(key);
+            }
+        }
+        for (key, entry) in estate.inherit_all(CHANNEL) {
+            if books.inherit_channel(&key, entry).is_none() {
+                left.push(key);
+            }
+        }
+        for (key, entry) in estate.inherit_all(LISTENER) {
+            if books.inherit_listener(entry).is_none() {
+                left.push(key);
+            }
+        }
+        left.iter().for_each(|key| books.keeper.remove(key));
+        let attachments = books.attachments.keys().map(|id| id.0);
+        let regions = self.regions.iter().map(|region| region.key.id.0);
+        let numbers = attachments
+            .chain(regions)
+            .chain(books.channels.keys().copied());
+        // The agent before may have begun to count in this second, too, and what it has numbered
+        // need not be there any more: its processes may still speak of it.
+        let newest = numbers.max().unwrap_or_default();
+        let kept = estate.inherit(NUMBERS).and_then(Entry::parse);
+        let first = kept.map_or(0, |(KeptNumbers { first }, [])| first);
+        let beyond = newest.max(first).saturating_add(NUMBERS_A_SECOND);
+        books.next = books.next.max(beyond);
+        books.keep_numbers();
+    }
+
+    /// Puts all of it into the hands of a new keeper.
+    pub(crate) fn keep_all(&self) {
+        let books = self.lock();
+        books.keep_numbers();
+        for (id, attachment) in &books.attachments {
+            books.keep_attachment(*id, attachment);
+        }
+        for region in &self.regions {
+            books.keep_region(&region);
+        }
+        for (id, channel) in &books.channels {
+            books.keep_channel(*id, channel);
+        }
+        for (service, owner) in &books.listeners {
+            books.keep_listener(*service, *owner);
+        }
+        for (partition, nodes) in &books.leaving {
+            books.keep_leaving(*partition, nodes);
+        }
+    }
+
+    /// What a process can come back with to a later agent.
+    pub(crate) fn ticket(&self, id: AttachmentId) -> Result<Reply, Refusal> {
+        let secret: String = super::secret()?
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect();
+        let mut books = self.lock();
+        books.attachment(id)?.secret = Some(secret.clone());
+        books.keep_attachment(id, books.attachments.get(&id).ok_or_else(unknown)?);
+        let AttachmentId(attachment) = id;
+        Ok(Reply::Ticket { attachment, secret })
+    }
+
+    /// A process is back, on the connection of `fresh`, which it has not used yet. Grants that it
+    /// has not heard of end, and it hears of what there is; then of moves, and of epochs, which it
+    /// acknowledges with the moves.
+    pub(crate) fn resume(
+        &self,
+        fresh: AttachmentId,
+        ticket: (u64, &str),
+        known: &Known<'_>,
+    ) -> Result<AttachmentId, Refusal> {
+        let id = AttachmentId(ticket.0);
+        let mut books = self.lock();
+        let node = books.attachment(fresh)?.node;
+        let old = books.attachments.get(&id).ok_or_else(unknown)?;
+        let its = old.node == node && old.secret.as_ref().is_some_and(|s| same(s, ticket.1));
+        if !its || !old.outbox.is_absent() || !books.attachment(fresh)?.is_unused() {
+            return Err(unknown());
+        }
+        let fresh = books.attachments.remove(&fresh).ok_or_else(unknown)?;
+        books.attachment(id)?.outbox = fresh.outbox;
+        let mut ended = self.end_unknown(&mut books, id, known);
+        let reply = books.resumed(id)?;
+        books.attachment(id)?.outbox.reply(reply, vec![]);
+        let lost = self.tell_moves(&books, id).into_iter();
+        ended.extend(lost.filter_map(|region| self.end_region(&mut books, region, true)));
+        books.tell_epochs(id)?;
+        self.acknowledged.notify_all();
+        drop(books);
+        drop(ended);
+        Ok(id)
+    }
+
+    fn end_unknown(&self, books: &mut Books, id: AttachmentId, known: &Known<'_>) -> Vec<File> {
+        let Ok(attachment) = books.attachment(id) else {
+            return Vec::new();
+        };
+        let regions = attachment.regions.iter().copied();
+        let regions: Vec<_> = regions.filter(|r| !known.regions.contains(&r.0)).collect();
+        let channels = attachment.channels.iter().copied();
+        let channels: Vec<_> = channels.filter(|c| !known.channels.contains(c)).collect();
+        for channel in channels {
+            if let Ok(attachment) = books.attachment(id) {
+                attachment.channels.remove(&channel);
+            }
+            books.end_channel(channel);
+        }
+        for service in books.services_of(id) {
+            if !known
+                .listeners
+                .contains(&(service.partition.0, service.protocol))
+            {
+                books.end_listener(service);
+            }
+        }
+        let end = |region| self.end_region(books, region, true);
+        regions.into_iter().filter_map(end).collect()
+    }
+
+    /// Ends what belonged to processes that have not come back. Before that `forget` is called with
+    /// their nodes, if there are any.
+    pub(crate) fn detach_absent(&self, forget: impl FnOnce(&BTreeSet<NodeId>)) {
+        let books = self.lock();
+        let absent = books
+            .attachments
+            .iter()
+            .filter(|(_, a)| a.outbox.is_absent());
+        let (absent, nodes): (Vec<AttachmentId>, BTreeSet<NodeId>) = absent
+            .map(|(id, attachment)| (*id, attachment.node))
+            .unzip();
+        drop(books);
+        if !nodes.is_empty() {
+            forget(&nodes);
+        }
+        for id in absent {
+            self.detach_if(id, |attachment| attachment.outbox.is_absent());
+        }
+    }
+}
+
+impl Books {
+    fn inherit_attachment(&mut self, key: &str, entry: Entry) -> Option<()> {
+        let id = AttachmentId(key.strip_prefix(ATTACHMENT)?.parse().ok()?);
+        let (kept, [page]) = entry.parse::<KeptAttachment, 1>()?;
+        let words = Words {
+            own: kept.fences,
+            shared: kept.shared_fences,
+            next: kept.next_fence,
+        };
+        let fences = Fences::inherit(page.into(), &words).ok()?;
+        let mut attachment = Attachment::new(NodeId(kept.node), Outbox::absent(), fences);
+        attachment.secret = Some(kept.secret);
+        self.attachments.insert(id, attachment);
+        Some(())
+    }
+
+    /// A region whose owner is there and still a member.
+    fn inherit_region(&mut self, entry: Entry) -> Option<RegionRecord> {
+        let (kept, descriptors) = entry.parse_any::<KeptRegion>()?;
+        let (key, owner) = (kept.key, AttachmentId(kept.owner));
+        if !is_member(&self.directory, key.partition, key.node) {
+            return None;
+        }
+        let access = Access::from_bits_truncate(kept.access);
+        let mut files = descriptors.into_iter().map(File::from);
+        let memory = files.next()?;
+        let moving = match files.next() {
+            Some(old) => {
+                let (parts, fresh) = ([old, files.next()?], memory.try_clone().ok()?);
+                let moving = Move::resume(key, parts, fresh, kept.len, access);
+                Some(Arc::new(moving.ok()?))
+            }
+            None => None,
+        };
+        let booked = self.attachments.get_mut(&owner)?;
+        booked.regions.insert(key.id);
+        *self.registered.entry(key.node).or_default() += kept.len;
+        let mut openers = HashMap::new();
+        for (opener, writes) in kept.openers {
+            let opener = AttachmentId(opener);
+            if let Some(attachment) = self.attachments.get_mut(&opener)
+                && is_member(&self.directory, key.partition, attachment.node)
+            {
+                attachment.opened.insert(key.id);
+                openers.insert(opener, writes);
+            }
+        }
+        let torus = self.directory.torus();
+        // An agent that has not kept the nodes may have granted the old memory to any.
+        let all = || (0..torus.nodes()).map(|node| (NodeId(node), writes(access)));
+        let source = kept.source_mapped_by.unwrap_or_else(|| all().collect());
+        Some(RegionRecord {
+            key,
+            owner,
+            len: kept.len,
+            access,
+            memory,
+            openers,
+            memories: Memories::inherited(kept.mapped_by, moving.as_ref().map(|_| source)),
+            moving,
+        })
+    }
+
+    fn inherit_channel(&mut self, key: &str, entry: Entry) -> Option<()> {
+        let id: u64 = key.strip_prefix(CHANNEL)?.parse().ok()?;
+        let (kept, []) = entry.parse::<KeptChannel, 0>()?;
+        let partition = Partition(kept.partition);
+        let ends = kept
+            .ends
+            .map(|(end, node)| (AttachmentId(end), NodeId(node)));
+        let stands = |(end, node): &(AttachmentId, NodeId)| {
+            self.attachments.contains_key(end) && is_member(&self.directory, partition, *node)
+        };
+        if !ends.iter().all(stands) {
+            return None;
+        }
+        for (end, _) in ends {
+            self.attachments.get_mut(&end)?.channels.insert(id);
+        }
+        self.channels.insert(id, ChannelRecord { partition, ends });
+        Some(())
+    }
+
+    fn inherit_listener(&mut self, entry: Entry) -> Option<()> {
+        let (kept, []) = entry.parse::<KeptListener, 0>()?;
+        let service = Service {
+            partition: Partition(kept.partition),
+            node: NodeId(kept.node),
+            protocol: kept.protocol,
+        };
+        if !is_member(&self.directory, service.partition, service.node) {
+            return None;
+        }
+        let owner = AttachmentId(kept.owner);
+        self.attachments.get_mut(&owner)?.listeners += 1;
+        self.listeners.insert(service, owner);
+        Some(())
+    }
+
+    /// What a process that is back still has.
+    fn resumed(&self, id: AttachmentId) -> Result<Reply, Refusal> {
+        let attachment = self.attachments.get(&id).ok_or_else(unknown)?;
+        let regions = attachment.regions.union(&attachment.opened);
+        let services = self.services_of(id).into_iter();
+        let domains = self.directory.domains_of(attachment.node);
+        Ok(Reply::Resumed {
+            regions: regions.map(|region| region.0).collect(),
+            channels: attachment.channels.iter().copied().collect(),
+            listeners: services.map(|s| (s.partition.0, s.protocol)).collect(),
+            domains: domains
+                .map(|domain| DomainMembers {
+                    partition: domain.id.into(),
+                    epoch: domain.epoch,
+                    members: domain.members.iter().map(|node| node.0).collect(),
+                })
+                .collect(),
+        })
+    }
+
+    fn keep_numbers(&self) {
+        let record = KeptNumbers { first: self.next };
+        self.keeper.put(NUMBERS, &record, &[]);
+    }
+
+    fn tell_epochs(&self, id: AttachmentId) -> Result<(), Refusal> {
+        let attachment = self.attachments.get(&id).ok_or_else(unknown)?;
+        for domain in self.directory.domains_of(attachment.node) {
+            let event = Event::Epoch {
+                partition: domain.id.into(),
+                epoch: domain.epoch,
+                left: Vec::new(),
+            };
+            attachment.outbox.event(event, vec![]);
+        }
+        Ok(())
+    }
+
+    pub(super) fn services_of(&self, id: AttachmentId) -> Vec<Service> {
+        let its = self.listeners.iter().filter(|(_, owner)| **owner == id);
+        its.map(|(service, _)| *service).collect()
+    }
+
+    pub(super) fn keep_attachment(&self, id: AttachmentId, attachment: &Attachment) {
+        if let Some(record) = KeptAttachment::of(attachment) {
+            let page = attachment.fences.page();
+            self.keeper
+                .put(&attachment_key(id), &record, &[page.as_fd()]);
+        }
+    }
+
+    /// Only the record of an attachment has changed.
+    pub(super) fn note_attachment(&self, id: AttachmentId, attachment: &Attachment) {
+        if let Some(record) = KeptAttachment::of(attachment) {
+            self.keeper.note(&attachment_key(id), &record);
+        }
+    }
+
+    pub(super) fn forget_attachment(&self, id: AttachmentId) {
+        self.keeper.remove(&attachment_key(id));
+    }
+
+    pub(crate) fn keep_region(&self, region: &RegionRecord) {
+        let mut descriptors = vec![region.memory.as_fd()];
+        if let Some(moving) = &region.moving {
+            descriptors.extend(moving.parts());
+        }
+        let (key, record) = (region_key(region.key.id), KeptRegion::of(region));
+        self.keeper.put(&key, &record, &descriptors);
+    }
+
+    /// Only the record of a region has changed.
+    pub(crate) fn note_region(&self, region: &RegionRecord) {
+        self.keeper
+            .note(&region_key(region.key.id), &KeptRegion::of(region));
+    }
+
+    pub(super) fn forget_region(&self, id: RegionId) {
+        self.keeper.remove(&region_key(id));
+    }
+
+    pub(super) fn keep_channel(&self, id: u64, channel: &ChannelRecord) {
+        let record = KeptChannel {
+            partition: channel.partition.0,
+            ends: channel.ends.map(|(end, node)| (end.0, node.0)),
+        };
+        self.keeper.put(&channel_key(id), &record, &[]);
+    }
+
+    pub(super) fn keep_listener(&self, service: Service, owner: AttachmentId) {
+        let record = KeptListener {
+            partition: service.partition.0,
+            node: service.node.0,
+            protocol: service.protocol,
+            owner: owner.0,
+        };
+        self.keeper.put(&listener_key(service), &record, &[]);
+    }
+
+    pub(super) fn forget_listener(&self, service: Service) {
+        self.keeper.remove(&listener_key(service));
+    }
+}
+
+impl KeptAttachment {
+    /// Nothing for a process that cannot come back.
+    fn of(attachment: &Attachment) -> Option<Self> {
+        let Words { own, shared, next } = attachment.fences.words();
+        Some(KeptAttachment {
+            node: attachment.node.0,
+            secret: attachment.secret.clone()?,
+            fences: own,
+            shared_fences: shared,
+            next_fence: next,
+        })
+    }
+}
+
+impl KeptRegion {
+    fn of(region: &RegionRecord) -> Self {
+        KeptRegion {
+            key: region.key,
+            owner: region.owner.0,
+            len: region.len,
+            access: region.access.bits(),
+            openers: region
+                .openers
+                .iter()
+                .map(|(o, writes)| (o.0, *writes))
+                .collect(),
+            mapped_by: region.memories.present().clone(),
+            source_mapped_by: region.memories.source().cloned(),
+        }
+    }
+}
+
+fn attachment_key(AttachmentId(id): AttachmentId) -> String {
+    format!("{ATTACHMENT}{id}")
+}
+
+fn region_key(RegionId(id): RegionId) -> String {
+    format!("{REGION}{id}")
+}
+
+pub(super) fn channel_key(id: u64) -> String {
+    format!("{CHANNEL}{id}")
+}
+
+fn listener_key(service: Service) -> String {
+    let (Partition(partition), NodeId(node)) = (service.partition, service.node);
+    format!("{LISTENER}{partition}/{node}/{}", service.protocol)
+}
+
+fn is_member(directory: &Directory, partition: Partition, node: NodeId) -> bool {
+    let domain = directory.domain_by_id(partition.0);
+    domain.is_some_and(|domain| domain.members.contains(&node))
+}
+
+/// Compares secrets in a time that does not tell how much of them is right.
+fn same(a: &str, b: &str) -> bool {
+    let pairs = a.bytes().zip(b.bytes());
+    a.len() == b.len() && pairs.fold(0, |bits, (a, b)| bits | (a ^ b)) == 0
+}
+
+fn unknown() -> Refusal {
+    Refusal::new(
+        RefusalKind::NotFound,
+        "the agent knows nothing of this process",
+        "it was away for too long; attach anew",
+    )
+}

@@ -1,0 +1,706 @@
+//! What attached processes hold: regions, listeners, channels; and who is a member, because
+//! each of these is granted to members only.
+//!
+//! A grant and a membership change are decided under one lock, and what they tell processes is
+//! queued under it, so a process hears of a grant before it hears that the grant has ended.
+
+mod compaction;
+mod fences;
+pub(crate) mod memories;
+pub(crate) mod moves;
+pub(crate) mod outbox;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::fs::File;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dashmap::DashMap;
+use toroid_fabric::mem::memfd::{is_spoiled, read_only, read_write};
+use toroid_fabric::os::thread::urgently;
+use toroid_fabric::{Access, NodeId, Partition, RegionId, RemoteKey};
+use toroid_model::directory::{Directory, Domain};
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_protocol::agent::{Event, Reply};
+
+use crate::fdstore::Keeper;
+use crate::store::{Ledger, Store};
+use compaction::Compactor;
+use fences::{Fences, Granted};
+use memories::Memories;
+use moves::{Move, Moves, memory_for};
+use outbox::Outbox;
+
+mod kept;
+mod needs;
+mod revocation;
+mod services;
+mod unfinished;
+mod usage;
+
+pub(crate) use kept::Known;
+pub(crate) use revocation::Changed;
+pub(crate) use usage::owners;
+
+/// The most regions of one process.
+pub(crate) const MAX_REGIONS: usize = 4096;
+
+/// The most channel ends of one process.
+pub(crate) const MAX_CHANNELS: usize = 4096;
+
+/// How long processes that were attached to the agent before have to come back.
+pub(crate) const RETURN: Duration = Duration::from_secs(2);
+
+/// An attached process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct AttachmentId(u64);
+
+/// Everything that attached processes hold.
+#[derive(Debug)]
+pub(crate) struct Members {
+    books: Mutex<Books>,
+    /// Where the directory is kept. Used without the lock of the books, because a disk takes its
+    /// time.
+    ledger: Mutex<Ledger>,
+    /// A process acknowledged an epoch, or has gone.
+    acknowledged: Condvar,
+    /// Looked up without the lock; changed only with it.
+    pub(crate) regions: DashMap<RegionId, RegionRecord>,
+    /// To the thread that copies what moves.
+    pub(crate) moves: mpsc::Sender<Arc<Move>>,
+    pub(crate) compactor: Compactor,
+    /// The most registered bytes of one node.
+    max_bytes: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Books {
+    keeper: Arc<Keeper>,
+    directory: Directory,
+    pub(crate) attachments: BTreeMap<AttachmentId, Attachment>,
+    listeners: HashMap<Service, AttachmentId>,
+    channels: HashMap<u64, ChannelRecord>,
+    registered: HashMap<NodeId, u64>,
+    /// Who leaves in changes that are not complete.
+    leaving: BTreeMap<Partition, BTreeSet<NodeId>>,
+    /// The names of the domains that were removed last, each with its last members.
+    removed: VecDeque<(String, BTreeSet<NodeId>)>,
+    next: u64,
+}
+
+/// What a listener accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Service {
+    partition: Partition,
+    node: NodeId,
+    protocol: u16,
+}
+
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    pub(crate) node: NodeId,
+    pub(crate) outbox: Outbox,
+    /// With what it can come back to the next agent.
+    secret: Option<String>,
+    fences: Fences,
+    epochs: HashMap<Partition, u32>,
+    regions: HashSet<RegionId>,
+    pub(crate) opened: HashSet<RegionId>,
+    channels: HashSet<u64>,
+    listeners: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct RegionRecord {
+    pub(crate) key: RemoteKey,
+    pub(crate) owner: AttachmentId,
+    pub(crate) len: u64,
+    pub(crate) access: Access,
+    /// What it is in now.
+    pub(crate) memory: File,
+    /// Who has opened it, and whether for writing.
+    pub(crate) openers: HashMap<AttachmentId, bool>,
+    /// The nodes that may have its memories mapped: the processes themselves may have gone, and
+    /// handed them on before.
+    pub(crate) memories: Memories,
+    pub(crate) moving: Option<Arc<Move>>,
+}
+
+#[derive(Debug)]
+struct ChannelRecord {
+    partition: Partition,
+    /// Who opened it first.
+    ends: [(AttachmentId, NodeId); 2],
+}
+
+impl Members {
+    /// Nobody is attached. `store` holds `directory`. What comes out of the receiver is to be
+    /// [carried](Members::carry).
+    pub(crate) fn new(
+        directory: Directory,
+        store: Box<dyn Store>,
+        max_bytes: u64,
+    ) -> (Self, Moves) {
+        let (moves, moving) = mpsc::channel();
+        let books = Books {
+            keeper: Arc::default(),
+            directory,
+            attachments: BTreeMap::new(),
+            listeners: HashMap::new(),
+            channels: HashMap::new(),
+            registered: HashMap::new(),
+            leaving: BTreeMap::new(),
+            removed: VecDeque::new(),
+            next: first_number(),
+        };
+        let members = Members {
+            books: Mutex::new(books),
+            ledger: Mutex::new(Ledger::new(store)),
+            acknowledged: Condvar::new(),
+            regions: DashMap::new(),
+            moves,
+            compactor: Compactor::default(),
+            max_bytes,
+        };
+        (members, moving)
+    }
+
+    /// Looks something up in the directory.
+    pub(crate) fn directory<T>(&self, look: impl FnOnce(&Directory) -> T) -> T {
+        look(&self.lock().directory)
+    }
+
+    /// Whether a domain of that name was removed while `node` was a member. Who was none cannot tell
+    /// a domain of others from none.
+    pub(crate) fn was_removed(&self, name: &str, node: NodeId) -> bool {
+        let books = self.lock();
+        let mut removed = books.removed.iter();
+        removed.any(|(removed, members)| removed == name && members.contains(&node))
+    }
+
+    /// Makes a change durable that does not concern attached processes, and then lets it be
+    /// seen. The caller has its turn: changes happen one after another.
+    pub(crate) fn edit<T, E: Into<Refusal>>(
+        &self,
+        change: impl FnOnce(&mut Directory) -> Result<T, E>,
+    ) -> Result<T, Refusal> {
+        let (result, directory) = self.plan(change)?;
+        self.adopt(directory)?;
+        Ok(result)
+    }
+
+    /// The same with a change that was planned.
+    pub(crate) fn adopt(&self, directory: Directory) -> Result<(), Refusal> {
+        self.keep(&directory)?;
+        self.lock().directory = directory;
+        Ok(())
+    }
+
+    /// What the directory would be after a change. Nothing has happened yet.
+    pub(crate) fn plan<T, E: Into<Refusal>>(
+        &self,
+        change: impl FnOnce(&mut Directory) -> Result<T, E>,
+    ) -> Result<(T, Directory), Refusal> {
+        let mut directory = self.directory(Directory::clone);
+        let result = change(&mut directory).map_err(Into::into)?;
+        Ok((result, directory))
+    }
+
+    /// Makes durable that the directory becomes `next`. When it fails the old one holds on.
+    ///
+    /// Nobody hears of a change before, not even who leaves, so it is urgent: beside processes that
+    /// touch and drop much memory the write took 30 ms at p99 because its thread waited for its
+    /// turn, and 7 ms when it did not.
+    pub(crate) fn keep(&self, next: &Directory) -> Result<(), Refusal> {
+        let present = self.directory(Directory::clone);
+        let ledger = self.ledger.lock();
+        let mut ledger = ledger.unwrap_or_else(PoisonError::into_inner);
+        urgently(|| ledger.keep(&present, next)).map_err(Into::into)
+    }
+
+    /// Books a process.
+    pub(crate) fn attach(&self, node: NodeId, outbox: Outbox) -> io::Result<AttachmentId> {
+        let fences = Fences::new()?;
+        let mut books = self.lock();
+        let id = AttachmentId(books.take_number());
+        let attachment = Attachment::new(node, outbox, fences);
+        books.attachments.insert(id, attachment);
+        Ok(id)
+    }
+
+    /// Replies with the page on which a process is fenced.
+    pub(crate) fn show_fence(&self, id: AttachmentId) -> Result<(), Refusal> {
+        let mut books = self.lock();
+        let attachment = books.attachment(id)?;
+        let page = attachment.fences.hand_out();
+        let page = page.map_err(|error| no_memory(&error))?;
+        attachment.outbox.reply(Reply::Fence, vec![page.into()]);
+        Ok(())
+    }
+
+    /// A process has gone: ends what it held and tells its peers.
+    pub(crate) fn detach(&self, id: AttachmentId) {
+        self.detach_if(id, |_| true);
+    }
+
+    /// Ends what all who speak for a node have, wherever their connections are by now.
+    pub(crate) fn expel(&self, node: NodeId) {
+        let mut all = Vec::new();
+        for (id, attachment) in &self.lock().attachments {
+            if attachment.node == node {
+                attachment.outbox.shut_down();
+                all.push(*id);
+            }
+        }
+        all.into_iter().for_each(|id| self.detach(id));
+    }
+
+    fn detach_if(&self, id: AttachmentId, condition: impl FnOnce(&Attachment) -> bool) {
+        let mut books = self.lock();
+        if !books.attachments.get(&id).is_some_and(condition) {
+            return;
+        }
+        let Some(mut attachment) = books.attachments.remove(&id) else {
+            return;
+        };
+        // It may live on, cut off or stopped, and nobody will tell it of moves any more.
+        attachment.fences.end_all();
+        books.forget_attachment(id);
+        for service in books.services_of(id) {
+            books.end_listener(service);
+        }
+        for channel in attachment.channels {
+            books.end_channel(channel);
+        }
+        for region in &attachment.opened {
+            if let Some(mut region) = self.regions.get_mut(region) {
+                region.openers.remove(&id);
+            }
+        }
+        let ended: Vec<_> = attachment
+            .regions
+            .into_iter()
+            .map(|region| self.end_region(&mut books, region, true))
+            .collect();
+        self.acknowledged.notify_all();
+        drop(books);
+        drop(ended);
+    }
+
+    /// Allocates a region and replies with it.
+    pub(crate) fn alloc(
+        &self,
+        id: AttachmentId,
+        domain: &str,
+        len: u64,
+        access: Access,
+    ) -> Result<(), Refusal> {
+        if len == 0 {
+            let message = "a region of 0 bytes is not possible";
+            return Err(Refusal::new(
+                RefusalKind::Invalid,
+                message,
+                "ask for 1 byte or more",
+            ));
+        }
+        if len > self.max_bytes {
+            return Err(self.too_much(len, 0));
+        }
+        let memory = memory_for(len, access).map_err(|error| no_memory(&error))?;
+        let owners = memory.try_clone().map_err(|error| no_memory(&error))?;
+        let secret = secret()?;
+        let mut books = self.lock();
+        let (partition, node) = books.membership(id, domain)?;
+        let registered = books.registered.get(&node).copied().unwrap_or_default();
+        if registered.saturating_add(len) > self.max_bytes {
+            return Err(self.too_much(len, registered));
+        }
+        books.check_quotas(node, &usage::of_region(len))?;
+        let region = RegionId(books.take_number());
+        let attachment = books.attachment(id)?;
+        within("regions", attachment.regions.len(), MAX_REGIONS)?;
+        let fence = books.slot(id, partition, Granted::Own)?;
+        books.attachment(id)?.regions.insert(region);
+        let key = RemoteKey {
+            node,
+            partition,
+            id: region,
+            secret,
+        };
+        let record = RegionRecord {
+            key,
+            owner: id,
+            len,
+            access,
+            memory,
+            openers: HashMap::new(),
+            memories: Memories::default(),
+            moving: None,
+        };
+        // Before the reply: a peer may present the key as soon as the owner has it.
+        books.keep_region(&record);
+        self.regions.insert(region, record);
+        let attachment = books.attachment(id)?;
+        let moving = false;
+        let reply = Reply::Region {
+            key,
+            len,
+            fence,
+            moving,
+        };
+        attachment.outbox.reply(reply, vec![owners.into()]);
+        books.registered.insert(node, registered + len);
+        Ok(())
+    }
+
+    fn too_much(&self, len: u64, registered: u64) -> Refusal {
+        Refusal::new(
+            RefusalKind::Exhausted,
+            format!(
+                "a region of {len} bytes is too much: the node has registered {registered} of at \
+                 most {}",
+                self.max_bytes
+            ),
+            "free other regions first",
+        )
+    }
+
+    /// Frees a region of this process.
+    pub(crate) fn free(&self, id: AttachmentId, key: RemoteKey) -> Result<(), Refusal> {
+        let mut books = self.lock();
+        let attachment = books.attachment(id)?;
+        if !attachment.regions.remove(&key.id) {
+            return Err(no_such_region());
+        }
+        let ended = self.end_region(&mut books, key.id, true);
+        drop(books);
+        drop(ended);
+        Ok(())
+    }
+
+    /// Replies with a region of a peer.
+    pub(crate) fn open(
+        &self,
+        id: AttachmentId,
+        key: RemoteKey,
+        access: Access,
+    ) -> Result<(), Refusal> {
+        {
+            let record = self.regions.get(&key.id);
+            let record = record.filter(|record| same_key(&record.key, &key));
+            record.ok_or_else(no_such_region)?.permit(access)?;
+        }
+        let mut books = self.lock();
+        let node = books.attachment(id)?.node;
+        let domain = books.directory.domain_by_id(key.partition.0);
+        let members = domain.map(|domain| &domain.members);
+        if !members.is_some_and(|members| members.contains(&node) && members.contains(&key.node)) {
+            return Err(Refusal::new(
+                RefusalKind::Denied,
+                "the two nodes are not members of the region's domain",
+                "see who is with `toroid domain show`; its owner can change it with `toroid \
+                 domain grow`",
+            ));
+        }
+        if let Some(domain) = domain {
+            check_may_talk(&books.directory, domain, node, key.node)?;
+        }
+        books.check_stays(key.partition, node)?;
+        let attachment = books.attachment(id)?;
+        if !attachment.opened.contains(&key.id) {
+            within("open regions", attachment.opened.len(), MAX_REGIONS)?;
+        }
+        let fence = books.slot(id, key.partition, Granted::Shared)?;
+        // With the lock, so that it is the memory that the region is in now.
+        self.end_spoiled(&mut books, key)?;
+        let mut record = self.regions.get_mut(&key.id).ok_or_else(no_such_region)?;
+        let memory = record.hand_out(access).map_err(|error| no_memory(&error))?;
+        let writes = writes(access);
+        *record.openers.entry(id).or_default() |= writes;
+        record.memories.grant(node, writes);
+        books.note_region(&record);
+        let (len, moving) = (record.len, record.moving.is_some());
+        if writes {
+            self.compact(&record);
+        }
+        drop(record);
+        let attachment = books.attachment(id)?;
+        attachment.opened.insert(key.id);
+        let reply = Reply::Region {
+            key,
+            len,
+            fence,
+            moving,
+        };
+        let descriptors = memory.into_iter().map(Into::into).collect();
+        attachment.outbox.reply(reply, descriptors);
+        Ok(())
+    }
+
+    /// Ends a region that cannot be handed out because a process that may write it has sealed it.
+    fn end_spoiled(&self, books: &mut Books, key: RemoteKey) -> Result<(), Refusal> {
+        let is_whole = |record: &RegionRecord| matches!(is_spoiled(&record.memory), Ok(false));
+        if self
+            .regions
+            .get(&key.id)
+            .is_none_or(|record| is_whole(&record))
+        {
+            return Ok(());
+        }
+        tracing::error!("region {key:?} ends: a process that may write it has sealed it");
+        drop(self.end_region(books, key.id, true));
+        Err(no_such_region())
+    }
+
+    /// Forgets a region. Returns its memory, to be dropped without the lock: it takes the kernel
+    /// a while to free gigabytes.
+    pub(crate) fn end_region(
+        &self,
+        books: &mut Books,
+        region: RegionId,
+        tell_users: bool,
+    ) -> Option<File> {
+        let (_, record) = self.regions.remove(&region)?;
+        self.compactor.stop(region);
+        books.forget_region(region);
+        if let Some(bytes) = books.registered.get_mut(&record.key.node) {
+            *bytes -= record.len;
+        }
+        if let Some(owner) = books.attachments.get_mut(&record.owner) {
+            owner.regions.remove(&region);
+        }
+        if let Some(moving) = &record.moving {
+            moving.is_over.store(true, Ordering::Relaxed);
+        }
+        if tell_users {
+            let gone = Event::RegionGone { key: record.key };
+            record.tell_users(books, |outbox| outbox.event(gone.clone(), vec![]));
+        }
+        for opener in record.openers.keys() {
+            if let Some(opener) = books.attachments.get_mut(opener) {
+                opener.opened.remove(&region);
+            }
+        }
+        Some(record.memory)
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Books {
+    fn take_number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn attachment(&mut self, id: AttachmentId) -> Result<&mut Attachment, Refusal> {
+        let gone = || Refusal::new(RefusalKind::Failed, "the connection has ended", "");
+        self.attachments.get_mut(&id).ok_or_else(gone)
+    }
+
+    /// The partition and the node of a process, if that is a member.
+    fn membership(
+        &mut self,
+        id: AttachmentId,
+        domain: &str,
+    ) -> Result<(Partition, NodeId), Refusal> {
+        let node = self.attachment(id)?.node;
+        check_member(&self.directory, domain, node)?;
+        let domain = self.directory.domain(domain)?;
+        Ok((Partition(domain.id.into()), node))
+    }
+
+    /// The word of the fence for what a process is granted in a partition.
+    fn slot(
+        &mut self,
+        id: AttachmentId,
+        partition: Partition,
+        granted: Granted,
+    ) -> Result<u32, Refusal> {
+        let exhausted = || {
+            Refusal::new(
+                RefusalKind::Exhausted,
+                "the process has been in too many domains",
+                "start it again",
+            )
+        };
+        let attachment = self.attachment(id)?;
+        if let Some(slot) = attachment.fences.present(partition, granted) {
+            return Ok(slot);
+        }
+        let slot = attachment
+            .fences
+            .add(partition, granted)
+            .ok_or_else(exhausted)?;
+        if let Some(attachment) = self.attachments.get(&id) {
+            self.note_attachment(id, attachment);
+        }
+        Ok(slot)
+    }
+}
+
+impl Attachment {
+    fn new(node: NodeId, outbox: Outbox, fences: Fences) -> Self {
+        Attachment {
+            node,
+            outbox,
+            secret: None,
+            fences,
+            epochs: HashMap::new(),
+            regions: HashSet::new(),
+            opened: HashSet::new(),
+            channels: HashSet::new(),
+            listeners: 0,
+        }
+    }
+
+    /// Whether it holds nothing yet.
+    fn is_unused(&self) -> bool {
+        let held = [self.regions.len(), self.opened.len(), self.channels.len()];
+        self.listeners == 0 && held == [0; 3]
+    }
+}
+
+/// More numbers than an agent gives away in a second.
+const NUMBERS_A_SECOND: u64 = 1 << 20;
+
+/// Where an agent begins to count: beyond what all before it have given away.
+fn first_number() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs() * NUMBERS_A_SECOND
+}
+
+impl RegionRecord {
+    fn permit(&self, access: Access) -> Result<(), Refusal> {
+        if !access.is_empty() && self.access.contains(access) {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            RefusalKind::Denied,
+            format!("the region's owner has not given the right {access:?}"),
+            "ask for less, or let the owner allocate it with more",
+        ))
+    }
+
+    /// A descriptor with these rights and no more; while the region moves, what else it takes.
+    fn hand_out(&self, access: Access) -> io::Result<Vec<File>> {
+        let mut files = vec![if writes(access) {
+            read_write(&self.memory)?
+        } else {
+            read_only(&self.memory)?
+        }];
+        if let Some(moving) = &self.moving {
+            files.extend(moving.companions()?);
+        }
+        Ok(files)
+    }
+
+    /// Everybody who has been told of the region.
+    pub(crate) fn tell_users(&self, books: &Books, tell: impl Fn(&Outbox)) {
+        let users = self.users();
+        users
+            .filter_map(|user| books.attachments.get(&user))
+            .for_each(|user| tell(&user.outbox));
+    }
+
+    pub(crate) fn users(&self) -> impl Iterator<Item = AttachmentId> {
+        let others = self.openers.keys().filter(|user| **user != self.owner);
+        others.chain([&self.owner]).copied()
+    }
+}
+
+pub(crate) fn writes(access: Access) -> bool {
+    access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
+}
+
+/// Refuses what concerns a domain of which `node` is no member.
+pub(crate) fn check_member(
+    directory: &Directory,
+    domain: &str,
+    node: NodeId,
+) -> Result<(), Refusal> {
+    // The same for a domain of which it is no member as for none.
+    let domain_of = directory.domain(domain);
+    if domain_of.is_ok_and(|domain| domain.members.contains(&node)) {
+        return Ok(());
+    }
+    let place = directory.torus().place(node).map(|p| p.to_string());
+    let place = place.unwrap_or_else(|| node.to_string());
+    Err(Refusal::new(
+        RefusalKind::Denied,
+        format!("node {place} is in no domain called {domain}"),
+        format!("let the domain's owner run `toroid domain grow {domain} {place}`"),
+    ))
+}
+
+/// Refuses what would let two limited members talk to each other.
+fn check_may_talk(
+    directory: &Directory,
+    domain: &Domain,
+    a: NodeId,
+    b: NodeId,
+) -> Result<(), Refusal> {
+    if domain.may_talk(a, b) {
+        return Ok(());
+    }
+    let both = directory.places(&[a, b].into());
+    let name = &domain.name;
+    Err(Refusal::new(
+        RefusalKind::Denied,
+        format!("{both} are limited members of domain {name}, which talk to full members only"),
+        format!(
+            "let its owner make one a full member: `toroid domain shrink {name}`, then `grow` \
+             without --limited"
+        ),
+    ))
+}
+
+/// Compares secrets in a time that does not tell how much of them is right.
+fn same_key(a: &RemoteKey, b: &RemoteKey) -> bool {
+    let pairs = a.secret.iter().zip(b.secret);
+    let differing = pairs.fold(0, |bits, (a, b)| bits | (a ^ b));
+    differing == 0 && (a.node, a.partition, a.id) == (b.node, b.partition, b.id)
+}
+
+fn secret() -> Result<[u8; 16], Refusal> {
+    let mut secret = [0; 16];
+    getrandom::fill(&mut secret).map_err(|error| {
+        let message = format!("the system gives no random bytes: {error}");
+        Refusal::new(RefusalKind::Failed, message, "")
+    })?;
+    Ok(secret)
+}
+
+fn within(what: &str, used: usize, limit: usize) -> Result<(), Refusal> {
+    if used < limit {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        RefusalKind::Exhausted,
+        format!("a process may have at most {limit} {what}"),
+        "end some of them",
+    ))
+}
+
+fn no_such_region() -> Refusal {
+    Refusal::new(
+        RefusalKind::NotFound,
+        "no region has this key",
+        "its owner may have freed it",
+    )
+}
+
+fn no_memory(error: &io::Error) -> Refusal {
+    Refusal::new(
+        RefusalKind::Exhausted,
+        format!("no memory or descriptors: {error}"),
+        "free regions and channels, or give the agent's host more memory (or `ulimit -n`)",
+    )
+}
+
+#[cfg(test)]
+mod tests;

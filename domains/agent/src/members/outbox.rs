@@ -1,0 +1,260 @@
+//! What is on its way to an attached process.
+//!
+//! Whoever has news for a process, perhaps while it holds a lock, only puts it here; a thread of
+//! the connection sends it. A process that does not read is cut off and holds nobody up.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use toroid_fabric::mem::memfd::{read_only, read_write};
+use toroid_protocol::agent::{Event, Message, Reply};
+use toroid_protocol::wire::Writer;
+
+use super::{MAX_CHANNELS, MAX_REGIONS};
+
+/// Messages that may wait, besides what the socket's buffer holds: more than one change can
+/// cause, as when the peer of all of a process's channels and regions ends.
+pub(crate) const CAPACITY: usize = 2 * (MAX_CHANNELS + MAX_REGIONS);
+
+/// Replies that may wait before more requests are read. They may be long, and hold descriptors.
+const MAX_REPLIES: usize = 32;
+
+/// How long a message may take to be accepted by the socket.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+const STACK_BYTES: usize = 128 * 1024;
+
+/// A descriptor on its way to a process.
+#[derive(Debug)]
+pub(crate) enum Handed {
+    Ready(OwnedFd),
+    /// Memory that is opened for reading when the message is sent: to open it for each of many
+    /// processes takes longer than a lock should be held.
+    Readable(Arc<File>),
+    /// The same for reading and writing.
+    Writable(Arc<File>),
+}
+
+type Parcel = (Message, Vec<Handed>);
+
+/// The queue to a process.
+#[derive(Clone, Debug)]
+pub(crate) struct Outbox(Option<Queue>);
+
+#[derive(Clone, Debug)]
+struct Queue {
+    parcels: Sender<Parcel>,
+    waiting: Arc<AtomicUsize>,
+    replies: Arc<Replies>,
+    writer: Writer,
+}
+
+/// How many replies wait, until the connection has ended.
+#[derive(Debug)]
+struct Replies {
+    waiting: Mutex<Option<usize>>,
+    fewer: Condvar,
+}
+
+impl Outbox {
+    /// A queue with its thread, which ends with the last clone.
+    pub(crate) fn start(writer: Writer) -> io::Result<Self> {
+        writer.give_up_after(PATIENCE)?;
+        let (queue, parcels) = channel();
+        let waiting = Arc::default();
+        let (sender, count) = (writer.clone(), Arc::clone(&waiting));
+        let replies = Arc::new(Replies {
+            waiting: Mutex::new(Some(0)),
+            fewer: Condvar::new(),
+        });
+        let sent = Arc::clone(&replies);
+        thread::Builder::new()
+            .stack_size(STACK_BYTES)
+            .spawn(move || {
+                deliver(&parcels, &sender, &count, &sent);
+                sent.set(|_| None);
+            })?;
+        Ok(Outbox(Some(Queue {
+            parcels: queue,
+            waiting,
+            replies,
+            writer,
+        })))
+    }
+
+    /// To a process that is not there. What it misses it is told in sum when it comes.
+    pub(crate) fn absent() -> Self {
+        Outbox(None)
+    }
+
+    /// Whether nobody is there.
+    pub(crate) fn is_absent(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Queues a reply; never blocks.
+    pub(crate) fn reply(&self, reply: Reply, descriptors: Vec<OwnedFd>) {
+        let handed = descriptors.into_iter().map(Handed::Ready);
+        self.push((Message::Reply(reply), handed.collect()));
+    }
+
+    /// Queues news; never blocks.
+    pub(crate) fn event(&self, event: Event, descriptors: Vec<OwnedFd>) {
+        let handed = descriptors.into_iter().map(Handed::Ready);
+        self.hand(event, handed.collect());
+    }
+
+    /// Queues news with descriptors that need not be there yet; never blocks. A process for which
+    /// one cannot be opened is cut off.
+    pub(crate) fn hand(&self, event: Event, descriptors: Vec<Handed>) {
+        self.push((Message::Event(event), descriptors));
+    }
+
+    /// Waits while the process has too many replies to read. A request that is not read causes
+    /// none.
+    pub(crate) fn await_room(&self) {
+        let Some(queue) = &self.0 else {
+            return;
+        };
+        let is_full =
+            |waiting: &mut Option<usize>| waiting.is_some_and(|count| count >= MAX_REPLIES);
+        let waiting = queue.replies.lock();
+        drop(queue.replies.fewer.wait_while(waiting, is_full));
+    }
+
+    /// Whether it was this side that ended the connection.
+    pub(crate) fn is_cut(&self) -> bool {
+        let queue = self.0.as_ref();
+        queue.is_some_and(|queue| queue.writer.is_cut())
+    }
+
+    /// Ends the connection.
+    pub(crate) fn shut_down(&self) {
+        if let Some(queue) = &self.0 {
+            queue.writer.shut_down();
+        }
+    }
+
+    fn push(&self, parcel: Parcel) {
+        let Some(queue) = &self.0 else {
+            return;
+        };
+        if matches!(parcel.0, Message::Reply(_)) {
+            queue.replies.set(|count| Some(count? + 1));
+        }
+        let is_full = queue.waiting.fetch_add(1, Ordering::Relaxed) >= CAPACITY;
+        if is_full || queue.parcels.send(parcel).is_err() {
+            queue.writer.shut_down();
+        }
+    }
+}
+
+impl Handed {
+    fn open(self) -> io::Result<OwnedFd> {
+        match self {
+            Handed::Ready(descriptor) => Ok(descriptor),
+            Handed::Readable(memory) => read_only(&memory).map(Into::into),
+            Handed::Writable(memory) => read_write(&memory).map(Into::into),
+        }
+    }
+}
+
+impl Replies {
+    fn set(&self, change: impl FnOnce(Option<usize>) -> Option<usize>) {
+        let mut waiting = self.lock();
+        *waiting = change(*waiting);
+        self.fewer.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<usize>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn deliver(parcels: &Receiver<Parcel>, writer: &Writer, waiting: &AtomicUsize, replies: &Replies) {
+    for (message, descriptors) in parcels {
+        let is_reply = matches!(message, Message::Reply(_));
+        let opened: io::Result<Vec<_>> = descriptors.into_iter().map(Handed::open).collect();
+        let descriptors = match opened {
+            Ok(descriptors) => descriptors,
+            Err(error) => {
+                tracing::error!("a process is cut off, it cannot be granted memory: {error}");
+                return writer.shut_down();
+            }
+        };
+        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        if writer.send(&message, &descriptors).is_err() {
+            // The connection is shut down, which its reader sees.
+            return;
+        }
+        waiting.fetch_sub(1, Ordering::Relaxed);
+        if is_reply {
+            replies.set(|count| Some(count? - 1));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use toroid_protocol::wire;
+
+    use super::*;
+
+    /// Replies to a process that asks on and reads nothing once took the agent's memory and
+    /// descriptors.
+    #[test]
+    fn who_does_not_read_is_read_no_more_until_it_does() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let outbox = Outbox::start(wire::split(ours).unwrap().1).unwrap();
+        let (mut reader, _) = wire::split(theirs).unwrap();
+        let long = Reply::Listeners {
+            places: vec!["1,0,0".into(); 100_000],
+        };
+        for _ in 0..MAX_REPLIES + 1 {
+            outbox.reply(long.clone(), vec![]);
+        }
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| outbox.await_room());
+            assert!(!waiting.is_finished());
+            for _ in 0..MAX_REPLIES {
+                reader.receive::<Message>().unwrap();
+            }
+            waiting.join().unwrap();
+        });
+        for _ in 0..2 * MAX_REPLIES {
+            outbox.reply(Reply::Done, vec![]);
+        }
+        drop(reader);
+        // Nothing will be read any more.
+        outbox.await_room();
+        assert!(!outbox.is_cut(), "it was the other side that ended it");
+    }
+
+    /// It may live on with what it has, and who has ended the connection itself has nothing.
+    #[test]
+    fn who_does_not_read_at_all_is_cut_off() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (mut reader, writer) = wire::split(ours).unwrap();
+        let outbox = Outbox::start(writer).unwrap();
+        assert!(!outbox.is_cut());
+        let event = Event::Fenced { partition: 1 };
+        // More than may wait here, and in the socket's buffer.
+        for _ in 0..2 * CAPACITY {
+            outbox.event(event.clone(), vec![]);
+        }
+        assert!(matches!(
+            reader.receive::<Message>(),
+            Err(wire::WireError::Closed)
+        ));
+        assert!(outbox.is_cut());
+        drop(theirs);
+    }
+}

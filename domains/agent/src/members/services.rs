@@ -1,0 +1,354 @@
+//! Who listens for what, and the channels between processes.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::sync::{MutexGuard, PoisonError};
+
+use toroid_fabric::shm::ChannelEnds;
+use toroid_fabric::shm::RING_BYTES;
+use toroid_fabric::{NodeId, Partition, Place};
+use toroid_model::directory::Domain;
+use toroid_model::rdma::Rdma;
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_protocol::agent::{ChannelInfo, Event, FarInfo, Reply};
+
+use super::fences::Granted;
+use super::kept::channel_key;
+use super::{
+    AttachmentId, Books, ChannelRecord, MAX_CHANNELS, Members, RETURN, Service, check_may_talk,
+    check_member, no_memory, usage, within,
+};
+
+/// The most channels of one process with processes of one other node that these opened: others
+/// want to reach it, too.
+const MAX_CHANNELS_OF_PEER: usize = MAX_CHANNELS / 8;
+
+/// The most listeners of one process.
+const MAX_LISTENERS: usize = 256;
+
+impl Members {
+    /// Lets a process accept channels.
+    pub(crate) fn listen(
+        &self,
+        id: AttachmentId,
+        domain: &str,
+        protocol: u16,
+    ) -> Result<(), Refusal> {
+        let mut books = self.lock();
+        let service = books.service(id, domain, protocol)?;
+        if books.listeners.contains_key(&service) {
+            return Err(Refusal::new(
+                RefusalKind::Exists,
+                format!(
+                    "a process of this node listens for protocol {protocol} in {domain} already"
+                ),
+                "end it first",
+            ));
+        }
+        let attachment = books.attachment(id)?;
+        within("listeners", attachment.listeners, MAX_LISTENERS)?;
+        attachment.listeners += 1;
+        books.listeners.insert(service, id);
+        books.keep_listener(service, id);
+        Ok(())
+    }
+
+    /// Ends a listener.
+    pub(crate) fn unlisten(
+        &self,
+        id: AttachmentId,
+        domain: &str,
+        protocol: u16,
+    ) -> Result<(), Refusal> {
+        let mut books = self.lock();
+        let service = books.service(id, domain, protocol)?;
+        if books.listeners.get(&service) != Some(&id) {
+            return Err(Refusal::new(
+                RefusalKind::NotFound,
+                format!("this process does not listen for protocol {protocol} in {domain}"),
+                "end only what it has begun",
+            ));
+        }
+        books.end_listener(service);
+        Ok(())
+    }
+
+    /// Connects a process to whoever listens, and replies with its end.
+    pub(crate) fn connect(
+        &self,
+        id: AttachmentId,
+        domain: &str,
+        place: Place,
+        protocol: u16,
+    ) -> Result<(), Refusal> {
+        let (ours, theirs) = ChannelEnds::create(RING_BYTES).map_err(|error| no_memory(&error))?;
+        let mut books = self.await_listener(domain, place, protocol);
+        let (partition, node) = books.membership(id, domain)?;
+        let (peer, listener) = books.listener_at(domain, place, protocol)?;
+        check_may_talk(
+            &books.directory,
+            books.directory.domain(domain)?,
+            node,
+            peer,
+        )?;
+        if listener == id {
+            return Err(Refusal::new(
+                RefusalKind::Invalid,
+                "a process cannot connect to itself",
+                "attach a second time",
+            ));
+        }
+        books.check_quotas(node, &usage::of_channel())?;
+        let of_peer = books.channels_between(listener, node);
+        within("channels to one listener", of_peer, MAX_CHANNELS_OF_PEER)?;
+        for end in [id, listener] {
+            let channels = books.attachment(end)?.channels.len();
+            within("channels", channels, MAX_CHANNELS)?;
+        }
+        let channel = books.take_number();
+        let torus = books.directory.torus();
+        let fences = [id, listener].map(|end| books.slot(end, partition, Granted::Shared));
+        let info = |peer: NodeId, domain: &Domain, fence: u32| ChannelInfo {
+            id: channel,
+            domain: domain.name.clone(),
+            partition: partition.0,
+            epoch: domain.epoch,
+            peer: peer.0,
+            place: torus.place(peer).unwrap_or(place),
+            protocol,
+            fence,
+        };
+        let [ours_fence, theirs_fence] = fences;
+        let domain = books.directory.domain(domain)?;
+        let for_us = info(peer, domain, ours_fence?);
+        let for_them = info(node, domain, theirs_fence?);
+        let record = ChannelRecord {
+            partition,
+            ends: [(id, node), (listener, peer)],
+        };
+        books.keep_channel(channel, &record);
+        books.channels.insert(channel, record);
+        let them = books.attachment(listener)?;
+        them.channels.insert(channel);
+        let event = Event::Incoming(for_them);
+        them.outbox.event(event, theirs.into_fds().into());
+        let us = books.attachment(id)?;
+        us.channels.insert(channel);
+        let reply = Reply::Channel(for_us);
+        us.outbox.reply(reply, ours.into_fds().into());
+        Ok(())
+    }
+
+    /// Waits while whoever listens there is about to come back to this agent: who is absent would
+    /// not hear of a channel.
+    fn await_listener(&self, domain: &str, place: Place, protocol: u16) -> MutexGuard<'_, Books> {
+        let is_absent = |books: &mut Books| {
+            let listener = books.listener_at(domain, place, protocol);
+            let attachment = listener.ok().and_then(|(_, id)| books.attachments.get(&id));
+            attachment.is_some_and(|attachment| attachment.outbox.is_absent())
+        };
+        let books = self.lock();
+        let waiting = self
+            .acknowledged
+            .wait_timeout_while(books, RETURN, is_absent);
+        waiting.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Ends a channel of this process, if it is still there.
+    pub(crate) fn disconnect(&self, id: AttachmentId, channel: u64) -> Result<(), Refusal> {
+        let mut books = self.lock();
+        if books.attachment(id)?.channels.remove(&channel) {
+            books.end_channel(channel);
+        }
+        Ok(())
+    }
+
+    /// The partition and the node of a process, if that is a member.
+    pub(crate) fn membership(
+        &self,
+        id: AttachmentId,
+        domain: &str,
+    ) -> Result<(Partition, NodeId), Refusal> {
+        self.lock().membership(id, domain)
+    }
+
+    /// The nodes of this host of which a process listens, and with which `node` may talk.
+    pub(crate) fn listening(
+        &self,
+        partition: Partition,
+        node: NodeId,
+        protocol: u16,
+    ) -> BTreeSet<NodeId> {
+        let books = self.lock();
+        let Some(domain) = books.directory.domain_by_id(partition.0) else {
+            return BTreeSet::new();
+        };
+        let wanted = |s: &&Service| {
+            let is_it = s.partition == partition && s.protocol == protocol;
+            is_it && domain.may_talk(node, s.node)
+        };
+        let services = books.listeners.keys().filter(wanted);
+        services.map(|service| service.node).collect()
+    }
+
+    /// Refuses what nobody listens for.
+    pub(crate) fn check_listener(
+        &self,
+        domain: &str,
+        place: Place,
+        protocol: u16,
+    ) -> Result<(), Refusal> {
+        let books = self.await_listener(domain, place, protocol);
+        books.listener_at(domain, place, protocol).map(drop)
+    }
+
+    /// The partition, the node of a process, and that of another member.
+    pub(crate) fn fellow(
+        &self,
+        id: AttachmentId,
+        domain: &str,
+        place: Place,
+    ) -> Result<(Partition, NodeId, NodeId), Refusal> {
+        self.lock().fellow(id, domain, place)
+    }
+
+    /// The same of one with which it may talk.
+    pub(crate) fn partner(
+        &self,
+        id: AttachmentId,
+        domain: &str,
+        place: Place,
+    ) -> Result<(Partition, NodeId, NodeId), Refusal> {
+        self.lock().partner(id, domain, place)
+    }
+
+    /// Replies with a connection to a member that another host carries, if the two may still talk.
+    pub(crate) fn grant_far(
+        &self,
+        id: AttachmentId,
+        domain: &str,
+        place: Place,
+        rdma: Option<Rdma>,
+        connection: OwnedFd,
+    ) -> Result<(), Refusal> {
+        let mut books = self.lock();
+        let (partition, _, peer) = books.partner(id, domain, place)?;
+        let epoch = books.directory.domain(domain)?.epoch;
+        let fence = books.slot(id, partition, Granted::Shared)?;
+        let far = Reply::Far(FarInfo {
+            partition: partition.0,
+            epoch,
+            peer: peer.0,
+            fence,
+            rdma,
+        });
+        books.attachment(id)?.outbox.reply(far, vec![connection]);
+        Ok(())
+    }
+}
+
+impl Books {
+    fn fellow(
+        &mut self,
+        id: AttachmentId,
+        domain: &str,
+        place: Place,
+    ) -> Result<(Partition, NodeId, NodeId), Refusal> {
+        let (partition, node) = self.membership(id, domain)?;
+        let members = &self.directory.domain(domain)?.members;
+        let peer = self.directory.torus().node(place);
+        let peer = peer.filter(|peer| members.contains(peer)).ok_or_else(|| {
+            Refusal::new(
+                RefusalKind::NotFound,
+                format!("node {place} is not a member of domain {domain}"),
+                format!("see `toroid domain show {domain}`"),
+            )
+        })?;
+        Ok((partition, node, peer))
+    }
+
+    fn partner(
+        &mut self,
+        id: AttachmentId,
+        domain: &str,
+        place: Place,
+    ) -> Result<(Partition, NodeId, NodeId), Refusal> {
+        let (partition, node, peer) = self.fellow(id, domain, place)?;
+        let domain = self.directory.domain(domain)?;
+        check_may_talk(&self.directory, domain, node, peer)?;
+        Ok((partition, node, peer))
+    }
+
+    /// What a process listens for, if it is a member.
+    fn service(
+        &mut self,
+        id: AttachmentId,
+        domain: &str,
+        protocol: u16,
+    ) -> Result<Service, Refusal> {
+        let (partition, node) = self.membership(id, domain)?;
+        Ok(Service {
+            partition,
+            node,
+            protocol,
+        })
+    }
+
+    fn listener_at(
+        &self,
+        domain: &str,
+        place: Place,
+        protocol: u16,
+    ) -> Result<(NodeId, AttachmentId), Refusal> {
+        let node = self.directory.torus().node(place);
+        let node = node.ok_or_else(|| Refusal::no_such_node(place))?;
+        check_member(&self.directory, domain, node)?;
+        let service = Service {
+            partition: Partition(self.directory.domain(domain)?.id.into()),
+            node,
+            protocol,
+        };
+        let nobody = || {
+            Refusal::new(
+                RefusalKind::NotFound,
+                format!("nobody at {place} listens for protocol {protocol} in {domain}"),
+                "start the process that shall listen there first",
+            )
+        };
+        let listener = self.listeners.get(&service).ok_or_else(nobody)?;
+        Ok((node, *listener))
+    }
+
+    /// How many channels to a listener processes of a node have opened.
+    fn channels_between(&self, listener: AttachmentId, node: NodeId) -> usize {
+        let channels = self.channels.values();
+        let between = |channel: &&ChannelRecord| {
+            let [(_, opener), (end, _)] = channel.ends;
+            opener == node && end == listener
+        };
+        channels.filter(between).count()
+    }
+
+    pub(super) fn end_listener(&mut self, service: Service) {
+        let owner = self.listeners.remove(&service);
+        self.forget_listener(service);
+        if let Some(owner) = owner.and_then(|owner| self.attachments.get_mut(&owner)) {
+            owner.listeners -= 1;
+        }
+    }
+
+    /// Forgets a channel and tells the ends that have not ended it themselves.
+    pub(super) fn end_channel(&mut self, id: u64) {
+        let Some(channel) = self.channels.remove(&id) else {
+            return;
+        };
+        self.keeper.remove(&channel_key(id));
+        for (end, _) in channel.ends {
+            if let Some(end) = self.attachments.get_mut(&end)
+                && end.channels.remove(&id)
+            {
+                end.outbox.event(Event::ChannelGone { id }, vec![]);
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Changes that an agent was killed in the middle of: the next one brings them to their end.
+//!
+//! Before a change is durable the keeper is told who is to leave. Then the directory decides: who
+//! is no member any more by it is cut off, as if the agent had not been killed.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use toroid_fabric::{NodeId, Partition};
+use toroid_model::directory::Change;
+use toroid_model::refusal::{Refusal, RefusalKind};
+
+use super::moves::Move;
+use super::{Books, Changed, Members};
+use crate::fdstore::Entry;
+
+/// Where the keeper has them.
+pub(super) const LEAVING: &str = "leaving/";
+
+/// Nodes that are about to leave a domain, or have left it, and not everybody knows.
+#[derive(Serialize, Deserialize)]
+struct KeptLeaving {
+    partition: u32,
+    nodes: Vec<u32>,
+}
+
+impl Members {
+    /// Nodes are about to leave. From now on they open no region of these domains. What is noted
+    /// stays until the change is [complete], or does [not happen] at all.
+    ///
+    /// [complete]: Members::complete
+    /// [not happen]: Members::note_staying
+    pub(crate) fn note_leaving(&self, changes: &[Change]) {
+        let mut books = self.lock();
+        for change in changes {
+            let partition = Partition(change.domain.id.into());
+            books.leaving.insert(partition, change.left.clone());
+            books.keep_leaving(partition, &change.left);
+        }
+    }
+
+    /// The changes could not be made durable. The keeper is not told: should one have become durable
+    /// all the same, the next agent completes it.
+    pub(crate) fn note_staying(&self, changes: &[Change]) {
+        let mut books = self.lock();
+        for change in changes {
+            books.leaving.remove(&Partition(change.domain.id.into()));
+        }
+    }
+
+    /// Goes on with the moves of the agent before, and begins anew the changes that it has not
+    /// brought to their end. They are to be completed when processes can come back.
+    pub(crate) fn take_up(&self) -> Vec<Changed> {
+        let unfinished = self.lock().unfinished();
+        for change in &unfinished {
+            self.finish_moves(change);
+        }
+        let mut books = self.lock();
+        let mut ended = Vec::new();
+        let changed: Vec<Changed> = unfinished
+            .into_iter()
+            .map(|change| {
+                tracing::info!("going on with a change of domain {}", change.domain.name);
+                let (mut changed, lost) = self.begin(&mut books, change);
+                ended.extend(lost);
+                changed.moves = self.moves_of(|partition| partition == changed.partition());
+                changed
+            })
+            .collect();
+        let is_unfinished = |partition| changed.iter().any(|c| c.partition() == partition);
+        for moving in self.moves_of(|partition| !is_unfinished(partition)) {
+            // It fails only when the agent is about to end.
+            let _ = self.moves.send(moving);
+        }
+        self.regions.iter().for_each(|record| self.compact(&record));
+        drop(books);
+        drop(ended);
+        changed
+    }
+
+    /// Moves that are going on of regions of these partitions.
+    pub(crate) fn moves_of(&self, of: impl Fn(Partition) -> bool) -> Vec<Arc<Move>> {
+        let regions = self.regions.iter();
+        let its = regions.filter(|record| of(record.key.partition));
+        its.filter_map(|record| record.moving.clone()).collect()
+    }
+}
+
+impl Books {
+    pub(super) fn inherit_leaving(&mut self, entry: Entry) -> Option<()> {
+        let (kept, []) = entry.parse::<KeptLeaving, 0>()?;
+        let nodes = kept.nodes.into_iter().map(NodeId).collect();
+        self.leaving.insert(Partition(kept.partition), nodes);
+        Some(())
+    }
+
+    /// What has become durable of the changes that were noted. The others are forgotten.
+    fn unfinished(&mut self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for (partition, nodes) in self.leaving.clone() {
+            let domain = self.directory.domain_by_id(partition.0).cloned();
+            let change = domain.map(|domain| Change {
+                left: &nodes - &domain.members,
+                joined: BTreeSet::new(),
+                domain,
+            });
+            match change.filter(|change| !change.left.is_empty()) {
+                Some(change) => changes.push(change),
+                None => self.forget_leaving(partition),
+            }
+        }
+        changes
+    }
+
+    /// Refuses what a node that is about to leave may not begin any more.
+    pub(super) fn check_stays(&self, partition: Partition, node: NodeId) -> Result<(), Refusal> {
+        let leaving = self.leaving.get(&partition);
+        if !leaving.is_some_and(|leaving| leaving.contains(&node)) {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            RefusalKind::Denied,
+            "the node is leaving the region's domain",
+            "if it is a member again later, open the region anew",
+        ))
+    }
+
+    pub(super) fn keep_leaving(&self, partition: Partition, nodes: &BTreeSet<NodeId>) {
+        let record = KeptLeaving {
+            partition: partition.0,
+            nodes: nodes.iter().map(|node| node.0).collect(),
+        };
+        self.keeper.put(&leaving_key(partition), &record, &[]);
+    }
+
+    pub(super) fn forget_leaving(&mut self, partition: Partition) {
+        self.leaving.remove(&partition);
+        self.keeper.remove(&leaving_key(partition));
+    }
+}
+
+fn leaving_key(Partition(partition): Partition) -> String {
+    format!("{LEAVING}{partition}")
+}

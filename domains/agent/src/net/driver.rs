@@ -1,0 +1,596 @@
+//! The Ethernet driver as the agent sees it: a process that is told what ports there are, and
+//! told again after it has died.
+//!
+//! The ports that there shall be are kept here and change under the same lock under which they
+//! are sent, so a driver that starts meanwhile misses nothing. The driver hangs on its lifeline and
+//! is told on a session.
+
+mod tunnels;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use toroid_model::ethernet::{DropReason, OffloadKind};
+use toroid_model::rdma::Rdma;
+use toroid_protocol::driver::{
+    Answer, Command as Order, PlugFailure, Port, PortDrops, PortError, Uplink,
+};
+use toroid_protocol::wire::{Reader, Writer};
+
+use super::stack_link;
+use crate::error::AgentError;
+use crate::fdstore::child::Dependant;
+use crate::fdstore::{Entry, Keeper};
+use crate::process::{ends_within, outlast};
+
+/// How long the driver may take for what it was told.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How much longer for each port, all of which may be new: it makes an interface in some 20 ms.
+const PATIENCE_EACH: Duration = Duration::from_millis(40);
+
+/// How long a message may wait for the driver to read.
+const WRITE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long the driver may take to end.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Pauses before restarts grow from the first to the second while the driver keeps dying.
+const BACK_OFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
+
+/// After so many drivers that ended without an answer, nobody waits for the next.
+const MAX_FAILURES: u32 = 3;
+
+const STACK_BYTES: usize = 256 * 1024;
+
+/// Why the driver did not do what it was told.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DriverError {
+    /// It could not be started.
+    #[error("cannot start {}: {source}", program.display())]
+    Start {
+        program: OsString,
+        source: io::Error,
+    },
+    /// It does not answer; it is being replaced.
+    #[error("the Ethernet driver did not answer")]
+    Silent,
+    /// However often it is started, it ends before it answers.
+    #[error("the Ethernet driver keeps ending")]
+    KeepsEnding,
+}
+
+/// Why a process does not get the link of a port.
+#[derive(Debug)]
+pub(crate) enum PlugError {
+    /// The driver said so.
+    Refused(PlugFailure),
+    /// There is no driver at this moment.
+    NoDriver,
+    /// No socket.
+    System(io::Error),
+}
+
+/// The driver and what it was told.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    command: Vec<OsString>,
+    others: Others,
+    keeper: Arc<Keeper>,
+    books: Mutex<Books>,
+    /// Something in the books changed that someone may wait for.
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    process: Option<Process>,
+    ports: BTreeMap<(u32, u32), PlacedPort>,
+    /// Members that other hosts carry.
+    far: BTreeMap<(u32, u32), FarPort>,
+    /// Hosts to which the driver has trunks, once it has said so, and whether frames go by RDMA adapters.
+    trunks: Option<BTreeMap<String, bool>>,
+    /// Not known before the gateways of the agent before have been looked through.
+    uplinks: Option<Vec<Uplink>>,
+    /// The newest sync asked for.
+    asked: u64,
+    /// The newest sync answered.
+    answered: u64,
+    errors: Vec<PortError>,
+    /// What the driver has found that the kernel may leave undone.
+    offload: Vec<OffloadKind>,
+    /// The newest question about drops, and the answers that nobody has taken yet.
+    drops_asked: u64,
+    drops: BTreeMap<u64, Drops>,
+    /// The same of links for processes.
+    plugs_asked: u64,
+    plugs: BTreeMap<u64, Option<PlugFailure>>,
+    /// The newest question about frames by RDMA adapters, and the newest answer.
+    lines_asked: u64,
+    frames_by_rdma: (u64, BTreeMap<String, u64>),
+    /// Drivers so far, the present one included.
+    generation: u32,
+    /// Drivers in a row that ended without an answer.
+    failures: u32,
+    ending: bool,
+}
+
+/// How many milliseconds a driver may take to go when it has been killed.
+const GONE_MS: u16 = 2000;
+
+#[derive(Debug)]
+struct Process {
+    its: Dependant,
+    /// The present session.
+    orders: Writer,
+}
+
+/// A driver that runs, and what it answers in the present session.
+#[derive(Debug)]
+struct Instance {
+    handle: Arc<OwnedFd>,
+    answers: Reader,
+    /// If this agent started it.
+    child: Option<Child>,
+}
+
+/// Other hosts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Others {
+    /// Their names.
+    pub(crate) hosts: Vec<String>,
+    /// The RDMA adapter for what goes between them and this one.
+    pub(crate) rdma: Option<Rdma>,
+}
+
+/// A port and the network namespace that it is in.
+pub(crate) type PlacedPort = (Port, Arc<OwnedFd>);
+
+/// A port and the host that carries its node.
+pub(crate) type FarPort = (Port, String);
+
+/// What became of frames that nobody received.
+#[derive(Debug)]
+pub(crate) struct Drops {
+    pub(crate) ports: Vec<PortDrops>,
+    /// Those that other hosts have sent.
+    pub(crate) hosts: BTreeMap<String, BTreeMap<DropReason, u64>>,
+}
+
+impl Driver {
+    /// Takes the driver over from the agent before, if it lives, or starts it; and a thread that
+    /// keeps it going. There shall be these ports, and these members on these other hosts.
+    pub(crate) fn start(
+        command: Vec<OsString>,
+        keeper: Arc<Keeper>,
+        kept: Option<Entry>,
+        ports: impl IntoIterator<Item = PlacedPort>,
+        far: impl IntoIterator<Item = FarPort>,
+        others: Others,
+    ) -> Result<Arc<Self>, DriverError> {
+        let key = |port: &Port| (port.domain_id, port.node);
+        let ports = ports.into_iter().map(|placed| (key(&placed.0), placed));
+        let far = far.into_iter().map(|far| (key(&far.0), far));
+        let books = Books {
+            ports: ports.collect(),
+            far: far.collect(),
+            ..Books::default()
+        };
+        let driver = Arc::new(Driver {
+            command,
+            others,
+            keeper,
+            books: Mutex::new(books),
+            changed: Condvar::new(),
+        });
+        let failed = |source| DriverError::Start {
+            program: driver.command.first().cloned().unwrap_or_default(),
+            source,
+        };
+        let first = match kept.and_then(|kept| driver.take_over(kept)) {
+            Some(taken) => taken,
+            None => driver.spawn().map_err(failed)?,
+        };
+        let supervised = Arc::clone(&driver);
+        thread::Builder::new()
+            .name("driver".into())
+            .stack_size(STACK_BYTES)
+            .spawn(move || supervised.supervise(first))
+            .map_err(failed)?;
+        Ok(driver)
+    }
+
+    /// What the keeper holds of the driver.
+    pub(crate) const KEY: &str = "driver";
+
+    /// Lets the keeper hold the driver, too, while it runs.
+    pub(crate) fn keep(&self) {
+        if let Some(process) = &self.lock().process {
+            process.its.keep(&self.keeper, Self::KEY);
+        }
+    }
+
+    /// Its process id, and how often it was restarted.
+    pub(crate) fn status(&self) -> (Option<u32>, u32) {
+        let books = self.lock();
+        let pid = books.process.as_ref().map(|process| process.its.pid);
+        (pid, books.generation.saturating_sub(1))
+    }
+
+    /// What the kernel may leave undone in packets.
+    pub(crate) fn offload(&self) -> Vec<OffloadKind> {
+        self.lock().offload.clone()
+    }
+
+    /// Which driver this is: another number after a sync means that what was told before it may
+    /// have been told to the one before.
+    pub(crate) fn generation(&self) -> u32 {
+        self.lock().generation
+    }
+
+    /// There shall be this port, in this network namespace.
+    pub(crate) fn add(&self, port: Port, network: Arc<OwnedFd>) {
+        let mut books = self.lock();
+        books.send(&Order::AddPort(port.clone()), Some(&network));
+        books
+            .ports
+            .insert((port.domain_id, port.node), (port, network));
+    }
+
+    /// Other hosts shall carry these members of a domain, and no others.
+    pub(crate) fn set_far(&self, domain_id: u32, members: Vec<FarPort>) {
+        let mut books = self.lock();
+        let wanted: BTreeMap<_, _> = members
+            .into_iter()
+            .map(|far| ((domain_id, far.0.node), far))
+            .collect();
+        let present = books.far.range((domain_id, 0)..=(domain_id, u32::MAX));
+        let gone: Vec<_> = present.map(|(key, _)| *key).collect();
+        for key in gone.into_iter().filter(|key| !wanted.contains_key(key)) {
+            books.far.remove(&key);
+            // One that this host carries now has taken its place.
+            if !books.ports.contains_key(&key) {
+                let (domain_id, node) = key;
+                books.send(&Order::RemovePort { domain_id, node }, None);
+            }
+        }
+        for (key, far) in wanted {
+            let before = books.far.insert(key, far.clone());
+            // Of another epoch alone the driver is told for the whole domain.
+            let is_known = |(port, host): &FarPort| {
+                let epoch = far.0.epoch;
+                (
+                    &Port {
+                        epoch,
+                        ..port.clone()
+                    },
+                    host,
+                ) == (&far.0, &far.1)
+            };
+            if !before.as_ref().is_some_and(is_known) {
+                let (port, host) = far;
+                books.send(&Order::AddFar { host, port }, None);
+            }
+        }
+    }
+
+    /// There shall be these uplinks. Tells the driver also when they are the same, because it may not
+    /// have been able to open one. Returns whether they are others than before.
+    pub(crate) fn set_uplinks(&self, uplinks: Vec<Uplink>) -> bool {
+        let mut books = self.lock();
+        let order = Order::Uplinks {
+            uplinks: uplinks.clone(),
+        };
+        books.send(&order, None);
+        books.uplinks.replace(uplinks.clone()) != Some(uplinks)
+    }
+
+    /// There shall be no such port.
+    pub(crate) fn remove(&self, domain_id: u32, node: u32) {
+        let mut books = self.lock();
+        books.ports.remove(&(domain_id, node));
+        books.far.remove(&(domain_id, node));
+        books.send(&Order::RemovePort { domain_id, node }, None);
+    }
+
+    /// Ports of the domain carry this epoch.
+    pub(crate) fn set_epoch(&self, domain_id: u32, epoch: u32) {
+        let mut books = self.lock();
+        let of_domain = books
+            .ports
+            .range_mut((domain_id, 0)..=(domain_id, u32::MAX));
+        for (_, (port, _)) in of_domain {
+            port.epoch = epoch;
+        }
+        let far = books.far.range_mut((domain_id, 0)..=(domain_id, u32::MAX));
+        for (_, (port, _)) in far {
+            port.epoch = epoch;
+        }
+        books.send(&Order::Epoch { domain_id, epoch }, None);
+    }
+
+    /// The network namespace of a node is another: its ports move there.
+    pub(crate) fn move_node(&self, node: u32, network: &Arc<OwnedFd>) {
+        let mut books = self.lock();
+        let mut moved = Vec::new();
+        for (port, place) in books.ports.values_mut() {
+            if port.node == node {
+                *place = Arc::clone(network);
+                moved.push(port.clone());
+            }
+        }
+        for port in moved {
+            let (domain_id, node) = (port.domain_id, port.node);
+            books.send(&Order::RemovePort { domain_id, node }, None);
+            books.send(&Order::AddPort(port), Some(network));
+        }
+    }
+
+    /// Waits until everything told so far has been carried out; returns what went wrong.
+    pub(crate) fn sync(&self) -> Result<Vec<PortError>, DriverError> {
+        let mut books = self.lock();
+        books.asked += 1;
+        let n = books.asked;
+        books.send(&Order::Sync { n }, None);
+        let unanswered = |books: &mut Books| {
+            books.answered < n && books.failures < MAX_FAILURES && !books.ending
+        };
+        let ports = books.ports.len().try_into().unwrap_or(u32::MAX);
+        let patience = PATIENCE + PATIENCE_EACH * ports;
+        let waiting = self.changed.wait_timeout_while(books, patience, unanswered);
+        let (mut books, timeout) = waiting.unwrap_or_else(PoisonError::into_inner);
+        if timeout.timed_out() {
+            books.kill();
+            if let Some(process) = &books.process {
+                // Until it has gone it may forward what it was told to stop.
+                ends_within(&process.its.handle, GONE_MS);
+            }
+            return Err(DriverError::Silent);
+        }
+        if books.answered < n {
+            return Err(DriverError::KeepsEnding);
+        }
+        Ok(std::mem::take(&mut books.errors))
+    }
+
+    /// What became of the frames that a domain's ports sent and nobody received. Nothing that it
+    /// was told waits for this.
+    pub(crate) fn drops(&self, domain_id: u32) -> Result<Drops, DriverError> {
+        let mut books = self.lock();
+        books.drops_asked += 1;
+        let (n, generation) = (books.drops_asked, books.generation);
+        books.send(&Order::Drops { n, domain_id }, None);
+        let unanswered = |books: &mut Books| {
+            !books.drops.contains_key(&n) && books.generation == generation && !books.ending
+        };
+        let waiting = self.changed.wait_timeout_while(books, PATIENCE, unanswered);
+        let (mut books, _) = waiting.unwrap_or_else(PoisonError::into_inner);
+        // Others that have come were for those who waited too long.
+        let answer = books.drops.remove(&n);
+        books.drops.retain(|other, _| *other > n);
+        answer.ok_or(DriverError::Silent)
+    }
+
+    /// Gives a process of a node the link of a port whose interface is a stack; returns the port,
+    /// and its end of the cable.
+    pub(crate) fn plug(&self, domain_id: u32, node: u32) -> Result<(Port, OwnedFd), PlugError> {
+        let (ours, theirs) = stack_link::cable().map_err(PlugError::System)?;
+        let mut books = self.lock();
+        let port = books.ports.get(&(domain_id, node));
+        let Some((port, _)) = port.filter(|(port, _)| port.stack) else {
+            return Err(PlugError::Refused(PlugFailure::NoStack));
+        };
+        let port = port.clone();
+        books.plugs_asked += 1;
+        let (n, generation) = (books.plugs_asked, books.generation);
+        let order = Order::Plug { n, domain_id, node };
+        books.send(&order, Some(&Arc::new(ours)));
+        let unanswered = |books: &mut Books| {
+            let is_there = books.process.is_some() && books.generation == generation;
+            !books.plugs.contains_key(&n) && is_there && !books.ending
+        };
+        let waiting = self.changed.wait_timeout_while(books, PATIENCE, unanswered);
+        let (mut books, _) = waiting.unwrap_or_else(PoisonError::into_inner);
+        // Others that have come were for those who waited too long.
+        let answer = books.plugs.remove(&n);
+        books.plugs.retain(|other, _| *other > n);
+        match answer {
+            None => Err(PlugError::NoDriver),
+            Some(Some(failure)) => Err(PlugError::Refused(failure)),
+            Some(None) => Ok((port, theirs)),
+        }
+    }
+
+    /// Ends the driver for good; returns when its process has gone.
+    pub(crate) fn end(&self) {
+        let mut books = self.lock();
+        books.ending = true;
+        if let Some(process) = &books.process {
+            process.its.let_go();
+            process.orders.shut_down();
+        }
+        self.changed.notify_all();
+        for _ in 0..2 {
+            let gone = |books: &mut Books| books.process.is_some();
+            let waiting = self.changed.wait_timeout_while(books, LAST_WORDS, gone);
+            books = waiting.unwrap_or_else(PoisonError::into_inner).0;
+            books.kill();
+        }
+    }
+
+    fn spawn(&self) -> io::Result<Instance> {
+        let (program, arguments) = self.command.split_first().ok_or(io::ErrorKind::NotFound)?;
+        let mut command = Command::new(program);
+        command.args(arguments);
+        let (its, child) = Dependant::start(command)?;
+        self.talk_to(its, Some(child))
+    }
+
+    /// The driver of the agent before, if it lives.
+    fn take_over(&self, kept: Entry) -> Option<Instance> {
+        self.talk_to(Dependant::take_over(kept)?, None).ok()
+    }
+
+    fn talk_to(&self, its: Dependant, child: Option<Child>) -> io::Result<Instance> {
+        let (answers, orders) = its.open_session(WRITE_PATIENCE)?;
+        let handle = Arc::clone(&its.handle);
+        let mut books = self.lock();
+        books.process = Some(Process { its, orders });
+        books.generation += 1;
+        books.trunks = None;
+        books.tell_all(&self.others);
+        drop(books);
+        self.keep();
+        Ok(Instance {
+            handle,
+            answers,
+            child,
+        })
+    }
+
+    fn supervise(&self, first: Instance) {
+        let mut instance = Some(first);
+        let mut pause = BACK_OFF[0];
+        loop {
+            let answered = match instance.take() {
+                Some(instance) => self.attend(instance),
+                None => false,
+            };
+            if answered {
+                pause = BACK_OFF[0];
+            }
+            if self.pause(pause) {
+                return;
+            }
+            pause = BACK_OFF[1].min(pause * 2);
+            match self.spawn() {
+                Ok(next) => instance = Some(next),
+                Err(error) => self.count_failure(&error),
+            }
+        }
+    }
+
+    /// Whoever waits for an answer shall not wait for a driver that cannot be started.
+    fn count_failure(&self, error: &io::Error) {
+        tracing::error!("cannot restart the Ethernet driver: {error}");
+        self.lock().failures += 1;
+        self.changed.notify_all();
+    }
+
+    /// Listens to a driver until it has ended; returns whether it ever answered.
+    fn attend(&self, instance: Instance) -> bool {
+        let Instance {
+            handle,
+            mut answers,
+            child,
+        } = instance;
+        let mut answered = false;
+        while let Ok((answer, _)) = answers.receive() {
+            let mut books = self.lock();
+            if books.note_trunks(&answer) {
+                // It says so unasked, and may fail at all that it is asked.
+                self.changed.notify_all();
+                continue;
+            }
+            answered = true;
+            books.failures = 0;
+            match answer {
+                Answer::Trunks { .. } | Answer::NoLine { .. } => {}
+                Answer::Synced { n, errors, offload } => {
+                    books.offload = offload;
+                    books.answered = books.answered.max(n);
+                    books.errors.extend(errors);
+                }
+                Answer::Dropped { n, ports, hosts } => {
+                    books.drops.insert(n, Drops { ports, hosts });
+                }
+                Answer::Plugged { n, failure } => {
+                    books.plugs.insert(n, failure);
+                }
+                Answer::Lines { n, frames_by_rdma } => {
+                    books.frames_by_rdma = (n, frames_by_rdma);
+                }
+            }
+            self.changed.notify_all();
+        }
+        // The socket may have ended because the driver broke the protocol.
+        let ending = self.lock().ending;
+        if !ending {
+            self.lock().kill();
+        }
+        outlast(&handle, child);
+        let mut books = self.lock();
+        books.process = None;
+        books.trunks = None;
+        self.keeper.remove(Self::KEY);
+        books.failures += u32::from(!answered);
+        self.changed.notify_all();
+        if !ending {
+            tracing::warn!("the Ethernet driver ended; starting it again");
+        }
+        answered
+    }
+
+    /// Waits before a restart; returns whether there shall be none.
+    fn pause(&self, time: Duration) -> bool {
+        let books = self.lock();
+        let waiting = self
+            .changed
+            .wait_timeout_while(books, time, |books| !books.ending);
+        waiting.unwrap_or_else(PoisonError::into_inner).0.ending
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Books {
+    fn send(&self, order: &Order, network: Option<&Arc<OwnedFd>>) {
+        if let Some(process) = &self.process {
+            let network = network.map(|network| network.as_fd());
+            // If it fails the driver has gone, and the next one is told everything.
+            let _ = process.orders.send(order, network.as_slice());
+        }
+    }
+
+    fn tell_all(&self, others: &Others) {
+        let ports = self.ports.keys().chain(self.far.keys()).copied().collect();
+        let Others { hosts, rdma } = others.clone();
+        self.send(&Order::Retain { ports, hosts, rdma }, None);
+        for (port, network) in self.ports.values() {
+            self.send(&Order::AddPort(port.clone()), Some(network));
+        }
+        for (port, host) in self.far.values() {
+            let (host, port) = (host.clone(), port.clone());
+            self.send(&Order::AddFar { host, port }, None);
+        }
+        if let Some(uplinks) = self.uplinks.clone() {
+            self.send(&Order::Uplinks { uplinks }, None);
+        }
+        if self.answered < self.asked {
+            self.send(&Order::Sync { n: self.asked }, None);
+        }
+    }
+
+    fn kill(&self) {
+        if let Some(process) = &self.process {
+            process.its.kill();
+        }
+    }
+}
+
+impl From<DriverError> for AgentError {
+    fn from(error: DriverError) -> Self {
+        match error {
+            DriverError::Start { program, source } => AgentError::Driver { program, source },
+            other => AgentError::DriverFailed(other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The driver's connections to those of other hosts.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use toroid_model::hosts::Provider;
+use toroid_protocol::driver::{Answer, Command as Order};
+
+use super::{Books, Driver};
+
+/// How long is waited for a number that is only to be shown.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Driver {
+    /// Gives the driver a connection to that of another host. One of the two `asks` for what they do
+    /// by RDMA adapters.
+    pub(crate) fn connect_trunk(&self, host: &str, asks: bool, socket: OwnedFd) {
+        let mut books = self.lock();
+        let order = Order::Trunk {
+            host: host.into(),
+            asks,
+        };
+        books.send(&order, Some(&Arc::new(socket)));
+        // Until the driver says otherwise.
+        if let Some(trunks) = &mut books.trunks {
+            trunks.insert(host.into(), false);
+        }
+    }
+
+    /// Whether the driver has a connection to that of another host.
+    pub(crate) fn has_trunk(&self, host: &str) -> bool {
+        self.lock().has_trunk(host)
+    }
+
+    /// What frames to and from another host go by, if they do.
+    pub(crate) fn trunk_provider(&self, host: &str) -> Option<Provider> {
+        let books = self.lock();
+        let by_rdma = books.trunks.as_ref()?.get(host)?;
+        Some(if *by_rdma {
+            Provider::Verbs
+        } else {
+            Provider::Tcp
+        })
+    }
+
+    /// Waits until there is a driver that has no trunk to another host; returns whether one is of use.
+    pub(crate) fn await_lack_of_trunk(&self, host: &str) -> bool {
+        let has_it = |books: &mut Books| {
+            let is_known = books.trunks.is_some();
+            !books.ending && (!is_known || books.has_trunk(host))
+        };
+        let waiting = self.changed.wait_while(self.lock(), has_it);
+        !waiting.unwrap_or_else(PoisonError::into_inner).ending
+    }
+
+    /// How many frames have gone to other hosts and come from them by RDMA adapters; nothing if the driver
+    /// does not say so soon.
+    pub(crate) fn frames_by_rdma(&self) -> Option<BTreeMap<String, u64>> {
+        let mut books = self.lock();
+        books.lines_asked += 1;
+        let (n, generation) = (books.lines_asked, books.generation);
+        books.send(&Order::Lines { n }, None);
+        let unanswered = |books: &mut Books| {
+            let is_there = books.process.is_some() && books.generation == generation;
+            books.frames_by_rdma.0 < n && is_there && !books.ending
+        };
+        let waiting = self.changed.wait_timeout_while(books, PATIENCE, unanswered);
+        let (books, _) = waiting.unwrap_or_else(PoisonError::into_inner);
+        let (answered, frames) = &books.frames_by_rdma;
+        (*answered >= n).then(|| frames.clone())
+    }
+}
+
+impl Books {
+    fn has_trunk(&self, host: &str) -> bool {
+        let trunks = self.trunks.as_ref();
+        trunks.is_some_and(|all| all.contains_key(host))
+    }
+
+    /// Notes what the driver says of trunks unasked; returns whether it is that.
+    pub(super) fn note_trunks(&mut self, answer: &Answer) -> bool {
+        match answer {
+            Answer::Trunks { up, by_rdma } => self.set_trunks(up, by_rdma),
+            Answer::NoLine { host, why } => {
+                tracing::warn!("frames to host {host} go over tcp, not by RDMA adapters: {why}");
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn set_trunks(&mut self, up: &[String], by_rdma: &[String]) {
+        let all = up.iter().map(|host| (host.clone(), by_rdma.contains(host)));
+        let before = self.trunks.replace(all.collect()).unwrap_or_default();
+        for host in before.keys().filter(|host| !up.contains(host)) {
+            tracing::warn!("the connection to the driver of host {host} has ended");
+        }
+        let new = |host: &&String| !before.get(*host).copied().unwrap_or_default();
+        for host in by_rdma.iter().filter(new) {
+            tracing::info!("frames to host {host} go by RDMA adapters");
+        }
+    }
+}

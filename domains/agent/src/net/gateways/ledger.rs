@@ -1,0 +1,71 @@
+//! Which passages there are, in a file of the state directory: what they need of the host outlives
+//! the agent, and is taken back by whoever comes after it.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use super::passage::Passage;
+use crate::store::ownership;
+
+/// The file.
+const FILE: &str = "gateways.json";
+
+/// The passages of an agent, by domain.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    path: PathBuf,
+    passages: BTreeMap<u16, Passage>,
+}
+
+impl Ledger {
+    /// What the agent of a state directory has, or the one before had. A file that is none, as
+    /// from another release, is passed over.
+    pub(crate) fn open(state: &Path) -> Self {
+        let path = state.join(FILE);
+        let kept = fs::read(&path).ok();
+        let passages = kept.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        Ledger {
+            path,
+            passages: passages.unwrap_or_default(),
+        }
+    }
+
+    pub(crate) fn get(&self, domain: u16) -> Option<&Passage> {
+        self.passages.get(&domain)
+    }
+
+    pub(crate) fn domains(&self) -> Vec<u16> {
+        self.passages.keys().copied().collect()
+    }
+
+    /// To be called before what it says is so.
+    pub(crate) fn put(&mut self, domain: u16, passage: Passage) -> io::Result<()> {
+        if self.passages.get(&domain) == Some(&passage) {
+            return Ok(());
+        }
+        self.passages.insert(domain, passage);
+        self.write()
+    }
+
+    /// To be called after what it said is so no longer.
+    pub(crate) fn remove(&mut self, domain: u16) -> io::Result<()> {
+        match self.passages.remove(&domain) {
+            Some(_) => self.write(),
+            None => Ok(()),
+        }
+    }
+
+    fn write(&self) -> io::Result<()> {
+        if self.passages.is_empty() {
+            return fs::remove_file(&self.path);
+        }
+        let next = self.path.with_extension("next");
+        let mut options = OpenOptions::new();
+        let mut file = ownership::open(options.write(true).create(true), &next)?;
+        file.set_len(0)?;
+        file.write_all(&serde_json::to_vec(&self.passages)?)?;
+        fs::rename(&next, &self.path)
+    }
+}

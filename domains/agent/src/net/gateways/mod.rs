@@ -1,0 +1,195 @@
+//! Gateways: domains that are connected to the outside.
+//!
+//! The directory says which there shall be. `Host::settle_gateways` makes it so, after every change of
+//! the directory or of a node that may concern one, and when an agent begins: whatever was
+//! there before is used, mended or taken back. [`passage`] is the way out by address translation,
+//! [`ledger`] what an agent's successor must know of it; bridges are the driver's. [`uplinks`] is what
+//! may change at any time outside.
+
+mod ledger;
+pub(crate) mod nft;
+pub(crate) mod passage;
+pub(crate) mod uplinks;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use toroid_fabric::NodeId;
+use toroid_model::directory::Domain;
+use toroid_model::gateway::{Gateway, GatewayKind};
+use toroid_netlink::Link;
+
+use ledger::Ledger;
+use passage::{Inside, Passage, PassageError};
+use uplinks::Uplinks;
+
+/// Why a gateway does not work.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum GatewayError {
+    #[error(transparent)]
+    Passage(#[from] PassageError),
+    #[error("cannot keep in mind what is done: {0}")]
+    Ledger(#[from] io::Error),
+    #[error("the node is not there")]
+    NoNode,
+    #[error("the node has no interface in domain {0}, so its kernel has no packets to translate")]
+    Stack(String),
+    #[error("{0}")]
+    Bridge(String),
+}
+
+/// The gateways of a host as they are.
+#[derive(Debug)]
+pub(crate) struct Gateways {
+    books: Mutex<Books>,
+    /// Why some do not work, by domain. Who asks does not wait for those that are just made.
+    problems: Mutex<BTreeMap<u16, String>>,
+    /// What they lead to, as it was when they were made or mended.
+    seen: Mutex<Uplinks>,
+    /// Held while they are made as the directory has them, so that the newest has the last word.
+    settling: Mutex<()>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Books {
+    pub(crate) ledger: Ledger,
+    /// Those that work, by domain.
+    pub(crate) open: BTreeMap<u16, Open>,
+}
+
+/// A gateway and what it was made of.
+#[derive(Debug)]
+pub(crate) struct Open {
+    gateway: Gateway,
+    /// Of its node.
+    network: Arc<OwnedFd>,
+    uplink: Link,
+    /// Whether the host was a router.
+    is_router: bool,
+}
+
+/// Takes back what an agent that has gone had changed of the host.
+pub(crate) fn clear(state: &Path) -> io::Result<()> {
+    let mut ledger = Ledger::open(state);
+    for domain in ledger.domains() {
+        if let Some(passage) = ledger.get(domain) {
+            passage.close(None);
+        }
+        ledger.remove(domain)?;
+    }
+    Ok(())
+}
+
+/// The address by which a member's packets leave the domain.
+pub(crate) fn way_out(domain: &Domain, member: NodeId) -> Option<Ipv4Addr> {
+    let gateway = domain.gateway.as_ref()?;
+    let is_led = gateway.kind == GatewayKind::Nat && domain.may_talk(gateway.node, member);
+    is_led.then(|| domain.subnet.address(gateway.node))
+}
+
+impl Gateways {
+    pub(crate) fn new(state: &Path) -> Self {
+        let books = Books {
+            ledger: Ledger::open(state),
+            open: BTreeMap::new(),
+        };
+        Gateways {
+            books: Mutex::new(books),
+            problems: Mutex::default(),
+            seen: Mutex::default(),
+            settling: Mutex::default(),
+        }
+    }
+
+    /// Waits for whoever changes something; nobody does any longer when the agent is ending.
+    pub(crate) fn come_to_rest(&self) {
+        drop(self.settle());
+    }
+
+    pub(crate) fn settle(&self) -> MutexGuard<'_, ()> {
+        self.settling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn seen(&self) -> MutexGuard<'_, Uplinks> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn problems(&self) -> MutexGuard<'_, BTreeMap<u16, String>> {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Books {
+    /// Opens a gateway unless it is open.
+    pub(crate) fn open(
+        &mut self,
+        domain: &Domain,
+        gateway: &Gateway,
+        network: Arc<OwnedFd>,
+        uplink: &Link,
+    ) -> Result<(), GatewayError> {
+        let is_router = passage::is_router();
+        let is_it = |open: &Open| {
+            let of_these = open.gateway == *gateway && open.uplink == *uplink;
+            let here = Arc::ptr_eq(&open.network, &network) && open.is_router == is_router;
+            of_these && here
+        };
+        if self.open.get(&domain.id).is_some_and(is_it) {
+            return Ok(());
+        }
+        if gateway.kind == GatewayKind::Nat {
+            self.open_passage(domain, gateway, &network, is_router)?;
+        }
+        let open = Open {
+            gateway: gateway.clone(),
+            network,
+            uplink: uplink.clone(),
+            is_router,
+        };
+        self.open.insert(domain.id, open);
+        Ok(())
+    }
+
+    fn open_passage(
+        &mut self,
+        domain: &Domain,
+        gateway: &Gateway,
+        network: &OwnedFd,
+        is_router: bool,
+    ) -> Result<(), GatewayError> {
+        let fits =
+            |present: &&Passage| present.leads_to(&gateway.uplink) && present.is_whole(network);
+        let mut passage = match self.ledger.get(domain.id).filter(fits) {
+            Some(present) => present.clone(),
+            None => {
+                self.close(domain.id)?;
+                Passage::create(&gateway.uplink, network)?
+            }
+        };
+        passage.note_uplink();
+        self.ledger.put(domain.id, passage.clone())?;
+        let inside = Inside {
+            interface: &domain.name,
+            subnet: domain.subnet,
+            network,
+        };
+        Ok(passage.open(inside, is_router)?)
+    }
+
+    /// Closes a gateway, if it is there.
+    pub(crate) fn close(&mut self, domain: u16) -> io::Result<()> {
+        let open = self.open.remove(&domain);
+        if let Some(passage) = self.ledger.get(domain) {
+            passage.close(open.as_ref().map(|open| &*open.network));
+        }
+        self.ledger.remove(domain)
+    }
+}

@@ -1,0 +1,369 @@
+//! The way from a domain to an uplink by network address translation:
+//!
+//! ```text
+//!  members ── blue ── NODE ── toroid.gw3 ════ toroid.gw3 ── host ── eth1 ── outside
+//!  10.64.0.0/24        │    169.254.64.14   169.254.64.13    │
+//!                  masquerade                            masquerade
+//! ```
+//!
+//! *Twice*, because then the host knows nothing of the domain but the one link-local address at the
+//! other end of the pair: no route to the domain is needed, which would hide a network outside that
+//! has the same addresses, or another domain.
+//!
+//! *Link-local* addresses (RFC 3927), because no network may route them, so they can be nobody's
+//! outside. Of 169.254.0.0/16 a quarter, from 169.254.64.0 on, where neither the reserved ends are nor
+//! the addresses at which clouds offer metadata: 4096 pairs of 4 addresses.
+//!
+//! The host's rules do not rely on the node, whose root can change everything at its end: what
+//! comes from there goes out of the uplink, from the one address, or nowhere, not to the host either.
+//! Only uplink and pair forward (`forwarding` of each), and nothing else of the host is changed.
+//!
+//! The kernel decides by the *incoming* interface whether to forward a packet. An uplink that forwards
+//! for its pair would therefore be a way into every network of the host. On a host that is no router
+//! (`net.ipv4.ip_forward` is 0), the rules drop IPv4 packets from the uplink to anything but a pair.
+//! An uplink that forwarded before stays as it was, and IPv6 is never touched.
+
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use serde::{Deserialize, Serialize};
+use toroid_model::addressing::Subnet;
+use toroid_netlink::namespace;
+use toroid_netlink::{Link, Netlink, NetlinkError};
+
+use super::nft::{self, NftError};
+
+/// What the names of pairs begin with. No domain's interface is called so.
+const PREFIX: &str = "toroid.gw";
+
+/// How many pairs one host has.
+const PAIRS: u16 = 4096;
+
+const FIRST_ADDRESS: Ipv4Addr = Ipv4Addr::new(169, 254, 64, 0);
+const ADDRESSES_EACH: u32 = 4;
+const PREFIX_LEN: u8 = 30;
+
+/// The gateway's own way out comes before those by gateways of its other domains, and after what its
+/// root has set.
+const METRIC: u32 = 2048;
+
+/// Why there is no way out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PassageError {
+    /// The kernel refused, or there is no uplink.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// It leads into a domain.
+    #[error("{0} leads into a domain, not outside")]
+    Inside(String),
+    /// The rules.
+    #[error(transparent)]
+    Rules(#[from] NftError),
+    /// The kernel does not let an interface forward, or be silent about other addresses.
+    #[error("cannot write {path}: {source}")]
+    Setting {
+        /// The file of the setting.
+        path: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The node's network cannot be entered.
+    #[error("cannot enter the network of the node: {0}")]
+    Namespace(io::Error),
+    /// All pairs are in use.
+    #[error("this host has {PAIRS} gateways, and can have no more")]
+    Exhausted,
+    /// The system gives no random bytes.
+    #[error("the system gives no random bytes: {0}")]
+    Random(getrandom::Error),
+}
+
+/// A pair of interfaces and what belongs to it. Its names tell it from those of other agents.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Passage {
+    number: u16,
+    /// Nobody else's: part of its MACs and of the name of its table.
+    tag: u32,
+    uplink: String,
+    /// Whether the uplink forwards packets because of it.
+    opened: bool,
+}
+
+/// What a passage serves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inside<'a> {
+    /// The interface of the domain in the node.
+    pub(crate) interface: &'a str,
+    pub(crate) subnet: Subnet,
+    /// The node's network.
+    pub(crate) network: &'a OwnedFd,
+}
+
+/// An interface of the host, which is none of a passage.
+pub(crate) fn find_uplink(host: &mut Netlink, name: &str) -> Result<Link, PassageError> {
+    if name.starts_with(PREFIX) {
+        Err(PassageError::Inside(name.into()))
+    } else {
+        Ok(host.link(name)?)
+    }
+}
+
+impl Passage {
+    /// Makes a pair that nobody has yet. It goes with the node.
+    pub(crate) fn create(uplink: &str, network: &OwnedFd) -> Result<Self, PassageError> {
+        let mut host = Netlink::open()?;
+        find_uplink(&mut host, uplink)?;
+        let tag = getrandom::u32().map_err(PassageError::Random)?;
+        for number in 0..PAIRS {
+            let passage = Passage {
+                number,
+                tag,
+                uplink: uplink.into(),
+                opened: false,
+            };
+            let name = passage.name();
+            match host.create_veth(&name, &name, network.as_fd()) {
+                Err(error) if error.already_exists() => {}
+                Err(error) => return Err(error.into()),
+                Ok(()) => {
+                    let index = host.index(&name)?;
+                    host.set_mac(index, passage.mac())?;
+                    return Ok(passage);
+                }
+            }
+        }
+        Err(PassageError::Exhausted)
+    }
+
+    /// Whether it leads there.
+    pub(crate) fn leads_to(&self, uplink: &str) -> bool {
+        self.uplink == uplink
+    }
+
+    /// Whether both ends are where they were made.
+    pub(crate) fn is_whole(&self, network: &OwnedFd) -> bool {
+        let is_there = |netlink: Result<Netlink, NetlinkError>| netlink?.link(&self.name());
+        let ours = is_there(Netlink::open()).is_ok_and(|link| link.mac == self.mac());
+        ours && is_there(Netlink::open_in(network.as_fd())).is_ok()
+    }
+
+    /// Whether the uplink does not forward packets and will have to. Said before it is done, so that
+    /// it is taken back whatever happens.
+    pub(crate) fn note_uplink(&mut self) {
+        let before = fs::read_to_string(setting(&self.uplink, FORWARDING));
+        self.opened |= before.is_ok_and(|value| value.trim() == "0");
+    }
+
+    /// Lets packets pass, whatever there is of it already. On a host that is no router
+    /// ([`is_router`]) only the pair is reached from the uplink.
+    pub(crate) fn open(&self, inside: Inside<'_>, is_router: bool) -> Result<(), PassageError> {
+        let mut host = Netlink::open()?;
+        let mtu = find_uplink(&mut host, &self.uplink)?.mtu;
+        let [ours, its] = self.addresses();
+        let end = self.raise(&mut host, ours, mtu)?;
+        let mut node = Netlink::open_in(inside.network.as_fd())?;
+        let its_end = self.raise(&mut node, its, mtu)?;
+        node.set_default_route(its_end.index, ours, METRIC)?;
+        nft::put_table(&self.table(), &self.rules_of_host(is_router))?;
+        set(&end.name, ARP_IGNORE, ONLY_OWN)?;
+        set(&end.name, FORWARDING, "1")?;
+        if self.opened {
+            tracing::info!("{} forwards packets from now on", self.uplink);
+            set(&self.uplink, FORWARDING, "1")?;
+        }
+        let in_node = || {
+            nft::put_table(&self.table(), &self.rules_of_node(inside))?;
+            set(&self.name(), FORWARDING, "1")
+        };
+        namespace::inside(inside.network, in_node).map_err(PassageError::Namespace)?
+    }
+
+    /// Brings up one end.
+    fn raise(
+        &self,
+        netlink: &mut Netlink,
+        address: Ipv4Addr,
+        mtu: u32,
+    ) -> Result<Link, PassageError> {
+        let link = netlink.link(&self.name())?;
+        if link.mtu != mtu {
+            netlink.set_mtu(link.index, mtu)?;
+        }
+        netlink.add_address(link.index, address.into(), PREFIX_LEN)?;
+        netlink.set_up(link.index)?;
+        Ok(link)
+    }
+
+    /// Takes back everything in the host, and in the node if it is there. What is gone already is
+    /// none of it; what cannot be taken back is in the log.
+    pub(crate) fn close(&self, network: Option<&OwnedFd>) {
+        let log = |error: PassageError| tracing::warn!("uplink {}: {error}", self.uplink);
+        let is_there = || fs::exists(setting(&self.uplink, FORWARDING)).unwrap_or(false);
+        if self.opened && !is_router() && is_there() {
+            match set(&self.uplink, FORWARDING, "0") {
+                Ok(()) => tracing::info!("{} forwards packets no longer", self.uplink),
+                Err(error) => log(error),
+            }
+        }
+        if let Some(network) = network {
+            // The node's root may have removed it, and done what it likes.
+            let _ = namespace::inside(network, || nft::remove_table(&self.table()));
+        }
+        if let Err(error) = self.delete_pair() {
+            log(error.into());
+        }
+        if let Err(error) = nft::remove_table(&self.table()) {
+            log(error.into());
+        }
+    }
+
+    fn delete_pair(&self) -> Result<(), NetlinkError> {
+        let mut host = Netlink::open()?;
+        match host.link(&self.name()) {
+            // One of the same name with another MAC is another agent's.
+            Ok(link) if link.mac == self.mac() => host.delete(link.index),
+            Ok(_) | Err(NetlinkError::NoSuchLink(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn name(&self) -> String {
+        format!("{PREFIX}{}", self.number)
+    }
+
+    fn table(&self) -> String {
+        format!("toroid.{:08x}", self.tag)
+    }
+
+    fn mac(&self) -> [u8; 6] {
+        let [a, b, c, d] = self.tag.to_be_bytes();
+        [0x02, 0x47, a, b, c, d]
+    }
+
+    /// Of the host's end and the node's.
+    fn addresses(&self) -> [Ipv4Addr; 2] {
+        let first = FIRST_ADDRESS.to_bits() + ADDRESSES_EACH * u32::from(self.number);
+        [(first + 1).into(), (first + 2).into()]
+    }
+
+    /// The last rule names all pairs, because another agent's gateway may have the same uplink: the
+    /// rules of that one protect its pair.
+    fn rules_of_host(&self, is_router: bool) -> String {
+        let (pair, uplink, [_, its]) = (self.name(), &self.uplink, self.addresses());
+        let guard = if self.opened && !is_router {
+            format!("    iifname \"{uplink}\" oifname != \"{PREFIX}*\" meta nfproto ipv4 drop\n")
+        } else {
+            String::new()
+        };
+        format!(
+            r#"chain forward {{
+    type filter hook forward priority filter; policy accept;
+    iifname "{pair}" oifname "{uplink}" ip saddr {its} accept
+    iifname "{pair}" drop
+    iifname "{uplink}" oifname "{pair}" ct state established,related accept
+    oifname "{pair}" drop
+{guard}}}
+chain input {{
+    type filter hook input priority filter; policy accept;
+    iifname "{pair}" ct state established,related accept
+    iifname "{pair}" drop
+}}
+chain outgoing {{
+    type nat hook postrouting priority srcnat; policy accept;
+    oifname "{uplink}" ip saddr {its} masquerade
+}}
+"#
+        )
+    }
+
+    /// The domain's MTU may be larger than the uplink's, so connections are told at their beginning
+    /// how long their segments may be: outside, not everybody hears that a packet was too long.
+    fn rules_of_node(&self, inside: Inside<'_>) -> String {
+        let (pair, domain, subnet) = (self.name(), inside.interface, inside.subnet);
+        format!(
+            r#"chain forward {{
+    type filter hook forward priority filter; policy accept;
+    iifname "{domain}" oifname "{pair}" tcp flags syn tcp option maxseg size set rt mtu
+    iifname "{domain}" oifname "{pair}" ip saddr {subnet} accept
+    iifname "{domain}" drop
+    iifname "{pair}" oifname "{domain}" ct state established,related accept
+    iifname "{pair}" drop
+}}
+chain outgoing {{
+    type nat hook postrouting priority srcnat; policy accept;
+    oifname "{pair}" masquerade
+}}
+"#
+        )
+    }
+}
+
+/// Whether the host forwards IPv4 packets of all its interfaces, as its administrator wants it.
+pub(crate) fn is_router() -> bool {
+    let value = fs::read_to_string(setting("all", FORWARDING));
+    value.is_ok_and(|value| value.trim() == "1")
+}
+
+/// Whether an interface forwards what it receives.
+const FORWARDING: &str = "forwarding";
+
+/// Which ARP requests an interface answers.
+const ARP_IGNORE: &str = "arp_ignore";
+
+/// Those for its own addresses. By default it answers for all addresses of its host.
+const ONLY_OWN: &str = "1";
+
+fn setting(interface: &str, name: &str) -> String {
+    format!("/proc/sys/net/ipv4/conf/{interface}/{name}")
+}
+
+fn set(interface: &str, name: &'static str, value: &str) -> Result<(), PassageError> {
+    let path = setting(interface, name);
+    fs::write(&path, value).map_err(|source| PassageError::Setting { path, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passage(number: u16) -> Passage {
+        Passage {
+            number,
+            tag: 0x0102_0304,
+            uplink: "eth1".into(),
+            opened: true,
+        }
+    }
+
+    #[test]
+    fn every_pair_has_a_network_of_its_own_that_is_nobody_elses() {
+        let all = |number| passage(number).addresses().map(|a| a.octets());
+        assert_eq!(all(0), [[169, 254, 64, 1], [169, 254, 64, 2]]);
+        assert_eq!(all(3), [[169, 254, 64, 13], [169, 254, 64, 14]]);
+        assert_eq!(all(PAIRS - 1), [[169, 254, 127, 253], [169, 254, 127, 254]]);
+        assert!(passage(PAIRS - 1).name().len() <= 15);
+    }
+
+    #[test]
+    fn only_a_host_that_is_a_router_forwards_from_the_uplink_to_others() {
+        let guard = "iifname \"eth1\" oifname != \"toroid.gw*\" meta nfproto ipv4 drop";
+        let has_guard = |opened, is_router| {
+            let passage = Passage {
+                opened,
+                ..passage(0)
+            };
+            passage.rules_of_host(is_router).contains(guard)
+        };
+        assert!(has_guard(true, false));
+        assert!(!has_guard(true, true));
+        assert!(!has_guard(false, false));
+    }
+
+    #[test]
+    fn what_is_kept_is_read_again() {
+        let text = serde_json::to_string(&passage(7)).unwrap();
+        assert_eq!(serde_json::from_str::<Passage>(&text).unwrap(), passage(7));
+    }
+}

@@ -1,0 +1,48 @@
+//! Uplinks as they are at this moment. They are the host's, so they come and go, and gateways are mended
+//! when the kernel says that something has changed: an interface, or whether the host is a router.
+
+use std::collections::BTreeMap;
+
+use toroid_model::directory::Domain;
+use toroid_model::gateway::GatewayKind;
+use toroid_netlink::Link;
+
+/// The uplink of each domain that is connected, or why there is none, and whether the host is a
+/// router.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Uplinks {
+    pub(crate) links: BTreeMap<u16, Result<Link, String>>,
+    pub(crate) is_router: bool,
+}
+
+impl Uplinks {
+    pub(crate) fn get(&self, domain: u16) -> Option<Result<&Link, &str>> {
+        let uplink = self.links.get(&domain)?;
+        Some(uplink.as_ref().map_err(String::as_str))
+    }
+
+    /// Why nothing passes a domain's uplink, however good the gateway is.
+    pub(crate) fn problem(&self, domain: u16) -> Option<String> {
+        match self.get(domain)? {
+            Err(missing) => Some(missing.into()),
+            Ok(link) if !link.up => Some(format!("{} is down", link.name)),
+            Ok(link) if !link.has_carrier => Some(format!("{} has no carrier", link.name)),
+            Ok(_) => None,
+        }
+    }
+
+    /// What passes less than one might expect. A bridge tells nobody that a packet was too long, and
+    /// only those who speak TCP ask each other before.
+    pub(crate) fn warning(&self, domain: &Domain) -> Option<String> {
+        let gateway = domain.gateway.as_ref()?;
+        let link = self.get(domain.id)?.ok()?;
+        let is_narrow = gateway.kind == GatewayKind::Bridge && link.mtu < domain.mtu;
+        is_narrow.then(|| {
+            format!(
+                "members may send packets of {} bytes and {} takes {}: what is longer and not TCP \
+                 is lost (too_long in `toroid domain drops {}`)",
+                domain.mtu, link.name, link.mtu, domain.name
+            )
+        })
+    }
+}

@@ -1,0 +1,5 @@
+//! Networks of nodes: the Ethernet driver, and gateways to what is outside.
+
+pub(crate) mod driver;
+pub(crate) mod gateways;
+pub(crate) mod stack_link;

@@ -1,0 +1,365 @@
+//! The nodes of a host as the agent sees them: made at the start or taken over from the agent
+//! before, made anew when their first process dies, and asked to run commands.
+
+pub(crate) mod bind;
+pub(crate) mod cgroups;
+pub(crate) mod node;
+pub(crate) mod porter;
+pub(crate) mod rootless;
+pub(crate) mod subordinate;
+pub(crate) mod tenancy;
+mod terminal;
+pub mod trial;
+pub(crate) mod users;
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::symlink;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::process::Child;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+use toroid_client::credentials::Ids;
+use toroid_fabric::{NodeId, Place};
+use toroid_protocol::lifeline;
+use toroid_protocol::node::{Report, Start};
+use toroid_protocol::wire::{self, Reader, Writer};
+
+use crate::fdstore::{Entry, Keeper};
+use crate::process::{has_ended, outlast};
+use bind::Lender;
+use node::{NodeError, Plan};
+use porter::{Porter, Porters};
+use tenancy::Tenancy;
+use users::Users;
+
+/// How long a node may take to end.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// How long an order may wait for a node to read.
+const WRITE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// A node of this host.
+#[derive(Debug)]
+pub(crate) struct HostedNode {
+    pub(crate) id: NodeId,
+    pub(crate) place: Place,
+    plan: Plan,
+    /// The name of its network namespace, for tools on the host.
+    network: PathBuf,
+    /// Where it gets those of its own, in each life others.
+    users: Option<Arc<Users>>,
+    keeper: Arc<Keeper>,
+    life: Mutex<Life>,
+    /// A life has ended, or another has begun.
+    ended: Condvar,
+    /// It was told to end, and shall live on.
+    is_renewing: AtomicBool,
+    porters: Arc<Porters>,
+    pub(crate) tenancy: Tenancy,
+}
+
+/// What the keeper is told of a node. Lifeline, listener, network and process come with it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    pid: u32,
+    users: Option<u32>,
+}
+
+/// The keys of nodes.
+const NODE: &str = "node/";
+
+/// The node's present life; there may have been others before.
+#[derive(Debug)]
+struct Life {
+    pid: u32,
+    /// The first of its own users.
+    users: Option<u32>,
+    /// For killing: a number might be another process's by then. None when it is dead.
+    handle: Option<Arc<OwnedFd>>,
+    orders: Writer,
+    network: Arc<OwnedFd>,
+    listener: Arc<UnixListener>,
+}
+
+/// What the threads of a node's life need.
+#[derive(Debug)]
+pub(crate) struct Birth {
+    pub(crate) listener: Arc<UnixListener>,
+    pub(crate) reports: Reader,
+    /// If this agent made it.
+    pub(crate) init: Option<Child>,
+}
+
+impl HostedNode {
+    /// Takes a node over from the agent before, if it lives, or makes it.
+    pub(crate) fn make(
+        id: NodeId,
+        plan: Plan,
+        network: PathBuf,
+        users: Option<Arc<Users>>,
+        keeper: Arc<Keeper>,
+        kept: Option<Entry>,
+    ) -> Result<(Self, Birth), NodeError> {
+        let (life, birth) = match kept.and_then(take_over) {
+            Some(taken) => taken,
+            None => give_birth(&plan, users.as_deref())?,
+        };
+        let node = HostedNode {
+            id,
+            place: plan.place,
+            plan,
+            network,
+            users,
+            keeper,
+            life: Mutex::new(life),
+            ended: Condvar::new(),
+            is_renewing: AtomicBool::new(false),
+            porters: Arc::default(),
+            tenancy: Tenancy::default(),
+        };
+        node.keep();
+        node.name_network();
+        Ok((node, birth))
+    }
+
+    /// What the keys of what the keeper holds of nodes begin with.
+    pub(crate) const KEYS: &str = NODE;
+
+    /// What the keeper holds of the node with this number.
+    pub(crate) fn key(id: NodeId) -> String {
+        format!("{NODE}{}", id.0)
+    }
+
+    /// Lets the keeper hold the node, too, while it lives.
+    pub(crate) fn keep(&self) {
+        let life = self.lock();
+        if let Some(handle) = &life.handle {
+            let (pid, users) = (life.pid, life.users);
+            let record = Record { pid, users };
+            let lifeline = life.orders.stream().as_fd();
+            let (listener, network) = (life.listener.as_fd(), life.network.as_fd());
+            let descriptors = [lifeline, listener, network, handle.as_fd()];
+            self.keeper.put(&Self::key(self.id), &record, &descriptors);
+        }
+    }
+
+    /// Makes a dead node anew.
+    pub(crate) fn revive(&self) -> Result<Birth, NodeError> {
+        let (life, birth) = give_birth(&self.plan, self.users.as_deref())?;
+        *self.lock() = life;
+        self.keep();
+        self.name_network();
+        self.ended.notify_all();
+        Ok(birth)
+    }
+
+    /// Lets the name of its network namespace lead to that of the present life.
+    fn name_network(&self) {
+        let next = self.network.with_extension("next");
+        let target = format!("/proc/{}/ns/net", self.pid());
+        let named = symlink(target, &next).and_then(|()| fs::rename(&next, &self.network));
+        if let Err(error) = named {
+            tracing::warn!("{}: {error}", self.network.display());
+        }
+    }
+
+    /// The process that holds its namespaces.
+    pub(crate) fn pid(&self) -> u32 {
+        self.lock().pid
+    }
+
+    /// Its network namespace.
+    pub(crate) fn network(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.lock().network)
+    }
+
+    /// The file that is `/etc/hosts` in it.
+    pub(crate) fn hosts(&self) -> &std::path::Path {
+        &self.plan.hosts
+    }
+
+    /// Starts a command as soon as its caller has handed over the descriptors for it; returns the
+    /// session for the caller, and who waits for that. When the node has died, the session has ended.
+    pub(crate) fn start(&self, order: &Start, caller: Ids) -> io::Result<(OwnedFd, Porter)> {
+        let (root, session, owner) = {
+            let life = self.lock();
+            let place = OFlags::PATH | OFlags::CLOEXEC;
+            let root = open(format!("/proc/{}/root", life.pid), place, Mode::empty());
+            let session = lifeline::open_session(&life.orders)?;
+            (root.ok(), session, life.users)
+        };
+        let (theirs, ours) = UnixStream::pair()?;
+        let lender = owner.map(|to| Lender { from: caller, to });
+        let porter = self
+            .porters
+            .send(order, owner, lender, ours, session, root)?;
+        Ok((theirs.into(), porter))
+    }
+
+    /// Watches the node until its life has ended, and all its processes with it.
+    pub(crate) fn attend(&self, mut reports: Reader, init: Option<Child>) {
+        // After its birth it has nothing to say, and others speak there if the node's root lets them.
+        reports.take_no_descriptors();
+        while reports.receive::<Report>().is_ok() {}
+        let life = self.lock();
+        // It broke the protocol, or it is ending anyway.
+        life.orders.shut_down();
+        let handle = life.handle.clone();
+        drop(life);
+        if let Some(handle) = handle {
+            // Returns when the kernel has ended all of the node's processes.
+            outlast(&handle, init);
+        }
+        tracing::debug!(place = %self.place, "a node has ended");
+        // Last: an agent that ends does not wait for this thread any longer.
+        let mut life = self.lock();
+        life.handle = None;
+        if let (Some(users), Some(first)) = (&self.users, life.users.take()) {
+            users.give_back(first);
+        }
+        // Its number may be another process's from now on.
+        let _ = fs::remove_file(&self.network);
+        self.keeper.remove(&Self::key(self.id));
+        self.ended.notify_all();
+    }
+
+    /// Tells the node to end.
+    pub(crate) fn tell_to_end(&self) {
+        self.lock().orders.shut_down();
+    }
+
+    /// Ends all processes of the node, which is then made anew. Returns which life that ends.
+    pub(crate) fn begin_renewal(&self) -> u32 {
+        self.is_renewing.store(true, Ordering::SeqCst);
+        let life = self.lock();
+        life.orders.shut_down();
+        life.pid
+    }
+
+    /// Whether its life ended because it is renewed.
+    pub(crate) fn take_renewal(&self) -> bool {
+        self.is_renewing.swap(false, Ordering::SeqCst)
+    }
+
+    /// Waits until another life than `old` has begun, and kills the old one when it takes too
+    /// long. Returns whether it has ended at least.
+    pub(crate) fn await_renewal(&self, old: u32) -> bool {
+        let mut life = self.lock();
+        for _ in 0..2 {
+            let same = |life: &mut Life| life.pid == old;
+            let waiting = self.ended.wait_timeout_while(life, LAST_WORDS, same);
+            life = waiting.unwrap_or_else(PoisonError::into_inner).0;
+            if life.pid == old
+                && let Some(handle) = &life.handle
+            {
+                // It fails when the process has just ended.
+                let _ = pidfd_send_signal(handle, Signal::KILL);
+            }
+        }
+        self.is_renewing.store(false, Ordering::SeqCst);
+        life.pid != old || life.handle.is_none()
+    }
+
+    /// Waits for the ends of nodes that were told to, and kills those that take too long. What is
+    /// in the middle of a system call that never returns holds up the others of them no longer.
+    pub(crate) fn wait_for_ends(nodes: &[HostedNode]) {
+        for _ in 0..2 {
+            let deadline = Instant::now() + LAST_WORDS;
+            for node in nodes {
+                node.end_by(deadline);
+            }
+            // They end with their nodes.
+            for node in nodes {
+                node.porters.arrive_by(deadline);
+            }
+        }
+    }
+
+    fn end_by(&self, deadline: Instant) {
+        let alive = |life: &mut Life| life.handle.is_some();
+        let left = deadline.saturating_duration_since(Instant::now());
+        let waiting = self.ended.wait_timeout_while(self.lock(), left, alive);
+        let life = waiting.unwrap_or_else(PoisonError::into_inner).0;
+        if let Some(handle) = &life.handle {
+            // It fails when the process has just ended.
+            let _ = pidfd_send_signal(handle, Signal::KILL);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Life> {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn give_birth(plan: &Plan, users: Option<&Users>) -> Result<(Life, Birth), NodeError> {
+    let range = users.map(Users::take).transpose();
+    let range = range.map_err(|source| NodeError {
+        action: "take users for it".into(),
+        source,
+    })?;
+    let born = give_birth_with(plan, range);
+    if let (Err(_), Some(users), Some(first)) = (&born, users, range) {
+        users.give_back(first);
+    }
+    born
+}
+
+fn give_birth_with(plan: &Plan, users: Option<u32>) -> Result<(Life, Birth), NodeError> {
+    let node = plan.make(users)?;
+    let watch = || {
+        node.orders.give_up_after(WRITE_PATIENCE)?;
+        let pid = Pid::from_raw(node.init.id().cast_signed());
+        let pid = pid.ok_or(std::io::ErrorKind::NotFound)?;
+        Ok(pidfd_open(pid, PidfdFlags::empty())?)
+    };
+    let handle = watch().map_err(|source| NodeError {
+        action: "watch its first process".into(),
+        source,
+    })?;
+    let life = Life {
+        pid: node.init.id(),
+        users,
+        handle: Some(Arc::new(handle)),
+        orders: node.orders,
+        network: Arc::new(node.network),
+        listener: Arc::new(node.listener),
+    };
+    let birth = Birth {
+        listener: Arc::clone(&life.listener),
+        reports: node.reports,
+        init: Some(node.init),
+    };
+    Ok((life, birth))
+}
+
+/// The node that the agent before has made, if it lives.
+fn take_over(kept: Entry) -> Option<(Life, Birth)> {
+    let (Record { pid, users }, [lifeline, listener, network, handle]) = kept.parse()?;
+    if has_ended(&handle) {
+        return None;
+    }
+    let (reports, orders) = wire::split(lifeline.into()).ok()?;
+    orders.give_up_after(WRITE_PATIENCE).ok()?;
+    let life = Life {
+        pid,
+        users,
+        handle: Some(Arc::new(handle)),
+        orders,
+        network: Arc::new(network),
+        listener: Arc::new(listener.into()),
+    };
+    let birth = Birth {
+        listener: Arc::clone(&life.listener),
+        reports,
+        init: None,
+    };
+    Some((life, birth))
+}

@@ -1,0 +1,207 @@
+//! The first process of a node: starts its commands, and reaps whatever ends there.
+//!
+//! The first thread reaps orphans, because the kernel gives them to it; one waits for sessions until
+//! the lifeline ends, and one attends each [`session`]. When the process ends, the kernel kills
+//! everything else in the node.
+//!
+//! To close a descriptor may take as long as whoever serves its file system (FUSE) likes, so each
+//! session has a table of descriptors of its own: what hangs there stops no other command, nor has
+//! any other command its descriptors before it is executed.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use signal_hook::consts::SIGCHLD;
+use signal_hook::iterator::Signals;
+use toroid_protocol::lifeline::Lifeline;
+use toroid_protocol::node::{InitConfig, Report};
+use toroid_protocol::wire::{self, WireError};
+
+use super::{birth, session};
+
+/// The argument of the role: is the first process of a node; the configuration follows as JSON.
+pub(crate) const ROLE: &str = "__node-init";
+
+const STACK_BYTES: usize = 128 * 1024;
+
+/// Is the first process of a node until its lifeline ends.
+pub(crate) fn run_role(config: &str) -> u8 {
+    match serde_json::from_str(config).map_err(io::Error::from) {
+        Ok(config) => u8::from(run(&config).is_err()),
+        Err(_) => 1,
+    }
+}
+
+fn run(config: &InitConfig) -> Result<(), WireError> {
+    let socket = io::stdin().as_fd().try_clone_to_owned()?;
+    let (mut orders, reports) = wire::split(UnixStream::from(socket))?;
+    let born = match birth::be_born(config, &mut orders, &reports) {
+        Ok(born) => born,
+        Err(error) => return reports.send(&Report::from(&error), &[]),
+    };
+    let mut ends = Signals::new([SIGCHLD])?;
+    let last = ends.handle();
+    let ready = Report::Ready {
+        warnings: born.warnings,
+    };
+    reports.send(&ready, &[born.network.as_fd(), born.listener.as_fd()])?;
+    drop((born.network, born.listener));
+    let lifeline = Lifeline::new(orders);
+    let obeying = start_thread(move || {
+        let end = obey(lifeline);
+        last.close();
+        end
+    })?;
+    reap_orphans(&mut ends);
+    let panicked = || io::Error::other("the thread panicked");
+    obeying.join().map_err(|_| panicked())?
+}
+
+/// Attends sessions until the lifeline ends.
+fn obey(lifeline: Lifeline) -> Result<(), WireError> {
+    let lifeline = Arc::new(Mutex::new(lifeline));
+    loop {
+        let (tell, told) = channel();
+        let next = Arc::clone(&lifeline);
+        let received = match start_thread(move || attend_next(&next, &tell)) {
+            Ok(_) => told.recv().unwrap_or(Ok(())),
+            // Without a thread the caller sees the session end.
+            Err(_) => receive(&lifeline).map(drop),
+        };
+        match received {
+            Ok(()) => {}
+            Err(WireError::Closed) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Waits for a session, says how that went, and attends it.
+fn attend_next(lifeline: &Mutex<Lifeline>, tell: &Sender<Result<(), WireError>>) {
+    // First, so that others have none of what it gets. As they do the same, all that it has of
+    // theirs is the lifeline.
+    let is_alone = unshare(CloneFlags::CLONE_FILES).is_ok();
+    let (session, received) = match receive(lifeline) {
+        Ok(session) => (Some(session), Ok(())),
+        Err(error) => (None, Err(error)),
+    };
+    // Nobody listens only when the node ends.
+    let _ = tell.send(received);
+    if let Some(session) = session.filter(|_| is_alone) {
+        // It ends when either side has broken off, which is all that there is to know.
+        let _ = session::attend(session);
+    }
+}
+
+fn receive(lifeline: &Mutex<Lifeline>) -> Result<UnixStream, WireError> {
+    let mut lifeline = lifeline.lock().unwrap_or_else(PoisonError::into_inner);
+    lifeline.next_session()
+}
+
+/// Reaps what was orphaned in the node whenever something ends, until there are no more signals.
+///
+/// Only that: commands are children of the threads of their sessions, which wait for them, and
+/// would miss one that somebody else has taken.
+fn reap_orphans(ends: &mut Signals) {
+    let flags = WaitPidFlag::WNOHANG | WaitPidFlag::__WNOTHREAD;
+    for _ in ends.forever() {
+        while waitpid(Pid::from_raw(-1), Some(flags)).is_ok_and(|end| end != WaitStatus::StillAlive)
+        {
+        }
+    }
+}
+
+fn start_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<thread::JoinHandle<T>> {
+    thread::Builder::new().stack_size(STACK_BYTES).spawn(work)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+    use std::fs::File;
+    use std::io::{Read, Write};
+    use std::os::fd::OwnedFd;
+    use std::process::Command;
+
+    use toroid_protocol::agent::Event;
+    use toroid_protocol::lifeline;
+    use toroid_protocol::node::Start;
+
+    use super::*;
+    use crate::nodes::node::command::NOT_FOUND;
+
+    /// The thread that carries out orders once wrote complaints itself, and one caller that did
+    /// not read its standard error stopped the whole node.
+    ///
+    /// The threads of sessions keep copies of the descriptors of their process, so that is a child
+    /// that runs only this test.
+    #[test]
+    fn a_complaint_that_nobody_reads_holds_up_only_its_own_report() {
+        const CHILD: &str = "INIT_TEST_CHILD";
+        const NAME: &str =
+            "nodes::node::init::tests::a_complaint_that_nobody_reads_holds_up_only_its_own_report";
+        if env::var_os(CHILD).is_none() {
+            let mut child = Command::new(env::current_exe().unwrap());
+            let child = child.args([NAME, "--exact", "--test-threads=1"]);
+            let output = child.env(CHILD, "1").output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(
+                output.status.success() && said.contains("1 passed"),
+                "{said}"
+            );
+            return;
+        }
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (_, lifeline) = wire::split(ours).unwrap();
+        let orders = Lifeline::new(wire::split(theirs).unwrap().0);
+        thread::spawn(move || obey(orders));
+        let (mut reader, mut stderr) = UnixStream::pair().unwrap();
+        stderr.set_nonblocking(true).unwrap();
+        let mut filler = 0;
+        while let Ok(count) = stderr.write(&[b'x'; 4096]) {
+            filler += count;
+        }
+        stderr.set_nonblocking(false).unwrap();
+        let start = |stderr: OwnedFd| {
+            let session = lifeline::open_session(&lifeline).unwrap();
+            let (_, orders) = wire::split(session).unwrap();
+            let (caller, theirs) = UnixStream::pair().unwrap();
+            let order = Start {
+                argv: vec!["/no/such/program".into()],
+                env: Vec::new(),
+                cwd: "/".into(),
+                program: None,
+                has_directory: false,
+                has_file: false,
+                terminal: None,
+                binds: vec![],
+            };
+            let null = File::open("/dev/null").unwrap();
+            let stdio = [null.as_fd(), null.as_fd(), stderr.as_fd(), theirs.as_fd()];
+            orders.send(&order, &stdio).unwrap();
+            wire::split(caller).unwrap().0
+        };
+        let ended = |mut session: wire::Reader| match session.receive().unwrap().0 {
+            Event::Exited { status } => status,
+            other => panic!("{other:?} is no end"),
+        };
+
+        let stopped = start(stderr.into());
+        let other = start(File::create("/dev/null").unwrap().into());
+        assert_eq!(ended(other), NOT_FOUND);
+        reader.read_exact(&mut vec![0; filler]).unwrap();
+        assert_eq!(ended(stopped), NOT_FOUND);
+        let mut complaint = String::new();
+        reader.read_to_string(&mut complaint).unwrap();
+        assert_eq!(complaint, "toroid: /no/such/program: not found\n");
+    }
+}

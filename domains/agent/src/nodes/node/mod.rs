@@ -1,0 +1,241 @@
+//! Emulated nodes: a process that is the first of its own PID namespace, with a network and a
+//! mount namespace, under a root agent with users of its own, and all that runs there.
+//!
+//! This module is the agent's side. The other side, [`birth`] and then [`init`], has a lifeline as
+//! its standard input: sessions come through it, and its end is the node's end. Because it starts
+//! the node's commands itself, nobody ever has to enter a namespace.
+
+mod birth;
+mod command;
+pub(crate) mod init;
+mod mounts;
+mod session;
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use nix::sched::{CloneFlags, setns, unshare};
+use toroid_fabric::Place;
+use toroid_model::addressing::host_name;
+use toroid_protocol::node::{InitConfig, Mapped, Report};
+use toroid_protocol::wire::{self, Reader, WireError, Writer};
+
+use super::cgroups::enter;
+use crate::error::GIVE_USERS;
+
+/// The uids, and gids, of a node that has users of its own.
+pub(crate) const USERS_PER_NODE: u32 = 65_536;
+
+const WAIT: &str = "wait for its first process";
+
+/// How long the first process of a node may take until it is ready: on an idle host it takes
+/// some 10 ms.
+const BIRTH: Duration = Duration::from_secs(30);
+
+/// What a node is to be.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) place: Place,
+    /// The file that is `/etc/hosts` in the node.
+    pub(crate) hosts: PathBuf,
+    /// The soft limit of descriptors for its commands.
+    pub(crate) open_files: u64,
+    /// Whether `/tmp` and `/var/tmp` are the host's.
+    pub(crate) shares_tmp: bool,
+    /// The most that each file system for temporary files or shared memory holds.
+    pub(crate) temporary_bytes: u64,
+    /// The control groups that limit it.
+    pub(crate) groups: Vec<PathBuf>,
+}
+
+/// A node that has just been made and is ready.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) init: Child,
+    pub(crate) orders: Writer,
+    pub(crate) reports: Reader,
+    /// Its network namespace.
+    pub(crate) network: OwnedFd,
+    /// Its node socket.
+    pub(crate) listener: UnixListener,
+}
+
+/// Why a node could not be made.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action}: {source}")]
+pub(crate) struct NodeError {
+    pub(crate) action: String,
+    pub(crate) source: io::Error,
+}
+
+impl From<&NodeError> for Report {
+    fn from(error: &NodeError) -> Self {
+        Report::Failed {
+            action: error.action.clone(),
+            message: error.source.to_string(),
+            code: error.source.raw_os_error(),
+        }
+    }
+}
+
+/// Gives a system's error its action.
+trait During<T> {
+    fn during(self, action: &str) -> Result<T, NodeError>;
+}
+
+impl<T, E: Into<io::Error>> During<T> for Result<T, E> {
+    fn during(self, action: &str) -> Result<T, NodeError> {
+        self.map_err(|error| NodeError {
+            action: action.into(),
+            source: error.into(),
+        })
+    }
+}
+
+impl Plan {
+    /// Makes the node and returns when it is ready. `users` is the first of its [`USERS_PER_NODE`]
+    /// uids and gids on the host; without any it has the users of the agent's user namespace.
+    pub(crate) fn make(&self, users: Option<u32>) -> Result<Node, NodeError> {
+        // A thread that ends afterwards makes the PID namespace, so that the children of the
+        // agent's other threads stay where they are.
+        let maker = |plan: Plan| thread::Builder::new().spawn(move || plan.make_here(users));
+        let maker = maker(self.clone()).during("start a thread")?;
+        let panicked = || io::Error::other("the thread panicked");
+        maker
+            .join()
+            .map_err(|_| panicked())
+            .during("make a PID namespace")?
+    }
+
+    fn make_here(&self, users: Option<u32>) -> Result<Node, NodeError> {
+        unshare(CloneFlags::CLONE_NEWPID).during("make a PID namespace")?;
+        let (mut init, socket) = self.start_init(users)?;
+        let enter = || {
+            self.groups
+                .iter()
+                .try_for_each(|group| enter(group, init.id()))
+        };
+        let born = enter()
+            .during("limit what it takes")
+            .and_then(|()| wire::split(socket).during("talk to it"))
+            .and_then(|(reports, orders)| attend_birth(init.id(), users, reports, orders));
+        match born {
+            Ok((network, listener, reports, orders)) => Ok(Node {
+                init,
+                orders,
+                reports,
+                network,
+                listener: listener.into(),
+            }),
+            Err(error) => {
+                // They fail when it has ended already.
+                let _ = init.kill();
+                let _ = init.wait();
+                Err(error)
+            }
+        }
+    }
+
+    fn start_init(&self, users: Option<u32>) -> Result<(Child, UnixStream), NodeError> {
+        let config = InitConfig {
+            open_files: self.open_files,
+            name: host_name(self.place),
+            hosts: self.hosts.clone(),
+            users,
+            shares_tmp: self.shares_tmp,
+            temporary_bytes: self.temporary_bytes,
+        };
+        let config = serde_json::to_string(&config).during("write its configuration")?;
+        let (ours, theirs) = UnixStream::pair().during("make a socket")?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0(format!("toroid-node {}", self.place));
+        command.arg(init::ROLE).arg(config);
+        command.env_clear().env("MALLOC_ARENA_MAX", "1");
+        command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+        if users.is_some() {
+            // The agent's is its log, or a terminal.
+            command.stderr(Stdio::null());
+        }
+        let init = command.spawn().during("start its first process")?;
+        Ok((init, ours))
+    }
+}
+
+/// Does its part until the node is ready; returns its network and its socket.
+fn attend_birth(
+    init: u32,
+    users: Option<u32>,
+    mut reports: Reader,
+    orders: Writer,
+) -> Result<(OwnedFd, OwnedFd, Reader, Writer), NodeError> {
+    wait_at_most(&reports, Some(BIRTH))?;
+    loop {
+        let (report, descriptors) = reports.receive().map_err(cause).during(WAIT)?;
+        match report {
+            Report::Unshared => {
+                map_users(init, users).during(GIVE_USERS)?;
+                let sys = sysfs_of(init).during("make its /sys")?;
+                let mapped = orders.send(&Mapped, &[sys.as_fd()]);
+                mapped.map_err(cause).during(WAIT)?;
+            }
+            Report::Failed {
+                action,
+                message,
+                code,
+            } => {
+                let source = code.map(io::Error::from_raw_os_error);
+                let source = source.unwrap_or_else(|| io::Error::other(message));
+                return Err(NodeError { action, source });
+            }
+            Report::Ready { warnings } => {
+                for warning in warnings {
+                    tracing::debug!("a node does without something: {warning}");
+                }
+                let lost = |_| io::Error::other("it came without its network and socket");
+                let both = <[OwnedFd; 2]>::try_from(descriptors);
+                let [network, listener] = both.map_err(lost).during(WAIT)?;
+                wait_at_most(&reports, None)?;
+                return Ok((network, listener, reports, orders));
+            }
+        }
+    }
+}
+
+/// Gives the user namespace of the node's first process its users and groups.
+fn map_users(init: u32, users: Option<u32>) -> io::Result<()> {
+    let Some(first) = users else {
+        return Err(io::Error::other("it shall have none"));
+    };
+    for map in ["gid_map", "uid_map"] {
+        let text = format!("0 {first} {USERS_PER_NODE}");
+        fs::write(format!("/proc/{init}/{map}"), text)?;
+    }
+    Ok(())
+}
+
+/// A `/sys` for the network namespace of the node's first process. This thread enters the namespace, and
+/// cannot start another one for that: its next child would be in the PID namespace of the node.
+fn sysfs_of(init: u32) -> io::Result<OwnedFd> {
+    let network = File::open(format!("/proc/{init}/ns/net"))?;
+    setns(network, CloneFlags::CLONE_NEWNET)?;
+    mounts::sysfs()
+}
+
+fn wait_at_most(reports: &Reader, time: Option<Duration>) -> Result<(), NodeError> {
+    reports.stream().set_read_timeout(time).during(WAIT)
+}
+
+/// The system's error, if it was that.
+fn cause(error: WireError) -> io::Error {
+    match error {
+        WireError::Io(source) => source,
+        other => io::Error::other(other),
+    }
+}

@@ -1,0 +1,147 @@
+//! Processes by their descriptors: numbers may be another process's by the time that they are used,
+//! and what an earlier agent has started are no children of this one.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::Child;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// Whether a process has ended.
+pub(crate) fn has_ended(process: &OwnedFd) -> bool {
+    ends_within(process, PollTimeout::ZERO)
+}
+
+/// Waits for the end of a process, a child of this one or not.
+pub(crate) fn outlast(process: &OwnedFd, child: Option<Child>) {
+    while !ends_within(process, PollTimeout::NONE) {}
+    if let Some(mut child) = child {
+        // It has ended, so this only takes it off the books.
+        let _ = child.wait();
+    }
+}
+
+/// Waits for the end of a process that was killed, however long it takes, and calls `complain` each
+/// time that so much has passed.
+pub(crate) fn outlast_killed(process: &OwnedFd, each: Duration, mut complain: impl FnMut()) {
+    let each = PollTimeout::try_from(each).unwrap_or(PollTimeout::MAX);
+    while !ends_within(process, each) {
+        complain();
+    }
+}
+
+/// Waits for the end of a process for so long; returns whether it has come.
+pub(crate) fn ends_within(process: &OwnedFd, time: impl Into<PollTimeout>) -> bool {
+    let time = time.into();
+    let mut ended = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+    loop {
+        match poll(&mut ended, time) {
+            Err(Errno::EINTR) => {}
+            result => return result.is_ok_and(|count| count > 0),
+        }
+    }
+}
+
+/// Whether a process has ended, or its first thread has: the others, which end with it, may still
+/// hold its files for a moment, so that its sockets seem to listen.
+pub(crate) fn is_dying(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"));
+    status.map_or(true, |status| status.contains("\nState:\tZ"))
+}
+
+/// Generations that are looked at. Nobody has so many ancestors by accident.
+const GENERATIONS: usize = 1024;
+
+/// How often to begin again when an ancestor has ended meanwhile.
+const ATTEMPTS: usize = 3;
+
+/// Whether a process is one of `ancestors` or descends from one. Also true of one that has ended,
+/// or cannot be traced.
+pub(crate) fn descends_from(pid: u32, ancestors: &HashSet<u32>) -> bool {
+    for _ in 0..ATTEMPTS {
+        let line = std::iter::successors(Some(pid), |pid| parent(*pid));
+        for pid in line.take(GENERATIONS) {
+            if ancestors.contains(&pid) {
+                return true;
+            }
+            if pid == 0 {
+                return false;
+            }
+        }
+    }
+    true
+}
+
+/// 0 has no parent, and is that of whoever is outermost.
+fn parent(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    line.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// An agent that was killed a moment ago once was taken for one that runs.
+    #[test]
+    fn a_process_that_was_killed_is_dying() {
+        assert!(!is_dying(std::process::id()));
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = child.id();
+        assert!(!is_dying(pid));
+        child.kill().unwrap();
+        let handle = rustix::process::pidfd_open(
+            rustix::process::Pid::from_child(&child),
+            rustix::process::PidfdFlags::empty(),
+        );
+        // Nobody has waited for it, so it is not gone.
+        assert!(ends_within(&handle.unwrap(), PollTimeout::NONE));
+        assert!(is_dying(pid));
+        child.wait().unwrap();
+        assert!(is_dying(pid));
+    }
+
+    /// A process whose end the kernel holds up once counted as gone after a while.
+    #[test]
+    fn who_was_killed_is_waited_for_until_it_has_gone() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let handle = rustix::process::pidfd_open(
+            rustix::process::Pid::from_child(&child),
+            rustix::process::PidfdFlags::empty(),
+        );
+        let handle = handle.unwrap();
+        let mut complaints = 0;
+        outlast_killed(&handle, Duration::from_millis(1), || {
+            complaints += 1;
+            if complaints == 3 {
+                child.kill().unwrap();
+            }
+        });
+        assert!(complaints >= 3);
+        assert!(has_ended(&handle));
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_child_descends_from_this_process_and_not_the_other_way_round() {
+        let mut child = Command::new("sh")
+            .args(["-c", "cat; true"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let (ours, childs) = (std::process::id(), child.id());
+        assert!(descends_from(childs, &[ours].into()));
+        assert!(descends_from(childs, &[childs].into()));
+        assert!(!descends_from(ours, &[childs].into()));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(descends_from(childs, &[ours].into()), "it has ended");
+    }
+}

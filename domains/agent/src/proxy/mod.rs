@@ -1,0 +1,232 @@
+//! The adapter: the one process of a host that plays the network card for connections with other
+//! hosts, where there is none.
+//!
+//! ```text
+//!   process of node F ── socket pair ── adapter of host A ══ TCP ══ adapter of host B ── memory and
+//!                                       (carries bytes)             (serves, as node F)  listeners of node T
+//! ```
+//!
+//! Towards its own agent it is attached in the name of each far node for which it serves somebody,
+//! as any process of a node is. So whatever ends a node's access ends the far process's, too, with
+//! the same guarantees: regions are fenced and move, channels end, epochs are acknowledged.
+//!
+//! A process never has the connection itself: whoever holds a socket of the host's network can
+//! connect and listen there as well.
+
+mod accounts;
+mod carry;
+#[cfg(feature = "verbs")]
+mod channels;
+mod serve;
+pub(crate) mod supervisor;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::setsid;
+use toroid_client::member::MemberError;
+use toroid_fabric::NodeId;
+use toroid_protocol::lifeline::Lifeline;
+use toroid_protocol::proxy::{Errand, Order};
+use toroid_protocol::wire::{self, Reader, WireError, Writer};
+
+/// The argument of the role: serves processes of other hosts.
+pub(crate) const ROLE: &str = "__adapter";
+
+/// Connections at a time of processes of one node, and of all, in each direction: each takes a
+/// thread.
+const MAX_OF_NODE: usize = 1024;
+const MAX_OF_ALL: usize = 8192;
+
+/// How long nothing more is said of connections that cannot be served.
+const QUIET: Duration = Duration::from_secs(60);
+
+const STACK_BYTES: usize = 256 * 1024;
+
+/// What the threads of an adapter share.
+#[derive(Debug, Default)]
+struct Adapter {
+    /// The present session with an agent.
+    agent: Mutex<Option<Writer>>,
+    /// Connections by node, of processes elsewhere and here.
+    served: Mutex<HashMap<NodeId, usize>>,
+    carried: Mutex<HashMap<NodeId, usize>>,
+    members: serve::Members,
+    open: accounts::Accounts,
+    #[cfg(any(feature = "verbs", test))]
+    registered: accounts::Accounts,
+    #[cfg(any(feature = "verbs", test))]
+    channels: accounts::Accounts,
+    #[cfg(feature = "verbs")]
+    shared: channels::Shared,
+}
+
+/// Serves until the lifeline, which is standard input, ends.
+pub(crate) fn run_role() -> u8 {
+    u8::from(run().is_err())
+}
+
+fn run() -> Result<(), WireError> {
+    // A terminal's signals are not for it.
+    setsid().map_err(io::Error::from)?;
+    std::env::set_current_dir("/")?;
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(io::Error::from)?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(io::Error::from)?;
+    let lifeline = io::stdin().as_fd().try_clone_to_owned()?;
+    let (sessions, _line) = wire::split(lifeline.into())?;
+    let mut lifeline = Lifeline::new(sessions);
+    let adapter = Arc::new(Adapter::default());
+    loop {
+        let session = match lifeline.next_session() {
+            Err(WireError::Closed) => return Ok(()),
+            session => session?,
+        };
+        let (orders, errands) = wire::split(session)?;
+        *lock(&adapter.agent) = Some(errands);
+        adapter.attend(orders);
+        *lock(&adapter.agent) = None;
+    }
+}
+
+impl Adapter {
+    /// Does what an agent orders until it has gone. What it has begun goes on.
+    fn attend(self: &Arc<Self>, mut orders: Reader) {
+        let mut told = None::<Instant>;
+        while let Ok((order, descriptors)) = orders.receive::<Order>() {
+            let Err(error) = self.begin(order, descriptors) else {
+                continue;
+            };
+            // Whoever has too many could fill the disk with it.
+            if told.is_none_or(|told| told.elapsed() > QUIET) {
+                told = Some(Instant::now());
+                tracing::warn!("cannot serve a connection with another host: {error}");
+            }
+        }
+    }
+
+    /// Begins to serve on a thread of its own.
+    fn begin(self: &Arc<Self>, order: Order, descriptors: Vec<OwnedFd>) -> io::Result<()> {
+        let adapter = Arc::clone(self);
+        let mut descriptors = descriptors.into_iter();
+        let mut next = || descriptors.next().ok_or_else(no_room);
+        match order {
+            Order::Serve(service) => {
+                let socket = next()?;
+                let of = Count::add(self, |adapter| &adapter.served, NodeId(service.from))?;
+                spawn(move || {
+                    let _of = of;
+                    serve::serve(&adapter, &service, socket);
+                })
+            }
+            Order::Carry(carriage) => {
+                let (far, near) = (next()?, next()?);
+                let of = Count::add(self, |adapter| &adapter.carried, NodeId(carriage.from))?;
+                spawn(move || {
+                    let _of = of;
+                    carry::carry(carriage, &far.into(), &near.into());
+                })
+            }
+        }
+    }
+
+    /// A connection on which the agent serves this process as node `node`.
+    fn dial(&self, node: NodeId) -> Result<UnixStream, MemberError> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let agent = lock(&self.agent);
+        let gone = || MemberError::Agent("there is none".into());
+        let errand = Errand::Attach { node: node.0 };
+        let sent = agent
+            .as_ref()
+            .ok_or_else(gone)?
+            .send(&errand, &[theirs.as_fd()]);
+        sent.map_err(|error| MemberError::Agent(error.to_string()))?;
+        Ok(ours)
+    }
+}
+
+/// Counts a connection of a node as long as it lives.
+struct Count {
+    adapter: Arc<Adapter>,
+    of: fn(&Adapter) -> &Mutex<HashMap<NodeId, usize>>,
+    node: NodeId,
+}
+
+impl Count {
+    fn add(
+        adapter: &Arc<Adapter>,
+        of: fn(&Adapter) -> &Mutex<HashMap<NodeId, usize>>,
+        node: NodeId,
+    ) -> io::Result<Self> {
+        let mut counts = lock(of(adapter));
+        if counts.values().sum::<usize>() >= MAX_OF_ALL {
+            return Err(io::Error::other(format!("there are {MAX_OF_ALL} of them")));
+        }
+        let its = counts.entry(node).or_default();
+        if *its >= MAX_OF_NODE {
+            let message = format!("node number {} has {MAX_OF_NODE} of them already", node.0);
+            return Err(io::Error::other(message));
+        }
+        *its += 1;
+        Ok(Count {
+            adapter: Arc::clone(adapter),
+            of,
+            node,
+        })
+    }
+}
+
+impl Drop for Count {
+    fn drop(&mut self) {
+        let mut counts = lock((self.of)(&self.adapter));
+        if let Some(its) = counts.get_mut(&self.node) {
+            *its -= 1;
+        }
+        counts.retain(|_, count| *count > 0);
+    }
+}
+
+fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new()
+        .stack_size(STACK_BYTES)
+        .spawn(run)
+        .map(drop)
+}
+
+fn no_room() -> io::Error {
+    io::Error::other("no room for a descriptor; raise the limit of open files (ulimit -n)")
+}
+
+/// Every critical section here is a few moves.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_node_cannot_have_all_connections() {
+        let adapter = Arc::new(Adapter::default());
+        let add = |node| Count::add(&adapter, |adapter| &adapter.served, NodeId(node));
+        let mut held: Vec<_> = (0..MAX_OF_NODE).map(|_| add(1).unwrap()).collect();
+        assert!(add(1).is_err());
+        held.pop();
+        held.push(add(1).unwrap());
+        for node in 2.. {
+            held.extend((0..MAX_OF_NODE).map_while(|_| add(node).ok()));
+            if held.len() == MAX_OF_ALL {
+                break;
+            }
+        }
+        assert!(add(1000).is_err());
+        drop(held);
+        assert!(lock(&adapter.served).is_empty());
+    }
+}

@@ -1,0 +1,292 @@
+//! The adapter as the agent sees it: the process that serves others hosts' processes, and carries
+//! what this host's have to say to others. See [`crate::proxy`].
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use toroid_fabric::NodeId;
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_protocol::proxy::{Errand, Order};
+use toroid_protocol::wire::{Reader, WireError, Writer};
+
+use crate::fdstore::child::Dependant;
+use crate::fdstore::takeover::Estate;
+use crate::fdstore::{Entry, Keeper};
+use crate::process::{ends_within, outlast, outlast_killed};
+
+/// Pauses before restarts grow from the first to the second while it keeps dying.
+const BACK_OFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
+
+/// One that has lived as long as this may be started anew soon.
+const GOOD_LIFE: Duration = Duration::from_secs(10);
+
+/// How long an order may wait to be read: others wait behind it.
+const WRITE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How many milliseconds it may take to end.
+const LAST_WORDS_MS: u16 = 2000;
+
+/// How often the log says that one that was killed is still there.
+const COMPLAINT: Duration = Duration::from_secs(5);
+
+const STACK_BYTES: usize = 256 * 1024;
+
+/// The adapter of this host.
+#[derive(Debug)]
+pub(crate) struct Adapter {
+    keeper: Arc<Keeper>,
+    kept: Mutex<Option<Entry>>,
+    /// Whether those that are started have an RDMA adapter.
+    has_rdma: bool,
+    books: Mutex<Books>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    process: Option<(Dependant, Writer)>,
+    /// Whether the agent before has started it.
+    is_inherited: bool,
+    /// Whether it may have told an RDMA adapter of memory.
+    knows_rdma: bool,
+    ending: bool,
+}
+
+/// Serves a connection that stands for a process in a node of another host.
+pub(crate) type Attach = Box<dyn Fn(NodeId, UnixStream) -> io::Result<()> + Send>;
+
+/// One that runs.
+struct Instance {
+    handle: Arc<OwnedFd>,
+    errands: Reader,
+    /// If this agent started it.
+    child: Option<Child>,
+}
+
+impl Adapter {
+    /// What the keeper holds of it.
+    pub(crate) const KEY: &str = "adapter";
+
+    /// What the keeper holds if it may have told an RDMA adapter of memory: the next agent's file need
+    /// not say so any more.
+    const RDMA: &str = "rdma";
+
+    /// None yet; that of the agent before is to be taken over.
+    pub(crate) fn new(estate: &mut Estate, has_rdma: bool) -> Self {
+        let knows_rdma = estate.inherit(Self::RDMA).is_some();
+        Adapter {
+            keeper: Arc::clone(&estate.keeper),
+            kept: Mutex::new(estate.inherit(Self::KEY)),
+            has_rdma,
+            books: Mutex::new(Books {
+                knows_rdma,
+                ..Books::default()
+            }),
+            ended: Condvar::new(),
+        }
+    }
+
+    /// Lets the keeper hold it, too, while it runs.
+    pub(crate) fn keep(&self) {
+        let books = self.lock();
+        if let Some((process, _)) = &books.process {
+            self.keep_rdma(books.knows_rdma);
+            process.keep(&self.keeper, Self::KEY);
+        }
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.lock().process.as_ref().map(|(process, _)| process.pid)
+    }
+
+    /// Whether it may have told an RDMA adapter of memory.
+    pub(crate) fn knows_rdma(&self) -> bool {
+        self.lock().knows_rdma
+    }
+
+    fn keep_rdma(&self, knows_rdma: bool) {
+        if knows_rdma {
+            self.keeper.put(Self::RDMA, &(), &[])
+        } else {
+            self.keeper.remove(Self::RDMA)
+        }
+    }
+
+    /// Whether it is the one that the agent before has started.
+    pub(crate) fn is_inherited(&self) -> bool {
+        let books = self.lock();
+        books.is_inherited && books.process.is_some()
+    }
+
+    /// Lets it do something.
+    ///
+    /// # Errors
+    /// There is none at this moment.
+    pub(crate) fn order(
+        &self,
+        order: &Order,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), Refusal> {
+        let orders = self
+            .lock()
+            .process
+            .as_ref()
+            .map(|(_, orders)| orders.clone());
+        let sent = match orders {
+            Some(orders) => orders.send(order, descriptors),
+            None => Err(WireError::Closed),
+        };
+        sent.map_err(|error| {
+            let message = format!("the process for connections with other hosts is away: {error}");
+            Refusal::new(RefusalKind::Failed, message, "try again")
+        })
+    }
+
+    /// Ends it for good; returns when it has gone, or soon.
+    pub(crate) fn end(&self) {
+        let mut books = self.lock();
+        books.ending = true;
+        self.ended.notify_all();
+        if let Some((process, orders)) = &books.process {
+            process.let_go();
+            orders.shut_down();
+            if !ends_within(&process.handle, LAST_WORDS_MS) {
+                process.kill();
+            }
+        }
+    }
+
+    /// Kills it, so that another takes its place; returns when it has gone. Until then an RDMA adapter
+    /// may do what it was told, so there is no going on before, however long the kernel takes.
+    pub(crate) fn kill(&self) {
+        let handle = self.lock().process.as_ref().map(|(process, _)| {
+            process.kill();
+            Arc::clone(&process.handle)
+        });
+        let begun = Instant::now();
+        let complain = || {
+            let seconds = begun.elapsed().as_secs();
+            tracing::error!(
+                "the process for other hosts was killed and has not ended for {seconds} s; what \
+                 was shared with them waits for that"
+            );
+        };
+        if let Some(handle) = handle {
+            outlast_killed(&handle, COMPLAINT, complain);
+        }
+    }
+
+    fn start(&self) -> io::Result<Instance> {
+        let kept = self
+            .kept
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let (process, child) = match kept.and_then(Dependant::take_over) {
+            Some(process) => (process, None),
+            None => {
+                let mut command = Command::new("/proc/self/exe");
+                command.arg0("toroid-adapter").arg(super::ROLE);
+                let (process, child) = Dependant::start(command)?;
+                (process, Some(child))
+            }
+        };
+        let (errands, orders) = process.open_session(WRITE_PATIENCE)?;
+        let handle = Arc::clone(&process.handle);
+        let mut books = self.lock();
+        books.is_inherited = child.is_none();
+        // One that was started anew knows nothing of what another was told.
+        books.knows_rdma = self.has_rdma || books.is_inherited && books.knows_rdma;
+        // First: an agent after this one may come to hold the process any time.
+        self.keep_rdma(books.knows_rdma);
+        process.keep(&self.keeper, Self::KEY);
+        books.process = Some((process, orders));
+        drop(books);
+        Ok(Instance {
+            handle,
+            errands,
+            child,
+        })
+    }
+
+    /// Serves one until it has ended.
+    fn attend(&self, attach: &Attach, instance: Instance) {
+        let Instance {
+            handle,
+            mut errands,
+            child,
+        } = instance;
+        while let Ok((Errand::Attach { node }, descriptors)) = errands.receive() {
+            let Some(stream) = descriptors.into_iter().next() else {
+                continue;
+            };
+            // Otherwise it sees the end of the connection.
+            if let Err(error) = attach(NodeId(node), stream.into()) {
+                tracing::warn!("no thread for a process of another host: {error}");
+            }
+        }
+        let books = self.lock();
+        if let (Some((process, _)), false) = (&books.process, books.ending) {
+            process.kill();
+        }
+        drop(books);
+        outlast(&handle, child);
+        self.keeper.remove(Self::KEY);
+        self.lock().process = None;
+    }
+
+    /// Waits before a restart; returns whether there shall be none.
+    fn pause(&self, time: Duration) -> bool {
+        let waiting = self
+            .ended
+            .wait_timeout_while(self.lock(), time, |books| !books.ending);
+        waiting.unwrap_or_else(PoisonError::into_inner).0.ending
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Starts the adapter of a host among several, and keeps it going. Its connections in the name of
+/// nodes of other hosts go to `attach`.
+pub(crate) fn begin(adapter: &Arc<Adapter>, attach: Attach) -> io::Result<()> {
+    let first = adapter.start()?;
+    let adapter = Arc::clone(adapter);
+    let builder = thread::Builder::new().name("adapter".into());
+    let supervise = move || supervise(&adapter, &attach, first);
+    builder.stack_size(STACK_BYTES).spawn(supervise).map(drop)
+}
+
+fn supervise(adapter: &Adapter, attach: &Attach, first: Instance) {
+    let mut instance = Ok(first);
+    let mut pause = BACK_OFF[0];
+    loop {
+        let began = Instant::now();
+        match instance {
+            Ok(instance) => adapter.attend(attach, instance),
+            Err(error) => tracing::error!("cannot start the process for other hosts: {error}"),
+        }
+        if began.elapsed() > GOOD_LIFE {
+            pause = BACK_OFF[0];
+        }
+        if adapter.pause(pause) {
+            return;
+        }
+        tracing::warn!("the process for connections with other hosts ended; starting it again");
+        pause = BACK_OFF[1].min(pause * 2);
+        instance = adapter.start();
+    }
+}
+
+/// Borrows descriptors that go along with an order.
+pub(crate) fn borrow<const N: usize>(descriptors: [&OwnedFd; N]) -> [BorrowedFd<'_>; N] {
+    descriptors.map(AsFd::as_fd)
+}

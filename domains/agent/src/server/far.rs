@@ -1,0 +1,140 @@
+//! What processes of this host want of nodes that other hosts may carry.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use toroid_fabric::{NodeId, Place};
+use toroid_model::directory::Directory;
+use toroid_model::rdma::Rdma;
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_protocol::agent::{Reply, Request};
+use toroid_protocol::hosts::{Between, Wanted};
+use toroid_protocol::proxy::{Carriage, Order};
+
+use crate::core::host::Host;
+use crate::members::AttachmentId;
+use crate::proxy::supervisor::{Adapter, borrow};
+use crate::sessions::lookup::far_listeners;
+
+/// Whether a request is to a node that another host carries.
+pub(crate) fn is_far(host: &Host, request: &Request) -> bool {
+    match request {
+        Request::Reach { place, .. } | Request::Connect { place, .. } => {
+            let node = host.torus.node(*place);
+            node.is_some_and(|node| host.is_elsewhere(node))
+        }
+        _ => false,
+    }
+}
+
+/// Serves such a request, or a look-up on all hosts; returns the reply if there is one to send yet.
+pub(crate) fn serve(
+    host: &Arc<Host>,
+    id: AttachmentId,
+    request: &Request,
+) -> Result<Option<Reply>, Refusal> {
+    match request {
+        Request::Reach { domain, place } => reach(host, id, domain, *place, None).map(|()| None),
+        Request::Connect {
+            domain,
+            place,
+            protocol,
+        } => reach(host, id, domain, *place, Some(*protocol)).map(|()| None),
+        Request::Lookup { domain, protocol } => {
+            let (partition, node) = host.members.membership(id, domain)?;
+            let mut nodes = host.members.listening(partition, node, *protocol);
+            nodes.extend(far_listeners(host, partition, node, *protocol));
+            let places = host.places(&nodes);
+            Ok(Some(Reply::Listeners { places }))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Connects a process with the host that carries the node at `place`, and replies with its end.
+fn reach(
+    host: &Host,
+    id: AttachmentId,
+    domain: &str,
+    place: Place,
+    protocol: Option<u16>,
+) -> Result<(), Refusal> {
+    let (partition, from, to) = host.members.partner(id, domain, place)?;
+    let (Some(adapter), Some(carrier)) = (&host.adapter, host.carrier(to)) else {
+        let message = format!("no host carries node {place}");
+        return Err(Refusal::new(
+            RefusalKind::NotFound,
+            message,
+            "see `toroid node ls`",
+        ));
+    };
+    let wanted = Wanted::Node(Between {
+        from: from.0,
+        to: to.0,
+        partition: partition.0,
+        protocol,
+    });
+    let far = OwnedFd::from(host.data_connection(&carrier, wanted)?);
+    let (ours, theirs) = UnixStream::pair().map_err(|error| {
+        let message = format!("no descriptor for a connection: {error}");
+        Refusal::new(
+            RefusalKind::Exhausted,
+            message,
+            "raise `ulimit -n` of the agent",
+        )
+    })?;
+    let carriage = Carriage {
+        from: from.0,
+        packets: protocol.is_some(),
+    };
+    let ends = [&far, &theirs.into()];
+    adapter.order(&Order::Carry(carriage), &borrow(ends))?;
+    let rdma = host.rdma();
+    host.members.grant_far(id, domain, place, rdma, ours.into())
+}
+
+impl Host {
+    /// The host that carries a node, if that is not this one.
+    pub(crate) fn carrier(&self, node: NodeId) -> Option<String> {
+        if self.cluster.is_none() || self.node(node).is_some() {
+            return None;
+        }
+        let carrier = |directory: &Directory| directory.host_of(node).map(str::to_owned);
+        self.members.directory(carrier)
+    }
+
+    /// The RDMA adapter for other hosts.
+    pub(crate) fn rdma(&self) -> Option<Rdma> {
+        self.cluster.as_ref()?.config.rdma.clone()
+    }
+
+    /// What was granted to these nodes ends without their processes' help. Where those are our
+    /// process for other hosts, which has not acknowledged that, an RDMA adapter may still do what
+    /// it was told, and heeds no fence. The kernel ends it with that process, which has gone when
+    /// this returns.
+    pub(crate) fn let_adapters_forget(&self, nodes: &BTreeSet<NodeId>) {
+        let is_far = |node: &NodeId| self.node(*node).is_none();
+        if nodes.iter().any(is_far)
+            && let Some(adapter) = &self.adapter
+            && adapter.knows_rdma()
+        {
+            tracing::warn!("the process for other hosts is late, so another takes its place");
+            adapter.kill();
+        }
+    }
+
+    /// The same with what the agent before has granted, to a process that has not come back. One that
+    /// this agent has started was granted nothing of that.
+    pub(crate) fn let_inherited_adapter_forget(&self, nodes: &BTreeSet<NodeId>) {
+        if self.adapter.as_deref().is_some_and(Adapter::is_inherited) {
+            self.let_adapters_forget(nodes);
+        }
+    }
+
+    /// Whether another host carries a node.
+    pub(crate) fn is_elsewhere(&self, node: NodeId) -> bool {
+        self.carrier(node).is_some()
+    }
+}

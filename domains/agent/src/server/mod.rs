@@ -1,0 +1,824 @@
+//! Connections: who may ask what, and a thread for each.
+
+mod backlog;
+mod far;
+pub(crate) mod share;
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use toroid_client::credentials::{Ids, peer_ids, peer_pid, peer_uid};
+use toroid_fabric::NodeId;
+use toroid_model::directory::{Directory, Domain};
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_model::rights::Actor;
+use toroid_protocol::agent::{Bind, MAX_BINDS, Message, Reply, Request, VERSION};
+use toroid_protocol::node::Start;
+use toroid_protocol::wire::{self, Reader, WireError, Writer};
+
+use crate::core::audit::Caller;
+use crate::core::changes::{Standing, carry_out, is_change, usable_node};
+use crate::core::host::{Ending, Host, names};
+use crate::core::quotas::{self, Whose};
+use crate::members::outbox::Outbox;
+use crate::members::{AttachmentId, Known, check_member};
+use crate::net::stack_link;
+use crate::nodes::HostedNode;
+use crate::nodes::porter::Porter;
+use crate::nodes::subordinate;
+use crate::nodes::users::is_of_nodes;
+use crate::process;
+use crate::proxy::supervisor::Adapter;
+use backlog::Backlog;
+use share::Share;
+
+/// Connections at a time to one socket.
+const MAX_CONNECTIONS: usize = 256;
+
+/// Of those to the control socket, how many are kept for administrators: they can do something
+/// about whoever has all the others.
+const KEPT_CONNECTIONS: usize = 16;
+
+/// Of those to the control socket, how many one user may have who is no administrator.
+const CONNECTIONS_OF_USER: usize = 64;
+
+/// What to do about a message that makes no sense.
+const MALFORMED: &str = "write what docs/agent-protocol.md says, or use the library";
+
+/// How long a client may take to say who it is.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// How long an answer may wait for its client to read.
+const WRITE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Pause after the system had no descriptor for a connection, so that the wait does not spin.
+const BREATH: Duration = Duration::from_millis(100);
+
+const STACK_BYTES: usize = 256 * 1024;
+
+/// Which socket a connection came through.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Door {
+    /// The control socket.
+    Control,
+    /// A node's, in one of its tenancies.
+    Node(NodeId, u64),
+    /// None: the adapter of this host speaks for a node that another host carries.
+    StandIn(NodeId),
+}
+
+/// Serves connections until the listener is shut down.
+pub(crate) fn serve(host: &Arc<Host>, listener: &UnixListener, door: Door) {
+    let open = Arc::default();
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => admit(host, stream, door, &open),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
+            Err(error) => {
+                tracing::warn!(?door, "cannot accept a connection: {error}");
+                thread::sleep(BREATH);
+            }
+        }
+    }
+}
+
+/// The connections to one socket, of each user.
+#[derive(Debug, Default)]
+struct Open(Mutex<HashMap<u32, OfUser>>);
+
+#[derive(Debug, Default)]
+struct OfUser {
+    connections: usize,
+    share: Arc<Share>,
+}
+
+impl Open {
+    /// Counts another one, and returns what it has in common with the user's others. A user takes at
+    /// most half of the connections that others leave, so that a few users do not take all.
+    ///
+    /// # Errors
+    /// The limit that it would pass.
+    fn add(&self, uid: u32, of_all: usize, of_user: Option<usize>) -> Result<Arc<Share>, usize> {
+        let mut open = self.lock();
+        let all: usize = open.values().map(|its| its.connections).sum();
+        if all >= of_all {
+            return Err(of_all);
+        }
+        let its = open.entry(uid).or_default();
+        if let Some(of_user) = of_user {
+            let left_by_others = of_all - (all - its.connections);
+            let limit = of_user.min(left_by_others.div_ceil(2));
+            if its.connections >= limit {
+                return Err(limit);
+            }
+        }
+        its.connections += 1;
+        Ok(Arc::clone(&its.share))
+    }
+
+    fn remove(&self, uid: u32) {
+        let mut open = self.lock();
+        if let Some(its) = open.get_mut(&uid) {
+            its.connections -= 1;
+        }
+        open.retain(|_, its| its.connections > 0);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, OfUser>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn admit(host: &Arc<Host>, stream: UnixStream, door: Door, open: &Arc<Open>) {
+    let Ok(uid) = peer_uid(&stream) else {
+        return;
+    };
+    let uid = uid.as_raw();
+    let caller = Caller {
+        actor: match door {
+            Door::Control => actor(host, uid),
+            Door::Node(node, _) | Door::StandIn(node) => Actor::Node(node),
+        },
+        pid: peer_pid(&stream),
+        host: None,
+    };
+    let (of_all, of_user) = match door {
+        Door::Control if !is_administrator(host, uid) => {
+            let of_users = MAX_CONNECTIONS - KEPT_CONNECTIONS;
+            (of_users, Some(CONNECTIONS_OF_USER))
+        }
+        _ => (MAX_CONNECTIONS, None),
+    };
+    let account = match door {
+        Door::Control if is_administrator(host, uid) => uid,
+        Door::Control => subordinate::account(uid),
+        // All users of a node are one tenant.
+        Door::Node(..) | Door::StandIn(_) => 0,
+    };
+    let share = match open.add(account, of_all, of_user) {
+        Ok(share) => share,
+        Err(limit) => return turn_away(stream, limit),
+    };
+    let (host, count) = (Arc::clone(host), Arc::clone(open));
+    let talk = move || {
+        if let Err(error) = converse(&host, stream, door, caller, share) {
+            tracing::debug!(?door, "a connection ended: {error}");
+        }
+        count.remove(account);
+    };
+    let thread = thread::Builder::new().stack_size(STACK_BYTES).spawn(talk);
+    if let Err(error) = thread {
+        tracing::warn!(?door, "no thread for a connection: {error}");
+        open.remove(account);
+    }
+}
+
+/// Serves the adapter, which speaks for a node that another host carries, on a thread of its own.
+pub(crate) fn stand_in(host: &Arc<Host>, node: NodeId, stream: UnixStream) -> io::Result<()> {
+    let caller = Caller {
+        actor: Actor::Node(node),
+        pid: host.adapter.as_deref().and_then(Adapter::pid),
+        host: None,
+    };
+    let host = Arc::clone(host);
+    let talk = move || {
+        let door = Door::StandIn(node);
+        if let Err(error) = converse(&host, stream, door, caller, Arc::default()) {
+            tracing::debug!(?door, "a connection ended: {error}");
+        }
+    };
+    thread::Builder::new()
+        .stack_size(STACK_BYTES)
+        .spawn(talk)
+        .map(drop)
+}
+
+/// Whoever came through the control socket. That of a user's agent lets nobody else in, and
+/// there the user is root.
+fn actor(host: &Host, uid: u32) -> Actor {
+    if host.identity.rootless {
+        Actor::Administrator(host.identity.uid)
+    } else if uid == 0 || uid == host.identity.uid {
+        Actor::Administrator(uid)
+    } else {
+        Actor::User(uid)
+    }
+}
+
+fn is_administrator(host: &Host, uid: u32) -> bool {
+    matches!(actor(host, uid), Actor::Administrator(_))
+}
+
+/// Whether whoever connected runs in a node: there anybody may be root, or one of many users.
+fn comes_from_node(host: &Host, caller: &Caller, stream: &UnixStream) -> bool {
+    if host.users.is_some() {
+        return caller.actor.uid().is_some_and(is_of_nodes);
+    }
+    // Who is outside of this PID namespace is in no node, for these are inside.
+    let Some(pid) = peer_pid(stream) else {
+        return false;
+    };
+    let nodes: HashSet<u32> = host.nodes.iter().map(HostedNode::pid).collect();
+    process::descends_from(pid, &nodes)
+}
+
+fn turn_away(stream: UnixStream, limit: usize) {
+    let refusal = Refusal::new(
+        RefusalKind::Exhausted,
+        format!("the agent has {limit} connections to this socket, its limit for you"),
+        "end some processes that use it",
+    );
+    if let Ok((_, writer)) = wire::split(stream) {
+        // A new socket's buffer has room; should it fail, the client sees the end.
+        let _ = writer.send(&Message::Reply(Reply::Error(refusal)), &[]);
+    }
+}
+
+fn converse(
+    host: &Arc<Host>,
+    stream: UnixStream,
+    door: Door,
+    caller: Caller,
+    share: Arc<Share>,
+) -> Result<(), WireError> {
+    let (mut reader, writer) = wire::split(stream)?;
+    writer.give_up_after(WRITE_PATIENCE)?;
+    reader.take_no_descriptors();
+    if matches!(door, Door::Control) && comes_from_node(host, &caller, reader.stream()) {
+        let refusal = Refusal::new(
+            RefusalKind::Denied,
+            "processes in nodes may not use the agent's control socket",
+            "leave --state and TOROID_STATE out there, and `toroid` asks through the node's own",
+        );
+        return refuse(&writer, refusal);
+    }
+    shake_hands(&mut reader, &writer)?;
+    match door {
+        Door::Control => Administration {
+            host,
+            reader,
+            writer,
+            caller,
+            share,
+        }
+        .converse(),
+        Door::Node(node, _) | Door::StandIn(node) => {
+            let tenancy = match door {
+                Door::Node(_, tenancy) => Some(tenancy),
+                _ => None,
+            };
+            let outbox = Outbox::start(writer)?;
+            let mut id = host.members.attach(node, outbox.clone())?;
+            let attached = Attached {
+                host: Arc::clone(host),
+                caller,
+                node,
+                tenancy,
+                outbox,
+                share,
+            };
+            // Asked when it is in the books: who is there at the end of a tenancy is expelled.
+            let is_current = match tenancy {
+                Some(tenancy) => host.is_current(node, tenancy),
+                None => host.node(node).is_none(),
+            };
+            let end = if is_current {
+                attached.converse(reader, &mut id)
+            } else {
+                Err(WireError::Closed)
+            };
+            if let Door::StandIn(node) = door
+                && attached.was_cut(&end)
+            {
+                // While it is in the books: a change of membership waits until it has gone.
+                host.let_adapters_forget(&[node].into());
+            }
+            host.members.detach(id);
+            end
+        }
+    }
+}
+
+fn shake_hands(reader: &mut Reader, writer: &Writer) -> Result<(), WireError> {
+    let version = match reader.receive_first(share::SHORT, Instant::now() + HANDSHAKE) {
+        Ok((Request::Hello { version }, _)) => version,
+        Ok(_) => {
+            let refusal = Refusal::new(
+                RefusalKind::Invalid,
+                "the first request must be hello",
+                "use `toroid` or the library of this release",
+            );
+            return refuse(writer, refusal);
+        }
+        Err(error) => return malformed(writer, error),
+    };
+    if version != VERSION {
+        let refusal = Refusal::new(
+            RefusalKind::Version,
+            format!("the agent speaks version {VERSION} of its protocol, the client {version}"),
+            "use both from the same release: `toroid down`, then `toroid up`",
+        );
+        return refuse(writer, refusal);
+    }
+    let pid = std::process::id();
+    let welcome = Reply::Welcome { version, pid };
+    writer.send(&Message::Reply(welcome), &[])
+}
+
+/// Says why, and ends the connection.
+fn refuse(writer: &Writer, refusal: Refusal) -> Result<(), WireError> {
+    writer.send(&Message::Reply(Reply::Error(refusal)), &[])?;
+    Err(WireError::Closed)
+}
+
+/// Tells a client what was wrong with its message, and ends the connection.
+fn malformed(writer: &Writer, error: WireError) -> Result<(), WireError> {
+    if let WireError::Malformed(_) = &error {
+        let refusal = Refusal::new(RefusalKind::Invalid, error.to_string(), MALFORMED);
+        refuse(writer, refusal)?;
+    }
+    Err(error)
+}
+
+/// What both doors answer: the state of the agent, its nodes, and the domains that the caller
+/// may see.
+fn look(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Refusal>> {
+    let show = |name: &str| {
+        let was_removed =
+            matches!(actor, Actor::Node(node) if host.members.was_removed(name, node));
+        let domain = host.members.directory(|directory| {
+            match (actor.named(directory, name), actor) {
+                (Ok(domain), _) => Ok(domain.clone()),
+                // Its remedy is more than that of others.
+                (Err(unseen), Actor::Node(node)) if !was_removed => {
+                    check_member(directory, name, node).and(Err(unseen.into()))
+                }
+                (Err(unseen), _) => Err::<Domain, Refusal>(unseen.into()),
+            }
+        })?;
+        Ok(Reply::Domain(host.describe(&domain)))
+    };
+    let list = || {
+        let visible: Vec<Domain> = host.members.directory(|directory| {
+            let seen = directory.domains().filter(|d| actor.sees(directory, d));
+            seen.cloned().collect()
+        });
+        let domains = visible.iter().map(|domain| host.describe(domain)).collect();
+        Reply::Domains { domains }
+    };
+    match request {
+        Request::Status => Some(Ok(Reply::Status(Box::new(host.status(actor))))),
+        Request::NodeList => Some(Ok(Reply::Nodes {
+            nodes: host.list_nodes(actor),
+        })),
+        Request::DomainList => Some(Ok(list())),
+        Request::DomainShow { name } => Some(show(name)),
+        Request::ShrinkNeeds { name, nodes } => Some(
+            host.shrink_needs(actor, name, nodes)
+                .map(Reply::ShrinkNeeds),
+        ),
+        Request::DomainDrops { name } => Some(
+            host.drops(actor, name)
+                .map(|members| Reply::Drops { members }),
+        ),
+        Request::Events { since, wait } => Some(host.audit.since(actor, *since, *wait)),
+        Request::QuotaShow { user, nodes } => {
+            let whose = Whose { user: *user, nodes };
+            Some(quotas::show(host, actor, whose))
+        }
+        _ => None,
+    }
+}
+
+/// A connection to the control socket.
+struct Administration<'a> {
+    host: &'a Arc<Host>,
+    reader: Reader,
+    writer: Writer,
+    caller: Caller,
+    share: Arc<Share>,
+}
+
+impl Administration<'_> {
+    fn converse(mut self) -> Result<(), WireError> {
+        loop {
+            let request = match self.share.receive(&mut self.reader) {
+                Ok(request) => request,
+                Err(error) => return malformed(&self.writer, error),
+            };
+            let reply = match &request {
+                Request::Down => match self.may_end_agent(&request) {
+                    Ok(()) => return self.end_agent(),
+                    Err(refusal) => Err(refusal),
+                },
+                Request::Exec { .. } => {
+                    let execute = || self.execute(&request);
+                    match self.host.audited(&self.caller, &request, execute) {
+                        Ok((session, porter)) => {
+                            let started = Message::Reply(Reply::Started);
+                            let sent = self.writer.send(&started, &[session.as_fd()]);
+                            drop(session);
+                            // It waits for it.
+                            drop(porter);
+                            sent?;
+                            continue;
+                        }
+                        Err(refusal) => Err(refusal),
+                    }
+                }
+                request => self.answer(request),
+            };
+            let reply = reply.unwrap_or_else(Reply::Error);
+            self.writer.send(&Message::Reply(reply), &[])?;
+        }
+    }
+
+    fn answer(&self, request: &Request) -> Result<Reply, Refusal> {
+        if let Some(answer) = look(self.host, self.caller.actor, request) {
+            return self.host.note_denial(&self.caller, request, answer);
+        }
+        self.host.audited(&self.caller, request, || {
+            let change = carry_out(self.host, &self.caller, Standing::Own, request);
+            change.unwrap_or_else(|| {
+                Err(Refusal::new(
+                    RefusalKind::Invalid,
+                    "only a process in a node may ask this",
+                    "run it with `toroid exec NODE -- ...`",
+                ))
+            })
+        })
+    }
+
+    fn may_end_agent(&self, request: &Request) -> Result<(), Refusal> {
+        self.host.audited(&self.caller, request, || {
+            Ok(self.caller.actor.may_administer("end it")?)
+        })
+    }
+
+    fn check_binds(&self, binds: &[Bind]) -> Result<(), Refusal> {
+        let invalid = |message: String, remedy| Refusal::new(RefusalKind::Invalid, message, remedy);
+        if binds.len() > MAX_BINDS {
+            return Err(invalid(
+                format!("a command gets at most {MAX_BINDS} directories"),
+                "bind one above them",
+            ));
+        }
+        let is_place = |bind: &&Bind| bind.place.starts_with('/') && bind.place != "/";
+        if let Some(bind) = binds.iter().find(|bind| !is_place(bind)) {
+            return Err(invalid(
+                format!("\"{}\" is no place for a directory", bind.place),
+                "choose an absolute path other than /: --bind DIR:/run/NAME",
+            ));
+        }
+        match (&self.host.users, binds) {
+            (None, [_, ..]) => Err(Refusal::new(
+                RefusalKind::Denied,
+                "this agent's nodes have its users, so their commands get no directories",
+                "leave --bind out: they see the files of the host as you do (those in /tmp with \
+                 `toroid up --share-tmp`)",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn end_agent(mut self) -> Result<(), WireError> {
+        // The agent's main thread answers when all has ended.
+        let asked = Ending::Asked(self.writer.clone());
+        if self.host.ending.send(asked).is_err() {
+            return Err(WireError::Closed);
+        }
+        loop {
+            self.reader.receive::<Request>()?;
+        }
+    }
+
+    /// Starts a command; returns its session, and who waits there for its descriptors.
+    fn execute(&self, request: &Request) -> Result<(OwnedFd, Porter), Refusal> {
+        let invalid = |message: &str| {
+            let remedy = "run it with `toroid exec NODE -- ...`";
+            Refusal::new(RefusalKind::Invalid, message, remedy)
+        };
+        let Request::Exec {
+            node,
+            argv,
+            env,
+            cwd,
+            program,
+            terminal,
+            binds,
+        } = request
+        else {
+            return Err(invalid("this is no command"));
+        };
+        let mut env = env.clone();
+        let texts = env.iter().flat_map(|(name, value)| [name, value]);
+        let places = binds.iter().map(|bind| &bind.place);
+        if argv
+            .iter()
+            .chain(program)
+            .chain(texts)
+            .chain(places)
+            .any(|text| text.contains('\0'))
+        {
+            return Err(invalid("arguments, environment and places may hold no NUL"));
+        }
+        if !cwd.starts_with('/') || program.as_ref().is_some_and(|path| !path.starts_with('/')) {
+            return Err(invalid("directory and program must be absolute paths"));
+        }
+        self.check_binds(binds)?;
+        env.retain(|(name, _)| name != "TOROID_NODE" && name != "TOROID_DOMAIN");
+        if self.host.users.is_none() {
+            self.caller
+                .actor
+                .may_administer("run commands in nodes whose root is that of the host")?;
+        }
+        let directory = || self.host.members.directory(Directory::clone);
+        let id = usable_node(&directory(), self.caller.actor, node)?;
+        let hosted = self.host.node(id);
+        let hosted = hosted.ok_or_else(|| self.host.elsewhere(id))?;
+        let _held = hosted.tenancy.hold().ok_or_else(|| {
+            let message = format!("node {} is just changing hands", hosted.place);
+            Refusal::new(RefusalKind::Denied, message, "see `toroid node ls`")
+        })?;
+        // Asked again, because until it was held it might have changed hands.
+        usable_node(&directory(), self.caller.actor, node)?;
+        let caller = peer_ids(self.reader.stream()).map_err(|error| invalid(&error.to_string()))?;
+        may_bind(directory().owner_of(id), caller, binds)?;
+        let (node, domains) = (hosted, names(&directory(), id));
+        env.push(("TOROID_NODE".into(), node.place.to_string()));
+        if let [only] = &domains[..] {
+            env.push(("TOROID_DOMAIN".into(), only.clone()));
+        }
+        let order = Start {
+            argv: argv.clone(),
+            env,
+            cwd: cwd.clone(),
+            program: program.clone(),
+            has_directory: false,
+            has_file: false,
+            terminal: *terminal,
+            binds: binds.clone(),
+        };
+        node.start(&order, caller).map_err(|error| {
+            let message = format!("cannot start a command in node {}: {error}", node.place);
+            Refusal::new(
+                RefusalKind::Exhausted,
+                message,
+                "raise `ulimit -n` of the agent",
+            )
+        })
+    }
+}
+
+/// Whether a caller may give its directories to a node of this owner. The node's root could leave
+/// there what acts for the caller, such as a set-user-ID program.
+fn may_bind(owner: Option<u32>, caller: Ids, binds: &[Bind]) -> Result<(), Refusal> {
+    let is_anothers = owner.is_some_and(|owner| owner != caller.uid);
+    match binds.iter().find(|bind| is_anothers && !bind.read_only) {
+        None => Ok(()),
+        Some(bind) => Err(Refusal::new(
+            RefusalKind::Denied,
+            format!(
+                "the node belongs to another user, who could write as you in {}",
+                bind.directory
+            ),
+            format!("bind it read-only: --bind {}:ro", bind.directory),
+        )),
+    }
+}
+
+/// A connection to a node socket.
+#[derive(Clone)]
+struct Attached {
+    host: Arc<Host>,
+    caller: Caller,
+    node: NodeId,
+    /// A stand-in has none.
+    tenancy: Option<u64>,
+    outbox: Outbox,
+    share: Arc<Share>,
+}
+
+impl Attached {
+    /// Whether the process did not end the connection itself: it may go on with what it has.
+    fn was_cut(&self, end: &Result<(), WireError>) -> bool {
+        self.outbox.is_cut() || !matches!(end, Err(WireError::Closed))
+    }
+
+    /// Serves it to its end. It is booked as `id`, or by then as what it was before.
+    fn converse(&self, reader: Reader, id: &mut AttachmentId) -> Result<(), WireError> {
+        let backlog = Arc::new(Backlog::new(Arc::clone(&self.share)));
+        let (attached, waiting) = (self.clone(), Arc::clone(&backlog));
+        let serve = move || {
+            let all = || {
+                while let Some((id, request)) = waiting.next() {
+                    attached.outbox.await_room();
+                    attached.answer(id, &request);
+                }
+            };
+            if panic::catch_unwind(AssertUnwindSafe(all)).is_err() {
+                // The thread that reads must not wait for this one.
+                waiting.close();
+                attached.outbox.shut_down();
+            }
+        };
+        let builder = thread::Builder::new().stack_size(STACK_BYTES);
+        let server = builder.spawn(serve)?;
+        let end = self.read_all(reader, id, &backlog);
+        // The connection counts, and holds back others, until its last change has been made.
+        backlog.close();
+        let _ = server.join();
+        end
+    }
+
+    fn read_all(
+        &self,
+        mut reader: Reader,
+        id: &mut AttachmentId,
+        backlog: &Backlog<(AttachmentId, Request)>,
+    ) -> Result<(), WireError> {
+        let members = &self.host.members;
+        loop {
+            match self.share.receive_from_node(&mut reader) {
+                // Neither has an answer, and somebody may wait for what they cause: this process
+                // itself, for a change of its own.
+                Ok(Request::Ack { partition, epoch }) => {
+                    members.acknowledge(*id, partition, epoch);
+                }
+                Ok(Request::Fetch { key, chunk }) => members.fetch(*id, key, chunk),
+                Ok(request @ Request::Resume { .. }) => self.resume(id, &request),
+                Ok(request) => backlog.push((*id, request), reader.last_len()),
+                Err(error) => {
+                    if let WireError::Malformed(_) = &error {
+                        let refusal =
+                            Refusal::new(RefusalKind::Invalid, error.to_string(), MALFORMED);
+                        self.outbox.reply(Reply::Error(refusal), vec![]);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// The process is one that was attached to the agent before.
+    fn resume(&self, id: &mut AttachmentId, request: &Request) {
+        let Request::Resume {
+            attachment,
+            secret,
+            regions,
+            channels,
+            listeners,
+        } = request
+        else {
+            return;
+        };
+        let known = Known {
+            regions,
+            channels,
+            listeners,
+        };
+        let ticket = (*attachment, secret.as_str());
+        match self.host.members.resume(*id, ticket, &known) {
+            Ok(before) => *id = before,
+            Err(refusal) => self.outbox.reply(Reply::Error(refusal), vec![]),
+        }
+    }
+
+    fn answer(&self, id: AttachmentId, request: &Request) {
+        let answer = match (is_change(request), self.tenancy) {
+            (true, Some(tenancy)) => self.host.audited(&self.caller, request, || {
+                let standing = Standing::Tenancy(tenancy);
+                carry_out(&self.host, &self.caller, standing, request).transpose()
+            }),
+            (true, None) => Err(not_here()),
+            (false, _) => {
+                let answer = match look(&self.host, self.caller.actor, request) {
+                    Some(answer) => answer.map(Some),
+                    None => self.serve(id, request),
+                };
+                self.host.note_denial(&self.caller, request, answer)
+            }
+        };
+        match answer {
+            Ok(None) => {}
+            Ok(Some(reply)) => self.outbox.reply(reply, vec![]),
+            Err(refusal) => self.outbox.reply(Reply::Error(refusal), vec![]),
+        }
+    }
+
+    /// Serves what only processes in nodes ask; returns the reply if there is one to send yet.
+    fn serve(&self, id: AttachmentId, request: &Request) -> Result<Option<Reply>, Refusal> {
+        let members = &self.host.members;
+        match request {
+            _ if far::is_far(&self.host, request) => return far::serve(&self.host, id, request),
+            Request::Alloc {
+                domain,
+                len,
+                access,
+            } => {
+                members.alloc(id, domain, *len, *access)?;
+                return Ok(None);
+            }
+            Request::Open { key, .. } if self.host.is_elsewhere(key.node) => {
+                return Ok(Some(Reply::Elsewhere));
+            }
+            Request::Open { key, access } => {
+                members.open(id, *key, *access)?;
+                return Ok(None);
+            }
+            Request::Reach { domain, place } => {
+                members.fellow(id, domain, *place)?;
+                return Ok(Some(Reply::Here));
+            }
+            Request::Connect {
+                domain,
+                place,
+                protocol,
+            } => {
+                members.connect(id, domain, *place, *protocol)?;
+                return Ok(None);
+            }
+            Request::Stack { domain } => {
+                let (info, cable) = {
+                    let driver = self.host.driver.as_deref();
+                    stack_link::grant(driver, members, self.node, domain)?
+                };
+                self.outbox.reply(Reply::Stack(info), vec![cable]);
+                return Ok(None);
+            }
+            Request::Fence => {
+                members.show_fence(id)?;
+                return Ok(None);
+            }
+            Request::Free { key } => members.free(id, *key)?,
+            Request::Listen { domain, protocol } => members.listen(id, domain, *protocol)?,
+            Request::Unlisten { domain, protocol } => members.unlisten(id, domain, *protocol)?,
+            Request::Disconnect { id: channel } => members.disconnect(id, *channel)?,
+            Request::Lookup { .. } => return far::serve(&self.host, id, request),
+            Request::Whoami => return self.whoami().map(Some),
+            Request::Ticket => return members.ticket(id).map(Some),
+            _ => return Err(not_here()),
+        }
+        Ok(Some(Reply::Done))
+    }
+
+    fn whoami(&self) -> Result<Reply, Refusal> {
+        let place = self.host.torus.place(self.node);
+        let unknown = || {
+            Refusal::new(
+                RefusalKind::Failed,
+                format!("{} has no place", self.node),
+                "",
+            )
+        };
+        Ok(Reply::Whoami {
+            torus: self.host.torus,
+            node: self.node.0,
+            place: place.ok_or_else(unknown)?,
+            domains: self.host.members.directory(|d| names(d, self.node)),
+        })
+    }
+}
+
+fn not_here() -> Refusal {
+    Refusal::new(
+        RefusalKind::Denied,
+        "a process in a node may not ask this",
+        "ask outside of the node",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One user once could take all connections that were not kept for administrators.
+    #[test]
+    fn one_user_leaves_connections_to_others() {
+        let open = Open::default();
+        for _ in 0..3 {
+            open.add(1, 8, Some(3)).unwrap();
+        }
+        assert_eq!(open.add(1, 8, Some(3)).err(), Some(3));
+        // Three of the five that are left, then one of the two, and the last.
+        for _ in 0..3 {
+            open.add(2, 8, Some(4)).unwrap();
+        }
+        assert_eq!(open.add(2, 8, Some(4)).err(), Some(3));
+        open.add(3, 8, Some(4)).unwrap();
+        assert_eq!(open.add(3, 8, Some(4)).err(), Some(1));
+        open.add(4, 8, Some(4)).unwrap();
+        assert_eq!(open.add(5, 8, Some(4)).err(), Some(8));
+        open.add(0, 9, None).unwrap();
+        open.remove(1);
+        open.add(5, 8, Some(4)).unwrap_err();
+        open.remove(1);
+        open.add(5, 8, Some(4)).unwrap();
+    }
+}

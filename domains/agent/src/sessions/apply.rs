@@ -1,0 +1,81 @@
+//! How a host becomes what the directory of another says: with the changes that its own agent
+//! would make, in one turn. Whatever it has missed, whoever has left meanwhile is cut off first.
+
+use toroid_model::directory::Directory;
+use toroid_model::directory::records::Changes;
+use toroid_model::directory::transition::Transition;
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_model::rights::Actor;
+use toroid_protocol::hosts::Adoption;
+
+use crate::cluster::publish::apply;
+use crate::core::host::Host;
+use crate::nodes::HostedNode;
+use crate::nodes::tenancy::Closed;
+
+/// Carries out what distinguishes the directory from the one that is known here. Returns what did not
+/// succeed although the directory is now that one: it is no reason to do without the rest.
+pub(crate) fn adopt(host: &Host, adoption: Adoption) -> Result<Vec<Refusal>, Refusal> {
+    let _turn = host.turns.take(Actor::Administrator(host.identity.uid))?;
+    let present = host.members.directory(Directory::clone);
+    let next = read(&present, adoption)?.administered_as(&present);
+    if next.torus() != present.torus() {
+        let message = format!("its directory is of a torus {}", next.torus());
+        return Err(Refusal::new(RefusalKind::Invalid, message, ""));
+    }
+    let transition = Transition::between(&present, &next).map_err(|error| {
+        let remedy = "if that directory was begun anew, begin anew here, too: `toroid up --fresh`";
+        Refusal::new(RefusalKind::Exists, error.to_string(), remedy)
+    })?;
+    carry_out(host, transition, next)
+}
+
+fn read(present: &Directory, adoption: Adoption) -> Result<Directory, Refusal> {
+    let records = match adoption {
+        Adoption::Whole(records) => records,
+        Adoption::Changes { put, remove } => {
+            let mut records = present.records();
+            apply(&mut records, Changes { put, remove });
+            records
+        }
+    };
+    Directory::from_records(&records).map_err(|error| {
+        let message = format!("the directory that came makes no sense: {error}");
+        Refusal::new(
+            RefusalKind::Failed,
+            message,
+            "use the same release on all hosts",
+        )
+    })
+}
+
+fn carry_out(
+    host: &Host,
+    transition: Transition,
+    next: Directory,
+) -> Result<Vec<Refusal>, Refusal> {
+    let given = transition.given.iter().filter_map(|id| host.node(*id));
+    let given: Vec<&HostedNode> = given.collect();
+    let _closed: Vec<Closed<'_>> = given.iter().map(|node| node.tenancy.close()).collect();
+    if !transition.leaving.is_empty() {
+        host.leave_all(transition.leaving, transition.meanwhile)?;
+    }
+    if !given.is_empty() {
+        host.empty(&given)?;
+    }
+    let mut exceptions = Vec::new();
+    for (change, directory) in transition.joining {
+        exceptions.extend(host.join_as_decided(change, directory)?);
+    }
+    host.members.adopt(next.clone())?;
+    host.tell_all_far(&next);
+    for domain in &transition.altered {
+        exceptions.extend(host.tell_members(domain).err());
+    }
+    let carried = host.nodes.iter().map(|node| node.id).collect();
+    host.write_hosts(&next, &carried)?;
+    if !transition.altered.is_empty() {
+        host.settle_gateways();
+    }
+    Ok(exceptions)
+}

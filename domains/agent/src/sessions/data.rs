@@ -1,0 +1,58 @@
+//! Whom connections of other hosts are for that have shown a ticket.
+
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use toroid_model::refusal::Refusal;
+use toroid_protocol::hosts::{Between, Wanted};
+use toroid_protocol::proxy::{Order, Service};
+
+use super::tunnels;
+use crate::cluster::Cluster;
+use crate::cluster::tickets::DataConnection;
+use crate::core::host::Host;
+use crate::proxy::supervisor::borrow;
+
+/// Lets other hosts connect.
+pub(crate) fn serve(host: &Arc<Host>, cluster: &Cluster) {
+    let host = Arc::clone(host);
+    cluster
+        .broker
+        .serve(move |connection| receive(&host, connection));
+}
+
+/// Must not take long: others wait at the door meanwhile.
+fn receive(host: &Arc<Host>, connection: DataConnection) {
+    match connection.wanted {
+        Wanted::Frames => tunnels::receive(host, connection),
+        Wanted::Node(between) => {
+            let DataConnection {
+                stream, host: from, ..
+            } = connection;
+            if let Err(refusal) = serve_node(host, between, stream) {
+                tracing::warn!("host {from} connects in vain: {refusal}");
+            }
+        }
+    }
+}
+
+/// Lets the adapter serve a process of a node of another host.
+fn serve_node(host: &Host, between: Between, stream: TcpStream) -> Result<(), Refusal> {
+    let domain = host.members.directory(|directory| {
+        let domain = directory.domain_by_id(between.partition)?;
+        Some(domain.name.clone())
+    });
+    let (Some(adapter), Some(domain)) = (&host.adapter, domain) else {
+        // It has been removed since the ticket was given.
+        return Ok(());
+    };
+    let service = Service {
+        from: between.from,
+        to: between.to,
+        domain,
+        partition: between.partition,
+        protocol: between.protocol,
+        rdma: host.rdma(),
+    };
+    adapter.order(&Order::Serve(service), &borrow([&stream.into()]))
+}

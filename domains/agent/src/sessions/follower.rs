@@ -1,0 +1,108 @@
+//! A follower: one session with the holder of the directory, again and again.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_protocol::hosts::{Answer, Ask, Claim};
+
+use super::{apply, lookup, tickets};
+use crate::channel::secure::Session;
+use crate::cluster::Cluster;
+use crate::cluster::link::Link;
+use crate::core::host::Host;
+use crate::error::AgentError;
+
+/// Pauses before the holder is called again.
+const BACK_OFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
+
+const STACK_BYTES: usize = 256 * 1024;
+
+/// Follows until the agent ends.
+pub(crate) fn begin(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(), AgentError> {
+    let (host, cluster) = (Arc::clone(host), Arc::clone(cluster));
+    let builder = thread::Builder::new().stack_size(STACK_BYTES);
+    let started = builder.spawn(move || follow(&host, &cluster));
+    started.map(drop).map_err(|source| AgentError::System {
+        action: "start the thread that follows the directory",
+        source,
+    })
+}
+
+fn follow(host: &Arc<Host>, cluster: &Arc<Cluster>) {
+    let holder = &cluster.config.directory;
+    let claim = Claim {
+        nodes: cluster.config.nodes.clone(),
+        aliases: cluster.config.aliases.clone(),
+    };
+    let mut pause = BACK_OFF[0];
+    while !host.is_ending() {
+        match cluster.dial(holder, Some(claim.clone())) {
+            Ok(session) => {
+                pause = BACK_OFF[0];
+                attend(host, cluster, session);
+            }
+            Err(error) => host.note_problem(cluster, holder, &error.to_string()),
+        }
+        thread::sleep(pause);
+        pause = BACK_OFF[1].min(pause * 2);
+    }
+}
+
+fn attend(host: &Arc<Host>, cluster: &Arc<Cluster>, session: Session) {
+    let holder = &cluster.config.directory;
+    tracing::info!("following the directory of host {holder}");
+    cluster.problems.clear(holder);
+    let link = Link::new(holder.clone(), session.writer);
+    let mut to_holder = cluster.holder();
+    to_holder.link = Some(Arc::clone(&link));
+    to_holder.differs = true;
+    drop(to_holder);
+    let (served, books) = (Arc::clone(host), Arc::clone(cluster));
+    let end = link.attend(session.reader, move |ask| serve(&served, &books, ask));
+    cluster.holder().link = None;
+    if !host.is_ending() {
+        host.note_problem(cluster, holder, &format!("its session has ended: {end}"));
+    }
+}
+
+fn serve(host: &Arc<Host>, cluster: &Cluster, ask: Ask) -> Answer {
+    match ask {
+        Ask::Adopt(adoption) => match apply::adopt(host, adoption) {
+            Ok(exceptions) => {
+                let mut holder = cluster.holder();
+                holder.has_come = true;
+                holder.differs = false;
+                drop(holder);
+                cluster.came.notify_all();
+                done_except(&exceptions)
+            }
+            Err(refusal) => {
+                cluster.holder().differs = true;
+                host.note_problem(cluster, &cluster.config.directory, &refusal.message);
+                Answer::Refused(refusal)
+            }
+        },
+        Ask::Ticket(wanted) => {
+            tickets::give_ticket(host, cluster, &cluster.config.directory, wanted)
+        }
+        Ask::Listeners(sought) => lookup::answer(host, cluster, &cluster.config.directory, sought),
+        Ask::Change { .. } => {
+            let message = format!("host {} does not hold the directory", cluster.config.host);
+            Answer::Refused(Refusal::new(RefusalKind::Invalid, message, ""))
+        }
+    }
+}
+
+fn done_except(exceptions: &[Refusal]) -> Answer {
+    for exception in exceptions {
+        tracing::warn!("{exception}");
+    }
+    let texts: Vec<&str> = exceptions.iter().map(|e| e.message.as_str()).collect();
+    if texts.is_empty() {
+        Answer::Done
+    } else {
+        Answer::DoneExcept(texts.join("; "))
+    }
+}

@@ -1,0 +1,276 @@
+//! The holder's side: who follows, how far each of them is, and what they ask. Also how any agent
+//! receives those who want no more than tickets.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use toroid_fabric::NodeId;
+use toroid_model::directory::Directory;
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_model::rights::Actor;
+use toroid_protocol::agent::{Reply, Request};
+use toroid_protocol::hosts::{Answer, Ask, Claim, Hello, Said, Who};
+
+use super::{lookup, tickets};
+use crate::channel::SessionError;
+use crate::channel::secure::Session;
+use crate::cluster::Cluster;
+use crate::cluster::followers::{Follower, Place, name_nodes};
+use crate::cluster::link::{Link, stay_alive};
+use crate::core::audit::Caller;
+use crate::core::changes::{Standing, carry_out, is_change};
+use crate::core::host::Host;
+
+const STACK_BYTES: usize = 256 * 1024;
+
+/// Attends to whoever has shown the key, until it ends.
+pub(crate) fn receive(
+    host: &Arc<Host>,
+    cluster: &Arc<Cluster>,
+    mut session: Session,
+) -> Result<(), SessionError> {
+    let hello = loop {
+        match session.reader.receive()? {
+            Said::Alive => {}
+            Said::Hello(hello) => break hello,
+            other => {
+                let message = format!("{} is no hello", other.kind());
+                return Err(SessionError::Malformed(message));
+            }
+        }
+    };
+    if let Err(refusal) = cluster.check(&hello, session.version) {
+        return refuse(host, cluster, &hello, session, refusal);
+    }
+    // Others may have to be waited for now.
+    stay_alive(&session.writer)?;
+    let link = Link::new(hello.host.clone(), session.writer.clone());
+    let hello = Arc::new(hello);
+    let Some(claim) = hello.follows.clone() else {
+        session.writer.send(&Said::Welcome)?;
+        let (served, books) = (Arc::clone(host), Arc::clone(cluster));
+        link.attend(session.reader, move |ask| {
+            serve(&served, &books, &hello, ask)
+        });
+        return Ok(());
+    };
+    match admit_follower(cluster, host, &link, &claim) {
+        Ok(place) => lead(host, cluster, &place, hello, session),
+        Err(refusal) => refuse(host, cluster, &hello, session, refusal),
+    }
+}
+
+/// Tells it why not.
+fn refuse(
+    host: &Host,
+    cluster: &Cluster,
+    hello: &Hello,
+    session: Session,
+    refusal: Refusal,
+) -> Result<(), SessionError> {
+    host.note_problem(cluster, &hello.host, &refusal.message);
+    session.writer.send(&Said::Refused(refusal))?;
+    session.reader.see_off();
+    Ok(())
+}
+
+/// Lets it follow, until it ends.
+fn lead(
+    host: &Arc<Host>,
+    cluster: &Arc<Cluster>,
+    place: &Place<'_>,
+    hello: Arc<Hello>,
+    session: Session,
+) -> Result<(), SessionError> {
+    session.writer.send(&Said::Welcome)?;
+    let name = hello.host.clone();
+    tracing::info!("host {name} follows");
+    cluster.problems.clear(&name);
+    let (publisher, told) = (Arc::clone(cluster), Arc::clone(place.link));
+    thread::Builder::new()
+        .stack_size(STACK_BYTES)
+        .spawn(move || publisher.tell(&told))?;
+    let (served, books) = (Arc::clone(host), Arc::clone(cluster));
+    let end = place.link.attend(session.reader, move |ask| {
+        serve(&served, &books, &hello, ask)
+    });
+    host.note_problem(cluster, &name, &format!("its session has ended: {end}"));
+    Ok(())
+}
+
+fn serve(host: &Arc<Host>, cluster: &Cluster, hello: &Hello, ask: Ask) -> Answer {
+    let from = &hello.host;
+    match ask {
+        Ask::Change { who, pid, request } if hello.follows.is_some() => {
+            change(host, from, who, pid, &request)
+        }
+        Ask::Ticket(wanted) => tickets::give_ticket(host, cluster, from, wanted),
+        Ask::Listeners(sought) => lookup::answer(host, cluster, from, sought),
+        _ => Answer::Refused(Refusal::new(
+            RefusalKind::Invalid,
+            format!("host {} is not asked this", cluster.config.host),
+            "use the same release on all hosts",
+        )),
+    }
+}
+
+/// Somebody on another host wants a change.
+fn change(host: &Arc<Host>, from: &str, who: Who, pid: Option<u32>, request: &Request) -> Answer {
+    if !is_change(request) {
+        let message = "that changes nothing";
+        let refusal = Refusal::new(RefusalKind::Invalid, message, "ask your own agent");
+        return Answer::Refused(refusal);
+    }
+    let carrier = |node| host.members.directory(|d| d.host_of(node) == Some(from));
+    let actor = who.actor(host.identity.uid);
+    if let Actor::Node(node) = actor
+        && !carrier(node)
+    {
+        let message = format!("host {from} does not carry {node}");
+        return Answer::Refused(Refusal::new(RefusalKind::Denied, message, ""));
+    }
+    let standing = match who {
+        Who::Node { owner, .. } => Standing::Owner(owner),
+        _ => Standing::Own,
+    };
+    let caller = Caller {
+        actor,
+        pid,
+        host: Some(from.into()),
+    };
+    let result = host.audited(&caller, request, || {
+        carry_out(host, &caller, standing, request).unwrap_or(Ok(Reply::Done))
+    });
+    result.map_or_else(Answer::Refused, |reply| Answer::Reply(Box::new(reply)))
+}
+
+/// Notes what a host carries, if that can be, and that it follows.
+fn admit_follower<'a>(
+    cluster: &'a Cluster,
+    host: &Host,
+    link: &'a Arc<Link>,
+    claim: &Claim,
+) -> Result<Place<'a>, Refusal> {
+    let name = &link.host;
+    let _turn = host.turns.take(Actor::Administrator(host.identity.uid))?;
+    let is_there = |follower: &Follower| !follower.link.has_ended();
+    if cluster.followers().get(name).is_some_and(is_there) {
+        return Err(Refusal::new(
+            RefusalKind::Exists,
+            format!("another agent is connected as host {name}"),
+            "if it has just been cut off, it takes some seconds until that is known",
+        ));
+    }
+    let nodes: BTreeSet<NodeId> = claim.nodes.iter().copied().map(NodeId).collect();
+    host.edit(|directory| {
+        let torus = directory.torus();
+        if nodes.iter().any(|node| torus.place(*node).is_none()) {
+            let message = format!("nodes that the torus {torus} does not have");
+            return Err(Refusal::new(RefusalKind::Invalid, message, ""));
+        }
+        directory.claim(name, &nodes)?;
+        name_nodes(directory, &nodes, &claim.aliases);
+        Ok(())
+    })?;
+    host.tell_all_far(&host.members.directory(Directory::clone));
+    Ok(cluster.place(link))
+}
+
+impl Host {
+    /// Notes what is wrong with another host, for people: in the log and the events only when it is
+    /// new.
+    pub(crate) fn note_problem(&self, cluster: &Cluster, host: &str, problem: &str) {
+        let is_new = if cluster.config.hosts.contains_key(host) {
+            cluster.problems.note(host, problem)
+        } else {
+            cluster.problems.may_tell(host, "refused", Instant::now())
+        };
+        if is_new {
+            self.tell_problem(host, problem);
+        }
+    }
+
+    /// The same of somebody of whom only the address is known; it may be that of a host.
+    pub(crate) fn note_stranger(
+        &self,
+        cluster: &Cluster,
+        address: SocketAddr,
+        error: &SessionError,
+    ) {
+        let hosts = &cluster.config.hosts;
+        let host = hosts.iter().find(|(_, its)| its.ip() == address.ip());
+        let name = host.map_or_else(|| address.ip().to_string(), |(host, _)| host.clone());
+        // Whoever has that address now says nothing about a host that is connected.
+        if cluster.followers().contains_key(&name) {
+            return tracing::debug!("{address}: {error}");
+        }
+        let problem = error.to_string();
+        let is_new = host.is_none() || cluster.problems.note(&name, &problem);
+        // What he says, and with it the text, may be another each time.
+        if is_new
+            && cluster
+                .problems
+                .may_tell(&name, error.kind(), Instant::now())
+        {
+            self.tell_problem(&name, &problem);
+        }
+    }
+
+    fn tell_problem(&self, host: &str, problem: &str) {
+        tracing::warn!("host {host}: {problem}");
+        self.audit.note_host(host, problem);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use toroid_model::hosts::{HostConfig, Provider};
+
+    use super::*;
+    use crate::cluster::link::tests::sessions;
+
+    fn cluster() -> Cluster {
+        let directory = tempfile::tempdir().unwrap();
+        let key = directory.path().join("key");
+        fs::write(&key, "00".repeat(32)).unwrap();
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+        let config = HostConfig {
+            host: "a".into(),
+            torus: "2x1x1".parse().unwrap(),
+            nodes: [0].into(),
+            aliases: BTreeMap::new(),
+            listen: "127.0.0.1:0".parse().unwrap(),
+            key,
+            directory: "a".into(),
+            provider: Provider::Tcp,
+            rdma: None,
+            hosts: [("b".into(), "127.0.0.1:1".parse().unwrap())].into(),
+        };
+        Cluster::new(config).unwrap().0
+    }
+
+    /// Once a follower whose session broke just before its welcome was locked out for ever.
+    #[test]
+    fn a_place_is_free_however_the_session_ends() {
+        let cluster = cluster();
+        let [ours, _theirs] = sessions();
+        let early = Link::new("b".into(), ours.writer);
+        let first = cluster.place(&early);
+        assert!(cluster.followers().contains_key("b"));
+        let [ours, _theirs] = sessions();
+        let late = Link::new("b".into(), ours.writer);
+        let second = cluster.place(&late);
+        drop(first);
+        assert!(early.has_ended() && !late.has_ended());
+        assert!(cluster.followers().contains_key("b"));
+        drop(second);
+        assert!(late.has_ended() && cluster.followers().is_empty());
+    }
+}

@@ -1,0 +1,216 @@
+//! Who connects from outside. Until he has shown the key or a ticket he is one of the [`strangers`], of
+//! whom 64 bytes are taken and nothing is kept. Whoever has opened a session may yet have only repeated
+//! what he has heard: he has a thread and little time, and when there are many the oldest has to go.
+
+use std::collections::VecDeque;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use toroid_protocol::hosts::Said;
+
+use super::leader;
+use crate::channel::SessionError;
+use crate::channel::opening::{Kind, Opening};
+use crate::channel::secure::{self, HANDSHAKE, Session, Writer};
+use crate::cluster::Cluster;
+use crate::cluster::unauthenticated::{Stranger, Strangers};
+use crate::core::host::Host;
+use crate::error::AgentError;
+
+/// Sessions at a time, besides two of each host: some that are about to end.
+const MORE_SESSIONS: usize = 16;
+
+/// Sessions at a time whose openings may be repetitions.
+const MAX_UNPROVEN: usize = 32;
+
+const STACK_BYTES: usize = 256 * 1024;
+
+/// Lets people come.
+pub(crate) fn open(
+    host: &Arc<Host>,
+    cluster: &Arc<Cluster>,
+    listener: TcpListener,
+) -> Result<(), AgentError> {
+    let failed = |source| AgentError::System {
+        action: "listen to other hosts",
+        source,
+    };
+    let door = Door {
+        host: Arc::clone(host),
+        cluster: Arc::clone(cluster),
+        sessions: Arc::new(Sessions {
+            limit: MORE_SESSIONS + 2 * cluster.config.hosts.len(),
+            ..Sessions::default()
+        }),
+    };
+    let strangers = Strangers::new(listener).map_err(failed)?;
+    let builder = thread::Builder::new().stack_size(STACK_BYTES);
+    builder.spawn(|| door.attend(strangers)).map_err(failed)?;
+    Ok(())
+}
+
+struct Door {
+    host: Arc<Host>,
+    cluster: Arc<Cluster>,
+    sessions: Arc<Sessions>,
+}
+
+/// Those that were let in here.
+#[derive(Debug, Default)]
+struct Sessions {
+    /// Those of whoever has the key.
+    proven: AtomicUsize,
+    limit: usize,
+    /// Those that may be of somebody who only repeats an opening; the oldest first.
+    unproven: Mutex<VecDeque<Writer>>,
+}
+
+impl Door {
+    fn attend(self, mut strangers: Strangers) {
+        loop {
+            for stranger in strangers.next() {
+                self.admit(stranger);
+            }
+        }
+    }
+
+    /// All of an opening has come.
+    fn admit(&self, stranger: Stranger) {
+        let Stranger {
+            stream,
+            address,
+            bytes,
+            ..
+        } = stranger;
+        let Some(opening) = Opening::<Kind>::parse(&bytes) else {
+            return tracing::debug!("{address} does not speak as agents do");
+        };
+        let is_ready = stream
+            .set_nonblocking(false)
+            .and_then(|()| stream.set_write_timeout(Some(HANDSHAKE)));
+        if is_ready.is_err() {
+            return;
+        }
+        match opening.word {
+            Kind::Data => self.cluster.broker.redeem(stream, opening.proof),
+            Kind::Session => {
+                if let Err(error) = self.begin_session(stream, address, &opening) {
+                    self.host.note_stranger(&self.cluster, address, &error);
+                }
+            }
+        }
+    }
+
+    fn begin_session(
+        &self,
+        stream: TcpStream,
+        address: SocketAddr,
+        opening: &Opening<Kind>,
+    ) -> Result<(), SessionError> {
+        let session = secure::accept(stream, opening, &self.cluster.secret)?;
+        let (host, cluster) = (Arc::clone(&self.host), Arc::clone(&self.cluster));
+        let sessions = Arc::clone(&self.sessions);
+        let writer = session.writer.clone();
+        sessions.doubt(&writer);
+        let attend = move || {
+            let received = sessions
+                .prove(session)
+                .and_then(|session| sessions.count(|| leader::receive(&host, &cluster, session)));
+            if let Err(error) = received {
+                host.note_stranger(&cluster, address, &error);
+            }
+        };
+        let builder = thread::Builder::new().stack_size(STACK_BYTES);
+        let started = builder.spawn(attend);
+        started.inspect_err(|_| self.sessions.settle(&writer))?;
+        Ok(())
+    }
+}
+
+impl Sessions {
+    /// Begins with one; if there are too many the oldest ends. An honest side takes no longer than
+    /// the network does.
+    fn doubt(&self, writer: &Writer) {
+        let mut unproven = self.unproven();
+        unproven.push_back(writer.clone());
+        if unproven.len() > MAX_UNPROVEN
+            && let Some(oldest) = unproven.pop_front()
+        {
+            oldest.shut_down();
+        }
+    }
+
+    /// Waits until the other side has shown that the opening was its own.
+    fn prove(&self, mut session: Session) -> Result<Session, SessionError> {
+        let first = session.reader.receive();
+        self.settle(&session.writer);
+        match first? {
+            Said::Alive => Ok(session),
+            other => {
+                let message = format!("{} comes too early", other.kind());
+                Err(SessionError::Malformed(message))
+            }
+        }
+    }
+
+    /// There is no doubt about one any more.
+    fn settle(&self, writer: &Writer) {
+        self.unproven()
+            .retain(|other| !other.is_of_same_session(writer));
+    }
+
+    /// Attends to a session, if there are not too many.
+    fn count(&self, attend: impl FnOnce() -> Result<(), SessionError>) -> Result<(), SessionError> {
+        let is_free = self.proven.fetch_add(1, Ordering::Relaxed) < self.limit;
+        let attended = if is_free {
+            attend()
+        } else {
+            Err(SessionError::Busy)
+        };
+        self.proven.fetch_sub(1, Ordering::Relaxed);
+        attended
+    }
+
+    fn unproven(&self) -> MutexGuard<'_, VecDeque<Writer>> {
+        self.unproven.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::link::tests::sessions;
+
+    /// Once whoever repeated an opening took a place of the hosts, and for as long as he liked.
+    #[test]
+    fn who_shows_nothing_takes_no_place_of_the_hosts() {
+        let book = Sessions {
+            limit: 1,
+            ..Sessions::default()
+        };
+        let mut silent = Vec::new();
+        for _ in 0..MAX_UNPROVEN + 1 {
+            let [ours, theirs] = sessions();
+            book.doubt(&theirs.writer);
+            silent.push([ours, theirs]);
+        }
+        assert_eq!(book.unproven().len(), MAX_UNPROVEN);
+        let [thief, first] = silent.swap_remove(0);
+        assert!(book.prove(first).is_err());
+        drop(thief);
+        let [honest, last] = silent.pop().unwrap();
+        honest.writer.send(&Said::Alive).unwrap();
+        let last = book.prove(last).unwrap();
+        assert_eq!(book.unproven().len(), MAX_UNPROVEN - 1);
+        let second = || book.count(|| Ok(()));
+        let attended = book.count(|| {
+            assert!(matches!(second(), Err(SessionError::Busy)));
+            drop(last);
+            Ok(())
+        });
+        attended.unwrap();
+        second().unwrap();
+    }
+}

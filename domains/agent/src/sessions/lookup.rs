@@ -1,0 +1,101 @@
+//! Who listens on other hosts.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use toroid_fabric::{NodeId, Partition};
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_protocol::hosts::{Answer, Ask, Sought};
+
+use crate::cluster::Cluster;
+use crate::core::host::Host;
+
+const STACK_BYTES: usize = 256 * 1024;
+
+/// How long all of them together may take. One that is away has nobody who listens.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The nodes of other hosts of which a process listens, as far as those answer in time.
+pub(crate) fn far_listeners(
+    host: &Arc<Host>,
+    partition: Partition,
+    from: NodeId,
+    protocol: u16,
+) -> BTreeSet<NodeId> {
+    let Some(cluster) = &host.cluster else {
+        return BTreeSet::new();
+    };
+    let carriers: BTreeSet<String> = host.members.directory(|directory| {
+        let members = directory
+            .domain_by_id(partition.0)
+            .map(|domain| &domain.members);
+        let members = members.into_iter().flatten();
+        let carriers = members.filter_map(|node| directory.host_of(*node));
+        carriers.map(str::to_owned).collect()
+    });
+    let sought = Sought {
+        from: from.0,
+        partition: partition.0,
+        protocol,
+    };
+    let (answers, received) = mpsc::channel();
+    for carrier in carriers {
+        // One with which something is wrong would be waited for in vain.
+        if carrier == cluster.config.host || cluster.problems.of(&carrier).is_some() {
+            continue;
+        }
+        let (host, answers) = (Arc::clone(host), answers.clone());
+        let ask = move || {
+            if let Some(nodes) = ask(&host, &carrier, sought) {
+                // Nobody waits for it when it is late.
+                let _ = answers.send((carrier, nodes));
+            }
+        };
+        // Without a thread it is as one that does not answer.
+        let _ = thread::Builder::new().stack_size(STACK_BYTES).spawn(ask);
+    }
+    drop(answers);
+    let deadline = Instant::now() + PATIENCE;
+    let mut all = BTreeSet::new();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Ok((carrier, nodes)) = received.recv_timeout(left) else {
+            return all;
+        };
+        // It speaks for its own.
+        let nodes = nodes.into_iter().map(NodeId);
+        all.extend(nodes.filter(|node| host.carrier(*node).as_ref() == Some(&carrier)));
+    }
+}
+
+fn ask(host: &Host, carrier: &str, sought: Sought) -> Option<BTreeSet<u32>> {
+    let link = host.link_to(host.cluster.as_ref()?, carrier).ok()?;
+    match link.ask(Ask::Listeners(sought), PATIENCE) {
+        Ok(Answer::Nodes(nodes)) => Some(nodes),
+        _ => None,
+    }
+}
+
+/// Answers another host, for a node of its own.
+pub(crate) fn answer(host: &Host, cluster: &Cluster, asking: &str, sought: Sought) -> Answer {
+    let (from, partition) = (NodeId(sought.from), Partition(sought.partition));
+    let is_member = host.members.directory(|directory| {
+        let domain = directory.domain_by_id(sought.partition);
+        let is_member = domain.is_some_and(|domain| domain.members.contains(&from));
+        is_member && directory.host_of(from) == Some(asking)
+    });
+    if !is_member {
+        return Answer::Refused(Refusal::new(
+            RefusalKind::Denied,
+            format!(
+                "that node is no member here on host {}",
+                cluster.config.host
+            ),
+            "see `toroid domain show` on both hosts",
+        ));
+    }
+    let nodes = host.members.listening(partition, from, sought.protocol);
+    Answer::Nodes(nodes.into_iter().map(|NodeId(node)| node).collect())
+}

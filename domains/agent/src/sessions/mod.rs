@@ -1,0 +1,31 @@
+//! Sessions with the agents of other hosts, from both ends.
+
+mod apply;
+mod data;
+mod follower;
+mod leader;
+mod listener;
+pub(crate) mod lookup;
+mod tickets;
+mod tunnels;
+
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use crate::core::host::Host;
+use crate::error::AgentError;
+
+/// Lets others in, and, unless the directory is here, follows whoever holds it.
+pub(crate) fn begin(host: &Arc<Host>, listener: TcpListener) -> Result<(), AgentError> {
+    let Some(cluster) = &host.cluster else {
+        return Ok(());
+    };
+    data::serve(host, cluster);
+    listener::open(host, cluster, listener)?;
+    tunnels::begin(host, cluster)?;
+    if cluster.holds() {
+        Ok(())
+    } else {
+        follower::begin(host, cluster)
+    }
+}

@@ -1,0 +1,101 @@
+//! Tickets for data connections, asked of other hosts and given to them.
+
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use toroid_fabric::NodeId;
+use toroid_model::directory::Directory;
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_protocol::hosts::{Answer, Ask, Between, Wanted};
+
+use crate::channel::secure::{self, HANDSHAKE, SILENCE};
+use crate::cluster::link::Link;
+use crate::cluster::tickets::{may_connect, parse};
+use crate::cluster::{Cluster, unreachable};
+use crate::core::host::Host;
+
+const REMEDY: &str = "see `toroid status` on both hosts; then try again";
+
+/// Gives another host a ticket, if the nodes are whose they should be and may talk.
+pub(crate) fn give_ticket(host: &Host, cluster: &Cluster, to: &str, wanted: Wanted) -> Answer {
+    let directory = host.members.directory(Directory::clone);
+    let permitted = match wanted {
+        Wanted::Node(between) => may_connect(&directory, to, &cluster.config.host, between)
+            .and_then(|()| has_listener(host, &directory, between)),
+        Wanted::Frames => match host.driver {
+            Some(_) => Ok(()),
+            None => Err(Refusal::new(
+                RefusalKind::Invalid,
+                format!("host {} runs without Ethernet", cluster.config.host),
+                "start it without --no-ethernet",
+            )),
+        },
+    };
+    let permitted = cluster.check_directory().and(permitted);
+    let given = permitted.and_then(|()| match cluster.broker.server.get() {
+        Some(_) => cluster.broker.issue(to, wanted),
+        None => Err(Refusal::new(
+            RefusalKind::Failed,
+            format!("host {} serves no data connections", cluster.config.host),
+            "use the same release on both hosts",
+        )),
+    });
+    given.map_or_else(Answer::Refused, Answer::Ticket)
+}
+
+/// Whether somebody listens for the packets that it is about, if any.
+fn has_listener(host: &Host, directory: &Directory, between: Between) -> Result<(), Refusal> {
+    let domain = directory.domain_by_id(between.partition);
+    let place = directory.torus().place(NodeId(between.to));
+    match (between.protocol, domain, place) {
+        (Some(protocol), Some(domain), Some(place)) => {
+            host.members.check_listener(&domain.name, place, protocol)
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Host {
+    /// A connection to another host for this purpose. Takes as long as the network does, and at
+    /// most some seconds.
+    pub(crate) fn data_connection(
+        &self,
+        carrier: &str,
+        wanted: Wanted,
+    ) -> Result<TcpStream, Refusal> {
+        let Some(cluster) = &self.cluster else {
+            return Err(unreachable(
+                carrier,
+                "this agent knows no other hosts",
+                REMEDY,
+            ));
+        };
+        cluster.check_directory()?;
+        let link = self.link_to(cluster, carrier)?;
+        let failed = |why: String| unreachable(carrier, &why, REMEDY);
+        let proof = match link.ask(Ask::Ticket(wanted), SILENCE) {
+            Ok(Answer::Ticket(text)) => parse(&text).ok_or_else(|| failed("bad ticket".into()))?,
+            Ok(Answer::Refused(refusal)) => return Err(refusal),
+            Ok(_) => return Err(failed("it does not answer as it should".into())),
+            Err(error) => return Err(failed(error.to_string())),
+        };
+        let address = cluster.config.hosts.get(carrier);
+        let address = address.ok_or_else(|| failed("its address is unknown".into()))?;
+        let stream = TcpStream::connect_timeout(address, HANDSHAKE);
+        let stream = stream.map_err(|error| failed(error.to_string()))?;
+        secure::present(&stream, proof).map_err(|error| failed(error.to_string()))?;
+        Ok(stream)
+    }
+
+    /// The session with another host, made if there is none.
+    pub(super) fn link_to(&self, cluster: &Cluster, carrier: &str) -> Result<Arc<Link>, Refusal> {
+        if let Some(link) = cluster.link_of(carrier) {
+            return Ok(link);
+        }
+        let session = cluster.dial(carrier, None);
+        let session = session.map_err(|error| unreachable(carrier, &error.to_string(), REMEDY))?;
+        cluster
+            .add_peer(carrier, session)
+            .map_err(|error| unreachable(carrier, &error.to_string(), REMEDY))
+    }
+}

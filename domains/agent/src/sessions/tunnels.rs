@@ -1,0 +1,94 @@
+//! Connections between the drivers of two hosts, over which their nodes' frames go.
+//!
+//! Of two hosts, the one whose name comes first asks for it, and its driver for what the two do by
+//! RDMA adapters. The drivers keep it when an agent ends; when it has ended, or a driver has, the
+//! next one is made.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use toroid_protocol::hosts::Wanted;
+
+use crate::cluster::Cluster;
+use crate::cluster::tickets::DataConnection;
+use crate::core::host::Host;
+use crate::error::AgentError;
+use crate::net::driver::Driver;
+
+/// Pauses before another try grow from the first to the second. One that has lasted longer than that was a
+/// success.
+const BACK_OFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+
+/// How often is looked whether there is a session with the other host.
+const LOOK: Duration = Duration::from_millis(250);
+
+const STACK_BYTES: usize = 256 * 1024;
+
+/// Sees to it that there are those for which this host has to ask.
+pub(crate) fn begin(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(), AgentError> {
+    let Some(driver) = &host.driver else {
+        return Ok(());
+    };
+    let ours = &cluster.config.host;
+    for other in cluster.config.hosts.keys().filter(|other| ours < *other) {
+        let (host, cluster) = (Arc::clone(host), Arc::clone(cluster));
+        let (driver, other) = (Arc::clone(driver), other.clone());
+        let keep = move || keep(&host, &cluster, &driver, &other);
+        let builder = thread::Builder::new().stack_size(STACK_BYTES);
+        builder.spawn(keep).map_err(|source| AgentError::System {
+            action: "start the thread that connects the drivers",
+            source,
+        })?;
+    }
+    Ok(())
+}
+
+fn keep(host: &Host, cluster: &Cluster, driver: &Driver, other: &str) {
+    let mut pause = BACK_OFF[0];
+    loop {
+        let began = Instant::now();
+        if !driver.await_lack_of_trunk(other) {
+            return;
+        }
+        if began.elapsed() > BACK_OFF[1] {
+            pause = BACK_OFF[0];
+        }
+        if !cluster.may_be_asked(other) {
+            thread::sleep(LOOK);
+            continue;
+        }
+        match host.data_connection(other, Wanted::Frames) {
+            Ok(stream) => {
+                tracing::info!("connected to the driver of host {other}");
+                driver.connect_trunk(other, true, stream.into());
+            }
+            Err(refusal) => tracing::debug!("no connection to the driver of {other}: {refusal}"),
+        }
+        thread::sleep(pause);
+        pause = BACK_OFF[1].min(pause * 2);
+    }
+}
+
+/// The other host has asked. The driver may not listen at this moment, and the door shall not wait for it.
+pub(crate) fn receive(host: &Host, connection: DataConnection) {
+    let Some(driver) = host.driver.clone() else {
+        return;
+    };
+    let DataConnection {
+        stream, host: from, ..
+    } = connection;
+    let hand_over = move || driver.connect_trunk(&from, false, stream.into());
+    let builder = thread::Builder::new().stack_size(STACK_BYTES);
+    // Without a thread the connection ends, and is made again.
+    let _ = builder.spawn(hand_over);
+}
+
+impl Cluster {
+    /// Whether it makes sense to ask another host. The holder and its followers have a session anyway, unless
+    /// one of them is away.
+    fn may_be_asked(&self, other: &str) -> bool {
+        let has_session = self.holds() || other == self.config.directory;
+        !has_session || self.link_of(other).is_some()
+    }
+}

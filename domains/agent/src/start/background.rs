@@ -1,0 +1,167 @@
+//! Agents in the background: processes of their own, which say when they are ready.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::setsid;
+use toroid_model::refusal::Refusal;
+
+use super::{run, state_dir};
+use crate::config::Config;
+use crate::error::AgentError;
+use crate::store::names::LOG;
+use crate::store::ownership;
+
+/// The argument of the role: runs an agent; the configuration follows as JSON.
+pub(crate) const ROLE: &str = "__agent";
+
+/// What an agent says on its standard output when it is ready; anything else is a refusal as
+/// JSON.
+const READY: &str = "ready";
+
+/// An agent that this process has started. It goes on when the handle is dropped, unless it has
+/// a lifeline.
+#[derive(Debug)]
+pub struct Background {
+    child: Child,
+    lifeline: Option<ChildStdin>,
+}
+
+impl Background {
+    /// The agent's process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Cuts the lifeline and waits until the agent has ended, and with it all of its nodes and
+    /// its driver. Of use only with [`Config::lifeline`].
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn end(mut self) -> io::Result<()> {
+        drop(self.lifeline.take());
+        self.child.wait().map(drop)
+    }
+}
+
+/// Starts an agent in a process and session of its own, by executing this program again (see
+/// [`crate::roles`]), and returns when it is ready. With [`Config::lifeline`] it ends when
+/// the result is dropped or this process ends.
+///
+/// # Errors
+/// [`AgentError`]: there is no agent, and nothing is left but its log.
+pub fn spawn_background(config: &Config) -> Result<Background, AgentError> {
+    let broken = |source| AgentError::State {
+        state: config.state.clone(),
+        source,
+    };
+    let unusable = |source| AgentError::Data {
+        data: config.data.clone(),
+        source,
+    };
+    let config = Config {
+        state: std::path::absolute(&config.state).map_err(broken)?,
+        data: std::path::absolute(&config.data).map_err(unusable)?,
+        ..config.clone()
+    };
+    let log = open_log(&config.state).map_err(broken)?;
+    let text = serde_json::to_string(&config).map_err(|error| broken(error.into()))?;
+
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("toroid-agent").arg(ROLE).arg(text);
+    // Each arena of the allocator costs memory, and the agent's threads seldom allocate at once.
+    command.env("MALLOC_ARENA_MAX", "2");
+    command.stdin(if config.lifeline {
+        Stdio::piped()
+    } else {
+        Stdio::null()
+    });
+    command.stdout(Stdio::piped()).stderr(log);
+    let started = |source| AgentError::System {
+        action: "start the agent",
+        source,
+    };
+    let mut child = command.spawn().map_err(started)?;
+    let lifeline = child.stdin.take();
+    match wait_until_ready(&mut child, &config.state) {
+        Ok(()) => Ok(Background { child, lifeline }),
+        Err(error) => {
+            drop(lifeline);
+            child.wait().map_err(started)?;
+            Err(error)
+        }
+    }
+}
+
+/// Opens the log for appending: a running agent may be writing to it. Only its user reads it, because
+/// it names domains and users.
+fn open_log(state: &Path) -> io::Result<File> {
+    const PRIVATE: u32 = 0o600;
+    state_dir::make(state)?;
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).mode(PRIVATE);
+    let log = ownership::open(&mut options, &state.join(LOG))?;
+    // An agent of an earlier release may have made it.
+    log.set_permissions(Permissions::from_mode(PRIVATE))?;
+    Ok(log)
+}
+
+fn wait_until_ready(child: &mut Child, state: &Path) -> Result<(), AgentError> {
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        // What could not be read is as good as not said.
+        let _ = BufReader::new(stdout).read_line(&mut line);
+    }
+    if line.trim_end() == READY {
+        return Ok(());
+    }
+    match serde_json::from_str::<Refusal>(&line) {
+        Ok(refusal) => Err(AgentError::Background(refusal)),
+        Err(_) => Err(AgentError::Died {
+            log: PathBuf::from(state).join(LOG),
+        }),
+    }
+}
+
+/// The other side of [`spawn_background`]; returns the exit status.
+pub(crate) fn run_role(config: &str) -> u8 {
+    let result = start(config);
+    if let Err(error) = &result {
+        tracing::error!("{error}");
+        if let Ok(refusal) = serde_json::to_string(&error.refusal()) {
+            // If nobody listens any more, nobody waits for it.
+            let _ = say(&refusal);
+        }
+    }
+    u8::from(result.is_err())
+}
+
+fn start(config: &str) -> Result<(), AgentError> {
+    let failed = |action| move |source: io::Error| AgentError::System { action, source };
+    let config: Config = serde_json::from_str(config)
+        .map_err(|error| failed("read its configuration")(error.into()))?;
+    setsid().map_err(|error| failed("start a session")(error.into()))?;
+    std::env::set_current_dir("/").map_err(failed("change to /"))?;
+    // For people who look at processes; one executed as /proc/self/exe is called "exe".
+    fs::write("/proc/self/comm", "toroid-agent").map_err(failed("name its process"))?;
+    run(config, is_read, || say(READY))
+}
+
+/// Whether somebody has the other end of this process's standard output.
+fn is_read() -> bool {
+    let stdout = io::stdout();
+    let mut ended = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+    // When the system does not tell, writing to it will.
+    let polled = poll(&mut ended, PollTimeout::ZERO);
+    polled.is_err() || ended[0].any() != Some(true)
+}
+
+fn say(line: &str) -> io::Result<()> {
+    writeln!(io::stdout(), "{line}")
+}

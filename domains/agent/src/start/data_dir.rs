@@ -1,0 +1,241 @@
+//! The data directory: what outlives the agent. Each state directory has one of its own below
+//! the common one, so that agents do not meet there.
+
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use toroid_fabric::Torus;
+use toroid_model::directory::Directory;
+
+use crate::cluster::Cluster;
+use crate::cluster::publish::Publishing;
+use crate::error::AgentError;
+use crate::store::file::FileStore;
+use crate::store::names::name_for;
+use crate::store::ownership;
+use crate::store::{Store, StoreError};
+
+const LOCK: &str = "lock";
+const DIRECTORY: &str = "directory.redb";
+
+/// The mode of the data directory of an agent.
+const PRIVATE: u32 = 0o700;
+
+/// How many directories that were moved aside are kept.
+const KEPT_ASIDE: u32 = 3;
+
+/// The torus when neither the caller nor the directory says one.
+const DEFAULT_TORUS: [u16; 3] = [2, 2, 2];
+
+/// A data directory that this process alone uses, for as long as the value lives.
+#[derive(Debug)]
+pub(crate) struct DataDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl DataDir {
+    /// Takes the one of a state directory, which must be absolute, below `data`.
+    pub(crate) fn take(data: &Path, state: &Path) -> Result<Self, AgentError> {
+        let path = data.join(name_for(state));
+        let broken = |source| AgentError::Data {
+            data: path.clone(),
+            source,
+        };
+        make(&path).map_err(broken)?;
+        let private = Permissions::from_mode(PRIVATE);
+        fs::set_permissions(&path, private).map_err(broken)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let lock = ownership::open(&mut options, &path.join(LOCK)).map_err(broken)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(DataDir { path, _lock: lock }),
+            Err(TryLockError::WouldBlock) => {
+                Err(StoreError::InUse(path.display().to_string()).into())
+            }
+            Err(TryLockError::Error(error)) => Err(broken(error)),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory of the agent before, or a new one; and where it is kept. A directory of
+    /// another torus is refused, because its nodes would be others.
+    pub(crate) fn directory(
+        &self,
+        torus: Option<Torus>,
+    ) -> Result<(Directory, FileStore), AgentError> {
+        let path = self.path.join(DIRECTORY);
+        // The library that opens it would follow a link.
+        match ownership::open(OpenOptions::new().read(true), &path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(AgentError::Data {
+                    data: self.path.clone(),
+                    source,
+                });
+            }
+            _ => {}
+        }
+        let Some(mut store) = FileStore::open(&path)? else {
+            let directory = Directory::new(torus.unwrap_or(default_torus()));
+            let store = FileStore::create(&path, &directory.records())?;
+            return Ok((directory, store));
+        };
+        let directory = Directory::from_records(&store.load()?);
+        let directory = directory.map_err(|source| StoreError::Records {
+            path: path.display().to_string(),
+            source,
+        })?;
+        match torus {
+            Some(asked) if asked != directory.torus() => Err(AgentError::OtherTorus {
+                asked,
+                kept: directory.torus(),
+                directory: path,
+            }),
+            _ => Ok((directory, store)),
+        }
+    }
+
+    /// The same of one host of several, or of one that is alone. The holder of a directory notes
+    /// first that it carries its own nodes, and forgets hosts that are none any more; from then on
+    /// what it keeps is published.
+    pub(crate) fn directory_among(
+        &self,
+        torus: Option<Torus>,
+        cluster: Option<&Cluster>,
+    ) -> Result<(Directory, Box<dyn Store>), AgentError> {
+        let torus = cluster.map_or(torus, |cluster| Some(cluster.config.torus));
+        let (directory, mut store) = self.directory(torus)?;
+        let path = || self.path.join(DIRECTORY);
+        let names: Vec<&str> = directory.hosts().keys().map(String::as_str).collect();
+        match cluster {
+            None if !names.is_empty() => Err(AgentError::SeveralHosts {
+                hosts: names.join(", "),
+                directory: path(),
+            }),
+            None => Ok((directory, Box::new(store))),
+            Some(cluster) if cluster.holds() => {
+                let mut ours = directory.clone();
+                cluster.claim_own(&mut ours);
+                let changes = ours.changes_since(&directory);
+                if !changes.is_empty() {
+                    store.commit(&changes)?;
+                }
+                cluster.publication.begin(ours.records());
+                let publication = Arc::clone(&cluster.publication);
+                Ok((ours, Box::new(Publishing::new(store, publication))))
+            }
+            Some(_) if names.is_empty() && directory.domains().next().is_some() => {
+                Err(AgentError::OwnDirectory { directory: path() })
+            }
+            Some(_) => Ok((directory, Box::new(store))),
+        }
+    }
+
+    /// Moves the directory aside, if there is one; returns where it is now. The oldest of those that
+    /// were moved aside goes.
+    pub(crate) fn set_aside(&self) -> Result<Option<PathBuf>, AgentError> {
+        self.move_aside().map_err(|source| AgentError::Data {
+            data: self.path.clone(),
+            source,
+        })
+    }
+
+    fn move_aside(&self) -> io::Result<Option<PathBuf>> {
+        let path = self.path.join(DIRECTORY);
+        let aside = |n: u32| path.with_extension(format!("redb.old-{n}"));
+        let number = |entry: fs::DirEntry| -> Option<u32> {
+            let name = entry.file_name().into_string().ok()?;
+            let number = name.strip_prefix(DIRECTORY)?.strip_prefix(".old-")?;
+            number.parse().ok()
+        };
+        let entries = fs::read_dir(&self.path)?.flatten();
+        let before: Vec<u32> = entries.filter_map(number).collect();
+        let next = before.iter().max().map_or(1, |last| last.saturating_add(1));
+        match fs::rename(&path, aside(next)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            moved => moved?,
+        }
+        for old in before
+            .into_iter()
+            .filter(|n| n.saturating_add(KEPT_ASIDE) <= next)
+        {
+            if let Err(error) = fs::remove_file(aside(old)) {
+                tracing::warn!("cannot remove {}: {error}", aside(old).display());
+            }
+        }
+        Ok(Some(aside(next)))
+    }
+}
+
+/// Makes a data directory, or the common one.
+pub(crate) fn make(path: &Path) -> io::Result<()> {
+    ownership::make_directory(path, PRIVATE)
+}
+
+fn default_torus() -> Torus {
+    let [x, y, z] = DEFAULT_TORUS;
+    Torus::new(x, y, z).expect("it is one")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn torus(text: &str) -> Torus {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_directory_is_kept_for_its_torus_and_one_agent() {
+        let base = tempfile::tempdir().unwrap();
+        let state = Path::new("/run/toroid");
+        let data = DataDir::take(base.path(), state).unwrap();
+        assert!(matches!(
+            DataDir::take(base.path(), state),
+            Err(AgentError::Directory(StoreError::InUse(_)))
+        ));
+        DataDir::take(base.path(), Path::new("/run/other")).unwrap();
+
+        drop(data.directory(Some(torus("3x1x1"))).unwrap());
+        let (directory, _) = data.directory(None).unwrap();
+        assert_eq!(directory.torus(), torus("3x1x1"));
+        let error = data.directory(Some(torus("2x2x2"))).unwrap_err();
+        let refusal = error.refusal();
+        assert!(refusal.message.contains("3x1x1"), "{refusal}");
+        assert!(refusal.remedy.contains("--fresh"), "{refusal}");
+
+        let aside = data.set_aside().unwrap().unwrap();
+        assert!(aside.exists());
+        let (directory, _) = data.directory(None).unwrap();
+        assert_eq!(directory.torus(), torus("2x2x2"));
+        assert_ne!(data.set_aside().unwrap().unwrap(), aside);
+        assert_eq!(data.set_aside().unwrap(), None);
+    }
+
+    /// Each `up --fresh` once left another file for ever.
+    #[test]
+    fn the_last_three_that_were_moved_aside_are_kept() {
+        let base = tempfile::tempdir().unwrap();
+        let data = DataDir::take(base.path(), Path::new("/run/toroid")).unwrap();
+        let number = |path: &PathBuf| -> u32 {
+            let name = path.to_str().unwrap();
+            name.rsplit('-').next().unwrap().parse().unwrap()
+        };
+        let asides: Vec<PathBuf> = (0..12)
+            .map(|_| {
+                drop(data.directory(None).unwrap());
+                data.set_aside().unwrap().unwrap()
+            })
+            .collect();
+        let numbers: Vec<u32> = asides.iter().map(number).collect();
+        assert_eq!(numbers, (1..=12).collect::<Vec<_>>());
+        let kept = asides.iter().filter(|aside| aside.exists()).map(number);
+        assert_eq!(kept.collect::<Vec<_>>(), [10, 11, 12]);
+    }
+}

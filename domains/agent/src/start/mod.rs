@@ -1,0 +1,589 @@
+//! The beginning and the end of an agent.
+
+pub mod background;
+pub(crate) mod data_dir;
+pub(crate) mod state_dir;
+
+use std::fs;
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use toroid_fabric::{NodeId, Torus};
+use toroid_model::hosts::HostConfig;
+use toroid_model::info::Limits;
+use toroid_model::limits::MAX_NODES;
+use toroid_model::refusal::Refusal;
+use toroid_model::rights::Actor;
+use toroid_netlink::LinkChanges;
+use toroid_protocol::agent::{Message, Reply};
+use toroid_protocol::driver::PortError;
+
+use crate::cluster::Cluster;
+use crate::config::Config;
+use crate::core::audit::Audit;
+use crate::core::gateways::watch;
+use crate::core::host::{Ending, Host, far_ports, log_errors, ports};
+use crate::core::hosts_file;
+use crate::core::turns::Turns;
+use crate::error::AgentError;
+use crate::fdstore::Watch;
+use crate::fdstore::takeover::{self, Estate};
+use crate::interfaces::Interfaces;
+use crate::members::moves::Moves;
+use crate::members::{Changed, Members, RETURN};
+use crate::net::driver::{Driver, Others};
+use crate::net::gateways::Gateways;
+use crate::nodes::cgroups::Cgroups;
+use crate::nodes::node::Plan;
+use crate::nodes::rootless;
+use crate::nodes::users::Users;
+use crate::nodes::{Birth, HostedNode};
+use crate::proxy::supervisor::{self, Adapter};
+use crate::server::{Door, serve, stand_in};
+use crate::sessions;
+use crate::store::events::Log;
+use data_dir::DataDir;
+use state_dir::StateDir;
+
+/// Pauses before a node is made anew grow from the first to the second while it keeps dying.
+const BACK_OFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+
+/// A node that has lived as long as this may be made anew soon.
+const GOOD_LIFE: Duration = Duration::from_secs(10);
+
+/// Registered bytes of one node when the system does not tell how much memory it has.
+const FALLBACK_BYTES: u64 = 4 << 30;
+
+const STACK_BYTES: usize = 256 * 1024;
+
+/// Runs an agent until it is told to end, by [`toroid_protocol::agent::Request::Down`], by SIGINT,
+/// SIGTERM or SIGHUP, or by the end of its lifeline. Calls `ready` once all nodes are up, and ends
+/// if that fails, because then nobody waits for the agent any more; while it makes nodes it asks
+/// `is_awaited` the same. Its threads do not outlive the process, so the caller should exit
+/// afterwards.
+///
+/// An ordinary user's agent enters a user namespace first, so the process must have a single
+/// thread.
+///
+/// # Errors
+/// [`AgentError`]: it did not start, and what there was before it is as it was.
+pub fn run(
+    config: Config,
+    is_awaited: impl Fn() -> bool,
+    ready: impl FnOnce() -> io::Result<()>,
+) -> Result<(), AgentError> {
+    let hosts = config.hosts.as_ref();
+    if let Some(torus) = hosts.map(|hosts| hosts.torus).or(config.torus) {
+        check_size(torus, hosts)?;
+    }
+    toroid_fabric::os::inherited::keep_descriptors()
+        .map_err(during("keep descriptors to itself"))?;
+    // While it can be told whose it is: afterwards every user is root.
+    state_dir::make(&config.state).map_err(|source| AgentError::State {
+        state: config.state.clone(),
+        source,
+    })?;
+    data_dir::make(&config.data).map_err(|source| AgentError::Data {
+        data: config.data.clone(),
+        source,
+    })?;
+    let identity = rootless::enter(takeover::user_namespace(&config.state)?)?;
+    let state = StateDir::take(&config.state)?;
+    let estate = Estate::take(state.path())?;
+    let (keeper, is_inherited) = (Arc::clone(&estate.keeper), estate.is_inherited);
+    // A second `toroid down` may ask until the very end, and waits for that as the first does.
+    let (ending, endings) = mpsc::channel();
+    let endings = (ending, &endings);
+    let result = live(config, identity, &state, estate, endings, is_awaited, ready);
+    if result.is_err() && is_inherited {
+        // What was there before goes on without this agent.
+        state.give_back();
+        return result.map(drop);
+    }
+    keeper.end();
+    state.release();
+    if let Some(Ending::Asked(writer)) = result? {
+        // Whoever asked may have gone.
+        let _ = writer.send(&Message::Reply(Reply::Done), &[]);
+    }
+    Ok(())
+}
+
+/// From the first to the last moment of an agent's life.
+fn live(
+    config: Config,
+    identity: rootless::Identity,
+    state: &StateDir,
+    mut estate: Estate,
+    (ending, endings): (mpsc::Sender<Ending>, &mpsc::Receiver<Ending>),
+    is_awaited: impl Fn() -> bool,
+    ready: impl FnOnce() -> io::Result<()>,
+) -> Result<Option<Ending>, AgentError> {
+    let data = DataDir::take(&config.data, state.path())?;
+    if estate.is_inherited && config.fresh {
+        return Err(estate.misfit("the directory that --fresh would move aside"));
+    }
+    if !estate.is_inherited {
+        // What the log tells of an agent that was killed may say why.
+        state.begin_log()?;
+    }
+    if config.fresh
+        && let Some(aside) = data.set_aside()?
+    {
+        tracing::info!("the directory before is kept as {}", aside.display());
+    }
+    if let Some(rdma) = config.hosts.as_ref().and_then(|hosts| hosts.rdma.as_ref()) {
+        let chosen = toroid_client::rdma::check(rdma)?;
+        tracing::info!("between hosts: {chosen}");
+    }
+    let (cluster, others) = config.hosts.clone().map(Cluster::new).transpose()?.unzip();
+    catch_signals(&ending)?;
+    if config.lifeline {
+        watch_lifeline(&ending)?;
+    }
+    // First, because it may fail: who connects already waits until there are nodes.
+    let control = state.listen(!identity.rootless)?;
+    let is_inherited = estate.is_inherited;
+    let watch = estate.watch();
+    let goes_on = || match endings.try_recv() {
+        Err(_) if is_awaited() => Ok(()),
+        _ => Err(AgentError::Interrupted),
+    };
+    let (host, births, moves) = build(
+        config, identity, state, &data, estate, cluster, ending, &goes_on,
+    )?;
+    let host = Arc::new(host);
+    if host.can_have_gateways().is_ok() {
+        watch_uplinks(&host)?;
+    }
+    host.settle_gateways();
+    let unfinished = host.members.take_up();
+    let carrying = Arc::clone(&host);
+    thread::Builder::new()
+        .stack_size(STACK_BYTES)
+        .spawn(move || carrying.members.carry(&moves))
+        .map_err(during("start the thread that moves regions"))?;
+    let compacting = Arc::clone(&host);
+    spawn(move || compacting.members.compactor.run())?;
+    let watched = watch.map_or(Ok(()), |watch| watch_keeper(&host, watch));
+    // Nobody changes anything before what the agent before has begun is complete.
+    let turn = host.turns.take(Actor::Administrator(host.identity.uid));
+    let opened = watched.and_then(|()| open_for_business(&host, births, control));
+    let opened = opened.and_then(|()| await_those_who_return(&host, &unfinished));
+    drop(turn);
+    let opened = opened.and_then(|()| match others {
+        Some(others) => sessions::begin(&host, others),
+        None => Ok(()),
+    });
+    if let (Ok(()), Some(cluster)) = (&opened, &host.cluster) {
+        cluster.await_directory();
+    }
+    let announced = opened.and_then(|()| {
+        tracing::info!(torus = %host.torus, state = %host.state.display(), "ready");
+        ready().map_err(during("say that it is ready"))
+    });
+    if announced.is_err() && is_inherited {
+        return announced.map(|()| None);
+    }
+    // The host has a sender, so there is an ending to wait for.
+    let ending = announced.map(|()| endings.recv().ok());
+    take_down(&host);
+    ending
+}
+
+/// Whether this host can carry what it is to carry, and whether all hosts together can carry the torus.
+fn check_size(torus: Torus, hosts: Option<&HostConfig>) -> Result<(), AgentError> {
+    let check = |nodes: u32, count: u32, hosts: String| {
+        if nodes > count * MAX_NODES {
+            Err(AgentError::TooManyNodes { nodes, hosts })
+        } else {
+            Ok(())
+        }
+    };
+    let Some(config) = hosts else {
+        return check(torus.nodes(), 1, "one host".into());
+    };
+    check(
+        config.nodes.len() as u32,
+        1,
+        format!("host {}", config.host),
+    )?;
+    let count = config.hosts.len() as u32 + 1;
+    check(torus.nodes(), count, format!("{count} hosts"))
+}
+
+/// Makes nodes and driver, as long as it `goes_on`. When it fails, what was made ends with this
+/// process.
+#[allow(clippy::too_many_arguments)]
+fn build(
+    config: Config,
+    identity: rootless::Identity,
+    state: &StateDir,
+    data: &DataDir,
+    mut estate: Estate,
+    cluster: Option<Cluster>,
+    ending: mpsc::Sender<Ending>,
+    goes_on: &dyn Fn() -> Result<(), AgentError>,
+) -> Result<(Host, Vec<Birth>, Moves), AgentError> {
+    let cluster = cluster.map(Arc::new);
+    let (mut directory, store) = data.directory_among(config.torus, cluster.as_deref())?;
+    let memory = memory_bytes();
+    directory.administer(identity.uid, memory);
+    let torus = directory.torus();
+    check_size(torus, cluster.as_ref().map(|cluster| &cluster.config))?;
+    let kind = takeover::Kind {
+        torus,
+        ethernet: config.driver_command.is_some(),
+        carries: cluster.as_ref().map(|cluster| &cluster.config.nodes),
+        share_tmp: config.share_tmp,
+    };
+    let before = estate.check(kind)?;
+    let (interfaces, no_taps) = Interfaces::of(&config, before)?;
+    if let Some(Refusal { message, .. }) = &no_taps {
+        tracing::warn!("nodes have no interfaces in domains: {message}");
+    }
+    takeover::keep_host(&estate.keeper, kind, interfaces, config.lifeline);
+    let users = take_users(&identity, &mut estate)?;
+    let (groups, no_limits) = take_groups(state, &estate, config.limits)?;
+    // All that a node can fill leaves a quarter for its processes.
+    let temporary_bytes = groups.limits.memory.map_or(memory / 2, |limit| limit / 4);
+    let open_files = raise_descriptor_limit().map_err(during("raise the descriptor limit"))?;
+    let (mut nodes, mut births) = (Vec::new(), Vec::new());
+    let mut texts = hosts_file::Texts::new(&directory);
+    let is_ours = |id: &NodeId| kind.carries.is_none_or(|nodes| nodes.contains(&id.0));
+    for id in (0..torus.nodes()).map(NodeId).filter(is_ours) {
+        let Some(place) = torus.place(id) else {
+            continue;
+        };
+        goes_on()?;
+        let failed = |action: String, source| AgentError::Node {
+            place,
+            action,
+            source,
+        };
+        let network = state.network(place);
+        let network = network.map_err(|e| failed("name its network".into(), e))?;
+        let hosts_file = state.hosts(id).and_then(|path| {
+            hosts_file::write(&path, &texts.of(id))?;
+            Ok(path)
+        });
+        let hosts_file = hosts_file.map_err(|e| failed("write its hosts file".into(), e))?;
+        let its_groups = groups.of(place);
+        let its_groups = its_groups.map_err(|e| failed("limit what it takes".into(), e))?;
+        let plan = Plan {
+            place,
+            hosts: hosts_file,
+            open_files,
+            shares_tmp: config.share_tmp,
+            temporary_bytes,
+            groups: its_groups,
+        };
+        let kept = estate.inherit(&HostedNode::key(id));
+        let keeper = Arc::clone(&estate.keeper);
+        let made = HostedNode::make(id, plan, network, users.clone(), keeper, kept);
+        let (node, birth) = made.map_err(|error| failed(error.action, error.source))?;
+        nodes.push(node);
+        births.push(birth);
+    }
+    // What nodes cannot have is not kept as theirs.
+    groups.keep(state.path())?;
+    let start_driver = |command| {
+        let kept = estate.inherit(Driver::KEY);
+        let ports = ports(&directory, &nodes, interfaces);
+        let (far, others) = match &cluster {
+            Some(cluster) => (
+                far_ports(&directory, &cluster.config.host, interfaces),
+                Others {
+                    hosts: cluster.config.hosts.keys().cloned().collect(),
+                    rdma: cluster.config.rdma.clone(),
+                },
+            ),
+            None => Default::default(),
+        };
+        Driver::start(
+            command,
+            Arc::clone(&estate.keeper),
+            kept,
+            ports,
+            far,
+            others,
+        )
+    };
+    let driver = config.driver_command.map(start_driver).transpose()?;
+    if let Some(driver) = &driver {
+        check_ports(&driver.sync()?, estate.is_inherited)?;
+    }
+    let log = Log::open(data.path()).map_err(|source| AgentError::Data {
+        data: data.path().into(),
+        source,
+    })?;
+    let audit = Audit::new(data.path().into(), log);
+    audit.note_start(identity.uid, &directory);
+    let (mut members, moves) = Members::new(directory, store, memory);
+    members.inherit(Arc::clone(&estate.keeper), &mut estate);
+    let adapter = cluster
+        .as_ref()
+        .map(|cluster| Adapter::new(&mut estate, cluster.config.rdma.is_some()));
+    let host = Host {
+        adapter: adapter.map(Arc::new),
+        audit,
+        state: state.path().into(),
+        data: data.path().into(),
+        keeper: estate.keeper,
+        share_tmp: config.share_tmp,
+        lifeline: config.lifeline,
+        ack_timeout: Duration::from_millis(config.ack_timeout_ms),
+        identity,
+        cluster,
+        users,
+        torus,
+        nodes,
+        driver,
+        interfaces,
+        no_taps,
+        limits: groups.limits,
+        no_limits,
+        gateways: Gateways::new(state.path()),
+        members,
+        ending,
+        is_ending: AtomicBool::new(false),
+        turns: Turns::default(),
+    };
+    Ok((host, births, moves))
+}
+
+/// In new nodes every port can be made. In those of the agent before, their roots may have spoiled some
+/// of their own, which is no reason to do without the agent.
+fn check_ports(errors: &[PortError], is_inherited: bool) -> Result<(), AgentError> {
+    match errors.first() {
+        Some(error) if !is_inherited => Err(AgentError::DriverFailed(error.message.clone())),
+        _ => {
+            log_errors(errors);
+            Ok(())
+        }
+    }
+}
+
+/// Where the nodes of a root agent get users of their own. Where there are nodes already it is as
+/// the agent before had it.
+fn take_users(
+    identity: &rootless::Identity,
+    estate: &mut Estate,
+) -> Result<Option<Arc<Users>>, AgentError> {
+    if let Some(users) = estate.inherit(Users::KEY).and_then(Users::inherit) {
+        return Ok(Some(Arc::new(users)));
+    }
+    if identity.rootless || estate.has(HostedNode::KEYS) {
+        return Ok(None);
+    }
+    let users = Users::open().map_err(AgentError::Users)?;
+    if let Some(users) = &users {
+        users.keep(&estate.keeper);
+    }
+    Ok(users.map(Arc::new))
+}
+
+/// The control groups of nodes, and why they limit less than by default, if they do. Nodes that are
+/// there have them already.
+fn take_groups(
+    state: &StateDir,
+    estate: &Estate,
+    asked: Limits,
+) -> Result<(Cgroups, Option<Refusal>), AgentError> {
+    let (groups, missing) = if estate.has(HostedNode::KEYS) {
+        Cgroups::inherit(state.path(), asked)?
+    } else {
+        Cgroups::make(state.path(), asked)?
+    };
+    let missing = missing.map(|error| error.refusal());
+    if let Some(Refusal { message, .. }) = &missing {
+        tracing::warn!("{message}");
+    }
+    Ok((groups, missing))
+}
+
+/// From now on: what changes while gateways are settled is looked at afterwards.
+fn watch_uplinks(host: &Arc<Host>) -> Result<(), AgentError> {
+    let failed = |error| during("watch the interfaces of the host")(io::Error::other(error));
+    let changes = LinkChanges::open().map_err(failed)?;
+    let host = Arc::clone(host);
+    spawn(move || watch(&host, &changes))
+}
+
+/// Should the keeper die, the next one is given all that this agent holds.
+fn watch_keeper(host: &Arc<Host>, watch: Watch) -> Result<(), AgentError> {
+    let held = Arc::clone(host);
+    let watching = host
+        .keeper
+        .watch(watch, host.state.clone(), move || held.keep_all());
+    watching.map_err(during("watch the keeper"))
+}
+
+/// Starts the threads that serve, and those that keep the nodes alive.
+fn open_for_business(
+    host: &Arc<Host>,
+    births: Vec<Birth>,
+    control: UnixListener,
+) -> Result<(), AgentError> {
+    for (n, birth) in births.into_iter().enumerate() {
+        let host = Arc::clone(host);
+        spawn(move || keep_alive(&host, n, birth))?;
+    }
+    if let Some(adapter) = &host.adapter {
+        let attached = Arc::clone(host);
+        let attach = move |node, stream| stand_in(&attached, node, stream);
+        supervisor::begin(adapter, Box::new(attach))
+            .map_err(during("start the process for other hosts"))?;
+    }
+    let host = Arc::clone(host);
+    spawn(move || serve(&host, &control, Door::Control))
+}
+
+/// Completes changes that the agent before has begun. Who has not come back in time is fenced from
+/// what they are about, and in any case has ended.
+fn await_those_who_return(host: &Arc<Host>, unfinished: &[Changed]) -> Result<(), AgentError> {
+    let end = Instant::now() + RETURN;
+    host.complete(unfinished, RETURN);
+    let waiting = Arc::clone(host);
+    spawn(move || {
+        thread::sleep(end.saturating_duration_since(Instant::now()));
+        let forget = |nodes: &_| waiting.let_inherited_adapter_forget(nodes);
+        waiting.members.detach_absent(forget);
+    })
+}
+
+/// Attends a node, and makes it anew when it dies before its time.
+fn keep_alive(host: &Arc<Host>, n: usize, mut birth: Birth) {
+    let node = &host.nodes[n];
+    let mut pause = BACK_OFF[0];
+    loop {
+        let born = Instant::now();
+        let listener = Arc::new(birth.listener);
+        let (server, door) = (
+            Arc::clone(&listener),
+            Door::Node(node.id, node.tenancy.number()),
+        );
+        let served = Arc::clone(host);
+        let serving = spawn(move || serve(&served, &server, door));
+        node.attend(birth.reports, birth.init);
+        // Ends the thread that accepts; without one there is nothing to end.
+        let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
+        // Connections may have left the node.
+        node.tenancy.end();
+        host.members.expel(node.id);
+        if host.is_ending() {
+            return;
+        }
+        if let Err(error) = serving {
+            tracing::error!("node {}: {error}", node.place);
+        }
+        let is_renewal = node.take_renewal();
+        if is_renewal {
+            tracing::info!("making node {} anew", node.place);
+        } else {
+            tracing::warn!(
+                "the first process of node {} died; making it anew",
+                node.place
+            );
+        }
+        if is_renewal || born.elapsed() > GOOD_LIFE {
+            pause = BACK_OFF[0];
+        }
+        let mut is_hurried = is_renewal;
+        birth = loop {
+            if !std::mem::take(&mut is_hurried) {
+                thread::sleep(pause);
+            }
+            pause = BACK_OFF[1].min(pause * 2);
+            if host.is_ending() {
+                return;
+            }
+            match node.revive() {
+                Ok(birth) => break birth,
+                Err(error) => tracing::error!("node {}: {error}", node.place),
+            }
+        };
+        if let Some(driver) = &host.driver {
+            driver.move_node(node.id.0, &node.network());
+        }
+        host.reopen_gateways();
+        if host.is_ending() {
+            node.tell_to_end();
+        }
+    }
+}
+
+fn take_down(host: &Host) {
+    host.is_ending.store(true, Ordering::SeqCst);
+    host.gateways.come_to_rest();
+    for node in &host.nodes {
+        node.tell_to_end();
+    }
+    if let Some(adapter) = &host.adapter {
+        adapter.end();
+    }
+    if let Some(driver) = &host.driver {
+        driver.end();
+    }
+    HostedNode::wait_for_ends(&host.nodes);
+}
+
+fn catch_signals(ending: &mpsc::Sender<Ending>) -> Result<(), AgentError> {
+    let failed = during("catch signals");
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
+    let ending = ending.clone();
+    spawn(move || {
+        if signals.forever().next().is_some() {
+            // It fails when the agent is ending anyway.
+            let _ = ending.send(Ending::Told);
+        }
+    })
+}
+
+fn watch_lifeline(ending: &mpsc::Sender<Ending>) -> Result<(), AgentError> {
+    let ending = ending.clone();
+    spawn(move || {
+        // Nothing comes through it but its end.
+        let _ = io::copy(&mut io::stdin(), &mut io::sink());
+        let _ = ending.send(Ending::Told);
+    })
+}
+
+fn spawn(run: impl FnOnce() + Send + 'static) -> Result<(), AgentError> {
+    let builder = thread::Builder::new().stack_size(STACK_BYTES);
+    builder
+        .spawn(run)
+        .map(drop)
+        .map_err(during("start a thread"))
+}
+
+fn during(action: &'static str) -> impl Fn(io::Error) -> AgentError {
+    move |source| AgentError::System { action, source }
+}
+
+/// Lets this process have as many descriptors as it may; returns the limit before.
+fn raise_descriptor_limit() -> io::Result<u64> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    Ok(soft)
+}
+
+/// The memory of this host: what one node may register.
+fn memory_bytes() -> u64 {
+    let total = |text: String| {
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("MemTotal:"))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        kib.checked_mul(1024)
+    };
+    let text = fs::read_to_string("/proc/meminfo").ok();
+    text.and_then(total).unwrap_or(FALLBACK_BYTES)
+}
