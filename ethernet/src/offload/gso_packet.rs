@@ -115,7 +115,7 @@ impl GsoPacket {
         }
     }
 
-    fn protocol(&self) -> u8 {
+    pub(super) fn protocol(&self) -> u8 {
         match self.transport {
             Transport::Tcp => IpProtocol::Tcp.into(),
             Transport::Udp => IpProtocol::Udp.into(),

@@ -16,7 +16,7 @@
 //! which is what makes a stream fast. Where the [`Capabilities`] of the receiver do not include an
 //! offload, [`segmentation`] does its work.
 //!
-//! * [`layout`]: positions of the headers of a GSO packet. [`checksum`]: the Internet checksum.
+//! * [`layout`]: positions of the headers of a GSO packet.
 //! * [`segmentation`]: frames of a GSO packet. [`udp_gro`]: the other direction, for datagrams.
 //! * [`gso_packet`]: GSO packets as a kernel sends them, to try out a kernel and for tests.
 //!
@@ -24,7 +24,6 @@
 //! driver uses it, or the receiver's kernel, which checks it again, sees it. Neither relies on its header
 //! length, which is a hint.
 
-pub(crate) mod checksum;
 pub mod gso_packet;
 pub mod layout;
 pub mod segmentation;

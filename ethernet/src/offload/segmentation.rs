@@ -4,14 +4,18 @@
 //! The payload is not copied: a frame is [`FrameParts`], rewritten headers and a part of the GSO packet,
 //! to be written with one vectored call. The only buffer is that of the [`Segmenter`].
 //!
-//! smoltcp reads and writes the header fields. The checksum of a segment is computed here from the sum of
-//! the pseudo header that the kernel left in the packet; smoltcp could only compute it from scratch.
+//! smoltcp reads and writes the header fields and sums up the data. The checksum of a segment continues the
+//! sum of the pseudo header that the kernel left in the packet.
 
-use smoltcp::wire::{IPV6_HEADER_LEN, IpVersion, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket};
+use smoltcp::wire::{
+    IPV6_HEADER_LEN, IpVersion, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket, checksum,
+};
 
-use crate::offload::checksum::Sum;
 use crate::offload::layout::{Layout, MAX_HEADERS, Transport};
-use crate::offload::{Checksum, Offload, Segmentation};
+use crate::offload::{Checksum, MAX_PACKET, Offload, Segmentation};
+
+/// [`checksum::data`] adds words of 16 bits in 32 bits.
+const _: () = assert!(MAX_PACKET <= 128 << 10);
 
 /// Segments packets, one after another.
 #[derive(Debug)]
@@ -46,7 +50,7 @@ struct Segments {
     /// Begin of the next payload in the GSO packet.
     at: usize,
     /// Sum of the pseudo header with the length of the GSO packet.
-    pseudo: Sum,
+    pseudo: u16,
 }
 
 impl Default for Segmenter {
@@ -61,13 +65,13 @@ impl Segmenter {
     /// The frames that a checked packet stands for: at least one.
     pub fn frames<'a>(&'a mut self, offload: &Offload, frame: &'a [u8]) -> Frames<'a> {
         let rest = match (offload.segmentation(), offload.checksum()) {
-            (Some(segmentation), Some(checksum)) => {
+            (Some(segmentation), Some(field)) => {
                 let headers = segmentation.layout.payload_at;
                 self.headers[..headers].copy_from_slice(&frame[..headers]);
                 Rest::Segments(Segments {
                     segmentation,
                     at: headers,
-                    pseudo: Sum::of(&frame[checksum.at..checksum.at + 2]),
+                    pseudo: checksum::data(&frame[field.at..field.at + 2]),
                 })
             }
             (_, Some(checksum)) => Rest::WithChecksum(checksum),
@@ -103,7 +107,8 @@ impl Frames<'_> {
 
     fn complete(&mut self, Checksum { start, at }: Checksum) -> FrameParts<'_> {
         // The kernel writes 0xffff instead of 0 for every protocol; protocols other than UDP accept it.
-        self.headers[..2].copy_from_slice(&Sum::of(&self.frame[start..]).nonzero_checksum());
+        let checksum = nonzero(!checksum::data(&self.frame[start..]));
+        self.headers[..2].copy_from_slice(&checksum.to_be_bytes());
         let (before, behind) = (&self.frame[..at], &self.frame[at + 2..]);
         FrameParts([before, &self.headers[..2], behind])
     }
@@ -142,8 +147,9 @@ impl Frames<'_> {
         }
         // Both lengths are less than 64 KiB, because the IP header states them.
         let whole = self.frame.len() - layout.transport_at;
-        let pseudo = pseudo.with_changed(whole as u16, len as u16);
-        write_checksum(&layout, headers, pseudo.plus(Sum::of(payload)));
+        let pseudo = [pseudo, !(whole as u16), len as u16];
+        let rest = checksum::combine(&[checksum::combine(&pseudo), checksum::data(payload)]);
+        write_checksum(&layout, headers, rest);
         FrameParts([headers, payload, &[]])
     }
 }
@@ -166,16 +172,24 @@ fn update_ip(layout: &Layout, headers: &mut [u8], payload: usize, is_first: bool
 }
 
 /// Writes the transport checksum; `rest` is the sum of the pseudo header and the payload.
-fn write_checksum(layout: &Layout, headers: &mut [u8], rest: Sum) {
+fn write_checksum(layout: &Layout, headers: &mut [u8], rest: u16) {
     let header = &mut headers[layout.transport_at..];
     let at = layout.transport.checksum_at();
     header[at..at + 2].fill(0);
-    let sum = Sum::of(header).plus(rest);
+    let checksum = !checksum::combine(&[checksum::data(header), rest]);
     let checksum = match layout.transport {
-        Transport::Tcp => sum.checksum(),
-        Transport::Udp => sum.nonzero_checksum(),
+        Transport::Tcp => checksum,
+        Transport::Udp => nonzero(checksum),
     };
-    header[at..at + 2].copy_from_slice(&checksum);
+    header[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+}
+
+/// The other zero of ones' complement for 0, which means in UDP that there is no checksum.
+fn nonzero(checksum: u16) -> u16 {
+    match checksum {
+        0 => 0xffff,
+        checksum => checksum,
+    }
 }
 
 #[cfg(test)]

@@ -18,10 +18,9 @@ use std::io::IoSlice;
 use std::ops::Range;
 
 use smoltcp::wire::{
-    IPV6_HEADER_LEN, IpVersion, Ipv4Packet, Ipv6Packet, UDP_HEADER_LEN, UdpPacket,
+    IPV6_HEADER_LEN, IpVersion, Ipv4Packet, Ipv6Packet, UDP_HEADER_LEN, UdpPacket, checksum,
 };
 
-use crate::offload::checksum::Sum;
 use crate::offload::layout::{Layout, Transport};
 use crate::offload::{MAX_PACKET, Offload};
 
@@ -237,10 +236,10 @@ fn write_headers(packet: &mut [u8], layout: &Layout, size: usize, carried: usize
         }
     }
     let mut udp = UdpPacket::new_unchecked(datagram);
-    let pseudo = Sum::of_word(udp.checksum().to_be_bytes()).with_changed(udp.len(), len as u16);
+    // The field holds the sum of the pseudo header without its complement.
+    let pseudo = checksum::combine(&[udp.checksum(), !udp.len(), len as u16]);
     udp.set_len(len as u16);
-    // The sum of the pseudo header stays without its complement.
-    udp.set_checksum(!u16::from_be_bytes(pseudo.checksum()));
+    udp.set_checksum(pseudo);
     offload.copy_from_slice(&Offload::udp_gso(layout, size));
 }
 

@@ -1,3 +1,5 @@
+use std::net::IpAddr;
+
 use proptest::prelude::*;
 use smoltcp::wire::IpAddress;
 
@@ -32,13 +34,31 @@ struct Seen {
     id: u16,
 }
 
-/// Reads a piece with another implementation, which checks all lengths and checksums.
+/// The checksum as RFC 1071 defines it, word by word; 0 over data that contains its checksum.
+fn rfc_1071(data: &[u8]) -> u16 {
+    let mut sum = 0u16;
+    for word in data.chunks(2) {
+        let word = u16::from_be_bytes([word[0], *word.get(1).unwrap_or(&0)]);
+        let (next, carry) = sum.overflowing_add(word);
+        sum = next + u16::from(carry);
+    }
+    !sum
+}
+
+#[test]
+fn the_example_of_the_rfc() {
+    let data = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+    assert_eq!(rfc_1071(&data), !0xddf2);
+    assert_eq!(!checksum::data(&data), !0xddf2);
+}
+
+/// Reads a segment with another implementation, which checks all lengths and checksums.
 fn see(of: &GsoPacket, frame: &[u8]) -> Seen {
     let ip = &frame[14 + 4 * of.tags..];
     let (addresses, id, above) = match of.ip_version {
         IpVersion::Ipv4 => {
             let packet = Ipv4Packet::new_checked(ip).unwrap();
-            assert!(packet.verify_checksum());
+            assert_eq!(rfc_1071(&ip[..packet.header_len().into()]), 0);
             assert_eq!(usize::from(packet.total_len()), ip.len());
             assert_eq!((packet.ecn(), packet.dont_frag()), (2, true));
             let addresses = (packet.src_addr().into(), packet.dst_addr().into());
@@ -53,6 +73,14 @@ fn see(of: &GsoPacket, frame: &[u8]) -> Seen {
         }
     };
     let (source, destination): (IpAddress, IpAddress) = addresses;
+    let octets = |address: IpAddress| match IpAddr::from(address) {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    let len = (above.len() as u32).to_be_bytes();
+    let pseudo = [octets(source), octets(destination), len.into()].concat();
+    let summed = [&pseudo[..], &[0, 0, 0, of.protocol()], above].concat();
+    assert_eq!(rfc_1071(&summed), 0);
     match of.transport {
         Transport::Tcp => {
             let segment = TcpPacket::new_checked(above).unwrap();
