@@ -16,7 +16,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
 use toroid_ethernet::driver::{self, DriverError};
 use toroid_ethernet::offload::Offload;
-use toroid_ethernet::tunnel::Tag;
+use toroid_ethernet::tunnel::TunnelHeader;
 use toroid_fabric::{Epoch, Partition, Place};
 use toroid_model::addressing;
 use toroid_model::ethernet::DropReason;
@@ -494,11 +494,11 @@ fn a_host_that_lies_is_believed_nothing() {
     let listen = |address| nodes[0].inside(|| Udp::bind(SocketAddr::new(address, 4000)));
     let ears = [listen(ipv4(BLUE, 0)), listen(ipv4(RED, 0))];
 
-    let mut say = |tag: Tag, packet: &[u8]| {
+    let mut say = |tag: TunnelHeader, packet: &[u8]| {
         b.write_all(&tag.to_bytes(packet.len())).unwrap();
         b.write_all(packet).unwrap();
     };
-    let tag = |domain, epoch, x| Tag {
+    let tag = |domain, epoch, x| TunnelHeader {
         partition: Partition(domain),
         epoch: Epoch(epoch),
         place: place(x),
@@ -576,7 +576,7 @@ fn a_host_that_lies_is_believed_nothing() {
     ears[0].0.set_nonblocking(true).unwrap();
     assert!(ears[0].0.recv(&mut [0; 9]).is_err());
 
-    // Nonsense ends it, and nothing else.
+    // ProtocolViolation ends it, and nothing else.
     say(tag(BLUE, 2, 2), &[0; 9]);
     assert_eq!(agent.tunnels(), [""; 0]);
     let [ours, mut b] = tcp_pair();

@@ -5,8 +5,10 @@ use toroid_ethernet::forward::{Action, Segments, Way};
 use toroid_ethernet::headers::frame::HEADER_LEN;
 use toroid_ethernet::offload::Offload;
 use toroid_ethernet::offload::segmentation::Segmenter;
-use toroid_ethernet::tunnel::signal::Notice;
-use toroid_ethernet::tunnel::{HostId, Inbox, Item, Nonsense, Tag};
+
+use toroid_ethernet::tunnel::{
+    HostId, Message, ProtocolViolation, ReceiveBuffer, Signal, TunnelHeader,
+};
 use toroid_fabric::{Epoch, Partition, Place};
 use toroid_model::addressing;
 use toroid_model::ethernet::DropReason;
@@ -165,31 +167,31 @@ impl FarHost {
     /// # Panics
     /// When any reaches whom it may not.
     pub fn send(&mut self, mut bytes: &[u8]) -> bool {
-        let (mut inbox, mut count, mut rest) = (Inbox::default(), 0, bytes.len());
+        let (mut received, mut count, mut rest) = (ReceiveBuffer::default(), 0, bytes.len());
         while !bytes.is_empty() {
-            inbox.fill(&mut bytes).expect("there are some");
+            received.fill(&mut bytes).expect("there are some");
             loop {
-                match inbox.next_item() {
-                    Ok(Some(Item::Notice(_))) => {
+                match received.next_message() {
+                    Ok(Some(Message::Signal(_))) => {
                         count += 1;
-                        rest -= Tag::LEN + Notice::LEN;
+                        rest -= TunnelHeader::LEN + Signal::LEN;
                     }
-                    Ok(Some(Item::Packet(tag, packet))) => {
+                    Ok(Some(Message::Packet(tag, packet))) => {
                         if !self.let_in(tag, packet) {
                             return false;
                         }
                         count += 1;
-                        rest -= Tag::LEN + packet.len();
+                        rest -= TunnelHeader::LEN + packet.len();
                     }
                     Ok(None) => break,
-                    Err(Nonsense) => return false,
+                    Err(ProtocolViolation) => return false,
                 }
             }
         }
         count > 0 && rest == 0
     }
 
-    fn let_in(&self, tag: Tag, packet: &[u8]) -> bool {
+    fn let_in(&self, tag: TunnelHeader, packet: &[u8]) -> bool {
         let Ok(Some(ingress)) = self.segments.remote_ingress(FAR, &tag) else {
             return false;
         };

@@ -32,7 +32,7 @@ use crate::port::stack_socket::StackSocket;
 use crate::port::uplink::{Uplink, UplinkError};
 use crate::switch::{Ended, JoinError, Switch, SwitchHandle, TunnelId};
 use crate::tunnel::{HostId, Tunnel};
-use rdma_streams::Keeper;
+use rdma_streams::StreamSupervisor;
 use tunnels::Tunnels;
 
 /// Why the driver ended before its agent did.
@@ -86,8 +86,8 @@ pub fn run(lifeline: UnixStream) -> Result<(), DriverError> {
     let (switch, handle) = Switch::new(sender).map_err(DriverError::Start)?;
     let tunnels = Arc::new(Tunnels::default());
     tunnels.watch(events).map_err(DriverError::Start)?;
-    let line = Arc::new(Mutex::new(vec![lifeline]));
-    let hang_up = HangUp(Arc::clone(&line));
+    let stream = Arc::new(Mutex::new(vec![lifeline]));
+    let hang_up = HangUp(Arc::clone(&stream));
     let frames = thread::Builder::new()
         .name("frames".into())
         .spawn(move || {
@@ -96,7 +96,7 @@ pub fn run(lifeline: UnixStream) -> Result<(), DriverError> {
         })
         .map_err(DriverError::Start)?;
     let removal = Removal::start().map_err(DriverError::Start)?;
-    let served = Control::new(handle, removal, tunnels).serve(Lifeline::new(sessions), &line);
+    let served = Control::new(handle, removal, tunnels).serve(Lifeline::new(sessions), &stream);
     frames
         .join()
         .map_err(|_| Ended)?
@@ -118,8 +118,8 @@ impl Drop for HangUp {
     }
 }
 
-fn lock(line: &Line) -> MutexGuard<'_, Vec<Writer>> {
-    line.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(stream: &Line) -> MutexGuard<'_, Vec<Writer>> {
+    stream.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Domain number and node number.
@@ -184,7 +184,7 @@ impl Control {
         }
     }
 
-    fn serve(mut self, mut lifeline: Lifeline, line: &Line) -> Result<(), DriverError> {
+    fn serve(mut self, mut lifeline: Lifeline, stream: &Line) -> Result<(), DriverError> {
         loop {
             let session = match lifeline.next_session() {
                 Ok(session) => session,
@@ -193,7 +193,7 @@ impl Control {
             };
             let (commands, answers) =
                 wire::split(session).map_err(|error| DriverError::Agent(error.into()))?;
-            let mut writers = lock(line);
+            let mut writers = lock(stream);
             if writers.is_empty() {
                 return Ok(());
             }
@@ -373,7 +373,7 @@ impl Control {
         Ok(())
     }
 
-    /// Uses a tunnel, and a line beside it where there shall be one.
+    /// Uses a tunnel, and a stream beside it where there shall be one.
     fn use_tunnel(
         &self,
         id: TunnelId,
@@ -381,19 +381,19 @@ impl Control {
         host: String,
         asks: bool,
     ) -> Result<io::Result<()>, Ended> {
-        let keeper = self.rdma.clone().map(|rdma| {
+        let supervisor = self.rdma.clone().map(|rdma| {
             let prepare = Arc::new(move || prepare_line(&rdma));
             let tunnels = Arc::clone(&self.tunnels);
             let complain = Box::new(move |why: &str| tunnels.complain(&host, why));
-            Keeper::new(id, asks, prepare, &self.switch, complain)
+            StreamSupervisor::new(id, asks, prepare, &self.switch, complain)
         });
-        let (keeper, events) = keeper.unzip();
+        let (supervisor, events) = supervisor.unzip();
         let connected = self
             .switch
             .call(move |switch| switch.connect_tunnel(id, tunnel, events))?;
         // Without it packets go over the connection all the same.
-        if let Some(Err(error)) = keeper.map(Keeper::start) {
-            warn!("no thread for a line to another host: {error}");
+        if let Some(Err(error)) = supervisor.map(StreamSupervisor::start) {
+            warn!("no thread for a stream to another host: {error}");
         }
         Ok(connected)
     }

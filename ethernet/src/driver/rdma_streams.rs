@@ -1,4 +1,4 @@
-//! Sees to it that a tunnel has a line, as long as both hosts have an RDMA adapter that works.
+//! Sees to it that a tunnel has a stream, as long as both hosts have an RDMA adapter that works.
 //!
 //! One thread for each tunnel, because to open an adapter and to connect by it take their time, for which
 //! frames do not wait. It ends with the tunnel.
@@ -7,15 +7,15 @@
 //!   who asks                                   the other
 //!   prepares its end ── Ask ──────────────────> prepares and connects its end
 //!   connects its end <────────────── Answer ──
-//!                    ══ Begin ════════════════> by the line
-//!                    ── Begin ────────────────> its packets go by the line, too
+//!                    ══ Begin ════════════════> by the stream
+//!                    ── Begin ────────────────> its packets go by the stream, too
 //!                    <─────────────── Begin ──
 //! ```
 //!
-//! Packets go by a line only after something has arrived by it: adapters connect also when nothing gets from
+//! Packets go by a stream only after something has arrived by it: adapters connect also when nothing gets from
 //! the one to the other.
 //!
-//! An adapter is opened for each line and closed with it: one that has been reset or taken out would hold
+//! An adapter is opened for each stream and closed with it: one that has been reset or taken out would hold
 //! up its kernel as long as anybody has it open.
 
 use std::io;
@@ -31,42 +31,42 @@ use toroid_fabric::parameters::RdmaStreamParameters;
 use toroid_fabric::rdma_stream::PreparedRdmaStream;
 use tracing::debug;
 
-use crate::switch::{LineEvent, LostLine, SwitchHandle, TunnelId};
-use crate::tunnel::signal::{Notice, Word};
+use crate::switch::{LostStream, StreamEvent, SwitchHandle, TunnelId};
+use crate::tunnel::signal::{Signal, SignalKind};
 
 /// Pauses before another try grow from the first to the second.
 const BACK_OFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(10)];
 
-/// A line that has lasted as long as this was a success.
+/// A stream that has lasted as long as this was a success.
 const GOOD_LIFE: Duration = Duration::from_secs(10);
 
 /// How long the other side may take to prepare its end. One that has no adapter may say nothing.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long the first bytes may take by a line. Adapters give up sooner.
+/// How long the first bytes may take by a stream. Adapters give up sooner.
 const PROOF: Duration = Duration::from_secs(10);
 
 /// Events that may wait.
 const EVENTS: usize = 64;
 
-/// Prepares an end of a line at this host's adapter.
+/// Prepares an end of a stream at this host's adapter.
 pub(super) type Prepare =
     Arc<dyn Fn() -> Result<Box<dyn PreparedRdmaStream>, RdmaError> + Send + Sync>;
 
-/// Lets somebody know why there is no line.
+/// Lets somebody know why there is no stream.
 pub(super) type Complain = Box<dyn Fn(&str) + Send>;
 
-/// Sees to the line of one tunnel.
-pub(super) struct Keeper {
+/// Sees to the stream of one tunnel.
+pub(super) struct StreamSupervisor {
     id: TunnelId,
     asks: bool,
-    events: Receiver<LineEvent>,
+    events: Receiver<StreamEvent>,
     prepare: Prepare,
     switch: Weak<SwitchHandle>,
     complain: Complain,
-    /// The number of the last line that was asked for.
+    /// The number of the last stream that was asked for.
     number: u32,
-    /// Whether something has failed since packets last went by a line.
+    /// Whether something has failed since packets last went by a stream.
     has_complained: bool,
 }
 
@@ -81,17 +81,17 @@ enum Stage {
     Up(Instant),
 }
 
-impl Keeper {
-    /// One who asks the other side for lines, or waits to be asked; and where it hears of events.
+impl StreamSupervisor {
+    /// One who asks the other side for streams, or waits to be asked; and where it hears of events.
     pub(super) fn new(
         id: TunnelId,
         asks: bool,
         prepare: Prepare,
         switch: &Arc<SwitchHandle>,
         complain: Complain,
-    ) -> (Self, SyncSender<LineEvent>) {
+    ) -> (Self, SyncSender<StreamEvent>) {
         let (sender, events) = mpsc::sync_channel(EVENTS);
-        let keeper = Keeper {
+        let supervisor = StreamSupervisor {
             id,
             asks,
             events,
@@ -101,14 +101,14 @@ impl Keeper {
             number: 0,
             has_complained: false,
         };
-        (keeper, sender)
+        (supervisor, sender)
     }
 
     /// Starts the thread, when there is the tunnel.
     pub(super) fn start(self) -> io::Result<()> {
         let keep = move || if self.asks { self.ask() } else { self.answer() };
         thread::Builder::new()
-            .name("line".into())
+            .name("stream".into())
             .spawn(keep)
             .map(drop)
     }
@@ -131,20 +131,20 @@ impl Keeper {
                 (Err(RecvTimeoutError::Disconnected), _) => return,
                 (Err(RecvTimeoutError::Timeout), Stage::Pause(_)) => self.begin(),
                 (Err(RecvTimeoutError::Timeout), Stage::Asked(..)) => self.fails("no answer"),
-                (Ok(LineEvent::Said(said)), Stage::Asked(line, _))
+                (Ok(StreamEvent::Signal(said)), Stage::Asked(stream, _))
                     if said.number == self.number =>
                 {
-                    match said.word {
-                        Word::Answer(theirs) => self.connect(line, &theirs),
+                    match said.kind {
+                        SignalKind::Answer(theirs) => self.connect(stream, &theirs),
                         _ => self.fails("the other host has no RDMA adapter that works"),
                     }
                 }
                 // It has ended there before it was of use here.
-                (Ok(LineEvent::Said(said)), Stage::Up(since)) if said.number == self.number => {
-                    self.drop_line();
+                (Ok(StreamEvent::Signal(said)), Stage::Up(since)) if said.number == self.number => {
+                    self.drop_stream();
                     Some(Stage::Up(since))
                 }
-                (Ok(LineEvent::Lost(lost)), Stage::Up(since)) if lost.number == self.number => {
+                (Ok(StreamEvent::Lost(lost)), Stage::Up(since)) if lost.number == self.number => {
                     if since.elapsed() > GOOD_LIFE {
                         pause = BACK_OFF[0];
                     }
@@ -162,10 +162,10 @@ impl Keeper {
 
     fn begin(&mut self) -> Option<Stage> {
         match (self.prepare)() {
-            Ok(line) => {
+            Ok(stream) => {
                 self.number = self.number.wrapping_add(1);
-                self.tell(self.number, Word::Ask(line.parameters()));
-                Some(Stage::Asked(line, Instant::now() + PATIENCE))
+                self.tell(self.number, SignalKind::Offer(stream.parameters()));
+                Some(Stage::Asked(stream, Instant::now() + PATIENCE))
             }
             Err(error) => self.fails(&error.to_string()),
         }
@@ -173,29 +173,31 @@ impl Keeper {
 
     fn connect(
         &mut self,
-        line: Box<dyn PreparedRdmaStream>,
+        stream: Box<dyn PreparedRdmaStream>,
         theirs: &RdmaStreamParameters,
     ) -> Option<Stage> {
-        let (number, word) = (self.number, Word::Begin);
-        let notice = Notice { number, word };
-        let proven = line.connect(theirs).and_then(|line| prove(line, notice));
-        match proven.and_then(|line| self.hand_over(line, notice)) {
+        let (number, kind) = (self.number, SignalKind::Begin);
+        let signal = Signal { number, kind };
+        let proven = stream
+            .connect(theirs)
+            .and_then(|stream| prove(stream, signal));
+        match proven.and_then(|stream| self.hand_over(stream, signal)) {
             Ok(()) => Some(Stage::Up(Instant::now())),
             Err(error) => {
-                self.tell(number, Word::End);
+                self.tell(number, SignalKind::End);
                 self.fails(&error.to_string())
             }
         }
     }
 
-    fn loses(&mut self, lost: LostLine) -> Option<Stage> {
+    fn loses(&mut self, lost: LostStream) -> Option<Stage> {
         self.has_complained &= !lost.was_up;
         self.fails(&lost.why)
     }
 
-    /// Until packets have gone by a line again it complains once.
+    /// Until packets have gone by a stream again it complains once.
     fn fails(&mut self, why: &str) -> Option<Stage> {
-        debug!("no line: {why}");
+        debug!("no stream: {why}");
         if !std::mem::replace(&mut self.has_complained, true) {
             (self.complain)(why);
         }
@@ -206,70 +208,70 @@ impl Keeper {
     fn answer(mut self) {
         while let Ok(event) = self.events.recv() {
             match event {
-                LineEvent::Said(Notice {
+                StreamEvent::Signal(Signal {
                     number,
-                    word: Word::Ask(theirs),
+                    kind: SignalKind::Offer(theirs),
                 }) => {
                     if let Err(why) = self.prepared_for(number, &theirs) {
-                        self.tell(number, Word::End);
+                        self.tell(number, SignalKind::End);
                         self.fails(&why.to_string());
                     }
                 }
-                LineEvent::Said(_) => {}
-                LineEvent::Lost(lost) => drop(self.loses(lost)),
+                StreamEvent::Signal(_) => {}
+                StreamEvent::Lost(lost) => drop(self.loses(lost)),
             }
         }
     }
 
     fn prepared_for(&self, number: u32, theirs: &RdmaStreamParameters) -> Result<(), RdmaError> {
-        let line = (self.prepare)()?;
-        let word = Word::Answer(line.parameters());
-        let line = line.connect(theirs)?;
-        Ok(self.hand_over(line, Notice { number, word })?)
+        let stream = (self.prepare)()?;
+        let kind = SignalKind::Answer(stream.parameters());
+        let stream = stream.connect(theirs)?;
+        Ok(self.hand_over(stream, Signal { number, kind })?)
     }
 
-    /// Gives a line to the tunnel.
-    fn hand_over(&self, line: Box<dyn RdmaStream>, notice: Notice) -> io::Result<()> {
+    /// Gives a stream to the tunnel.
+    fn hand_over(&self, stream: Box<dyn RdmaStream>, signal: Signal) -> io::Result<()> {
         let id = self.id;
         let handle = self.switch.upgrade().ok_or(io::ErrorKind::NotConnected)?;
-        let used = handle.call(move |switch| switch.connect_line(id, line, notice));
+        let used = handle.call(move |switch| switch.connect_stream(id, stream, signal));
         match used {
             Ok(Ok(())) => Ok(()),
             _ => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
-    fn drop_line(&self) {
+    fn drop_stream(&self) {
         let (id, number) = (self.id, self.number);
         if let Some(handle) = self.switch.upgrade() {
             // As in `tell`.
-            let _ = handle.call(move |switch| switch.drop_line(id, number));
+            let _ = handle.call(move |switch| switch.drop_stream(id, number));
         }
     }
 
-    fn tell(&self, number: u32, word: Word) {
-        let (id, notice) = (self.id, Notice { number, word });
+    fn tell(&self, number: u32, kind: SignalKind) {
+        let (id, signal) = (self.id, Signal { number, kind });
         if let Some(handle) = self.switch.upgrade() {
             // It fails when the switch has ended, and then so does this.
-            let _ = handle.call(move |switch| switch.tell_tunnel(id, notice));
+            let _ = handle.call(move |switch| switch.tell_tunnel(id, signal));
         }
     }
 }
 
-/// Sends something by a line and waits until it has arrived.
-fn prove(mut line: Box<dyn RdmaStream>, notice: Notice) -> io::Result<Box<dyn RdmaStream>> {
-    line.write_all(&notice.to_item())?;
+/// Sends something by a stream and waits until it has arrived.
+fn prove(mut stream: Box<dyn RdmaStream>, signal: Signal) -> io::Result<Box<dyn RdmaStream>> {
+    stream.write_all(&signal.to_message())?;
     let until = Instant::now() + PROOF;
     loop {
-        line.process_events()?;
+        stream.process_events()?;
         let left = until.saturating_duration_since(Instant::now());
-        if line.is_confirmed() {
-            return Ok(line);
+        if stream.is_confirmed() {
+            return Ok(stream);
         }
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        let mut fds = [PollFd::new(line.wake_fd(), PollFlags::POLLIN)];
+        let mut fds = [PollFd::new(stream.wake_fd(), PollFlags::POLLIN)];
         // An interrupted sleep is an early wake-up.
         let _ = poll(
             &mut fds,

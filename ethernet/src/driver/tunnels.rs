@@ -58,7 +58,7 @@ impl Tunnels {
                     warn!("the connection to the driver of host {host} has ended: {why}");
                 }
             }
-            TunnelEvent::Line(by_rdma) => self.set_by_rdma(id, by_rdma),
+            TunnelEvent::ByRdma(by_rdma) => self.set_by_rdma(id, by_rdma),
         }
     }
 

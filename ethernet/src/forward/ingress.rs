@@ -19,7 +19,7 @@ use crate::headers::mac::{Destination, Mac};
 use crate::headers::neighbour::AddressQuery;
 use crate::headers::ra_guard;
 use crate::offload::{MAX_PACKET, Offload};
-use crate::tunnel::{HostId, Tag};
+use crate::tunnel::{HostId, TunnelHeader};
 
 /// What is to be done with a packet.
 #[derive(Debug)]
@@ -80,9 +80,9 @@ impl<'a, X> Ingress<'a, X> {
     }
 
     /// What other hosts are told of frames that come in here; nothing of what nobody tells them.
-    pub fn tag(&self) -> Option<Tag> {
+    pub fn tag(&self) -> Option<TunnelHeader> {
         match self.sender {
-            Sender::Member(member) => Some(Tag {
+            Sender::Member(member) => Some(TunnelHeader {
                 partition: Partition(self.segment.domain.into()),
                 epoch: self.segment.epoch,
                 place: member.port.place,

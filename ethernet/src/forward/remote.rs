@@ -9,7 +9,7 @@ use toroid_protocol::driver::Port;
 
 use super::ingress::Sender;
 use super::{AttachError, DropCounters, Ingress, Network, Segment, Segments, checked_domain};
-use crate::tunnel::{HostId, Tag};
+use crate::tunnel::{HostId, TunnelHeader};
 
 /// Those of one segment.
 #[derive(Debug, Default)]
@@ -113,7 +113,7 @@ impl<X> Segments<X> {
     pub fn remote_ingress(
         &self,
         host: HostId,
-        tag: &Tag,
+        tag: &TunnelHeader,
     ) -> Result<Option<Ingress<'_, X>>, UnknownDomain> {
         let segment = self.segments.get(&tag.partition).ok_or(UnknownDomain)?;
         match segment.admit(host, tag) {
@@ -170,7 +170,7 @@ impl<X> Segment<X> {
     }
 
     /// The member that a host speaks for.
-    fn admit(&self, host: HostId, tag: &Tag) -> Result<&RemoteMember, DropReason> {
+    fn admit(&self, host: HostId, tag: &TunnelHeader) -> Result<&RemoteMember, DropReason> {
         let member = self
             .remote
             .member(tag.place)

@@ -6,7 +6,7 @@
 //! 75,751 writes to a node whose sockets nobody read, none waited or said `EAGAIN`. Its kernel
 //! counted 75,529 datagrams lost, and TCP's window stopped the stream. While the switch writes it
 //! does not read, so what others send waits in their own queues, and what does not fit there is
-//! their kernels' to drop. Only a tunnel may take less than it is given, and has an outbox for the rest.
+//! their kernels' to drop. Only a tunnel may take less than it is given, and has an send_queue for the rest.
 //!
 //! It alone owns the [`Segments`], so nothing is locked. Whoever wants a change hands it a piece
 //! of work ([`SwitchHandle::call`]), which it does between two batches of frames.
@@ -41,16 +41,16 @@ use crate::port::{SwitchPort, is_gone};
 use crate::tunnel::HostId;
 use busy_poll::BusyPoll;
 use tunnels::{Connected, Tunnels, Via};
-pub use tunnels::{LineEvent, LostLine, TunnelEvent, TunnelId};
+pub use tunnels::{LostStream, StreamEvent, TunnelEvent, TunnelId};
 
 /// Frames that one TAP may have sent before others get their turn: 0.1 ms at 9000 bytes. One that
 /// goes to many, or is many, counts as many.
 const BATCH: usize = 64;
 
-/// Ready TAPs to take notice of at once.
+/// Ready TAPs to take signal of at once.
 const EVENTS: usize = 64;
 
-/// The event of the doorbell. No port, tunnel or line has it: those fit 59 bits.
+/// The event of the doorbell. No port, tunnel or stream has it: those fit 59 bits.
 const DOORBELL: u64 = u64::MAX;
 
 /// In the event of an uplink.
@@ -59,8 +59,8 @@ const OUTSIDE: u64 = 1 << 56;
 /// In the event of a tunnel, with the host's number.
 const TUNNEL: u64 = 1 << 57;
 
-/// In the event of the line of a tunnel, with the host's number.
-const LINE: u64 = 1 << 58;
+/// In the event of the stream of a tunnel, with the host's number.
+const RDMA_STREAM: u64 = 1 << 58;
 
 /// Something for the switch to do.
 type Work = Box<dyn FnOnce(&mut Switch) + Send>;
@@ -181,7 +181,9 @@ impl Switch {
                         Ok(()) => {}
                         Err(Ended) => return Ok(()),
                     },
-                    line if line & LINE != 0 => self.attend_line(HostId(line as u32), &mut desk),
+                    stream if stream & RDMA_STREAM != 0 => {
+                        self.attend_stream(HostId(stream as u32), &mut desk)
+                    }
                     tunnel if tunnel & TUNNEL != 0 => {
                         self.attend(HostId(tunnel as u32), event.events(), &mut desk);
                     }
@@ -190,8 +192,8 @@ impl Switch {
             }
             for (host, via) in unread {
                 match via {
-                    Via::Stream => self.take_in(host, &mut desk),
-                    Via::Line => self.read_line(host, &mut desk),
+                    Via::Tcp => self.take_in(host, &mut desk),
+                    Via::Rdma => self.read_stream(host, &mut desk),
                 }
             }
             self.flush();
@@ -593,7 +595,7 @@ fn send_remote(
 fn reason(error: &io::Error) -> DropReason {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM) => DropReason::Full,
-        // Of an outbox.
+        // Of an send_queue.
         None if error.kind() == io::ErrorKind::WouldBlock => DropReason::Full,
         Some(Errno::EIO | Errno::ENETDOWN | Errno::ENXIO) => DropReason::Down,
         Some(Errno::EMSGSIZE) => DropReason::TooLong,
@@ -605,7 +607,7 @@ fn reason(error: &io::Error) -> DropReason {
 /// ```text
 ///  63  59     58       57        56          24   16   8    0
 ///  +---+------+--------+---------+-----------+----+----+----+
-///  | 0 | line | tunnel | outside | partition | x  | y  | z  |
+///  | 0 | stream | tunnel | outside | partition | x  | y  | z  |
 ///  +---+------+--------+---------+-----------+----+----+----+
 ///                                | 0         | host         |
 /// ```
@@ -618,8 +620,8 @@ fn event_of_tunnel(host: HostId) -> u64 {
     TUNNEL | u64::from(host.0)
 }
 
-fn event_of_line(host: HostId) -> u64 {
-    LINE | u64::from(host.0)
+fn event_of_stream(host: HostId) -> u64 {
+    RDMA_STREAM | u64::from(host.0)
 }
 
 fn port_of(event: u64) -> (Partition, Place) {

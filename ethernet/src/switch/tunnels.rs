@@ -1,4 +1,4 @@
-//! What the switch does with connections to the drivers of other hosts, and with the lines beside them.
+//! What the switch does with connections to the drivers of other hosts, and with the streams beside them.
 
 use std::collections::HashMap;
 use std::io;
@@ -7,11 +7,11 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use toroid_fabric::RdmaStream;
 
-use super::{BATCH, Desk, Switch, carry, event_of_line, event_of_tunnel};
+use super::{BATCH, Desk, Switch, carry, event_of_stream, event_of_tunnel};
 use crate::forward::UnknownDomain;
-use crate::tunnel::rdma_stream::LineEnd;
-use crate::tunnel::signal::{Notice, Word};
-use crate::tunnel::{HostId, Inbox, Item, Nonsense, Tunnel};
+use crate::tunnel::rdma_stream::StreamEnd;
+use crate::tunnel::signal::{Signal, SignalKind};
+use crate::tunnel::{HostId, Message, ProtocolViolation, ReceiveBuffer, Tunnel};
 
 pub(super) type Tunnels = HashMap<HostId, Connected>;
 
@@ -29,26 +29,26 @@ pub struct TunnelId {
 pub enum TunnelEvent {
     /// It has ended, and why.
     Ended(String),
-    /// Whether packets go by its line, both ways.
-    Line(bool),
+    /// Whether packets go by its stream, both ways.
+    ByRdma(bool),
 }
 
-/// What concerns whoever sees to the line of a tunnel.
+/// What concerns whoever sees to the stream of a tunnel.
 #[derive(Debug)]
-pub enum LineEvent {
-    /// The other side has said so. Beginnings, and ends of lines that there are, are seen to here.
-    Said(Notice),
-    /// A line has ended. To drop it may take its time.
-    Lost(LostLine),
+pub enum StreamEvent {
+    /// The other side has said so. Beginnings, and ends of streams that there are, are seen to here.
+    Signal(Signal),
+    /// A stream has ended. To drop it may take its time.
+    Lost(LostStream),
 }
 
-/// A line that has ended.
+/// A stream that has ended.
 #[derive(Debug)]
-pub struct LostLine {
+pub struct LostStream {
     /// What the two sides called it.
     pub number: u32,
-    /// The line.
-    pub line: Box<dyn RdmaStream>,
+    /// The stream.
+    pub stream: Box<dyn RdmaStream>,
     /// Whether packets went by it, both ways.
     pub was_up: bool,
     /// Why.
@@ -61,30 +61,30 @@ pub(super) struct Connected {
     number: u64,
     /// Whether its room is waited for.
     awaits_room: bool,
-    /// Who sees to its line, if there may be one.
-    keeper: Option<SyncSender<LineEvent>>,
+    /// Who sees to its stream, if there may be one.
+    supervisor: Option<SyncSender<StreamEvent>>,
 }
 
 /// How something comes from another host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Via {
     /// Over the connection.
-    Stream,
-    /// By the line.
-    Line,
+    Tcp,
+    /// By the stream.
+    Rdma,
 }
 
-/// What has become of the packets in an inbox.
+/// What has become of the packets in an received.
 enum Taken {
     All,
     /// There are more, but others come first.
     Some,
     /// This comes before the others.
-    Notice(Notice),
+    Signal(Signal),
 }
 
 impl Switch {
-    /// Connects to the driver of another host, in place of the connection before. It may have lines if
+    /// Connects to the driver of another host, in place of the connection before. It may have streams if
     /// there is somebody to see to them.
     ///
     /// # Errors
@@ -93,7 +93,7 @@ impl Switch {
         &mut self,
         id: TunnelId,
         tunnel: Tunnel,
-        keeper: Option<SyncSender<LineEvent>>,
+        supervisor: Option<SyncSender<StreamEvent>>,
     ) -> io::Result<()> {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, event_of_tunnel(id.host));
         self.epoll.add(&tunnel, event)?;
@@ -101,7 +101,7 @@ impl Switch {
             tunnel,
             number: id.number,
             awaits_room: false,
-            keeper,
+            supervisor,
         };
         // The one before is closed, and so not waited for any longer.
         self.cut_tunnel(id.host);
@@ -111,48 +111,48 @@ impl Switch {
 
     /// Cuts the connection to another host.
     pub fn cut_tunnel(&mut self, host: HostId) {
-        self.discard_line(host, "its connection is cut");
+        self.discard_stream(host, "its connection is cut");
         self.tunnels.remove(&host);
     }
 
-    /// Says something about the line of a tunnel, if that is still there.
-    pub fn tell_tunnel(&mut self, id: TunnelId, notice: Notice) {
+    /// Says something about the stream of a tunnel, if that is still there.
+    pub fn tell_tunnel(&mut self, id: TunnelId, signal: Signal) {
         if let Some(connected) = self.tunnel_mut(id) {
-            connected.tunnel.tell(notice);
+            connected.tunnel.signal(signal);
         }
     }
 
-    /// Gives a tunnel its line, and says so: packets for the other host go by it when this is a
-    /// [beginning](Word::Begin), or when the other side has said that theirs do.
+    /// Gives a tunnel its stream, and says so: packets for the other host go by it when this is a
+    /// [beginning](SignalKind::Begin), or when the other side has said that theirs do.
     ///
     /// # Errors
-    /// The line, if it cannot be used.
-    pub fn connect_line(
+    /// The stream, if it cannot be used.
+    pub fn connect_stream(
         &mut self,
         id: TunnelId,
-        line: Box<dyn RdmaStream>,
-        notice: Notice,
+        stream: Box<dyn RdmaStream>,
+        signal: Signal,
     ) -> Result<(), Box<dyn RdmaStream>> {
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, event_of_line(id.host));
-        if self.tunnel_mut(id).is_none() || self.epoll.add(line.wake_fd(), event).is_err() {
-            return Err(line);
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, event_of_stream(id.host));
+        if self.tunnel_mut(id).is_none() || self.epoll.add(stream.wake_fd(), event).is_err() {
+            return Err(stream);
         }
-        self.discard_line(id.host, "there is another");
+        self.discard_stream(id.host, "there is another");
         if let Some(connected) = self.tunnel_mut(id) {
-            let mut line = LineEnd::new(notice.number, line);
-            line.sends = notice.word == Word::Begin;
-            connected.tunnel.tell(notice);
-            connected.tunnel.line = Some(line);
+            let mut stream = StreamEnd::new(signal.number, stream);
+            stream.sends = signal.kind == SignalKind::Begin;
+            connected.tunnel.signal(signal);
+            connected.tunnel.stream = Some(stream);
         }
         Ok(())
     }
 
-    /// Uses the line with this number no more, which the other side has ended.
-    pub fn drop_line(&mut self, id: TunnelId, number: u32) {
+    /// Uses the stream with this number no more, which the other side has ended.
+    pub fn drop_stream(&mut self, id: TunnelId, number: u32) {
         let connected = self.tunnel_mut(id);
-        let line = connected.and_then(|connected| connected.tunnel.line.as_ref());
-        if line.is_some_and(|line| line.number == number) {
-            self.discard_line(id.host, "the other host says so");
+        let stream = connected.and_then(|connected| connected.tunnel.stream.as_ref());
+        if stream.is_some_and(|stream| stream.number == number) {
+            self.discard_stream(id.host, "the other host says so");
         }
     }
 
@@ -163,10 +163,10 @@ impl Switch {
             return;
         };
         if events.contains(EpollFlags::EPOLLOUT) {
-            tunnel.has_room();
+            tunnel.set_writable();
         }
         // What came before has to be taken in first.
-        if events == EpollFlags::EPOLLOUT || tunnel.inbox.has_next() {
+        if events == EpollFlags::EPOLLOUT || tunnel.received.has_next() {
             return;
         }
         match tunnel.receive() {
@@ -182,74 +182,82 @@ impl Switch {
     /// ends.
     pub(super) fn take_in(&mut self, host: HostId, desk: &mut Desk) {
         loop {
-            match self.take_packets(host, Via::Stream, desk) {
+            match self.take_packets(host, Via::Tcp, desk) {
                 Ok(Taken::All) => return,
                 Ok(Taken::Some) => {
-                    self.unread.insert((host, Via::Stream));
+                    self.unread.insert((host, Via::Tcp));
                     return;
                 }
-                Ok(Taken::Notice(notice)) => self.note(host, notice),
-                Err(nonsense) => return self.end_tunnel(host, &io::Error::other(nonsense)),
+                Ok(Taken::Signal(signal)) => self.note(host, signal),
+                Err(violation) => return self.end_tunnel(host, &io::Error::other(violation)),
             }
         }
     }
 
-    /// Looks after a line that has brought something, or has room.
-    pub(super) fn attend_line(&mut self, host: HostId, desk: &mut Desk) {
+    /// Looks after a stream that has brought something, or has room.
+    pub(super) fn attend_stream(&mut self, host: HostId, desk: &mut Desk) {
         // It may have been dropped after it was found ready.
-        let Some(line) = self.line_mut(host) else {
+        let Some(stream) = self.stream_mut(host) else {
             return;
         };
-        match line.attend() {
-            Ok(()) => self.read_line(host, desk),
-            Err(error) => self.lose_line(host, &error),
+        match stream.process_events() {
+            Ok(()) => self.read_stream(host, desk),
+            Err(error) => self.lose_stream(host, &error),
         }
     }
 
-    /// Takes in what has come by a line, as much as one turn has.
-    pub(super) fn read_line(&mut self, host: HostId, desk: &mut Desk) {
-        let Some(line) = self.line_mut(host).filter(|line| line.receives) else {
+    /// Takes in what has come by a stream, as much as one turn has.
+    pub(super) fn read_stream(&mut self, host: HostId, desk: &mut Desk) {
+        let Some(stream) = self.stream_mut(host).filter(|stream| stream.receives) else {
             return;
         };
         // What came before has to be taken in first.
-        if !line.inbox.has_next()
-            && let Err(error) = line.receive()
+        if !stream.received.has_next()
+            && let Err(error) = stream.receive()
         {
-            return self.lose_line(host, &error);
+            return self.lose_stream(host, &error);
         }
-        match self.take_packets(host, Via::Line, desk) {
+        match self.take_packets(host, Via::Rdma, desk) {
             // Somebody has looked whether it arrives.
-            Ok(Taken::All | Taken::Some | Taken::Notice(_)) => {}
-            Err(nonsense) => return self.lose_line(host, &io::Error::other(nonsense)),
+            Ok(Taken::All | Taken::Some | Taken::Signal(_)) => {}
+            Err(violation) => return self.lose_stream(host, &io::Error::other(violation)),
         }
-        if self.line_mut(host).is_some_and(|line| line.has_more()) {
-            self.unread.insert((host, Via::Line));
+        if self
+            .stream_mut(host)
+            .is_some_and(|stream| stream.has_more())
+        {
+            self.unread.insert((host, Via::Rdma));
         }
     }
 
-    /// Takes in packets from an inbox.
-    fn take_packets(&mut self, host: HostId, via: Via, desk: &mut Desk) -> Result<Taken, Nonsense> {
-        let Some(inbox) = self.inbox_mut(host, via) else {
+    /// Takes in packets from an received.
+    fn take_packets(
+        &mut self,
+        host: HostId,
+        via: Via,
+        desk: &mut Desk,
+    ) -> Result<Taken, ProtocolViolation> {
+        let Some(received) = self.received_mut(host, via) else {
             return Ok(Taken::All);
         };
         // Looked at while others are written to, which it itself never is.
-        let mut inbox = std::mem::take(inbox);
-        let (mut taken, mut strays, mut packets) = (0, 0, 0);
+        let mut received = std::mem::take(received);
+        let (mut taken, mut unknown, mut packets) = (0, 0, 0);
         let end = loop {
             if taken >= BATCH {
                 break Ok(Taken::Some);
             }
-            let (tag, packet) = match inbox.next_item() {
-                Ok(Some(Item::Packet(tag, packet))) => (tag, packet),
-                Ok(Some(Item::Notice(notice))) => break Ok(Taken::Notice(notice)),
+            let (tag, packet) = match received.next_message() {
+                Ok(Some(Message::Packet(tag, packet))) => (tag, packet),
+                Ok(Some(Message::Signal(signal))) => break Ok(Taken::Signal(signal)),
                 Ok(None) => break Ok(Taken::All),
-                Err(nonsense) => break Err(nonsense),
+                Err(violation) => break Err(violation),
             };
             let frames = match self.segments.remote_ingress(host, &tag) {
                 Ok(Some(ingress)) => carry(&ingress, packet, &mut desk.segmenter, &self.tunnels),
                 Ok(None) => 0,
                 Err(UnknownDomain) => {
-                    strays += 1;
+                    unknown += 1;
                     0
                 }
             };
@@ -257,51 +265,53 @@ impl Switch {
             taken += frames.max(1);
         };
         if let Some(Connected { tunnel, .. }) = self.tunnels.get_mut(&host) {
-            tunnel.strays += strays;
-            if via == Via::Line {
+            tunnel.unknown_domain += unknown;
+            if via == Via::Rdma {
                 tunnel.count_by_rdma(packets);
             }
         }
-        if let Some(place) = self.inbox_mut(host, via) {
-            *place = inbox;
+        if let Some(place) = self.received_mut(host, via) {
+            *place = received;
         }
         end
     }
 
-    /// What the other side says about the line.
-    fn note(&mut self, host: HostId, notice: Notice) {
-        let Notice { number, word } = notice;
-        let line = self.line_mut(host).filter(|line| line.number == number);
-        match (word, line) {
-            (Word::Begin, Some(line)) if !line.receives => {
-                line.receives = true;
+    /// What the other side says about the stream.
+    fn note(&mut self, host: HostId, signal: Signal) {
+        let Signal { number, kind } = signal;
+        let stream = self
+            .stream_mut(host)
+            .filter(|stream| stream.number == number);
+        match (kind, stream) {
+            (SignalKind::Begin, Some(stream)) if !stream.receives => {
+                stream.receives = true;
                 // Then ours do, too.
-                if !std::mem::replace(&mut line.sends, true)
+                if !std::mem::replace(&mut stream.sends, true)
                     && let Some(Connected { tunnel, .. }) = self.tunnels.get(&host)
                 {
-                    tunnel.tell(notice);
+                    tunnel.signal(signal);
                 }
-                self.unread.insert((host, Via::Line));
-                self.report(host, TunnelEvent::Line(true));
+                self.unread.insert((host, Via::Rdma));
+                self.report(host, TunnelEvent::ByRdma(true));
             }
-            (Word::Begin, _) => {}
+            (SignalKind::Begin, _) => {}
             // What comes next over the connection must not come before what is still there.
-            (Word::End, Some(_)) => self.discard_line(host, "the other host says so"),
-            _ => self.tell_keeper(host, LineEvent::Said(notice)),
+            (SignalKind::End, Some(_)) => self.discard_stream(host, "the other host says so"),
+            _ => self.notify_supervisor(host, StreamEvent::Signal(signal)),
         }
     }
 
     /// Sends what waits at tunnels, and lets those that take no more tell when they do.
     pub(super) fn flush(&mut self) {
-        self.flush_lines();
+        self.flush_streams();
         let mut ended = Vec::new();
         for (host, connected) in &mut self.tunnels {
             let Connected { tunnel, .. } = connected;
             tunnel.flush();
             if tunnel.has_ended() {
                 ended.push(*host);
-            } else if tunnel.is_stuck() != connected.awaits_room {
-                connected.awaits_room = tunnel.is_stuck();
+            } else if tunnel.is_blocked() != connected.awaits_room {
+                connected.awaits_room = tunnel.is_blocked();
                 let mut awaited = EpollFlags::EPOLLIN;
                 awaited.set(EpollFlags::EPOLLOUT, connected.awaits_room);
                 let mut event = EpollEvent::new(awaited, event_of_tunnel(*host));
@@ -315,27 +325,27 @@ impl Switch {
         }
     }
 
-    /// Before connections, over which it is said that a line has ended.
-    fn flush_lines(&mut self) {
+    /// Before connections, over which it is said that a stream has ended.
+    fn flush_streams(&mut self) {
         let has_ended = |connected: &Connected| {
-            let line = connected.tunnel.line.as_ref();
-            line.is_some_and(|line| !line.flush())
+            let stream = connected.tunnel.stream.as_ref();
+            stream.is_some_and(|stream| !stream.flush())
         };
         let tunnels = self.tunnels.iter();
         let ended = tunnels.filter(|(_, connected)| has_ended(connected));
         let ended: Vec<_> = ended.map(|(host, _)| *host).collect();
         for host in ended {
-            self.lose_line(host, &io::ErrorKind::BrokenPipe.into());
+            self.lose_stream(host, &io::ErrorKind::BrokenPipe.into());
         }
     }
 
     /// It has broken, or is of no use any more.
     fn end_tunnel(&mut self, host: HostId, why: &io::Error) {
-        self.discard_line(host, "its connection has ended");
+        self.discard_stream(host, "its connection has ended");
         if let Some(Connected { tunnel, number, .. }) = self.tunnels.remove(&host) {
-            let why = match tunnel.strays {
+            let why = match tunnel.unknown_domain {
                 0 => why.to_string(),
-                strays => format!("{why}; {strays} packets were of domains without members here"),
+                unknown => format!("{why}; {unknown} packets were of domains without members here"),
             };
             let id = TunnelId { host, number };
             // Nobody wants to know only when the driver ends.
@@ -344,32 +354,32 @@ impl Switch {
     }
 
     /// It has broken: packets go over the connection again, from here on both ways.
-    fn lose_line(&mut self, host: HostId, why: &io::Error) {
+    fn lose_stream(&mut self, host: HostId, why: &io::Error) {
         if let Some(Connected { tunnel, .. }) = self.tunnels.get(&host)
-            && let Some(line) = &tunnel.line
+            && let Some(stream) = &tunnel.stream
         {
-            let (number, word) = (line.number, Word::End);
-            tunnel.tell(Notice { number, word });
+            let (number, kind) = (stream.number, SignalKind::End);
+            tunnel.signal(Signal { number, kind });
         }
-        self.discard_line(host, &why.to_string());
+        self.discard_stream(host, &why.to_string());
     }
 
-    /// Uses a line no more. What waits for it, and what has come and was not read, is lost.
-    fn discard_line(&mut self, host: HostId, why: &str) {
-        let line = self.tunnels.get_mut(&host);
-        let Some(line) = line.and_then(|connected| connected.tunnel.line.take()) else {
+    /// Uses a stream no more. What waits for it, and what has come and was not read, is lost.
+    fn discard_stream(&mut self, host: HostId, why: &str) {
+        let stream = self.tunnels.get_mut(&host);
+        let Some(stream) = stream.and_then(|connected| connected.tunnel.stream.take()) else {
             return;
         };
-        let lost = LostLine {
-            number: line.number,
-            was_up: line.is_up(),
-            line: line.into_line(),
+        let lost = LostStream {
+            number: stream.number,
+            was_up: stream.is_up(),
+            stream: stream.into_stream(),
             why: why.into(),
         };
         // It fails when there is no such descriptor any more, which is as good.
-        let _ = self.epoll.delete(lost.line.wake_fd());
-        self.report(host, TunnelEvent::Line(false));
-        self.tell_keeper(host, LineEvent::Lost(lost));
+        let _ = self.epoll.delete(lost.stream.wake_fd());
+        self.report(host, TunnelEvent::ByRdma(false));
+        self.notify_supervisor(host, StreamEvent::Lost(lost));
     }
 
     fn report(&self, host: HostId, event: TunnelEvent) {
@@ -380,11 +390,13 @@ impl Switch {
     }
 
     /// Who says more than can be seen to at a time does not keep to the rules.
-    fn tell_keeper(&mut self, host: HostId, event: LineEvent) {
+    fn notify_supervisor(&mut self, host: HostId, event: StreamEvent) {
         let connected = self.tunnels.get_mut(&host);
-        let keeper = connected.and_then(|connected| connected.keeper.as_ref());
-        if let Some(Err(TrySendError::Full(_))) = keeper.map(|keeper| keeper.try_send(event)) {
-            self.end_tunnel(host, &io::Error::other(Nonsense));
+        let supervisor = connected.and_then(|connected| connected.supervisor.as_ref());
+        if let Some(Err(TrySendError::Full(_))) =
+            supervisor.map(|supervisor| supervisor.try_send(event))
+        {
+            self.end_tunnel(host, &io::Error::other(ProtocolViolation));
         }
     }
 
@@ -393,14 +405,14 @@ impl Switch {
         connected.filter(|connected| connected.number == id.number)
     }
 
-    fn line_mut(&mut self, host: HostId) -> Option<&mut LineEnd> {
-        self.tunnels.get_mut(&host)?.tunnel.line.as_mut()
+    fn stream_mut(&mut self, host: HostId) -> Option<&mut StreamEnd> {
+        self.tunnels.get_mut(&host)?.tunnel.stream.as_mut()
     }
 
-    fn inbox_mut(&mut self, host: HostId, via: Via) -> Option<&mut Inbox> {
+    fn received_mut(&mut self, host: HostId, via: Via) -> Option<&mut ReceiveBuffer> {
         match via {
-            Via::Stream => Some(&mut self.tunnels.get_mut(&host)?.tunnel.inbox),
-            Via::Line => Some(&mut self.line_mut(host)?.inbox),
+            Via::Tcp => Some(&mut self.tunnels.get_mut(&host)?.tunnel.received),
+            Via::Rdma => Some(&mut self.stream_mut(host)?.received),
         }
     }
 }

@@ -1,85 +1,89 @@
-//! The line of a tunnel: the way of its packets between RDMA adapters.
+//! The RDMA stream of a tunnel: packets between the RDMA devices of two hosts.
 
 use std::cell::RefCell;
 use std::io;
 
 use toroid_fabric::RdmaStream;
 
-use super::{Inbox, Outbox, Tag};
+use super::header::TunnelHeader;
+use super::queues::{ReceiveBuffer, SendQueue};
 
-/// One end of the line, and what waits at it.
+/// One end of an RDMA stream, with the bytes that wait at it.
 #[derive(Debug)]
-pub struct LineEnd {
-    /// What the two sides call it.
-    pub number: u32,
-    line: RefCell<Box<dyn RdmaStream>>,
-    outbox: RefCell<Outbox>,
-    /// What has come.
-    pub inbox: Inbox,
-    /// Whether we have said that our packets come by it.
-    pub sends: bool,
-    /// Whether the other side has said so. What has come before that waits.
-    pub receives: bool,
+pub(crate) struct StreamEnd {
+    /// Number of the stream, as both sides call it.
+    pub(crate) number: u32,
+    stream: RefCell<Box<dyn RdmaStream>>,
+    send_queue: RefCell<SendQueue>,
+    /// Bytes that have arrived.
+    pub(crate) received: ReceiveBuffer,
+    /// Whether this side has signalled that its packets go over the stream.
+    pub(crate) sends: bool,
+    /// Whether the other side has signalled so. Packets that arrive before wait.
+    pub(crate) receives: bool,
 }
 
-impl LineEnd {
-    /// An end by which nothing goes yet.
-    pub fn new(number: u32, line: Box<dyn RdmaStream>) -> Self {
-        LineEnd {
+impl StreamEnd {
+    /// An end over which no packets go yet.
+    pub(crate) fn new(number: u32, stream: Box<dyn RdmaStream>) -> Self {
+        StreamEnd {
             number,
-            line: RefCell::new(line),
-            outbox: RefCell::default(),
-            inbox: Inbox::default(),
+            stream: RefCell::new(stream),
+            send_queue: RefCell::default(),
+            received: ReceiveBuffer::default(),
             sends: false,
             receives: false,
         }
     }
 
-    /// Whether packets go by it both ways.
-    pub fn is_up(&self) -> bool {
+    /// Whether packets go over the stream in both directions.
+    pub(crate) fn is_up(&self) -> bool {
         self.sends && self.receives
     }
 
-    /// Notices what has arrived, and that there may be room.
+    /// Processes completions: bytes that have arrived, and room to send.
     ///
     /// # Errors
-    /// Why it has ended.
-    pub fn attend(&mut self) -> io::Result<()> {
-        self.outbox.get_mut().is_stuck = false;
-        self.line.get_mut().process_events()
+    /// The stream has ended.
+    pub(crate) fn process_events(&mut self) -> io::Result<()> {
+        self.send_queue.get_mut().is_blocked = false;
+        self.stream.get_mut().process_events()
     }
 
-    /// Whether there is more to be received.
-    pub fn has_more(&self) -> bool {
-        self.receives && (self.inbox.has_next() || self.line.borrow().has_bytes())
+    /// Whether more packets can be received.
+    pub(crate) fn has_more(&self) -> bool {
+        self.receives && (self.received.has_next() || self.stream.borrow().has_bytes())
     }
 
-    /// Reads what has come into the inbox, in which no item is, if anything has.
+    /// Reads bytes that have arrived into the receive buffer, which holds no complete message.
     ///
     /// # Errors
-    /// Why it has ended.
-    pub fn receive(&mut self) -> io::Result<()> {
-        if self.line.get_mut().has_bytes() {
-            self.inbox.fill(self.line.get_mut()).map(drop)
+    /// The stream has ended.
+    pub(crate) fn receive(&mut self) -> io::Result<()> {
+        if self.stream.get_mut().has_bytes() {
+            self.received.fill(self.stream.get_mut()).map(drop)
         } else {
             Ok(())
         }
     }
 
     /// As [`Tunnel::send`](super::Tunnel::send).
-    pub(super) fn send(&self, tag: &[u8; Tag::LEN], packet: &[u8]) -> io::Result<()> {
-        let mut line = self.line.borrow_mut();
-        self.outbox.borrow_mut().send(&mut *line, tag, packet)
+    pub(super) fn send(&self, header: &[u8; TunnelHeader::LEN], packet: &[u8]) -> io::Result<()> {
+        let mut stream = self.stream.borrow_mut();
+        self.send_queue
+            .borrow_mut()
+            .send(&mut *stream, header, packet)
     }
 
-    /// Sends what waits, as far as the line takes it; returns whether there is still one.
-    pub fn flush(&self) -> bool {
-        self.outbox.borrow_mut().flush(&mut *self.line.borrow_mut());
-        !self.outbox.borrow().has_ended
+    /// Sends queued packets, as many as the stream accepts. Returns whether the stream still exists.
+    pub(crate) fn flush(&self) -> bool {
+        let mut send_queue = self.send_queue.borrow_mut();
+        send_queue.flush(&mut *self.stream.borrow_mut());
+        !send_queue.has_ended
     }
 
-    /// The line itself; what waits for it is lost.
-    pub fn into_line(self) -> Box<dyn RdmaStream> {
-        self.line.into_inner()
+    /// The stream; queued packets are lost.
+    pub(crate) fn into_stream(self) -> Box<dyn RdmaStream> {
+        self.stream.into_inner()
     }
 }

@@ -1,100 +1,101 @@
-//! What drivers say to each other about a [line](super::line), on the connection beside it.
+//! Signals about the [RDMA stream](super::rdma_stream) of a tunnel, on the connection beside it.
 //!
 //! ```text
 //!  0      1      4        8            56
 //!  +------+------+--------+------------+
-//!  | word | zero | number | parameters |   little endian; the parameters are zeros where there are none
+//!  | kind | zero | number | parameters |   little endian; the parameters are zero if there are none
 //!  +------+------+--------+------------+
 //! ```
 //!
-//! One side asks, and numbers its lines. The other prepares its end, connects it and answers; then the first
-//! connects, and looks whether a beginning arrives by the line itself. From a beginning over the connection on, the frames of who says so go by the line, and from an end on by the
-//! connection again, so that no frame overtakes another.
+//! One side offers streams and numbers them. The other side prepares its end, connects it and answers. Then
+//! the first side connects its end and waits for a begin signal over the stream itself. From a begin signal
+//! over the connection on, the packets of its sender go over the stream; from an end signal on, over the
+//! connection again. No packet therefore overtakes another.
 
 use toroid_fabric::parameters::RdmaStreamParameters;
 
-use super::{BEFORE_NOTICE, Nonsense, Tag};
+use super::header::{ProtocolViolation, SIGNAL_HEADER, TunnelHeader};
 
-/// Something about a line.
+/// A signal about one RDMA stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Notice {
-    /// Which line.
-    pub number: u32,
-    /// What of it.
-    pub word: Word,
+pub struct Signal {
+    /// Number of the stream.
+    pub(crate) number: u32,
+    /// Content.
+    pub(crate) kind: SignalKind,
 }
 
-/// What there is to say.
+/// Content of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
-    /// The other side is to connect its end to this one.
-    Ask(RdmaStreamParameters),
-    /// That has been done, and this is it.
+pub(crate) enum SignalKind {
+    /// Parameters of the sender's end, to which the receiver connects a new stream.
+    Offer(RdmaStreamParameters),
+    /// Parameters of the sender's end, which is connected to the offered one.
     Answer(RdmaStreamParameters),
-    /// What comes next comes by the line.
+    /// The next packets of the sender go over the stream.
     Begin,
-    /// There is no line, or no longer.
+    /// There is no stream, or it has ended.
     End,
 }
 
-impl Notice {
-    /// Bytes of it.
+impl Signal {
+    /// Bytes of a signal without its header.
     pub const LEN: usize = 56;
 
-    /// Its bytes, behind those that come before a notice.
-    pub fn to_item(self) -> [u8; Tag::LEN + Self::LEN] {
-        let mut bytes = [0; Tag::LEN + Self::LEN];
-        bytes[..Tag::LEN].copy_from_slice(&BEFORE_NOTICE);
-        bytes[Tag::LEN..].copy_from_slice(&self.to_bytes());
+    /// The bytes, with a header.
+    pub(crate) fn to_message(self) -> [u8; TunnelHeader::LEN + Self::LEN] {
+        let mut bytes = [0; TunnelHeader::LEN + Self::LEN];
+        bytes[..TunnelHeader::LEN].copy_from_slice(&SIGNAL_HEADER);
+        bytes[TunnelHeader::LEN..].copy_from_slice(&self.to_bytes());
         bytes
     }
 
-    /// Its bytes.
-    pub fn to_bytes(self) -> [u8; Self::LEN] {
+    /// The bytes, without a header.
+    pub(super) fn to_bytes(self) -> [u8; Self::LEN] {
         let none = [0; RdmaStreamParameters::LEN];
-        let (word, parameters) = match self.word {
-            Word::Ask(parameters) => (1, parameters.to_bytes()),
-            Word::Answer(parameters) => (2, parameters.to_bytes()),
-            Word::Begin => (3, none),
-            Word::End => (4, none),
+        let (kind, parameters) = match self.kind {
+            SignalKind::Offer(parameters) => (1, parameters.to_bytes()),
+            SignalKind::Answer(parameters) => (2, parameters.to_bytes()),
+            SignalKind::Begin => (3, none),
+            SignalKind::End => (4, none),
         };
         let mut bytes = [0; Self::LEN];
-        bytes[0] = word;
+        bytes[0] = kind;
         bytes[4..8].copy_from_slice(&self.number.to_le_bytes());
         bytes[8..].copy_from_slice(&parameters);
         bytes
     }
 
-    /// The notice with these bytes.
+    /// Reads a signal.
     ///
     /// # Errors
-    /// [`Nonsense`].
-    pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Result<Self, Nonsense> {
-        let [word, 0, 0, 0, a, b, c, d, parameters @ ..] = bytes else {
-            return Err(Nonsense);
+    /// [`ProtocolViolation`].
+    pub(super) fn from_bytes(bytes: &[u8; Self::LEN]) -> Result<Self, ProtocolViolation> {
+        let [kind, 0, 0, 0, a, b, c, d, parameters @ ..] = bytes else {
+            return Err(ProtocolViolation);
         };
         let has_none = parameters.iter().all(|byte| *byte == 0);
-        let told = || RdmaStreamParameters::from_bytes(parameters).map_err(|_| Nonsense);
-        let word = match word {
-            1 => Word::Ask(told()?),
-            2 => Word::Answer(told()?),
-            3 if has_none => Word::Begin,
-            4 if has_none => Word::End,
-            _ => return Err(Nonsense),
+        let read = || RdmaStreamParameters::from_bytes(parameters).map_err(|_| ProtocolViolation);
+        let kind = match kind {
+            1 => SignalKind::Offer(read()?),
+            2 => SignalKind::Answer(read()?),
+            3 if has_none => SignalKind::Begin,
+            4 if has_none => SignalKind::End,
+            _ => return Err(ProtocolViolation),
         };
         let number = u32::from_le_bytes([*a, *b, *c, *d]);
-        Ok(Notice { number, word })
+        Ok(Signal { number, kind })
     }
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use toroid_fabric::parameters::ConnectionParameters;
 
     use super::*;
 
-    /// Those of some line.
-    pub(crate) fn parameters() -> RdmaStreamParameters {
+    /// Parameters of some stream.
+    fn parameters() -> RdmaStreamParameters {
         RdmaStreamParameters {
             connection: ConnectionParameters {
                 number: 0x11,
@@ -112,30 +113,34 @@ pub(crate) mod tests {
     #[test]
     fn notices_are_as_drawn() {
         let words = [
-            Word::Ask(parameters()),
-            Word::Answer(parameters()),
-            Word::Begin,
-            Word::End,
+            SignalKind::Offer(parameters()),
+            SignalKind::Answer(parameters()),
+            SignalKind::Begin,
+            SignalKind::End,
         ];
-        for (word, first) in words.into_iter().zip(1..) {
+        for (kind, first) in words.into_iter().zip(1..) {
             let number = 0x0102_0304;
-            let notice = Notice { number, word };
-            let bytes = notice.to_bytes();
+            let signal = Signal { number, kind };
+            let bytes = signal.to_bytes();
             assert_eq!(bytes[..8], [first, 0, 0, 0, 4, 3, 2, 1]);
-            assert_eq!(Notice::from_bytes(&bytes), Ok(notice));
+            assert_eq!(Signal::from_bytes(&bytes), Ok(signal));
         }
     }
 
     #[test]
-    fn anything_else_is_nonsense() {
-        let begin = Notice {
+    fn anything_else_is_a_violation() {
+        let begin = Signal {
             number: 1,
-            word: Word::Begin,
+            kind: SignalKind::Begin,
         };
         for (at, byte) in [(0, 0), (0, 5), (0, 1), (1, 1), (3, 1), (8, 1), (55, 1)] {
             let mut bytes = begin.to_bytes();
             bytes[at] = byte;
-            assert_eq!(Notice::from_bytes(&bytes), Err(Nonsense), "{at}: {byte}");
+            assert_eq!(
+                Signal::from_bytes(&bytes),
+                Err(ProtocolViolation),
+                "{at}: {byte}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Two hosts with a member each, and between them a connection and lines that sockets stand in for.
+//! Two hosts with a member each, and between them a connection and streams that sockets stand in for.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -34,7 +34,7 @@ struct Fabric {
     /// Whether anything gets from one to the other.
     carries: AtomicBool,
     next: AtomicU64,
-    /// Ends of lines that wait for their other ends, by the addresses of both.
+    /// Ends of streams that wait for their other ends, by the addresses of both.
     waiting: Mutex<HashMap<[u64; 2], UnixStream>>,
     /// All that there were.
     ends: Mutex<Vec<UnixStream>>,
@@ -62,7 +62,7 @@ impl Fabric {
         })
     }
 
-    /// All lines end, and nothing gets through the next ones, or there are none.
+    /// All streams end, and nothing gets through the next ones, or there are none.
     fn breaks(&self, is_there: bool) {
         self.is_there.store(is_there, Ordering::SeqCst);
         self.carries.store(false, Ordering::SeqCst);
@@ -226,7 +226,8 @@ impl Side {
         let prepare = fabric.prepare();
         let (complain, complaints) = mpsc::channel();
         let complain = Box::new(move |why: &str| complain.send(why.to_owned()).unwrap());
-        let (keeper, stream_events) = Keeper::new(id, x == 0, prepare, &handle, complain);
+        let (supervisor, stream_events) =
+            StreamSupervisor::new(id, x == 0, prepare, &handle, complain);
         let [member, egress] = pair();
         let set_up = move |switch: &mut Switch| {
             switch.attach(port(x), SwitchPort::Stack(None)).unwrap();
@@ -238,7 +239,7 @@ impl Side {
                 .unwrap();
         };
         handle.call(set_up).unwrap();
-        keeper.start().unwrap();
+        supervisor.start().unwrap();
         Side {
             switch: handle,
             member,
@@ -287,15 +288,15 @@ impl Side {
         }
     }
 
-    /// Waits until packets go by a line, or no longer do.
+    /// Waits until packets go by a stream, or no longer do.
     #[track_caller]
     fn hears(&self, by_line: bool) {
         let until = Instant::now() + FOR_EVER;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let (_, event) = self.events.recv_timeout(left).expect("an event");
-            assert!(matches!(event, TunnelEvent::Line(_)), "{event:?}");
-            if event == TunnelEvent::Line(by_line) {
+            assert!(matches!(event, TunnelEvent::ByRdma(_)), "{event:?}");
+            if event == TunnelEvent::ByRdma(by_line) {
                 return;
             }
         }

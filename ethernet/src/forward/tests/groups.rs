@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::interface::QUEUE_LEN;
-use crate::tunnel::{HostId, Tag};
+use crate::tunnel::{HostId, TunnelHeader};
 
 const GROUP: [u8; 4] = [239, 1, 2, 3];
 
@@ -121,7 +121,7 @@ fn reports_travel_to_other_hosts_and_are_believed_there() {
     segments.attach_remote(remote, b).unwrap();
     let report = says(1, 2, JOIN, GROUP);
     assert_eq!(reached(&segments, 1, &report), Ok(vec![(HOSTS, 1)]));
-    let tag = Tag {
+    let tag = TunnelHeader {
         partition: Partition(7),
         epoch: Epoch(1),
         place: place(3),

@@ -1,7 +1,7 @@
 //! Members on other hosts.
 
 use super::*;
-use crate::tunnel::{HostId, Tag};
+use crate::tunnel::{HostId, TunnelHeader};
 
 const B: HostId = HostId(1);
 const C: HostId = HostId(2);
@@ -34,8 +34,8 @@ fn host(id: HostId) -> Name {
     (HOSTS, id.0 as u8)
 }
 
-fn tag(domain: u32, epoch: u32, x: u8) -> Tag {
-    Tag {
+fn tag(domain: u32, epoch: u32, x: u8) -> TunnelHeader {
+    TunnelHeader {
         partition: Partition(domain),
         epoch: Epoch(epoch),
         place: place(x),
