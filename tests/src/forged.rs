@@ -1,7 +1,7 @@
 //! Two domains beside each other on one host, without interfaces: what a member of one sends, or another
 //! host does, and whom it reaches.
 
-use toroid_ethernet::forward::{Action, Segments, Way};
+use toroid_ethernet::forward::{Action, Bridges, NextHop};
 use toroid_ethernet::headers::frame::HEADER_LEN;
 use toroid_ethernet::offload::Offload;
 use toroid_ethernet::offload::segmentation::Segmenter;
@@ -35,21 +35,21 @@ const MOST: usize = 745;
 /// The two of them. A member is known by the number of its domain and its place.
 #[derive(Debug)]
 pub struct Neighbours {
-    segments: Segments<(u32, u8)>,
+    bridges: Bridges<(u32, u8)>,
     segmenter: Segmenter,
 }
 
 impl Default for Neighbours {
     fn default() -> Self {
-        let mut segments = Segments::default();
+        let mut bridges = Bridges::default();
         for domain in DOMAINS {
             for x in [0, SENDER, 2] {
-                let joined = segments.attach(port(domain, x), (domain, x));
+                let joined = bridges.attach(port(domain, x), (domain, x));
                 joined.expect("a member");
             }
         }
         Neighbours {
-            segments,
+            bridges,
             segmenter: Segmenter::default(),
         }
     }
@@ -67,10 +67,10 @@ impl Neighbours {
             y: 0,
             z: 0,
         };
-        let ingress = self.segments.ingress(Partition(DOMAINS[0]), sender);
+        let ingress = self.bridges.ingress(Partition(DOMAINS[0]), sender);
         let reached: Vec<(u32, u8)> = match ingress.expect("a member").decide(packet) {
-            Action::Deliver(way) => vec![egress(way)],
-            Action::DeliverAll(others) => others.flatten().map(egress).collect(),
+            Action::Forward(next_hop) => vec![egress(next_hop)],
+            Action::Flood(others) => others.flatten().map(egress).collect(),
             Action::Reply(frame) => {
                 let asker = packet[Offload::LEN + 6..].first_chunk::<6>();
                 assert_eq!(frame.first_chunk(), asker);
@@ -90,11 +90,11 @@ impl Neighbours {
         let (offload, frame) = Offload::split(packet).expect("it was admitted");
         let mut frames = self.segmenter.frames(&offload, frame);
         let mut count = 0;
-        while let Some(segment) = frames.next() {
+        while let Some(bridge) = frames.next() {
             count += 1;
-            let beginning = segment.0[0].first_chunk::<12>();
+            let beginning = bridge.0[0].first_chunk::<12>();
             assert_eq!(beginning, frame.first_chunk(), "whom it is from and for");
-            assert!(segment.len() <= LONGEST, "{} bytes", segment.len());
+            assert!(bridge.len() <= LONGEST, "{} bytes", bridge.len());
         }
         assert!((1..=MOST).contains(&count), "{count} frames");
         true
@@ -106,7 +106,7 @@ impl Neighbours {
     /// When somebody hears of it: there is no router.
     pub fn listen(&mut self) {
         let place = Place { x: 0, y: 0, z: 0 };
-        let ingress = self.segments.ingress(Partition(DOMAINS[0]), place);
+        let ingress = self.bridges.ingress(Partition(DOMAINS[0]), place);
         let report = for_group(0, 2, &[&[0x16, 0, 0, 0], &GROUP[..]].concat());
         let told = ingress.expect("a member").decide(&report);
         assert!(matches!(told, Action::Drop(DropReason::LinkReport)));
@@ -138,25 +138,25 @@ impl Neighbours {
 /// Another host, which carries member 2 of each domain; a third one carries members 3.
 #[derive(Debug)]
 pub struct FarHost {
-    segments: Segments<(u32, u8)>,
+    bridges: Bridges<(u32, u8)>,
 }
 
 const FAR: HostId = HostId(0);
 
 impl Default for FarHost {
     fn default() -> Self {
-        let mut segments = Segments::default();
+        let mut bridges = Bridges::default();
         for domain in DOMAINS {
             for x in [0, SENDER] {
-                let joined = segments.attach(port(domain, x), (domain, x));
+                let joined = bridges.attach(port(domain, x), (domain, x));
                 joined.expect("a member");
             }
             for (x, host) in [(2, FAR), (3, HostId(1))] {
-                let joined = segments.attach_remote(port(domain, x), host);
+                let joined = bridges.attach_remote(port(domain, x), host);
                 joined.expect("a member");
             }
         }
-        FarHost { segments }
+        FarHost { bridges }
     }
 }
 
@@ -192,7 +192,7 @@ impl FarHost {
     }
 
     fn let_in(&self, tag: TunnelHeader, packet: &[u8]) -> bool {
-        let Ok(Some(ingress)) = self.segments.remote_ingress(FAR, &tag) else {
+        let Ok(Some(ingress)) = self.bridges.remote_ingress(FAR, &tag) else {
             return false;
         };
         assert_eq!(
@@ -201,8 +201,8 @@ impl FarHost {
             "it speaks for another"
         );
         let reached: Vec<(u32, u8)> = match ingress.decide(packet) {
-            Action::Deliver(way) => vec![egress(way)],
-            Action::DeliverAll(others) => others.flatten().map(egress).collect(),
+            Action::Forward(next_hop) => vec![egress(next_hop)],
+            Action::Flood(others) => others.flatten().map(egress).collect(),
             Action::Reply(_) => panic!("what is asked was answered there"),
             Action::Drop(_) => return false,
         };
@@ -218,10 +218,10 @@ impl FarHost {
 }
 
 /// All are of one host.
-fn egress(way: Way<'_, (u32, u8)>) -> (u32, u8) {
-    match way {
-        Way::Port(egress) => *egress,
-        Way::Host(host) => panic!("{host:?}"),
+fn egress(next_hop: NextHop<'_, (u32, u8)>) -> (u32, u8) {
+    match next_hop {
+        NextHop::Port(egress) => *egress,
+        NextHop::Host(host) => panic!("{host:?}"),
     }
 }
 

@@ -24,13 +24,13 @@ use tracing::{debug, warn};
 
 use crate::forward::AttachError;
 use crate::interface::offloads;
-use crate::interface::reaper::{Leaver, Removal};
+use crate::interface::reaper::{LoweredInterface, Reaper};
 use crate::interface::{self, Interface, InterfaceError, Settling};
 use crate::offload::Capabilities;
 use crate::port::SwitchPort;
 use crate::port::stack_socket::StackSocket;
 use crate::port::uplink::{Uplink, UplinkError};
-use crate::switch::{Ended, JoinError, Switch, SwitchHandle, TunnelId};
+use crate::switch::{JoinError, Switch, SwitchEnded, SwitchHandle, TunnelId};
 use crate::tunnel::{HostId, Tunnel};
 use rdma_streams::StreamSupervisor;
 use tunnels::Tunnels;
@@ -46,7 +46,7 @@ pub enum DriverError {
     Wait(io::Error),
     /// The data path broke down.
     #[error(transparent)]
-    Ended(#[from] Ended),
+    Ended(#[from] SwitchEnded),
     /// The agent sent what is no command, or could not be answered.
     #[error("the agent's socket: {0}")]
     Agent(WireError),
@@ -87,54 +87,54 @@ pub fn run(lifeline: UnixStream) -> Result<(), DriverError> {
     let tunnels = Arc::new(Tunnels::default());
     tunnels.watch(events).map_err(DriverError::Start)?;
     let stream = Arc::new(Mutex::new(vec![lifeline]));
-    let hang_up = HangUp(Arc::clone(&stream));
+    let guard = ShutdownGuard(Arc::clone(&stream));
     let frames = thread::Builder::new()
         .name("frames".into())
         .spawn(move || {
-            let _hang_up = hang_up;
+            let _hang_up = guard;
             switch.run()
         })
         .map_err(DriverError::Start)?;
-    let removal = Removal::start().map_err(DriverError::Start)?;
-    let served = Control::new(handle, removal, tunnels).serve(Lifeline::new(sessions), &stream);
+    let reaper = Reaper::start().map_err(DriverError::Start)?;
+    let served = ControlPath::new(handle, reaper, tunnels).serve(Lifeline::new(sessions), &stream);
     frames
         .join()
-        .map_err(|_| Ended)?
+        .map_err(|_| SwitchEnded)?
         .map_err(DriverError::Wait)?;
     served
 }
 
 /// The lifeline and the present session, if there is one; nothing when the data path has ended.
-type Line = Mutex<Vec<Writer>>;
+type Connections = Mutex<Vec<Writer>>;
 
 /// Breaks off when the data path ends, whatever ended it, so that the control path does not wait
 /// for commands in vain.
-struct HangUp(Arc<Line>);
+struct ShutdownGuard(Arc<Connections>);
 
-impl Drop for HangUp {
+impl Drop for ShutdownGuard {
     fn drop(&mut self) {
         let writers = std::mem::take(&mut *lock(&self.0));
         writers.iter().for_each(Writer::shut_down);
     }
 }
 
-fn lock(stream: &Line) -> MutexGuard<'_, Vec<Writer>> {
+fn lock(stream: &Connections) -> MutexGuard<'_, Vec<Writer>> {
     stream.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Domain number and node number.
-type Key = (u32, u32);
+type PortKey = (u32, u32);
 
 /// How long is waited for all nodes together that were waited for in vain before; the kernel takes less than
 /// a millisecond.
-const BRIEFLY: Duration = Duration::from_millis(200);
+const SLOW_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The control path.
-struct Control {
+struct ControlPath {
     switch: Arc<SwitchHandle>,
-    ports: HashMap<Key, Member>,
+    ports: HashMap<PortKey, AttachedPort>,
     /// Members that other hosts carry.
-    remote_members: HashSet<Key>,
+    remote_members: HashSet<PortKey>,
     /// Names of other hosts, in the order of their numbers.
     hosts: Vec<String>,
     tunnels: Arc<Tunnels>,
@@ -143,31 +143,31 @@ struct Control {
     /// Those that are open, by domain number.
     uplinks: HashMap<u32, Outside>,
     /// Interfaces of which the kernel may not receive packets yet: [`Command::Sync`] waits.
-    settling: HashMap<Key, Settling>,
+    settling: HashMap<PortKey, Settling>,
     /// Members since the last [`Command::Sync`], about whom others may have asked before.
     newcomers: Vec<(Partition, Place)>,
     /// Where was waited in vain: inodes of network namespaces. The roots of their nodes can have it so, as
     /// often as they like, and others shall not wait for them each time. An honest node needs no more time
     /// than is left for these.
-    tardy: HashSet<u64>,
-    removal: Removal,
+    slow_namespaces: HashSet<u64>,
+    reaper: Reaper,
     failed: Vec<PortError>,
     /// What this kernel may leave undone.
-    works: Capabilities,
+    kernel_offloads: Capabilities,
 }
 
 /// A port with its interface.
-struct Member {
+struct AttachedPort {
     port: Port,
     /// The inode of the network namespace in which it is.
-    home: u64,
+    namespace_inode: u64,
     /// Its number there; a stack has none.
     index: Option<u32>,
 }
 
-impl Control {
-    fn new(handle: SwitchHandle, removal: Removal, tunnels: Arc<Tunnels>) -> Self {
-        Control {
+impl ControlPath {
+    fn new(handle: SwitchHandle, reaper: Reaper, tunnels: Arc<Tunnels>) -> Self {
+        ControlPath {
             switch: Arc::new(handle),
             ports: HashMap::new(),
             remote_members: HashSet::new(),
@@ -177,14 +177,14 @@ impl Control {
             uplinks: HashMap::new(),
             settling: HashMap::new(),
             newcomers: Vec::new(),
-            tardy: HashSet::new(),
-            removal,
+            slow_namespaces: HashSet::new(),
+            reaper,
             failed: Vec::new(),
-            works: offloads::capabilities(),
+            kernel_offloads: offloads::capabilities(),
         }
     }
 
-    fn serve(mut self, mut lifeline: Lifeline, stream: &Line) -> Result<(), DriverError> {
+    fn serve(mut self, mut lifeline: Lifeline, stream: &Connections) -> Result<(), DriverError> {
         loop {
             let session = match lifeline.next_session() {
                 Ok(session) => session,
@@ -200,13 +200,13 @@ impl Control {
             writers.truncate(1);
             writers.push(answers.clone());
             drop(writers);
-            self.tunnels.tell_nobody();
-            self.converse(commands, &answers)?;
+            self.tunnels.detach_agent();
+            self.serve_session(commands, &answers)?;
         }
     }
 
     /// Serves one agent until it has gone, perhaps in the middle of a word.
-    fn converse(&mut self, mut commands: Reader, answers: &Writer) -> Result<(), DriverError> {
+    fn serve_session(&mut self, mut commands: Reader, answers: &Writer) -> Result<(), DriverError> {
         loop {
             let (command, descriptors) = match commands.receive() {
                 Ok(received) => received,
@@ -214,22 +214,22 @@ impl Control {
                 Err(_) => return Ok(()),
             };
             let is_first = matches!(command, Command::Retain { .. });
-            if let Some(answer) = self.carry_out(command, descriptors)?
+            if let Some(answer) = self.execute(command, descriptors)?
                 && answers.send(&answer, &[]).is_err()
             {
                 return Ok(());
             }
             if is_first {
-                self.tunnels.tell(answers);
+                self.tunnels.attach_agent(answers);
             }
         }
     }
 
-    fn carry_out(
+    fn execute(
         &mut self,
         command: Command,
         descriptors: Vec<OwnedFd>,
-    ) -> Result<Option<Answer>, Ended> {
+    ) -> Result<Option<Answer>, SwitchEnded> {
         debug!(?command, "from the agent");
         match command {
             Command::Retain { ports, hosts, rdma } => self.retain(&ports, &hosts, rdma)?,
@@ -268,10 +268,14 @@ impl Control {
         Ok(None)
     }
 
-    fn add(&mut self, port: Port, namespace: Option<OwnedFd>) -> Result<(), Ended> {
+    fn add(&mut self, port: Port, namespace: Option<OwnedFd>) -> Result<(), SwitchEnded> {
         let key = (port.domain_id, port.node);
         let place = namespace.and_then(|namespace| Some((inode(&namespace)?, namespace)));
-        let moved = |member: &Member| place.as_ref().is_some_and(|(home, _)| *home != member.home);
+        let moved = |member: &AttachedPort| {
+            place
+                .as_ref()
+                .is_some_and(|(namespace_inode, _)| *namespace_inode != member.namespace_inode)
+        };
         if self.ports.get(&key).is_some_and(moved) {
             // The node was made anew, and the interface that we know died with the old one.
             self.remove(key)?;
@@ -286,25 +290,29 @@ impl Control {
             }
             (Some(_), _) => Err(PortFailure::Differs),
             (None, None) => Err(PortFailure::NoNamespace),
-            (None, Some((home, _))) if port.stack => self.attach(port, home, None)?,
-            (None, Some((home, namespace))) => match self.raise(&port, home, namespace) {
-                Ok(interface) => self.attach(port, home, Some(interface))?,
-                Err(error) => Err(error.into()),
-            },
+            (None, Some((namespace_inode, _))) if port.stack => {
+                self.attach(port, namespace_inode, None)?
+            }
+            (None, Some((namespace_inode, namespace))) => {
+                match self.raise(&port, namespace_inode, namespace) {
+                    Ok(interface) => self.attach(port, namespace_inode, Some(interface))?,
+                    Err(error) => Err(error.into()),
+                }
+            }
         };
-        self.note(key, outcome);
+        self.record(key, outcome);
         Ok(())
     }
 
     fn raise(
         &self,
         port: &Port,
-        home: u64,
+        namespace_inode: u64,
         namespace: OwnedFd,
     ) -> Result<Interface, InterfaceError> {
         let capabilities = self.capabilities(port);
-        if let Some(leaver) = self.removal.take_back(port, home) {
-            match interface::restore(port, leaver.tap, leaver.index, capabilities) {
+        if let Some(lowered) = self.reaper.take_back(port, namespace_inode) {
+            match interface::restore(port, lowered.tap, lowered.index, capabilities) {
                 Ok(interface) => return Ok(interface),
                 // Its node may have done anything to it.
                 Err(error) => debug!("{} of node {}: {error}", port.ifname, port.place),
@@ -316,14 +324,14 @@ impl Control {
     /// What may be left undone in packets from and for a port.
     fn capabilities(&self, port: &Port) -> Capabilities {
         if port.offload {
-            self.works
+            self.kernel_offloads
         } else {
             Capabilities::empty()
         }
     }
 
     /// Adds a member that another host carries, or changes it.
-    fn add_remote(&mut self, host: &str, port: Port) -> Result<(), Ended> {
+    fn add_remote(&mut self, host: &str, port: Port) -> Result<(), SwitchEnded> {
         let key = (port.domain_id, port.node);
         if self.ports.contains_key(&key) {
             // Its node was given to that host.
@@ -338,7 +346,7 @@ impl Control {
             self.remote_members.insert(key);
             self.newcomers.push(newcomer);
         }
-        self.note(key, attached.map_err(PortFailure::from));
+        self.record(key, attached.map_err(PortFailure::from));
         Ok(())
     }
 
@@ -357,7 +365,7 @@ impl Control {
         host: String,
         asks: bool,
         socket: Option<OwnedFd>,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), SwitchEnded> {
         let number = self.host(&host);
         let (id, by_rdma) = self.tunnels.add(number, host.clone());
         let connected = match socket.map(|socket| Tunnel::new(socket, by_rdma)) {
@@ -380,12 +388,12 @@ impl Control {
         tunnel: Tunnel,
         host: String,
         asks: bool,
-    ) -> Result<io::Result<()>, Ended> {
+    ) -> Result<io::Result<()>, SwitchEnded> {
         let supervisor = self.rdma.clone().map(|rdma| {
             let prepare = Arc::new(move || prepare_line(&rdma));
             let tunnels = Arc::clone(&self.tunnels);
-            let complain = Box::new(move |why: &str| tunnels.complain(&host, why));
-            StreamSupervisor::new(id, asks, prepare, &self.switch, complain)
+            let report_failure = Box::new(move |why: &str| tunnels.report_failure(&host, why));
+            StreamSupervisor::new(id, asks, prepare, &self.switch, report_failure)
         });
         let (supervisor, events) = supervisor.unzip();
         let connected = self
@@ -400,18 +408,18 @@ impl Control {
 
     fn retain(
         &mut self,
-        wanted: &[Key],
+        wanted: &[PortKey],
         hosts: &[String],
         rdma: Option<Rdma>,
-    ) -> Result<(), Ended> {
-        let wanted: HashSet<Key> = wanted.iter().copied().collect();
+    ) -> Result<(), SwitchEnded> {
+        let wanted: HashSet<PortKey> = wanted.iter().copied().collect();
         let present = self.ports.keys().chain(&self.remote_members);
-        let extra: Vec<Key> = present.filter(|k| !wanted.contains(k)).copied().collect();
+        let extra: Vec<PortKey> = present.filter(|k| !wanted.contains(k)).copied().collect();
         extra.into_iter().try_for_each(|key| self.remove(key))?;
         // With another adapter, or none, all tunnels are made anew.
         let is_same = std::mem::replace(&mut self.rdma, rdma) == self.rdma;
         let stay = if is_same { hosts } else { &[] };
-        for id in self.tunnels.others_than(stay) {
+        for id in self.tunnels.except(stay) {
             self.switch.call(move |switch| switch.cut_tunnel(id.host))?;
             self.tunnels.remove(id);
         }
@@ -419,7 +427,7 @@ impl Control {
     }
 
     /// Opens and closes uplinks; those that are as they shall be stay.
-    fn connect(&mut self, wanted: Vec<Outside>) -> Result<(), Ended> {
+    fn connect(&mut self, wanted: Vec<Outside>) -> Result<(), SwitchEnded> {
         let present: Vec<u32> = self.uplinks.keys().copied().collect();
         for domain_id in present {
             if !wanted
@@ -449,13 +457,13 @@ impl Control {
             if outcome.is_ok() {
                 self.uplinks.insert(uplink.domain_id, uplink);
             }
-            self.note(key, outcome);
+            self.record(key, outcome);
         }
         Ok(())
     }
 
     /// What may change of a port that is there.
-    fn renew(&mut self, port: Port, namespace: Option<OwnedFd>) -> Result<(), Ended> {
+    fn renew(&mut self, port: Port, namespace: Option<OwnedFd>) -> Result<(), SwitchEnded> {
         let (key, partition, place) = (
             (port.domain_id, port.node),
             Partition(port.domain_id),
@@ -469,7 +477,7 @@ impl Control {
             let changed = before.gateway != member.port.gateway;
             if let (true, Some(namespace), Some(index)) = (changed, namespace, member.index) {
                 let led = interface::set_gateway(&member.port, &before, index, namespace);
-                self.note(key, led.map_err(PortFailure::from));
+                self.record(key, led.map_err(PortFailure::from));
             }
         }
         let set = self.switch.call(move |switch| {
@@ -479,16 +487,16 @@ impl Control {
             switch.set_forward(partition, place, forward);
             switch.set_capabilities(partition, place, capabilities)
         })?;
-        self.note(key, set.map_err(PortFailure::Offload));
+        self.record(key, set.map_err(PortFailure::Offload));
         Ok(())
     }
 
     fn attach(
         &mut self,
         port: Port,
-        home: u64,
+        namespace_inode: u64,
         interface: Option<Interface>,
-    ) -> Result<Result<(), PortFailure>, Ended> {
+    ) -> Result<Result<(), PortFailure>, SwitchEnded> {
         let (key, member) = ((port.domain_id, port.node), port.clone());
         // A process may have joined groups before, too.
         let joined_before = interface.as_ref().is_none_or(|interface| interface.was_up);
@@ -510,7 +518,14 @@ impl Control {
             Ok::<_, JoinError>(())
         })?;
         if attached.is_ok() {
-            self.ports.insert(key, Member { port, home, index });
+            self.ports.insert(
+                key,
+                AttachedPort {
+                    port,
+                    namespace_inode,
+                    index,
+                },
+            );
             self.newcomers.push((partition, place));
             self.settling
                 .extend(settling.map(|settling| (key, settling)));
@@ -519,7 +534,11 @@ impl Control {
     }
 
     /// Gives a process the link of a port; returns why not.
-    fn plug(&self, key: Key, socket: Option<OwnedFd>) -> Result<Option<PlugFailure>, Ended> {
+    fn plug(
+        &self,
+        key: PortKey,
+        socket: Option<OwnedFd>,
+    ) -> Result<Option<PlugFailure>, SwitchEnded> {
         let Some(stack_socket) = socket.map(StackSocket::new) else {
             return Ok(Some(PlugFailure::System));
         };
@@ -535,7 +554,7 @@ impl Control {
     }
 
     /// The membership ends here. The interface is of no use from now on, and may take its time.
-    fn remove(&mut self, key: Key) -> Result<(), Ended> {
+    fn remove(&mut self, key: PortKey) -> Result<(), SwitchEnded> {
         if TestKnob::WithoutEpochCheck.is_set() {
             return Ok(());
         }
@@ -547,15 +566,22 @@ impl Control {
             .switch
             .call(move |switch| switch.detach(partition, node))?;
         // The link of a process ends when its egress port is dropped.
-        if let (Some(Member { port, home, index }), Some(SwitchPort::Tap(tap))) = (member, egress)
+        if let (
+            Some(AttachedPort {
+                port,
+                namespace_inode,
+                index,
+            }),
+            Some(SwitchPort::Tap(tap)),
+        ) = (member, egress)
             && let Some(index) = index
         {
             if let Err(error) = interface::lower(&tap, index) {
                 warn!("{} of node {}: {error}", port.ifname, port.place);
             }
-            self.removal.add(Leaver {
+            self.reaper.add(LoweredInterface {
                 port,
-                home,
+                namespace_inode,
                 index,
                 tap,
             });
@@ -563,25 +589,25 @@ impl Control {
         Ok(())
     }
 
-    fn raise_epoch(&mut self, domain_id: u32, epoch: u32) -> Result<(), Ended> {
+    fn raise_epoch(&mut self, domain_id: u32, epoch: u32) -> Result<(), SwitchEnded> {
         let (partition, epoch) = (Partition(domain_id), Epoch(epoch));
         self.switch
             .call(move |switch| switch.raise_epoch(partition, epoch))
     }
 
-    fn sync(&mut self, n: u64) -> Result<Answer, Ended> {
+    fn sync(&mut self, n: u64) -> Result<Answer, SwitchEnded> {
         let deadline = Settling::deadline(self.settling.len());
-        let is_tardy = |(key, _): &(Key, Settling)| {
+        let is_slow = |(key, _): &(PortKey, Settling)| {
             let member = self.ports.get(key);
-            member.is_some_and(|member| self.tardy.contains(&member.home))
+            member.is_some_and(|member| self.slow_namespaces.contains(&member.namespace_inode))
         };
         let all = std::mem::take(&mut self.settling).into_iter();
-        let (tardy, prompt): (Vec<_>, Vec<_>) = all.partition(is_tardy);
+        let (slow_namespaces, prompt): (Vec<_>, Vec<_>) = all.partition(is_slow);
         for (key, settling) in prompt {
             self.settle(key, settling, deadline);
         }
-        let deadline = Instant::now() + BRIEFLY;
-        for (key, settling) in tardy {
+        let deadline = Instant::now() + SLOW_TIMEOUT;
+        for (key, settling) in slow_namespaces {
             self.settle(key, settling, deadline);
         }
         let newcomers = std::mem::take(&mut self.newcomers);
@@ -595,19 +621,19 @@ impl Control {
         Ok(Answer::Synced {
             n,
             errors: std::mem::take(&mut self.failed),
-            offload: kinds(self.works),
+            offload: kinds(self.kernel_offloads),
         })
     }
 
-    fn settle(&mut self, key: Key, settling: Settling, deadline: Instant) {
+    fn settle(&mut self, key: PortKey, settling: Settling, deadline: Instant) {
         let outcome = settling.wait(deadline);
         if let (Err(InterfaceError::NotLocal(_)), Some(member)) = (&outcome, self.ports.get(&key)) {
-            self.tardy.insert(member.home);
+            self.slow_namespaces.insert(member.namespace_inode);
         }
-        self.note(key, outcome.map_err(PortFailure::from));
+        self.record(key, outcome.map_err(PortFailure::from));
     }
 
-    fn note(&mut self, (domain_id, node): Key, outcome: Result<(), PortFailure>) {
+    fn record(&mut self, (domain_id, node): PortKey, outcome: Result<(), PortFailure>) {
         if let Err(failure) = outcome {
             self.failed.push(PortError {
                 domain_id,

@@ -1,4 +1,4 @@
-//! Sees to it that a tunnel has a stream, as long as both hosts have an RDMA adapter that works.
+//! Sees to it that a tunnel has a stream, as long as both hosts have an RDMA adapter that kernel_offloads.
 //!
 //! One thread for each tunnel, because to open an adapter and to connect by it take their time, for which
 //! frames do not wait. It ends with the tunnel.
@@ -54,7 +54,7 @@ pub(super) type Prepare =
     Arc<dyn Fn() -> Result<Box<dyn PreparedRdmaStream>, RdmaError> + Send + Sync>;
 
 /// Lets somebody know why there is no stream.
-pub(super) type Complain = Box<dyn Fn(&str) + Send>;
+pub(super) type ReportFailure = Box<dyn Fn(&str) + Send>;
 
 /// Sees to the stream of one tunnel.
 pub(super) struct StreamSupervisor {
@@ -63,11 +63,11 @@ pub(super) struct StreamSupervisor {
     events: Receiver<StreamEvent>,
     prepare: Prepare,
     switch: Weak<SwitchHandle>,
-    complain: Complain,
+    report_failure: ReportFailure,
     /// The number of the last stream that was asked for.
     number: u32,
     /// Whether something has failed since packets last went by a stream.
-    has_complained: bool,
+    has_reported: bool,
 }
 
 /// How far the side that asks is.
@@ -88,7 +88,7 @@ impl StreamSupervisor {
         asks: bool,
         prepare: Prepare,
         switch: &Arc<SwitchHandle>,
-        complain: Complain,
+        report_failure: ReportFailure,
     ) -> (Self, SyncSender<StreamEvent>) {
         let (sender, events) = mpsc::sync_channel(EVENTS);
         let supervisor = StreamSupervisor {
@@ -97,9 +97,9 @@ impl StreamSupervisor {
             events,
             prepare,
             switch: Arc::downgrade(switch),
-            complain,
+            report_failure,
             number: 0,
-            has_complained: false,
+            has_reported: false,
         };
         (supervisor, sender)
     }
@@ -136,7 +136,7 @@ impl StreamSupervisor {
                 {
                     match said.kind {
                         SignalKind::Answer(theirs) => self.connect(stream, &theirs),
-                        _ => self.fails("the other host has no RDMA adapter that works"),
+                        _ => self.fails("the other host has no RDMA adapter that kernel_offloads"),
                     }
                 }
                 // It has ended there before it was of use here.
@@ -191,15 +191,15 @@ impl StreamSupervisor {
     }
 
     fn loses(&mut self, lost: LostStream) -> Option<Stage> {
-        self.has_complained &= !lost.was_up;
+        self.has_reported &= !lost.was_up;
         self.fails(&lost.why)
     }
 
     /// Until packets have gone by a stream again it complains once.
     fn fails(&mut self, why: &str) -> Option<Stage> {
         debug!("no stream: {why}");
-        if !std::mem::replace(&mut self.has_complained, true) {
-            (self.complain)(why);
+        if !std::mem::replace(&mut self.has_reported, true) {
+            (self.report_failure)(why);
         }
         None
     }

@@ -1,4 +1,4 @@
-//! The driver's books of its connections to those of other hosts.
+//! The driver's state of its connections to those of other hosts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -15,10 +15,10 @@ use crate::tunnel::HostId;
 
 /// The tunnels that there are, and the session in which the agent is told of them.
 #[derive(Default)]
-pub(super) struct Tunnels(Mutex<TunnelState>);
+pub(super) struct Tunnels(Mutex<State>);
 
 #[derive(Default)]
-struct TunnelState {
+struct State {
     up: BTreeMap<HostId, Up>,
     /// How many there were.
     count: u64,
@@ -42,7 +42,7 @@ impl Tunnels {
         let tunnels = Arc::clone(self);
         let watch = move || {
             for (id, event) in events {
-                tunnels.note(id, event);
+                tunnels.record(id, event);
             }
         };
         thread::Builder::new()
@@ -51,7 +51,7 @@ impl Tunnels {
             .map(drop)
     }
 
-    fn note(&self, id: TunnelId, event: TunnelEvent) {
+    fn record(&self, id: TunnelId, event: TunnelEvent) {
         match event {
             TunnelEvent::Ended(why) => {
                 if let Some(host) = self.remove(id) {
@@ -65,41 +65,41 @@ impl Tunnels {
     /// Notes one that is about to be used. It may have ended before this is known to have succeeded.
     /// Returns what counts its packets by RDMA adapters, too.
     pub(super) fn add(&self, host: HostId, name: String) -> (TunnelId, Arc<AtomicU64>) {
-        let mut books = self.lock();
-        books.count += 1;
-        let number = books.count;
-        let counter = Arc::clone(books.by_rdma.entry(name.clone()).or_default());
+        let mut state = self.lock();
+        state.count += 1;
+        let number = state.count;
+        let counter = Arc::clone(state.by_rdma.entry(name.clone()).or_default());
         let up = Up {
             name,
             number,
             by_rdma: false,
         };
-        books.up.insert(host, up);
-        books.tell();
+        state.up.insert(host, up);
+        state.notify();
         (TunnelId { host, number }, counter)
     }
 
     /// It is none any longer; returns whose it was, unless there is another by now.
     pub(super) fn remove(&self, id: TunnelId) -> Option<String> {
-        let mut books = self.lock();
-        books.up.get(&id.host).filter(|up| up.number == id.number)?;
-        let up = books.up.remove(&id.host)?;
-        books.tell();
+        let mut state = self.lock();
+        state.up.get(&id.host).filter(|up| up.number == id.number)?;
+        let up = state.up.remove(&id.host)?;
+        state.notify();
         Some(up.name)
     }
 
     fn set_by_rdma(&self, id: TunnelId, by_rdma: bool) {
-        let mut books = self.lock();
-        let up = books.up.get_mut(&id.host);
+        let mut state = self.lock();
+        let up = state.up.get_mut(&id.host);
         let Some(up) = up.filter(|up| up.number == id.number && up.by_rdma != by_rdma) else {
             return;
         };
         up.by_rdma = by_rdma;
-        books.tell();
+        state.notify();
     }
 
     /// Lets the agent know why packets do not go by RDMA adapters.
-    pub(super) fn complain(&self, host: &str, why: &str) {
+    pub(super) fn report_failure(&self, host: &str, why: &str) {
         if let Some(agent) = &self.lock().agent {
             let (host, why) = (host.into(), why.into());
             // As in `tell`.
@@ -108,9 +108,9 @@ impl Tunnels {
     }
 
     /// Those to hosts that are not among these.
-    pub(super) fn others_than(&self, hosts: &[String]) -> Vec<TunnelId> {
-        let books = self.lock();
-        let others = books.up.iter().filter(|(_, up)| !hosts.contains(&up.name));
+    pub(super) fn except(&self, hosts: &[String]) -> Vec<TunnelId> {
+        let state = self.lock();
+        let others = state.up.iter().filter(|(_, up)| !hosts.contains(&up.name));
         others
             .map(|(&host, &Up { number, .. })| TunnelId { host, number })
             .collect()
@@ -118,32 +118,32 @@ impl Tunnels {
 
     /// Packets by RDMA adapters to and from each host.
     pub(super) fn by_rdma(&self) -> BTreeMap<String, u64> {
-        let books = self.lock();
-        let counts = books.by_rdma.iter();
+        let state = self.lock();
+        let counts = state.by_rdma.iter();
         counts
             .map(|(name, count)| (name.clone(), count.load(Ordering::Relaxed)))
             .collect()
     }
 
     /// Lets an agent know, now and from now on.
-    pub(super) fn tell(&self, agent: &Writer) {
-        let mut books = self.lock();
-        books.agent = Some(agent.clone());
-        books.tell();
+    pub(super) fn attach_agent(&self, agent: &Writer) {
+        let mut state = self.lock();
+        state.agent = Some(agent.clone());
+        state.notify();
     }
 
     /// Until there is another agent.
-    pub(super) fn tell_nobody(&self) {
+    pub(super) fn detach_agent(&self) {
         self.lock().agent = None;
     }
 
-    fn lock(&self) -> MutexGuard<'_, TunnelState> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl TunnelState {
-    fn tell(&self) {
+impl State {
+    fn notify(&self) {
         if let Some(agent) = &self.agent {
             let names = |of: &dyn Fn(&Up) -> bool| {
                 let up = self.up.values().filter(|up| of(up));

@@ -11,7 +11,7 @@ use toroid_protocol::driver::Port;
 
 use super::remote::{RemoteHost, RemoteMember};
 use super::snooping::Snooping;
-use super::{Member, Outside, Segment, Segments};
+use super::{Bridge, Bridges, Member, Outside};
 use crate::headers::frame::Frame;
 use crate::headers::igmp_mld::{self, GroupMessage, MembershipReport};
 use crate::headers::ip_addresses;
@@ -25,9 +25,9 @@ use crate::tunnel::{HostId, TunnelHeader};
 #[derive(Debug)]
 pub enum Action<'a, X> {
     /// Send it out there, as it is.
-    Deliver(Way<'a, X>),
+    Forward(NextHop<'a, X>),
     /// Send it out at each of these, as it is, and count those that are held back.
-    DeliverAll(Others<'a, X>),
+    Flood(Flood<'a, X>),
     /// Send this frame back where the packet came from.
     Reply(Vec<u8>),
     /// Count it.
@@ -36,20 +36,20 @@ pub enum Action<'a, X> {
 
 /// How a packet gets to whom it is for.
 #[derive(Debug)]
-pub enum Way<'a, X> {
+pub enum NextHop<'a, X> {
     /// Out here.
     Port(&'a X),
     /// To the driver of another host, which decides there.
     Host(HostId),
 }
 
-/// Where frames of one member come in, or of the outside. It sees one segment only.
+/// Where frames of one member come in, or of the outside. It sees one bridge only.
 #[derive(Debug)]
 pub struct Ingress<'a, X> {
-    pub(super) segment: &'a Segment<X>,
+    pub(super) bridge: &'a Bridge<X>,
     pub(super) sender: Sender<'a, X>,
     /// For what it has to do with others.
-    pub(super) all: &'a Segments<X>,
+    pub(super) all: &'a Bridges<X>,
 }
 
 impl<'a, X> Ingress<'a, X> {
@@ -66,7 +66,7 @@ impl<'a, X> Ingress<'a, X> {
         match self.sender {
             Sender::Member(member) => member.drops.count(reason),
             Sender::Outside(outside) => outside.drops.count(reason),
-            Sender::Remote(member) => self.segment.remote.count(member.host, reason),
+            Sender::Remote(member) => self.bridge.remote.count(member.host, reason),
         }
     }
 
@@ -83,8 +83,8 @@ impl<'a, X> Ingress<'a, X> {
     pub fn tag(&self) -> Option<TunnelHeader> {
         match self.sender {
             Sender::Member(member) => Some(TunnelHeader {
-                partition: Partition(self.segment.domain.into()),
-                epoch: self.segment.epoch,
+                partition: Partition(self.bridge.domain.into()),
+                epoch: self.bridge.epoch,
                 place: member.port.place,
             }),
             Sender::Outside(_) | Sender::Remote(_) => None,
@@ -97,7 +97,7 @@ impl<'a, X> Ingress<'a, X> {
         if let Sender::Member(member) = self.sender
             && member.overrun.has_read()
         {
-            let mut snooping = self.segment.snooping.borrow_mut();
+            let mut snooping = self.bridge.snooping.borrow_mut();
             snooping.receive_all(member.port.place);
         }
     }
@@ -116,10 +116,10 @@ impl<'a, X> Ingress<'a, X> {
         if !is_own && !TestKnob::WithoutSourceCheck.is_set() {
             return Err(DropReason::WrongSource);
         }
-        if self.is_anothers(frame) {
+        if self.claims_foreign_address(frame) {
             return Err(DropReason::ForeignAddress);
         }
-        if self.is_uninvited(frame) {
+        if self.is_rogue_advertisement(frame) {
             return Err(DropReason::RouterAdvertisement);
         }
         let longest = offload.longest(bytes.len());
@@ -131,23 +131,23 @@ impl<'a, X> Ingress<'a, X> {
     }
 
     /// Whether a packet has an address of another node, or of another domain.
-    fn is_anothers(&self, frame: Frame<'_>) -> bool {
+    fn claims_foreign_address(&self, frame: Frame<'_>) -> bool {
         ip_addresses::claimed(frame).any(|address| self.belongs_to_another(address))
     }
 
     fn belongs_to_another(&self, address: IpAddr) -> bool {
-        let is_of_node = || self.segment.is_of_node(address);
+        let is_of_node = || self.bridge.is_of_node(address);
         let Some(port) = self.sender.port() else {
             return is_of_node();
         };
-        if self.segment.owner_of(address) == Some(port.place) {
+        if self.bridge.owner_of(address) == Some(port.place) {
             return false;
         }
         if is_of_node() {
             return true;
         }
         let brings_from_elsewhere = port.gateway == Some(port.ipv4);
-        if brings_from_elsewhere || self.segment.uplink.is_some() {
+        if brings_from_elsewhere || self.bridge.uplink.is_some() {
             return false;
         }
         let other = self.all.domain_of(address, port);
@@ -160,7 +160,7 @@ impl<'a, X> Ingress<'a, X> {
     }
 
     /// Whether a member says that it is a router, where none is expected among members.
-    fn is_uninvited(&self, frame: Frame<'_>) -> bool {
+    fn is_rogue_advertisement(&self, frame: Frame<'_>) -> bool {
         let port = self.sender.port();
         port.is_some_and(|port| !port.forward) && ra_guard::is_router_advertisement(frame)
     }
@@ -169,12 +169,12 @@ impl<'a, X> Ingress<'a, X> {
         // Those of other hosts have been answered there.
         self.egress()?;
         let query = AddressQuery::read(frame)?;
-        let Some(owner) = self.segment.owner(&query, self.sender.place()) else {
-            self.keep(query);
+        let Some(owner) = self.bridge.owner(&query, self.sender.place()) else {
+            self.remember(query);
             return None;
         };
-        // From outside there is no way to the others.
-        if matches!(self.sender, Sender::Outside(_)) && self.segment.is_remote(&query) {
+        // From outside there is no next_hop to the others.
+        if matches!(self.sender, Sender::Outside(_)) && self.bridge.is_remote(&query) {
             return None;
         }
         Some(if self.sender.may_reach(owner) {
@@ -185,11 +185,11 @@ impl<'a, X> Ingress<'a, X> {
     }
 
     /// Keeps a query about a node that is no member yet.
-    fn keep(&self, query: AddressQuery) {
+    fn remember(&self, query: AddressQuery) {
         let target = query.target();
         if let Sender::Member(member) = self.sender
-            && self.segment.is_of_node(target)
-            && self.segment.owner_of(target) != Some(member.port.place)
+            && self.bridge.is_of_node(target)
+            && self.bridge.owner_of(target) != Some(member.port.place)
             && !query.is_probe()
         {
             member.pending.add(query);
@@ -198,36 +198,36 @@ impl<'a, X> Ingress<'a, X> {
 
     /// The member that a packet is for by its address in another domain. The member's kernel would take
     /// the packet from any interface.
-    fn bypassed(&self, frame: Frame<'_>) -> Option<Place> {
-        let ours = Partition(self.segment.domain.into());
+    fn cross_domain_receiver(&self, frame: Frame<'_>) -> Option<Place> {
+        let ours = Partition(self.bridge.domain.into());
         let address = ip_addresses::destination(frame)?;
         let (other, place) = self.all.owner_elsewhere(address, ours)?;
-        let port = self.segment.port(place)?;
+        let port = self.bridge.port(place)?;
         (!self.all.may_forward(port, other)).then_some(place)
     }
 
     fn route(&self, frame: Frame<'_>) -> Action<'a, X> {
         let destination = frame.destination().destination();
-        let bypasses = match (destination, self.bypassed(frame)) {
+        let bypasses = match (destination, self.cross_domain_receiver(frame)) {
             (Destination::Member { place, .. }, Some(receiver)) => place == receiver,
-            (Destination::Group, bypassed) => bypassed.is_some(),
+            (Destination::Group, cross_domain_receiver) => cross_domain_receiver.is_some(),
             _ => false,
         };
         if bypasses {
             return Action::Drop(DropReason::ForeignAddress);
         }
         match destination {
-            Destination::Group => self.spread(frame),
-            Destination::Member { domain, .. } if domain != self.segment.domain => {
+            Destination::Group => self.flood(frame),
+            Destination::Member { domain, .. } if domain != self.bridge.domain => {
                 Action::Drop(DropReason::OtherDomain)
             }
-            Destination::Member { place, .. } => match self.way_to(place) {
-                Some((port, way)) if self.sender.may_reach(port) => Action::Deliver(way),
+            Destination::Member { place, .. } => match self.next_hop(place) {
+                Some((port, next_hop)) if self.sender.may_reach(port) => Action::Forward(next_hop),
                 Some(_) => Action::Drop(DropReason::Limited),
                 None => Action::Drop(DropReason::NoSuchMember),
             },
-            Destination::Elsewhere => match self.way_out() {
-                Some(Ok(egress)) => Action::Deliver(Way::Port(egress)),
+            Destination::Elsewhere => match self.uplink() {
+                Some(Ok(egress)) => Action::Forward(NextHop::Port(egress)),
                 Some(Err(reason)) => Action::Drop(reason),
                 None => Action::Drop(DropReason::NoSuchMember),
             },
@@ -235,20 +235,20 @@ impl<'a, X> Ingress<'a, X> {
     }
 
     /// How frames get to another member.
-    fn way_to(&self, place: Place) -> Option<(&'a Port, Way<'a, X>)> {
+    fn next_hop(&self, place: Place) -> Option<(&'a Port, NextHop<'a, X>)> {
         if Some(place) == self.sender.place() {
             return None;
         }
-        if let Some(member) = self.segment.members.get(&place) {
-            return Some((&member.port, Way::Port(&member.egress)));
+        if let Some(member) = self.bridge.members.get(&place) {
+            return Some((&member.port, NextHop::Port(&member.egress)));
         }
         self.tag()?;
-        let member = self.segment.remote.member(place)?;
-        Some((&member.port, Way::Host(member.host)))
+        let member = self.bridge.remote.member(place)?;
+        Some((&member.port, NextHop::Host(member.host)))
     }
 
-    fn spread(&self, frame: Frame<'_>) -> Action<'a, X> {
-        let snooping = &self.segment.snooping;
+    fn flood(&self, frame: Frame<'_>) -> Action<'a, X> {
+        let snooping = &self.bridge.snooping;
         match (igmp_mld::read(frame), self.sender.place()) {
             (Some(GroupMessage::Report(report)), place) => {
                 if let Some(place) = place {
@@ -260,13 +260,13 @@ impl<'a, X> Ingress<'a, X> {
                 if let Some(place) = place {
                     snooping.borrow_mut().receive_all(place);
                 }
-                Action::DeliverAll(self.others(Recipients::All))
+                Action::Flood(self.flood_to(Recipients::All))
             }
             (None, _) => {
                 let group = igmp_mld::group(frame);
                 let group = group.filter(|group| snooping.borrow().is_known(*group));
                 let recipients = group.map_or(Recipients::All, Recipients::Subscribers);
-                Action::DeliverAll(self.others(recipients))
+                Action::Flood(self.flood_to(recipients))
             }
         }
     }
@@ -274,13 +274,13 @@ impl<'a, X> Ingress<'a, X> {
     /// A report is for those who bring groups from elsewhere: routers, switches outside, and drivers of other
     /// hosts. Other hosts that hear it may keep silent about themselves.
     fn report(&self, report: &MembershipReport<'_>) -> Action<'a, X> {
-        let snooping = &self.segment.snooping;
+        let snooping = &self.bridge.snooping;
         let is_wanted = || self.remote_hosts().next().is_some() || snooping.borrow().has_routers();
         // Switches may bring any group only to where a report has come from, routers none of the link.
         let is_useful =
-            self.segment.uplink.is_some() || is_wanted() && report.records().next().is_some();
+            self.bridge.uplink.is_some() || is_wanted() && report.records().next().is_some();
         if is_useful {
-            Action::DeliverAll(self.others(Recipients::Routers))
+            Action::Flood(self.flood_to(Recipients::Routers))
         } else {
             Action::Drop(DropReason::LinkReport)
         }
@@ -289,14 +289,14 @@ impl<'a, X> Ingress<'a, X> {
     /// The other hosts that frames for several go to.
     fn remote_hosts(&self) -> btree_map::Iter<'a, HostId, RemoteHost> {
         match self.tag() {
-            Some(_) => self.segment.remote.hosts(),
+            Some(_) => self.bridge.remote.hosts(),
             None => btree_map::Iter::default(),
         }
     }
 
-    /// How frames of a member get outside, if there is a way.
-    fn way_out(&self) -> Option<Result<&'a X, DropReason>> {
-        let outside = self.segment.uplink.as_ref()?;
+    /// How frames of a member get outside, if there is a next_hop.
+    fn uplink(&self) -> Option<Result<&'a X, DropReason>> {
+        let outside = self.bridge.uplink.as_ref()?;
         // What is outside is where it came from, and so not told to come back from other hosts.
         self.tag()?;
         Some(if self.sender.is_limited() && outside.limited {
@@ -306,14 +306,14 @@ impl<'a, X> Ingress<'a, X> {
         })
     }
 
-    fn others(&self, recipients: Recipients) -> Others<'a, X> {
-        Others {
-            members: self.segment.members.values(),
+    fn flood_to(&self, recipients: Recipients) -> Flood<'a, X> {
+        Flood {
+            members: self.bridge.members.values(),
             remote_hosts: self.remote_hosts(),
             sender: self.sender,
             recipients,
-            snooping: &self.segment.snooping,
-            outside: self.way_out(),
+            snooping: &self.bridge.snooping,
+            outside: self.uplink(),
         }
     }
 }
@@ -327,10 +327,10 @@ enum Recipients {
     Routers,
 }
 
-/// The ways to members of a segment and to the outside, but the sender, with [`DropReason::Limited`] in place of
-/// those that it may not reach. Members of one other host have one way.
+/// The ways to members of a bridge and to the outside, but the sender, with [`DropReason::Limited`] in place of
+/// those that it may not reach. Members of one other host have one next_hop.
 #[derive(Debug)]
-pub struct Others<'a, X> {
+pub struct Flood<'a, X> {
     members: hash_map::Values<'a, Place, Member<X>>,
     remote_hosts: btree_map::Iter<'a, HostId, RemoteHost>,
     sender: Sender<'a, X>,
@@ -339,7 +339,7 @@ pub struct Others<'a, X> {
     outside: Option<Result<&'a X, DropReason>>,
 }
 
-impl<X> Others<'_, X> {
+impl<X> Flood<'_, X> {
     fn is_for(&self, place: Place) -> bool {
         let hears = match self.recipients {
             Recipients::All => true,
@@ -350,14 +350,14 @@ impl<X> Others<'_, X> {
     }
 }
 
-impl<'a, X> Iterator for Others<'a, X> {
-    type Item = Result<Way<'a, X>, DropReason>;
+impl<'a, X> Iterator for Flood<'a, X> {
+    type Item = Result<NextHop<'a, X>, DropReason>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while let Some(member) = self.members.next() {
             if self.is_for(member.port.place) {
                 return Some(if self.sender.may_reach(&member.port) {
-                    Ok(Way::Port(&member.egress))
+                    Ok(NextHop::Port(&member.egress))
                 } else {
                     Err(DropReason::Limited)
                 });
@@ -368,10 +368,10 @@ impl<'a, X> Iterator for Others<'a, X> {
             return Some(if self.sender.is_limited() && !remote_host.has_full() {
                 Err(DropReason::Limited)
             } else {
-                Ok(Way::Host(*host))
+                Ok(NextHop::Host(*host))
             });
         }
-        self.outside.take().map(|egress| egress.map(Way::Port))
+        self.outside.take().map(|egress| egress.map(NextHop::Port))
     }
 }
 

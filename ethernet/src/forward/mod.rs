@@ -5,15 +5,15 @@
 //! sender, and with it the partition and the epoch. The checks of [`toroid_fabric::link`] hold by
 //! construction instead:
 //!
-//! * *Partition*: a frame is decided on by an [`Ingress`], which borrows the one [`Segment`]
-//!   that its port belongs to. A decision borrows its ports from there, and a segment
+//! * *Partition*: a frame is decided on by an [`Ingress`], which borrows the one [`Bridge`]
+//!   that its port belongs to. A decision borrows its ports from there, and a bridge
 //!   holds no others. No frame can reach a port of another partition, whatever it contains.
-//! * *Epoch*: a port that is no longer a member is no longer in its segment, for frames in
+//! * *Epoch*: a port that is no longer a member is no longer in its bridge, for frames in
 //!   either direction, and one of an older epoch is not let in.
 //! * *Source*: an ingress is its port; what is left to check is that the frame does not claim
 //!   another one's address.
 //!
-//! A segment may have an *uplink*, and is one Ethernet with what is outside then. Frames from there
+//! A bridge may have an *uplink*, and is one Ethernet with what is outside then. Frames from there
 //! have the addresses of whoever is there, but never those of a fabric: a member's own frame that comes
 //! back over a loop outside, or through another bridge, goes no further.
 //!
@@ -56,7 +56,7 @@ use toroid_protocol::driver::{Port, PortDrops, Uplink};
 use crate::headers::mac::{self, Destination, Mac};
 use crate::headers::neighbour::AddressQuery;
 use ingress::Sender;
-pub use ingress::{Action, Ingress, Others, Way};
+pub use ingress::{Action, Flood, Ingress, NextHop};
 use overrun::OverrunDetector;
 use pending::PendingQueries;
 use remote::RemoteMembers;
@@ -65,23 +65,23 @@ use snooping::Snooping;
 
 /// All partitions of a host. `X` is how a frame leaves to a member: a TAP, or a test's record.
 #[derive(Debug)]
-pub struct Segments<X> {
-    segments: HashMap<Partition, Segment<X>>,
+pub struct Bridges<X> {
+    bridges: HashMap<Partition, Bridge<X>>,
     /// Of each, once it has had a member.
-    networks: HashMap<Partition, Network>,
+    subnets: HashMap<Partition, Subnet>,
 }
 
 /// Addresses that belong to one domain.
 #[derive(Clone, Copy, Debug)]
-struct Network {
+struct Subnet {
     base: u32,
     mask: u32,
 }
 
-impl Network {
+impl Subnet {
     fn of(port: &Port) -> Self {
         let mask = !u32::MAX.checked_shr(port.prefix.into()).unwrap_or_default();
-        Network {
+        Subnet {
             base: port.ipv4.to_bits() & mask,
             mask,
         }
@@ -94,8 +94,8 @@ impl Network {
 
 /// One partition: its members and nothing else.
 #[derive(Debug)]
-struct Segment<X> {
-    /// What an address must carry to be of this segment.
+struct Bridge<X> {
+    /// What an address must carry to be of this bridge.
     domain: u16,
     epoch: Epoch,
     members: HashMap<Place, Member<X>>,
@@ -110,7 +110,7 @@ struct Segment<X> {
     uplink: Option<Outside<X>>,
 }
 
-/// What is outside, as a segment sees it.
+/// What is outside, as a bridge sees it.
 #[derive(Debug)]
 struct Outside<X> {
     egress: X,
@@ -153,7 +153,7 @@ pub enum AttachError {
     OldEpoch {
         /// The port's.
         offered: u32,
-        /// The segment's.
+        /// The bridge's.
         current: u32,
     },
     /// Agent: another member, or this one, is there already.
@@ -161,47 +161,47 @@ pub enum AttachError {
     Taken(Place),
 }
 
-impl<X> Default for Segments<X> {
+impl<X> Default for Bridges<X> {
     fn default() -> Self {
-        Segments {
-            segments: HashMap::new(),
-            networks: HashMap::new(),
+        Bridges {
+            bridges: HashMap::new(),
+            subnets: HashMap::new(),
         }
     }
 }
 
-impl<X> Segments<X> {
-    /// Makes `port` a member of its domain's segment, reached through `egress`.
+impl<X> Bridges<X> {
+    /// Makes `port` a member of its domain's bridge, reached through `egress`.
     ///
     /// # Errors
     /// [`AttachError`]; nothing has changed then.
     pub fn attach(&mut self, port: Port, egress: X) -> Result<(), AttachError> {
         let domain = checked_domain(&port)?;
         let partition = Partition(port.domain_id);
-        let network = Network::of(&port);
-        self.networks.entry(partition).or_insert(network);
-        match self.segments.entry(partition) {
-            hash_map::Entry::Occupied(segment) => segment.into_mut().attach(port, egress),
+        let subnet = Subnet::of(&port);
+        self.subnets.entry(partition).or_insert(subnet);
+        match self.bridges.entry(partition) {
+            hash_map::Entry::Occupied(bridge) => bridge.into_mut().attach(port, egress),
             hash_map::Entry::Vacant(place) => {
-                place.insert(Segment::new(domain)).attach(port, egress)
+                place.insert(Bridge::new(domain)).attach(port, egress)
             }
         }
     }
 
     /// Ends a membership and returns the egress port, if there was one.
     pub fn detach(&mut self, partition: Partition, node: NodeId) -> Option<X> {
-        let segment = self.segments.get_mut(&partition)?;
-        let egress = segment.detach(node);
+        let bridge = self.bridges.get_mut(&partition)?;
+        let egress = bridge.detach(node);
         self.forget_if_empty(partition);
         egress
     }
 
-    /// Connects a segment to the outside, through `egress`; returns what it was connected through.
+    /// Connects a bridge to the outside, through `egress`; returns what it was connected through.
     pub fn connect(&mut self, uplink: &Uplink, egress: X) -> Option<X> {
         let domain = u16::try_from(uplink.domain_id).ok()?;
-        let segment = self.segments.entry(Partition(uplink.domain_id));
-        let segment = segment.or_insert_with(|| Segment::new(domain));
-        let before = segment.uplink.replace(Outside {
+        let bridge = self.bridges.entry(Partition(uplink.domain_id));
+        let bridge = bridge.or_insert_with(|| Bridge::new(domain));
+        let before = bridge.uplink.replace(Outside {
             egress,
             node: uplink.node,
             limited: uplink.limited,
@@ -211,71 +211,71 @@ impl<X> Segments<X> {
         before.map(|outside| outside.egress)
     }
 
-    /// Disconnects a segment; returns what it was connected through.
+    /// Disconnects a bridge; returns what it was connected through.
     pub fn disconnect(&mut self, partition: Partition) -> Option<X> {
-        let outside = self.segments.get_mut(&partition)?.uplink.take();
+        let outside = self.bridges.get_mut(&partition)?.uplink.take();
         self.forget_if_empty(partition);
         outside.map(|outside| outside.egress)
     }
 
     fn forget_if_empty(&mut self, partition: Partition) {
         let is_empty =
-            |s: &Segment<X>| s.members.is_empty() && s.remote.is_empty() && s.uplink.is_none();
-        if self.segments.get(&partition).is_some_and(is_empty) {
-            self.segments.remove(&partition);
-            self.networks.remove(&partition);
+            |s: &Bridge<X>| s.members.is_empty() && s.remote.is_empty() && s.uplink.is_none();
+        if self.bridges.get(&partition).is_some_and(is_empty) {
+            self.bridges.remove(&partition);
+            self.subnets.remove(&partition);
         }
     }
 
     /// Sets whether a member is limited, from its next frame on.
     pub fn set_limited(&mut self, partition: Partition, place: Place, limited: bool) {
-        let segment = self.segments.get_mut(&partition);
-        if let Some(member) = segment.and_then(|segment| segment.members.get_mut(&place)) {
+        let bridge = self.bridges.get_mut(&partition);
+        if let Some(member) = bridge.and_then(|bridge| bridge.members.get_mut(&place)) {
             member.port.limited = limited;
         }
     }
 
     /// Sets by whom packets of a member leave the domain, from its next frame on.
     pub fn set_gateway(&mut self, partition: Partition, place: Place, gateway: Option<Ipv4Addr>) {
-        let segment = self.segments.get_mut(&partition);
-        if let Some(member) = segment.and_then(|segment| segment.members.get_mut(&place)) {
+        let bridge = self.bridges.get_mut(&partition);
+        if let Some(member) = bridge.and_then(|bridge| bridge.members.get_mut(&place)) {
             member.port.gateway = gateway;
         }
     }
 
     /// Sets whether a member's domain has routers, from its next frame on.
     pub fn set_forward(&mut self, partition: Partition, place: Place, forward: bool) {
-        let segment = self.segments.get_mut(&partition);
-        if let Some(member) = segment.and_then(|segment| segment.members.get_mut(&place)) {
+        let bridge = self.bridges.get_mut(&partition);
+        if let Some(member) = bridge.and_then(|bridge| bridge.members.get_mut(&place)) {
             member.port.forward = forward;
         }
     }
 
     /// Lets a member hear every group from now on, because nobody knows which it has joined before.
     pub fn receive_all(&mut self, partition: Partition, place: Place) {
-        if let Some(segment) = self.segments.get_mut(&partition)
-            && segment.members.contains_key(&place)
+        if let Some(bridge) = self.bridges.get_mut(&partition)
+            && bridge.members.contains_key(&place)
         {
-            segment.snooping.get_mut().receive_all(place);
+            bridge.snooping.get_mut().receive_all(place);
         }
     }
 
     /// How frames leave to a member, to be changed.
     pub fn egress_mut(&mut self, partition: Partition, place: Place) -> Option<&mut X> {
-        let segment = self.segments.get_mut(&partition)?;
-        Some(&mut segment.members.get_mut(&place)?.egress)
+        let bridge = self.bridges.get_mut(&partition)?;
+        Some(&mut bridge.members.get_mut(&place)?.egress)
     }
 
     /// Raises the epoch of a partition; an epoch never goes back.
     pub fn raise_epoch(&mut self, partition: Partition, epoch: Epoch) {
-        if let Some(segment) = self.segments.get_mut(&partition) {
-            segment.epoch = segment.epoch.max(epoch);
+        if let Some(bridge) = self.bridges.get_mut(&partition) {
+            bridge.epoch = bridge.epoch.max(epoch);
         }
     }
 
     /// What became of the frames that members of a partition sent and nobody received.
     pub fn drops(&self, partition: Partition) -> Vec<PortDrops> {
-        let Some(segment) = self.segments.get(&partition) else {
+        let Some(bridge) = self.bridges.get(&partition) else {
             return Vec::new();
         };
         let of = |member: &Member<X>| PortDrops {
@@ -283,12 +283,12 @@ impl<X> Segments<X> {
             outside: false,
             dropped: member.drops.all(),
         };
-        let from_outside = segment.uplink.as_ref().map(|outside| PortDrops {
+        let from_outside = bridge.uplink.as_ref().map(|outside| PortDrops {
             node: outside.node,
             outside: true,
             dropped: outside.drops.all(),
         });
-        segment
+        bridge
             .members
             .values()
             .map(of)
@@ -297,10 +297,10 @@ impl<X> Segments<X> {
     }
 
     /// The answers about the member at `place` to queries that other members have asked before it was
-    /// one, each with the way to the asker. They are given once.
+    /// one, each with the next_hop to the asker. They are given once.
     pub fn pending_replies(&self, partition: Partition, place: Place) -> Vec<(&X, Vec<u8>)> {
-        let segment = self.segments.get(&partition);
-        let Some((segment, port)) = segment.and_then(|s| Some((s, s.port(place)?))) else {
+        let bridge = self.bridges.get(&partition);
+        let Some((bridge, port)) = bridge.and_then(|s| Some((s, s.port(place)?))) else {
             return Vec::new();
         };
         let of = |member| {
@@ -309,36 +309,36 @@ impl<X> Segments<X> {
             let queries = queries.into_iter().filter(move |_| may_reach);
             queries.map(|query| (&member.egress, query.reply(Mac(port.mac))))
         };
-        segment.members.values().flat_map(of).collect()
+        bridge.members.values().flat_map(of).collect()
     }
 
     /// Where a member is.
     pub fn place_of(&self, partition: Partition, node: NodeId) -> Option<Place> {
-        self.segments.get(&partition)?.place_of(node)
+        self.bridges.get(&partition)?.place_of(node)
     }
 
     /// Where frames of the member at `place` come in, or `None` if it is no member.
     pub fn ingress(&self, partition: Partition, place: Place) -> Option<Ingress<'_, X>> {
-        let segment = self.segments.get(&partition)?;
-        let member = segment.members.get(&place)?;
+        let bridge = self.bridges.get(&partition)?;
+        let member = bridge.members.get(&place)?;
         let sender = Sender::Member(member);
-        Some(self.ingress_of(segment, sender))
+        Some(self.ingress_of(bridge, sender))
     }
 
-    /// Where frames from outside come in, or `None` if the segment is not connected.
+    /// Where frames from outside come in, or `None` if the bridge is not connected.
     pub fn outside(&self, partition: Partition) -> Option<Ingress<'_, X>> {
-        let segment = self.segments.get(&partition)?;
-        let sender = Sender::Outside(segment.uplink.as_ref()?);
-        Some(self.ingress_of(segment, sender))
+        let bridge = self.bridges.get(&partition)?;
+        let sender = Sender::Outside(bridge.uplink.as_ref()?);
+        Some(self.ingress_of(bridge, sender))
     }
 
     /// The other domain than that of `port` to which an address belongs.
     fn domain_of(&self, address: IpAddr, port: &Port) -> Option<Partition> {
         match address {
-            IpAddr::V4(address) if Network::of(port).has(address) => None,
+            IpAddr::V4(address) if Subnet::of(port).has(address) => None,
             IpAddr::V4(address) => {
-                let has_it = |(_, network): &(&Partition, &Network)| network.has(address);
-                Some(*self.networks.iter().find(has_it)?.0)
+                let has_it = |(_, subnet): &(&Partition, &Subnet)| subnet.has(address);
+                Some(*self.subnets.iter().find(has_it)?.0)
             }
             IpAddr::V6(address) => {
                 let [one, two, three, domain, ..] = address.segments();
@@ -352,14 +352,14 @@ impl<X> Segments<X> {
     /// The member of another domain than `ours` that has an address, and the domain.
     fn owner_elsewhere(&self, address: IpAddr, ours: Partition) -> Option<(Partition, Place)> {
         let partition = match address {
-            IpAddr::V4(address) if self.networks.get(&ours)?.has(address) => return None,
+            IpAddr::V4(address) if self.subnets.get(&ours)?.has(address) => return None,
             IpAddr::V4(address) => {
-                let has_it = |(_, network): &(&Partition, &Network)| network.has(address);
-                *self.networks.iter().find(has_it)?.0
+                let has_it = |(_, subnet): &(&Partition, &Subnet)| subnet.has(address);
+                *self.subnets.iter().find(has_it)?.0
             }
             IpAddr::V6(address) => Partition(addressing::parse_ipv6(address)?.0.into()),
         };
-        let elsewhere = self.segments.get(&partition)?;
+        let elsewhere = self.bridges.get(&partition)?;
         let place = elsewhere.owners.get(&address)?;
         (partition != ours).then_some((partition, *place))
     }
@@ -367,28 +367,28 @@ impl<X> Segments<X> {
     /// Whether the node of a port may bring packets from another domain: it is there, too, and both
     /// say so.
     fn may_forward(&self, port: &Port, from: Partition) -> bool {
-        let there = self.segments.get(&from);
-        let there = there.and_then(|segment| segment.port(port.place));
+        let there = self.bridges.get(&from);
+        let there = there.and_then(|bridge| bridge.port(port.place));
         port.forward && there.is_some_and(|port| port.forward)
     }
 
     /// Whether a member of a partition is on this host.
     fn is_here(&self, partition: Partition) -> bool {
-        self.segments.contains_key(&partition)
+        self.bridges.contains_key(&partition)
     }
 
-    fn ingress_of<'a>(&'a self, segment: &'a Segment<X>, sender: Sender<'a, X>) -> Ingress<'a, X> {
+    fn ingress_of<'a>(&'a self, bridge: &'a Bridge<X>, sender: Sender<'a, X>) -> Ingress<'a, X> {
         Ingress {
-            segment,
+            bridge,
             sender,
             all: self,
         }
     }
 }
 
-impl<X> Segment<X> {
+impl<X> Bridge<X> {
     fn new(domain: u16) -> Self {
-        Segment {
+        Bridge {
             domain,
             epoch: Epoch(0),
             members: HashMap::new(),

@@ -1,4 +1,4 @@
-//! Members of a segment that other hosts carry, and what is believed of those hosts.
+//! Members of a bridge that other hosts decide_and_execute, and what is believed of those hosts.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, btree_map};
@@ -8,15 +8,15 @@ use toroid_model::ethernet::DropReason;
 use toroid_protocol::driver::Port;
 
 use super::ingress::Sender;
-use super::{AttachError, DropCounters, Ingress, Network, Segment, Segments, checked_domain};
+use super::{AttachError, Bridge, Bridges, DropCounters, Ingress, Subnet, checked_domain};
 use crate::tunnel::{HostId, TunnelHeader};
 
-/// Those of one segment.
+/// Those of one bridge.
 #[derive(Debug, Default)]
 pub(super) struct RemoteMembers {
     members: HashMap<Place, RemoteMember>,
     hosts: BTreeMap<HostId, RemoteHost>,
-    /// Of what hosts have sent in the segment's name, whether they have members or not.
+    /// Of what hosts have sent in the bridge's name, whether they have members or not.
     drops: RefCell<BTreeMap<HostId, DropCounters>>,
 }
 
@@ -90,8 +90,8 @@ impl RemoteMembers {
     }
 }
 
-impl<X> Segments<X> {
-    /// Makes `port` a member of its domain's segment that another host carries. One that is there already
+impl<X> Bridges<X> {
+    /// Makes `port` a member of its domain's bridge that another host carries. One that is there already
     /// may come again with whatever has changed of it, and keeps the groups that it has joined.
     ///
     /// # Errors
@@ -99,10 +99,10 @@ impl<X> Segments<X> {
     pub fn attach_remote(&mut self, port: Port, host: HostId) -> Result<(), AttachError> {
         let domain = checked_domain(&port)?;
         let partition = Partition(port.domain_id);
-        self.networks.entry(partition).or_insert(Network::of(&port));
-        let segment = self.segments.entry(partition);
-        let segment = segment.or_insert_with(|| Segment::new(domain));
-        segment.attach_remote(port, host)
+        self.subnets.entry(partition).or_insert(Subnet::of(&port));
+        let bridge = self.bridges.entry(partition);
+        let bridge = bridge.or_insert_with(|| Bridge::new(domain));
+        bridge.attach_remote(port, host)
     }
 
     /// Where a frame comes in that another host says is `tag`'s, or `None`, and it is counted, if that host
@@ -115,11 +115,11 @@ impl<X> Segments<X> {
         host: HostId,
         tag: &TunnelHeader,
     ) -> Result<Option<Ingress<'_, X>>, UnknownDomain> {
-        let segment = self.segments.get(&tag.partition).ok_or(UnknownDomain)?;
-        match segment.admit(host, tag) {
-            Ok(member) => Ok(Some(self.ingress_of(segment, Sender::Remote(member)))),
+        let bridge = self.bridges.get(&tag.partition).ok_or(UnknownDomain)?;
+        match bridge.admit(host, tag) {
+            Ok(member) => Ok(Some(self.ingress_of(bridge, Sender::Remote(member)))),
             Err(reason) => {
-                segment.remote.count(host, reason);
+                bridge.remote.count(host, reason);
                 Ok(None)
             }
         }
@@ -128,7 +128,7 @@ impl<X> Segments<X> {
     /// What became of frames that other hosts have sent in a partition's name and nobody received.
     pub fn remote_drops(&self, partition: Partition) -> Vec<(HostId, BTreeMap<DropReason, u64>)> {
         let drops = self
-            .segments
+            .bridges
             .get(&partition)
             .map(|s| s.remote.drops.borrow());
         let all = drops.iter().flat_map(|drops| drops.iter());
@@ -140,7 +140,7 @@ impl<X> Segments<X> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownDomain;
 
-impl<X> Segment<X> {
+impl<X> Bridge<X> {
     fn attach_remote(&mut self, port: Port, host: HostId) -> Result<(), AttachError> {
         let is_same = |member: &RemoteMember| {
             let addresses = |port: &Port| (port.node, port.ipv4, port.ipv6);

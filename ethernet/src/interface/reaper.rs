@@ -34,11 +34,11 @@ const STACK_BYTES: usize = 64 * 1024;
 
 /// An interface that was lowered.
 #[derive(Debug)]
-pub struct Leaver {
+pub struct LoweredInterface {
     /// Its port.
     pub port: Port,
     /// The inode of its network namespace.
-    pub home: u64,
+    pub namespace_inode: u64,
     /// Its number there.
     pub index: u32,
     /// Its other end, with which it goes.
@@ -47,25 +47,25 @@ pub struct Leaver {
 
 /// Deletes interfaces in the background. Dropping it deletes those that are left, and waits.
 #[derive(Debug)]
-pub struct Removal {
+pub struct Reaper {
     shared: Arc<Shared>,
     worker: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
-    books: Mutex<Books>,
+    queue: Mutex<Queue>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Books {
+struct Queue {
     /// With the time when each left, in that order.
-    leavers: VecDeque<(Instant, Leaver)>,
+    queue: VecDeque<(Instant, LoweredInterface)>,
     ending: bool,
 }
 
-impl Removal {
+impl Reaper {
     /// Starts the thread that does it.
     ///
     /// # Errors
@@ -74,35 +74,35 @@ impl Removal {
         let shared = Arc::new(Shared::default());
         let work = Arc::clone(&shared);
         let worker = thread::Builder::new()
-            .name("removal".into())
+            .name("reaper".into())
             .stack_size(STACK_BYTES)
             .spawn(move || while work.next_batch().map(delete_all).is_some() {})?;
-        Ok(Removal {
+        Ok(Reaper {
             shared,
             worker: Some(worker),
         })
     }
 
     /// Lets an interface be deleted before long.
-    pub fn add(&self, leaver: Leaver) {
-        let mut books = self.shared.lock();
-        books.leavers.push_back((Instant::now(), leaver));
+    pub fn add(&self, lowered: LoweredInterface) {
+        let mut queue = self.shared.lock();
+        queue.queue.push_back((Instant::now(), lowered));
         self.shared.changed.notify_all();
     }
 
     /// Takes back an interface that this port left behind in this network namespace, if it is
     /// not being deleted yet.
-    pub fn take_back(&self, port: &Port, home: u64) -> Option<Leaver> {
-        let mut books = self.shared.lock();
-        let left_it = |(_, leaver): &(Instant, Leaver)| {
-            leaver.home == home && leaver.port.is_same_interface(port)
+    pub fn take_back(&self, port: &Port, namespace_inode: u64) -> Option<LoweredInterface> {
+        let mut queue = self.shared.lock();
+        let left_it = |(_, lowered): &(Instant, LoweredInterface)| {
+            lowered.namespace_inode == namespace_inode && lowered.port.is_same_interface(port)
         };
-        let at = books.leavers.iter().position(left_it)?;
-        books.leavers.remove(at).map(|(_, leaver)| leaver)
+        let at = queue.queue.iter().position(left_it)?;
+        queue.queue.remove(at).map(|(_, lowered)| lowered)
     }
 }
 
-impl Drop for Removal {
+impl Drop for Reaper {
     fn drop(&mut self) {
         self.shared.lock().ending = true;
         self.shared.changed.notify_all();
@@ -115,33 +115,32 @@ impl Drop for Removal {
 
 impl Shared {
     /// Waits until nobody has left for a moment, or some have waited long; `None` at the end.
-    fn next_batch(&self) -> Option<Vec<Leaver>> {
-        let mut books = self.lock();
+    fn next_batch(&self) -> Option<Vec<LoweredInterface>> {
+        let mut queue = self.lock();
         loop {
-            books = match books.rest(Instant::now()) {
-                None if books.leavers.is_empty() => return None,
-                None => return Some(books.leavers.drain(..).map(|(_, leaver)| leaver).collect()),
+            queue = match queue.rest(Instant::now()) {
+                None if queue.queue.is_empty() => return None,
+                None => return Some(queue.queue.drain(..).map(|(_, lowered)| lowered).collect()),
                 Some(rest) => {
-                    let waiting = self.changed.wait_timeout(books, rest);
+                    let waiting = self.changed.wait_timeout(queue, rest);
                     waiting.unwrap_or_else(PoisonError::into_inner).0
                 }
             };
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Books {
+impl Queue {
     /// How long to wait, if at all.
     fn rest(&self, now: Instant) -> Option<Duration> {
         if self.ending {
             return None;
         }
-        let [Some((first, _)), Some((last, _))] = [self.leavers.front(), self.leavers.back()]
-        else {
+        let [Some((first, _)), Some((last, _))] = [self.queue.front(), self.queue.back()] else {
             return Some(Duration::MAX);
         };
         let due = (*last + MOMENT).min(*first + LONG);
@@ -150,14 +149,14 @@ impl Books {
     }
 }
 
-fn delete_all(batch: Vec<Leaver>) {
+fn delete_all(batch: Vec<LoweredInterface>) {
     let threads = batch.len().min(THREADS);
     let rest = Mutex::new(batch);
     let next = || rest.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let work = || {
-        while let Some(leaver) = next() {
-            let Port { node, ifname, .. } = leaver.port;
-            if let Err(error) = leaver.tap.delete() {
+        while let Some(lowered) = next() {
+            let Port { node, ifname, .. } = lowered.port;
+            if let Err(error) = lowered.tap.delete() {
                 warn!("cannot delete the interface {ifname} of node {node}: {error}");
             }
         }

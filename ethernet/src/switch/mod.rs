@@ -1,14 +1,14 @@
 //! The data path: one thread that waits for all TAPs, uplinks and tunnels of the host and moves frames
 //! between them.
 //!
-//! Nothing needs to be held back here. Writing to a TAP goes all the way up through the receiver's
+//! Nothing needs to be held back here. Writing to a TAP goes all the next_hop up through the receiver's
 //! kernel and returns when the packet is in a socket, or was thrown away because that is full: of
 //! 75,751 writes to a node whose sockets nobody read, none waited or said `EAGAIN`. Its kernel
 //! counted 75,529 datagrams lost, and TCP's window stopped the stream. While the switch writes it
 //! does not read, so what others send waits in their own queues, and what does not fit there is
 //! their kernels' to drop. Only a tunnel may take less than it is given, and has an send_queue for the rest.
 //!
-//! It alone owns the [`Segments`], so nothing is locked. Whoever wants a change hands it a piece
+//! It alone owns the [`Bridges`], so nothing is locked. Whoever wants a change hands it a piece
 //! of work ([`SwitchHandle::call`]), which it does between two batches of frames.
 
 pub(crate) mod busy_poll;
@@ -30,7 +30,7 @@ use toroid_model::ethernet::DropReason;
 use toroid_protocol::driver::{PlugFailure, Port, PortDrops, Uplink as Outside};
 use tracing::warn;
 
-use crate::forward::{Action, AttachError, Ingress, Segments, Way};
+use crate::forward::{Action, AttachError, Bridges, Ingress, NextHop};
 use crate::offload::Capabilities;
 use crate::offload::segmentation::{FrameParts, Segmenter};
 use crate::offload::udp_gro::UdpGro;
@@ -40,7 +40,7 @@ use crate::port::uplink::{Uplink, is_down};
 use crate::port::{SwitchPort, is_gone};
 use crate::tunnel::HostId;
 use busy_poll::BusyPoll;
-use tunnels::{Connected, Tunnels, Via};
+use tunnels::{ActiveTunnel, Tunnels, Via};
 pub use tunnels::{LostStream, StreamEvent, TunnelEvent, TunnelId};
 
 /// Frames that one TAP may have sent before others get their turn: 0.1 ms at 9000 bytes. One that
@@ -68,9 +68,9 @@ type Work = Box<dyn FnOnce(&mut Switch) + Send>;
 /// Moves frames between the TAPs of its ports.
 pub struct Switch {
     epoll: Epoll,
-    segments: Segments<SwitchPort>,
+    bridges: Bridges<SwitchPort>,
     tunnels: Tunnels,
-    /// Other hosts of which more has come, this way, than their turns were long.
+    /// Other hosts of which more has come, this next_hop, than their turns were long.
     unread: BTreeSet<(HostId, Via)>,
     /// Is told what becomes of tunnels.
     events: Sender<(TunnelId, TunnelEvent)>,
@@ -89,7 +89,7 @@ pub struct SwitchHandle {
 /// The switch has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the switch has ended")]
-pub struct Ended;
+pub struct SwitchEnded;
 
 /// Why a port could not join.
 #[derive(Debug, thiserror::Error)]
@@ -106,20 +106,20 @@ impl SwitchHandle {
     /// Lets the switch do `work` and waits for its result.
     ///
     /// # Errors
-    /// [`Ended`].
+    /// [`SwitchEnded`].
     pub fn call<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Switch) -> R + Send + 'static,
-    ) -> Result<R, Ended> {
+    ) -> Result<R, SwitchEnded> {
         let (result, results) = mpsc::sync_channel(1);
         let work = move |switch: &mut Switch| {
             // Nobody waits for it only when the caller's thread has ended.
             let _ = result.send(work(switch));
         };
-        let queue = self.work.as_ref().ok_or(Ended)?;
-        queue.send(Box::new(work)).map_err(|_| Ended)?;
+        let queue = self.work.as_ref().ok_or(SwitchEnded)?;
+        queue.send(Box::new(work)).map_err(|_| SwitchEnded)?;
         self.ring();
-        results.recv().map_err(|_| Ended)
+        results.recv().map_err(|_| SwitchEnded)
     }
 
     fn ring(&self) {
@@ -153,7 +153,7 @@ impl Switch {
         };
         let switch = Switch {
             epoll,
-            segments: Segments::default(),
+            bridges: Bridges::default(),
             tunnels: Tunnels::default(),
             unread: BTreeSet::new(),
             events,
@@ -170,7 +170,7 @@ impl Switch {
     /// The system's, of waiting. What goes wrong with one TAP is that port's matter.
     pub fn run(mut self) -> io::Result<()> {
         let mut events = [EpollEvent::empty(); EVENTS];
-        let mut desk = Desk::default();
+        let mut scratch = Scratch::default();
         loop {
             let ready = self.wait(&mut events)?;
             // Before others get their turn with what is left of these by then.
@@ -179,21 +179,21 @@ impl Switch {
                 match event.data() {
                     DOORBELL => match self.work() {
                         Ok(()) => {}
-                        Err(Ended) => return Ok(()),
+                        Err(SwitchEnded) => return Ok(()),
                     },
                     stream if stream & RDMA_STREAM != 0 => {
-                        self.attend_stream(HostId(stream as u32), &mut desk)
+                        self.on_stream_ready(HostId(stream as u32), &mut scratch)
                     }
                     tunnel if tunnel & TUNNEL != 0 => {
-                        self.attend(HostId(tunnel as u32), event.events(), &mut desk);
+                        self.on_tunnel_ready(HostId(tunnel as u32), event.events(), &mut scratch);
                     }
-                    port => self.drain(port, &mut desk),
+                    port => self.serve_port(port, &mut scratch),
                 }
             }
             for (host, via) in unread {
                 match via {
-                    Via::Tcp => self.take_in(host, &mut desk),
-                    Via::Rdma => self.read_stream(host, &mut desk),
+                    Via::Tcp => self.read_tunnel(host, &mut scratch),
+                    Via::Rdma => self.read_stream(host, &mut scratch),
                 }
             }
             self.flush();
@@ -206,8 +206,8 @@ impl Switch {
     /// [`JoinError`]; the egress port is closed then, and the interface of a TAP stays.
     pub fn attach(&mut self, port: Port, egress: SwitchPort) -> Result<(), JoinError> {
         let event = event_of(Partition(port.domain_id), port.place);
-        self.heed(&egress, event).map_err(JoinError::Epoll)?;
-        Ok(self.segments.attach(port, egress)?)
+        self.watch(&egress, event).map_err(JoinError::Epoll)?;
+        Ok(self.bridges.attach(port, egress)?)
     }
 
     /// Adds a member that another host carries, or changes it.
@@ -215,13 +215,13 @@ impl Switch {
     /// # Errors
     /// [`AttachError`].
     pub fn attach_remote(&mut self, port: Port, host: HostId) -> Result<(), AttachError> {
-        self.segments.attach_remote(port, host)
+        self.bridges.attach_remote(port, host)
     }
 
     /// Answers what was asked about a member before it was one. Its kernel has to receive packets by then:
     /// askers send at once what they have kept.
     pub fn answer_pending(&self, partition: Partition, place: Place) {
-        for (egress, answer) in self.segments.pending_replies(partition, place) {
+        for (egress, answer) in self.bridges.pending_replies(partition, place) {
             // An asker that takes nothing at this moment asks again.
             let _ = egress.send_frame(&FrameParts([&answer, &[], &[]]));
         }
@@ -237,16 +237,17 @@ impl Switch {
         node: NodeId,
         stack_socket: StackSocket,
     ) -> Result<(), PlugFailure> {
-        let place = self.segments.place_of(partition, node);
+        let place = self.bridges.place_of(partition, node);
         let place = place.ok_or(PlugFailure::NoStack)?;
-        match self.segments.egress_mut(partition, place) {
+        match self.bridges.egress_mut(partition, place) {
             Some(SwitchPort::Stack(Some(present))) if !present.is_cut() => Err(PlugFailure::Taken),
             Some(SwitchPort::Stack(_)) => {
                 let egress = SwitchPort::Stack(Some(stack_socket));
                 let event = event_of(partition, place);
-                self.heed(&egress, event).map_err(|_| PlugFailure::System)?;
+                self.watch(&egress, event)
+                    .map_err(|_| PlugFailure::System)?;
                 // Closing the one before ends its events.
-                if let Some(place) = self.segments.egress_mut(partition, place) {
+                if let Some(place) = self.bridges.egress_mut(partition, place) {
                     *place = egress;
                 }
                 Ok(())
@@ -257,8 +258,8 @@ impl Switch {
 
     /// Cuts a port and returns its egress port, if there was one.
     pub fn detach(&mut self, partition: Partition, node: NodeId) -> Option<SwitchPort> {
-        let egress = self.segments.detach(partition, node)?;
-        self.ignore(&egress);
+        let egress = self.bridges.detach(partition, node)?;
+        self.unwatch(&egress);
         Some(egress)
     }
 
@@ -271,33 +272,33 @@ impl Switch {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, event);
         self.epoll.add(&uplink, event)?;
         // The one before is closed, and so not waited for any longer.
-        self.segments.connect(to, SwitchPort::Uplink(uplink));
+        self.bridges.connect(to, SwitchPort::Uplink(uplink));
         Ok(())
     }
 
     /// Ends that.
     pub fn disconnect(&mut self, partition: Partition) {
-        self.segments.disconnect(partition);
+        self.bridges.disconnect(partition);
     }
 
     /// Sets whether a port's member is limited.
     pub fn set_limited(&mut self, partition: Partition, place: Place, limited: bool) {
-        self.segments.set_limited(partition, place, limited);
+        self.bridges.set_limited(partition, place, limited);
     }
 
     /// Lets a port's member hear every group.
     pub fn receive_all(&mut self, partition: Partition, place: Place) {
-        self.segments.receive_all(partition, place);
+        self.bridges.receive_all(partition, place);
     }
 
     /// Sets by whom packets of a port's member leave the domain.
     pub fn set_gateway(&mut self, partition: Partition, place: Place, gateway: Option<Ipv4Addr>) {
-        self.segments.set_gateway(partition, place, gateway);
+        self.bridges.set_gateway(partition, place, gateway);
     }
 
     /// Sets whether a port's domain has routers.
     pub fn set_forward(&mut self, partition: Partition, place: Place, forward: bool) {
-        self.segments.set_forward(partition, place, forward);
+        self.bridges.set_forward(partition, place, forward);
     }
 
     /// Sets what may be left undone in packets from and for a port.
@@ -310,7 +311,7 @@ impl Switch {
         place: Place,
         capabilities: Capabilities,
     ) -> io::Result<()> {
-        match self.segments.egress_mut(partition, place) {
+        match self.bridges.egress_mut(partition, place) {
             Some(SwitchPort::Tap(tap)) if tap.capabilities() != capabilities => {
                 tap.set_capabilities(capabilities)
             }
@@ -320,17 +321,17 @@ impl Switch {
 
     /// What became of frames that nobody received.
     pub fn drops(&self, partition: Partition) -> Vec<PortDrops> {
-        self.segments.drops(partition)
+        self.bridges.drops(partition)
     }
 
     /// The same of what other hosts have sent.
     pub fn remote_drops(&self, partition: Partition) -> Vec<(HostId, BTreeMap<DropReason, u64>)> {
-        self.segments.remote_drops(partition)
+        self.bridges.remote_drops(partition)
     }
 
     /// Raises the epoch of a partition.
     pub fn raise_epoch(&mut self, partition: Partition, epoch: Epoch) {
-        self.segments.raise_epoch(partition, epoch);
+        self.bridges.raise_epoch(partition, epoch);
     }
 
     /// Looks for ready TAPs as long as that may pay, then sleeps until there are some.
@@ -365,25 +366,25 @@ impl Switch {
         after
     }
 
-    fn work(&mut self) -> Result<(), Ended> {
+    fn work(&mut self) -> Result<(), SwitchEnded> {
         // It fails when an earlier look has emptied it.
         let _ = self.doorbell.read();
         loop {
             match self.work.try_recv() {
                 Ok(work) => work(self),
                 Err(mpsc::TryRecvError::Empty) => return Ok(()),
-                Err(mpsc::TryRecvError::Disconnected) => return Err(Ended),
+                Err(mpsc::TryRecvError::Disconnected) => return Err(SwitchEnded),
             }
         }
     }
 
     /// Takes frames from a port, until it has no more or its turn ends.
-    fn drain(&mut self, event: u64, desk: &mut Desk) {
+    fn serve_port(&mut self, event: u64, scratch: &mut Scratch) {
         let (partition, place) = port_of(event);
         // A port may have left after it was found ready.
         let ingress = match event & OUTSIDE {
-            0 => self.segments.ingress(partition, place),
-            _ => self.segments.outside(partition),
+            0 => self.bridges.ingress(partition, place),
+            _ => self.bridges.outside(partition),
         };
         let Some((ingress, egress)) = ingress.and_then(|ingress| {
             let egress = ingress.egress()?;
@@ -394,11 +395,11 @@ impl Switch {
         let mut turn = Turn {
             ingress: &ingress,
             tunnels: &self.tunnels,
-            desk,
+            scratch,
             gro_tap: None,
             gro_packets: 0,
         };
-        let Err(error) = turn.carry_all(egress) else {
+        let Err(error) = turn.forward_all(egress) else {
             if turn.gro_packets > 0 {
                 // Nothing holds back who sends datagrams, and a socket keeps some hundred: more of them
                 // than its process reads before it runs again would be carried in vain.
@@ -415,7 +416,7 @@ impl Switch {
         if matches!(egress, SwitchPort::Tap(_)) {
             warn!(?partition, %place, %error, "an interface of a port has gone");
         }
-        self.ignore(egress);
+        self.unwatch(egress);
         if event & OUTSIDE == 0 {
             self.unplug(partition, place);
         }
@@ -423,20 +424,20 @@ impl Switch {
 
     /// The process that had the link of a port has gone: another may have it.
     fn unplug(&mut self, partition: Partition, place: Place) {
-        if let Some(SwitchPort::Stack(stack_socket)) = self.segments.egress_mut(partition, place) {
+        if let Some(SwitchPort::Stack(stack_socket)) = self.bridges.egress_mut(partition, place) {
             *stack_socket = None;
         }
     }
 
     /// Waits for an egress port, if anything can come from there.
-    fn heed(&self, egress: &SwitchPort, event: u64) -> io::Result<()> {
+    fn watch(&self, egress: &SwitchPort, event: u64) -> io::Result<()> {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, event);
         let add = |source| self.epoll.add(source, event);
         Ok(egress.source().map_or(Ok(()), add)?)
     }
 
     /// Stops waiting for an egress port.
-    fn ignore(&self, egress: &SwitchPort) {
+    fn unwatch(&self, egress: &SwitchPort) {
         if let Some(source) = egress.source() {
             // It fails when this was done already.
             let _ = self.epoll.delete(source);
@@ -446,7 +447,7 @@ impl Switch {
 
 /// What packets pass over.
 #[derive(Default)]
-struct Desk {
+struct Scratch {
     gro: UdpGro,
     segmenter: Segmenter,
 }
@@ -455,7 +456,7 @@ struct Desk {
 struct Turn<'a, 't> {
     ingress: &'t Ingress<'a, SwitchPort>,
     tunnels: &'t Tunnels,
-    desk: &'t mut Desk,
+    scratch: &'t mut Scratch,
     /// Destination of the datagrams collected.
     gro_tap: Option<&'a Tap>,
     /// Number of GSO packets begun in this turn.
@@ -467,16 +468,16 @@ impl<'a> Turn<'a, '_> {
     ///
     /// # Errors
     /// Those of [`SwitchPort::receive`]: there are no more, or the port cannot be read.
-    fn carry_all(&mut self, egress: &SwitchPort) -> io::Result<()> {
+    fn forward_all(&mut self, egress: &SwitchPort) -> io::Result<()> {
         let mut sent = 0;
         let end = loop {
             if sent >= BATCH {
                 break Ok(());
             }
-            match egress.receive(self.desk.gro.space()) {
+            match egress.receive(self.scratch.gro.space()) {
                 Ok(len) => {
                     self.ingress.has_read();
-                    sent += self.carry(len).max(1);
+                    sent += self.forward(len).max(1);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => break Err(error),
@@ -487,12 +488,12 @@ impl<'a> Turn<'a, '_> {
     }
 
     /// Carries a packet of `len` bytes on that was read; returns how many frames it became.
-    fn carry(&mut self, len: usize) -> usize {
-        let gro = &mut self.desk.gro;
+    fn forward(&mut self, len: usize) -> usize {
+        let gro = &mut self.scratch.gro;
         let at = gro.filled();
         let action = self.ingress.decide(gro.packet(at, len));
         let gro_tap = match &action {
-            Action::Deliver(Way::Port(egress)) => egress.accepts_udp_gso(),
+            Action::Forward(NextHop::Port(egress)) => egress.accepts_udp_gso(),
             _ => None,
         };
         if let (Some(tap), Some(before)) = (gro_tap, self.gro_tap)
@@ -502,19 +503,19 @@ impl<'a> Turn<'a, '_> {
             return 1;
         }
         self.flush_gro();
-        let Desk { gro, segmenter } = &mut *self.desk;
+        let Scratch { gro, segmenter } = &mut *self.scratch;
         if gro_tap.is_some() && gro.begin(at, len) {
             self.gro_tap = gro_tap;
             self.gro_packets += 1;
             return 1;
         }
         let packet = gro.packet(at, len);
-        carry_out(self.ingress, action, packet, segmenter, self.tunnels)
+        execute(self.ingress, action, packet, segmenter, self.tunnels)
     }
 
     /// Sends the collected datagrams, if there are any.
     fn flush_gro(&mut self) {
-        let gro = &mut self.desk.gro;
+        let gro = &mut self.scratch.gro;
         if let (Some(tap), Some((parts, datagrams))) = (self.gro_tap.take(), gro.take())
             && let Err(error) = tap.send_parts(&parts)
         {
@@ -524,28 +525,28 @@ impl<'a> Turn<'a, '_> {
 }
 
 /// Carries a packet on; returns how many frames it became.
-fn carry(
+fn decide_and_execute(
     ingress: &Ingress<'_, SwitchPort>,
     packet: &[u8],
     segmenter: &mut Segmenter,
     tunnels: &Tunnels,
 ) -> usize {
     let action = ingress.decide(packet);
-    carry_out(ingress, action, packet, segmenter, tunnels)
+    execute(ingress, action, packet, segmenter, tunnels)
 }
 
 /// Does with a packet what was decided; returns how many frames it became.
-fn carry_out(
+fn execute(
     ingress: &Ingress<'_, SwitchPort>,
     action: Action<'_, SwitchPort>,
     packet: &[u8],
     segmenter: &mut Segmenter,
     tunnels: &Tunnels,
 ) -> usize {
-    let mut deliver = |way: Way<'_, SwitchPort>| {
-        let delivered = match way {
-            Way::Port(egress) => egress.deliver(packet, segmenter),
-            Way::Host(host) => send_remote(ingress, packet, tunnels.get(&host)).map(|()| 1),
+    let mut deliver = |next_hop: NextHop<'_, SwitchPort>| {
+        let delivered = match next_hop {
+            NextHop::Port(egress) => egress.deliver(packet, segmenter),
+            NextHop::Host(host) => send_remote(ingress, packet, tunnels.get(&host)).map(|()| 1),
         };
         delivered.unwrap_or_else(|error| {
             ingress.count(reason(&error));
@@ -553,10 +554,10 @@ fn carry_out(
         })
     };
     match action {
-        Action::Deliver(way) => deliver(way),
-        Action::DeliverAll(ways) => {
-            let frames = ways.map(|way| match way {
-                Ok(way) => deliver(way),
+        Action::Forward(next_hop) => deliver(next_hop),
+        Action::Flood(ways) => {
+            let frames = ways.map(|next_hop| match next_hop {
+                Ok(next_hop) => deliver(next_hop),
                 Err(reason) => {
                     ingress.count(reason);
                     0
@@ -584,7 +585,7 @@ fn carry_out(
 fn send_remote(
     ingress: &Ingress<'_, SwitchPort>,
     packet: &[u8],
-    connected: Option<&Connected>,
+    connected: Option<&ActiveTunnel>,
 ) -> io::Result<()> {
     match (ingress.tag(), connected) {
         (Some(tag), Some(connected)) => connected.tunnel.send(&tag, packet),

@@ -7,13 +7,13 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use toroid_fabric::RdmaStream;
 
-use super::{BATCH, Desk, Switch, carry, event_of_stream, event_of_tunnel};
+use super::{BATCH, Scratch, Switch, decide_and_execute, event_of_stream, event_of_tunnel};
 use crate::forward::UnknownDomain;
 use crate::tunnel::rdma_stream::StreamEnd;
 use crate::tunnel::signal::{Signal, SignalKind};
 use crate::tunnel::{HostId, Message, ProtocolViolation, ReceiveBuffer, Tunnel};
 
-pub(super) type Tunnels = HashMap<HostId, Connected>;
+pub(super) type Tunnels = HashMap<HostId, ActiveTunnel>;
 
 /// Tells a tunnel from those to the same host before and after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub struct LostStream {
 }
 
 /// A tunnel in use.
-pub(super) struct Connected {
+pub(super) struct ActiveTunnel {
     pub(super) tunnel: Tunnel,
     number: u64,
     /// Whether its room is waited for.
@@ -75,7 +75,7 @@ pub(super) enum Via {
 }
 
 /// What has become of the packets in an received.
-enum Taken {
+enum Drained {
     All,
     /// There are more, but others come first.
     Some,
@@ -97,7 +97,7 @@ impl Switch {
     ) -> io::Result<()> {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, event_of_tunnel(id.host));
         self.epoll.add(&tunnel, event)?;
-        let connected = Connected {
+        let connected = ActiveTunnel {
             tunnel,
             number: id.number,
             awaits_room: false,
@@ -157,9 +157,14 @@ impl Switch {
     }
 
     /// Looks after a tunnel that has brought something, or has room.
-    pub(super) fn attend(&mut self, host: HostId, events: EpollFlags, desk: &mut Desk) {
+    pub(super) fn on_tunnel_ready(
+        &mut self,
+        host: HostId,
+        events: EpollFlags,
+        scratch: &mut Scratch,
+    ) {
         // It may have been cut after it was found ready.
-        let Some(Connected { tunnel, .. }) = self.tunnels.get_mut(&host) else {
+        let Some(ActiveTunnel { tunnel, .. }) = self.tunnels.get_mut(&host) else {
             return;
         };
         if events.contains(EpollFlags::EPOLLOUT) {
@@ -170,7 +175,7 @@ impl Switch {
             return;
         }
         match tunnel.receive() {
-            Ok(_) => self.take_in(host, desk),
+            Ok(_) => self.read_tunnel(host, scratch),
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
                 _ => self.end_tunnel(host, &error),
@@ -180,34 +185,34 @@ impl Switch {
 
     /// Takes in what has come over the connection with another host, until there is no more or its turn
     /// ends.
-    pub(super) fn take_in(&mut self, host: HostId, desk: &mut Desk) {
+    pub(super) fn read_tunnel(&mut self, host: HostId, scratch: &mut Scratch) {
         loop {
-            match self.take_packets(host, Via::Tcp, desk) {
-                Ok(Taken::All) => return,
-                Ok(Taken::Some) => {
+            match self.forward_received(host, Via::Tcp, scratch) {
+                Ok(Drained::All) => return,
+                Ok(Drained::Some) => {
                     self.unread.insert((host, Via::Tcp));
                     return;
                 }
-                Ok(Taken::Signal(signal)) => self.note(host, signal),
+                Ok(Drained::Signal(signal)) => self.note(host, signal),
                 Err(violation) => return self.end_tunnel(host, &io::Error::other(violation)),
             }
         }
     }
 
     /// Looks after a stream that has brought something, or has room.
-    pub(super) fn attend_stream(&mut self, host: HostId, desk: &mut Desk) {
+    pub(super) fn on_stream_ready(&mut self, host: HostId, scratch: &mut Scratch) {
         // It may have been dropped after it was found ready.
         let Some(stream) = self.stream_mut(host) else {
             return;
         };
         match stream.process_events() {
-            Ok(()) => self.read_stream(host, desk),
+            Ok(()) => self.read_stream(host, scratch),
             Err(error) => self.lose_stream(host, &error),
         }
     }
 
     /// Takes in what has come by a stream, as much as one turn has.
-    pub(super) fn read_stream(&mut self, host: HostId, desk: &mut Desk) {
+    pub(super) fn read_stream(&mut self, host: HostId, scratch: &mut Scratch) {
         let Some(stream) = self.stream_mut(host).filter(|stream| stream.receives) else {
             return;
         };
@@ -217,9 +222,9 @@ impl Switch {
         {
             return self.lose_stream(host, &error);
         }
-        match self.take_packets(host, Via::Rdma, desk) {
+        match self.forward_received(host, Via::Rdma, scratch) {
             // Somebody has looked whether it arrives.
-            Ok(Taken::All | Taken::Some | Taken::Signal(_)) => {}
+            Ok(Drained::All | Drained::Some | Drained::Signal(_)) => {}
             Err(violation) => return self.lose_stream(host, &io::Error::other(violation)),
         }
         if self
@@ -231,30 +236,32 @@ impl Switch {
     }
 
     /// Takes in packets from an received.
-    fn take_packets(
+    fn forward_received(
         &mut self,
         host: HostId,
         via: Via,
-        desk: &mut Desk,
-    ) -> Result<Taken, ProtocolViolation> {
+        scratch: &mut Scratch,
+    ) -> Result<Drained, ProtocolViolation> {
         let Some(received) = self.received_mut(host, via) else {
-            return Ok(Taken::All);
+            return Ok(Drained::All);
         };
         // Looked at while others are written to, which it itself never is.
         let mut received = std::mem::take(received);
         let (mut taken, mut unknown, mut packets) = (0, 0, 0);
         let end = loop {
             if taken >= BATCH {
-                break Ok(Taken::Some);
+                break Ok(Drained::Some);
             }
             let (tag, packet) = match received.next_message() {
                 Ok(Some(Message::Packet(tag, packet))) => (tag, packet),
-                Ok(Some(Message::Signal(signal))) => break Ok(Taken::Signal(signal)),
-                Ok(None) => break Ok(Taken::All),
+                Ok(Some(Message::Signal(signal))) => break Ok(Drained::Signal(signal)),
+                Ok(None) => break Ok(Drained::All),
                 Err(violation) => break Err(violation),
             };
-            let frames = match self.segments.remote_ingress(host, &tag) {
-                Ok(Some(ingress)) => carry(&ingress, packet, &mut desk.segmenter, &self.tunnels),
+            let frames = match self.bridges.remote_ingress(host, &tag) {
+                Ok(Some(ingress)) => {
+                    decide_and_execute(&ingress, packet, &mut scratch.segmenter, &self.tunnels)
+                }
                 Ok(None) => 0,
                 Err(UnknownDomain) => {
                     unknown += 1;
@@ -264,7 +271,7 @@ impl Switch {
             packets += 1;
             taken += frames.max(1);
         };
-        if let Some(Connected { tunnel, .. }) = self.tunnels.get_mut(&host) {
+        if let Some(ActiveTunnel { tunnel, .. }) = self.tunnels.get_mut(&host) {
             tunnel.unknown_domain += unknown;
             if via == Via::Rdma {
                 tunnel.count_by_rdma(packets);
@@ -287,7 +294,7 @@ impl Switch {
                 stream.receives = true;
                 // Then ours do, too.
                 if !std::mem::replace(&mut stream.sends, true)
-                    && let Some(Connected { tunnel, .. }) = self.tunnels.get(&host)
+                    && let Some(ActiveTunnel { tunnel, .. }) = self.tunnels.get(&host)
                 {
                     tunnel.signal(signal);
                 }
@@ -306,7 +313,7 @@ impl Switch {
         self.flush_streams();
         let mut ended = Vec::new();
         for (host, connected) in &mut self.tunnels {
-            let Connected { tunnel, .. } = connected;
+            let ActiveTunnel { tunnel, .. } = connected;
             tunnel.flush();
             if tunnel.has_ended() {
                 ended.push(*host);
@@ -327,7 +334,7 @@ impl Switch {
 
     /// Before connections, over which it is said that a stream has ended.
     fn flush_streams(&mut self) {
-        let has_ended = |connected: &Connected| {
+        let has_ended = |connected: &ActiveTunnel| {
             let stream = connected.tunnel.stream.as_ref();
             stream.is_some_and(|stream| !stream.flush())
         };
@@ -342,7 +349,7 @@ impl Switch {
     /// It has broken, or is of no use any more.
     fn end_tunnel(&mut self, host: HostId, why: &io::Error) {
         self.discard_stream(host, "its connection has ended");
-        if let Some(Connected { tunnel, number, .. }) = self.tunnels.remove(&host) {
+        if let Some(ActiveTunnel { tunnel, number, .. }) = self.tunnels.remove(&host) {
             let why = match tunnel.unknown_domain {
                 0 => why.to_string(),
                 unknown => format!("{why}; {unknown} packets were of domains without members here"),
@@ -355,7 +362,7 @@ impl Switch {
 
     /// It has broken: packets go over the connection again, from here on both ways.
     fn lose_stream(&mut self, host: HostId, why: &io::Error) {
-        if let Some(Connected { tunnel, .. }) = self.tunnels.get(&host)
+        if let Some(ActiveTunnel { tunnel, .. }) = self.tunnels.get(&host)
             && let Some(stream) = &tunnel.stream
         {
             let (number, kind) = (stream.number, SignalKind::End);
@@ -383,7 +390,7 @@ impl Switch {
     }
 
     fn report(&self, host: HostId, event: TunnelEvent) {
-        if let Some(Connected { number, .. }) = self.tunnels.get(&host) {
+        if let Some(ActiveTunnel { number, .. }) = self.tunnels.get(&host) {
             let number = *number;
             let _ = self.events.send((TunnelId { host, number }, event));
         }
@@ -400,7 +407,7 @@ impl Switch {
         }
     }
 
-    fn tunnel_mut(&mut self, id: TunnelId) -> Option<&mut Connected> {
+    fn tunnel_mut(&mut self, id: TunnelId) -> Option<&mut ActiveTunnel> {
         let connected = self.tunnels.get_mut(&id.host);
         connected.filter(|connected| connected.number == id.number)
     }

@@ -177,7 +177,7 @@ struct Side {
     switch: Arc<SwitchHandle>,
     member: StackSocket,
     events: Receiver<(TunnelId, TunnelEvent)>,
-    complaints: Receiver<String>,
+    failures: Receiver<String>,
     by_rdma: Arc<AtomicU64>,
     x: u8,
 }
@@ -224,10 +224,11 @@ impl Side {
             number: 1,
         };
         let prepare = fabric.prepare();
-        let (complain, complaints) = mpsc::channel();
-        let complain = Box::new(move |why: &str| complain.send(why.to_owned()).unwrap());
+        let (report_failure, failures) = mpsc::channel();
+        let report_failure =
+            Box::new(move |why: &str| report_failure.send(why.to_owned()).unwrap());
         let (supervisor, stream_events) =
-            StreamSupervisor::new(id, x == 0, prepare, &handle, complain);
+            StreamSupervisor::new(id, x == 0, prepare, &handle, report_failure);
         let [member, egress] = pair();
         let set_up = move |switch: &mut Switch| {
             switch.attach(port(x), SwitchPort::Stack(None)).unwrap();
@@ -244,7 +245,7 @@ impl Side {
             switch: handle,
             member,
             events,
-            complaints,
+            failures,
             by_rdma,
             x,
         }
@@ -367,9 +368,9 @@ fn packets_go_by_the_line_while_there_is_one_and_none_overtakes_another() {
     }
     for side in &sides {
         for _ in 0..3 {
-            side.complaints.recv_timeout(FOR_EVER).unwrap();
+            side.failures.recv_timeout(FOR_EVER).unwrap();
         }
-        assert!(side.complaints.try_recv().is_err(), "once for each time");
+        assert!(side.failures.try_recv().is_err(), "once for each time");
     }
     assert!(sides.iter().all(Side::is_there));
 }

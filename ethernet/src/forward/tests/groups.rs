@@ -73,71 +73,71 @@ fn octets(address: &str) -> [u8; 16] {
     address.parse::<Ipv6Addr>().unwrap().octets()
 }
 
-fn hear(segments: &Segments<Name>, x: u8, bytes: &[u8]) -> Vec<u8> {
-    let reached = reached(segments, x, bytes).unwrap();
+fn hear(bridges: &Bridges<Name>, x: u8, bytes: &[u8]) -> Vec<u8> {
+    let reached = reached(bridges, x, bytes).unwrap();
     reached.into_iter().map(|(_, x)| x).collect()
 }
 
 /// A report that nobody but the switch needs.
-fn tell(segments: &Segments<Name>, x: u8, bytes: &[u8]) {
+fn tell(bridges: &Bridges<Name>, x: u8, bytes: &[u8]) {
     let useless = Err(DropReason::LinkReport);
-    assert_eq!(reached(segments, x, bytes), useless);
+    assert_eq!(reached(bridges, x, bytes), useless);
 }
 
 #[test]
 fn a_group_that_somebody_joined_reaches_only_who_did() {
-    let segments = segments();
-    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [1, 2]);
-    tell(&segments, 1, &says(1, 2, JOIN, GROUP));
-    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [1]);
-    assert_eq!(hear(&segments, 2, &data(2, GROUP)), [1]);
-    assert!(hear(&segments, 1, &data(1, GROUP)).is_empty());
+    let bridges = bridges();
+    assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [1, 2]);
+    tell(&bridges, 1, &says(1, 2, JOIN, GROUP));
+    assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [1]);
+    assert_eq!(hear(&bridges, 2, &data(2, GROUP)), [1]);
+    assert!(hear(&bridges, 1, &data(1, GROUP)).is_empty());
     // Nobody joined these, and one everybody has.
     let others = [[239, 1, 2, 4], [239, 129, 2, 3], [224, 0, 0, 251]];
-    tell(&segments, 1, &says(1, 2, JOIN, [224, 0, 0, 251]));
+    tell(&bridges, 1, &says(1, 2, JOIN, [224, 0, 0, 251]));
     for other in others {
-        assert_eq!(hear(&segments, 0, &data(0, other)), [1, 2], "{other:?}");
+        assert_eq!(hear(&bridges, 0, &data(0, other)), [1, 2], "{other:?}");
     }
-    tell(&segments, 2, &says(2, 3, JOIN, GROUP));
-    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [1, 2]);
-    tell(&segments, 1, &says(1, 2, LEAVE, GROUP));
-    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [2]);
+    tell(&bridges, 2, &says(2, 3, JOIN, GROUP));
+    assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [1, 2]);
+    tell(&bridges, 1, &says(1, 2, LEAVE, GROUP));
+    assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [2]);
     // Nobody: it is unknown again.
-    tell(&segments, 2, &says(2, 3, LEAVE, GROUP));
-    tell(&segments, 2, &says(2, 3, LEAVE, GROUP));
-    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [1, 2]);
+    tell(&bridges, 2, &says(2, 3, LEAVE, GROUP));
+    tell(&bridges, 2, &says(2, 3, LEAVE, GROUP));
+    assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [1, 2]);
 }
 
 /// Which members of another host listen to what its own driver knows, but that any do must be known here.
 #[test]
 fn reports_travel_to_other_hosts_and_are_believed_there() {
-    let mut segments = segments();
+    let mut bridges = bridges();
     let b = HostId(1);
     let remote = Port {
         ipv4: [10, 64, 0, 4].into(),
         ipv6: addressing::ipv6(0, place(3)),
         ..port(7, 3)
     };
-    segments.attach_remote(remote, b).unwrap();
+    bridges.attach_remote(remote, b).unwrap();
     let report = says(1, 2, JOIN, GROUP);
-    assert_eq!(reached(&segments, 1, &report), Ok(vec![(HOSTS, 1)]));
+    assert_eq!(reached(&bridges, 1, &report), Ok(vec![(HOSTS, 1)]));
     let tag = TunnelHeader {
         partition: Partition(7),
         epoch: Epoch(1),
         place: place(3),
     };
-    let ingress = segments.remote_ingress(b, &tag).unwrap().unwrap();
+    let ingress = bridges.remote_ingress(b, &tag).unwrap().unwrap();
     assert_eq!(whom(&ingress, &data(3, GROUP)), Ok(vec![(7, 1)]));
-    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [1, b.0 as u8]);
+    assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [1, b.0 as u8]);
     // One that is heard there only.
     let other = [239, 9, 9, 9];
-    assert_eq!(hear(&segments, 0, &data(0, other)), [1, 2, b.0 as u8]);
+    assert_eq!(hear(&bridges, 0, &data(0, other)), [1, 2, b.0 as u8]);
     let useless = Err(DropReason::LinkReport);
     assert_eq!(whom(&ingress, &says(3, 4, JOIN, other)), useless);
-    assert_eq!(hear(&segments, 0, &data(0, other)), [b.0 as u8]);
+    assert_eq!(hear(&bridges, 0, &data(0, other)), [b.0 as u8]);
     assert!(whom(&ingress, &data(3, other)).unwrap().is_empty());
     assert_eq!(whom(&ingress, &says(3, 4, LEAVE, other)), useless);
-    assert_eq!(hear(&segments, 0, &data(0, other)), [1, 2, b.0 as u8]);
+    assert_eq!(hear(&bridges, 0, &data(0, other)), [1, 2, b.0 as u8]);
     // A router there hears of those here, and asks them.
     assert_eq!(
         whom(&ingress, &says(3, 4, QUERY, [224, 0, 0, 1]))
@@ -150,101 +150,101 @@ fn reports_travel_to_other_hosts_and_are_believed_there() {
 #[test]
 fn groups_of_ipv6_are_heard_by_who_joined_them() {
     let (to_include, to_exclude, block) = (3, 4, 6);
-    let segments = segments();
+    let bridges = bridges();
     let data = |x| ipv6(x, "ff15::7", 17, &[0; 100]);
-    tell(&segments, 1, &record(1, to_exclude, "ff15::7"));
-    tell(&segments, 1, &record(1, to_exclude, "ff02::1:ff00:1"));
-    assert_eq!(hear(&segments, 0, &data(0)), [1]);
+    tell(&bridges, 1, &record(1, to_exclude, "ff15::7"));
+    tell(&bridges, 1, &record(1, to_exclude, "ff02::1:ff00:1"));
+    assert_eq!(hear(&bridges, 0, &data(0)), [1]);
     let solicited = ipv6(0, "ff02::1:ff00:1", 17, &[0; 100]);
-    assert_eq!(hear(&segments, 0, &solicited), [1, 2]);
-    tell(&segments, 1, &record(1, block, "ff15::7"));
-    assert_eq!(hear(&segments, 0, &data(0)), [1]);
-    tell(&segments, 1, &record(1, to_include, "ff15::7"));
-    assert_eq!(hear(&segments, 0, &data(0)), [1, 2]);
+    assert_eq!(hear(&bridges, 0, &solicited), [1, 2]);
+    tell(&bridges, 1, &record(1, block, "ff15::7"));
+    assert_eq!(hear(&bridges, 0, &data(0)), [1]);
+    tell(&bridges, 1, &record(1, to_include, "ff15::7"));
+    assert_eq!(hear(&bridges, 0, &data(0)), [1, 2]);
 }
 
 #[test]
 fn a_member_with_several_hosts_hears_until_all_have_left() {
-    let segments = segments();
-    tell(&segments, 1, &says(1, 20, JOIN, GROUP));
-    tell(&segments, 1, &says(1, 30, JOIN, GROUP));
-    tell(&segments, 2, &says(2, 3, JOIN, GROUP));
-    tell(&segments, 1, &says(1, 20, LEAVE, GROUP));
-    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [1, 2]);
-    tell(&segments, 1, &says(1, 30, LEAVE, GROUP));
-    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [2]);
+    let bridges = bridges();
+    tell(&bridges, 1, &says(1, 20, JOIN, GROUP));
+    tell(&bridges, 1, &says(1, 30, JOIN, GROUP));
+    tell(&bridges, 2, &says(2, 3, JOIN, GROUP));
+    tell(&bridges, 1, &says(1, 20, LEAVE, GROUP));
+    assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [1, 2]);
+    tell(&bridges, 1, &says(1, 30, LEAVE, GROUP));
+    assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [2]);
 }
 
 /// It had no address yet when it joined.
 #[test]
 fn a_host_that_gets_an_address_may_leave_in_its_name() {
-    let segments = segments();
+    let bridges = bridges();
     let mut early = says(1, 0, JOIN, GROUP);
     let source = Offload::LEN + 14 + 12;
     early[source..source + 4].fill(0);
-    tell(&segments, 1, &early);
-    tell(&segments, 2, &says(2, 3, JOIN, GROUP));
-    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [1, 2]);
-    tell(&segments, 1, &says(1, 2, LEAVE, GROUP));
-    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [2]);
+    tell(&bridges, 1, &early);
+    tell(&bridges, 2, &says(2, 3, JOIN, GROUP));
+    assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [1, 2]);
+    tell(&bridges, 1, &says(1, 2, LEAVE, GROUP));
+    assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [2]);
 }
 
 #[test]
 fn routers_and_who_is_not_known_hear_all_groups_and_reports() {
-    let segments = &mut segments();
-    tell(segments, 1, &says(1, 2, JOIN, GROUP));
+    let bridges = &mut bridges();
+    tell(bridges, 1, &says(1, 2, JOIN, GROUP));
     // For all of them, and for the group only.
     assert_eq!(
         hear(
-            segments,
+            bridges,
             2,
             &ipv4(2, 3, [224, 0, 0, 1], 2, &[QUERY, 9, 0, 0, 0, 0, 0, 0])
         ),
         [0, 1]
     );
-    assert_eq!(hear(segments, 0, &data(0, GROUP)), [1, 2]);
-    assert_eq!(hear(segments, 2, &says(2, 3, QUERY, GROUP)), [0, 1]);
+    assert_eq!(hear(bridges, 0, &data(0, GROUP)), [1, 2]);
+    assert_eq!(hear(bridges, 2, &says(2, 3, QUERY, GROUP)), [0, 1]);
     let report = says(0, 1, JOIN, [239, 9, 9, 9]);
-    assert_eq!(hear(segments, 0, &report), [2]);
-    tell(segments, 0, &says(0, 1, JOIN, [224, 0, 0, 251]));
+    assert_eq!(hear(bridges, 0, &report), [2]);
+    tell(bridges, 0, &says(0, 1, JOIN, [224, 0, 0, 251]));
 
-    segments.receive_all(Partition(7), place(1));
-    assert_eq!(hear(segments, 0, &report), [1, 2]);
-    assert_eq!(hear(segments, 2, &data(2, [239, 9, 9, 9])), [0, 1]);
+    bridges.receive_all(Partition(7), place(1));
+    assert_eq!(hear(bridges, 0, &report), [1, 2]);
+    assert_eq!(hear(bridges, 2, &data(2, [239, 9, 9, 9])), [0, 1]);
     // What it joins and leaves makes no difference.
-    assert_eq!(hear(segments, 1, &says(1, 2, LEAVE, [239, 9, 9, 9])), [2]);
-    assert_eq!(hear(segments, 2, &data(2, [239, 9, 9, 9])), [0, 1]);
+    assert_eq!(hear(bridges, 1, &says(1, 2, LEAVE, [239, 9, 9, 9])), [2]);
+    assert_eq!(hear(bridges, 2, &data(2, [239, 9, 9, 9])), [0, 1]);
 }
 
 #[test]
 fn who_left_the_domain_has_joined_nothing() {
-    let mut segments = segments();
-    tell(&segments, 1, &says(1, 2, JOIN, GROUP));
-    segments.detach(Partition(7), NodeId(1));
-    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [2]);
-    segments.attach(port(7, 1), (7, 1)).unwrap();
-    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [1, 2]);
-    tell(&segments, 2, &says(2, 3, JOIN, GROUP));
-    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [2]);
+    let mut bridges = bridges();
+    tell(&bridges, 1, &says(1, 2, JOIN, GROUP));
+    bridges.detach(Partition(7), NodeId(1));
+    assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [2]);
+    bridges.attach(port(7, 1), (7, 1)).unwrap();
+    assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [1, 2]);
+    tell(&bridges, 2, &says(2, 3, JOIN, GROUP));
+    assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [2]);
     // A router may return as something else.
-    segments.receive_all(Partition(7), place(1));
-    segments.detach(Partition(7), NodeId(1));
-    segments.attach(port(7, 1), (7, 1)).unwrap();
-    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [2]);
+    bridges.receive_all(Partition(7), place(1));
+    bridges.detach(Partition(7), NodeId(1));
+    bridges.attach(port(7, 1), (7, 1)).unwrap();
+    assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [2]);
 }
 
 #[test]
 fn outside_hears_every_group_and_is_heard_by_who_joined() {
-    let segments = connected(false);
+    let bridges = connected(false);
     let report = says(1, 2, JOIN, GROUP);
-    assert_eq!(hear(&segments, 1, &report), [OUTSIDE]);
-    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [1, OUTSIDE]);
+    assert_eq!(hear(&bridges, 1, &report), [OUTSIDE]);
+    assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [1, OUTSIDE]);
     let from_outside = |mut bytes: Vec<u8>| {
         let source = Offload::LEN + 6;
         bytes[source..source + 6].copy_from_slice(&STRANGER);
         let address = Offload::LEN + 14 + 12;
         bytes[address..address + 4].copy_from_slice(&[198, 18, 0, 1]);
-        let reached = let_in(&segments, &bytes).unwrap();
+        let reached = let_in(&bridges, &bytes).unwrap();
         reached.into_iter().map(|(_, x)| x).collect::<Vec<_>>()
     };
     assert_eq!(from_outside(data(0, GROUP)), [1]);
@@ -257,38 +257,38 @@ fn outside_hears_every_group_and_is_heard_by_who_joined() {
 
 #[test]
 fn who_may_have_lost_a_report_hears_everything() {
-    let segments = segments();
-    let queue = || segments.ingress(Partition(7), place(1)).unwrap();
+    let bridges = bridges();
+    let queue = || bridges.ingress(Partition(7), place(1)).unwrap();
     let read = |count: u32| (0..count).for_each(|_| queue().has_read());
-    tell(&segments, 2, &says(2, 3, JOIN, GROUP));
+    tell(&bridges, 2, &says(2, 3, JOIN, GROUP));
     // Never as many at once as fit.
     for _ in 0..3 {
         read(QUEUE_LEN / 2);
         queue().was_empty();
     }
-    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [2]);
+    assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [2]);
     read(QUEUE_LEN / 2);
-    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [2]);
+    assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [2]);
     read(QUEUE_LEN / 2);
-    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [1, 2]);
+    assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [1, 2]);
     // What was lost stays lost.
     queue().was_empty();
-    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [1, 2]);
+    assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [1, 2]);
 }
 
 /// Its groups are no longer told apart, so others do not hear less, and nothing grows.
 #[test]
 fn who_joins_without_end_hears_everything() {
-    let segments = segments();
-    tell(&segments, 2, &says(2, 3, JOIN, GROUP));
+    let bridges = bridges();
+    tell(&bridges, 2, &says(2, 3, JOIN, GROUP));
     for n in 0..=255 {
-        tell(&segments, 1, &says(1, 2, JOIN, [239, 7, 7, n]));
+        tell(&bridges, 1, &says(1, 2, JOIN, [239, 7, 7, n]));
     }
-    assert_eq!(hear(&segments, 0, &data(0, [239, 7, 7, 7])), [1]);
-    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [2]);
-    assert!(hear(&segments, 1, &says(1, 2, JOIN, [239, 8, 8, 8])).is_empty());
-    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [1, 2]);
-    assert_eq!(hear(&segments, 0, &data(0, [239, 7, 7, 7])), [1, 2]);
+    assert_eq!(hear(&bridges, 0, &data(0, [239, 7, 7, 7])), [1]);
+    assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [2]);
+    assert!(hear(&bridges, 1, &says(1, 2, JOIN, [239, 8, 8, 8])).is_empty());
+    assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [1, 2]);
+    assert_eq!(hear(&bridges, 0, &data(0, [239, 7, 7, 7])), [1, 2]);
 }
 
 /// Members and groups that are few, so that they meet.
@@ -301,15 +301,15 @@ proptest! {
     /// Against sets of members by group.
     #[test]
     fn who_joined_and_has_not_left_hears(steps in proptest::collection::vec(any_step(), 0..60)) {
-        let segments = segments();
+        let bridges = bridges();
         let mut joined = BTreeSet::new();
         for (x, kind, group) in steps {
-            tell(&segments, x, &says(x, x + 1, kind, group));
+            tell(&bridges, x, &says(x, x + 1, kind, group));
             match kind {
                 JOIN => joined.insert((group, x)),
                 _ => joined.remove(&(group, x)),
             };
-            let hear = hear(&segments, 0, &data(0, group));
+            let hear = hear(&bridges, 0, &data(0, group));
             let is_known = joined.iter().any(|(other, _)| *other == group);
             let expected = (1..3).filter(|x| !is_known || joined.contains(&(group, *x)));
             prop_assert_eq!(hear, expected.collect::<Vec<_>>());

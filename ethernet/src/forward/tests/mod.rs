@@ -45,15 +45,15 @@ fn port(domain: u16, x: u8) -> Port {
 }
 
 /// Two domains, 7 and 8, each with members 0, 1 and 2.
-fn segments() -> Segments<Name> {
-    let mut segments = Segments::default();
+fn bridges() -> Bridges<Name> {
+    let mut bridges = Bridges::default();
     for domain in [7, 8] {
         for x in 0..3 {
             let name = (domain.into(), x);
-            segments.attach(port(domain, x), name).unwrap();
+            bridges.attach(port(domain, x), name).unwrap();
         }
     }
-    segments
+    bridges
 }
 
 /// A frame and that it needs no offload.
@@ -87,27 +87,29 @@ fn uplink(limited: bool) -> Uplink {
     }
 }
 
-fn connected(limited: bool) -> Segments<Name> {
-    let mut segments = segments();
-    assert_eq!(segments.connect(&uplink(limited), (7, OUTSIDE)), None);
-    segments
+fn connected(limited: bool) -> Bridges<Name> {
+    let mut bridges = bridges();
+    assert_eq!(bridges.connect(&uplink(limited), (7, OUTSIDE)), None);
+    bridges
 }
 
 /// Whom a frame from outside of domain 7 reaches.
-fn let_in(segments: &Segments<Name>, bytes: &[u8]) -> Result<Vec<Name>, DropReason> {
-    whom(&segments.outside(Partition(7)).unwrap(), bytes)
+fn let_in(bridges: &Bridges<Name>, bytes: &[u8]) -> Result<Vec<Name>, DropReason> {
+    whom(&bridges.outside(Partition(7)).unwrap(), bytes)
 }
 
 /// Whom a frame from member `x` of domain 7 reaches, or why nobody.
-fn reached(segments: &Segments<Name>, x: u8, bytes: &[u8]) -> Result<Vec<Name>, DropReason> {
-    whom(&segments.ingress(Partition(7), place(x)).unwrap(), bytes)
+fn reached(bridges: &Bridges<Name>, x: u8, bytes: &[u8]) -> Result<Vec<Name>, DropReason> {
+    whom(&bridges.ingress(Partition(7), place(x)).unwrap(), bytes)
 }
 
 fn whom(ingress: &Ingress<'_, Name>, bytes: &[u8]) -> Result<Vec<Name>, DropReason> {
     match ingress.decide(bytes) {
-        Action::Deliver(way) => Ok(vec![name(&way)]),
-        Action::DeliverAll(others) => {
-            let mut all: Vec<Name> = others.filter_map(|way| Some(name(&way.ok()?))).collect();
+        Action::Forward(next_hop) => Ok(vec![name(&next_hop)]),
+        Action::Flood(others) => {
+            let mut all: Vec<Name> = others
+                .filter_map(|next_hop| Some(name(&next_hop.ok()?)))
+                .collect();
             all.sort();
             Ok(all)
         }
@@ -119,10 +121,10 @@ fn whom(ingress: &Ingress<'_, Name>, bytes: &[u8]) -> Result<Vec<Name>, DropReas
 /// Drivers of other hosts are ports of this domain, which there is not.
 const HOSTS: u32 = u32::MAX;
 
-fn name(way: &Way<'_, Name>) -> Name {
-    match way {
-        Way::Port(name) => **name,
-        Way::Host(host) => (HOSTS, host.0 as u8),
+fn name(next_hop: &NextHop<'_, Name>) -> Name {
+    match next_hop {
+        NextHop::Port(name) => **name,
+        NextHop::Host(host) => (HOSTS, host.0 as u8),
     }
 }
 
@@ -139,7 +141,7 @@ fn packet_from(x: u8, address: [u8; 4]) -> Vec<u8> {
 
 #[test]
 fn a_packet_has_no_address_that_is_anothers() {
-    let mut segments = Segments::default();
+    let mut bridges = Bridges::default();
     for (domain, third) in [(7, 0), (8, 1)] {
         for x in 0..3 {
             let ipv4 = [10, 64, third, x + 1].into();
@@ -149,67 +151,67 @@ fn a_packet_has_no_address_that_is_anothers() {
                 ipv6,
                 ..port(domain, x)
             };
-            segments.attach(port, (domain.into(), x)).unwrap();
+            bridges.attach(port, (domain.into(), x)).unwrap();
         }
     }
     let foreign = Err(DropReason::ForeignAddress);
     let delivered = Ok(vec![(7, 2)]);
-    let sent = |segments: &Segments<Name>, address| reached(segments, 0, &packet_from(0, address));
+    let sent = |bridges: &Bridges<Name>, address| reached(bridges, 0, &packet_from(0, address));
     // Its own, none yet (DHCP), one of its choice, and what is nobody's here.
     for own in [[10, 64, 0, 1], [0; 4], [10, 64, 0, 77], [192, 0, 2, 1]] {
-        assert_eq!(sent(&segments, own), delivered, "{own:?}");
+        assert_eq!(sent(&bridges, own), delivered, "{own:?}");
     }
     for others in [[10, 64, 0, 2], [10, 64, 1, 1], [10, 64, 1, 200]] {
-        assert_eq!(sent(&segments, others), foreign, "{others:?}");
+        assert_eq!(sent(&bridges, others), foreign, "{others:?}");
     }
     // The torus has 8 nodes, of which the last five may become members.
-    assert_eq!(sent(&segments, [10, 64, 0, 8]), foreign);
-    assert_eq!(sent(&segments, [10, 64, 0, 9]), delivered);
+    assert_eq!(sent(&bridges, [10, 64, 0, 8]), foreign);
+    assert_eq!(sent(&bridges, [10, 64, 0, 9]), delivered);
     let mut announced = arp(mac(7, 0), [10, 64, 0, 3]);
     let sender = Offload::LEN + 14 + 14;
     announced[sender..sender + 4].copy_from_slice(&[10, 64, 0, 2]);
-    assert_eq!(reached(&segments, 0, &announced), foreign);
+    assert_eq!(reached(&bridges, 0, &announced), foreign);
 
     // Both domains must say so, and the node must be in both.
     let mut forward = |domain, x, forward| {
-        segments.set_forward(Partition(domain), place(x), forward);
-        sent(&segments, [10, 64, 1, 200])
+        bridges.set_forward(Partition(domain), place(x), forward);
+        sent(&bridges, [10, 64, 1, 200])
     };
     assert_eq!(forward(7, 0, true), foreign);
     assert_eq!(forward(8, 1, true), foreign);
     assert_eq!(forward(8, 0, true), delivered);
     assert_eq!(forward(7, 0, false), foreign);
     assert_eq!(forward(7, 0, true), delivered);
-    assert_eq!(sent(&segments, [10, 64, 0, 2]), foreign);
-    segments.detach(Partition(8), NodeId(0));
-    assert_eq!(sent(&segments, [10, 64, 1, 200]), foreign);
+    assert_eq!(sent(&bridges, [10, 64, 0, 2]), foreign);
+    bridges.detach(Partition(8), NodeId(0));
+    assert_eq!(sent(&bridges, [10, 64, 1, 200]), foreign);
 
-    segments.connect(&uplink(false), (7, OUTSIDE));
-    assert_eq!(sent(&segments, [10, 64, 1, 1]), delivered);
-    assert_eq!(sent(&segments, [10, 64, 0, 2]), foreign);
+    bridges.connect(&uplink(false), (7, OUTSIDE));
+    assert_eq!(sent(&bridges, [10, 64, 1, 1]), delivered);
+    assert_eq!(sent(&bridges, [10, 64, 0, 2]), foreign);
     for of_node in [2, 8] {
         let mut from_outside = packet_from(0, [10, 64, 0, of_node]);
         let source = Offload::LEN + 6;
         from_outside[source..source + 6].copy_from_slice(&STRANGER);
-        assert_eq!(let_in(&segments, &from_outside), foreign);
+        assert_eq!(let_in(&bridges, &from_outside), foreign);
     }
-    segments.disconnect(Partition(7));
-    segments.detach(Partition(7), NodeId(0));
+    bridges.disconnect(Partition(7));
+    bridges.detach(Partition(7), NodeId(0));
     let gateway = Port {
         gateway: Some([10, 64, 0, 1].into()),
         ipv4: [10, 64, 0, 1].into(),
         ipv6: addressing::ipv6(7, place(0)),
         ..port(7, 0)
     };
-    segments.attach(gateway, (7, 0)).unwrap();
-    assert_eq!(sent(&segments, [10, 64, 1, 1]), delivered);
-    segments.detach(Partition(7), NodeId(0));
+    bridges.attach(gateway, (7, 0)).unwrap();
+    assert_eq!(sent(&bridges, [10, 64, 1, 1]), delivered);
+    bridges.detach(Partition(7), NodeId(0));
 }
 
 /// A node in two domains heard in each what was for its address in the other.
 #[test]
 fn a_packet_is_not_for_an_address_in_another_domain() {
-    let mut segments = Segments::default();
+    let mut bridges = Bridges::default();
     for (domain, third) in [(7, 0), (8, 1)] {
         for x in 0..3 {
             let port = Port {
@@ -217,10 +219,10 @@ fn a_packet_is_not_for_an_address_in_another_domain() {
                 ipv6: addressing::ipv6(domain, place(x)),
                 ..port(domain, x)
             };
-            segments.attach(port, (domain.into(), x)).unwrap();
+            bridges.attach(port, (domain.into(), x)).unwrap();
         }
     }
-    segments.detach(Partition(8), NodeId(0));
+    bridges.detach(Partition(8), NodeId(0));
     let ipv4 = |to: [u8; 6], address: [u8; 4]| {
         let mut bytes = packet_from(0, [10, 64, 0, 1]);
         bytes[Offload::LEN..Offload::LEN + 6].copy_from_slice(&to);
@@ -249,7 +251,7 @@ fn a_packet_is_not_for_an_address_in_another_domain() {
     };
     for to in [mac(7, 2), BROADCAST] {
         for bytes in of_receiver(to) {
-            assert_eq!(reached(&segments, 0, &bytes), foreign);
+            assert_eq!(reached(&bridges, 0, &bytes), foreign);
         }
     }
     // Its kernel does not take those of others, its own domain's, and those of nobody.
@@ -261,32 +263,32 @@ fn a_packet_is_not_for_an_address_in_another_domain() {
         [192, 0, 2, 1],
     ] {
         let bytes = ipv4(mac(7, 2), address);
-        assert_eq!(reached(&segments, 0, &bytes), delivered, "{address:?}");
+        assert_eq!(reached(&bridges, 0, &bytes), delivered, "{address:?}");
     }
     // Where both domains have routers, it may be one.
-    segments.set_forward(Partition(7), place(2), true);
+    bridges.set_forward(Partition(7), place(2), true);
     for bytes in of_receiver(mac(7, 2)) {
-        assert_eq!(reached(&segments, 0, &bytes), foreign);
+        assert_eq!(reached(&bridges, 0, &bytes), foreign);
     }
-    segments.set_forward(Partition(8), place(2), true);
+    bridges.set_forward(Partition(8), place(2), true);
     for bytes in of_receiver(mac(7, 2)) {
-        assert_eq!(reached(&segments, 0, &bytes), delivered);
+        assert_eq!(reached(&bridges, 0, &bytes), delivered);
     }
-    segments.set_forward(Partition(8), place(2), false);
-    segments.detach(Partition(8), NodeId(2));
+    bridges.set_forward(Partition(8), place(2), false);
+    bridges.detach(Partition(8), NodeId(2));
     for bytes in of_receiver(mac(7, 2)) {
-        assert_eq!(reached(&segments, 0, &bytes), delivered);
+        assert_eq!(reached(&bridges, 0, &bytes), delivered);
     }
 }
 
 /// Kernels take the address of a neighbour from what it says of itself, whatever the packet is from.
 #[test]
 fn nobody_advertises_an_address_that_is_anothers() {
-    let mut segments = Segments::default();
+    let mut bridges = Bridges::default();
     for x in 0..3 {
         let ipv6 = addressing::ipv6(7, place(x));
         let port = Port { ipv6, ..port(7, x) };
-        segments.attach(port, (7, x)).unwrap();
+        bridges.attach(port, (7, x)).unwrap();
     }
     let of_link = |mac: [u8; 6]| {
         let [a, b, c, d, e, f] = mac;
@@ -305,7 +307,7 @@ fn nobody_advertises_an_address_that_is_anothers() {
         );
         bytes.extend([136, 0, 0, 0, 0x20, 0, 0, 0]);
         bytes.extend(target.octets());
-        reached(&segments, 0, &bytes)
+        reached(&bridges, 0, &bytes)
     };
     let own = [addressing::ipv6(7, place(0)), of_link(mac(7, 0))];
     let chosen = "2001:db8::7".parse().unwrap();
@@ -326,7 +328,7 @@ fn nobody_advertises_an_address_that_is_anothers() {
 
 #[test]
 fn what_is_for_strangers_leaves_by_the_uplink() {
-    let (inside, connected) = (segments(), connected(false));
+    let (inside, connected) = (bridges(), connected(false));
     let to_stranger = packet(STRANGER, mac(7, 0), 46);
     let nobody = Err(DropReason::NoSuchMember);
     assert_eq!(reached(&inside, 0, &to_stranger), nobody);
@@ -345,14 +347,14 @@ fn what_is_for_strangers_leaves_by_the_uplink() {
 
 #[test]
 fn what_comes_from_outside_is_for_members_and_has_no_address_of_a_fabric() {
-    let segments = connected(false);
+    let bridges = connected(false);
     let to_member = packet(mac(7, 1), STRANGER, 46);
-    assert_eq!(let_in(&segments, &to_member), Ok(vec![(7, 1)]));
+    assert_eq!(let_in(&bridges, &to_member), Ok(vec![(7, 1)]));
     let to_all = packet(BROADCAST, STRANGER, 46);
     let members = vec![(7, 0), (7, 1), (7, 2)];
-    assert_eq!(let_in(&segments, &to_all), Ok(members));
+    assert_eq!(let_in(&bridges, &to_all), Ok(members));
     let refused = |destination: [u8; 6], source: [u8; 6], payload: usize| {
-        let_in(&segments, &packet(destination, source, payload)).unwrap_err()
+        let_in(&bridges, &packet(destination, source, payload)).unwrap_err()
     };
     // Over a loop outside, from the bridge of another fabric, and from nobody at all.
     for source in [mac(7, 1), mac(300, 1), BROADCAST] {
@@ -361,66 +363,66 @@ fn what_comes_from_outside_is_for_members_and_has_no_address_of_a_fabric() {
     assert_eq!(refused(STRANGER, STRANGER, 46), DropReason::NoSuchMember);
     assert_eq!(refused(mac(8, 1), STRANGER, 46), DropReason::OtherDomain);
     assert_eq!(refused(mac(7, 1), STRANGER, 1501), DropReason::TooLong);
-    let drops = segments.drops(Partition(7));
+    let drops = bridges.drops(Partition(7));
     assert_eq!(drops.iter().filter(|port| port.outside).count(), 1);
 }
 
 #[test]
 fn questions_from_outside_about_members_are_answered() {
-    let segments = connected(false);
+    let bridges = connected(false);
     let about_member = arp(STRANGER, [10, 64, 0, 2]);
-    assert_eq!(let_in(&segments, &about_member), Ok(vec![(7, OUTSIDE)]));
+    assert_eq!(let_in(&bridges, &about_member), Ok(vec![(7, OUTSIDE)]));
     let about_nobody = arp(STRANGER, [10, 64, 0, 200]);
-    assert_eq!(let_in(&segments, &about_nobody).unwrap().len(), 3);
+    assert_eq!(let_in(&bridges, &about_nobody).unwrap().len(), 3);
     // And members ask outside.
-    let asked = reached(&segments, 0, &arp(mac(7, 0), [10, 64, 0, 200]));
+    let asked = reached(&bridges, 0, &arp(mac(7, 0), [10, 64, 0, 200]));
     assert_eq!(asked, Ok(vec![(7, 1), (7, 2), (7, OUTSIDE)]));
 }
 
 #[test]
 fn what_is_behind_a_limited_member_is_limited() {
-    let mut segments = connected(true);
-    segments.set_limited(Partition(7), place(1), true);
+    let mut bridges = connected(true);
+    bridges.set_limited(Partition(7), place(1), true);
     let limited = Err(DropReason::Limited);
     let out = packet(STRANGER, mac(7, 1), 46);
-    assert_eq!(reached(&segments, 1, &out), limited);
+    assert_eq!(reached(&bridges, 1, &out), limited);
     let within = packet(mac(7, 1), STRANGER, 46);
-    assert_eq!(let_in(&segments, &within), limited);
+    assert_eq!(let_in(&bridges, &within), limited);
     let to_full = packet(mac(7, 2), STRANGER, 46);
-    assert_eq!(let_in(&segments, &to_full), Ok(vec![(7, 2)]));
+    assert_eq!(let_in(&bridges, &to_full), Ok(vec![(7, 2)]));
 }
 
 #[test]
 fn a_connection_is_the_segments_as_long_as_it_is_wanted() {
-    let mut segments = connected(false);
+    let mut bridges = connected(false);
     for node in 0..3 {
-        segments.detach(Partition(7), NodeId(node));
+        bridges.detach(Partition(7), NodeId(node));
     }
     // A node that is made anew leaves for a moment.
-    segments.attach(port(7, 1), (7, 1)).unwrap();
+    bridges.attach(port(7, 1), (7, 1)).unwrap();
     let to_all = packet(BROADCAST, STRANGER, 46);
-    assert_eq!(let_in(&segments, &to_all), Ok(vec![(7, 1)]));
-    assert_eq!(segments.disconnect(Partition(7)), Some((7, OUTSIDE)));
-    assert!(segments.outside(Partition(7)).is_none());
-    assert_eq!(segments.disconnect(Partition(7)), None);
+    assert_eq!(let_in(&bridges, &to_all), Ok(vec![(7, 1)]));
+    assert_eq!(bridges.disconnect(Partition(7)), Some((7, OUTSIDE)));
+    assert!(bridges.outside(Partition(7)).is_none());
+    assert_eq!(bridges.disconnect(Partition(7)), None);
 }
 
 #[test]
 fn unicast_reaches_its_member_and_broadcast_all_others() {
-    let segments = segments();
+    let bridges = bridges();
     let unicast = packet(mac(7, 2), mac(7, 1), 100);
-    assert_eq!(reached(&segments, 1, &unicast), Ok(vec![(7, 2)]));
+    assert_eq!(reached(&bridges, 1, &unicast), Ok(vec![(7, 2)]));
     let broadcast = packet(BROADCAST, mac(7, 1), 100);
     let others = Ok(vec![(7, 0), (7, 2)]);
-    assert_eq!(reached(&segments, 1, &broadcast), others);
+    assert_eq!(reached(&bridges, 1, &broadcast), others);
     let multicast = packet([0x33, 0x33, 0, 0, 0, 1], mac(7, 1), 100);
-    assert_eq!(reached(&segments, 1, &multicast), others);
+    assert_eq!(reached(&bridges, 1, &multicast), others);
 }
 
 #[test]
 fn each_reason_to_drop_is_named() {
-    let segments = segments();
-    let dropped = |bytes: &[u8]| reached(&segments, 1, bytes).unwrap_err();
+    let bridges = bridges();
+    let dropped = |bytes: &[u8]| reached(&bridges, 1, bytes).unwrap_err();
     let unicast = |destination, source| packet(destination, source, 100);
     assert_eq!(dropped(&[0; 9]), DropReason::Malformed);
     assert_eq!(dropped(&[0; 23]), DropReason::Malformed);
@@ -447,8 +449,8 @@ fn each_reason_to_drop_is_named() {
 
 #[test]
 fn questions_are_answered_for_assigned_addresses_only() {
-    let segments = segments();
-    let ingress = segments.ingress(Partition(7), place(1)).unwrap();
+    let bridges = bridges();
+    let ingress = bridges.ingress(Partition(7), place(1)).unwrap();
     let Action::Reply(answer) = ingress.decide(&arp(mac(7, 1), [10, 64, 0, 3])) else {
         panic!("no answer");
     };
@@ -456,18 +458,18 @@ fn questions_are_answered_for_assigned_addresses_only() {
     assert_eq!(answer[22..28], mac(7, 2));
     let others = Ok(vec![(7, 0), (7, 2)]);
     let unassigned = arp(mac(7, 1), [10, 64, 0, 77]);
-    assert_eq!(reached(&segments, 1, &unassigned), others);
+    assert_eq!(reached(&bridges, 1, &unassigned), others);
     let announcement = arp(mac(7, 1), [10, 64, 0, 2]);
-    assert_eq!(reached(&segments, 1, &announcement), others);
+    assert_eq!(reached(&bridges, 1, &announcement), others);
 }
 
 /// A kernel that has asked in vain asks again after a second, and tells its programs after three that
 /// there is nobody: a node that has become a member meanwhile was not reached.
 #[test]
 fn what_was_asked_about_a_node_is_answered_when_it_is_a_member() {
-    let mut segments = segments();
-    let late = |segments: &Segments<Name>, x| {
-        let answers = segments.pending_replies(Partition(7), place(x));
+    let mut bridges = bridges();
+    let late = |bridges: &Bridges<Name>, x| {
+        let answers = bridges.pending_replies(Partition(7), place(x));
         let mut told: Vec<_> = answers
             .into_iter()
             .map(|(asker, frame)| (*asker, frame))
@@ -482,17 +484,17 @@ fn what_was_asked_about_a_node_is_answered_when_it_is_a_member() {
         query
     };
     for (x, target) in [(0, 4), (0, 4), (0, 5), (1, 4), (2, 4), (0, 77), (0, 1)] {
-        reached(&segments, x, &from(x, target)).unwrap();
+        reached(&bridges, x, &from(x, target)).unwrap();
     }
     // Who looks for the owner of an address that it means to take is told of none.
-    reached(&segments, 1, &arp(mac(7, 1), [10, 64, 0, 5])).unwrap();
-    segments.set_limited(Partition(7), place(2), true);
+    reached(&bridges, 1, &arp(mac(7, 1), [10, 64, 0, 5])).unwrap();
+    bridges.set_limited(Partition(7), place(2), true);
     let limited = Port {
         limited: true,
         ..port(7, 3)
     };
-    segments.attach(limited, (7, 3)).unwrap();
-    let answers = late(&segments, 3);
+    bridges.attach(limited, (7, 3)).unwrap();
+    let answers = late(&bridges, 3);
     let askers: Vec<Name> = answers.iter().map(|(asker, _)| *asker).collect();
     assert_eq!(askers, [(7, 0), (7, 1)]);
     assert_eq!(answers[0].1[..6], mac(7, 0));
@@ -500,57 +502,57 @@ fn what_was_asked_about_a_node_is_answered_when_it_is_a_member() {
         answers[0].1[22..32],
         [&mac(7, 3)[..], &[10, 64, 0, 4]].concat()
     );
-    assert!(late(&segments, 3).is_empty());
-    segments.attach(port(7, 4), (7, 4)).unwrap();
-    assert_eq!(late(&segments, 4).len(), 1);
+    assert!(late(&bridges, 3).is_empty());
+    bridges.attach(port(7, 4), (7, 4)).unwrap();
+    assert_eq!(late(&bridges, 4).len(), 1);
 }
 
 #[test]
 fn who_left_reaches_nobody_and_is_reached_by_nobody() {
-    let mut segments = segments();
-    assert_eq!(segments.detach(Partition(7), NodeId(2)), Some((7, 2)));
-    assert_eq!(segments.detach(Partition(7), NodeId(2)), None);
-    assert!(segments.ingress(Partition(7), place(2)).is_none());
+    let mut bridges = bridges();
+    assert_eq!(bridges.detach(Partition(7), NodeId(2)), Some((7, 2)));
+    assert_eq!(bridges.detach(Partition(7), NodeId(2)), None);
+    assert!(bridges.ingress(Partition(7), place(2)).is_none());
     let unicast = packet(mac(7, 2), mac(7, 1), 100);
     assert_eq!(
-        reached(&segments, 1, &unicast),
+        reached(&bridges, 1, &unicast),
         Err(DropReason::NoSuchMember)
     );
     let broadcast = packet(BROADCAST, mac(7, 1), 100);
-    assert_eq!(reached(&segments, 1, &broadcast), Ok(vec![(7, 0)]));
+    assert_eq!(reached(&bridges, 1, &broadcast), Ok(vec![(7, 0)]));
     let query = arp(mac(7, 1), [10, 64, 0, 3]);
-    assert_eq!(reached(&segments, 1, &query), Ok(vec![(7, 0)]));
+    assert_eq!(reached(&bridges, 1, &query), Ok(vec![(7, 0)]));
 }
 
 /// Members 1 and 2 are limited, so each has member 0 to talk to.
 #[test]
 fn limited_members_reach_full_ones_only_and_what_they_may_not_is_counted() {
-    let mut segments = segments();
+    let mut bridges = bridges();
     for x in [1, 2] {
-        segments.set_limited(Partition(7), place(x), true);
+        bridges.set_limited(Partition(7), place(x), true);
     }
     let unicast = |to, from| packet(mac(7, to), mac(7, from), 100);
     let refused = Err(DropReason::Limited);
-    assert_eq!(reached(&segments, 1, &unicast(2, 1)), refused);
-    assert_eq!(reached(&segments, 2, &unicast(1, 2)), refused);
-    assert_eq!(reached(&segments, 1, &unicast(0, 1)), Ok(vec![(7, 0)]));
-    assert_eq!(reached(&segments, 0, &unicast(2, 0)), Ok(vec![(7, 2)]));
+    assert_eq!(reached(&bridges, 1, &unicast(2, 1)), refused);
+    assert_eq!(reached(&bridges, 2, &unicast(1, 2)), refused);
+    assert_eq!(reached(&bridges, 1, &unicast(0, 1)), Ok(vec![(7, 0)]));
+    assert_eq!(reached(&bridges, 0, &unicast(2, 0)), Ok(vec![(7, 2)]));
 
     let full = Ok(vec![(7, 0)]);
     for group in [BROADCAST, [0x33, 0x33, 0, 0, 0, 1]] {
-        assert_eq!(reached(&segments, 1, &packet(group, mac(7, 1), 9)), full);
+        assert_eq!(reached(&bridges, 1, &packet(group, mac(7, 1), 9)), full);
         let all = Ok(vec![(7, 1), (7, 2)]);
-        assert_eq!(reached(&segments, 0, &packet(group, mac(7, 0), 9)), all);
+        assert_eq!(reached(&bridges, 0, &packet(group, mac(7, 0), 9)), all);
     }
-    let ingress = segments.ingress(Partition(7), place(1)).unwrap();
-    let Action::DeliverAll(others) = ingress.decide(&packet(BROADCAST, mac(7, 1), 9)) else {
+    let ingress = bridges.ingress(Partition(7), place(1)).unwrap();
+    let Action::Flood(others) = ingress.decide(&packet(BROADCAST, mac(7, 1), 9)) else {
         panic!("not for all");
     };
     assert_eq!(others.filter(|other| other.is_err()).count(), 1);
 
-    segments.set_limited(Partition(7), place(2), false);
+    bridges.set_limited(Partition(7), place(2), false);
     assert_eq!(
-        reached(&segments, 1, &unicast(2, 1)),
+        reached(&bridges, 1, &unicast(2, 1)),
         Ok(vec![(7, 2)]),
         "one of two suffices"
     );
@@ -558,29 +560,29 @@ fn limited_members_reach_full_ones_only_and_what_they_may_not_is_counted() {
 
 #[test]
 fn limited_members_are_not_told_where_others_of_them_are() {
-    let mut segments = segments();
+    let mut bridges = bridges();
     for x in [1, 2] {
-        segments.set_limited(Partition(7), place(x), true);
+        bridges.set_limited(Partition(7), place(x), true);
     }
     let query = |from, target: u8| arp(mac(7, from), [10, 64, 0, target + 1]);
     let refused = Err(DropReason::Limited);
-    assert_eq!(reached(&segments, 1, &query(1, 2)), refused);
+    assert_eq!(reached(&bridges, 1, &query(1, 2)), refused);
     let answered = Ok(vec![(7, 1)]);
-    assert_eq!(reached(&segments, 1, &query(1, 0)), answered);
+    assert_eq!(reached(&bridges, 1, &query(1, 0)), answered);
     let answered = Ok(vec![(7, 0)]);
-    assert_eq!(reached(&segments, 0, &query(0, 2)), answered);
+    assert_eq!(reached(&bridges, 0, &query(0, 2)), answered);
     // Announcements and queries about nobody's address go to those who may hear them.
     let announcement = query(1, 1);
-    assert_eq!(reached(&segments, 1, &announcement), Ok(vec![(7, 0)]));
+    assert_eq!(reached(&bridges, 1, &announcement), Ok(vec![(7, 0)]));
 }
 
 #[test]
 fn wrong_ports_are_refused() {
-    let mut segments = segments();
+    let mut bridges = bridges();
     let mut refuse = |change: fn(&mut Port)| {
         let mut port = port(7, 3);
         change(&mut port);
-        segments.attach(port, (7, 3)).unwrap_err()
+        bridges.attach(port, (7, 3)).unwrap_err()
     };
     let wrong_mac = |error| matches!(error, AttachError::WrongMac { .. });
     assert!(wrong_mac(refuse(|port| port.mac[0] = 2)));
@@ -592,11 +594,11 @@ fn wrong_ports_are_refused() {
     assert_eq!(refuse(|port| port.epoch = 0), old);
     let same_ipv4 = refuse(|port| port.ipv4 = [10, 64, 0, 1].into());
     assert_eq!(same_ipv4, AttachError::Taken(place(3)));
-    let again = segments.attach(port(7, 1), (7, 1));
+    let again = bridges.attach(port(7, 1), (7, 1));
     assert_eq!(again, Err(AttachError::Taken(place(1))));
-    segments.raise_epoch(Partition(7), Epoch(5));
-    segments.raise_epoch(Partition(7), Epoch(4));
-    assert!(segments.attach(port(7, 3), (7, 3)).is_err());
+    bridges.raise_epoch(Partition(7), Epoch(5));
+    bridges.raise_epoch(Partition(7), Epoch(4));
+    assert!(bridges.attach(port(7, 3), (7, 3)).is_err());
 }
 
 /// What may be a packet: with or without the headers of one.
@@ -631,11 +633,11 @@ proptest! {
         x in 0_u8..3,
         bytes in any_bytes(),
     ) {
-        let segments = segments();
-        let ingress = segments.ingress(Partition(7), place(x)).unwrap();
+        let bridges = bridges();
+        let ingress = bridges.ingress(Partition(7), place(x)).unwrap();
         let reached: Vec<Name> = match ingress.decide(&bytes) {
-            Action::Deliver(way) => vec![name(&way)],
-            Action::DeliverAll(others) => others.filter_map(|o| Some(name(&o.ok()?))).collect(),
+            Action::Forward(next_hop) => vec![name(&next_hop)],
+            Action::Flood(others) => others.filter_map(|o| Some(name(&o.ok()?))).collect(),
             Action::Reply(_) | Action::Drop(_) => vec![],
         };
         for (domain, receiver) in reached {

@@ -7,19 +7,19 @@ const B: HostId = HostId(1);
 const C: HostId = HostId(2);
 
 /// Two domains, 7 and 8, of each of which 0 and 1 are here, 2 and 3 on host b and 4 on host c.
-fn spread() -> Segments<Name> {
-    let mut segments = Segments::default();
+fn spread() -> Bridges<Name> {
+    let mut bridges = Bridges::default();
     for domain in [7, 8] {
         for x in 0..2 {
-            segments
+            bridges
                 .attach(unique(domain, x), (domain.into(), x))
                 .unwrap();
         }
         for (x, host) in [(2, B), (3, B), (4, C)] {
-            segments.attach_remote(unique(domain, x), host).unwrap();
+            bridges.attach_remote(unique(domain, x), host).unwrap();
         }
     }
-    segments
+    bridges
 }
 
 fn unique(domain: u16, x: u8) -> Port {
@@ -44,12 +44,12 @@ fn tag(domain: u32, epoch: u32, x: u8) -> TunnelHeader {
 
 /// Whom a frame reaches that a host says is from member `x` of domain 7, in epoch 1.
 fn told(
-    segments: &Segments<Name>,
+    bridges: &Bridges<Name>,
     host: HostId,
     x: u8,
     bytes: &[u8],
 ) -> Result<Vec<Name>, DropReason> {
-    match segments.remote_ingress(host, &tag(7, 1, x)) {
+    match bridges.remote_ingress(host, &tag(7, 1, x)) {
         Ok(Some(ingress)) => {
             let reached = whom(&ingress, bytes);
             if let Err(reason) = reached {
@@ -62,8 +62,8 @@ fn told(
     }
 }
 
-fn counted(segments: &Segments<Name>, host: HostId, reason: DropReason) -> u64 {
-    let all = segments.remote_drops(Partition(7));
+fn counted(bridges: &Bridges<Name>, host: HostId, reason: DropReason) -> u64 {
+    let all = bridges.remote_drops(Partition(7));
     let of = all.iter().find(|(of, _)| *of == host);
     let count = of.and_then(|(_, drops)| drops.get(&reason));
     count.copied().unwrap_or_default()
@@ -71,34 +71,34 @@ fn counted(segments: &Segments<Name>, host: HostId, reason: DropReason) -> u64 {
 
 #[test]
 fn a_frame_goes_to_the_host_of_whom_it_is_for_and_one_for_all_once_to_each() {
-    let segments = spread();
+    let bridges = spread();
     let unicast = |to| packet(mac(7, to), mac(7, 0), 100);
-    assert_eq!(reached(&segments, 0, &unicast(1)), Ok(vec![(7, 1)]));
-    assert_eq!(reached(&segments, 0, &unicast(3)), Ok(vec![host(B)]));
-    assert_eq!(reached(&segments, 0, &unicast(4)), Ok(vec![host(C)]));
+    assert_eq!(reached(&bridges, 0, &unicast(1)), Ok(vec![(7, 1)]));
+    assert_eq!(reached(&bridges, 0, &unicast(3)), Ok(vec![host(B)]));
+    assert_eq!(reached(&bridges, 0, &unicast(4)), Ok(vec![host(C)]));
     let nobody = Err(DropReason::NoSuchMember);
-    assert_eq!(reached(&segments, 0, &unicast(5)), nobody);
+    assert_eq!(reached(&bridges, 0, &unicast(5)), nobody);
     let everybody = Ok(vec![(7, 1), host(B), host(C)]);
     for group in [BROADCAST, [0x33, 0x33, 0, 0, 0, 1]] {
         assert_eq!(
-            reached(&segments, 0, &packet(group, mac(7, 0), 9)),
+            reached(&bridges, 0, &packet(group, mac(7, 0), 9)),
             everybody
         );
     }
-    let ingress = segments.ingress(Partition(7), place(0)).unwrap();
+    let ingress = bridges.ingress(Partition(7), place(0)).unwrap();
     assert_eq!(ingress.tag(), Some(tag(7, 1, 0)));
 }
 
 #[test]
 fn a_host_speaks_for_its_own_members_only() {
-    let segments = spread();
+    let bridges = spread();
     let to_us = |from| packet(mac(7, 1), mac(7, from), 100);
-    assert_eq!(told(&segments, B, 2, &to_us(2)), Ok(vec![(7, 1)]));
-    assert_eq!(told(&segments, C, 4, &to_us(4)), Ok(vec![(7, 1)]));
+    assert_eq!(told(&bridges, B, 2, &to_us(2)), Ok(vec![(7, 1)]));
+    assert_eq!(told(&bridges, C, 4, &to_us(4)), Ok(vec![(7, 1)]));
     let forged = Err(DropReason::WrongSource);
     // Of another host, of this one, of nobody; and another member's address, whoever's.
     for x in [4, 0, 1, 5] {
-        assert_eq!(told(&segments, B, x, &to_us(x)), forged, "{x}");
+        assert_eq!(told(&bridges, B, x, &to_us(x)), forged, "{x}");
     }
     for source in [
         mac(7, 3),
@@ -109,14 +109,14 @@ fn a_host_speaks_for_its_own_members_only() {
         BROADCAST,
     ] {
         let bytes = packet(mac(7, 1), source, 100);
-        assert_eq!(told(&segments, B, 2, &bytes), forged, "{source:?}");
+        assert_eq!(told(&bridges, B, 2, &bytes), forged, "{source:?}");
     }
-    assert_eq!(counted(&segments, B, DropReason::WrongSource), 4 + 6);
-    assert_eq!(counted(&segments, C, DropReason::WrongSource), 0);
+    assert_eq!(counted(&bridges, B, DropReason::WrongSource), 4 + 6);
+    assert_eq!(counted(&bridges, C, DropReason::WrongSource), 0);
     // A host that is not there at all has no say either.
-    assert_eq!(told(&segments, HostId(9), 2, &to_us(2)), forged);
+    assert_eq!(told(&bridges, HostId(9), 2, &to_us(2)), forged);
     assert_eq!(
-        segments.remote_ingress(B, &tag(9, 1, 2)).err(),
+        bridges.remote_ingress(B, &tag(9, 1, 2)).err(),
         Some(UnknownDomain),
         "a domain without members here"
     );
@@ -124,15 +124,14 @@ fn a_host_speaks_for_its_own_members_only() {
 
 #[test]
 fn frames_of_remote_members_pass_the_same_checks_as_those_of_local_ones() {
-    let mut segments = spread();
-    let dropped =
-        |segments: &Segments<Name>, bytes: &[u8]| told(segments, B, 2, bytes).unwrap_err();
-    assert_eq!(dropped(&segments, &[0; 23]), DropReason::Malformed);
-    assert_eq!(dropped(&segments, &[0xff; 100]), DropReason::Malformed);
+    let mut bridges = spread();
+    let dropped = |bridges: &Bridges<Name>, bytes: &[u8]| told(bridges, B, 2, bytes).unwrap_err();
+    assert_eq!(dropped(&bridges, &[0; 23]), DropReason::Malformed);
+    assert_eq!(dropped(&bridges, &[0xff; 100]), DropReason::Malformed);
     let long = packet(mac(7, 1), mac(7, 2), 1501);
-    assert_eq!(dropped(&segments, &long), DropReason::TooLong);
+    assert_eq!(dropped(&bridges, &long), DropReason::TooLong);
     let elsewhere = packet(mac(8, 1), mac(7, 2), 100);
-    assert_eq!(dropped(&segments, &elsewhere), DropReason::OtherDomain);
+    assert_eq!(dropped(&bridges, &elsewhere), DropReason::OtherDomain);
     let with_address = |address: [u8; 4]| {
         let mut bytes = packet_from(2, address);
         bytes[Offload::LEN..Offload::LEN + 6].copy_from_slice(&mac(7, 1));
@@ -145,29 +144,29 @@ fn frames_of_remote_members_pass_the_same_checks_as_those_of_local_ones() {
         [10, 64, 8, 99],
     ] {
         let bytes = with_address(address);
-        assert_eq!(dropped(&segments, &bytes), DropReason::ForeignAddress);
+        assert_eq!(dropped(&bridges, &bytes), DropReason::ForeignAddress);
     }
     for address in [[10, 64, 7, 3], [10, 64, 7, 77], [192, 0, 2, 1]] {
         let bytes = with_address(address);
-        assert_eq!(told(&segments, B, 2, &bytes), Ok(vec![(7, 1)]));
+        assert_eq!(told(&bridges, B, 2, &bytes), Ok(vec![(7, 1)]));
     }
     let limited = |x| Port {
         limited: true,
         ..unique(7, x)
     };
-    segments.attach_remote(limited(2), B).unwrap();
-    segments.set_limited(Partition(7), place(1), true);
+    bridges.attach_remote(limited(2), B).unwrap();
+    bridges.set_limited(Partition(7), place(1), true);
     let to_limited = packet(mac(7, 1), mac(7, 2), 100);
-    assert_eq!(dropped(&segments, &to_limited), DropReason::Limited);
+    assert_eq!(dropped(&bridges, &to_limited), DropReason::Limited);
     let to_all = packet(BROADCAST, mac(7, 2), 100);
-    assert_eq!(told(&segments, B, 2, &to_all), Ok(vec![(7, 0)]));
-    assert_eq!(counted(&segments, B, DropReason::Limited), 1);
+    assert_eq!(told(&bridges, B, 2, &to_all), Ok(vec![(7, 0)]));
+    assert_eq!(counted(&bridges, B, DropReason::Limited), 1);
 }
 
 /// Where nobody was in the other domain, IPv6 packets from there once were foreign, IPv4 ones not.
 #[test]
 fn a_remote_router_brings_packets_of_domains_that_are_not_here() {
-    let mut segments = spread();
+    let mut bridges = spread();
     let from = |domain| {
         let mut bytes = packet(mac(7, 1), mac(7, 2), 0);
         let ethertype = bytes.len() - 2;
@@ -182,24 +181,24 @@ fn a_remote_router_brings_packets_of_domains_that_are_not_here() {
     };
     let foreign = Err(DropReason::ForeignAddress);
     for domain in [8, 9] {
-        assert_eq!(told(&segments, B, 2, &from(domain)), foreign, "{domain}");
+        assert_eq!(told(&bridges, B, 2, &from(domain)), foreign, "{domain}");
     }
     let router = Port {
         forward: true,
         ..unique(7, 2)
     };
-    segments.attach_remote(router, B).unwrap();
-    assert_eq!(told(&segments, B, 2, &from(9)), Ok(vec![(7, 1)]));
-    assert_eq!(told(&segments, B, 2, &from(8)), foreign, "it is none of 8");
+    bridges.attach_remote(router, B).unwrap();
+    assert_eq!(told(&bridges, B, 2, &from(9)), Ok(vec![(7, 1)]));
+    assert_eq!(told(&bridges, B, 2, &from(8)), foreign, "it is none of 8");
 }
 
 #[test]
 fn outside_learns_only_of_members_of_this_host() {
-    let mut segments = spread();
-    segments.connect(&uplink(false), (7, OUTSIDE));
+    let mut bridges = spread();
+    bridges.connect(&uplink(false), (7, OUTSIDE));
     let asked = |member: u8| {
         let query = arp(STRANGER, [10, 64, 7, member + 1]);
-        let ingress = segments.outside(Partition(7)).unwrap();
+        let ingress = bridges.outside(Partition(7)).unwrap();
         matches!(ingress.decide(&query), Action::Reply(_))
     };
     assert!(asked(0) && asked(1));
@@ -208,81 +207,81 @@ fn outside_learns_only_of_members_of_this_host() {
 
 #[test]
 fn nothing_goes_on_from_host_to_host() {
-    let segments = spread();
+    let bridges = spread();
     let nobody = Err(DropReason::NoSuchMember);
     for other in [3, 4] {
         let bytes = packet(mac(7, other), mac(7, 2), 100);
-        assert_eq!(told(&segments, B, 2, &bytes), nobody, "{other}");
+        assert_eq!(told(&bridges, B, 2, &bytes), nobody, "{other}");
     }
     let to_all = packet(BROADCAST, mac(7, 2), 100);
-    assert_eq!(told(&segments, B, 2, &to_all), Ok(vec![(7, 0), (7, 1)]));
+    assert_eq!(told(&bridges, B, 2, &to_all), Ok(vec![(7, 0), (7, 1)]));
     // Nor is anything answered: that was done where it came from.
     let query = arp(mac(7, 2), [10, 64, 7, 1]);
-    assert_eq!(told(&segments, B, 2, &query), Ok(vec![(7, 0), (7, 1)]));
-    let ingress = segments.remote_ingress(B, &tag(7, 1, 2)).unwrap().unwrap();
+    assert_eq!(told(&bridges, B, 2, &query), Ok(vec![(7, 0), (7, 1)]));
+    let ingress = bridges.remote_ingress(B, &tag(7, 1, 2)).unwrap().unwrap();
     assert_eq!(ingress.tag(), None);
 }
 
 #[test]
 fn epochs_count_from_when_one_is_a_member_to_the_present() {
-    let mut segments = spread();
-    let is_admitted = |segments: &Segments<Name>, epoch| {
-        segments
+    let mut bridges = spread();
+    let is_admitted = |bridges: &Bridges<Name>, epoch| {
+        bridges
             .remote_ingress(B, &tag(7, epoch, 2))
             .unwrap()
             .is_some()
     };
-    assert!(is_admitted(&segments, 1));
-    assert!(!is_admitted(&segments, 0) && !is_admitted(&segments, 2));
-    segments.raise_epoch(Partition(7), Epoch(2));
+    assert!(is_admitted(&bridges, 1));
+    assert!(!is_admitted(&bridges, 0) && !is_admitted(&bridges, 2));
+    bridges.raise_epoch(Partition(7), Epoch(2));
     // Its host may not have heard yet that somebody else has left.
-    assert!(is_admitted(&segments, 1) && is_admitted(&segments, 2));
-    assert!(!is_admitted(&segments, 0) && !is_admitted(&segments, 3));
-    assert_eq!(counted(&segments, B, DropReason::OtherEpoch), 4);
+    assert!(is_admitted(&bridges, 1) && is_admitted(&bridges, 2));
+    assert!(!is_admitted(&bridges, 0) && !is_admitted(&bridges, 3));
+    assert_eq!(counted(&bridges, B, DropReason::OtherEpoch), 4);
     // It is told again, as to a driver's next agent, and then leaves and comes back.
     let again = Port {
         epoch: 2,
         ..unique(7, 2)
     };
-    segments.attach_remote(again.clone(), B).unwrap();
-    assert!(is_admitted(&segments, 1));
-    segments.detach(Partition(7), NodeId(2));
-    segments.attach_remote(again, B).unwrap();
-    assert!(!is_admitted(&segments, 1) && is_admitted(&segments, 2));
-    let ingress = segments.ingress(Partition(7), place(0)).unwrap();
+    bridges.attach_remote(again.clone(), B).unwrap();
+    assert!(is_admitted(&bridges, 1));
+    bridges.detach(Partition(7), NodeId(2));
+    bridges.attach_remote(again, B).unwrap();
+    assert!(!is_admitted(&bridges, 1) && is_admitted(&bridges, 2));
+    let ingress = bridges.ingress(Partition(7), place(0)).unwrap();
     assert_eq!(ingress.tag(), Some(tag(7, 2, 0)));
     let old = AttachError::OldEpoch {
         offered: 1,
         current: 2,
     };
-    assert_eq!(segments.attach_remote(unique(7, 2), B), Err(old));
+    assert_eq!(bridges.attach_remote(unique(7, 2), B), Err(old));
 }
 
 #[test]
 fn who_left_another_host_reaches_nobody_and_is_reached_by_nobody() {
-    let mut segments = spread();
-    assert_eq!(segments.detach(Partition(7), NodeId(2)), None);
+    let mut bridges = spread();
+    assert_eq!(bridges.detach(Partition(7), NodeId(2)), None);
     let from = packet(mac(7, 1), mac(7, 2), 100);
-    assert_eq!(told(&segments, B, 2, &from), Err(DropReason::WrongSource));
+    assert_eq!(told(&bridges, B, 2, &from), Err(DropReason::WrongSource));
     let to = packet(mac(7, 2), mac(7, 0), 100);
-    assert_eq!(reached(&segments, 0, &to), Err(DropReason::NoSuchMember));
+    assert_eq!(reached(&bridges, 0, &to), Err(DropReason::NoSuchMember));
     let to_all = packet(BROADCAST, mac(7, 0), 100);
     let rest = Ok(vec![(7, 1), host(B), host(C)]);
-    assert_eq!(reached(&segments, 0, &to_all), rest);
+    assert_eq!(reached(&bridges, 0, &to_all), rest);
     // The other one of that host.
-    segments.detach(Partition(7), NodeId(3));
-    assert_eq!(reached(&segments, 0, &to_all), Ok(vec![(7, 1), host(C)]));
+    bridges.detach(Partition(7), NodeId(3));
+    assert_eq!(reached(&bridges, 0, &to_all), Ok(vec![(7, 1), host(C)]));
     // Nobody answers for it, and its address is free.
     let query = arp(mac(7, 0), [10, 64, 7, 3]);
-    assert_eq!(reached(&segments, 0, &query), Ok(vec![(7, 1), host(C)]));
-    segments.attach(unique(7, 2), (7, 2)).unwrap();
-    assert_eq!(reached(&segments, 0, &to), Ok(vec![(7, 2)]));
+    assert_eq!(reached(&bridges, 0, &query), Ok(vec![(7, 1), host(C)]));
+    bridges.attach(unique(7, 2), (7, 2)).unwrap();
+    assert_eq!(reached(&bridges, 0, &to), Ok(vec![(7, 2)]));
 }
 
 #[test]
 fn questions_about_remote_members_are_answered_here() {
-    let mut segments = spread();
-    let ingress = segments.ingress(Partition(7), place(0)).unwrap();
+    let mut bridges = spread();
+    let ingress = bridges.ingress(Partition(7), place(0)).unwrap();
     let Action::Reply(answer) = ingress.decide(&arp(mac(7, 0), [10, 64, 7, 5])) else {
         panic!("no answer");
     };
@@ -292,37 +291,37 @@ fn questions_about_remote_members_are_answered_here() {
         limited: true,
         ..unique(7, x)
     };
-    segments.attach_remote(limited(4), C).unwrap();
-    segments.set_limited(Partition(7), place(0), true);
+    bridges.attach_remote(limited(4), C).unwrap();
+    bridges.set_limited(Partition(7), place(0), true);
     let refused = Err(DropReason::Limited);
     assert_eq!(
-        reached(&segments, 0, &arp(mac(7, 0), [10, 64, 7, 5])),
+        reached(&bridges, 0, &arp(mac(7, 0), [10, 64, 7, 5])),
         refused
     );
     let unicast = packet(mac(7, 4), mac(7, 0), 100);
-    assert_eq!(reached(&segments, 0, &unicast), refused);
+    assert_eq!(reached(&bridges, 0, &unicast), refused);
     // A host with nobody whom it may reach gets no copy, and one with somebody does.
-    segments.attach_remote(limited(3), B).unwrap();
+    bridges.attach_remote(limited(3), B).unwrap();
     let to_all = packet(BROADCAST, mac(7, 0), 100);
-    assert_eq!(reached(&segments, 0, &to_all), Ok(vec![(7, 1), host(B)]));
+    assert_eq!(reached(&bridges, 0, &to_all), Ok(vec![(7, 1), host(B)]));
 }
 
 #[test]
 fn members_have_one_place_each() {
-    let mut segments = spread();
+    let mut bridges = spread();
     let taken = |x| Err(AttachError::Taken(place(x)));
-    assert_eq!(segments.attach(unique(7, 2), (7, 2)), taken(2));
-    assert_eq!(segments.attach_remote(unique(7, 1), B), taken(1));
+    assert_eq!(bridges.attach(unique(7, 2), (7, 2)), taken(2));
+    assert_eq!(bridges.attach_remote(unique(7, 1), B), taken(1));
     // Its node was given to another host.
-    segments.attach_remote(unique(7, 2), C).unwrap();
+    bridges.attach_remote(unique(7, 2), C).unwrap();
     let from = packet(mac(7, 1), mac(7, 2), 100);
-    assert_eq!(told(&segments, B, 2, &from), Err(DropReason::WrongSource));
-    assert_eq!(told(&segments, C, 2, &from), Ok(vec![(7, 1)]));
+    assert_eq!(told(&bridges, B, 2, &from), Err(DropReason::WrongSource));
+    assert_eq!(told(&bridges, C, 2, &from), Ok(vec![(7, 1)]));
     for node in 0..5 {
-        segments.detach(Partition(7), NodeId(node));
+        bridges.detach(Partition(7), NodeId(node));
     }
     assert_eq!(
-        segments.remote_ingress(C, &tag(7, 1, 2)).err(),
+        bridges.remote_ingress(C, &tag(7, 1, 2)).err(),
         Some(UnknownDomain)
     );
 }
@@ -330,17 +329,17 @@ fn members_have_one_place_each() {
 /// What is outside is the matter of the host that is connected to it.
 #[test]
 fn what_is_outside_is_not_for_other_hosts() {
-    let mut segments = spread();
-    segments.connect(&uplink(false), (7, OUTSIDE));
+    let mut bridges = spread();
+    bridges.connect(&uplink(false), (7, OUTSIDE));
     let nobody = Err(DropReason::NoSuchMember);
     let out = packet(STRANGER, mac(7, 2), 100);
-    assert_eq!(told(&segments, B, 2, &out), nobody);
+    assert_eq!(told(&bridges, B, 2, &out), nobody);
     let to_all = packet(BROADCAST, mac(7, 2), 100);
-    assert_eq!(told(&segments, B, 2, &to_all), Ok(vec![(7, 0), (7, 1)]));
+    assert_eq!(told(&bridges, B, 2, &to_all), Ok(vec![(7, 0), (7, 1)]));
     let to_remote = packet(mac(7, 2), STRANGER, 100);
-    assert_eq!(let_in(&segments, &to_remote), nobody);
+    assert_eq!(let_in(&bridges, &to_remote), nobody);
     let to_all = packet(BROADCAST, STRANGER, 100);
-    assert_eq!(let_in(&segments, &to_all), Ok(vec![(7, 0), (7, 1)]));
+    assert_eq!(let_in(&bridges, &to_all), Ok(vec![(7, 0), (7, 1)]));
 }
 
 proptest! {
@@ -351,8 +350,8 @@ proptest! {
         epoch in 0_u32..3,
         bytes in any_bytes(),
     ) {
-        let segments = spread();
-        if let Ok(Some(ingress)) = segments.remote_ingress(B, &tag(domain, epoch, x)) {
+        let bridges = spread();
+        if let Ok(Some(ingress)) = bridges.remote_ingress(B, &tag(domain, epoch, x)) {
             prop_assert!((2..4).contains(&x) && epoch == 1);
             for (reached, receiver) in whom(&ingress, &bytes).unwrap_or_default() {
                 prop_assert_eq!(reached, domain);
