@@ -1,5 +1,5 @@
-//! What becomes of a frame that has come in: who its sender is decides what it may say and whom it
-//! may reach.
+//! Decisions on frames that come in. The sender determines which addresses a frame may claim and
+//! which members it may reach.
 
 use std::cell::RefCell;
 use std::collections::{btree_map, hash_map};
@@ -21,39 +21,40 @@ use crate::headers::ra_guard;
 use crate::offload::{MAX_PACKET, Offload};
 use crate::tunnel::{HostId, TunnelHeader};
 
-/// What is to be done with a packet.
+/// What the switch does with a packet.
 #[derive(Debug)]
 pub enum Action<'a, X> {
-    /// Send it out there, as it is.
+    /// Send it to this next hop, unchanged.
     Forward(NextHop<'a, X>),
-    /// Send it out at each of these, as it is, and count those that are held back.
+    /// Send it to each of these next hops, unchanged, and count those that are refused.
     Flood(Flood<'a, X>),
-    /// Send this frame back where the packet came from.
+    /// Send this frame back to the sender.
     Reply(Vec<u8>),
-    /// Count it.
+    /// Drop and count it.
     Drop(DropReason),
 }
 
-/// How a packet gets to whom it is for.
+/// Next hop of a packet.
 #[derive(Debug)]
 pub enum NextHop<'a, X> {
-    /// Out here.
+    /// A local egress port.
     Port(&'a X),
-    /// To the driver of another host, which decides there.
+    /// The driver of another host, which decides there.
     Host(HostId),
 }
 
-/// Where frames of one member come in, or of the outside. It sees one bridge only.
+/// Point where frames of one sender come in: a member or the external network. It sees one bridge
+/// only.
 #[derive(Debug)]
 pub struct Ingress<'a, X> {
     pub(super) bridge: &'a Bridge<X>,
     pub(super) sender: Sender<'a, X>,
-    /// For what it has to do with others.
+    /// All bridges, for addresses of other domains.
     pub(super) all: &'a Bridges<X>,
 }
 
 impl<'a, X> Ingress<'a, X> {
-    /// Decides on a packet that came in here: a frame with its [offloads](Offload).
+    /// Decides on a packet: a frame with its [offloads](Offload).
     pub fn decide(&self, packet: &[u8]) -> Action<'a, X> {
         match self.admit(packet) {
             Ok(frame) => self.answer(frame).unwrap_or_else(|| self.route(frame)),
@@ -61,7 +62,7 @@ impl<'a, X> Ingress<'a, X> {
         }
     }
 
-    /// Counts a frame from here that did not reach an interface.
+    /// Counts a dropped frame of this sender.
     pub fn count(&self, reason: DropReason) {
         match self.sender {
             Sender::Member(member) => member.drops.count(reason),
@@ -70,7 +71,7 @@ impl<'a, X> Ingress<'a, X> {
         }
     }
 
-    /// How frames go back to where those come from that come in here, unless it is another host.
+    /// The egress port to this sender; `None` if the sender is on another host.
     pub fn egress(&self) -> Option<&'a X> {
         match self.sender {
             Sender::Member(member) => Some(&member.egress),
@@ -79,8 +80,8 @@ impl<'a, X> Ingress<'a, X> {
         }
     }
 
-    /// What other hosts are told of frames that come in here; nothing of what nobody tells them.
-    pub fn tag(&self) -> Option<TunnelHeader> {
+    /// The header of frames of this sender in a tunnel; `None` if they do not go to other hosts.
+    pub fn header(&self) -> Option<TunnelHeader> {
         match self.sender {
             Sender::Member(member) => Some(TunnelHeader {
                 partition: Partition(self.bridge.domain.into()),
@@ -91,21 +92,21 @@ impl<'a, X> Ingress<'a, X> {
         }
     }
 
-    /// Tells that a packet was read that came in here. Once there were so many that others may have been
-    /// lost, there may have been reports among them, and the member hears every group.
-    pub fn has_read(&self) {
+    /// Records that a packet of this sender was read. After so many packets that others may have
+    /// been lost, among them membership reports, the member receives every group.
+    pub fn record_read(&self) {
         if let Sender::Member(member) = self.sender
-            && member.overrun.has_read()
+            && member.overrun.record_read()
         {
             let mut snooping = self.bridge.snooping.borrow_mut();
             snooping.receive_all(member.port.place);
         }
     }
 
-    /// Tells that there was no packet to read here.
-    pub fn was_empty(&self) {
+    /// Records that the transmit queue of this sender was empty.
+    pub fn record_empty(&self) {
         if let Sender::Member(member) = self.sender {
-            member.overrun.was_empty();
+            member.overrun.record_empty();
         }
     }
 
@@ -130,7 +131,7 @@ impl<'a, X> Ingress<'a, X> {
         }
     }
 
-    /// Whether a packet has an address of another node, or of another domain.
+    /// Whether a packet claims an address of another node or domain.
     fn claims_foreign_address(&self, frame: Frame<'_>) -> bool {
         ip_addresses::claimed(frame).any(|address| self.belongs_to_another(address))
     }
@@ -153,27 +154,27 @@ impl<'a, X> Ingress<'a, X> {
         let other = self.all.domain_of(address, port);
         match (other, self.sender) {
             (None, _) => false,
-            // Whether it is in both, only its host can know where nobody here is in the other.
+            // Only the host of the sender knows whether it is in a domain that is not here.
             (Some(other), Sender::Remote(_)) if !self.all.is_here(other) => !port.forward,
             (Some(other), _) => !self.all.may_forward(port, other),
         }
     }
 
-    /// Whether a member says that it is a router, where none is expected among members.
+    /// Whether a member sends a router advertisement in a domain without routers.
     fn is_rogue_advertisement(&self, frame: Frame<'_>) -> bool {
         let port = self.sender.port();
         port.is_some_and(|port| !port.forward) && ra_guard::is_router_advertisement(frame)
     }
 
     fn answer(&self, frame: Frame<'_>) -> Option<Action<'a, X>> {
-        // Those of other hosts have been answered there.
+        // The driver of a remote requester has replied already.
         self.egress()?;
         let query = AddressQuery::read(frame)?;
         let Some(owner) = self.bridge.owner(&query, self.sender.place()) else {
             self.remember(query);
             return None;
         };
-        // From outside there is no next_hop to the others.
+        // Frames from the external network do not go to other hosts.
         if matches!(self.sender, Sender::Outside(_)) && self.bridge.is_remote(&query) {
             return None;
         }
@@ -184,7 +185,7 @@ impl<'a, X> Ingress<'a, X> {
         })
     }
 
-    /// Keeps a query about a node that is no member yet.
+    /// Remembers a query about a node that is no member yet.
     fn remember(&self, query: AddressQuery) {
         let target = query.target();
         if let Sender::Member(member) = self.sender
@@ -196,8 +197,8 @@ impl<'a, X> Ingress<'a, X> {
         }
     }
 
-    /// The member that a packet is for by its address in another domain. The member's kernel would take
-    /// the packet from any interface.
+    /// The member whose address in another domain is the destination of the packet. Its kernel
+    /// would accept the packet on any interface.
     fn cross_domain_receiver(&self, frame: Frame<'_>) -> Option<Place> {
         let ours = Partition(self.bridge.domain.into());
         let address = ip_addresses::destination(frame)?;
@@ -234,7 +235,7 @@ impl<'a, X> Ingress<'a, X> {
         }
     }
 
-    /// How frames get to another member.
+    /// Port and next hop of another member.
     fn next_hop(&self, place: Place) -> Option<(&'a Port, NextHop<'a, X>)> {
         if Some(place) == self.sender.place() {
             return None;
@@ -242,7 +243,7 @@ impl<'a, X> Ingress<'a, X> {
         if let Some(member) = self.bridge.members.get(&place) {
             return Some((&member.port, NextHop::Port(&member.egress)));
         }
-        self.tag()?;
+        self.header()?;
         let member = self.bridge.remote.member(place)?;
         Some((&member.port, NextHop::Host(member.host)))
     }
@@ -271,12 +272,13 @@ impl<'a, X> Ingress<'a, X> {
         }
     }
 
-    /// A report is for those who bring groups from elsewhere: routers, switches outside, and drivers of other
-    /// hosts. Other hosts that hear it may keep silent about themselves.
+    /// Sends a report to those that bring groups from elsewhere: routers, external switches, and
+    /// drivers of other hosts. Remote hosts that receive a report may suppress their own.
     fn report(&self, report: &MembershipReport<'_>) -> Action<'a, X> {
         let snooping = &self.bridge.snooping;
         let is_wanted = || self.remote_hosts().next().is_some() || snooping.borrow().has_routers();
-        // Switches may bring any group only to where a report has come from, routers none of the link.
+        // An external switch may bring a group only to where it has seen a report. Routers bring no
+        // link-local groups.
         let is_useful =
             self.bridge.uplink.is_some() || is_wanted() && report.records().next().is_some();
         if is_useful {
@@ -286,19 +288,19 @@ impl<'a, X> Ingress<'a, X> {
         }
     }
 
-    /// The other hosts that frames for several go to.
+    /// The other hosts that flooded frames go to.
     fn remote_hosts(&self) -> btree_map::Iter<'a, HostId, RemoteHost> {
-        match self.tag() {
+        match self.header() {
             Some(_) => self.bridge.remote.hosts(),
             None => btree_map::Iter::default(),
         }
     }
 
-    /// How frames of a member get outside, if there is a next_hop.
+    /// The uplink for frames of a member, if there is one.
     fn uplink(&self) -> Option<Result<&'a X, DropReason>> {
         let outside = self.bridge.uplink.as_ref()?;
-        // What is outside is where it came from, and so not told to come back from other hosts.
-        self.tag()?;
+        // Other hosts do not send frames of the external network back.
+        self.header()?;
         Some(if self.sender.is_limited() && outside.limited {
             Err(DropReason::Limited)
         } else {
@@ -318,17 +320,17 @@ impl<'a, X> Ingress<'a, X> {
     }
 }
 
-/// Whom a frame for a group is for.
+/// Recipients of a group frame.
 #[derive(Clone, Copy, Debug)]
 enum Recipients {
     All,
-    /// Those who hear this group.
+    /// Subscribers of this group.
     Subscribers(IpAddr),
     Routers,
 }
 
-/// The ways to members of a bridge and to the outside, but the sender, with [`DropReason::Limited`] in place of
-/// those that it may not reach. Members of one other host have one next_hop.
+/// Next hops to the members and the uplink except the sender, with [`DropReason::Limited`] in place
+/// of those that it may not reach. All members of another host share one next hop.
 #[derive(Debug)]
 pub struct Flood<'a, X> {
     members: hash_map::Values<'a, Place, Member<X>>,
@@ -363,7 +365,7 @@ impl<'a, X> Iterator for Flood<'a, X> {
                 });
             }
         }
-        // Which of its members hear a group each host knows best.
+        // The other host knows which of its members subscribe to a group.
         if let Some((host, remote_host)) = self.remote_hosts.next() {
             return Some(if self.sender.is_limited() && !remote_host.has_full() {
                 Err(DropReason::Limited)
@@ -375,7 +377,7 @@ impl<'a, X> Iterator for Flood<'a, X> {
     }
 }
 
-/// Whose frames they are.
+/// Sender of a frame.
 #[derive(Debug)]
 pub(super) enum Sender<'a, X> {
     Member(&'a Member<X>),
@@ -392,7 +394,7 @@ impl<X> Clone for Sender<'_, X> {
 impl<X> Copy for Sender<'_, X> {}
 
 impl<'a, X> Sender<'a, X> {
-    /// Its port, if it is a member.
+    /// The port, if the sender is a member.
     fn port(self) -> Option<&'a Port> {
         match self {
             Sender::Member(member) => Some(&member.port),
@@ -401,7 +403,7 @@ impl<'a, X> Sender<'a, X> {
         }
     }
 
-    /// Its place, if it is a member.
+    /// The place, if the sender is a member.
     fn place(self) -> Option<Place> {
         self.port().map(|port| port.place)
     }
@@ -424,7 +426,7 @@ impl<'a, X> Sender<'a, X> {
         }
     }
 
-    /// Whether a frame may say that it is from `source`.
+    /// Whether `source` is a permitted source address.
     fn may_be(self, source: Mac) -> bool {
         match self.port() {
             Some(port) => source == Mac(port.mac),

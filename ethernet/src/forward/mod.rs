@@ -1,40 +1,40 @@
-//! The link layer: which of a partition's members a frame reaches. Bytes in, decision out.
+//! The link layer: which members of a partition a frame reaches. Bytes in, decision out.
 //!
-//! Between two nodes of one host no link header is written, because what it would say is known
-//! better than a header could tell: the descriptor that a frame was read from identifies its
-//! sender, and with it the partition and the epoch. The checks of [`toroid_fabric::link`] hold by
-//! construction instead:
+//! Frames between two nodes of one host have no link header. The descriptor that a frame was read
+//! from identifies the sender, and with it the partition and the epoch. The checks of
+//! [`toroid_fabric::link`] hold by construction:
 //!
-//! * *Partition*: a frame is decided on by an [`Ingress`], which borrows the one [`Bridge`]
-//!   that its port belongs to. A decision borrows its ports from there, and a bridge
-//!   holds no others. No frame can reach a port of another partition, whatever it contains.
-//! * *Epoch*: a port that is no longer a member is no longer in its bridge, for frames in
-//!   either direction, and one of an older epoch is not let in.
-//! * *Source*: an ingress is its port; what is left to check is that the frame does not claim
-//!   another one's address.
+//! * *Partition*: an [`Ingress`] decides on a frame, and borrows the one [`Bridge`] of its port. A
+//!   decision borrows its egress ports from that bridge, which holds no others. No frame reaches a
+//!   port of another partition, whatever its bytes are.
+//! * *Epoch*: a former member is not in the bridge, in either direction, and a port of an older
+//!   epoch is refused.
+//! * *Source*: the ingress is the port of the sender. What is left to check is that the frame
+//!   claims no address of another.
 //!
-//! A bridge may have an *uplink*, and is one Ethernet with what is outside then. Frames from there
-//! have the addresses of whoever is there, but never those of a fabric: a member's own frame that comes
-//! back over a loop outside, or through another bridge, goes no further.
+//! A bridge may have an *uplink*, which makes the domain one Ethernet with an external network.
+//! Frames from there have addresses of that network and never those of a fabric: a frame of a
+//! member that returns over an external loop, or through the bridge of another fabric, is dropped.
 //!
-//! A member may have addresses of its own choice, but none that the directory gave to another member, or
-//! can give to a node of the torus that is no member yet, nor one of another domain
-//! ([`DropReason::ForeignAddress`]). A node's address is therefore in no neighbour cache with another
-//! MAC when the node becomes a member. So no node, whatever its root does, routes packets from
-//! one of its domains into another, unless both say that they forward ([`Port::forward`]); otherwise only the
-//! gateway of a domain may bring packets from elsewhere. Members of domains that do not say so announce no
-//! [routers](crate::headers::ra_guard) either. A node's kernel takes packets for any of its addresses from any of its
-//! interfaces, so a packet for the address that the receiver has in another domain is not delivered. Nobody outside has the address of a member.
+//! A member may use addresses of its own choice, except those that the directory has assigned to
+//! another member, may assign to a node of the torus, or has assigned in another domain
+//! ([`DropReason::ForeignAddress`]). No neighbour cache therefore holds the address of a node with
+//! another MAC address when the node becomes a member. A node routes packets from one of its
+//! domains into another only if both domains have routers ([`Port::forward`]); otherwise only the
+//! gateway of a domain brings packets from elsewhere. Members of domains without routers send no
+//! [router advertisements](crate::headers::ra_guard) either. The kernel of a node accepts packets
+//! for any of its addresses on any interface, so a packet for the receiver's address in another
+//! domain is dropped.
 //!
-//! Frames for groups reach those who listen, as far as that is known (`snooping`), and routers.
+//! Frames of multicast groups reach their subscribers ([`snooping`]) and routers.
 //!
-//! A further check has no counterpart in a header: limited members talk to full ones only, so
-//! nothing passes between two of them, and neither is told the other's address.
+//! Limited members talk to full members only. Frames between two limited members are dropped, and a
+//! limited member gets no reply about the address of another.
 //!
-//! Some members may be on [other hosts](remote). Frames for them go to their host's driver, those for
-//! groups once to each host, and what comes from there has a header, of which nothing holds by construction: it
-//! is believed of a host only that it speaks for the members that it carries, in the present epoch. Then
-//! it has to pass what a frame of a member here has to.
+//! Some members may be on [other hosts](remote). Their frames go to the driver of their host, one
+//! copy to each host for group addresses. A frame from another host has a header. That host is
+//! trusted to speak for its own members, in the present epoch, and nothing else; the frame then
+//! passes the same checks as that of a local member.
 
 mod ingress;
 mod overrun;
@@ -63,15 +63,15 @@ use remote::RemoteMembers;
 pub use remote::UnknownDomain;
 use snooping::Snooping;
 
-/// All partitions of a host. `X` is how a frame leaves to a member: a TAP, or a test's record.
+/// The bridges of all partitions of a host. `X` is an egress port, or what a test records instead.
 #[derive(Debug)]
 pub struct Bridges<X> {
     bridges: HashMap<Partition, Bridge<X>>,
-    /// Of each, once it has had a member.
+    /// Subnets of the partitions that have had a member.
     subnets: HashMap<Partition, Subnet>,
 }
 
-/// Addresses that belong to one domain.
+/// The IPv4 subnet of a domain.
 #[derive(Clone, Copy, Debug)]
 struct Subnet {
     base: u32,
@@ -95,32 +95,32 @@ impl Subnet {
 /// One partition: its members and nothing else.
 #[derive(Debug)]
 struct Bridge<X> {
-    /// What an address must carry to be of this bridge.
+    /// Domain number in the addresses of this bridge.
     domain: u16,
     epoch: Epoch,
     members: HashMap<Place, Member<X>>,
-    /// Those that other hosts carry.
+    /// Members on other hosts.
     remote: RemoteMembers,
-    /// Who has an address that the directory assigned.
+    /// Members by assigned address.
     owners: HashMap<IpAddr, Place>,
-    /// The IPv4 addresses that the directory can assign; none before there is a member.
+    /// IPv4 addresses that the directory can assign; empty before the first member.
     assignable: Range<u32>,
-    /// Who hears which groups, which frames tell.
+    /// Multicast memberships, learned from frames.
     snooping: RefCell<Snooping>,
     uplink: Option<Outside<X>>,
 }
 
-/// What is outside, as a bridge sees it.
+/// The external network behind an uplink.
 #[derive(Debug)]
 struct Outside<X> {
     egress: X,
-    /// The node at which it is connected.
+    /// Number of the node at which the uplink is.
     node: u32,
-    /// Whether that talks to full members only, and so does what is behind it.
+    /// Whether that node is a limited member. The external network then talks to full members only.
     limited: bool,
-    /// The longest packet for members, in bytes.
+    /// MTU of the members, in bytes.
     mtu: u32,
-    /// Of what came from there.
+    /// Dropped frames from the external network.
     drops: DropCounters,
 }
 
@@ -128,35 +128,35 @@ struct Outside<X> {
 struct Member<X> {
     port: Port,
     egress: X,
-    /// Of what it sends.
+    /// Frames read from its transmit queue.
     overrun: OverrunDetector,
     pending: PendingQueries,
-    /// Of what it sent.
+    /// Dropped frames of this member.
     drops: DropCounters,
 }
 
-/// Why a port cannot be a member.
+/// Reasons why a port cannot be a member.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
-    /// Agent: the MAC is not the one that domain and place give.
+    /// Agent: the MAC address does not belong to the domain and place.
     #[error("{mac} is not the address of {place} in domain number {domain_id}")]
     WrongMac {
-        /// As given.
+        /// MAC address of the port.
         mac: Mac,
-        /// The port's place.
+        /// Place of the port.
         place: Place,
-        /// The port's domain.
+        /// Domain of the port.
         domain_id: u32,
     },
-    /// Agent: the port is of a time before the present membership.
+    /// Agent: the port is older than the present membership.
     #[error("the port is of epoch {offered}, the domain is at {current}")]
     OldEpoch {
-        /// The port's.
+        /// Epoch of the port.
         offered: u32,
-        /// The bridge's.
+        /// Epoch of the bridge.
         current: u32,
     },
-    /// Agent: another member, or this one, is there already.
+    /// Agent: the place or an address belongs to a member already.
     #[error("{0} is a member already, or its address is")]
     Taken(Place),
 }
@@ -171,7 +171,7 @@ impl<X> Default for Bridges<X> {
 }
 
 impl<X> Bridges<X> {
-    /// Makes `port` a member of its domain's bridge, reached through `egress`.
+    /// Makes `port` a member of the bridge of its domain, reached through `egress`.
     ///
     /// # Errors
     /// [`AttachError`]; nothing has changed then.
@@ -188,7 +188,7 @@ impl<X> Bridges<X> {
         }
     }
 
-    /// Ends a membership and returns the egress port, if there was one.
+    /// Ends a membership; returns the egress port of a local member.
     pub fn detach(&mut self, partition: Partition, node: NodeId) -> Option<X> {
         let bridge = self.bridges.get_mut(&partition)?;
         let egress = bridge.detach(node);
@@ -196,7 +196,7 @@ impl<X> Bridges<X> {
         egress
     }
 
-    /// Connects a bridge to the outside, through `egress`; returns what it was connected through.
+    /// Connects a bridge to the external network through `egress`; returns the former uplink.
     pub fn connect(&mut self, uplink: &Uplink, egress: X) -> Option<X> {
         let domain = u16::try_from(uplink.domain_id).ok()?;
         let bridge = self.bridges.entry(Partition(uplink.domain_id));
@@ -211,7 +211,7 @@ impl<X> Bridges<X> {
         before.map(|outside| outside.egress)
     }
 
-    /// Disconnects a bridge; returns what it was connected through.
+    /// Disconnects a bridge from the external network; returns the former uplink.
     pub fn disconnect(&mut self, partition: Partition) -> Option<X> {
         let outside = self.bridges.get_mut(&partition)?.uplink.take();
         self.forget_if_empty(partition);
@@ -235,7 +235,7 @@ impl<X> Bridges<X> {
         }
     }
 
-    /// Sets by whom packets of a member leave the domain, from its next frame on.
+    /// Sets the gateway through which packets of a member leave the domain, from its next frame on.
     pub fn set_gateway(&mut self, partition: Partition, place: Place, gateway: Option<Ipv4Addr>) {
         let bridge = self.bridges.get_mut(&partition);
         if let Some(member) = bridge.and_then(|bridge| bridge.members.get_mut(&place)) {
@@ -243,7 +243,7 @@ impl<X> Bridges<X> {
         }
     }
 
-    /// Sets whether a member's domain has routers, from its next frame on.
+    /// Sets whether the domain of a member has routers, from its next frame on.
     pub fn set_forward(&mut self, partition: Partition, place: Place, forward: bool) {
         let bridge = self.bridges.get_mut(&partition);
         if let Some(member) = bridge.and_then(|bridge| bridge.members.get_mut(&place)) {
@@ -251,7 +251,7 @@ impl<X> Bridges<X> {
         }
     }
 
-    /// Lets a member hear every group from now on, because nobody knows which it has joined before.
+    /// Sends every multicast group to a member from now on: its earlier reports are unknown.
     pub fn receive_all(&mut self, partition: Partition, place: Place) {
         if let Some(bridge) = self.bridges.get_mut(&partition)
             && bridge.members.contains_key(&place)
@@ -260,20 +260,20 @@ impl<X> Bridges<X> {
         }
     }
 
-    /// How frames leave to a member, to be changed.
+    /// The egress port of a member.
     pub fn egress_mut(&mut self, partition: Partition, place: Place) -> Option<&mut X> {
         let bridge = self.bridges.get_mut(&partition)?;
         Some(&mut bridge.members.get_mut(&place)?.egress)
     }
 
-    /// Raises the epoch of a partition; an epoch never goes back.
+    /// Raises the epoch of a partition; an epoch never decreases.
     pub fn raise_epoch(&mut self, partition: Partition, epoch: Epoch) {
         if let Some(bridge) = self.bridges.get_mut(&partition) {
             bridge.epoch = bridge.epoch.max(epoch);
         }
     }
 
-    /// What became of the frames that members of a partition sent and nobody received.
+    /// Dropped frames of the members and the external network of a partition, by reason.
     pub fn drops(&self, partition: Partition) -> Vec<PortDrops> {
         let Some(bridge) = self.bridges.get(&partition) else {
             return Vec::new();
@@ -296,8 +296,8 @@ impl<X> Bridges<X> {
             .collect()
     }
 
-    /// The answers about the member at `place` to queries that other members have asked before it was
-    /// one, each with the next_hop to the asker. They are given once.
+    /// Replies about the member at `place` to queries of other members before its membership, each
+    /// with the egress port of the requester. They are returned once.
     pub fn pending_replies(&self, partition: Partition, place: Place) -> Vec<(&X, Vec<u8>)> {
         let bridge = self.bridges.get(&partition);
         let Some((bridge, port)) = bridge.and_then(|s| Some((s, s.port(place)?))) else {
@@ -312,12 +312,12 @@ impl<X> Bridges<X> {
         bridge.members.values().flat_map(of).collect()
     }
 
-    /// Where a member is.
+    /// Place of a local member.
     pub fn place_of(&self, partition: Partition, node: NodeId) -> Option<Place> {
         self.bridges.get(&partition)?.place_of(node)
     }
 
-    /// Where frames of the member at `place` come in, or `None` if it is no member.
+    /// The ingress of the member at `place`; `None` if there is none.
     pub fn ingress(&self, partition: Partition, place: Place) -> Option<Ingress<'_, X>> {
         let bridge = self.bridges.get(&partition)?;
         let member = bridge.members.get(&place)?;
@@ -325,14 +325,14 @@ impl<X> Bridges<X> {
         Some(self.ingress_of(bridge, sender))
     }
 
-    /// Where frames from outside come in, or `None` if the bridge is not connected.
+    /// The ingress of the external network; `None` without an uplink.
     pub fn outside(&self, partition: Partition) -> Option<Ingress<'_, X>> {
         let bridge = self.bridges.get(&partition)?;
         let sender = Sender::Outside(bridge.uplink.as_ref()?);
         Some(self.ingress_of(bridge, sender))
     }
 
-    /// The other domain than that of `port` to which an address belongs.
+    /// The domain other than that of `port` to which an address belongs.
     fn domain_of(&self, address: IpAddr, port: &Port) -> Option<Partition> {
         match address {
             IpAddr::V4(address) if Subnet::of(port).has(address) => None,
@@ -349,7 +349,7 @@ impl<X> Bridges<X> {
         }
     }
 
-    /// The member of another domain than `ours` that has an address, and the domain.
+    /// The member of a domain other than `ours` to which an address is assigned, and its domain.
     fn owner_elsewhere(&self, address: IpAddr, ours: Partition) -> Option<(Partition, Place)> {
         let partition = match address {
             IpAddr::V4(address) if self.subnets.get(&ours)?.has(address) => return None,
@@ -364,15 +364,15 @@ impl<X> Bridges<X> {
         (partition != ours).then_some((partition, *place))
     }
 
-    /// Whether the node of a port may bring packets from another domain: it is there, too, and both
-    /// say so.
+    /// Whether the node of a port may forward packets from another domain: it is a member there,
+    /// and both domains have routers.
     fn may_forward(&self, port: &Port, from: Partition) -> bool {
         let there = self.bridges.get(&from);
         let there = there.and_then(|bridge| bridge.port(port.place));
         port.forward && there.is_some_and(|port| port.forward)
     }
 
-    /// Whether a member of a partition is on this host.
+    /// Whether this host has a bridge of a partition.
     fn is_here(&self, partition: Partition) -> bool {
         self.bridges.contains_key(&partition)
     }
@@ -414,7 +414,7 @@ impl<X> Bridge<X> {
         Ok(())
     }
 
-    /// Notes whose addresses those of a new member are.
+    /// Registers the addresses of a new member.
     fn register(&mut self, port: &Port) -> Result<(), AttachError> {
         if port.epoch < self.epoch.0 {
             return Err(AttachError::OldEpoch {
@@ -452,7 +452,7 @@ impl<X> Bridge<X> {
         }
     }
 
-    /// That of a member, wherever it is.
+    /// The port of a local or remote member.
     fn port(&self, place: Place) -> Option<&Port> {
         let here = self.members.get(&place).map(|member| &member.port);
         here.or_else(|| self.remote.port(place))
@@ -463,7 +463,8 @@ impl<X> Bridge<X> {
         Some(self.members.values().find(is_it)?.port.place)
     }
 
-    /// Whose an address is: the directory gave it to a member, or a member's kernel makes it of its MAC.
+    /// The owner of an address that the directory has assigned, or that a kernel derives from a MAC
+    /// address.
     fn owner_of(&self, address: IpAddr) -> Option<Place> {
         let assigned = self.owners.get(&address).copied();
         assigned.or_else(|| match mac::from_link_local(address)?.destination() {
@@ -472,7 +473,7 @@ impl<X> Bridge<X> {
         })
     }
 
-    /// Whether an address belongs to a node, be the node a member or not.
+    /// Whether an address belongs to a node of the torus, be it a member or not.
     fn is_of_node(&self, address: IpAddr) -> bool {
         let is_assignable = match address {
             IpAddr::V4(address) => self.assignable.contains(&address.to_bits()),
@@ -484,21 +485,21 @@ impl<X> Bridge<X> {
         is_assignable || self.owner_of(address).is_some()
     }
 
-    /// The member other than `asker` whose address is in query.
-    fn owner(&self, query: &AddressQuery, asker: Option<Place>) -> Option<&Port> {
+    /// The member other than `requester` that owns the queried address.
+    fn owner(&self, query: &AddressQuery, requester: Option<Place>) -> Option<&Port> {
         let place = self.owners.get(&query.target())?;
-        // Who asks for its own address announces it, and an answer would tell of a conflict.
-        self.port(*place).filter(|_| Some(*place) != asker)
+        // A query for the own address is an announcement; a reply would report a conflict.
+        self.port(*place).filter(|_| Some(*place) != requester)
     }
 
-    /// Whether the address in query is a member's that another host carries.
+    /// Whether the queried address belongs to a member on another host.
     fn is_remote(&self, query: &AddressQuery) -> bool {
         let place = self.owners.get(&query.target());
         place.is_some_and(|place| self.remote.member(*place).is_some())
     }
 }
 
-/// Frames of a member that did not reach an interface, by reason.
+/// Numbers of dropped frames, by reason.
 #[derive(Debug, Default)]
 struct DropCounters([AtomicU64; DropReason::ALL.len()]);
 
@@ -507,7 +508,7 @@ impl DropCounters {
         self.0[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Those that are not 0.
+    /// The numbers that are not 0.
     fn all(&self) -> BTreeMap<DropReason, u64> {
         let count = |reason| (reason, self.0[reason as usize].load(Ordering::Relaxed));
         let counts = DropReason::ALL.into_iter().map(count);
@@ -519,7 +520,7 @@ fn addresses(port: &Port) -> [IpAddr; 2] {
     [port.ipv4.into(), port.ipv6.into()]
 }
 
-/// The domain's number as addresses carry it.
+/// The domain number as addresses carry it.
 fn checked_domain(port: &Port) -> Result<u16, AttachError> {
     u16::try_from(port.domain_id)
         .ok()

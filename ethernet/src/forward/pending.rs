@@ -1,7 +1,7 @@
-//! Questions of a member about addresses of nodes that are not members yet.
+//! Queries of a member about addresses of nodes that are not members yet.
 //!
-//! A kernel repeats a query only after a second, and gives up after three. A node that becomes a
-//! member meanwhile has to be reached at once, so the query is answered when its membership begins.
+//! A kernel repeats a query after a second, and gives up after three. A node that becomes a member
+//! meanwhile has to be reachable at once, so the query is answered when its membership begins.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -9,27 +9,27 @@ use std::net::IpAddr;
 
 use crate::headers::neighbour::AddressQuery;
 
-/// The most queries that are kept of one member; the oldest goes first.
-const MOST: usize = 64;
+/// Limit of the queries of one member; the oldest is dropped first.
+const MAX_QUERIES: usize = 64;
 
-/// Questions of one member, the newest last.
+/// Pending queries of one member, the newest last.
 #[derive(Debug, Default)]
 pub(super) struct PendingQueries(RefCell<VecDeque<AddressQuery>>);
 
 impl PendingQueries {
-    /// Keeps a query.
+    /// Adds a query.
     pub(super) fn add(&self, query: AddressQuery) {
         let mut all = self.0.borrow_mut();
         if all.contains(&query) {
             return;
         }
-        if all.len() == MOST {
+        if all.len() == MAX_QUERIES {
             all.pop_front();
         }
         all.push_back(query);
     }
 
-    /// Takes out the queries about these addresses.
+    /// Removes and returns the queries about these addresses.
     pub(super) fn take(&self, addresses: [IpAddr; 2]) -> Vec<AddressQuery> {
         let mut all = self.0.borrow_mut();
         let is_about = |query: &AddressQuery| addresses.contains(&query.target());

@@ -1,4 +1,4 @@
-//! Members of a bridge that other hosts decide_and_execute, and what is believed of those hosts.
+//! Members on other hosts, and the trust in those hosts.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, btree_map};
@@ -11,25 +11,25 @@ use super::ingress::Sender;
 use super::{AttachError, Bridge, Bridges, DropCounters, Ingress, Subnet, checked_domain};
 use crate::tunnel::{HostId, TunnelHeader};
 
-/// Those of one bridge.
+/// Remote members of one bridge.
 #[derive(Debug, Default)]
 pub(super) struct RemoteMembers {
     members: HashMap<Place, RemoteMember>,
     hosts: BTreeMap<HostId, RemoteHost>,
-    /// Of what hosts have sent in the bridge's name, whether they have members or not.
+    /// Dropped frames by host, also of hosts without members.
     drops: RefCell<BTreeMap<HostId, DropCounters>>,
 }
 
-/// One of them.
+/// A member on another host.
 #[derive(Debug)]
 pub(super) struct RemoteMember {
     pub(super) port: Port,
     pub(super) host: HostId,
-    /// The epoch in which it was told to be a member, from when it has been one without a break.
+    /// Epoch in which the membership began, without a break since.
     since: Epoch,
 }
 
-/// The members of one host.
+/// Numbers of members on one host.
 #[derive(Debug, Default)]
 pub(super) struct RemoteHost {
     members: usize,
@@ -37,7 +37,7 @@ pub(super) struct RemoteHost {
 }
 
 impl RemoteHost {
-    /// Whether any of them is a full member.
+    /// Whether one of them is a full member.
     pub(super) fn has_full(&self) -> bool {
         self.full > 0
     }
@@ -56,7 +56,7 @@ impl RemoteMembers {
         self.member(place).map(|member| &member.port)
     }
 
-    /// The hosts that carry some.
+    /// Hosts with members.
     pub(super) fn hosts(&self) -> btree_map::Iter<'_, HostId, RemoteHost> {
         self.hosts.iter()
     }
@@ -91,8 +91,8 @@ impl RemoteMembers {
 }
 
 impl<X> Bridges<X> {
-    /// Makes `port` a member of its domain's bridge that another host carries. One that is there already
-    /// may come again with whatever has changed of it, and keeps the groups that it has joined.
+    /// Makes `port` a member on another host. A present member may be attached again with changes,
+    /// and keeps its multicast memberships.
     ///
     /// # Errors
     /// [`AttachError`]; nothing has changed then.
@@ -105,18 +105,18 @@ impl<X> Bridges<X> {
         bridge.attach_remote(port, host)
     }
 
-    /// Where a frame comes in that another host says is `tag`'s, or `None`, and it is counted, if that host
-    /// has no say in this. Of domains that are not here nothing is counted here.
+    /// The ingress of a frame from another host with this header. `None`, and the frame is counted,
+    /// if the host may not send it.
     ///
     /// # Errors
-    /// [`UnknownDomain`].
+    /// [`UnknownDomain`]; nothing is counted.
     pub fn remote_ingress(
         &self,
         host: HostId,
-        tag: &TunnelHeader,
+        header: &TunnelHeader,
     ) -> Result<Option<Ingress<'_, X>>, UnknownDomain> {
-        let bridge = self.bridges.get(&tag.partition).ok_or(UnknownDomain)?;
-        match bridge.admit(host, tag) {
+        let bridge = self.bridges.get(&header.partition).ok_or(UnknownDomain)?;
+        match bridge.admit(host, header) {
             Ok(member) => Ok(Some(self.ingress_of(bridge, Sender::Remote(member)))),
             Err(reason) => {
                 bridge.remote.count(host, reason);
@@ -125,7 +125,7 @@ impl<X> Bridges<X> {
         }
     }
 
-    /// What became of frames that other hosts have sent in a partition's name and nobody received.
+    /// Dropped frames from other hosts in a partition, by host and reason.
     pub fn remote_drops(&self, partition: Partition) -> Vec<(HostId, BTreeMap<DropReason, u64>)> {
         let drops = self
             .bridges
@@ -136,7 +136,7 @@ impl<X> Bridges<X> {
     }
 }
 
-/// No member here is of that domain.
+/// This host has no bridge of the domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownDomain;
 
@@ -169,17 +169,17 @@ impl<X> Bridge<X> {
         }
     }
 
-    /// The member that a host speaks for.
-    fn admit(&self, host: HostId, tag: &TunnelHeader) -> Result<&RemoteMember, DropReason> {
+    /// The member for which a host speaks.
+    fn admit(&self, host: HostId, header: &TunnelHeader) -> Result<&RemoteMember, DropReason> {
         let member = self
             .remote
-            .member(tag.place)
+            .member(header.place)
             .filter(|member| member.host == host);
         let member = member.ok_or(DropReason::WrongSource)?;
-        // A host that is behind us has not heard of somebody else's leaving yet: who left is no remote
-        // member any more, and of one that is back only what is newer counts. One that is ahead of us
-        // has heard of a change that we have not.
-        if (member.since..=self.epoch).contains(&tag.epoch) {
+        // A host that is behind has not heard yet that another member has left. A former member is
+        // no remote member any more; a member that is back is accepted in its new epochs only. A
+        // host that is ahead knows of a change that is unknown here.
+        if (member.since..=self.epoch).contains(&header.epoch) {
             Ok(member)
         } else {
             Err(DropReason::OtherEpoch)

@@ -408,7 +408,7 @@ impl Switch {
             return;
         };
         if error.kind() == io::ErrorKind::WouldBlock {
-            return ingress.was_empty();
+            return ingress.record_empty();
         }
         if is_down(&error) {
             return warn!(?partition, "an uplink is down");
@@ -476,7 +476,7 @@ impl<'a> Turn<'a, '_> {
             }
             match egress.receive(self.scratch.gro.space()) {
                 Ok(len) => {
-                    self.ingress.has_read();
+                    self.ingress.record_read();
                     sent += self.forward(len).max(1);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -587,7 +587,7 @@ fn send_remote(
     packet: &[u8],
     connected: Option<&ActiveTunnel>,
 ) -> io::Result<()> {
-    match (ingress.tag(), connected) {
+    match (ingress.header(), connected) {
         (Some(tag), Some(connected)) => connected.tunnel.send(&tag, packet),
         _ => Err(io::ErrorKind::NotConnected.into()),
     }

@@ -259,12 +259,12 @@ fn outside_hears_every_group_and_is_heard_by_who_joined() {
 fn who_may_have_lost_a_report_hears_everything() {
     let bridges = bridges();
     let queue = || bridges.ingress(Partition(7), place(1)).unwrap();
-    let read = |count: u32| (0..count).for_each(|_| queue().has_read());
+    let read = |count: u32| (0..count).for_each(|_| queue().record_read());
     tell(&bridges, 2, &says(2, 3, JOIN, GROUP));
     // Never as many at once as fit.
     for _ in 0..3 {
         read(QUEUE_LEN / 2);
-        queue().was_empty();
+        queue().record_empty();
     }
     assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [2]);
     read(QUEUE_LEN / 2);
@@ -272,7 +272,7 @@ fn who_may_have_lost_a_report_hears_everything() {
     read(QUEUE_LEN / 2);
     assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [1, 2]);
     // What was lost stays lost.
-    queue().was_empty();
+    queue().record_empty();
     assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [1, 2]);
 }
 

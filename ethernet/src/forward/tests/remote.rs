@@ -86,7 +86,7 @@ fn a_frame_goes_to_the_host_of_whom_it_is_for_and_one_for_all_once_to_each() {
         );
     }
     let ingress = bridges.ingress(Partition(7), place(0)).unwrap();
-    assert_eq!(ingress.tag(), Some(tag(7, 1, 0)));
+    assert_eq!(ingress.header(), Some(tag(7, 1, 0)));
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn nothing_goes_on_from_host_to_host() {
     let query = arp(mac(7, 2), [10, 64, 7, 1]);
     assert_eq!(told(&bridges, B, 2, &query), Ok(vec![(7, 0), (7, 1)]));
     let ingress = bridges.remote_ingress(B, &tag(7, 1, 2)).unwrap().unwrap();
-    assert_eq!(ingress.tag(), None);
+    assert_eq!(ingress.header(), None);
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn epochs_count_from_when_one_is_a_member_to_the_present() {
     bridges.attach_remote(again, B).unwrap();
     assert!(!is_admitted(&bridges, 1) && is_admitted(&bridges, 2));
     let ingress = bridges.ingress(Partition(7), place(0)).unwrap();
-    assert_eq!(ingress.tag(), Some(tag(7, 2, 0)));
+    assert_eq!(ingress.header(), Some(tag(7, 2, 0)));
     let old = AttachError::OldEpoch {
         offered: 1,
         current: 2,
