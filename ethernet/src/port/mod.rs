@@ -98,8 +98,8 @@ impl SwitchPort {
         Ok(sent)
     }
 
-    /// What to wait for, if anything can come.
-    pub fn source(&self) -> Option<BorrowedFd<'_>> {
+    /// The descriptor that is readable when packets wait; `None` without a stack.
+    pub(crate) fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             SwitchPort::Tap(tap) => Some(tap.as_fd()),
             SwitchPort::Stack(stack_socket) => stack_socket.as_ref().map(AsFd::as_fd),

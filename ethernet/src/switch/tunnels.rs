@@ -7,7 +7,9 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use toroid_fabric::RdmaStream;
 
-use super::{BATCH, Scratch, Switch, decide_and_execute, event_of_stream, event_of_tunnel};
+use super::event_source::EventSource;
+use super::turn::{BATCH, Scratch, decide_and_execute};
+use super::{Switch, event};
 use crate::forward::UnknownDomain;
 use crate::tunnel::rdma_stream::StreamEnd;
 use crate::tunnel::signal::{Signal, SignalKind};
@@ -95,7 +97,7 @@ impl Switch {
         tunnel: Tunnel,
         supervisor: Option<SyncSender<StreamEvent>>,
     ) -> io::Result<()> {
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, event_of_tunnel(id.host));
+        let event = event(EventSource::Tunnel(id.host));
         self.epoll.add(&tunnel, event)?;
         let connected = ActiveTunnel {
             tunnel,
@@ -133,7 +135,7 @@ impl Switch {
         stream: Box<dyn RdmaStream>,
         signal: Signal,
     ) -> Result<(), Box<dyn RdmaStream>> {
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, event_of_stream(id.host));
+        let event = event(EventSource::Stream(id.host));
         if self.tunnel_mut(id).is_none() || self.epoll.add(stream.wake_fd(), event).is_err() {
             return Err(stream);
         }
@@ -321,7 +323,7 @@ impl Switch {
                 connected.awaits_room = tunnel.is_blocked();
                 let mut awaited = EpollFlags::EPOLLIN;
                 awaited.set(EpollFlags::EPOLLOUT, connected.awaits_room);
-                let mut event = EpollEvent::new(awaited, event_of_tunnel(*host));
+                let mut event = EpollEvent::new(awaited, EventSource::Tunnel(*host).to_data());
                 if self.epoll.modify(&*tunnel, &mut event).is_err() {
                     ended.push(*host);
                 }
