@@ -1,8 +1,8 @@
 //! The nodes that are measured: an agent of our own in a private directory, and processes of
 //! ours inside its nodes.
 //!
-//! Everything hangs on this process: the agent on a lifeline, its nodes and driver on the agent,
-//! our processes on their node. So nothing outlives us, however we end.
+//! Everything depends on this process: the agent on a lifeline, its nodes and driver on the agent, our
+//! processes on their node. So nothing outlives a run, however it ends.
 
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -29,13 +29,13 @@ use toroid_model::refusal::Refusal;
 
 const TUN: &str = "/dev/net/tun";
 
-/// No step of a run takes as long: whoever says nothing for this time hangs.
+/// No step of a run takes as long: a process without an answer for this time hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What ends our agent, too, is known to us within this time.
+/// A signal that ends our agent, too, is known to us within this time.
 const SIGNAL_DELAY: Duration = Duration::from_millis(100);
 
-/// Why a run ended early.
+/// The reason why a run ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// We were told to end.
@@ -130,11 +130,11 @@ fn system(action: &'static str) -> impl FnOnce(io::Error) -> ClusterError {
     move |source| ClusterError::System { action, source }
 }
 
-/// How long a shrink waits for a process. One that a busy machine keeps waiting shall make a shrink
-/// slow, which is then seen; at the usual time it would be fenced, and the run would end.
+/// The acknowledgement time-out of a shrink. A process that a busy machine keeps waiting shall make a
+/// shrink slow, which is then seen; at the usual time-out it would be fenced, and the run would end.
 const PATIENCE_MS: u64 = 5000;
 
-/// What happens to a run: news of all its processes, and signals.
+/// Events of a run: lines and ends of its processes, and signals.
 #[derive(Debug)]
 enum News {
     Signal(i32),
@@ -206,11 +206,8 @@ impl Cluster {
             .create(name, &["*,*,*".into()], None, None)?)
     }
 
-    /// Why nodes have no interfaces in domains but stacks, and what to do.
-    ///
-    /// # Errors
-    /// The agent's.
-    pub fn no_taps(&mut self) -> Result<Option<Refusal>, ClusterError> {
+    /// The reason why nodes have stacks instead of interfaces in domains, and the remedy.
+    pub(crate) fn no_taps(&mut self) -> Result<Option<Refusal>, ClusterError> {
         let no_taps = self.control()?.status()?.no_taps;
         // The agent's remedy ends with starting it again, and this one ends with the run.
         let ours = open_tun().err().map(|error| tun_remedy(&error).to_owned());
@@ -221,26 +218,17 @@ impl Cluster {
     }
 
     /// Whether the agent runs without root.
-    ///
-    /// # Errors
-    /// The agent's.
-    pub fn rootless(&mut self) -> Result<bool, ClusterError> {
+    pub(crate) fn rootless(&mut self) -> Result<bool, ClusterError> {
         Ok(self.control()?.status()?.rootless)
     }
 
     /// Whether the nodes have users of their own.
-    ///
-    /// # Errors
-    /// The agent's.
-    pub fn private_users(&mut self) -> Result<bool, ClusterError> {
+    pub(crate) fn private_users(&mut self) -> Result<bool, ClusterError> {
         Ok(self.control()?.status()?.private_users)
     }
 
     /// The network namespace of a node. Only root of the host may open it.
-    ///
-    /// # Errors
-    /// The agent's, and the system's.
-    pub fn network(&mut self, node: &str) -> Result<File, ClusterError> {
+    pub(crate) fn network(&mut self, node: &str) -> Result<File, ClusterError> {
         let nodes = self.control()?.nodes()?;
         let node = nodes.iter().find(|info| info.place.to_string() == node);
         let pid = node.and_then(|node| node.pid);
@@ -249,16 +237,16 @@ impl Cluster {
     }
 
     /// The first process of the agent's.
-    pub fn agent_pid(&self) -> Option<u32> {
+    pub(crate) fn agent_pid(&self) -> Option<u32> {
         self.agent.as_ref().map(Background::pid)
     }
 
     /// A path in the private directory.
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.0.join(name)
     }
 
-    /// Starts this program in a node, as what `arguments` say.
+    /// Starts this program in a node, in the role of its arguments.
     ///
     /// # Errors
     /// The agent's, and the system's.
@@ -267,10 +255,7 @@ impl Cluster {
     }
 
     /// Starts it in a directory, which the node's users need not be able to walk to.
-    ///
-    /// # Errors
-    /// As [`Cluster::spawn`].
-    pub fn spawn_in(
+    pub(crate) fn spawn_in(
         &mut self,
         directory: &Path,
         node: &str,
@@ -326,10 +311,7 @@ impl Cluster {
     }
 
     /// Asks two processes at once, so that they work at the same time.
-    ///
-    /// # Errors
-    /// As [`Cluster::answer`].
-    pub fn ask_both<A: DeserializeOwned>(
+    pub(crate) fn ask_both<A: DeserializeOwned>(
         &self,
         [(first, order), (second, other)]: [(&mut Process, &impl Serialize); 2],
     ) -> Result<[A; 2], ClusterError> {
@@ -397,18 +379,12 @@ impl Cluster {
     }
 
     /// Another connection to the agent.
-    ///
-    /// # Errors
-    /// The agent's.
-    pub fn connect(&self) -> Result<Control, ClusterError> {
+    pub(crate) fn connect(&self) -> Result<Control, ClusterError> {
         Ok(Control::connect(&self.directory.0)?)
     }
 
     /// The agent, for changes of domains.
-    ///
-    /// # Errors
-    /// [`ClusterError::Lost`].
-    pub fn control(&mut self) -> Result<&mut Control, ClusterError> {
+    pub(crate) fn control(&mut self) -> Result<&mut Control, ClusterError> {
         self.control.as_mut().ok_or(ClusterError::Lost {
             process: "the agent".into(),
             what: "has ended",
@@ -438,10 +414,7 @@ fn interruption(news: &Receiver<News>) -> Option<ClusterError> {
 }
 
 /// For what is about interfaces.
-///
-/// # Errors
-/// [`ClusterError::Tun`] when they cannot be made.
-pub fn check_tun() -> Result<(), ClusterError> {
+pub(crate) fn check_tun() -> Result<(), ClusterError> {
     open_tun().map_err(|error| ClusterError::Tun { error })
 }
 
@@ -481,7 +454,7 @@ impl Process {
     }
 
     /// An error of this process.
-    pub fn failed(&self, message: impl Into<String>) -> ClusterError {
+    pub(crate) fn failed(&self, message: impl Into<String>) -> ClusterError {
         ClusterError::Failed {
             process: self.name.clone(),
             message: message.into(),
@@ -512,10 +485,7 @@ fn forward_lines(process: u32, output: PipeReader, sender: &Sender<News>) {
 static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
 
 /// For steps that wait for nothing.
-///
-/// # Errors
-/// [`ClusterError::Interrupted`].
-pub fn check_signals() -> Result<(), ClusterError> {
+pub(crate) fn check_signals() -> Result<(), ClusterError> {
     match INTERRUPTED.load(Ordering::Relaxed) {
         0 => Ok(()),
         signal => Err(ClusterError::Interrupted(signal)),
@@ -564,7 +534,7 @@ impl Drop for Directory {
 
 /// Removes the private directory of a run. The run does so at its end; when it was killed, its
 /// agent does.
-pub fn remove_state(path: &Path) {
+pub(crate) fn remove_state(path: &Path) {
     // Whichever of the two comes second finds nothing.
     let _ = clear_groups(path);
     let _ = fs::remove_dir_all(path);

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::machine::Machine;
 use crate::plan::Effort;
 use crate::samples::Series;
+use crate::table::{self, Table};
 use crate::target::Target;
 
 /// Named values in order, a JSON object.
@@ -80,9 +81,12 @@ impl Row {
         self.get(name).as_f64()
     }
 
-    /// A figure that not every row has, if this one has it.
+    /// A label or figure that not every row has, if this one has it and it is a number.
     pub fn known(&self, name: &str) -> Option<f64> {
-        self.figures.get(name)?.as_f64()
+        self.labels
+            .get(name)
+            .or_else(|| self.figures.get(name))?
+            .as_f64()
     }
 
     /// A label or figure as tables have it: texts and numbers without quotes, `-` for null.
@@ -109,6 +113,28 @@ impl Row {
     pub fn fields(&self) -> Fields {
         self.labels.clone().and(self.figures.clone())
     }
+}
+
+/// The text of a label or figure of a row.
+pub type Show = fn(&Row, &str) -> String;
+
+pub const TEXT: Show = |row, name| row.text(name);
+pub const TIME: Show = |row, name| table::time(row.known(name));
+pub const RATE: Show = |row, name| table::rate(row.known(name));
+pub const COUNT: Show = |row, name| table::decimals(row.known(name), 0);
+pub const RATIO: Show = |row, name| table::decimals(row.known(name), 2);
+pub const SHARE: Show = |row, name| table::decimals(row.known(name), 4);
+pub const PERCENT: Show = |row, name| table::percent(row.known(name));
+pub const MEBIBYTES: Show = |row, name| table::mebibytes(row.known(name));
+
+/// A table of rows, of whose columns (head, label or figure, text) the first `texts` are at the left.
+pub fn table(rows: &[Row], texts: usize, columns: &[(&str, &str, Show)]) -> Table {
+    let heads: Vec<&str> = columns.iter().map(|(head, ..)| *head).collect();
+    let mut table = Table::new(texts, &heads);
+    for row in rows {
+        table.row(columns.iter().map(|(_, name, show)| show(row, name)));
+    }
+    table
 }
 
 /// The first of the rows that has all these labels.

@@ -4,6 +4,13 @@ use serde::Serialize;
 
 use crate::table::{self, Table};
 
+/// The bound of a target.
+#[derive(Clone, Copy, Debug)]
+pub enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
 /// A bound of a figure.
 #[derive(Clone, Debug, Serialize)]
 pub struct Target {
@@ -22,24 +29,26 @@ pub struct Target {
 }
 
 impl Target {
-    /// A target for which more is better.
-    pub fn at_least(wanted: f64, what: impl Into<String>, found: Option<f64>) -> Self {
+    /// A target for a figure, if that was measured.
+    pub fn new(bound: Bound, what: impl Into<String>, found: Option<f64>) -> Self {
+        let (at_most, wanted) = match bound {
+            Bound::AtLeast(wanted) => (false, wanted),
+            Bound::AtMost(wanted) => (true, wanted),
+        };
+        let is_met = |found: f64| {
+            if at_most {
+                found <= wanted
+            } else {
+                found >= wanted
+            }
+        };
         Target {
-            met: found.is_some_and(|found| found >= wanted),
-            at_most: false,
+            met: found.is_some_and(is_met),
+            at_most,
             what: what.into(),
             found,
             wanted,
             show: |value| table::decimals(value, 2),
-        }
-    }
-
-    /// A target for which less is better.
-    pub fn at_most(wanted: f64, what: impl Into<String>, found: Option<f64>) -> Self {
-        Target {
-            met: found.is_some_and(|found| found <= wanted),
-            at_most: true,
-            ..Target::at_least(wanted, what, found)
         }
     }
 
@@ -76,14 +85,15 @@ pub fn render<'a>(targets: impl IntoIterator<Item = &'a Target>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::Bound::{AtLeast, AtMost};
     use super::*;
 
     #[test]
     fn a_target_is_met_missed_or_not_measured() {
         let targets = [
-            Target::at_most(2e3, "a", Some(1e3)).shown(table::time),
-            Target::at_least(1.0, "b", Some(0.5)),
-            Target::at_least(1.0, "c", None),
+            Target::new(AtMost(2e3), "a", Some(1e3)).shown(table::time),
+            Target::new(AtLeast(1.0), "b", Some(0.5)),
+            Target::new(AtLeast(1.0), "c", None),
         ];
         let text = render(&targets);
         let lines: Vec<String> = text

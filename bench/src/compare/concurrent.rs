@@ -12,10 +12,9 @@ use crate::cluster::{Cluster, ClusterError, Process};
 use crate::machine::Machine;
 use crate::plan::{Effort, LONG_WRITE, PIPELINE, Path};
 use crate::progress::Progress;
-use crate::report::{Fields, Report, Row};
+use crate::report::{self, Fields, PERCENT, RATE, Report, Row, Show};
 use crate::roles;
 use crate::samples::{Samples, Series};
-use crate::table::{Table, percent, rate};
 use crate::worker::network::Transport;
 use crate::worker::one_sided::Direction;
 use crate::worker::sampler::Pace;
@@ -171,21 +170,20 @@ impl Pair {
 }
 
 fn render(rows: &[Row], no_taps: Option<&Refusal>, start: Instant) -> String {
-    let mut table = Table::new(1, &["", "alone", "together", "lost"]);
-    for row in rows {
-        let bytes = row.text("bytes");
-        let label = match row.number("depth") {
-            None => format!("TCP stream, {} KiB writes", LONG_WRITE / 1024),
-            Some(1.0) => format!("  beside RDMA reads of {bytes} B, one at a time"),
-            Some(depth) => format!("  beside RDMA reads of {bytes} B, {depth} at once"),
-        };
-        table.row([
-            label,
-            rate(row.number("alone_bytes_per_s")),
-            rate(row.number("together_bytes_per_s")),
-            percent(row.number("lost")),
-        ]);
-    }
+    let columns: [(&str, &str, Show); 4] = [
+        ("", "depth", |row, name| {
+            let bytes = row.text("bytes");
+            match row.number(name) {
+                None => format!("TCP stream, {} KiB writes", LONG_WRITE / 1024),
+                Some(1.0) => format!("  beside RDMA reads of {bytes} B, one at a time"),
+                Some(depth) => format!("  beside RDMA reads of {bytes} B, {depth} at once"),
+            }
+        }),
+        ("alone", "alone_bytes_per_s", RATE),
+        ("together", "together_bytes_per_s", RATE),
+        ("lost", "lost", PERCENT),
+    ];
+    let table = report::table(rows, 1, &columns);
     let mut text = format!(
         "Both paths between two nodes of one domain, each alone and both at once ({}).\n\
          Shared memory stands in for RDMA. Medians of {} rounds.\n",

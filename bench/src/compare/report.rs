@@ -14,6 +14,7 @@ use crate::plan::{COLD_BYTES, Effort, HOT_BYTES, LONG_WRITE, PIPELINE, Path, Wor
 use crate::report::{Fields, Report, Row, name, number, tenths};
 use crate::samples::{Series, quotient};
 use crate::table::{Table, decimals, rate, size, time, times};
+use crate::target::Bound::{AtLeast, AtMost};
 use crate::target::{self, Target};
 use crate::worker::files::BLOCK;
 use crate::worker::network::Transport;
@@ -461,40 +462,38 @@ fn targets(rows: &[Row]) -> Vec<Target> {
                 quotient(by(Path::Ethernet), by(Path::Veth))
             })
         });
+    let get_over_copy = quotient(rows.p50(&get(1024)), rows.p50(&copied(1024)));
+    let long_over_copy = quotient(rows.rate(&get(65_536)), rows.rate(&copied(65_536)));
+    let read = rows.p50(&one_sided(Op::Read, 200, 1));
+    let streams = quotient(stream(Path::Ethernet), stream(Path::Veth));
+    let by_ethernet = rows.p50(&cold(Path::Ethernet, Op::Get, 1024));
+    let over_rdma = quotient(by_ethernet, rows.p50(&get(1024)));
     vec![
-        Target::at_most(
-            4.0,
+        Target::new(
+            AtMost(4.0),
             "RDMA get of 1 KiB, cold, over memcpy",
-            quotient(rows.p50(&get(1024)), rows.p50(&copied(1024))),
+            get_over_copy,
         ),
-        Target::at_least(
-            0.7,
+        Target::new(
+            AtLeast(0.7),
             "RDMA get of 64 KiB, cold, bytes/s over memcpy's",
-            quotient(rows.rate(&get(65_536)), rows.rate(&copied(65_536))),
+            long_over_copy,
         ),
-        Target::at_most(
-            150.0,
-            "RDMA read of 200 B, hot",
-            rows.p50(&one_sided(Op::Read, 200, 1)),
-        )
-        .shown(time),
-        Target::at_least(
-            0.4,
-            "TCP stream of 128 KiB writes over the domain's Ethernet, over veth's",
-            quotient(stream(Path::Ethernet), stream(Path::Veth)),
+        Target::new(AtMost(150.0), "RDMA read of 200 B, hot", read).shown(time),
+        Target::new(
+            AtLeast(0.4),
+            "TCP stream of 128 KiB writes, Ethernet over veth",
+            streams,
         ),
-        Target::at_most(
-            1.5,
-            "Store over the domain's Ethernet, over veth, worst p50",
+        Target::new(
+            AtMost(1.5),
+            "Store, Ethernet over veth, worst p50",
             over_veth.reduce(f64::max),
         ),
-        Target::at_least(
-            50.0,
+        Target::new(
+            AtLeast(50.0),
             "Get of 1 KiB, cold, Ethernet over RDMA",
-            quotient(
-                rows.p50(&cold(Path::Ethernet, Op::Get, 1024)),
-                rows.p50(&get(1024)),
-            ),
+            over_rdma,
         ),
     ]
 }

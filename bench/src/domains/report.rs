@@ -9,9 +9,10 @@ use super::cycles::Outcome;
 use crate::machine::Machine;
 use crate::memory;
 use crate::plan::Effort;
-use crate::report::{Fields, Report, Row};
+use crate::report::{self, Fields, MEBIBYTES, PERCENT, Report, Row, Show, TEXT, TIME};
 use crate::samples::{Samples, Series, quantile};
-use crate::table::{Table, mebibytes, percent, time};
+use crate::table::{mebibytes, percent, time};
+use crate::target::Bound::AtMost;
 use crate::target::{self, Target};
 
 /// The export of a member in a scenario.
@@ -158,25 +159,16 @@ impl Run {
             text += &rest.render();
         }
         let mut targets = self.shrink_targets(&shrinks, in_flight_ns);
-        targets.extend([
-            Target::at_most(0.0, "Bytes after the return", Some(leaked_bytes as f64)),
-            Target::at_most(
-                0.0,
-                "Frames and packets after the return",
-                Some(leaked_frames as f64),
-            ),
-            Target::at_most(
-                0.0,
-                "Failed operations of remaining members",
-                Some(stayers_failed as f64),
-            ),
-            Target::at_most(
-                0.05,
-                "Change of a one-sided read after shrinks",
-                (read[0] > 0.0).then(|| (read[1] / read[0] - 1.0).abs()),
-            )
-            .shown(percent),
-        ]);
+        for (what, count) in [
+            ("Bytes after the return", leaked_bytes),
+            ("Frames and packets after the return", leaked_frames),
+            ("Failed operations of remaining members", stayers_failed),
+        ] {
+            targets.push(Target::new(AtMost(0.0), what, Some(count as f64)));
+        }
+        let change = (read[0] > 0.0).then(|| (read[1] / read[0] - 1.0).abs());
+        let what = "Change of a one-sided read after shrinks";
+        targets.push(Target::new(AtMost(0.05), what, change).shown(percent));
         targets.extend(self.other_targets());
         report.targets(&targets);
         // Writing to a string does not fail.
@@ -215,7 +207,7 @@ impl Run {
             (10.0, "Pause of remaining members, p99", pause),
             (50.0, "Operations in flight failed after", in_flight),
         ]
-        .map(|(ms, what, found)| Target::at_most(ms * 1e6, what, found).shown(time))
+        .map(|(ms, what, found)| Target::new(AtMost(ms * 1e6), what, found).shown(time))
         .into()
     }
 
@@ -228,80 +220,70 @@ impl Run {
                 .reduce(f64::max)
         };
         let idle = |figure| self.rest.as_ref()?.idle.number(figure);
+        let (cpu, memory) = (idle("cpu_share"), idle("pss_bytes"));
+        let most = (512 << 20) as f64;
         [
-            Target::at_most(2e9, "Create, rm and down of 512 members", scale(true)).shown(time),
-            Target::at_most(1e9, "The same without Ethernet", scale(false)).shown(time),
-            Target::at_most(0.02, "Idle domains, processor", idle("cpu_share")).shown(percent),
-            Target::at_most(
-                (512 << 20) as f64,
-                "Idle domains, memory",
-                idle("pss_bytes"),
+            Target::new(
+                AtMost(2e9),
+                "Create, rm and down of 512 members",
+                scale(true),
             )
-            .shown(mebibytes),
+            .shown(time),
+            Target::new(AtMost(1e9), "The same without Ethernet", scale(false)).shown(time),
+            Target::new(AtMost(0.02), "Idle domains, processor", cpu).shown(percent),
+            Target::new(AtMost(most), "Idle domains, memory", memory).shown(mebibytes),
         ]
     }
 }
 
+/// Of shrinks or growths.
 fn changes(title: &str, rows: &[Row]) -> String {
-    let mut table = Table::new(
-        2,
-        &[
-            title,
-            "registered",
-            "p50",
-            "p99",
-            "pause p50",
-            "pause p99",
-            "without",
-            "extra",
-            "times",
-        ],
-    );
-    for row in rows {
-        let registered = match row.text("export").as_str() {
-            "none" => "nothing".into(),
-            export => format!("{} {export}", mebibytes(row.number("registered_bytes"))),
-        };
-        let times = ["p50_ns", "p99_ns", "pause_p50_ns", "pause_p99_ns"];
-        let mut cells = vec![format!("{} members", row.text("members")), registered];
-        cells.extend(times.map(|figure| time(row.number(figure))));
-        cells.extend([
-            time(row.known("pause_before_p99_ns")),
-            mebibytes(row.known("extra_bytes")),
-            row.text("cycles"),
-        ]);
-        table.row(cells);
-    }
-    format!("\n{table}")
+    let columns: [(&str, &str, Show); 9] = [
+        (title, "members", |row, name| {
+            format!("{} members", row.text(name))
+        }),
+        ("registered", "export", |row, name| {
+            match row.text(name).as_str() {
+                "none" => "nothing".into(),
+                export => format!("{} {export}", MEBIBYTES(row, "registered_bytes")),
+            }
+        }),
+        ("p50", "p50_ns", TIME),
+        ("p99", "p99_ns", TIME),
+        ("pause p50", "pause_p50_ns", TIME),
+        ("pause p99", "pause_p99_ns", TIME),
+        ("without", "pause_before_p99_ns", TIME),
+        ("extra", "extra_bytes", MEBIBYTES),
+        ("times", "cycles", TEXT),
+    ];
+    format!("\n{}", report::table(rows, 2, &columns))
 }
 
 impl Rest {
     fn render(&self) -> String {
-        let mut scale = Table::new(
-            1,
-            &[
-                "A domain of all nodes",
-                "up",
-                "create",
-                "rm",
-                "create again",
-                "down",
-            ],
-        );
-        for row in &self.scale {
-            let with = if *row.get("ethernet") == true {
-                ""
-            } else {
-                ", no Ethernet"
-            };
-            let times = ["up_ns", "create_ns", "rm_ns", "create_again_ns", "down_ns"];
-            let label = format!("{} nodes{with}", row.text("members"));
-            scale.row(
-                [label]
-                    .into_iter()
-                    .chain(times.map(|figure| time(row.number(figure)))),
-            );
-        }
+        let scale: [(&str, &str, Show); 6] = [
+            ("A domain of all nodes", "members", |row, name| {
+                let with = if *row.get("ethernet") == true {
+                    ""
+                } else {
+                    ", no Ethernet"
+                };
+                format!("{} nodes{with}", row.text(name))
+            }),
+            ("up", "up_ns", TIME),
+            ("create", "create_ns", TIME),
+            ("rm", "rm_ns", TIME),
+            ("create again", "create_again_ns", TIME),
+            ("down", "down_ns", TIME),
+        ];
+        let idle: [(&str, &str, Show); 6] = [
+            ("Idle domains", "domains", TEXT),
+            ("members", "members", TEXT),
+            ("nodes", "nodes", TEXT),
+            ("create", "create_ns", TIME),
+            ("of a core", "cpu_share", PERCENT),
+            ("memory", "pss_bytes", MEBIBYTES),
+        ];
         let Beside {
             rows,
             domains,
@@ -309,26 +291,16 @@ impl Rest {
         } = &self.beside;
         let title =
             format!("Beside {domains} domains that change {changes_per_s:.0} times a second");
-        let mut beside = Table::new(
-            1,
-            &[&title, "quiet p50", "quiet p99", "busy p50", "busy p99"],
-        );
-        for row in rows {
-            let times = ["quiet_p50_ns", "quiet_p99_ns", "busy_p50_ns", "busy_p99_ns"];
-            let times = times.map(|figure| time(row.number(figure)));
-            beside.row([row.text("op")].into_iter().chain(times));
-        }
-        let idle = &self.idle;
-        format!(
-            "\n{scale}\n{} idle domains of {} members on {} nodes: created in {}, {} of a core, {}\n\n\
-             {beside}",
-            idle.text("domains"),
-            idle.text("members"),
-            idle.text("nodes"),
-            time(idle.number("create_ns")),
-            percent(idle.number("cpu_share")),
-            mebibytes(idle.number("pss_bytes")),
-        )
+        let beside: [(&str, &str, Show); 5] = [
+            (&title, "op", TEXT),
+            ("quiet p50", "quiet_p50_ns", TIME),
+            ("quiet p99", "quiet_p99_ns", TIME),
+            ("busy p50", "busy_p50_ns", TIME),
+            ("busy p99", "busy_p99_ns", TIME),
+        ];
+        let scale = report::table(&self.scale, 1, &scale);
+        let idle = report::table(std::slice::from_ref(&self.idle), 0, &idle);
+        format!("\n{scale}\n{idle}\n{}", report::table(rows, 1, &beside))
     }
 }
 

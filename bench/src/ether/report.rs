@@ -15,6 +15,7 @@ use crate::plan::{Effort, Path};
 use crate::report::{Fields, Report, Row, name};
 use crate::samples::Series;
 use crate::table::{Table, decimals, time};
+use crate::target::Bound::{AtLeast, AtMost};
 use crate::target::{self, Target};
 
 /// Bits a second of a stream between two stacks, however fast the paths of kernels are.
@@ -139,13 +140,13 @@ impl Rounds<'_> {
             under,
             figure,
         } = compared;
-        let judge = if figure == "p50_ns" {
-            Target::at_most
+        let bound = if figure == "p50_ns" {
+            AtMost(wanted)
         } else {
-            Target::at_least
+            AtLeast(wanted)
         };
         Judged {
-            target: judge(wanted, name, found),
+            target: Target::new(bound, name, found),
             median: self.median(&over, figure),
             against: self.median(&under, figure),
         }
@@ -192,7 +193,7 @@ impl Rounds<'_> {
             let median = self.median(&stream, "bits_per_s");
             let name = format!("tcp_stream by smoltcp, MTU {}, over 1 Gbit/s", link.mtu);
             Judged {
-                target: Target::at_least(1.0, name, median.map(|bits| bits / STACKS_WANTED)),
+                target: Target::new(AtLeast(1.0), name, median.map(|bits| bits / STACKS_WANTED)),
                 median,
                 against: Some(STACKS_WANTED),
             }

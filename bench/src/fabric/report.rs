@@ -7,10 +7,21 @@ use serde_json::json;
 use super::plan::{self, Measurement, Op, Provider};
 use crate::machine::Machine;
 use crate::plan::Effort;
-use crate::report::{Fields, Report, Row, name, number};
+use crate::report::{self, COUNT, Fields, RATE, Report, Row, Show, TEXT, TIME, name, number};
 use crate::samples::{Series, quotient};
-use crate::table::{Table, decimals, rate, time};
+use crate::target::Bound::AtLeast;
 use crate::target::{self, Target};
+
+const COLUMNS: [(&str, &str, Show); 8] = [
+    ("provider", "provider", TEXT),
+    ("op", "op", TEXT),
+    ("bytes", "bytes", TEXT),
+    ("depth", "depth", TEXT),
+    ("p50", "p50_ns", TIME),
+    ("bytes/s", "bytes_per_s", RATE),
+    ("ops/s", "ops_per_s", COUNT),
+    ("errors", "errors", TEXT),
+];
 
 /// Makes the report.
 pub fn report(
@@ -36,7 +47,7 @@ pub fn report(
          {:.0} s\n\n{}\n{}",
         Machine::this(),
         start.elapsed().as_secs_f64(),
-        table(&rows),
+        report::table(&rows, 2, &COLUMNS),
         target::render(&targets),
     );
     report
@@ -56,26 +67,6 @@ fn row(key: &Measurement, series: &Series) -> Row {
         .figure("errors", series.errors())
 }
 
-fn table(rows: &[Row]) -> Table {
-    let heads = [
-        "provider", "op", "bytes", "depth", "p50", "bytes/s", "ops/s", "errors",
-    ];
-    let mut table = Table::new(2, &heads);
-    for row in rows {
-        table.row([
-            row.text("provider"),
-            row.text("op"),
-            row.text("bytes"),
-            row.text("depth"),
-            time(row.number("p50_ns")),
-            rate(row.number("bytes_per_s")),
-            decimals(row.number("ops_per_s"), 0),
-            row.text("errors"),
-        ]);
-    }
-    table
-}
-
 /// Messages a second of each size, ours over libfabric's.
 fn targets(rows: &[Row], measured: &[(Measurement, Series)]) -> Vec<Target> {
     let ours = measured.iter().map(|(key, _)| key);
@@ -89,11 +80,9 @@ fn targets(rows: &[Row], measured: &[(Measurement, Series)]) -> Vec<Target> {
             Op::Stream => "those of libfabric's ping-pong",
             _ => "libfabric's",
         };
-        Target::at_least(
-            1.0,
-            format!("{} of {} bytes, bytes/s over {of}", name(key.op), key.bytes),
-            quotient(by(Provider::Shm), by(Provider::LibfabricShm)),
-        )
+        let what = format!("{} of {} bytes, bytes/s over {of}", name(key.op), key.bytes);
+        let ratio = quotient(by(Provider::Shm), by(Provider::LibfabricShm));
+        Target::new(AtLeast(1.0), what, ratio)
     };
     ours.map(target).collect()
 }

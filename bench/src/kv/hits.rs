@@ -12,10 +12,10 @@ use crate::cluster::{Cluster, ClusterError};
 use crate::machine::Machine;
 use crate::plan::{Effort, Path};
 use crate::progress::Progress;
-use crate::report::{Fields, Report, Row, name, number};
+use crate::report::{self, Fields, Report, Row, SHARE, Show, TEXT, name, number};
 use crate::roles::{self, StoreConfig};
 use crate::samples::{Samples, Series, quotient};
-use crate::table::{Table, decimals};
+use crate::target::Bound::AtLeast;
 use crate::target::{self, Target};
 use crate::worker::sampler::Pace;
 use crate::worker::stores::Target as Server;
@@ -51,23 +51,25 @@ pub fn measure(effort: Effort, progress: &Progress) -> Result<Report, ClusterErr
         }
     }
     drop(cluster);
-    let mut report = Report::flat(effort, start, Fields::default().with("memory", MEMORY));
+    let mut found = Report::flat(effort, start, Fields::default().with("memory", MEMORY));
     let targets = targets(&rows);
-    report.rows("rows", &rows);
-    report.targets(&targets);
-    let mut table = Table::new(2, &["trace", "path", "gets", "hits"]);
-    for row in &rows {
-        let [trace, path, gets] = ["trace", "path", "gets"].map(|label| row.text(label));
-        table.row([trace, path, gets, decimals(row.number("hit_ratio"), 4)]);
-    }
-    report.text = format!(
+    found.rows("rows", &rows);
+    found.targets(&targets);
+    let columns: [(&str, &str, Show); 4] = [
+        ("trace", "trace", TEXT),
+        ("path", "path", TEXT),
+        ("gets", "gets", TEXT),
+        ("hits", "hit_ratio", SHARE),
+    ];
+    let table = report::table(&rows, 2, &columns);
+    found.text = format!(
         "{}\nHit rates with {} MiB each, {:.0} s\n\n{table}\n{}",
         Machine::this(),
         MEMORY >> 20,
         start.elapsed().as_secs_f64(),
         target::render(&targets),
     );
-    Ok(report)
+    Ok(found)
 }
 
 fn row(trace: Trace, path: Path, series: &Series) -> Row {
@@ -128,11 +130,8 @@ fn targets(rows: &[Row]) -> Vec<Target> {
     let of = |trace, path| number(rows, &json!({"trace": trace, "path": path}), "hit_ratio");
     let target = |trace: Trace| {
         let [ours, theirs] = PATHS.map(|path| of(trace, path));
-        Target::at_least(
-            1.0,
-            format!("hits of {trace} over memcached's"),
-            quotient(ours, theirs),
-        )
+        let what = format!("hits of {trace} over memcached's");
+        Target::new(AtLeast(1.0), what, quotient(ours, theirs))
     };
     Trace::ALL.map(target).into()
 }

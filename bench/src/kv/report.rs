@@ -7,9 +7,9 @@ use super::plan::{Measurement, Op, SMALL};
 use super::targets;
 use crate::machine::Machine;
 use crate::plan::{Effort, Path};
-use crate::report::{Fields, Report, Row};
+use crate::report::{self, COUNT, Fields, RATIO, Report, Row, SHARE, Show, TEXT, TIME};
 use crate::samples::{Samples, Series, median};
-use crate::table::{Table, decimals, time};
+use crate::table::decimals;
 use crate::target;
 use crate::worker::mix::Mix;
 use crate::worker::mixed::Mixed;
@@ -78,8 +78,8 @@ impl Run {
         report.text = format!(
             "{}\n{}\n{}\n{}\n{}",
             self.introduction(),
-            table(&rows),
-            mix_table(&mixes),
+            report::table(&rows, 3, &COLUMNS),
+            report::table(&mixes, 2, &MIX_COLUMNS),
             memory_lines(&memory),
             target::render(found)
         );
@@ -222,65 +222,38 @@ impl MixRounds {
     }
 }
 
-/// The load of a row, as tables have it.
+const COLUMNS: [(&str, &str, Show); 11] = [
+    ("path", "path", TEXT),
+    ("op", "op", TEXT),
+    ("set", "set", TEXT),
+    ("bytes", "bytes", TEXT),
+    ("load", "", |row, _| load(row)),
+    ("p50", "p50_ns", TIME),
+    ("p99", "p99_ns", TIME),
+    ("p99.9", "p999_ns", TIME),
+    ("ops/s", "ops_per_s", COUNT),
+    ("server/op", "server_cpu_ns_per_op", TIME),
+    ("reads", "reads_per_get", RATIO),
+];
+
+const MIX_COLUMNS: [(&str, &str, Show); 11] = [
+    ("mix", "mix", TEXT),
+    ("path", "path", TEXT),
+    ("clients", "clients", TEXT),
+    ("ops/s", "ops_per_s", COUNT),
+    ("get p50", "get_p50_ns", TIME),
+    ("get p99", "get_p99_ns", TIME),
+    ("set p50", "set_p50_ns", TIME),
+    ("set p99", "set_p99_ns", TIME),
+    ("hits", "hit_ratio", SHARE),
+    ("reads", "reads_per_get", RATIO),
+    ("asked", "asked_ratio", SHARE),
+];
+
 fn load(row: &Row) -> String {
     ["clients", "pipeline", "keys_per_request"]
         .map(|label| row.text(label))
         .join("x")
-}
-
-fn table(rows: &[Row]) -> Table {
-    let heads = [
-        "path",
-        "op",
-        "set",
-        "bytes",
-        "load",
-        "p50",
-        "p99",
-        "p99.9",
-        "ops/s",
-        "server/op",
-        "reads",
-    ];
-    let mut table = Table::new(3, &heads);
-    for row in rows {
-        let mut cells = ["path", "op", "set", "bytes"]
-            .map(|label| row.text(label))
-            .to_vec();
-        cells.push(load(row));
-        cells.extend(["p50_ns", "p99_ns", "p999_ns"].map(|figure| time(row.number(figure))));
-        cells.extend([
-            decimals(row.number("ops_per_s"), 0),
-            time(row.number("server_cpu_ns_per_op")),
-            decimals(row.number("reads_per_get"), 2),
-        ]);
-        table.row(cells);
-    }
-    table
-}
-
-fn mix_table(rows: &[Row]) -> Table {
-    let heads = [
-        "mix", "path", "clients", "ops/s", "get p50", "get p99", "set p50", "set p99", "hits",
-        "reads", "asked",
-    ];
-    let mut table = Table::new(2, &heads);
-    for row in rows {
-        let mut cells = ["mix", "path", "clients"]
-            .map(|label| row.text(label))
-            .to_vec();
-        cells.push(decimals(row.number("ops_per_s"), 0));
-        let times = ["get_p50_ns", "get_p99_ns", "set_p50_ns", "set_p99_ns"];
-        cells.extend(times.map(|figure| time(row.number(figure))));
-        cells.extend([
-            decimals(row.number("hit_ratio"), 3),
-            decimals(row.number("reads_per_get"), 2),
-            decimals(row.number("asked_ratio"), 3),
-        ]);
-        table.row(cells);
-    }
-    table
 }
 
 fn memory_lines(rows: &[Row]) -> String {

@@ -6,6 +6,7 @@ use super::plan::{self, Op};
 use crate::plan::{Path, WorkingSet};
 use crate::report::{Row, find, number};
 use crate::samples::{Samples, quotient};
+use crate::target::Bound::{AtLeast, AtMost};
 use crate::target::Target;
 use crate::worker::crowd::Load;
 
@@ -13,102 +14,67 @@ use crate::worker::crowd::Load;
 pub fn all(rows: &[Row], mixes: &[Row], memory: &[Row]) -> Vec<Target> {
     let rows = Rows(rows);
     let mut targets = gets(rows);
-    targets.extend(borrows(rows));
     targets.extend(sets(rows));
     targets.extend(text(rows));
     targets.extend(mixed(mixes));
     let of = |path| number(memory, &json!({"path": path}), "bytes_per_item");
-    targets.push(Target::at_most(
-        1.1,
-        "memory of an item of 100 bytes over memcached's",
-        quotient(of(Path::ToroidTcp), of(Path::MemcachedTcp)),
-    ));
+    let memory = quotient(of(Path::ToroidTcp), of(Path::MemcachedTcp));
+    let what = "memory of an item of 100 bytes over memcached's";
+    targets.push(Target::new(AtMost(1.1), what, memory));
     targets
 }
 
 fn gets(rows: Rows<'_>) -> Vec<Target> {
     let hot = |path, op, bytes| rows.p50(path, op, bytes, WorkingSet::Hot);
     let cold = |path, op, bytes| rows.p50(path, op, bytes, WorkingSet::Cold);
-    let times = [(1024, 15.0), (4096, 10.0), (64 << 10, 3.5), (1 << 20, 1.7)];
-    let mut targets: Vec<Target> = times
-        .map(|(bytes, wanted)| {
-            Target::at_least(
-                wanted,
-                format!("get of {bytes} bytes, hot, times faster than memcached over loopback"),
-                quotient(
-                    hot(Path::MemcachedTcp, Op::Get, bytes),
-                    hot(Path::Rdma, Op::Get, bytes),
-                ),
-            )
-        })
-        .into();
-    targets.push(Target::at_most(
-        350.0,
-        "get of 1024 bytes, hot, p50 in ns",
-        hot(Path::Rdma, Op::Get, 1024),
-    ));
-    let over_memcpy = [(1024, 3.0), (64 << 10, 1.3), (1 << 20, 1.3)];
-    targets.extend(over_memcpy.map(|(bytes, wanted)| {
-        Target::at_most(
-            wanted,
-            format!("get of {bytes} bytes, cold, over memcpy"),
-            quotient(
-                cold(Path::Rdma, Op::Get, bytes),
-                cold(Path::Memcpy, Op::Copy, bytes),
-            ),
-        )
-    }));
+    let by_rdma = |op, bytes| hot(Path::Rdma, op, bytes);
+    let mut targets = Vec::new();
+    for (bytes, wanted) in [(1024, 15.0), (4096, 10.0), (64 << 10, 3.5), (1 << 20, 1.7)] {
+        let what = format!("get of {bytes} bytes, hot, times faster than memcached over loopback");
+        let times = quotient(
+            hot(Path::MemcachedTcp, Op::Get, bytes),
+            by_rdma(Op::Get, bytes),
+        );
+        targets.push(Target::new(AtLeast(wanted), what, times));
+    }
+    let what = "get of 1024 bytes, hot, p50 in ns";
+    targets.push(Target::new(AtMost(350.0), what, by_rdma(Op::Get, 1024)));
+    for (bytes, wanted) in [(1024, 3.0), (64 << 10, 1.3), (1 << 20, 1.3)] {
+        let what = format!("get of {bytes} bytes, cold, over memcpy");
+        let copy = cold(Path::Memcpy, Op::Copy, bytes);
+        let times = quotient(cold(Path::Rdma, Op::Get, bytes), copy);
+        targets.push(Target::new(AtMost(wanted), what, times));
+    }
     let get = labels(Load::ONE, Path::Rdma, Op::Get, 1024, WorkingSet::Hot);
-    targets.push(Target::at_most(
-        50.0,
-        "server's processor time for a one-sided get in ns",
-        number(rows.0, &get, "server_cpu_ns_per_op"),
-    ));
-    targets
-}
-
-fn borrows(rows: Rows<'_>) -> [Target; 2] {
-    let hot = |op, bytes| rows.p50(Path::Rdma, op, bytes, WorkingSet::Hot);
-    let all = plan::HOT_SIZES.map(|bytes| hot(Op::Borrow, bytes));
+    let server = number(rows.0, &get, "server_cpu_ns_per_op");
+    let what = "server's processor time for a one-sided get in ns";
+    targets.push(Target::new(AtMost(50.0), what, server));
+    let all = plan::HOT_SIZES.map(|bytes| by_rdma(Op::Borrow, bytes));
     let slowest = all.into_iter().reduce(|a, b| Some(f64::max(a?, b?)));
-    let [got, borrowed] = [Op::GetSum, Op::BorrowSum].map(|op| hot(op, plan::SUM_BYTES));
-    [
-        Target::at_most(
-            300.0,
-            "borrow of any size, hot, p50 in ns",
-            slowest.flatten(),
-        ),
-        Target::at_least(
-            1.5,
-            "borrow and sum of 1 MiB, hot, times faster than get and sum",
-            quotient(got, borrowed),
-        ),
-    ]
+    let what = "borrow of any size, hot, p50 in ns";
+    targets.push(Target::new(AtMost(300.0), what, slowest.flatten()));
+    let [got, borrowed] = [Op::GetSum, Op::BorrowSum].map(|op| by_rdma(op, plan::SUM_BYTES));
+    let what = "borrow and sum of 1 MiB, hot, times faster than get and sum";
+    targets.push(Target::new(AtLeast(1.5), what, quotient(got, borrowed)));
+    targets
 }
 
 fn sets(rows: Rows<'_>) -> Vec<Target> {
     let p50 = |path, bytes, set| rows.p50(path, Op::Set, bytes, set);
     let hot = |path, bytes| p50(path, bytes, WorkingSet::Hot);
-    let mut targets: Vec<Target> = [64, 1024, 4096, 16 << 10]
-        .map(|bytes| {
-            Target::at_least(
-                1.0,
-                format!("set of {bytes} bytes, times faster than memcached over loopback"),
-                quotient(hot(Path::MemcachedTcp, bytes), hot(Path::Rdma, bytes)),
-            )
-        })
-        .into();
+    let mut targets = Vec::new();
+    for bytes in [64, 1024, 4096, 16 << 10] {
+        let what = format!("set of {bytes} bytes, times faster than memcached over loopback");
+        let times = quotient(hot(Path::MemcachedTcp, bytes), hot(Path::Rdma, bytes));
+        targets.push(Target::new(AtLeast(1.0), what, times));
+    }
     let bytes = 64 << 10;
-    targets.push(Target::at_least(
-        2.0,
-        format!("set of {bytes} bytes, times faster than memcached over a unix socket"),
-        quotient(hot(Path::MemcachedUnix, bytes), hot(Path::Rdma, bytes)),
-    ));
-    targets.push(Target::at_most(
-        30_000.0,
-        format!("set of {} bytes, cold, p50 in ns", plan::COLD_SET),
-        p50(Path::Rdma, plan::COLD_SET, WorkingSet::Cold),
-    ));
+    let what = format!("set of {bytes} bytes, times faster than memcached over a unix socket");
+    let times = quotient(hot(Path::MemcachedUnix, bytes), hot(Path::Rdma, bytes));
+    targets.push(Target::new(AtLeast(2.0), what, times));
+    let what = format!("set of {} bytes, cold, p50 in ns", plan::COLD_SET);
+    let cold = p50(Path::Rdma, plan::COLD_SET, WorkingSet::Cold);
+    targets.push(Target::new(AtMost(30_000.0), what, cold));
     targets
 }
 
@@ -136,16 +102,16 @@ fn text(rows: Rows<'_>) -> Vec<Target> {
         } = load;
         let load = format!("{clients} x {pipeline} requests of {keys}");
         let what = format!("{op:?} by memcached's protocol, {load}");
-        targets.push(Target::at_least(
-            1.0,
-            format!("{what}: rate over memcached's"),
+        let (rate, p99) = (
             over(Samples::ops_per_s),
-        ));
-        targets.push(Target::at_most(
-            1.1,
-            format!("{what}: p99 over memcached's"),
             over(|round| round.quantile_ns(0.99)),
-        ));
+        );
+        let (rate_of, p99_of) = (
+            format!("{what}: rate over memcached's"),
+            format!("{what}: p99 over memcached's"),
+        );
+        targets.push(Target::new(AtLeast(1.0), rate_of, rate));
+        targets.push(Target::new(AtMost(1.1), p99_of, p99));
     };
     for op in [Op::Get, Op::Set] {
         judge(op, Load::ONE);
@@ -163,17 +129,11 @@ fn mixed(mixes: &[Row]) -> [Target; 2] {
             .filter(|row| row.has(&json!({"path": Path::Rdma})));
         rows.filter_map(|row| row.number(figure)).reduce(f64::max)
     };
+    let (reads, asked) = (most("reads_per_get"), most("asked_ratio"));
+    let share = "share of gets of a mix that the server had to answer, at most";
     [
-        Target::at_most(
-            3.0,
-            "reads for a get of a mix, at most",
-            most("reads_per_get"),
-        ),
-        Target::at_most(
-            0.05,
-            "share of gets of a mix that the server had to answer, at most",
-            most("asked_ratio"),
-        ),
+        Target::new(AtMost(3.0), "reads for a get of a mix, at most", reads),
+        Target::new(AtMost(0.05), share, asked),
     ]
 }
 

@@ -12,6 +12,15 @@ use toroid_ethernet::stack::{Stack, tcp, udp};
 /// much of it as it likes.
 const BUFFER: usize = 4 << 20;
 
+/// The same expression for a socket of any kind.
+macro_rules! each {
+    ($sockets:expr, $of:ident::{$($kind:ident),+}, $socket:ident => $then:expr) => {
+        match $sockets {
+            $($of::$kind($socket) => $then,)+
+        }
+    };
+}
+
 /// Where a socket is made.
 #[derive(Clone, Debug)]
 pub enum Sockets {
@@ -45,7 +54,7 @@ pub(super) enum Datagrams {
     Kernel(net::UdpSocket),
     Stack {
         socket: udp::UdpSocket,
-        /// To whom [`Datagrams::send`] sends.
+        /// The destination of [`Datagrams::send`].
         peer: Option<SocketAddr>,
     },
 }
@@ -142,39 +151,23 @@ impl Stream {
     }
 
     pub(super) fn end_writing(&self) -> io::Result<()> {
-        match self {
-            Stream::Kernel(stream) => stream.shutdown(Shutdown::Write),
-            Stream::Stack(stream) => stream.shutdown(Shutdown::Write),
-            Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
-        }
+        each!(self, Stream::{Kernel, Stack, Unix}, stream => stream.shutdown(Shutdown::Write))
     }
 }
 
 impl Read for &Stream {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Stream::Kernel(stream) => { stream }.read(into),
-            Stream::Stack(stream) => { stream }.read(into),
-            Stream::Unix(stream) => { stream }.read(into),
-        }
+        each!(self, Stream::{Kernel, Stack, Unix}, stream => { stream }.read(into))
     }
 }
 
 impl Write for &Stream {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        match self {
-            Stream::Kernel(stream) => { stream }.write(from),
-            Stream::Stack(stream) => { stream }.write(from),
-            Stream::Unix(stream) => { stream }.write(from),
-        }
+        each!(self, Stream::{Kernel, Stack, Unix}, stream => { stream }.write(from))
     }
 
     fn write_vectored(&mut self, from: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        match self {
-            Stream::Kernel(stream) => { stream }.write_vectored(from),
-            Stream::Stack(stream) => { stream }.write_vectored(from),
-            Stream::Unix(stream) => { stream }.write_vectored(from),
-        }
+        each!(self, Stream::{Kernel, Stack, Unix}, stream => { stream }.write_vectored(from))
     }
 
     fn flush(&mut self) -> io::Result<()> {
