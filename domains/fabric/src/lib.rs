@@ -42,7 +42,9 @@ pub mod verbs;
 
 pub use self::core::busy_poll::BusyPoll;
 pub use self::core::channel::PacketChannel;
-pub use self::core::endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read};
+pub use self::core::endpoint::{
+    AsRegion, Completion, Endpoint, OpError, Operation, PostError, Read,
+};
 pub use self::core::link::Protocol;
 pub use self::core::mapped::Mapped;
 pub use self::core::membership::Membership;

@@ -1,13 +1,18 @@
-//! One type over all providers: for who does not care how far away a peer is.
+//! Providers: what a consumer asks of each, and one type over all of them.
 //!
-//! Each is one of its provider's, so what it costs is to look which. What was made by one provider
-//! leads nowhere by another: it is the wrong key.
+//! [`Provider`] is the seam at which code is generic over what carries its operations and packets.
+//! [`RemoteRegion`], [`QueuePair`] and [`Channel`] are for programs whose peers may be on this host
+//! or on another: each is one provider's, so a call costs one comparison. A region of one provider
+//! is the wrong key for a queue pair of another.
+//!
+//! A new provider is a folder beside the others and a line in each of the tables below.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::core::channel::{ChannelError, PacketChannel};
-use crate::core::endpoint::{Completion, Endpoint, Operation, PostError, Read};
+use crate::core::endpoint::{AsRegion, Completion, Endpoint, Operation, PostError, Read};
+use crate::core::link::Protocol;
 use crate::core::mapped::Mapped;
 use crate::error::OpError;
 #[cfg(feature = "verbs")]
@@ -16,273 +21,254 @@ use crate::key::{Access, Partition, RemoteKey};
 use crate::topology::NodeId;
 use crate::{shm, tcp};
 
-/// A peer's region.
-#[derive(Clone, Debug)]
-pub enum RemoteRegion {
+/// One node's access to the regions and processes of its peers in one partition.
+pub trait Provider {
+    /// A region of a peer. Clones are handles to the same.
+    type Region: Clone + Send + Sync + 'static;
+    /// A queue pair to a peer.
+    type QueuePair: Endpoint<Remote = Self::Region>;
+    /// A packet channel to a process of a peer.
+    type Channel: PacketChannel;
+    /// Why access is not granted.
+    type Error: std::error::Error;
+
+    /// Opens a region that a peer has published, with some or all of the rights that it grants.
+    ///
+    /// # Errors
+    /// The key is wrong, a right is not granted, one of the two nodes is not a member, or the system
+    /// has no room.
+    fn open(&self, key: RemoteKey, access: Access) -> Result<Self::Region, Self::Error>;
+
+    /// A queue pair to `peer` for up to `depth` operations that are posted or not yet polled.
+    ///
+    /// # Errors
+    /// One of the two nodes is not a member, or the system has no room.
+    fn queue_pair(&self, peer: NodeId, depth: usize) -> Result<Self::QueuePair, Self::Error>;
+
+    /// A packet channel to the process of `peer` that listens for `protocol`.
+    ///
+    /// # Errors
+    /// No process listens, one of the two nodes is not a member, or the system has no room.
+    fn channel(&self, peer: NodeId, protocol: Protocol) -> Result<Self::Channel, Self::Error>;
+}
+
+macro_rules! regions {
+    ($($(#[doc = $doc:literal])* $(#[cfg($cfg:meta)])? $Provider:ident($Region:ty)),+ $(,)?) => {
+        /// A peer's region.
+        #[derive(Clone, Debug)]
+        pub enum RemoteRegion {
+            $($(#[doc = $doc])* $(#[cfg($cfg)])? $Provider($Region),)+
+        }
+
+        impl RemoteRegion {
+            /// Bytes of the region.
+            #[allow(clippy::len_without_is_empty)]
+            pub fn len(&self) -> u64 {
+                match self {
+                    $($(#[cfg($cfg)])? RemoteRegion::$Provider(region) => region.len(),)+
+                }
+            }
+
+            /// The key that it was opened with.
+            pub fn key(&self) -> RemoteKey {
+                match self {
+                    $($(#[cfg($cfg)])? RemoteRegion::$Provider(region) => region.key(),)+
+                }
+            }
+
+            /// The rights granted.
+            pub fn access(&self) -> Access {
+                match self {
+                    $($(#[cfg($cfg)])? RemoteRegion::$Provider(region) => region.access(),)+
+                }
+            }
+        }
+
+        $(
+            $(#[cfg($cfg)])?
+            impl AsRegion<$Region> for RemoteRegion {
+                #[inline]
+                fn as_region(&self) -> Result<&$Region, OpError> {
+                    match self {
+                        RemoteRegion::$Provider(region) => Ok(region),
+                        _ => Err(OpError::WrongKey),
+                    }
+                }
+            }
+        )+
+
+        /// Only regions of this host are mapped; others are read through a queue pair.
+        impl Mapped for RemoteRegion {
+            fn is_mapped(&self) -> bool {
+                match self {
+                    $($(#[cfg($cfg)])? RemoteRegion::$Provider(region) => region.is_mapped(),)+
+                }
+            }
+
+            fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OpError> {
+                match self {
+                    $($(#[cfg($cfg)])? RemoteRegion::$Provider(region) => region.read(offset, into),)+
+                }
+            }
+
+            fn fold<A: Clone>(
+                &self,
+                offset: u64,
+                len: u64,
+                start: A,
+                each: impl Fn(&mut A, &[u8]),
+            ) -> Result<A, OpError> {
+                match self {
+                    $($(#[cfg($cfg)])? RemoteRegion::$Provider(region) => {
+                        region.fold(offset, len, start, each)
+                    })+
+                }
+            }
+
+            fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OpError> {
+                match self {
+                    $($(#[cfg($cfg)])? RemoteRegion::$Provider(region) => region.write(offset, bytes),)+
+                }
+            }
+
+            fn fetch_ahead(&self, offset: u64) {
+                match self {
+                    $($(#[cfg($cfg)])? RemoteRegion::$Provider(region) => region.fetch_ahead(offset),)+
+                }
+            }
+        }
+    };
+}
+
+macro_rules! paths {
+    ($($(#[doc = $doc:literal])* $(#[cfg($cfg:meta)])? $Provider:ident { $QueuePair:ty, $Channel:ty }),+ $(,)?) => {
+        /// A queue pair to a peer.
+        #[derive(Debug)]
+        pub enum QueuePair {
+            $($(#[doc = $doc])* $(#[cfg($cfg)])? $Provider($QueuePair),)+
+        }
+
+        impl Endpoint for QueuePair {
+            type Remote = RemoteRegion;
+
+            fn peer(&self) -> NodeId {
+                match self {
+                    $($(#[cfg($cfg)])? QueuePair::$Provider(pair) => pair.peer(),)+
+                }
+            }
+
+            fn partition(&self) -> Partition {
+                match self {
+                    $($(#[cfg($cfg)])? QueuePair::$Provider(pair) => pair.partition(),)+
+                }
+            }
+
+            fn post(&mut self, id: u64, operation: Operation<RemoteRegion>) -> Result<(), PostError> {
+                match self {
+                    $($(#[cfg($cfg)])? QueuePair::$Provider(pair) => pair.post(id, operation),)+
+                }
+            }
+
+            fn flush(&mut self) {
+                match self {
+                    $($(#[cfg($cfg)])? QueuePair::$Provider(pair) => pair.flush(),)+
+                }
+            }
+
+            fn poll(&mut self, into: &mut [Completion]) -> usize {
+                match self {
+                    $($(#[cfg($cfg)])? QueuePair::$Provider(pair) => pair.poll(into),)+
+                }
+            }
+
+            fn wait(&mut self, timeout: Duration) -> bool {
+                match self {
+                    $($(#[cfg($cfg)])? QueuePair::$Provider(pair) => pair.wait(timeout),)+
+                }
+            }
+
+            fn read_batch(&mut self, reads: &mut [Read<'_, RemoteRegion>]) -> Result<(), OpError> {
+                match self {
+                    $($(#[cfg($cfg)])? QueuePair::$Provider(pair) => pair.read_batch(reads),)+
+                }
+            }
+        }
+
+        /// A packet channel to a peer.
+        #[derive(Debug)]
+        // Another indirection would cost every packet between nodes of one host.
+        #[allow(clippy::large_enum_variant)]
+        pub enum Channel {
+            $($(#[doc = $doc])* $(#[cfg($cfg)])? $Provider($Channel),)+
+        }
+
+        impl PacketChannel for Channel {
+            fn peer(&self) -> NodeId {
+                match self {
+                    $($(#[cfg($cfg)])? Channel::$Provider(channel) => channel.peer(),)+
+                }
+            }
+
+            fn partition(&self) -> Partition {
+                match self {
+                    $($(#[cfg($cfg)])? Channel::$Provider(channel) => channel.partition(),)+
+                }
+            }
+
+            fn send(&mut self, parts: &[&[u8]]) -> Result<(), ChannelError> {
+                match self {
+                    $($(#[cfg($cfg)])? Channel::$Provider(channel) => channel.send(parts),)+
+                }
+            }
+
+            fn receive(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError> {
+                match self {
+                    $($(#[cfg($cfg)])? Channel::$Provider(channel) => channel.receive(into),)+
+                }
+            }
+
+            fn wait(&mut self, timeout: Duration) {
+                match self {
+                    $($(#[cfg($cfg)])? Channel::$Provider(channel) => channel.wait(timeout),)+
+                }
+            }
+
+            fn wake_fd(&self) -> BorrowedFd<'_> {
+                match self {
+                    $($(#[cfg($cfg)])? Channel::$Provider(channel) => channel.wake_fd(),)+
+                }
+            }
+
+            fn arm(&mut self) -> bool {
+                match self {
+                    $($(#[cfg($cfg)])? Channel::$Provider(channel) => channel.arm(),)+
+                }
+            }
+
+            fn disarm(&mut self) {
+                match self {
+                    $($(#[cfg($cfg)])? Channel::$Provider(channel) => channel.disarm(),)+
+                }
+            }
+        }
+    };
+}
+
+regions! {
     /// Of a node of this host.
     Shm(shm::RemoteRegion),
-    /// Of a node of another host.
+    /// Of a node of another host, also with `failover`.
     Tcp(tcp::RemoteRegion),
 }
 
-impl RemoteRegion {
-    /// Bytes of the region.
-    #[allow(clippy::len_without_is_empty)]
-    pub fn len(&self) -> u64 {
-        match self {
-            RemoteRegion::Shm(region) => region.len(),
-            RemoteRegion::Tcp(region) => region.len(),
-        }
-    }
-
-    /// The key that it was opened with.
-    pub fn key(&self) -> RemoteKey {
-        match self {
-            RemoteRegion::Shm(region) => region.key(),
-            RemoteRegion::Tcp(region) => region.key(),
-        }
-    }
-
-    /// The rights granted.
-    pub fn access(&self) -> Access {
-        match self {
-            RemoteRegion::Shm(region) => region.access(),
-            RemoteRegion::Tcp(region) => region.access(),
-        }
-    }
-
-    fn into_tcp(self) -> Result<tcp::RemoteRegion, OpError> {
-        match self {
-            RemoteRegion::Tcp(region) => Ok(region),
-            RemoteRegion::Shm(_) => Err(OpError::WrongKey),
-        }
-    }
-
-    fn as_tcp(&self) -> Result<&tcp::RemoteRegion, OpError> {
-        match self {
-            RemoteRegion::Tcp(region) => Ok(region),
-            RemoteRegion::Shm(_) => Err(OpError::WrongKey),
-        }
-    }
-}
-
-impl shm::AsShm for RemoteRegion {
-    #[inline]
-    fn as_shm(&self) -> Result<&shm::RemoteRegion, OpError> {
-        match self {
-            RemoteRegion::Shm(region) => Ok(region),
-            RemoteRegion::Tcp(_) => Err(OpError::WrongKey),
-        }
-    }
-}
-
-/// Only regions of this host are; others are read through a queue pair.
-impl Mapped for RemoteRegion {
-    fn is_mapped(&self) -> bool {
-        matches!(self, RemoteRegion::Shm(_))
-    }
-
-    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OpError> {
-        match self {
-            RemoteRegion::Shm(region) => region.read(offset, into),
-            RemoteRegion::Tcp(_) => Err(OpError::NotMapped),
-        }
-    }
-
-    fn fold<A: Clone>(
-        &self,
-        offset: u64,
-        len: u64,
-        start: A,
-        each: impl Fn(&mut A, &[u8]),
-    ) -> Result<A, OpError> {
-        match self {
-            RemoteRegion::Shm(region) => region.fold(offset, len, start, each),
-            RemoteRegion::Tcp(_) => Err(OpError::NotMapped),
-        }
-    }
-
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OpError> {
-        match self {
-            RemoteRegion::Shm(region) => region.write(offset, bytes),
-            RemoteRegion::Tcp(_) => Err(OpError::NotMapped),
-        }
-    }
-
-    fn fetch_ahead(&self, offset: u64) {
-        if let RemoteRegion::Shm(region) = self {
-            region.fetch_ahead(offset);
-        }
-    }
-}
-
-/// A queue pair to a peer.
-#[derive(Debug)]
-pub enum QueuePair {
+paths! {
     /// To a node of this host.
-    Shm(shm::QueuePair<RemoteRegion>),
+    Shm { shm::QueuePair<RemoteRegion>, shm::Channel },
     /// To a node of another host.
-    Tcp(Box<tcp::QueuePair>),
-    /// To a node of another host, by its RDMA device and ours where that can be.
+    Tcp { Box<tcp::QueuePair<RemoteRegion>>, Box<tcp::Channel> },
+    /// To a node of another host, by the RDMA devices of both where they work.
     #[cfg(feature = "verbs")]
-    Failover(Box<failover::QueuePair>),
-}
-
-impl Endpoint for QueuePair {
-    type Remote = RemoteRegion;
-
-    fn peer(&self) -> NodeId {
-        match self {
-            QueuePair::Shm(pair) => pair.peer(),
-            QueuePair::Tcp(pair) => pair.peer(),
-            #[cfg(feature = "verbs")]
-            QueuePair::Failover(pair) => pair.peer(),
-        }
-    }
-
-    fn partition(&self) -> Partition {
-        match self {
-            QueuePair::Shm(pair) => pair.partition(),
-            QueuePair::Tcp(pair) => pair.partition(),
-            #[cfg(feature = "verbs")]
-            QueuePair::Failover(pair) => pair.partition(),
-        }
-    }
-
-    fn post(&mut self, id: u64, operation: Operation<RemoteRegion>) -> Result<(), PostError> {
-        match self {
-            QueuePair::Shm(pair) => pair.post(id, operation),
-            QueuePair::Tcp(pair) => pair.post_checked(id, operation.on(RemoteRegion::into_tcp)),
-            #[cfg(feature = "verbs")]
-            QueuePair::Failover(pair) => {
-                pair.post_checked(id, operation.on(RemoteRegion::into_tcp))
-            }
-        }
-    }
-
-    fn flush(&mut self) {
-        match self {
-            QueuePair::Shm(pair) => pair.flush(),
-            QueuePair::Tcp(pair) => pair.flush(),
-            #[cfg(feature = "verbs")]
-            QueuePair::Failover(pair) => pair.flush(),
-        }
-    }
-
-    fn poll(&mut self, into: &mut [Completion]) -> usize {
-        match self {
-            QueuePair::Shm(pair) => pair.poll(into),
-            QueuePair::Tcp(pair) => pair.poll(into),
-            #[cfg(feature = "verbs")]
-            QueuePair::Failover(pair) => pair.poll(into),
-        }
-    }
-
-    fn wait(&mut self, timeout: Duration) -> bool {
-        match self {
-            QueuePair::Shm(pair) => pair.wait(timeout),
-            QueuePair::Tcp(pair) => pair.wait(timeout),
-            #[cfg(feature = "verbs")]
-            QueuePair::Failover(pair) => pair.wait(timeout),
-        }
-    }
-
-    fn read_batch(&mut self, reads: &mut [Read<'_, RemoteRegion>]) -> Result<(), OpError> {
-        match self {
-            QueuePair::Shm(pair) => pair.read_batch(reads),
-            QueuePair::Tcp(pair) => pair.read_each(reads, RemoteRegion::as_tcp),
-            #[cfg(feature = "verbs")]
-            QueuePair::Failover(pair) => pair.read_each(reads, RemoteRegion::as_tcp),
-        }
-    }
-}
-
-/// A packet channel to a peer.
-#[derive(Debug)]
-// Another indirection would cost every packet between nodes of one host.
-#[allow(clippy::large_enum_variant)]
-pub enum Channel {
-    /// To a node of this host.
-    Shm(shm::Channel),
-    /// To a node of another host.
-    Tcp(Box<tcp::Channel>),
-    /// To a node of another host, by its RDMA device and ours where that can be.
-    #[cfg(feature = "verbs")]
-    Failover(Box<failover::Channel>),
-}
-
-impl PacketChannel for Channel {
-    fn peer(&self) -> NodeId {
-        match self {
-            Channel::Shm(channel) => channel.peer(),
-            Channel::Tcp(channel) => channel.peer(),
-            #[cfg(feature = "verbs")]
-            Channel::Failover(channel) => channel.peer(),
-        }
-    }
-
-    fn partition(&self) -> Partition {
-        match self {
-            Channel::Shm(channel) => channel.partition(),
-            Channel::Tcp(channel) => channel.partition(),
-            #[cfg(feature = "verbs")]
-            Channel::Failover(channel) => channel.partition(),
-        }
-    }
-
-    fn send(&mut self, parts: &[&[u8]]) -> Result<(), ChannelError> {
-        match self {
-            Channel::Shm(channel) => channel.send(parts),
-            Channel::Tcp(channel) => channel.send(parts),
-            #[cfg(feature = "verbs")]
-            Channel::Failover(channel) => channel.send(parts),
-        }
-    }
-
-    fn receive(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError> {
-        match self {
-            Channel::Shm(channel) => channel.receive(into),
-            Channel::Tcp(channel) => channel.receive(into),
-            #[cfg(feature = "verbs")]
-            Channel::Failover(channel) => channel.receive(into),
-        }
-    }
-
-    fn wait(&mut self, timeout: Duration) {
-        match self {
-            Channel::Shm(channel) => channel.wait(timeout),
-            Channel::Tcp(channel) => channel.wait(timeout),
-            #[cfg(feature = "verbs")]
-            Channel::Failover(channel) => channel.wait(timeout),
-        }
-    }
-
-    fn wake_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Channel::Shm(channel) => channel.wake_fd(),
-            Channel::Tcp(channel) => channel.wake_fd(),
-            #[cfg(feature = "verbs")]
-            Channel::Failover(channel) => channel.wake_fd(),
-        }
-    }
-
-    fn arm(&mut self) -> bool {
-        match self {
-            Channel::Shm(channel) => channel.arm(),
-            Channel::Tcp(channel) => channel.arm(),
-            #[cfg(feature = "verbs")]
-            Channel::Failover(channel) => channel.arm(),
-        }
-    }
-
-    fn disarm(&mut self) {
-        match self {
-            Channel::Shm(channel) => channel.disarm(),
-            Channel::Tcp(channel) => channel.disarm(),
-            #[cfg(feature = "verbs")]
-            Channel::Failover(channel) => channel.disarm(),
-        }
-    }
+    Failover { Box<failover::QueuePair<RemoteRegion>>, Box<failover::Channel> },
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,10 +12,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use toroid_fabric::DropGuard;
-use toroid_fabric::failover::{Channel, QueuePair};
+use toroid_fabric::failover::{Channel, QueuePair, Target};
 use toroid_fabric::mem::Status;
 use toroid_fabric::mem::memfd::{create_memory, read_only};
-use toroid_fabric::tcp::{self, Opened, serve, tune};
+use toroid_fabric::parameters::ConnectionParameters;
+use toroid_fabric::tcp::{self, DeviceTarget, Opened, serve, tune};
 use toroid_fabric::verbs::Device;
 use toroid_fabric::{Access, Endpoint, NodeId, OpError, Operation, Read, Region, RemoteKey, shm};
 
@@ -50,8 +52,10 @@ impl tcp::Regions for Exported {
         Ok(regions.get(&key).cloned().ok_or(OpError::WrongKey)?.into())
     }
 
-    fn device(&self) -> Option<Arc<Device>> {
-        self.device.clone()
+    fn connect_device(&self, peer: &ConnectionParameters) -> io::Result<Box<dyn DeviceTarget>> {
+        let device = self.device.as_ref();
+        let device = device.ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP))?;
+        Ok(Box::new(Target::new(device, peer)?))
     }
 
     fn admit(&self, _: &shm::RemoteRegion) -> Option<DropGuard> {

@@ -170,8 +170,15 @@ impl tcp::Regions for Regions<'_> {
     }
 
     #[cfg(feature = "verbs")]
-    fn device(&self) -> Option<Arc<toroid_fabric::verbs::Device>> {
-        self.rdma.and_then(toroid_client::rdma::device)
+    fn connect_device(
+        &self,
+        peer: &toroid_fabric::parameters::ConnectionParameters,
+    ) -> std::io::Result<Box<dyn tcp::DeviceTarget>> {
+        let device = self.rdma.and_then(toroid_client::rdma::device);
+        let device = device.ok_or(Errno::EOPNOTSUPP)?;
+        Ok(Box::new(toroid_fabric::failover::Target::new(
+            &device, peer,
+        )?))
     }
 
     #[cfg(feature = "verbs")]

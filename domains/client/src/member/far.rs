@@ -188,7 +188,7 @@ impl Member {
 }
 
 impl Connection {
-    fn queue_pair(self, depth: usize) -> tcp::QueuePair {
+    fn queue_pair<R>(self, depth: usize) -> tcp::QueuePair<R> {
         let Connection {
             socket,
             partition,

@@ -118,6 +118,16 @@ impl<R: Clone> Operation<R> {
 }
 
 impl<R> Operation<R> {
+    /// The remote region.
+    pub fn remote(&self) -> &R {
+        match self {
+            Operation::Read { remote, .. }
+            | Operation::Write { remote, .. }
+            | Operation::CompareAndSwap { remote, .. }
+            | Operation::FetchAdd { remote, .. } => remote,
+        }
+    }
+
     /// The same on what `convert` makes of the remote region.
     pub(crate) fn on<S>(
         self,
@@ -163,6 +173,25 @@ impl<R> Operation<R> {
                 add,
             },
         })
+    }
+}
+
+/// A handle that may lead to a region of the provider whose handles are `T`.
+///
+/// Queue pairs take any such handle, so one type can stand for the regions of several providers.
+/// The choice costs one comparison.
+pub trait AsRegion<T>: Clone + Send + Sync + 'static {
+    /// The provider's own handle.
+    ///
+    /// # Errors
+    /// [`OpError::WrongKey`] when the region is another provider's.
+    fn as_region(&self) -> Result<&T, OpError>;
+}
+
+impl<T: Clone + Send + Sync + 'static> AsRegion<T> for T {
+    #[inline]
+    fn as_region(&self) -> Result<&T, OpError> {
+        Ok(self)
     }
 }
 

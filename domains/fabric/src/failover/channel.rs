@@ -30,10 +30,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
+use super::paths::Paths;
+use super::retry::{BACKOFF, LONGEST_PAUSE, Retry};
 use crate::core::busy_poll::BusyPoll;
 use crate::core::channel::{ChannelError, PacketChannel};
 use crate::core::parameters::ConnectionParameters;
-use crate::failover::queue_pair::{BACKOFF, LONGEST_PAUSE, Paths, Retry};
 use crate::key::Partition;
 use crate::mem::DropGuard;
 use crate::mem::waker::sleep_on;

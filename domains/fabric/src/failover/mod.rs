@@ -2,7 +2,12 @@
 //! works, and of [`tcp`](crate::tcp) otherwise.
 
 pub mod channel;
+pub mod control;
+mod paths;
 pub mod queue_pair;
+mod retry;
 
 pub use channel::{Channel, NoResources, ResourceSource, Resources};
-pub use queue_pair::{Paths, QueuePair};
+pub use control::Target;
+pub use paths::Paths;
+pub use queue_pair::QueuePair;

@@ -28,33 +28,20 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::core::endpoint::{Completion, Endpoint, Operation, PostError, Read};
-use crate::core::parameters::{ConnectionParameters, RegionParameters};
+use super::control::LONGEST;
+use super::paths::Paths;
+use super::retry::{BACKOFF, LONGEST_PAUSE, Retry};
+use crate::core::endpoint::{AsRegion, Completion, Endpoint, Operation, PostError, Read};
 use crate::core::region::Region;
 use crate::error::OpError;
 use crate::key::{Access, Partition};
-use crate::mem::DropGuard;
-use crate::shm;
 use crate::tcp;
 use crate::tcp::region::Identity;
 use crate::topology::NodeId;
-use crate::verbs;
-use crate::verbs::completion::Counters;
-use crate::verbs::control::{Answering, Export, ProtectionDomain};
-use crate::verbs::device::Device;
-
-/// Pauses before the far side is asked again grow from the first to the second.
-pub(super) const BACKOFF: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(5)];
-
-/// The same for a device that fails again and again, also to connect: each time takes seconds.
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+use crate::verbs::{self, Counters, ProtectionDomain};
 
 /// How long one sleep for a device lasts at most: it does not hear that access has ended.
 const NAP: Duration = Duration::from_millis(20);
-
-/// Bytes of the longest region, or buffer of ours, that is registered: a change of membership may wait for it, and must
-/// not take that for the sleep of a process.
-const LONGEST: u64 = 4 << 30;
 
 /// Regions that are remembered, beyond which those are looked for that nobody uses.
 const MANY: usize = 1024;
@@ -65,8 +52,8 @@ const MANY: usize = 1024;
 /// are not, and a flush or a poll that hands over the first operation on a region, or on a buffer,
 /// has that registered. Each takes a round trip, and the kernel its time.
 #[derive(Debug)]
-pub struct QueuePair {
-    tcp: tcp::QueuePair,
+pub struct QueuePair<R = tcp::RemoteRegion> {
+    tcp: tcp::QueuePair<R>,
     domain: Arc<ProtectionDomain>,
     device: DevicePath,
     /// What the far side's device knows, by the address of the region.
@@ -76,28 +63,17 @@ pub struct QueuePair {
     unregistered: HashMap<usize, Retry>,
     depth: usize,
     /// Not handed over yet, oldest first.
-    waiting: VecDeque<(u64, Result<Operation<tcp::RemoteRegion>, OpError>)>,
+    waiting: VecDeque<(u64, Operation<R>)>,
     /// How many of them are flushed.
     flushed: usize,
     /// How many the connection has.
     on_connection: usize,
     /// Those that the device has.
-    on_device: VecDeque<(u64, Operation<tcp::RemoteRegion>)>,
+    on_device: VecDeque<(u64, Operation<R>)>,
     completed: VecDeque<Completion>,
     /// How long the device is left alone when it fails next.
     pause: Duration,
-    counters: Paths,
-}
-
-/// Operations, and batches of reads, by the way that they went.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Paths {
-    /// By the devices.
-    pub device: u64,
-    /// Over the connection.
-    pub connection: u64,
-    /// Times that a queue pair of the device was connected.
-    pub connects: u64,
+    paths: Paths,
 }
 
 /// The way through our device.
@@ -120,13 +96,6 @@ struct Known {
     answer: Result<verbs::RemoteRegion, Retry>,
 }
 
-/// When something may be tried once more.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Retry {
-    at: Instant,
-    pause: Duration,
-}
-
 fn find<'a>(
     regions: &'a HashMap<usize, Known>,
     remote: &tcp::RemoteRegion,
@@ -134,39 +103,10 @@ fn find<'a>(
     regions.get(&remote.address())?.answer.as_ref().ok()
 }
 
-impl Retry {
-    pub(super) fn at_once() -> Self {
-        Retry {
-            at: Instant::now(),
-            pause: BACKOFF[0],
-        }
-    }
-
-    pub(super) fn later(pause: Duration) -> Self {
-        Retry {
-            at: Instant::now() + pause,
-            pause,
-        }
-    }
-
-    pub(super) fn even_later(self, longest: Duration) -> Self {
-        Self::later(longest.min(self.pause * 2))
-    }
-
-    pub(super) fn is_now(self) -> bool {
-        self.at <= Instant::now()
-    }
-
-    /// The same for who hears of somebody else's pause, which may have begun a little earlier.
-    pub(super) fn is_almost_now(self) -> bool {
-        self.at <= Instant::now() + self.pause / 2
-    }
-}
-
-impl QueuePair {
+impl<R: AsRegion<tcp::RemoteRegion>> QueuePair<R> {
     /// A queue pair as `tcp` is, on which nothing has been posted. What is registered here is in
     /// `domain`.
-    pub fn new(tcp: tcp::QueuePair, domain: Arc<ProtectionDomain>) -> Self {
+    pub fn new(tcp: tcp::QueuePair<R>, domain: Arc<ProtectionDomain>) -> Self {
         let depth = tcp.depth();
         QueuePair {
             tcp,
@@ -181,13 +121,13 @@ impl QueuePair {
             on_device: VecDeque::with_capacity(depth),
             completed: VecDeque::with_capacity(depth),
             pause: BACKOFF[0],
-            counters: Paths::default(),
+            paths: Paths::default(),
         }
     }
 
     /// Which ways its operations went.
     pub fn paths(&self) -> Paths {
-        self.counters
+        self.paths
     }
 
     /// What the present queue pair of the device has done.
@@ -196,20 +136,6 @@ impl QueuePair {
             DevicePath::Up(pair) => Some(pair.counters()),
             _ => None,
         }
-    }
-
-    /// Posts an operation, or what is to end with an error in its turn.
-    pub(crate) fn post_checked(
-        &mut self,
-        id: u64,
-        operation: Result<Operation<tcp::RemoteRegion>, OpError>,
-    ) -> Result<(), PostError> {
-        let under_way = self.on_connection + self.on_device.len() + self.completed.len();
-        if self.waiting.len() + under_way >= self.depth {
-            return Err(PostError::QueueFull { depth: self.depth });
-        }
-        self.waiting.push_back((id, operation));
-        Ok(())
     }
 
     /// Hands over what is flushed, until it would have to go the other way than what is under way.
@@ -229,8 +155,8 @@ impl QueuePair {
             self.flushed -= 1;
             // There is room for as many as here.
             let _ = match (&mut self.device, operation, known) {
-                (DevicePath::Up(pair), Ok(operation), Some(known)) => {
-                    self.counters.device += 1;
+                (DevicePath::Up(pair), operation, Some(known)) => {
+                    self.paths.device += 1;
                     self.on_device.push_back((id, operation.clone()));
                     operation
                         .on(|_| Ok(known))
@@ -238,9 +164,9 @@ impl QueuePair {
                         .ok()
                 }
                 (_, operation, _) => {
-                    self.counters.connection += 1;
+                    self.paths.connection += 1;
                     self.on_connection += 1;
-                    Some(self.tcp.post_checked(id, operation))
+                    Some(self.tcp.post(id, operation))
                 }
             };
         }
@@ -256,9 +182,7 @@ impl QueuePair {
         if !matches!(self.device, DevicePath::Up(_)) {
             return None;
         }
-        let (_, Ok(operation)) = self.waiting.front()? else {
-            return None;
-        };
+        let (_, operation) = self.waiting.front()?;
         let needed = match operation {
             Operation::Read { .. } => Access::REMOTE_READ,
             _ => Access::REMOTE_WRITE,
@@ -278,7 +202,8 @@ impl QueuePair {
         };
         // What is wrong with it is for the other way to say.
         local.check().ok()?;
-        let (remote, offset, local) = (remote.clone(), *offset, local.clone());
+        let remote = remote.as_region().ok()?.clone();
+        let (offset, local) = (*offset, local.clone());
         for segment in local.as_slice().iter().filter(|segment| segment.len > 0) {
             self.register(&segment.region)?;
         }
@@ -364,7 +289,7 @@ impl QueuePair {
         }
         self.device = match self.try_to_connect() {
             Ok(pair) => {
-                self.counters.connects += 1;
+                self.paths.connects += 1;
                 DevicePath::Up(Box::new(pair))
             }
             Err(OpError::System {
@@ -397,7 +322,7 @@ impl QueuePair {
         self.regions.clear();
         self.tcp.disconnect();
         while let Some((id, operation)) = self.on_device.pop_back() {
-            self.waiting.push_front((id, Ok(operation)));
+            self.waiting.push_front((id, operation));
             self.flushed += 1;
         }
     }
@@ -477,47 +402,25 @@ impl QueuePair {
         }
     }
 
-    /// Reads of anything that leads to a region of the peer, see [`Endpoint::read_batch`].
-    pub(crate) fn read_each<R>(
-        &mut self,
-        reads: &mut [Read<'_, R>],
-        region: impl Fn(&R) -> Result<&tcp::RemoteRegion, OpError>,
-    ) -> Result<(), OpError> {
-        self.flush();
-        self.wait_until(Duration::MAX, |_| false);
-        if self.all_lead_by_device(reads, &region) && self.read_by_device(reads, &region) {
-            return self.tcp.end();
-        }
-        self.counters.connection += 1;
-        self.tcp.read_each(reads, region)
-    }
-
-    fn all_lead_by_device<R>(
-        &mut self,
-        reads: &[Read<'_, R>],
-        region: impl Fn(&R) -> Result<&tcp::RemoteRegion, OpError>,
-    ) -> bool {
+    fn all_lead_by_device(&mut self, reads: &[Read<'_, R>]) -> bool {
         matches!(self.device, DevicePath::Up(_))
             && reads.iter().all(|read| {
                 let len = read.into.len() as u64;
                 let right = Access::REMOTE_READ;
-                region(read.remote)
+                read.remote
+                    .as_region()
                     .is_ok_and(|remote| self.known(remote, right, read.offset, len).is_some())
             })
     }
 
     /// Whether they could be read, and all rights last.
-    fn read_by_device<R>(
-        &mut self,
-        reads: &mut [Read<'_, R>],
-        region: impl Fn(&R) -> Result<&tcp::RemoteRegion, OpError>,
-    ) -> bool {
+    fn read_by_device(&mut self, reads: &mut [Read<'_, R>]) -> bool {
         let DevicePath::Up(pair) = &mut self.device else {
             return false;
         };
         let regions = &self.regions;
         let read = pair.read_each(reads, |remote| {
-            find(regions, region(remote)?)
+            find(regions, remote.as_region()?)
                 .cloned()
                 .ok_or(OpError::WrongKey)
         });
@@ -525,17 +428,18 @@ impl QueuePair {
             self.fail_over();
             return false;
         }
-        self.counters.device += 1;
+        self.paths.device += 1;
         self.pause = BACKOFF[0];
         let lasts = |read: &Read<'_, R>| {
-            region(read.remote).is_ok_and(|remote| remote.status().check().is_ok())
+            let remote = read.remote.as_region();
+            remote.is_ok_and(|remote| remote.status().check().is_ok())
         };
         reads.iter().all(lasts)
     }
 }
 
-impl Endpoint for QueuePair {
-    type Remote = tcp::RemoteRegion;
+impl<R: AsRegion<tcp::RemoteRegion>> Endpoint for QueuePair<R> {
+    type Remote = R;
 
     fn peer(&self) -> NodeId {
         self.tcp.peer()
@@ -545,8 +449,13 @@ impl Endpoint for QueuePair {
         self.tcp.partition()
     }
 
-    fn post(&mut self, id: u64, operation: Operation<tcp::RemoteRegion>) -> Result<(), PostError> {
-        self.post_checked(id, Ok(operation))
+    fn post(&mut self, id: u64, operation: Operation<R>) -> Result<(), PostError> {
+        let under_way = self.on_connection + self.on_device.len() + self.completed.len();
+        if self.waiting.len() + under_way >= self.depth {
+            return Err(PostError::QueueFull { depth: self.depth });
+        }
+        self.waiting.push_back((id, operation));
+        Ok(())
     }
 
     fn flush(&mut self) {
@@ -571,64 +480,13 @@ impl Endpoint for QueuePair {
         !self.completed.is_empty()
     }
 
-    fn read_batch(&mut self, reads: &mut [Read<'_, tcp::RemoteRegion>]) -> Result<(), OpError> {
-        self.read_each(reads, |remote| Ok(remote))
-    }
-}
-
-/// What a far process's device may reach, at the host where the memory is. It is a protection
-/// domain of its own, so that nobody reaches what was registered for somebody else.
-#[derive(Debug)]
-pub(crate) struct Answerer {
-    /// By handle; before what they are registered in.
-    exports: HashMap<usize, Export>,
-    pair: Answering,
-    domain: Arc<ProtectionDomain>,
-}
-
-impl Answerer {
-    pub(crate) fn new(device: &Arc<Device>, peer: &ConnectionParameters) -> io::Result<Self> {
-        // Nothing is asked from here, so nobody needs to know whose it is.
-        let domain = ProtectionDomain::new(device, NodeId(0), Partition(0))?;
-        Ok(Answerer {
-            exports: HashMap::new(),
-            pair: domain.answer(peer)?,
-            domain,
-        })
-    }
-
-    pub(crate) fn parameters(&self) -> ConnectionParameters {
-        self.pair.parameters()
-    }
-
-    /// Registers a region, for which `admit` has to have room. One that is open under several handles
-    /// is registered for one of them: each registration has to be taken back before the memory may
-    /// move, one after another.
-    pub(crate) fn register(
-        &mut self,
-        handle: usize,
-        region: &shm::RemoteRegion,
-        admit: impl FnOnce() -> Option<DropGuard>,
-    ) -> io::Result<RegionParameters> {
-        self.exports.retain(|_, export| export.is_valid());
-        if let Some(export) = self.exports.get(&handle) {
-            return Ok(export.parameters());
+    fn read_batch(&mut self, reads: &mut [Read<'_, R>]) -> Result<(), OpError> {
+        self.flush();
+        self.wait_until(Duration::MAX, |_| false);
+        if self.all_lead_by_device(reads) && self.read_by_device(reads) {
+            return self.tcp.end();
         }
-        if region.len() > LONGEST {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        let key = region.key();
-        if self.exports.values().any(|e| e.parameters().key == key) {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        let account = admit().ok_or(io::ErrorKind::WouldBlock)?;
-        let export = self.domain.export_remote(region, account)?;
-        let parameters = export.parameters();
-        self.exports.insert(handle, export);
-        Ok(parameters)
-    }
-
-    pub(crate) fn forget(&mut self, handle: usize) {
-        self.exports.remove(&handle);
+        self.paths.connection += 1;
+        self.tcp.read_batch(reads)
     }
 }

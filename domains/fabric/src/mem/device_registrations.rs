@@ -11,7 +11,7 @@ use crate::mem::DropGuard;
 
 /// What devices have been registrations of one memory.
 #[derive(Debug, Default)]
-pub(crate) struct DeviceRegistrations(Mutex<State>);
+pub struct DeviceRegistrations(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -27,7 +27,7 @@ impl DeviceRegistrations {
     /// # Errors
     /// `WouldBlock` while the memory moves, and for ever once it has ended; what `register` fails
     /// with.
-    pub(crate) fn register<T: Send + Sync + 'static>(
+    pub fn register<T: Send + Sync + 'static>(
         &self,
         register: impl FnOnce() -> io::Result<Arc<T>>,
     ) -> io::Result<()> {
@@ -41,13 +41,13 @@ impl DeviceRegistrations {
     }
 
     /// Whether something could be added.
-    pub(crate) fn are_allowed(&self) -> bool {
+    pub fn are_allowed(&self) -> bool {
         !self.lock().invalid
     }
 
     /// Lets the device forget one thing, if it has not yet. The drop of that must not wait for
     /// anybody who waits for this memory.
-    pub(crate) fn forget(&self, is_it: impl Fn(&DropGuard) -> bool) {
+    pub fn forget(&self, is_it: impl Fn(&DropGuard) -> bool) {
         let mut state = self.lock();
         let found = state.registered.iter().position(is_it);
         let forgotten = found.map(|at| state.registered.swap_remove(at));

@@ -256,33 +256,6 @@ impl Mapping {
         }
     }
 
-    /// Brings all pages, as long as `goes_on`: to pin them takes a fraction of the time then. What
-    /// cannot be brought comes when it is pinned, or is an error then.
-    #[cfg(feature = "verbs")]
-    pub(crate) fn bring_pages(&self, writable: bool, goes_on: impl Fn() -> bool) {
-        /// Since Linux 5.14, and not in every C library.
-        const POPULATE: [libc::c_int; 2] = [22, 23];
-        for piece in (0..self.pages()).step_by(PIECE) {
-            let len = PIECE.min(self.pages() - piece);
-            let advice = POPULATE[usize::from(writable)];
-            // SAFETY: a part of the range, which is ours. The advice changes no byte.
-            let advised = unsafe { libc::madvise(self.address().byte_add(piece), len, advice) };
-            if advised != 0 || !goes_on() {
-                return;
-            }
-        }
-    }
-
-    /// A second mapping of the same file, which can be written. It takes the right to open whatever
-    /// is mapped (CAP_SYS_ADMIN), and to write that file.
-    #[cfg(feature = "verbs")]
-    pub(crate) fn again_writable(&self) -> io::Result<Self> {
-        let (start, end) = (self.start(), self.start() + self.pages());
-        let path = format!("/proc/self/map_files/{start:x}-{end:x}");
-        let file = File::options().read(true).write(true).open(path)?;
-        Self::of_file(&file, self.len, true)
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.len
     }

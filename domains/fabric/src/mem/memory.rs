@@ -33,7 +33,6 @@ const COPIED: usize = 4096;
 #[derive(Debug)]
 pub struct Memory {
     /// First, so that it is dropped before the memory is unmapped.
-    #[cfg(feature = "verbs")]
     device_registrations: crate::mem::device_registrations::DeviceRegistrations,
     mapping: Mapping,
     writable: bool,
@@ -113,23 +112,18 @@ impl Memory {
     }
 
     /// What devices have been told of it, which they must forget before it moves or goes.
-    #[cfg(feature = "verbs")]
-    pub(crate) fn device_registrations(
-        &self,
-    ) -> &crate::mem::device_registrations::DeviceRegistrations {
+    pub fn device_registrations(&self) -> &crate::mem::device_registrations::DeviceRegistrations {
         &self.device_registrations
     }
 
     /// Lets no device use the old memory any more, nor the fresh one before all of it is there: it
     /// would neither wait for what has not arrived, nor notice that it uses the wrong one.
     fn invalidate_registrations(&self) {
-        #[cfg(feature = "verbs")]
         self.device_registrations.invalidate();
     }
 
     fn new(mapping: Mapping, writable: bool, status: Arc<Status>) -> Self {
         Memory {
-            #[cfg(feature = "verbs")]
             device_registrations: crate::mem::device_registrations::DeviceRegistrations::default(),
             mapping,
             writable,
@@ -310,7 +304,6 @@ impl Memory {
         let migration = self.migration().take();
         self.migrations.stop();
         end(migration);
-        #[cfg(feature = "verbs")]
         if self.status.check().is_ok() {
             self.device_registrations.allow();
         }

@@ -10,8 +10,7 @@ use std::sync::Arc;
 
 pub mod compaction;
 pub mod copier;
-#[cfg(feature = "verbs")]
-pub(crate) mod device_registrations;
+pub mod device_registrations;
 pub mod faults;
 pub mod fence;
 mod forked_syscall;

@@ -13,4 +13,4 @@ pub use channel::Channel;
 #[cfg(not(loom))]
 pub use control::{ChannelEnds, RING_BYTES};
 pub use queue_pair::QueuePair;
-pub use region::{AsShm, RemoteRegion};
+pub use region::RemoteRegion;

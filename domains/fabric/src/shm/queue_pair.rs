@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::region::{AsShm, RemoteRegion};
-use crate::core::endpoint::{Completion, Endpoint, Operation, PostError, Read};
+use super::region::RemoteRegion;
+use crate::core::endpoint::{AsRegion, Completion, Endpoint, Operation, PostError, Read};
 use crate::core::mapped::Mapped;
 use crate::core::region;
 use crate::core::segments::Segments;
@@ -25,7 +25,7 @@ pub struct QueuePair<R = RemoteRegion> {
     completed: VecDeque<Completion>,
 }
 
-impl<R: AsShm> QueuePair<R> {
+impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
     /// A queue pair to `peer` in `partition` for up to `depth` operations that are posted or not
     /// yet polled.
     pub fn new(peer: NodeId, partition: Partition, depth: usize) -> Self {
@@ -83,7 +83,7 @@ impl<R: AsShm> QueuePair<R> {
     }
 
     fn leads_to<'a>(&self, remote: &'a R) -> Result<&'a RemoteRegion, OpError> {
-        let remote = remote.as_shm()?;
+        let remote = remote.as_region()?;
         let key = remote.key();
         let ours = key.node == self.peer && key.partition == self.partition;
         ours.then_some(remote).ok_or(OpError::WrongKey)
@@ -117,7 +117,7 @@ fn transfer(
     Ok(at - offset)
 }
 
-impl<R: AsShm> Endpoint for QueuePair<R> {
+impl<R: AsRegion<RemoteRegion>> Endpoint for QueuePair<R> {
     type Remote = R;
 
     fn peer(&self) -> NodeId {
@@ -161,7 +161,7 @@ impl<R: AsShm> Endpoint for QueuePair<R> {
         // Cold reads wait for memory together rather than one after the other. A fetched line
         // that its writer changes meanwhile is fetched again, so the order of loads stays.
         for read in reads.iter().skip(1) {
-            if let Ok(region) = read.remote.as_shm() {
+            if let Ok(region) = read.remote.as_region() {
                 region.fetch_ahead(read.offset);
             }
         }

@@ -162,18 +162,3 @@ impl Mapped for RemoteRegion {
         }
     }
 }
-
-/// What may be a region on `shm`.
-pub trait AsShm: Clone + Send + Sync + 'static {
-    /// The region, if it is one.
-    ///
-    /// # Errors
-    /// [`OpError::WrongKey`] when it is another provider's.
-    fn as_shm(&self) -> Result<&RemoteRegion, OpError>;
-}
-
-impl AsShm for RemoteRegion {
-    fn as_shm(&self) -> Result<&RemoteRegion, OpError> {
-        Ok(self)
-    }
-}

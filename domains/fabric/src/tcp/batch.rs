@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use super::queue_pair::{QueuePair, part_len, split_reply};
+use super::in_flight::{part_len, split_reply};
+use super::queue_pair::QueuePair;
 use super::region::RemoteRegion;
 use super::wire::{CHUNK, Malformed, Reply, Request};
-use crate::core::endpoint::Read;
+use crate::core::endpoint::{AsRegion, Read};
 use crate::error::OpError;
 
 /// Reads whose regions are looked up at a time: fewer than a connection can have open.
@@ -20,19 +21,18 @@ const AHEAD: u64 = 512;
 const LONG: Duration = Duration::from_secs(60);
 
 /// Reads in order. Nothing is in flight.
-pub(super) fn read<R>(
-    pair: &mut QueuePair,
+pub(super) fn read<R: AsRegion<RemoteRegion>>(
+    pair: &mut QueuePair<R>,
     reads: &mut [Read<'_, R>],
-    region: impl Fn(&R) -> Result<&RemoteRegion, OpError>,
 ) -> Result<(), OpError> {
     for window in reads.chunks_mut(WINDOW) {
         let mut handles = [0; WINDOW];
-        let reached = reach(pair, window, &region, &mut handles);
+        let reached = reach(pair, window, &mut handles);
         // Those before the first that is impossible are read all the same.
         let possible = &mut window[..reached.0];
         read_window(pair, possible, &handles)?;
         for read in possible {
-            region(read.remote)?.status().check()?;
+            read.remote.as_region()?.status().check()?;
         }
         reached.1?;
     }
@@ -40,15 +40,15 @@ pub(super) fn read<R>(
 }
 
 /// Looks up regions; returns how many there are before the first error.
-fn reach<R>(
-    pair: &mut QueuePair,
+fn reach<R: AsRegion<RemoteRegion>>(
+    pair: &mut QueuePair<R>,
     window: &[Read<'_, R>],
-    region: impl Fn(&R) -> Result<&RemoteRegion, OpError>,
     handles: &mut [u32; WINDOW],
 ) -> (usize, Result<(), OpError>) {
     for (n, read) in window.iter().enumerate() {
         let len = read.into.len() as u64;
-        match region(read.remote).and_then(|region| pair.reach(region, read.offset, len)) {
+        let region = read.remote.as_region();
+        match region.and_then(|region| pair.reach(region, read.offset, len)) {
             Ok(handle) => handles[n] = handle,
             Err(error) => return (n, Err(error)),
         }
@@ -56,8 +56,8 @@ fn reach<R>(
     (window.len(), Ok(()))
 }
 
-fn read_window<R>(
-    pair: &mut QueuePair,
+fn read_window<R: AsRegion<RemoteRegion>>(
+    pair: &mut QueuePair<R>,
     reads: &mut [Read<'_, R>],
     handles: &[u32; WINDOW],
 ) -> Result<(), OpError> {
@@ -82,8 +82,8 @@ fn read_window<R>(
 }
 
 /// Takes the replies that have come.
-fn take<R>(
-    pair: &mut QueuePair,
+fn take<R: AsRegion<RemoteRegion>>(
+    pair: &mut QueuePair<R>,
     reads: &mut [Read<'_, R>],
     asked: u64,
     answered: &mut Cursor,

@@ -12,7 +12,9 @@
 
 mod batch;
 pub mod channel;
+mod device;
 mod handles;
+mod in_flight;
 pub mod queue_pair;
 pub mod region;
 pub mod relay;
@@ -28,5 +30,5 @@ pub use channel::Channel;
 pub use queue_pair::QueuePair;
 pub use region::RemoteRegion;
 pub use relay::{Far, relay};
-pub use serve::{Opened, Regions, serve};
+pub use serve::{DeviceTarget, Opened, Regions, serve};
 pub use stream::Cutter;

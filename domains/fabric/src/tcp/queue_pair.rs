@@ -7,13 +7,11 @@ use std::time::{Duration, Instant};
 
 use super::batch;
 use super::handles::Handles;
+use super::in_flight::{self, InFlight, Sent, split_reply, target};
 use super::region::{Grant, RemoteRegion};
 use super::stream::{Cut, Cutter, Stream};
 use super::wire::{CHUNK, Malformed, Reply, Request};
-use super::words::{read_whole, write_whole};
-use crate::core::endpoint::{Completion, Endpoint, Operation, PostError, Read};
-#[cfg(feature = "verbs")]
-use crate::core::parameters::{ConnectionParameters, RegionParameters};
+use crate::core::endpoint::{AsRegion, Completion, Endpoint, Operation, PostError, Read};
 use crate::error::OpError;
 use crate::key::{Access, Partition, RemoteKey};
 use crate::mem::DropGuard;
@@ -36,57 +34,28 @@ const ENOUGH: usize = CHUNK;
 /// Regions are opened on the connection when they are first used on it. Once it is cut, all ends
 /// with [`OpError::Unreachable`], or with what the status says.
 #[derive(Debug)]
-pub struct QueuePair {
+pub struct QueuePair<R = RemoteRegion> {
     pub(super) stream: Stream,
-    peer: NodeId,
-    partition: Partition,
-    depth: usize,
-    status: Arc<Status>,
-    handles: Handles<Grant>,
-    posted: VecDeque<(u64, Result<Operation<RemoteRegion>, OpError>)>,
-    in_flight: VecDeque<InFlight>,
+    pub(super) peer: NodeId,
+    pub(super) partition: Partition,
+    pub(super) depth: usize,
+    pub(super) status: Arc<Status>,
+    pub(super) handles: Handles<Grant>,
+    posted: VecDeque<(u64, Operation<R>)>,
+    pub(super) in_flight: VecDeque<InFlight>,
     /// Those of `in_flight` that end in a completion.
     operations: usize,
     completed: VecDeque<Completion>,
     /// Bytes of the region that was opened last, or why it was not.
     opened: Result<u64, OpError>,
     /// What was asked for last that is no operation, or why it is not there.
-    #[cfg(feature = "verbs")]
-    answer: Result<Vec<u8>, OpError>,
+    pub(super) answer: Result<Vec<u8>, OpError>,
     /// Since when no reply has come, although some are due.
     silent: Instant,
-    broken: Option<OpError>,
+    pub(super) broken: Option<OpError>,
 }
 
-/// What waits for replies, or for those before it.
-#[derive(Debug)]
-enum InFlight {
-    Operation(Sent),
-    Open {
-        handle: u32,
-    },
-    /// Something of the other side's device.
-    #[cfg(feature = "verbs")]
-    Question,
-    /// It was never sent.
-    Failed {
-        id: u64,
-        error: OpError,
-    },
-}
-
-/// An operation that was sent, in parts of at most [`CHUNK`] bytes.
-#[derive(Debug)]
-struct Sent {
-    id: u64,
-    operation: Operation<RemoteRegion>,
-    handle: u32,
-    parts: u64,
-    answered: u64,
-    result: Result<u64, OpError>,
-}
-
-impl QueuePair {
+impl<R> QueuePair<R> {
     /// A queue pair to `peer` in `partition` for up to `depth` operations that are posted or not
     /// yet polled, over a connection to who [serves](super::serve::serve) there. When `status`
     /// ends, so does everything here.
@@ -109,7 +78,6 @@ impl QueuePair {
             operations: 0,
             completed: VecDeque::with_capacity(depth),
             opened: Ok(0),
-            #[cfg(feature = "verbs")]
             answer: Ok(Vec::new()),
             silent: Instant::now(),
             broken: None,
@@ -125,7 +93,9 @@ impl QueuePair {
     pub fn cutter(&self) -> Cutter {
         self.stream.cutter()
     }
+}
 
+impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
     /// Opens a region of the peer, and waits for the answer. `status` ends its use; `guard` is
     /// dropped with the last handle.
     ///
@@ -158,29 +128,17 @@ impl QueuePair {
         Ok(RemoteRegion(grant))
     }
 
-    /// Posts an operation, or what is to end with an error in its turn.
-    pub(crate) fn post_checked(
-        &mut self,
-        id: u64,
-        operation: Result<Operation<RemoteRegion>, OpError>,
-    ) -> Result<(), PostError> {
-        if self.posted.len() + self.operations + self.completed.len() >= self.depth {
-            return Err(PostError::QueueFull { depth: self.depth });
-        }
-        self.posted.push_back((id, operation));
-        Ok(())
-    }
-
     /// Sends an operation; what cannot be sent is to end in its turn.
-    fn launch(&mut self, id: u64, operation: Result<Operation<RemoteRegion>, OpError>) {
+    fn launch(&mut self, id: u64, operation: Operation<R>) {
         self.operations += 1;
+        let operation = operation.on(|remote| remote.as_region().cloned());
         let prepared = operation.and_then(|operation| {
             let handle = self.prepare(&operation)?;
             Ok((operation, handle))
         });
         match prepared {
             Ok((operation, handle)) => {
-                let parts = parts(&operation);
+                let parts = in_flight::parts(&operation);
                 self.in_flight.push_back(InFlight::Operation(Sent {
                     id,
                     operation,
@@ -223,7 +181,7 @@ impl QueuePair {
         if len > CHUNK as u64 {
             // The far side sees each part by itself, and a part must not be done when the whole
             // cannot be.
-            within(offset, len, grant.len)?;
+            in_flight::within(offset, len, grant.len)?;
         }
         if let Some(handle) = self.handles.find(grant) {
             return Ok(handle);
@@ -344,15 +302,14 @@ impl QueuePair {
                 InFlight::Operation(sent) => sent.answer(reply, data)?,
                 InFlight::Open { handle } => {
                     let handle = *handle;
-                    self.opened = region_len(reply)?;
+                    self.opened = in_flight::region_len(reply)?;
                     if self.opened.is_err() {
                         self.handles.forget(handle);
                     }
                     self.in_flight.pop_front();
                 }
-                #[cfg(feature = "verbs")]
                 InFlight::Question => {
-                    self.answer = answered(reply, data)?;
+                    self.answer = in_flight::answer(reply, data)?;
                     self.in_flight.pop_front();
                 }
                 InFlight::Failed { .. } => {}
@@ -369,7 +326,6 @@ impl QueuePair {
                 InFlight::Operation(sent) => (sent.id, sent.outcome(&self.status)),
                 InFlight::Failed { id, error } => (*id, Err(*error)),
                 InFlight::Open { .. } => return,
-                #[cfg(feature = "verbs")]
                 InFlight::Question => return,
             };
             self.in_flight.pop_front();
@@ -393,110 +349,23 @@ impl QueuePair {
                 InFlight::Operation(sent) => self.complete(sent.id, sent.result.and(Err(error))),
                 InFlight::Failed { id, error } => self.complete(id, Err(error)),
                 InFlight::Open { .. } => {}
-                #[cfg(feature = "verbs")]
                 InFlight::Question => {}
             }
         }
     }
 
-    /// How the connection has ended, if it has.
-    pub(crate) fn end(&self) -> Result<(), OpError> {
+    /// How the connection ended, if it has.
+    ///
+    /// # Errors
+    /// How.
+    pub fn end(&self) -> Result<(), OpError> {
         self.status.check()?;
         self.broken.map_or(Ok(()), Err)
     }
-
-    /// Reads of anything that leads to a region of ours, see [`Endpoint::read_batch`].
-    pub(crate) fn read_each<R>(
-        &mut self,
-        reads: &mut [Read<'_, R>],
-        region: impl Fn(&R) -> Result<&RemoteRegion, OpError>,
-    ) -> Result<(), OpError> {
-        self.flush();
-        self.settle();
-        batch::read(self, reads, region)
-    }
 }
 
-/// What concerns the other side's RDMA device.
-#[cfg(feature = "verbs")]
-impl QueuePair {
-    pub(crate) fn peer_and_partition(&self) -> (NodeId, Partition) {
-        (self.peer, self.partition)
-    }
-
-    pub(crate) fn depth(&self) -> usize {
-        self.depth
-    }
-
-    /// Whether the right to do something has ended.
-    pub(crate) fn end_of(&self, operation: &Operation<RemoteRegion>) -> Result<(), OpError> {
-        self.status.check()?;
-        target(operation).0.0.status.check()
-    }
-
-    /// Connects the other side's device with a queue pair of ours, and waits for the answer.
-    pub(crate) fn connect(
-        &mut self,
-        ours: ConnectionParameters,
-    ) -> Result<ConnectionParameters, OpError> {
-        let answer = self.ask(Request::Connect(ours))?;
-        let theirs = answer.first_chunk().map(ConnectionParameters::from_bytes);
-        match theirs {
-            Some(Ok(theirs)) if answer.len() == ConnectionParameters::LEN => Ok(theirs),
-            _ => Err(self.breach()),
-        }
-    }
-
-    /// Under which handle a region is open at the other side, if it is.
-    pub(crate) fn handle_of(&self, remote: &RemoteRegion) -> Option<u32> {
-        self.handles.find(&remote.0)
-    }
-
-    /// Lets that queue pair use a region, and waits for the answer.
-    pub(crate) fn register(&mut self, remote: &RemoteRegion) -> Result<RegionParameters, OpError> {
-        self.flush();
-        let handle = self.reach(remote, 0, 0)?;
-        let answer = self.ask(Request::Register { handle })?;
-        let told = answer.first_chunk().map(RegionParameters::from_bytes);
-        match told {
-            Some(Ok(told))
-                if answer.len() == RegionParameters::LEN
-                    && (told.key, told.len) == (remote.key(), remote.len())
-                    && remote.access().contains(told.access) =>
-            {
-                Ok(told)
-            }
-            _ => Err(self.breach()),
-        }
-    }
-
-    /// Has that queue pair reach nothing more, before anything that is sent from now on is executed.
-    pub(crate) fn disconnect(&mut self) {
-        if self.broken.is_none() {
-            let bytes = Request::Disconnect.to_bytes();
-            self.stream.outgoing().extend(bytes);
-            self.push_out();
-        }
-    }
-
-    fn ask(&mut self, request: Request) -> Result<Vec<u8>, OpError> {
-        self.flush();
-        self.end()?;
-        self.stream.outgoing().extend(request.to_bytes());
-        self.in_flight.push_back(InFlight::Question);
-        self.settle();
-        self.end()?;
-        std::mem::replace(&mut self.answer, Ok(Vec::new()))
-    }
-
-    fn breach(&mut self) -> OpError {
-        self.fail(OpError::Corrupt);
-        OpError::Corrupt
-    }
-}
-
-impl Endpoint for QueuePair {
-    type Remote = RemoteRegion;
+impl<R: AsRegion<RemoteRegion>> Endpoint for QueuePair<R> {
+    type Remote = R;
 
     fn peer(&self) -> NodeId {
         self.peer
@@ -506,8 +375,12 @@ impl Endpoint for QueuePair {
         self.partition
     }
 
-    fn post(&mut self, id: u64, operation: Operation<RemoteRegion>) -> Result<(), PostError> {
-        self.post_checked(id, Ok(operation))
+    fn post(&mut self, id: u64, operation: Operation<R>) -> Result<(), PostError> {
+        if self.posted.len() + self.operations + self.completed.len() >= self.depth {
+            return Err(PostError::QueueFull { depth: self.depth });
+        }
+        self.posted.push_back((id, operation));
+        Ok(())
     }
 
     fn flush(&mut self) {
@@ -544,175 +417,9 @@ impl Endpoint for QueuePair {
         !self.completed.is_empty()
     }
 
-    fn read_batch(&mut self, reads: &mut [Read<'_, RemoteRegion>]) -> Result<(), OpError> {
-        self.read_each(reads, |remote| Ok(remote))
-    }
-}
-
-impl Sent {
-    /// Bytes of the whole.
-    fn len(&self) -> u64 {
-        target(&self.operation).2
-    }
-
-    /// Appends a part to what is to be sent.
-    fn append_part(&self, part: u64, outgoing: &mut Vec<u8>) -> Result<(), OpError> {
-        outgoing.extend(self.request(part).to_bytes());
-        let Operation::Write { from, .. } = &self.operation else {
-            return Ok(());
-        };
-        let start = outgoing.len();
-        let (first, len) = (part * CHUNK as u64, part_len(self.len(), part));
-        let mut pieces = from.part(first, len as u64);
-        let copied = pieces.try_for_each(|(region, offset, len)| {
-            let end = outgoing.len();
-            outgoing.resize(end + len as usize, 0);
-            read_whole(&mut outgoing[end..], |bytes| region.read(offset, bytes))
-        });
-        copied.inspect_err(|_| outgoing.truncate(start - Request::LEN))
-    }
-
-    fn request(&self, part: u64) -> Request {
-        let handle = self.handle;
-        let skipped = part * CHUNK as u64;
-        match self.operation {
-            Operation::Read { offset, .. } => Request::Read {
-                handle,
-                offset: offset + skipped,
-                len: part_len(self.len(), part) as u32,
-                is_linked: part > 0,
-            },
-            Operation::Write { offset, .. } => Request::Write {
-                handle,
-                offset: offset + skipped,
-                len: part_len(self.len(), part) as u32,
-                is_linked: part > 0,
-            },
-            Operation::CompareAndSwap {
-                offset,
-                expected,
-                desired,
-                ..
-            } => Request::CompareAndSwap {
-                handle,
-                offset,
-                expected,
-                desired,
-            },
-            Operation::FetchAdd { offset, add, .. } => Request::FetchAdd {
-                handle,
-                offset,
-                add,
-            },
-        }
-    }
-
-    /// Takes the reply to the next part.
-    fn answer(&mut self, reply: Reply, data: &[u8]) -> Result<(), Malformed> {
-        let part = self.answered;
-        self.answered += 1;
-        match reply {
-            Reply::Done { value, .. } => self.done(part, value, data),
-            Reply::Failed(failure) if data.is_empty() => {
-                let (_, offset, len) = target(&self.operation);
-                self.result = self.result.and(Err(failure.error(offset, len)));
-                Ok(())
-            }
-            Reply::Skipped if self.result.is_err() => Ok(()),
-            _ => Err(Malformed),
-        }
-    }
-
-    fn done(&mut self, part: u64, value: u64, data: &[u8]) -> Result<(), Malformed> {
-        match &self.operation {
-            Operation::Read { into, .. } if data.len() == part_len(self.len(), part) => {
-                let mut rest = data;
-                let mut pieces = into.part(part * CHUNK as u64, data.len() as u64);
-                let copied = pieces.try_for_each(|(region, offset, len)| {
-                    let (piece, behind) = rest.split_at(len as usize);
-                    rest = behind;
-                    write_whole(piece, |bytes| region.write(offset, bytes))
-                });
-                self.result = self.result.and(copied.map(|()| self.len()));
-            }
-            Operation::Write { .. } if data.is_empty() => {
-                self.result = self.result.and(Ok(self.len()));
-            }
-            Operation::CompareAndSwap { .. } | Operation::FetchAdd { .. } if data.is_empty() => {
-                self.result = self.result.and(Ok(value));
-            }
-            _ => return Err(Malformed),
-        }
-        Ok(())
-    }
-
-    /// What came of it. It is no success if the right has ended meanwhile.
-    fn outcome(&self, status: &Status) -> Result<u64, OpError> {
-        status.check()?;
-        target(&self.operation).0.0.status.check()?;
-        self.result
-    }
-}
-
-/// The first reply in these bytes, and what follows it, if all of it is there.
-pub(super) fn split_reply(bytes: &[u8]) -> Result<Option<(Reply, &[u8])>, Malformed> {
-    let Some((head, rest)) = bytes.split_first_chunk() else {
-        return Ok(None);
-    };
-    let reply = Reply::from_bytes(head)?;
-    Ok(rest.get(..reply.data_len()).map(|data| (reply, data)))
-}
-
-#[cfg(feature = "verbs")]
-fn answered(reply: Reply, data: &[u8]) -> Result<Result<Vec<u8>, OpError>, Malformed> {
-    match reply {
-        Reply::Done { value: 0, .. } => Ok(Ok(data.to_vec())),
-        Reply::Failed(failure) => Ok(Err(failure.error(0, 0))),
-        _ => Err(Malformed),
-    }
-}
-
-fn region_len(reply: Reply) -> Result<Result<u64, OpError>, Malformed> {
-    match reply {
-        Reply::Done { value, len: 0 } => Ok(Ok(value)),
-        Reply::Failed(failure) => Ok(Err(failure.error(0, 0))),
-        _ => Err(Malformed),
-    }
-}
-
-/// The region, the first byte and the bytes of an operation.
-fn target(operation: &Operation<RemoteRegion>) -> (&RemoteRegion, u64, u64) {
-    match operation {
-        Operation::Read {
-            remote,
-            offset,
-            into: local,
-        }
-        | Operation::Write {
-            remote,
-            offset,
-            from: local,
-        } => (remote, *offset, local.len()),
-        Operation::CompareAndSwap { remote, offset, .. }
-        | Operation::FetchAdd { remote, offset, .. } => (remote, *offset, 8),
-    }
-}
-
-/// How many requests an operation takes.
-fn parts(operation: &Operation<RemoteRegion>) -> u64 {
-    target(operation).2.div_ceil(CHUNK as u64).max(1)
-}
-
-/// Bytes of a part of `len` bytes.
-pub(super) fn part_len(len: u64, part: u64) -> usize {
-    let left = len.saturating_sub(part * CHUNK as u64);
-    left.min(CHUNK as u64) as usize
-}
-
-fn within(offset: u64, len: u64, limit: u64) -> Result<(), OpError> {
-    if offset.checked_add(len).is_some_and(|end| end <= limit) {
-        Ok(())
-    } else {
-        Err(OpError::OutOfBounds { offset, len, limit })
+    fn read_batch(&mut self, reads: &mut [Read<'_, R>]) -> Result<(), OpError> {
+        self.flush();
+        self.settle();
+        batch::read(self, reads)
     }
 }

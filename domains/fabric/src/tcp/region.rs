@@ -1,9 +1,10 @@
 //! Regions of peers on `tcp`: opened at the peer's host.
 
 use std::sync::Arc;
-#[cfg(feature = "verbs")]
 use std::sync::Weak;
 
+use crate::core::mapped::Mapped;
+use crate::error::OpError;
 use crate::key::{Access, RemoteKey};
 use crate::mem::DropGuard;
 use crate::mem::status::Status;
@@ -45,27 +46,50 @@ impl RemoteRegion {
         &self.0.status
     }
 
-    /// What all handles to the same have in common.
-    #[cfg(feature = "verbs")]
-    pub(crate) fn identity(&self) -> Identity {
+    /// The identity of the region, which all handles to it share.
+    pub fn identity(&self) -> Identity {
         Identity(Arc::downgrade(&self.0))
     }
 
-    #[cfg(feature = "verbs")]
-    pub(crate) fn address(&self) -> usize {
+    /// A number that no other region has while this handle or its identity exists.
+    pub fn address(&self) -> usize {
         Arc::as_ptr(&self.0) as usize
     }
 }
 
-/// Which region it is. No other has its address as long as this is here.
-#[cfg(feature = "verbs")]
-#[derive(Clone, Debug)]
-pub(crate) struct Identity(Weak<Grant>);
+/// A region of another host has no address here: its bytes are read and written through a queue
+/// pair.
+impl Mapped for RemoteRegion {
+    fn is_mapped(&self) -> bool {
+        false
+    }
 
-#[cfg(feature = "verbs")]
+    fn read(&self, _: u64, _: &mut [u8]) -> Result<(), OpError> {
+        Err(OpError::NotMapped)
+    }
+
+    fn fold<A: Clone>(
+        &self,
+        _: u64,
+        _: u64,
+        _: A,
+        _: impl Fn(&mut A, &[u8]),
+    ) -> Result<A, OpError> {
+        Err(OpError::NotMapped)
+    }
+
+    fn write(&self, _: u64, _: &[u8]) -> Result<(), OpError> {
+        Err(OpError::NotMapped)
+    }
+}
+
+/// The identity of a region, which keeps its address from being another's.
+#[derive(Clone, Debug)]
+pub struct Identity(Weak<Grant>);
+
 impl Identity {
-    /// Whether nobody has it open any more.
-    pub(crate) fn is_gone(&self) -> bool {
+    /// Whether the last handle has been dropped.
+    pub fn is_gone(&self) -> bool {
         self.0.strong_count() == 0
     }
 }

@@ -1,5 +1,7 @@
 //! One-sided operations over a connection: the serving side, which is the target's network card.
 
+use std::fmt::Debug;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,27 +51,50 @@ impl From<RemoteRegion> for Opened {
     }
 }
 
-/// Who opens regions for the other side.
+/// Opens regions for the other side.
 pub trait Regions {
-    /// Opens a region as the node of the other side may, or says why it may not.
+    /// Opens a region with the rights of the other side's node.
     ///
     /// # Errors
     /// [`OpError`], which the other side gets.
     fn open(&self, key: RemoteKey, access: Access) -> Result<Opened, OpError>;
 
-    /// The RDMA device by which the other side may reach them as well, if there is one.
-    #[cfg(feature = "verbs")]
-    fn device(&self) -> Option<Arc<crate::verbs::Device>> {
-        None
+    /// Connects an RDMA device of this host with the other side's queue pair, which may then reach
+    /// registered regions without this process. By default there is no device.
+    ///
+    /// # Errors
+    /// The system's; `EOPNOTSUPP` where there is no device, and will be none.
+    fn connect_device(&self, peer: &ConnectionParameters) -> io::Result<Box<dyn DeviceTarget>> {
+        let _ = peer;
+        Err(io::Error::from_raw_os_error(NO_DEVICE))
     }
 
-    /// Takes account of a region that is about to be registered with it, until what is returned is
-    /// dropped; nothing if that would be too much now.
-    #[cfg(feature = "verbs")]
+    /// Charges a registration of `region` with a device, until the guard is dropped. `None` if a
+    /// limit is reached.
     fn admit(&self, region: &RemoteRegion) -> Option<DropGuard> {
         let _ = region;
         None
     }
+}
+
+/// An RDMA device of this host, connected with a queue pair of the other side.
+pub trait DeviceTarget: Debug {
+    /// Parameters that the other side needs to connect.
+    fn parameters(&self) -> ConnectionParameters;
+
+    /// Registers the region that is open under `handle`, once `admit` has charged it.
+    ///
+    /// # Errors
+    /// The system's; [`WouldBlock`](io::ErrorKind::WouldBlock) to try again later.
+    fn register(
+        &mut self,
+        handle: usize,
+        region: &RemoteRegion,
+        admit: &mut dyn FnMut() -> Option<DropGuard>,
+    ) -> io::Result<RegionParameters>;
+
+    /// Ends the registration of the region under `handle`, if there is one.
+    fn forget(&mut self, handle: usize);
 }
 
 /// Executes what the other side of a connection asks for, until it ends the connection.
@@ -86,8 +111,7 @@ pub fn serve(socket: impl Into<Arc<OwnedFd>>, regions: &impl Regions) -> Result<
         regions,
         opened: Vec::new(),
         has_failed: false,
-        #[cfg(feature = "verbs")]
-        answering: None,
+        device: None,
     };
     loop {
         let executed = server.execute_received();
@@ -110,9 +134,8 @@ struct Server<'a, R> {
     opened: Vec<Option<Result<Opened, OpError>>>,
     /// Whether the last request was not done.
     has_failed: bool,
-    /// What the other side's device may reach.
-    #[cfg(feature = "verbs")]
-    answering: Option<crate::failover::queue_pair::Answerer>,
+    /// The device that the other side's queue pair is connected with.
+    device: Option<Box<dyn DeviceTarget>>,
 }
 
 impl<R: Regions> Server<'_, R> {
@@ -156,14 +179,17 @@ impl<R: Regions> Server<'_, R> {
             } => self.open(handle, key, access),
             Request::Close { handle } => return self.close(handle),
             Request::Connect(parameters) => {
-                let told = self.connect(&parameters);
-                return self.tell(told);
+                let connected = self.connect(&parameters);
+                return self.reply_with(connected);
             }
             Request::Register { handle } => {
-                let told = self.register(handle);
-                return self.tell(told);
+                let registered = self.register(handle);
+                return self.reply_with(registered);
             }
-            Request::Disconnect => return self.disconnect(),
+            Request::Disconnect => {
+                self.device = None;
+                return;
+            }
             Request::Read {
                 handle,
                 offset,
@@ -228,81 +254,42 @@ impl<R: Regions> Server<'_, R> {
     }
 
     fn vacate(&mut self, handle: usize) {
-        #[cfg(feature = "verbs")]
-        if let Some(answering) = &mut self.answering {
-            answering.forget(handle);
+        if let Some(device) = &mut self.device {
+            device.forget(handle);
         }
         if let Some(slot) = self.opened.get_mut(handle) {
             *slot = None;
         }
     }
 
-    /// Replies with what is to be known of a device.
-    fn tell<const N: usize>(&mut self, told: Result<[u8; N], OpError>) {
-        let reply = self.reply(told.map(|_| 0), N as u32);
-        let outgoing = self.stream.outgoing();
-        outgoing.extend(reply.to_bytes());
-        outgoing.extend(told.into_iter().flatten());
-    }
-}
-
-/// What is for who has an RDMA device.
-#[cfg(feature = "verbs")]
-impl<R: Regions> Server<'_, R> {
-    fn connect(&mut self, peer: &ConnectionParameters) -> Result<ToldConnection, OpError> {
-        // Its regions are its own.
-        self.answering = None;
-        let device = self.regions.device().ok_or(NO_DEVICE)?;
-        let answering = crate::failover::queue_pair::Answerer::new(&device, peer);
-        let answering = self.answering.insert(answering.map_err(|e| failure(&e))?);
-        Ok(answering.parameters().to_bytes())
+    fn connect(
+        &mut self,
+        peer: &ConnectionParameters,
+    ) -> Result<[u8; ConnectionParameters::LEN], OpError> {
+        // With its registrations.
+        self.device = None;
+        let device = self.regions.connect_device(peer);
+        let device = self.device.insert(device.map_err(|e| failure(&e))?);
+        Ok(device.parameters().to_bytes())
     }
 
-    fn register(&mut self, handle: u32) -> Result<ToldRegion, OpError> {
+    fn register(&mut self, handle: u32) -> Result<[u8; RegionParameters::LEN], OpError> {
         let region = self.region(handle)?.clone();
-        let answering = self.answering.as_mut().ok_or(NO_DEVICE)?;
-        let admit = || self.regions.admit(&region);
-        let registered = answering.register(handle as usize, &region, admit);
+        let no_device = OpError::System { errno: NO_DEVICE };
+        let device = self.device.as_mut().ok_or(no_device)?;
+        let mut admit = || self.regions.admit(&region);
+        let registered = device.register(handle as usize, &region, &mut admit);
         Ok(registered.map_err(|e| failure(&e))?.to_bytes())
     }
 
-    fn disconnect(&mut self) {
-        self.answering = None;
-    }
-}
-
-/// Everything else is done without.
-#[cfg(not(feature = "verbs"))]
-impl<R: Regions> Server<'_, R> {
-    fn connect(&self, _: &ConnectionParameters) -> Result<ToldConnection, OpError> {
-        Err(NO_DEVICE)
+    /// Replies with parameters of a device.
+    fn reply_with<const N: usize>(&mut self, parameters: Result<[u8; N], OpError>) {
+        let reply = self.reply(parameters.map(|_| 0), N as u32);
+        let outgoing = self.stream.outgoing();
+        outgoing.extend(reply.to_bytes());
+        outgoing.extend(parameters.into_iter().flatten());
     }
 
-    fn register(&self, _: u32) -> Result<ToldRegion, OpError> {
-        Err(NO_DEVICE)
-    }
-
-    fn disconnect(&self) {}
-}
-
-type ToldConnection = [u8; ConnectionParameters::LEN];
-type ToldRegion = [u8; RegionParameters::LEN];
-
-/// There is no device, and will be none on this connection.
-const NO_DEVICE: OpError = OpError::System {
-    errno: libc::EOPNOTSUPP,
-};
-
-#[cfg(feature = "verbs")]
-fn failure(error: &std::io::Error) -> OpError {
-    let errno = match error.kind() {
-        std::io::ErrorKind::WouldBlock => libc::EAGAIN,
-        _ => error.raw_os_error().unwrap_or(libc::EIO),
-    };
-    OpError::System { errno }
-}
-
-impl<R: Regions> Server<'_, R> {
     /// Replies with bytes, which are copied to where they are sent from.
     fn read(&mut self, handle: u32, offset: u64, len: u32) {
         let mut outgoing = std::mem::take(self.stream.outgoing());
@@ -328,4 +315,15 @@ impl<R: Regions> Server<'_, R> {
         write_whole(data, |bytes| region.write(offset, bytes))?;
         Ok(0)
     }
+}
+
+/// There is no device, and will be none on this connection.
+const NO_DEVICE: i32 = libc::EOPNOTSUPP;
+
+fn failure(error: &io::Error) -> OpError {
+    let errno = match error.kind() {
+        io::ErrorKind::WouldBlock => libc::EAGAIN,
+        _ => error.raw_os_error().unwrap_or(libc::EIO),
+    };
+    OpError::System { errno }
 }

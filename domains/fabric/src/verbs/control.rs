@@ -10,6 +10,7 @@ use super::channel::{Channel, Ends};
 use super::connection::{Connection, Room, access_flags, read_only_flags};
 use super::device::Device;
 use super::objects::{CompletionQueue, Protection, Registration};
+use super::pinning;
 use super::queue_pair::QueuePair;
 use super::receive::Pool;
 use super::region::Route;
@@ -116,7 +117,7 @@ impl ProtectionDomain {
         };
         // Who is about to move the memory waits while it is pinned, and others for that.
         let goes_on = || memory.device_registrations().are_allowed();
-        memory.mapping().bring_pages(memory.is_writable(), goes_on);
+        pinning::populate(memory.mapping(), memory.is_writable(), goes_on);
         memory.device_registrations().register(|| {
             let pinned = self.pin(memory, access)?;
             let pinned = Arc::new(Pinned {
@@ -142,7 +143,7 @@ impl ProtectionDomain {
         // Before the locks, for which others wait whose memory is about to move.
         let goes_on = || memory.device_registrations().are_allowed();
         if goes_on() {
-            memory.mapping().bring_pages(memory.is_writable(), goes_on);
+            pinning::populate(memory.mapping(), memory.is_writable(), goes_on);
         }
         let mut local = self.local();
         if let Some(pinned) = local.get(&place) {
@@ -180,7 +181,7 @@ impl ProtectionDomain {
         match register(memory.mapping()) {
             // Until 6.2 Linux took only memory that the process itself may write.
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) && !memory.is_writable() => {
-                let writable = memory.mapping().again_writable()?;
+                let writable = pinning::map_again_writable(memory.mapping())?;
                 Ok(Pinned {
                     registration: register(&writable)?,
                     elsewhere: Some(writable),

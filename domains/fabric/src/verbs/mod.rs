@@ -24,6 +24,7 @@ pub mod control;
 pub mod device;
 mod flow;
 mod objects;
+mod pinning;
 pub mod queue_pair;
 pub mod rdma_stream;
 mod receive;

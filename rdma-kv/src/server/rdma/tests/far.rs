@@ -30,7 +30,7 @@ impl tcp::Regions for Card {
 }
 
 impl Far {
-    fn pair(&self, peer: NodeId) -> tcp::QueuePair {
+    fn pair<R>(&self, peer: NodeId) -> tcp::QueuePair<R> {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let card = Card(self.0.clone());
         thread::spawn(move || tcp::serve(OwnedFd::from(theirs), &card).unwrap());
@@ -47,7 +47,8 @@ impl Network for Far {
     }
 
     fn open(&self, key: RemoteKey, access: Access) -> Result<(RemoteRegion, u64), MemberError> {
-        let opened = self.pair(key.node).open(key, access, Arc::default(), None);
+        let mut pair: tcp::QueuePair = self.pair(key.node);
+        let opened = pair.open(key, access, Arc::default(), None);
         let region = opened.map_err(|error| MemberError::Agent(error.to_string()))?;
         let len = region.len();
         Ok((RemoteRegion::Tcp(region), len))
