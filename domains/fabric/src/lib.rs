@@ -27,6 +27,8 @@ mod error;
 #[cfg(all(feature = "verbs", not(loom)))]
 pub mod failover;
 pub mod key;
+#[cfg(not(loom))]
+pub mod loopback;
 pub mod mem;
 pub mod os;
 #[cfg(not(loom))]
