@@ -56,8 +56,8 @@ pub fn run_if_asked() -> Option<ExitCode> {
         match role {
             Role::Agent => remove_own_state(),
             // It outlives only an agent that was killed.
-            Role::Keeper => remove_state_of_killed_agent(),
-            Role::NodeInit | Role::Porter | Role::Binder | Role::Adapter | Role::Trial => {}
+            Role::FdStore => remove_state_of_killed_agent(),
+            Role::NodeInit | Role::Porter | Role::Binder | Role::TargetProxy | Role::Trial => {}
         }
         return Some(status.into());
     }

@@ -16,9 +16,9 @@ pub enum Role {
     /// Runs an agent; the configuration follows as JSON.
     Agent,
     /// Keeps what outlives an agent; the agent's state directory follows.
-    Keeper,
+    FdStore,
     /// Serves processes of other hosts.
-    Adapter,
+    TargetProxy,
     /// Carries a caller's descriptors to a node.
     Porter,
     /// Makes a mount of a caller's directory for a node.
@@ -33,8 +33,8 @@ pub enum Role {
 pub fn asked() -> Option<Role> {
     match env::args_os().nth(1)?.to_str()? {
         background::ROLE => Some(Role::Agent),
-        fdstore::ROLE => Some(Role::Keeper),
-        proxy::ROLE => Some(Role::Adapter),
+        fdstore::ROLE => Some(Role::FdStore),
+        proxy::ROLE => Some(Role::TargetProxy),
         porter::ROLE => Some(Role::Porter),
         bind::ROLE => Some(Role::Binder),
         node::init::ROLE => Some(Role::NodeInit),
@@ -50,8 +50,8 @@ impl Role {
         let config = config.to_string_lossy();
         match self {
             Role::Agent => background::run_role(&config),
-            Role::Keeper => fdstore::run_role(),
-            Role::Adapter => proxy::run_role(),
+            Role::FdStore => fdstore::run_role(),
+            Role::TargetProxy => proxy::run_role(),
             Role::Porter => porter::run_role(),
             Role::Binder => bind::run_role(),
             Role::NodeInit => node::init::run_role(&config),

@@ -8,7 +8,7 @@ use toroid_model::rdma::Rdma;
 /// Whether this build has the provider verbs.
 pub const IS_BUILT: bool = cfg!(feature = "verbs");
 
-/// Why the adapter that is wanted cannot be used.
+/// Why the device that is wanted cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RdmaError {
@@ -20,7 +20,7 @@ pub enum RdmaError {
     #[error(transparent)]
     Device(#[from] toroid_fabric::verbs::DeviceError),
     /// It does not do what is needed of it.
-    #[error("the RDMA adapter cannot be used: {0}")]
+    #[error("the RDMA device cannot be used: {0}")]
     System(#[from] io::Error),
 }
 
@@ -114,7 +114,7 @@ mod devices {
         }
         let device = open(rdma);
         if let Err(error) = &device {
-            tracing::warn!("what could go by an RDMA adapter goes by tcp: {error}");
+            tracing::warn!("what could go by an RDMA device goes by tcp: {error}");
         }
         let device = device.ok();
         opened.push((rdma.clone(), device.clone()));

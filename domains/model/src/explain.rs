@@ -94,7 +94,7 @@ pub enum Guard {
     /// The process that plays the network card at the host of the memory looks at the right of every
     /// request.
     Adapter,
-    /// The RDMA adapter of that host takes keys of what its agent has granted, until it has taken
+    /// The RDMA device of that host takes keys of what its agent has granted, until it has taken
     /// that back.
     RemoteKeys,
     /// What travels between hosts is not encrypted: whoever can alter it there could.
@@ -113,9 +113,7 @@ impl fmt::Display for Guard {
             Guard::Driver => "the driver, which checks every frame",
             Guard::FarDriver => "the other host's driver, which checks source and epoch again",
             Guard::Adapter => "the adapter of the other host, which looks at every request",
-            Guard::RemoteKeys => {
-                "its RDMA adapter, which knows only what is granted at that moment"
-            }
+            Guard::RemoteKeys => "its RDMA device, which knows only what is granted at that moment",
             Guard::Network => "the network between the hosts, where nothing is encrypted",
             Guard::Node => "the node itself",
             Guard::Cooperation => "cooperation, because nodes have no users of their own",

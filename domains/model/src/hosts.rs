@@ -82,7 +82,7 @@ pub struct HostConfig {
     pub directory: String,
     /// What connects nodes of different hosts.
     pub provider: Provider,
-    /// Its RDMA adapter, if the provider is verbs.
+    /// Its RDMA device, if the provider is verbs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<Rdma>,
     /// The other hosts, and where their agents listen.
@@ -96,7 +96,7 @@ pub enum Provider {
     /// Connections to the agent of the host where the memory is.
     #[default]
     Tcp,
-    /// RDMA adapters, beside such connections.
+    /// RDMA devices, beside such connections.
     Verbs,
 }
 
@@ -217,7 +217,7 @@ impl File<'_> {
         Some(file)
     }
 
-    /// The keys for an RDMA adapter, which are for one provider alone.
+    /// The keys for an RDMA device, which are for one provider alone.
     fn rdma(&mut self, table: &DeTable<'_>, provider: Option<Provider>) -> Option<Rdma> {
         let keys = ["device", "port", "gid-index", "partition-key-index"];
         let [device, port, gid_index, partition_key_index] = keys.map(|key| table.get(key));

@@ -36,7 +36,7 @@ pub struct Status {
     /// What connects nodes of different hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub between_hosts: Option<Provider>,
-    /// The RDMA adapter that is used for that.
+    /// The RDMA device that is used for that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<Rdma>,
     /// The number of domains.
@@ -108,7 +108,7 @@ pub struct HostInfo {
     /// What they go by, if they do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frames_over: Option<Provider>,
-    /// How many have gone there and come from there by RDMA adapters, where the provider is verbs, since the
+    /// How many have gone there and come from there by RDMA devices, where the provider is verbs, since the
     /// driver was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frames_by_rdma: Option<u64>,

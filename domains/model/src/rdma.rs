@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Which RDMA adapter is used between hosts, and how. What is not said is chosen.
+/// Which RDMA device is used between hosts, and how. What is not said is chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rdma {

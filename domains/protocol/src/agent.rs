@@ -665,7 +665,7 @@ pub struct FarInfo {
     pub peer: u32,
     /// Its word on the page of [`Reply::Fence`].
     pub fence: u32,
-    /// The RDMA adapter of this host, for operations on the node's memory: the other end can tell
+    /// The RDMA device of this host, for operations on the node's memory: the other end can tell
     /// whether it has one as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<Rdma>,

@@ -21,14 +21,14 @@ use toroid_model::rdma::Rdma;
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Command {
     /// First in a session: ports and far members that are not among these go, as by
-    /// [`Command::RemovePort`], and trunks to hosts that are not, or all if the adapter is another than
+    /// [`Command::RemovePort`], and trunks to hosts that are not, or all if the device is another than
     /// before. Asks for [`Answer::Trunks`].
     Retain {
         /// Numbers of domains and nodes.
         ports: Vec<(u32, u32)>,
         /// Names of other hosts.
         hosts: Vec<String>,
-        /// The RDMA adapter by which frames go between hosts, where it works.
+        /// The RDMA device by which frames go between hosts, where it works.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         rdma: Option<Rdma>,
     },
@@ -65,7 +65,7 @@ pub enum Command {
     Trunk {
         /// The host.
         host: String,
-        /// Whether this side asks for what the two do by their RDMA adapters; the other does not.
+        /// Whether this side asks for what the two do by their RDMA devices; the other does not.
         #[serde(default)]
         asks: bool,
     },
@@ -132,14 +132,14 @@ pub enum Answer {
         /// Of what other hosts have sent in its name.
         hosts: BTreeMap<String, BTreeMap<DropReason, u64>>,
     },
-    /// What has gone by RDMA adapters.
+    /// What has gone by RDMA devices.
     Lines {
         /// That of the [`Command::Lines`].
         n: u64,
         /// Frames to and from each other host, since the driver was started.
         frames_by_rdma: BTreeMap<String, u64>,
     },
-    /// Frames to and from a host no longer go by RDMA adapters, or still do not. It is said once for each
+    /// Frames to and from a host no longer go by RDMA devices, or still do not. It is said once for each
     /// time.
     NoLine {
         /// The host.
@@ -151,7 +151,7 @@ pub enum Answer {
     Trunks {
         /// Their names.
         up: Vec<String>,
-        /// Those of them whose frames go by RDMA adapters, both ways.
+        /// Those of them whose frames go by RDMA devices, both ways.
         #[serde(default)]
         by_rdma: Vec<String>,
     },

@@ -17,7 +17,7 @@ pub const VERSION: u32 = 5;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
-    /// The first message. Answered by [`Answer::Keeper`].
+    /// The first message. Answered by [`Answer::FdStore`].
     Hello,
     /// Keeps the descriptors that come along, in place of others under this key.
     Put {
@@ -49,7 +49,8 @@ pub enum Request {
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Answer {
     /// The answer to [`Request::Hello`].
-    Keeper {
+    #[serde(rename = "keeper")]
+    FdStore {
         /// The store's [`VERSION`].
         version: u32,
         /// The store's process.

@@ -9,7 +9,7 @@ use toroid_model::rdma::Rdma;
 pub enum Order {
     /// Serves a process of another host. One descriptor: the connection with that host.
     Serve(Service),
-    /// Carries what a process of this host and an adapter of another say to each other. Two
+    /// Carries what a process of this host and a target proxy of another say to each other. Two
     /// descriptors: the connection with that host, and one end of the process's.
     Carry(Carriage),
 }
@@ -28,7 +28,7 @@ pub struct Service {
     pub partition: u32,
     /// Packets for who listens for it; otherwise operations on the node's memory.
     pub protocol: Option<u16>,
-    /// The RDMA adapter for that memory.
+    /// The RDMA device for that memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<Rdma>,
 }
@@ -43,11 +43,11 @@ pub struct Carriage {
     pub packets: bool,
 }
 
-/// From the adapter.
+/// From the target proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "errand", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Errand {
-    /// Attaches the adapter in the name of a node that another host carries. One descriptor: the
+    /// Attaches the target proxy in the name of a node that another host carries. One descriptor: the
     /// end of a connection on which the agent is to serve it as it serves processes of nodes.
     Attach {
         /// The node.

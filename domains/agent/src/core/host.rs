@@ -28,7 +28,7 @@ use super::changes::usable_node;
 use super::hosts_file;
 use super::turns::Turns;
 use crate::cluster::Cluster;
-use crate::fdstore::Keeper;
+use crate::fdstore::FdStore;
 use crate::fdstore::takeover;
 use crate::interfaces::Interfaces;
 use crate::members::{Changed, Members};
@@ -37,7 +37,7 @@ use crate::net::gateways::{self, Gateways};
 use crate::nodes::HostedNode;
 use crate::nodes::rootless::Identity;
 use crate::nodes::users::Users;
-use crate::proxy::supervisor::Adapter;
+use crate::proxy::supervisor::ProxySupervisor;
 
 /// How much longer a change waits for the processes that stay for each domain when nodes leave
 /// several at once.
@@ -57,7 +57,7 @@ pub(crate) enum Ending {
 pub(crate) struct Host {
     pub(crate) state: PathBuf,
     pub(crate) data: PathBuf,
-    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) fd_store: Arc<FdStore>,
     /// Whether nodes have the temporary files of the host.
     pub(crate) share_tmp: bool,
     /// Whether all shall end with this process's standard input.
@@ -69,7 +69,7 @@ pub(crate) struct Host {
     /// Other hosts, if there are any.
     pub(crate) cluster: Option<Arc<Cluster>>,
     /// Serves and reaches nodes of these.
-    pub(crate) adapter: Option<Arc<Adapter>>,
+    pub(crate) proxy: Option<Arc<ProxySupervisor>>,
     /// Those of the nodes, if they have users of their own.
     pub(crate) users: Option<Arc<Users>>,
     pub(crate) torus: Torus,
@@ -267,7 +267,7 @@ impl Host {
         Ok(())
     }
 
-    /// Puts all that this agent holds into the hands of a new keeper.
+    /// Puts all that this agent holds into the hands of a new fd store.
     pub(crate) fn keep_all(&self) {
         let kind = takeover::Kind {
             torus: self.torus,
@@ -275,16 +275,16 @@ impl Host {
             carries: self.cluster.as_ref().map(|cluster| &cluster.config.nodes),
             share_tmp: self.share_tmp,
         };
-        takeover::keep_host(&self.keeper, kind, self.interfaces, self.lifeline);
+        takeover::keep_host(&self.fd_store, kind, self.interfaces, self.lifeline);
         if let Some(users) = &self.users {
-            users.keep(&self.keeper);
+            users.keep(&self.fd_store);
         }
         self.nodes.iter().for_each(HostedNode::keep);
         if let Some(driver) = &self.driver {
             driver.keep();
         }
-        if let Some(adapter) = &self.adapter {
-            adapter.keep();
+        if let Some(proxy) = &self.proxy {
+            proxy.keep();
         }
         self.members.keep_all();
     }
@@ -602,7 +602,7 @@ impl Host {
             Actor::User(uid) => directory.owner_of(node) == Some(uid),
             Actor::Node(only) => node == only,
         };
-        // The adapter, which stands in for those of other hosts, is no process of a node.
+        // The target proxy, which stands in for those of other hosts, is no process of a node.
         let its = |node| self.node(node).is_some() && concerns(node);
         let (attached, registered_bytes) = self.members.totals(its);
         let moving_bytes = self.members.moving_bytes(its);
@@ -638,7 +638,7 @@ impl Host {
             },
             driver_pid,
             driver_restarts,
-            adapter_pid: self.adapter.as_deref().and_then(Adapter::pid),
+            adapter_pid: self.proxy.as_deref().and_then(ProxySupervisor::pid),
             attached: attached as u32,
             registered_bytes,
             moving_bytes,

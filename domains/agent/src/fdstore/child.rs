@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use toroid_protocol::lifeline;
 use toroid_protocol::wire::{self, Reader, Writer};
 
-use super::{Entry, Keeper};
+use super::{Entry, FdStore};
 use crate::process::has_ended;
 
 /// How long a message on the lifeline may wait to be read.
@@ -21,20 +21,20 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// One of them.
 #[derive(Debug)]
-pub(crate) struct Dependant {
+pub(crate) struct SupervisedChild {
     pub(crate) pid: u32,
     /// For killing: a number might be another process's by then.
     pub(crate) handle: Arc<OwnedFd>,
     lifeline: Writer,
 }
 
-/// What the keeper is told of it. Lifeline and process come with it.
+/// What the fd store is told of it. Lifeline and process come with it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     pid: u32,
 }
 
-impl Dependant {
+impl SupervisedChild {
     /// Starts it. Its standard input is its lifeline.
     pub(crate) fn start(mut command: Command) -> io::Result<(Self, Child)> {
         let (ours, theirs) = UnixStream::pair()?;
@@ -57,18 +57,18 @@ impl Dependant {
     fn new(pid: u32, handle: OwnedFd, lifeline: UnixStream) -> io::Result<Self> {
         let (_, lifeline) = wire::split(lifeline)?;
         lifeline.give_up_after(WRITE_PATIENCE)?;
-        Ok(Dependant {
+        Ok(SupervisedChild {
             pid,
             handle: Arc::new(handle),
             lifeline,
         })
     }
 
-    /// Lets the keeper hold it, too.
-    pub(crate) fn keep(&self, keeper: &Keeper, key: &str) {
+    /// Lets the fd store hold it, too.
+    pub(crate) fn keep(&self, fd_store: &FdStore, key: &str) {
         let record = Record { pid: self.pid };
         let lifeline = self.lifeline.stream().as_fd();
-        keeper.put(key, &record, &[lifeline, self.handle.as_fd()]);
+        fd_store.put(key, &record, &[lifeline, self.handle.as_fd()]);
     }
 
     /// A session with it, in which a message may wait for so long to be read.

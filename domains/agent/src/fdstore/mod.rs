@@ -1,9 +1,9 @@
-//! What outlives an agent: a keeper, a process that holds descriptors for it.
+//! What outlives an agent: an fd store, a process that holds descriptors for it.
 //!
 //! ```text
 //!   agent ───┬── lifelines of nodes and driver      kill -9 agent: all goes on, and the next agent
-//!     │      │                                        asks the keeper for what there is
-//!   keeper ──┘                                      kill -9 keeper: the agent makes a new one
+//!     │      │                                        asks the fd store for what there is
+//!   fd store ──┘                                      kill -9 fd store: the agent makes a new one
 //! ```
 //!
 //! The agent puts what it holds under keys, with a record that tells its successor what it is. It
@@ -40,14 +40,14 @@ pub(crate) use role::run_role;
 /// The argument of the role: keeps what outlives an agent; the agent's state directory follows.
 pub(crate) const ROLE: &str = "__keeper";
 
-/// What ends the keeper when it ends. There is no record of it.
+/// What ends the fd store when it ends. There is no record of it.
 pub(crate) const LIFELINE: &str = "lifeline";
 
-/// How long the keeper may take for an answer.
+/// How long the fd store may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long the keeper may leave what it is told in the socket once that is full. The agent waits with
-/// its lock held, once: it then gives that keeper up, and the next one is given everything.
+/// How long the fd store may leave what it is told in the socket once that is full. The agent waits with
+/// its lock held, once: it then gives that fd store up, and the next one is given everything.
 const BACKLOG_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Between two attempts to start it.
@@ -82,10 +82,10 @@ impl Entry {
 /// All that is kept.
 pub(crate) type Entries = BTreeMap<String, Entry>;
 
-/// An agent's keeper, present or about to be. What is put while there is none is put anew when
+/// An agent's fd store, present or about to be. What is put while there is none is put anew when
 /// there is one.
 #[derive(Debug, Default)]
-pub(crate) struct Keeper(Mutex<State>);
+pub(crate) struct FdStore(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -100,7 +100,7 @@ struct Connection {
     process: OwnedFd,
 }
 
-/// The keeper's process as one sees it who has just connected.
+/// The fd store's process as one sees it who has just connected.
 #[derive(Debug)]
 pub(crate) struct Found {
     reader: Reader,
@@ -110,7 +110,7 @@ pub(crate) struct Found {
     child: Option<Child>,
 }
 
-/// Connects to the keeper of a state directory, if one runs there.
+/// Connects to the fd store of a state directory, if one runs there.
 pub(crate) fn find(state: &Path) -> Result<Option<Found>, AgentError> {
     match UnixStream::connect(state.join(SOCKET)) {
         Ok(stream) => Found::greet(stream, None).map(Some).map_err(unusable),
@@ -127,7 +127,7 @@ fn is_absence(error: &io::Error) -> bool {
     absences.contains(&error.kind())
 }
 
-/// Starts a keeper in a state directory where none runs.
+/// Starts an fd store in a state directory where none runs.
 pub(crate) fn start(state: &Path) -> io::Result<Found> {
     let path = state.join(SOCKET);
     if let Err(error) = fs::remove_file(&path)
@@ -157,7 +157,7 @@ impl Found {
             .send(&Request::Hello, &[])
             .map_err(io::Error::other)?;
         let answer = reader.receive().map_err(io::Error::other)?.0;
-        let Answer::Keeper { version, pid } = answer else {
+        let Answer::FdStore { version, pid } = answer else {
             return Err(io::Error::other(format!("unexpected {answer:?}")));
         };
         let pid = Pid::from_raw(pid.cast_signed()).ok_or(io::ErrorKind::InvalidData)?;
@@ -223,10 +223,10 @@ fn last(descriptors: Vec<OwnedFd>) -> Option<OwnedFd> {
     descriptors.into_iter().next_back()
 }
 
-/// The keeper cannot be talked to.
+/// The fd store cannot be talked to.
 pub(crate) fn unusable(source: io::Error) -> AgentError {
     AgentError::System {
-        action: "talk to the keeper of what an agent has left",
+        action: "talk to the fd store of what an agent has left",
         source,
     }
 }
@@ -236,13 +236,13 @@ impl Connection {
         // If it fails it has ended already.
         let _ = self.writer.send(&Request::End, &[]);
         if !ends_within(&self.process, LAST_WORDS_MS) {
-            tracing::warn!("the keeper takes its time to end");
+            tracing::warn!("the fd store takes its time to end");
         }
     }
 }
 
-impl Keeper {
-    /// Starts another keeper whenever one has ended. `put_all` is called then; it must put
+impl FdStore {
+    /// Starts another fd store whenever one has ended. `put_all` is called then; it must put
     /// everything, and need not remove anything.
     pub(crate) fn watch(
         self: &Arc<Self>,
@@ -250,37 +250,37 @@ impl Keeper {
         state: PathBuf,
         put_all: impl Fn() + Send + 'static,
     ) -> io::Result<()> {
-        let keeper = Arc::clone(self);
+        let fd_store = Arc::clone(self);
         let replace = move || {
             loop {
                 present.outlast();
-                match keeper.replace(&state) {
+                match fd_store.replace(&state) {
                     Some(next) => present = next,
                     None => return,
                 }
                 put_all();
-                tracing::info!("another keeper holds all there is");
+                tracing::info!("another fd store holds all there is");
             }
         };
-        let builder = thread::Builder::new().name("keeper".into());
+        let builder = thread::Builder::new().name("fd-store".into());
         builder.stack_size(STACK_BYTES).spawn(replace).map(drop)
     }
 
-    /// Starts a keeper after one has died, unless that was the end.
+    /// Starts an fd store after one has died, unless that was the end.
     fn replace(&self, state: &Path) -> Option<Watch> {
         while !self.lock().ending {
-            tracing::warn!("the keeper died; starting another one");
+            tracing::warn!("the fd store died; starting another one");
             match start(state) {
                 Ok(found) => return self.install(found),
                 // It may have been killed at once, too.
-                Err(error) => tracing::error!("cannot start the keeper: {error}"),
+                Err(error) => tracing::error!("cannot start the fd store: {error}"),
             }
             thread::sleep(PAUSE);
         }
         None
     }
 
-    /// From now on this is the keeper, unless the end has come.
+    /// From now on this is the fd store, unless the end has come.
     pub(crate) fn install(&self, found: Found) -> Option<Watch> {
         let mut state = self.lock();
         if state.ending {
@@ -311,7 +311,7 @@ impl Keeper {
         self.send(&Request::Remove { key: key.into() }, &[]);
     }
 
-    /// Ends the keeper for good.
+    /// Ends the fd store for good.
     pub(crate) fn end(&self) {
         let mut state = self.lock();
         state.ending = true;
@@ -323,7 +323,7 @@ impl Keeper {
     fn send(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) {
         let state = self.lock();
         if let Some(connection) = &state.present {
-            // If it fails the keeper has died, and the next one is given everything.
+            // If it fails the fd store has died, and the next one is given everything.
             let _ = connection.writer.send(request, descriptors);
         }
     }
@@ -333,7 +333,7 @@ impl Keeper {
     }
 }
 
-/// What is needed to see the keeper's end.
+/// What is needed to see the fd store's end.
 #[derive(Debug)]
 pub(crate) struct Watch {
     reader: Reader,
@@ -360,7 +360,7 @@ fn value(record: &impl Serialize) -> Value {
     serde_json::to_value(record).unwrap_or_default()
 }
 
-/// A keeper in a thread of this process, until this is dropped.
+/// An fd store in a thread of this process, until this is dropped.
 #[cfg(test)]
 #[derive(Debug)]
 pub(crate) struct InThread(Writer);

@@ -1,4 +1,4 @@
-//! The keeper's process: a single thread that holds descriptors for others.
+//! The fd store's process: a single thread that holds descriptors for others.
 //!
 //! It hangs on nothing but what it is for: it ends when it is told to, when the lifeline that it
 //! was given ends, and when it keeps nothing for nobody.
@@ -42,16 +42,16 @@ fn start() -> io::Result<()> {
 }
 
 pub(super) fn keep(listener: UnixListener, first: UnixStream) -> io::Result<()> {
-    let mut keeper = Keeper {
+    let mut fd_store = FdStore {
         entries: BTreeMap::new(),
         listener,
         callers: Vec::new(),
     };
-    keeper.admit(first)?;
-    keeper.keep()
+    fd_store.admit(first)?;
+    fd_store.keep()
 }
 
-struct Keeper {
+struct FdStore {
     entries: BTreeMap<String, Entry>,
     listener: UnixListener,
     callers: Vec<Caller>,
@@ -82,7 +82,7 @@ enum Next {
     End,
 }
 
-impl Keeper {
+impl FdStore {
     fn keep(mut self) -> io::Result<()> {
         while !(self.callers.is_empty() && self.entries.is_empty()) {
             let ready = self.wait()?;
@@ -165,7 +165,7 @@ impl Keeper {
         match request {
             Request::Hello => {
                 let (version, pid) = (VERSION, std::process::id());
-                caller.writer.send(&Answer::Keeper { version, pid }, &[])?;
+                caller.writer.send(&Answer::FdStore { version, pid }, &[])?;
             }
             Request::Put { key, record } => {
                 let entry = Entry {

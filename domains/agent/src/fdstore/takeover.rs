@@ -1,5 +1,5 @@
 //! What an agent inherits from the one before, if that was killed: nodes, driver, user namespace,
-//! all of which a keeper has held.
+//! all of which an fd store has held.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 use toroid_fabric::Torus;
 use toroid_model::as_text;
 
-use super::{Entries, Entry, Keeper, LIFELINE, Watch};
+use super::{Entries, Entry, FdStore, LIFELINE, Watch};
 use crate::error::AgentError;
 use crate::interfaces::Interfaces;
 
 /// The key of what concerns the host as a whole.
 const HOST: &str = "host";
 
-/// What the keeper is told of the host. Its user namespace comes with it.
+/// What the fd store is told of the host. Its user namespace comes with it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     #[serde(with = "as_text")]
@@ -42,14 +42,14 @@ pub(crate) struct Kind<'a> {
     pub(crate) share_tmp: bool,
 }
 
-/// An inheritance, perhaps an empty one, and the keeper who has it in hand.
+/// An inheritance, perhaps an empty one, and the fd store who has it in hand.
 #[derive(Debug)]
-pub(crate) struct Estate {
+pub(crate) struct Takeover {
     state: PathBuf,
     entries: Entries,
     /// Whether there was an agent before.
     pub(crate) is_inherited: bool,
-    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) fd_store: Arc<FdStore>,
     watch: Option<Watch>,
 }
 
@@ -62,8 +62,8 @@ pub(crate) fn user_namespace(state: &Path) -> Result<Option<OwnedFd>, AgentError
     Ok(host.and_then(|host| host.descriptors.into_iter().next()))
 }
 
-impl Estate {
-    /// Takes over from the keeper of a state directory, or from one that has nothing yet. The
+impl Takeover {
+    /// Takes over from the fd store of a state directory, or from one that has nothing yet. The
     /// directory must be this agent's alone.
     pub(crate) fn take(state: &Path) -> Result<Self, AgentError> {
         let (mut found, is_inherited) = match super::find(state)? {
@@ -77,13 +77,13 @@ impl Estate {
             });
         }
         let entries = found.list().map_err(super::unusable)?;
-        let keeper = Arc::new(Keeper::default());
-        Ok(Estate {
+        let fd_store = Arc::new(FdStore::default());
+        Ok(Takeover {
             state: state.into(),
             entries,
             is_inherited,
-            watch: keeper.install(found),
-            keeper,
+            watch: fd_store.install(found),
+            fd_store,
         })
     }
 
@@ -127,16 +127,21 @@ impl Estate {
         its
     }
 
-    /// What is needed to see the keeper's end; once.
+    /// What is needed to see the fd store's end; once.
     pub(crate) fn watch(&mut self) -> Option<Watch> {
         self.watch.take()
     }
 }
 
-/// Lets the keeper know what host this is.
-pub(crate) fn keep_host(keeper: &Keeper, kind: Kind<'_>, interfaces: Interfaces, lifeline: bool) {
+/// Lets the fd store know what host this is.
+pub(crate) fn keep_host(
+    fd_store: &FdStore,
+    kind: Kind<'_>,
+    interfaces: Interfaces,
+    lifeline: bool,
+) {
     if lifeline {
-        keeper.put(LIFELINE, &(), &[io::stdin().as_fd()]);
+        fd_store.put(LIFELINE, &(), &[io::stdin().as_fd()]);
     }
     // Without it, only an ordinary user's next agent fails.
     if let Ok(namespace) = File::open("/proc/self/ns/user") {
@@ -147,7 +152,7 @@ pub(crate) fn keep_host(keeper: &Keeper, kind: Kind<'_>, interfaces: Interfaces,
             carries: kind.carries.cloned(),
             share_tmp: kind.share_tmp,
         };
-        keeper.put(HOST, &record, &[namespace.as_fd()]);
+        fd_store.put(HOST, &record, &[namespace.as_fd()]);
     }
 }
 
@@ -179,7 +184,7 @@ impl Record {
 
 fn cannot_start(source: io::Error) -> AgentError {
     AgentError::System {
-        action: "start the keeper",
+        action: "start the fd store",
         source,
     }
 }

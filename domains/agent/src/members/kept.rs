@@ -1,4 +1,4 @@
-//! What of the books the keeper holds, and how the next agent gets it back.
+//! What of the books the fd store holds, and how the next agent gets it back.
 //!
 //! Everything is put there before the process that it is granted to hears of it. After a restart
 //! the books are as they were, with processes that are absent; each comes back with
@@ -27,8 +27,8 @@ use super::{
     Attachment, AttachmentId, Books, ChannelRecord, Members, NUMBERS_A_SECOND, RegionRecord,
     Service, writes,
 };
-use crate::fdstore::takeover::Estate;
-use crate::fdstore::{Entry, Keeper};
+use crate::fdstore::takeover::Takeover;
+use crate::fdstore::{Entry, FdStore};
 
 const ATTACHMENT: &str = "attachment/";
 const REGION: &str = "region/";
@@ -93,39 +93,39 @@ pub(crate) struct Known<'a> {
 }
 
 impl Members {
-    /// Takes over from the agent before, and keeps with its keeper from now on.
-    pub(crate) fn inherit(&mut self, keeper: Arc<Keeper>, estate: &mut Estate) {
+    /// Takes over from the agent before, and keeps with its fd store from now on.
+    pub(crate) fn inherit(&mut self, fd_store: Arc<FdStore>, takeover: &mut Takeover) {
         let books = self.books.get_mut();
         let books = books.unwrap_or_else(std::sync::PoisonError::into_inner);
-        books.keeper = keeper;
+        books.fd_store = fd_store;
         let mut left = Vec::new();
-        for (key, entry) in estate.inherit_all(ATTACHMENT) {
+        for (key, entry) in takeover.inherit_all(ATTACHMENT) {
             if books.inherit_attachment(&key, entry).is_none() {
                 left.push(key);
             }
         }
-        for (key, entry) in estate.inherit_all(REGION) {
+        for (key, entry) in takeover.inherit_all(REGION) {
             match books.inherit_region(entry) {
                 Some(record) => drop(self.regions.insert(record.key.id, record)),
                 None => left.push(key),
             }
         }
-        for (key, entry) in estate.inherit_all(LEAVING) {
+        for (key, entry) in takeover.inherit_all(LEAVING) {
             if books.inherit_leaving(entry).is_none() {
                 left.push(key);
             }
         }
-        for (key, entry) in estate.inherit_all(CHANNEL) {
+        for (key, entry) in takeover.inherit_all(CHANNEL) {
             if books.inherit_channel(&key, entry).is_none() {
                 left.push(key);
             }
         }
-        for (key, entry) in estate.inherit_all(LISTENER) {
+        for (key, entry) in takeover.inherit_all(LISTENER) {
             if books.inherit_listener(entry).is_none() {
                 left.push(key);
             }
         }
-        left.iter().for_each(|key| books.keeper.remove(key));
+        left.iter().for_each(|key| books.fd_store.remove(key));
         let attachments = books.attachments.keys().map(|id| id.0);
         let regions = self.regions.iter().map(|region| region.key.id.0);
         let numbers = attachments
@@ -134,14 +134,14 @@ impl Members {
         // The agent before may have begun to count in this second, too, and what it has numbered
         // need not be there any more: its processes may still speak of it.
         let newest = numbers.max().unwrap_or_default();
-        let kept = estate.inherit(NUMBERS).and_then(Entry::parse);
+        let kept = takeover.inherit(NUMBERS).and_then(Entry::parse);
         let first = kept.map_or(0, |(KeptNumbers { first }, [])| first);
         let beyond = newest.max(first).saturating_add(NUMBERS_A_SECOND);
         books.next = books.next.max(beyond);
         books.keep_numbers();
     }
 
-    /// Puts all of it into the hands of a new keeper.
+    /// Puts all of it into the hands of a new fd store.
     pub(crate) fn keep_all(&self) {
         let books = self.lock();
         books.keep_numbers();
@@ -374,7 +374,7 @@ impl Books {
 
     fn keep_numbers(&self) {
         let record = KeptNumbers { first: self.next };
-        self.keeper.put(NUMBERS, &record, &[]);
+        self.fd_store.put(NUMBERS, &record, &[]);
     }
 
     fn tell_epochs(&self, id: AttachmentId) -> Result<(), Refusal> {
@@ -398,7 +398,7 @@ impl Books {
     pub(super) fn keep_attachment(&self, id: AttachmentId, attachment: &Attachment) {
         if let Some(record) = KeptAttachment::of(attachment) {
             let page = attachment.fences.page();
-            self.keeper
+            self.fd_store
                 .put(&attachment_key(id), &record, &[page.as_fd()]);
         }
     }
@@ -406,12 +406,12 @@ impl Books {
     /// Only the record of an attachment has changed.
     pub(super) fn note_attachment(&self, id: AttachmentId, attachment: &Attachment) {
         if let Some(record) = KeptAttachment::of(attachment) {
-            self.keeper.note(&attachment_key(id), &record);
+            self.fd_store.note(&attachment_key(id), &record);
         }
     }
 
     pub(super) fn forget_attachment(&self, id: AttachmentId) {
-        self.keeper.remove(&attachment_key(id));
+        self.fd_store.remove(&attachment_key(id));
     }
 
     pub(crate) fn keep_region(&self, region: &RegionRecord) {
@@ -420,17 +420,17 @@ impl Books {
             descriptors.extend(moving.parts());
         }
         let (key, record) = (region_key(region.key.id), KeptRegion::of(region));
-        self.keeper.put(&key, &record, &descriptors);
+        self.fd_store.put(&key, &record, &descriptors);
     }
 
     /// Only the record of a region has changed.
     pub(crate) fn note_region(&self, region: &RegionRecord) {
-        self.keeper
+        self.fd_store
             .note(&region_key(region.key.id), &KeptRegion::of(region));
     }
 
     pub(super) fn forget_region(&self, id: RegionId) {
-        self.keeper.remove(&region_key(id));
+        self.fd_store.remove(&region_key(id));
     }
 
     pub(super) fn keep_channel(&self, id: u64, channel: &ChannelRecord) {
@@ -438,7 +438,7 @@ impl Books {
             partition: channel.partition.0,
             ends: channel.ends.map(|(end, node)| (end.0, node.0)),
         };
-        self.keeper.put(&channel_key(id), &record, &[]);
+        self.fd_store.put(&channel_key(id), &record, &[]);
     }
 
     pub(super) fn keep_listener(&self, service: Service, owner: AttachmentId) {
@@ -448,11 +448,11 @@ impl Books {
             protocol: service.protocol,
             owner: owner.0,
         };
-        self.keeper.put(&listener_key(service), &record, &[]);
+        self.fd_store.put(&listener_key(service), &record, &[]);
     }
 
     pub(super) fn forget_listener(&self, service: Service) {
-        self.keeper.remove(&listener_key(service));
+        self.fd_store.remove(&listener_key(service));
     }
 }
 

@@ -25,7 +25,7 @@ use toroid_model::directory::{Directory, Domain};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::{Event, Reply};
 
-use crate::fdstore::Keeper;
+use crate::fdstore::FdStore;
 use crate::store::{Ledger, Store};
 use compaction::Compactor;
 use fences::{Fences, Granted};
@@ -77,7 +77,7 @@ pub(crate) struct Members {
 
 #[derive(Debug)]
 pub(crate) struct Books {
-    keeper: Arc<Keeper>,
+    fd_store: Arc<FdStore>,
     directory: Directory,
     pub(crate) attachments: BTreeMap<AttachmentId, Attachment>,
     listeners: HashMap<Service, AttachmentId>,
@@ -145,7 +145,7 @@ impl Members {
     ) -> (Self, Moves) {
         let (moves, moving) = mpsc::channel();
         let books = Books {
-            keeper: Arc::default(),
+            fd_store: Arc::default(),
             directory,
             attachments: BTreeMap::new(),
             listeners: HashMap::new(),

@@ -229,12 +229,12 @@ impl Members {
 impl Books {
     /// Forgets channels of nodes that left; the epoch tells their ends.
     fn revoke_channels(&mut self, partition: Partition, left: impl Fn(NodeId) -> bool) {
-        let (attachments, keeper) = (&mut self.attachments, &self.keeper);
+        let (attachments, fd_store) = (&mut self.attachments, &self.fd_store);
         self.channels.retain(|id, channel| {
             let cut = channel.ends.iter().any(|(_, node)| left(*node));
             let ended = channel.partition == partition && cut;
             if ended {
-                keeper.remove(&channel_key(*id));
+                fd_store.remove(&channel_key(*id));
                 for (end, _) in channel.ends {
                     if let Some(end) = attachments.get_mut(&end) {
                         end.channels.remove(id);

@@ -342,7 +342,7 @@ impl Books {
         let Some(channel) = self.channels.remove(&id) else {
             return;
         };
-        self.keeper.remove(&channel_key(id));
+        self.fd_store.remove(&channel_key(id));
         for (end, _) in channel.ends {
             if let Some(end) = self.attachments.get_mut(&end)
                 && end.channels.remove(&id)

@@ -1,6 +1,6 @@
 //! Changes that an agent was killed in the middle of: the next one brings them to their end.
 //!
-//! Before a change is durable the keeper is told who is to leave. Then the directory decides: who
+//! Before a change is durable the fd store is told who is to leave. Then the directory decides: who
 //! is no member any more by it is cut off, as if the agent had not been killed.
 
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use super::moves::Move;
 use super::{Books, Changed, Members};
 use crate::fdstore::Entry;
 
-/// Where the keeper has them.
+/// Where the fd store has them.
 pub(super) const LEAVING: &str = "leaving/";
 
 /// Nodes that are about to leave a domain, or have left it, and not everybody knows.
@@ -40,7 +40,7 @@ impl Members {
         }
     }
 
-    /// The changes could not be made durable. The keeper is not told: should one have become durable
+    /// The changes could not be made durable. The fd store is not told: should one have become durable
     /// all the same, the next agent completes it.
     pub(crate) fn note_staying(&self, changes: &[Change]) {
         let mut books = self.lock();
@@ -131,12 +131,12 @@ impl Books {
             partition: partition.0,
             nodes: nodes.iter().map(|node| node.0).collect(),
         };
-        self.keeper.put(&leaving_key(partition), &record, &[]);
+        self.fd_store.put(&leaving_key(partition), &record, &[]);
     }
 
     pub(super) fn forget_leaving(&mut self, partition: Partition) {
         self.leaving.remove(&partition);
-        self.keeper.remove(&leaving_key(partition));
+        self.fd_store.remove(&leaving_key(partition));
     }
 }
 

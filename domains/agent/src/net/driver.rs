@@ -25,8 +25,8 @@ use toroid_protocol::wire::{Reader, Writer};
 
 use super::stack_link;
 use crate::error::AgentError;
-use crate::fdstore::child::Dependant;
-use crate::fdstore::{Entry, Keeper};
+use crate::fdstore::child::SupervisedChild;
+use crate::fdstore::{Entry, FdStore};
 use crate::process::{ends_within, outlast};
 
 /// How long the driver may take for what it was told.
@@ -82,7 +82,7 @@ pub(crate) enum PlugError {
 pub(crate) struct Driver {
     command: Vec<OsString>,
     others: Others,
-    keeper: Arc<Keeper>,
+    fd_store: Arc<FdStore>,
     books: Mutex<Books>,
     /// Something in the books changed that someone may wait for.
     changed: Condvar,
@@ -94,7 +94,7 @@ struct Books {
     ports: BTreeMap<(u32, u32), PlacedPort>,
     /// Members that other hosts carry.
     far: BTreeMap<(u32, u32), FarPort>,
-    /// Hosts to which the driver has trunks, once it has said so, and whether frames go by RDMA adapters.
+    /// Hosts to which the driver has trunks, once it has said so, and whether frames go by RDMA devices.
     trunks: Option<BTreeMap<String, bool>>,
     /// Not known before the gateways of the agent before have been looked through.
     uplinks: Option<Vec<Uplink>>,
@@ -111,7 +111,7 @@ struct Books {
     /// The same of links for processes.
     plugs_asked: u64,
     plugs: BTreeMap<u64, Option<PlugFailure>>,
-    /// The newest question about frames by RDMA adapters, and the newest answer.
+    /// The newest question about frames by RDMA devices, and the newest answer.
     lines_asked: u64,
     frames_by_rdma: (u64, BTreeMap<String, u64>),
     /// Drivers so far, the present one included.
@@ -126,7 +126,7 @@ const GONE_MS: u16 = 2000;
 
 #[derive(Debug)]
 struct Process {
-    its: Dependant,
+    its: SupervisedChild,
     /// The present session.
     orders: Writer,
 }
@@ -145,7 +145,7 @@ struct Instance {
 pub(crate) struct Others {
     /// Their names.
     pub(crate) hosts: Vec<String>,
-    /// The RDMA adapter for what goes between them and this one.
+    /// The RDMA device for what goes between them and this one.
     pub(crate) rdma: Option<Rdma>,
 }
 
@@ -168,7 +168,7 @@ impl Driver {
     /// keeps it going. There shall be these ports, and these members on these other hosts.
     pub(crate) fn start(
         command: Vec<OsString>,
-        keeper: Arc<Keeper>,
+        fd_store: Arc<FdStore>,
         kept: Option<Entry>,
         ports: impl IntoIterator<Item = PlacedPort>,
         far: impl IntoIterator<Item = FarPort>,
@@ -185,7 +185,7 @@ impl Driver {
         let driver = Arc::new(Driver {
             command,
             others,
-            keeper,
+            fd_store,
             books: Mutex::new(books),
             changed: Condvar::new(),
         });
@@ -206,13 +206,13 @@ impl Driver {
         Ok(driver)
     }
 
-    /// What the keeper holds of the driver.
+    /// What the fd store holds of the driver.
     pub(crate) const KEY: &str = "driver";
 
-    /// Lets the keeper hold the driver, too, while it runs.
+    /// Lets the fd store hold the driver, too, while it runs.
     pub(crate) fn keep(&self) {
         if let Some(process) = &self.lock().process {
-            process.its.keep(&self.keeper, Self::KEY);
+            process.its.keep(&self.fd_store, Self::KEY);
         }
     }
 
@@ -428,16 +428,16 @@ impl Driver {
         let (program, arguments) = self.command.split_first().ok_or(io::ErrorKind::NotFound)?;
         let mut command = Command::new(program);
         command.args(arguments);
-        let (its, child) = Dependant::start(command)?;
+        let (its, child) = SupervisedChild::start(command)?;
         self.talk_to(its, Some(child))
     }
 
     /// The driver of the agent before, if it lives.
     fn take_over(&self, kept: Entry) -> Option<Instance> {
-        self.talk_to(Dependant::take_over(kept)?, None).ok()
+        self.talk_to(SupervisedChild::take_over(kept)?, None).ok()
     }
 
-    fn talk_to(&self, its: Dependant, child: Option<Child>) -> io::Result<Instance> {
+    fn talk_to(&self, its: SupervisedChild, child: Option<Child>) -> io::Result<Instance> {
         let (answers, orders) = its.open_session(WRITE_PATIENCE)?;
         let handle = Arc::clone(&its.handle);
         let mut books = self.lock();
@@ -528,7 +528,7 @@ impl Driver {
         let mut books = self.lock();
         books.process = None;
         books.trunks = None;
-        self.keeper.remove(Self::KEY);
+        self.fd_store.remove(Self::KEY);
         books.failures += u32::from(!answered);
         self.changed.notify_all();
         if !ending {

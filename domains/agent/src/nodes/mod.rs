@@ -32,7 +32,7 @@ use toroid_protocol::lifeline;
 use toroid_protocol::node::{Report, Start};
 use toroid_protocol::wire::{self, Reader, Writer};
 
-use crate::fdstore::{Entry, Keeper};
+use crate::fdstore::{Entry, FdStore};
 use crate::process::{has_ended, outlast};
 use bind::Lender;
 use node::{NodeError, Plan};
@@ -56,7 +56,7 @@ pub(crate) struct HostedNode {
     network: PathBuf,
     /// Where it gets those of its own, in each life others.
     users: Option<Arc<Users>>,
-    keeper: Arc<Keeper>,
+    fd_store: Arc<FdStore>,
     life: Mutex<Life>,
     /// A life has ended, or another has begun.
     ended: Condvar,
@@ -66,7 +66,7 @@ pub(crate) struct HostedNode {
     pub(crate) tenancy: Tenancy,
 }
 
-/// What the keeper is told of a node. Lifeline, listener, network and process come with it.
+/// What the fd store is told of a node. Lifeline, listener, network and process come with it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     pid: u32,
@@ -105,7 +105,7 @@ impl HostedNode {
         plan: Plan,
         network: PathBuf,
         users: Option<Arc<Users>>,
-        keeper: Arc<Keeper>,
+        fd_store: Arc<FdStore>,
         kept: Option<Entry>,
     ) -> Result<(Self, Birth), NodeError> {
         let (life, birth) = match kept.and_then(take_over) {
@@ -118,7 +118,7 @@ impl HostedNode {
             plan,
             network,
             users,
-            keeper,
+            fd_store,
             life: Mutex::new(life),
             ended: Condvar::new(),
             is_renewing: AtomicBool::new(false),
@@ -130,15 +130,15 @@ impl HostedNode {
         Ok((node, birth))
     }
 
-    /// What the keys of what the keeper holds of nodes begin with.
+    /// What the keys of what the fd store holds of nodes begin with.
     pub(crate) const KEYS: &str = NODE;
 
-    /// What the keeper holds of the node with this number.
+    /// What the fd store holds of the node with this number.
     pub(crate) fn key(id: NodeId) -> String {
         format!("{NODE}{}", id.0)
     }
 
-    /// Lets the keeper hold the node, too, while it lives.
+    /// Lets the fd store hold the node, too, while it lives.
     pub(crate) fn keep(&self) {
         let life = self.lock();
         if let Some(handle) = &life.handle {
@@ -147,7 +147,8 @@ impl HostedNode {
             let lifeline = life.orders.stream().as_fd();
             let (listener, network) = (life.listener.as_fd(), life.network.as_fd());
             let descriptors = [lifeline, listener, network, handle.as_fd()];
-            self.keeper.put(&Self::key(self.id), &record, &descriptors);
+            self.fd_store
+                .put(&Self::key(self.id), &record, &descriptors);
         }
     }
 
@@ -227,7 +228,7 @@ impl HostedNode {
         }
         // Its number may be another process's from now on.
         let _ = fs::remove_file(&self.network);
-        self.keeper.remove(&Self::key(self.id));
+        self.fd_store.remove(&Self::key(self.id));
         self.ended.notify_all();
     }
 

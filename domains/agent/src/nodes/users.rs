@@ -4,7 +4,7 @@
 //! UIDs and GIDs on systemd Systems"; directory services choose theirs below), one range after
 //! another: a file of the host says where to go on, so that a range is used again last, when files
 //! that its users have left are long gone. For as long as the node lives the agent locks a byte of
-//! that file. The lock is of the open file (`F_OFD_SETLK`, fcntl(2)), so that the keeper holds it
+//! that file. The lock is of the open file (`F_OFD_SETLK`, fcntl(2)), so that the fd store holds it
 //! while there is no agent.
 
 use std::fs::{self, File, OpenOptions};
@@ -19,7 +19,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc::{self, flock};
 
 use super::node::USERS_PER_NODE;
-use crate::fdstore::{Entry, Keeper};
+use crate::fdstore::{Entry, FdStore};
 
 /// The first uid that nodes may have.
 const FIRST: u32 = 0x7800_0000;
@@ -37,7 +37,7 @@ const REGISTER: &str = "/run/toroid.users";
 /// Behind all ranges: locked by whoever chooses one.
 const TURN: u32 = RANGES;
 
-/// What the keeper holds; the open register comes with it.
+/// What the fd store holds; the open register comes with it.
 const KEY: &str = "users";
 
 /// Where the nodes of an agent get their users.
@@ -49,7 +49,7 @@ pub(crate) struct Users {
 }
 
 impl Users {
-    /// The key of what the keeper holds of them.
+    /// The key of what the fd store holds of them.
     pub(crate) const KEY: &str = KEY;
 
     /// Those of the agent before.
@@ -93,10 +93,10 @@ impl Users {
         })
     }
 
-    /// Lets the keeper hold them, too.
-    pub(crate) fn keep(&self, keeper: &Keeper) {
+    /// Lets the fd store hold them, too.
+    pub(crate) fn keep(&self, fd_store: &FdStore) {
         let register = self.register.lock().unwrap_or_else(PoisonError::into_inner);
-        keeper.put(KEY, &(), &[register.as_fd()]);
+        fd_store.put(KEY, &(), &[register.as_fd()]);
     }
 
     /// Takes a range and returns its first uid.
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(second.take().unwrap(), range(RANGES - 1));
         assert_eq!(second.take().unwrap(), range(0));
         assert_eq!(second.take().unwrap(), range(4), "the others are in use");
-        // A keeper's copy of the open file holds the locks, too.
+        // An fd store's copy of the open file holds the locks, too.
         let kept = first.register.lock().unwrap().try_clone().unwrap();
         drop(first);
         fs::write(&path, "0").unwrap();

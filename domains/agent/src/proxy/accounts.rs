@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use toroid_fabric::NodeId;
 
-use super::{Adapter, lock};
+use super::{TargetProxy, lock};
 
 /// What processes of far nodes have of one kind.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ struct Amount {
 /// What is limited.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {
-    accounts: fn(&Adapter) -> &Accounts,
+    accounts: fn(&TargetProxy) -> &Accounts,
     /// For one node, and for all.
     max: [Amount; 2],
 }
@@ -34,37 +34,42 @@ const fn at_most(count: usize, bytes: u64) -> Amount {
 /// Regions that are open: each takes a mapping of this process, of which there are not many, and of
 /// its addresses.
 pub(super) const OPEN: Kind = Kind {
-    accounts: |adapter| &adapter.open,
+    accounts: |proxy| &proxy.open,
     max: [at_most(4096, 16 << 40), at_most(32_768, 64 << 40)],
 };
 
-/// Regions that an RDMA adapter was told of: it has to forget all of a node's in the time that the
+/// Regions that an RDMA device was told of: it has to forget all of a node's in the time that the
 /// node has to acknowledge a change.
 #[cfg(any(feature = "verbs", test))]
 pub(super) const REGISTERED: Kind = Kind {
-    accounts: |adapter| &adapter.registered,
+    accounts: |proxy| &proxy.registered,
     max: [at_most(64, 16 << 30), at_most(1024, 128 << 30)],
 };
 
-/// Channels whose packets go by an RDMA adapter: each takes memory that is registered.
+/// Channels whose packets go by an RDMA device: each takes memory that is registered.
 #[cfg(any(feature = "verbs", test))]
 pub(super) const CHANNELS: Kind = Kind {
-    accounts: |adapter| &adapter.channels,
+    accounts: |proxy| &proxy.channels,
     max: [at_most(64, 1 << 30), at_most(1024, 16 << 30)],
 };
 
 /// One of them in an account.
 pub(super) struct Entry {
-    adapter: Arc<Adapter>,
-    accounts: fn(&Adapter) -> &Accounts,
+    proxy: Arc<TargetProxy>,
+    accounts: fn(&TargetProxy) -> &Accounts,
     node: NodeId,
     bytes: u64,
 }
 
 impl Entry {
     /// Adds one to a node's account, unless that is too much.
-    pub(super) fn add(adapter: &Arc<Adapter>, of: Kind, node: NodeId, bytes: u64) -> Option<Self> {
-        let mut accounts = lock(&(of.accounts)(adapter).0);
+    pub(super) fn add(
+        proxy: &Arc<TargetProxy>,
+        of: Kind,
+        node: NodeId,
+        bytes: u64,
+    ) -> Option<Self> {
+        let mut accounts = lock(&(of.accounts)(proxy).0);
         let its = accounts.get(&node).copied().unwrap_or_default();
         let all = accounts
             .values()
@@ -90,7 +95,7 @@ impl Entry {
             },
         );
         Some(Entry {
-            adapter: Arc::clone(adapter),
+            proxy: Arc::clone(proxy),
             accounts: of.accounts,
             node,
             bytes,
@@ -107,7 +112,7 @@ impl fmt::Debug for Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        let mut accounts = lock(&(self.accounts)(&self.adapter).0);
+        let mut accounts = lock(&(self.accounts)(&self.proxy).0);
         if let Some(its) = accounts.get_mut(&self.node) {
             its.count -= 1;
             its.bytes -= self.bytes;
@@ -136,8 +141,8 @@ mod tests {
     }
 
     fn one_node_cannot_have_all(of: Kind) {
-        let adapter = Arc::new(Adapter::default());
-        let add = |node: u32, bytes| Entry::add(&adapter, of, NodeId(node), bytes);
+        let proxy = Arc::new(TargetProxy::default());
+        let add = |node: u32, bytes| Entry::add(&proxy, of, NodeId(node), bytes);
         let [its, all] = of.max;
         let mut held: Vec<_> = (0..its.count).map(|_| add(1, 4096).unwrap()).collect();
         assert!(add(1, 4096).is_none());
@@ -158,6 +163,6 @@ mod tests {
         }
         assert_eq!(held.len(), all.count);
         drop(held);
-        assert!(lock(&(of.accounts)(&adapter).0).is_empty());
+        assert!(lock(&(of.accounts)(&proxy).0).is_empty());
     }
 }

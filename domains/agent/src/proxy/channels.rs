@@ -1,4 +1,4 @@
-//! Channels of far processes whose packets go by an RDMA adapter.
+//! Channels of far processes whose packets go by an RDMA device.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,7 +13,7 @@ use toroid_fabric::{NodeId, Partition, tcp};
 use toroid_model::rdma::Rdma;
 
 use super::accounts::{CHANNELS, Entry};
-use super::{Adapter, lock};
+use super::{TargetProxy, lock};
 
 /// What the channels between two nodes have together, the far one first.
 #[derive(Debug, Default)]
@@ -31,19 +31,19 @@ struct Common {
     accounts: Vec<Entry>,
 }
 
-/// Lets packets go by the adapter, as far as it has room for them.
+/// Lets packets go by the device, as far as it has room for them.
 pub(super) fn channel(
-    adapter: &Arc<Adapter>,
+    proxy: &Arc<TargetProxy>,
     domain: &Domain,
     to: NodeId,
     rdma: &Rdma,
     far: tcp::Channel,
 ) -> io::Result<failover::Channel> {
-    let (adapter, rdma) = (Arc::clone(adapter), rdma.clone());
+    let (proxy, rdma) = (Arc::clone(proxy), rdma.clone());
     let (from, partition) = (domain.member().node(), domain.partition());
     let source = move || {
         let device = device(&rdma).ok_or(NoResources::Ever)?;
-        let mut shared = lock(&adapter.shared.0);
+        let mut shared = lock(&proxy.shared.0);
         shared.retain(|_, common| common.domain.strong_count() > 0);
         let between = (partition, [from, to]);
         let present = shared
@@ -59,7 +59,7 @@ pub(super) fn channel(
             accounts: Vec::new(),
         });
         if Arc::strong_count(&common.channels) > common.accounts.len() {
-            let account = Entry::add(&adapter, CHANNELS, from, CHANNEL_BYTES);
+            let account = Entry::add(&proxy, CHANNELS, from, CHANNEL_BYTES);
             common.accounts.push(account.ok_or(NoResources::Now)?);
         }
         let account = Some(Arc::clone(&common.channels) as DropGuard);

@@ -1,8 +1,8 @@
-//! The adapter: the one process of a host that plays the network card for connections with other
+//! The target proxy: the one process of a host that plays the network card for connections with other
 //! hosts, where there is none.
 //!
 //! ```text
-//!   process of node F ── socket pair ── adapter of host A ══ TCP ══ adapter of host B ── memory and
+//!   process of node F ── socket pair ── target proxy of host A ══ TCP ══ target proxy of host B ── memory and
 //!                                       (carries bytes)             (serves, as node F)  listeners of node T
 //! ```
 //!
@@ -49,9 +49,9 @@ const QUIET: Duration = Duration::from_secs(60);
 
 const STACK_BYTES: usize = 256 * 1024;
 
-/// What the threads of an adapter share.
+/// What the threads of a target proxy share.
 #[derive(Debug, Default)]
-struct Adapter {
+struct TargetProxy {
     /// The present session with an agent.
     agent: Mutex<Option<Writer>>,
     /// Connections by node, of processes elsewhere and here.
@@ -81,20 +81,20 @@ fn run() -> Result<(), WireError> {
     let lifeline = io::stdin().as_fd().try_clone_to_owned()?;
     let (sessions, _line) = wire::split(lifeline.into())?;
     let mut lifeline = Lifeline::new(sessions);
-    let adapter = Arc::new(Adapter::default());
+    let proxy = Arc::new(TargetProxy::default());
     loop {
         let session = match lifeline.next_session() {
             Err(WireError::Closed) => return Ok(()),
             session => session?,
         };
         let (orders, errands) = wire::split(session)?;
-        *lock(&adapter.agent) = Some(errands);
-        adapter.attend(orders);
-        *lock(&adapter.agent) = None;
+        *lock(&proxy.agent) = Some(errands);
+        proxy.attend(orders);
+        *lock(&proxy.agent) = None;
     }
 }
 
-impl Adapter {
+impl TargetProxy {
     /// Does what an agent orders until it has gone. What it has begun goes on.
     fn attend(self: &Arc<Self>, mut orders: Reader) {
         let mut told = None::<Instant>;
@@ -112,21 +112,21 @@ impl Adapter {
 
     /// Begins to serve on a thread of its own.
     fn begin(self: &Arc<Self>, order: Order, descriptors: Vec<OwnedFd>) -> io::Result<()> {
-        let adapter = Arc::clone(self);
+        let proxy = Arc::clone(self);
         let mut descriptors = descriptors.into_iter();
         let mut next = || descriptors.next().ok_or_else(no_room);
         match order {
             Order::Serve(service) => {
                 let socket = next()?;
-                let of = Count::add(self, |adapter| &adapter.served, NodeId(service.from))?;
+                let of = Count::add(self, |proxy| &proxy.served, NodeId(service.from))?;
                 spawn(move || {
                     let _of = of;
-                    serve::serve(&adapter, &service, socket);
+                    serve::serve(&proxy, &service, socket);
                 })
             }
             Order::Carry(carriage) => {
                 let (far, near) = (next()?, next()?);
-                let of = Count::add(self, |adapter| &adapter.carried, NodeId(carriage.from))?;
+                let of = Count::add(self, |proxy| &proxy.carried, NodeId(carriage.from))?;
                 spawn(move || {
                     let _of = of;
                     carry::carry(carriage, &far.into(), &near.into());
@@ -152,18 +152,18 @@ impl Adapter {
 
 /// Counts a connection of a node as long as it lives.
 struct Count {
-    adapter: Arc<Adapter>,
-    of: fn(&Adapter) -> &Mutex<HashMap<NodeId, usize>>,
+    proxy: Arc<TargetProxy>,
+    of: fn(&TargetProxy) -> &Mutex<HashMap<NodeId, usize>>,
     node: NodeId,
 }
 
 impl Count {
     fn add(
-        adapter: &Arc<Adapter>,
-        of: fn(&Adapter) -> &Mutex<HashMap<NodeId, usize>>,
+        proxy: &Arc<TargetProxy>,
+        of: fn(&TargetProxy) -> &Mutex<HashMap<NodeId, usize>>,
         node: NodeId,
     ) -> io::Result<Self> {
-        let mut counts = lock(of(adapter));
+        let mut counts = lock(of(proxy));
         if counts.values().sum::<usize>() >= MAX_OF_ALL {
             return Err(io::Error::other(format!("there are {MAX_OF_ALL} of them")));
         }
@@ -174,7 +174,7 @@ impl Count {
         }
         *its += 1;
         Ok(Count {
-            adapter: Arc::clone(adapter),
+            proxy: Arc::clone(proxy),
             of,
             node,
         })
@@ -183,7 +183,7 @@ impl Count {
 
 impl Drop for Count {
     fn drop(&mut self) {
-        let mut counts = lock((self.of)(&self.adapter));
+        let mut counts = lock((self.of)(&self.proxy));
         if let Some(its) = counts.get_mut(&self.node) {
             *its -= 1;
         }
@@ -213,8 +213,8 @@ mod tests {
 
     #[test]
     fn one_node_cannot_have_all_connections() {
-        let adapter = Arc::new(Adapter::default());
-        let add = |node| Count::add(&adapter, |adapter| &adapter.served, NodeId(node));
+        let proxy = Arc::new(TargetProxy::default());
+        let add = |node| Count::add(&proxy, |proxy| &proxy.served, NodeId(node));
         let mut held: Vec<_> = (0..MAX_OF_NODE).map(|_| add(1).unwrap()).collect();
         assert!(add(1).is_err());
         held.pop();
@@ -227,6 +227,6 @@ mod tests {
         }
         assert!(add(1000).is_err());
         drop(held);
-        assert!(lock(&adapter.served).is_empty());
+        assert!(lock(&proxy.served).is_empty());
     }
 }

@@ -15,7 +15,7 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::proxy::Service;
 
 use super::accounts::{Entry, OPEN};
-use super::{Adapter, lock};
+use super::{TargetProxy, lock};
 
 /// Attachments in the names of far nodes, as long as somebody is served by them.
 #[derive(Debug, Default)]
@@ -26,16 +26,16 @@ type Slot = Arc<Mutex<Option<Member>>>;
 
 /// One of them.
 struct Attached<'a> {
-    adapter: &'a Adapter,
+    proxy: &'a TargetProxy,
     node: NodeId,
     slot: Slot,
     member: Member,
 }
 
 /// Serves a connection until it ends.
-pub(super) fn serve(adapter: &Arc<Adapter>, service: &Service, socket: OwnedFd) {
+pub(super) fn serve(proxy: &Arc<TargetProxy>, service: &Service, socket: OwnedFd) {
     let from = NodeId(service.from);
-    let result = Attached::new(adapter, from).and_then(|attached| {
+    let result = Attached::new(proxy, from).and_then(|attached| {
         let socket = Arc::new(socket);
         let (partition, to) = (Partition(service.partition), NodeId(service.to));
         // Those who hold the other end hear of its end from their own agent; who does not listen
@@ -48,10 +48,10 @@ pub(super) fn serve(adapter: &Arc<Adapter>, service: &Service, socket: OwnedFd) 
             return Err(MemberError::Revoked);
         }
         match service.protocol {
-            None => operate(adapter, &domain, to, service.rdma.as_ref(), socket),
+            None => operate(proxy, &domain, to, service.rdma.as_ref(), socket),
             Some(protocol) => {
                 let rdma = service.rdma.as_ref();
-                relay(adapter, &domain, to, Protocol(protocol), rdma, socket)
+                relay(proxy, &domain, to, Protocol(protocol), rdma, socket)
             }
         }
     });
@@ -74,7 +74,7 @@ fn are_members(domain: &Domain, partition: Partition, to: NodeId) -> bool {
 
 /// Executes operations on the memory of a node.
 fn operate(
-    adapter: &Arc<Adapter>,
+    proxy: &Arc<TargetProxy>,
     domain: &Domain,
     to: NodeId,
     rdma: Option<&Rdma>,
@@ -82,7 +82,7 @@ fn operate(
 ) -> Result<(), MemberError> {
     tune::for_serving(&socket)?;
     let regions = Regions {
-        adapter,
+        proxy,
         domain,
         to,
         #[cfg(feature = "verbs")]
@@ -95,7 +95,7 @@ fn operate(
 
 /// Carries packets to a listener, and back.
 fn relay(
-    adapter: &Arc<Adapter>,
+    proxy: &Arc<TargetProxy>,
     domain: &Domain,
     to: NodeId,
     protocol: Protocol,
@@ -123,19 +123,19 @@ fn relay(
     };
     #[cfg(feature = "verbs")]
     if let Some(rdma) = rdma {
-        let far = super::channels::channel(adapter, domain, to, rdma, far)?;
+        let far = super::channels::channel(proxy, domain, to, rdma, far)?;
         tcp::relay(near, far);
         return Ok(());
     }
     #[cfg(not(feature = "verbs"))]
-    let _ = (adapter, rdma);
+    let _ = (proxy, rdma);
     tcp::relay(near, far);
     Ok(())
 }
 
 /// The regions of a node, as a far one may open them.
 struct Regions<'a> {
-    adapter: &'a Arc<Adapter>,
+    proxy: &'a Arc<TargetProxy>,
     domain: &'a Domain,
     to: NodeId,
     #[cfg(feature = "verbs")]
@@ -165,7 +165,7 @@ impl tcp::Regions for Regions<'_> {
         });
         let region = opened?.ok_or(OpError::WrongKey)?;
         let node = self.domain.member().node();
-        let entry = Entry::add(self.adapter, OPEN, node, region.len()).ok_or(NO_ROOM)?;
+        let entry = Entry::add(self.proxy, OPEN, node, region.len()).ok_or(NO_ROOM)?;
         Ok(Opened::new(region, Arc::new(entry)))
     }
 
@@ -184,12 +184,7 @@ impl tcp::Regions for Regions<'_> {
     #[cfg(feature = "verbs")]
     fn admit(&self, region: &toroid_fabric::shm::RemoteRegion) -> Option<toroid_fabric::DropGuard> {
         let node = self.domain.member().node();
-        let entry = Entry::add(
-            self.adapter,
-            super::accounts::REGISTERED,
-            node,
-            region.len(),
-        )?;
+        let entry = Entry::add(self.proxy, super::accounts::REGISTERED, node, region.len())?;
         Some(Arc::new(entry))
     }
 }
@@ -200,25 +195,25 @@ const NO_ROOM: OpError = OpError::System {
 };
 
 impl<'a> Attached<'a> {
-    fn new(adapter: &'a Arc<Adapter>, node: NodeId) -> Result<Self, MemberError> {
-        let slot = Arc::clone(lock(&adapter.members.0).entry(node).or_default());
+    fn new(proxy: &'a Arc<TargetProxy>, node: NodeId) -> Result<Self, MemberError> {
+        let slot = Arc::clone(lock(&proxy.members.0).entry(node).or_default());
         let mut place = lock(&slot);
         // The agent may know it no more: then another attachment is needed.
         let present = place.take().filter(|member| !member.has_ended());
         let member = match present {
             Some(member) => member,
             None => {
-                let dialing = Arc::downgrade(adapter);
+                let dialing = Arc::downgrade(proxy);
                 Member::attach_through(Dial::new(move || {
-                    let adapter = dialing.upgrade().ok_or(MemberError::NotInNode)?;
-                    adapter.dial(node)
+                    let proxy = dialing.upgrade().ok_or(MemberError::NotInNode)?;
+                    proxy.dial(node)
                 }))?
             }
         };
         *place = Some(member.clone());
         drop(place);
         Ok(Attached {
-            adapter,
+            proxy,
             node,
             slot,
             member,
@@ -228,7 +223,7 @@ impl<'a> Attached<'a> {
 
 impl Drop for Attached<'_> {
     fn drop(&mut self) {
-        let mut members = lock(&self.adapter.members.0);
+        let mut members = lock(&self.proxy.members.0);
         // The books have it, and so does this one.
         if Arc::strong_count(&self.slot) <= 2 {
             members.remove(&self.node);

@@ -1,4 +1,4 @@
-//! The adapter as the agent sees it: the process that serves others hosts' processes, and carries
+//! The target proxy as the agent sees it: the process that serves others hosts' processes, and carries
 //! what this host's have to say to others. See [`crate::proxy`].
 
 use std::io;
@@ -15,9 +15,9 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::proxy::{Errand, Order};
 use toroid_protocol::wire::{Reader, WireError, Writer};
 
-use crate::fdstore::child::Dependant;
-use crate::fdstore::takeover::Estate;
-use crate::fdstore::{Entry, Keeper};
+use crate::fdstore::child::SupervisedChild;
+use crate::fdstore::takeover::Takeover;
+use crate::fdstore::{Entry, FdStore};
 use crate::process::{ends_within, outlast, outlast_killed};
 
 /// Pauses before restarts grow from the first to the second while it keeps dying.
@@ -37,12 +37,12 @@ const COMPLAINT: Duration = Duration::from_secs(5);
 
 const STACK_BYTES: usize = 256 * 1024;
 
-/// The adapter of this host.
+/// The target proxy of this host.
 #[derive(Debug)]
-pub(crate) struct Adapter {
-    keeper: Arc<Keeper>,
+pub(crate) struct ProxySupervisor {
+    fd_store: Arc<FdStore>,
     kept: Mutex<Option<Entry>>,
-    /// Whether those that are started have an RDMA adapter.
+    /// Whether those that are started have an RDMA device.
     has_rdma: bool,
     books: Mutex<Books>,
     ended: Condvar,
@@ -50,10 +50,10 @@ pub(crate) struct Adapter {
 
 #[derive(Debug, Default)]
 struct Books {
-    process: Option<(Dependant, Writer)>,
+    process: Option<(SupervisedChild, Writer)>,
     /// Whether the agent before has started it.
     is_inherited: bool,
-    /// Whether it may have told an RDMA adapter of memory.
+    /// Whether it may have told an RDMA device of memory.
     knows_rdma: bool,
     ending: bool,
 }
@@ -69,20 +69,20 @@ struct Instance {
     child: Option<Child>,
 }
 
-impl Adapter {
-    /// What the keeper holds of it.
+impl ProxySupervisor {
+    /// What the fd store holds of it.
     pub(crate) const KEY: &str = "adapter";
 
-    /// What the keeper holds if it may have told an RDMA adapter of memory: the next agent's file need
+    /// What the fd store holds if it may have told an RDMA device of memory: the next agent's file need
     /// not say so any more.
     const RDMA: &str = "rdma";
 
     /// None yet; that of the agent before is to be taken over.
-    pub(crate) fn new(estate: &mut Estate, has_rdma: bool) -> Self {
-        let knows_rdma = estate.inherit(Self::RDMA).is_some();
-        Adapter {
-            keeper: Arc::clone(&estate.keeper),
-            kept: Mutex::new(estate.inherit(Self::KEY)),
+    pub(crate) fn new(takeover: &mut Takeover, has_rdma: bool) -> Self {
+        let knows_rdma = takeover.inherit(Self::RDMA).is_some();
+        ProxySupervisor {
+            fd_store: Arc::clone(&takeover.fd_store),
+            kept: Mutex::new(takeover.inherit(Self::KEY)),
             has_rdma,
             books: Mutex::new(Books {
                 knows_rdma,
@@ -92,12 +92,12 @@ impl Adapter {
         }
     }
 
-    /// Lets the keeper hold it, too, while it runs.
+    /// Lets the fd store hold it, too, while it runs.
     pub(crate) fn keep(&self) {
         let books = self.lock();
         if let Some((process, _)) = &books.process {
             self.keep_rdma(books.knows_rdma);
-            process.keep(&self.keeper, Self::KEY);
+            process.keep(&self.fd_store, Self::KEY);
         }
     }
 
@@ -106,16 +106,16 @@ impl Adapter {
         self.lock().process.as_ref().map(|(process, _)| process.pid)
     }
 
-    /// Whether it may have told an RDMA adapter of memory.
+    /// Whether it may have told an RDMA device of memory.
     pub(crate) fn knows_rdma(&self) -> bool {
         self.lock().knows_rdma
     }
 
     fn keep_rdma(&self, knows_rdma: bool) {
         if knows_rdma {
-            self.keeper.put(Self::RDMA, &(), &[])
+            self.fd_store.put(Self::RDMA, &(), &[])
         } else {
-            self.keeper.remove(Self::RDMA)
+            self.fd_store.remove(Self::RDMA)
         }
     }
 
@@ -163,7 +163,7 @@ impl Adapter {
         }
     }
 
-    /// Kills it, so that another takes its place; returns when it has gone. Until then an RDMA adapter
+    /// Kills it, so that another takes its place; returns when it has gone. Until then an RDMA device
     /// may do what it was told, so there is no going on before, however long the kernel takes.
     pub(crate) fn kill(&self) {
         let handle = self.lock().process.as_ref().map(|(process, _)| {
@@ -189,12 +189,12 @@ impl Adapter {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        let (process, child) = match kept.and_then(Dependant::take_over) {
+        let (process, child) = match kept.and_then(SupervisedChild::take_over) {
             Some(process) => (process, None),
             None => {
                 let mut command = Command::new("/proc/self/exe");
                 command.arg0("toroid-adapter").arg(super::ROLE);
-                let (process, child) = Dependant::start(command)?;
+                let (process, child) = SupervisedChild::start(command)?;
                 (process, Some(child))
             }
         };
@@ -206,7 +206,7 @@ impl Adapter {
         books.knows_rdma = self.has_rdma || books.is_inherited && books.knows_rdma;
         // First: an agent after this one may come to hold the process any time.
         self.keep_rdma(books.knows_rdma);
-        process.keep(&self.keeper, Self::KEY);
+        process.keep(&self.fd_store, Self::KEY);
         books.process = Some((process, orders));
         drop(books);
         Ok(Instance {
@@ -238,7 +238,7 @@ impl Adapter {
         }
         drop(books);
         outlast(&handle, child);
-        self.keeper.remove(Self::KEY);
+        self.fd_store.remove(Self::KEY);
         self.lock().process = None;
     }
 
@@ -255,34 +255,34 @@ impl Adapter {
     }
 }
 
-/// Starts the adapter of a host among several, and keeps it going. Its connections in the name of
+/// Starts the target proxy of a host among several, and keeps it going. Its connections in the name of
 /// nodes of other hosts go to `attach`.
-pub(crate) fn begin(adapter: &Arc<Adapter>, attach: Attach) -> io::Result<()> {
-    let first = adapter.start()?;
-    let adapter = Arc::clone(adapter);
+pub(crate) fn begin(proxy: &Arc<ProxySupervisor>, attach: Attach) -> io::Result<()> {
+    let first = proxy.start()?;
+    let proxy = Arc::clone(proxy);
     let builder = thread::Builder::new().name("adapter".into());
-    let supervise = move || supervise(&adapter, &attach, first);
+    let supervise = move || supervise(&proxy, &attach, first);
     builder.stack_size(STACK_BYTES).spawn(supervise).map(drop)
 }
 
-fn supervise(adapter: &Adapter, attach: &Attach, first: Instance) {
+fn supervise(proxy: &ProxySupervisor, attach: &Attach, first: Instance) {
     let mut instance = Ok(first);
     let mut pause = BACK_OFF[0];
     loop {
         let began = Instant::now();
         match instance {
-            Ok(instance) => adapter.attend(attach, instance),
+            Ok(instance) => proxy.attend(attach, instance),
             Err(error) => tracing::error!("cannot start the process for other hosts: {error}"),
         }
         if began.elapsed() > GOOD_LIFE {
             pause = BACK_OFF[0];
         }
-        if adapter.pause(pause) {
+        if proxy.pause(pause) {
             return;
         }
         tracing::warn!("the process for connections with other hosts ended; starting it again");
         pause = BACK_OFF[1].min(pause * 2);
-        instance = adapter.start();
+        instance = proxy.start();
     }
 }
 

@@ -15,7 +15,7 @@ use toroid_protocol::proxy::{Carriage, Order};
 
 use crate::core::host::Host;
 use crate::members::AttachmentId;
-use crate::proxy::supervisor::{Adapter, borrow};
+use crate::proxy::supervisor::{ProxySupervisor, borrow};
 use crate::sessions::lookup::far_listeners;
 
 /// Whether a request is to a node that another host carries.
@@ -62,7 +62,7 @@ fn reach(
     protocol: Option<u16>,
 ) -> Result<(), Refusal> {
     let (partition, from, to) = host.members.partner(id, domain, place)?;
-    let (Some(adapter), Some(carrier)) = (&host.adapter, host.carrier(to)) else {
+    let (Some(proxy), Some(carrier)) = (&host.proxy, host.carrier(to)) else {
         let message = format!("no host carries node {place}");
         return Err(Refusal::new(
             RefusalKind::NotFound,
@@ -90,7 +90,7 @@ fn reach(
         packets: protocol.is_some(),
     };
     let ends = [&far, &theirs.into()];
-    adapter.order(&Order::Carry(carriage), &borrow(ends))?;
+    proxy.order(&Order::Carry(carriage), &borrow(ends))?;
     let rdma = host.rdma();
     host.members.grant_far(id, domain, place, rdma, ours.into())
 }
@@ -105,30 +105,34 @@ impl Host {
         self.members.directory(carrier)
     }
 
-    /// The RDMA adapter for other hosts.
+    /// The RDMA device for other hosts.
     pub(crate) fn rdma(&self) -> Option<Rdma> {
         self.cluster.as_ref()?.config.rdma.clone()
     }
 
     /// What was granted to these nodes ends without their processes' help. Where those are our
-    /// process for other hosts, which has not acknowledged that, an RDMA adapter may still do what
+    /// process for other hosts, which has not acknowledged that, an RDMA device may still do what
     /// it was told, and heeds no fence. The kernel ends it with that process, which has gone when
     /// this returns.
     pub(crate) fn let_adapters_forget(&self, nodes: &BTreeSet<NodeId>) {
         let is_far = |node: &NodeId| self.node(*node).is_none();
         if nodes.iter().any(is_far)
-            && let Some(adapter) = &self.adapter
-            && adapter.knows_rdma()
+            && let Some(proxy) = &self.proxy
+            && proxy.knows_rdma()
         {
             tracing::warn!("the process for other hosts is late, so another takes its place");
-            adapter.kill();
+            proxy.kill();
         }
     }
 
     /// The same with what the agent before has granted, to a process that has not come back. One that
     /// this agent has started was granted nothing of that.
     pub(crate) fn let_inherited_adapter_forget(&self, nodes: &BTreeSet<NodeId>) {
-        if self.adapter.as_deref().is_some_and(Adapter::is_inherited) {
+        if self
+            .proxy
+            .as_deref()
+            .is_some_and(ProxySupervisor::is_inherited)
+        {
             self.let_adapters_forget(nodes);
         }
     }

@@ -34,7 +34,7 @@ use crate::nodes::porter::Porter;
 use crate::nodes::subordinate;
 use crate::nodes::users::is_of_nodes;
 use crate::process;
-use crate::proxy::supervisor::Adapter;
+use crate::proxy::supervisor::ProxySupervisor;
 use backlog::Backlog;
 use share::Share;
 
@@ -69,7 +69,7 @@ pub(crate) enum Door {
     Control,
     /// A node's, in one of its tenancies.
     Node(NodeId, u64),
-    /// None: the adapter of this host speaks for a node that another host carries.
+    /// None: the target proxy of this host speaks for a node that another host carries.
     StandIn(NodeId),
 }
 
@@ -179,11 +179,11 @@ fn admit(host: &Arc<Host>, stream: UnixStream, door: Door, open: &Arc<Open>) {
     }
 }
 
-/// Serves the adapter, which speaks for a node that another host carries, on a thread of its own.
+/// Serves the target proxy, which speaks for a node that another host carries, on a thread of its own.
 pub(crate) fn stand_in(host: &Arc<Host>, node: NodeId, stream: UnixStream) -> io::Result<()> {
     let caller = Caller {
         actor: Actor::Node(node),
-        pid: host.adapter.as_deref().and_then(Adapter::pid),
+        pid: host.proxy.as_deref().and_then(ProxySupervisor::pid),
         host: None,
     };
     let host = Arc::clone(host);

@@ -36,13 +36,13 @@ fn receive(host: &Arc<Host>, connection: DataConnection) {
     }
 }
 
-/// Lets the adapter serve a process of a node of another host.
+/// Lets the target proxy serve a process of a node of another host.
 fn serve_node(host: &Host, between: Between, stream: TcpStream) -> Result<(), Refusal> {
     let domain = host.members.directory(|directory| {
         let domain = directory.domain_by_id(between.partition)?;
         Some(domain.name.clone())
     });
-    let (Some(adapter), Some(domain)) = (&host.adapter, domain) else {
+    let (Some(proxy), Some(domain)) = (&host.proxy, domain) else {
         // It has been removed since the ticket was given.
         return Ok(());
     };
@@ -54,5 +54,5 @@ fn serve_node(host: &Host, between: Between, stream: TcpStream) -> Result<(), Re
         protocol: between.protocol,
         rdma: host.rdma(),
     };
-    adapter.order(&Order::Serve(service), &borrow([&stream.into()]))
+    proxy.order(&Order::Serve(service), &borrow([&stream.into()]))
 }

@@ -1,7 +1,7 @@
 //! Connections between the drivers of two hosts, over which their nodes' frames go.
 //!
 //! Of two hosts, the one whose name comes first asks for it, and its driver for what the two do by
-//! RDMA adapters. The drivers keep it when an agent ends; when it has ended, or a driver has, the
+//! RDMA devices. The drivers keep it when an agent ends; when it has ended, or a driver has, the
 //! next one is made.
 
 use std::sync::Arc;

@@ -34,7 +34,7 @@ use crate::core::hosts_file;
 use crate::core::turns::Turns;
 use crate::error::AgentError;
 use crate::fdstore::Watch;
-use crate::fdstore::takeover::{self, Estate};
+use crate::fdstore::takeover::{self, Takeover};
 use crate::interfaces::Interfaces;
 use crate::members::moves::Moves;
 use crate::members::{Changed, Members, RETURN};
@@ -45,7 +45,7 @@ use crate::nodes::node::Plan;
 use crate::nodes::rootless;
 use crate::nodes::users::Users;
 use crate::nodes::{Birth, HostedNode};
-use crate::proxy::supervisor::{self, Adapter};
+use crate::proxy::supervisor::{self, ProxySupervisor};
 use crate::server::{Door, serve, stand_in};
 use crate::sessions;
 use crate::store::events::Log;
@@ -96,18 +96,20 @@ pub fn run(
     })?;
     let identity = rootless::enter(takeover::user_namespace(&config.state)?)?;
     let state = StateDir::take(&config.state)?;
-    let estate = Estate::take(state.path())?;
-    let (keeper, is_inherited) = (Arc::clone(&estate.keeper), estate.is_inherited);
+    let takeover = Takeover::take(state.path())?;
+    let (fd_store, is_inherited) = (Arc::clone(&takeover.fd_store), takeover.is_inherited);
     // A second `toroid down` may ask until the very end, and waits for that as the first does.
     let (ending, endings) = mpsc::channel();
     let endings = (ending, &endings);
-    let result = live(config, identity, &state, estate, endings, is_awaited, ready);
+    let result = live(
+        config, identity, &state, takeover, endings, is_awaited, ready,
+    );
     if result.is_err() && is_inherited {
         // What was there before goes on without this agent.
         state.give_back();
         return result.map(drop);
     }
-    keeper.end();
+    fd_store.end();
     state.release();
     if let Some(Ending::Asked(writer)) = result? {
         // Whoever asked may have gone.
@@ -121,16 +123,16 @@ fn live(
     config: Config,
     identity: rootless::Identity,
     state: &StateDir,
-    mut estate: Estate,
+    mut takeover: Takeover,
     (ending, endings): (mpsc::Sender<Ending>, &mpsc::Receiver<Ending>),
     is_awaited: impl Fn() -> bool,
     ready: impl FnOnce() -> io::Result<()>,
 ) -> Result<Option<Ending>, AgentError> {
     let data = DataDir::take(&config.data, state.path())?;
-    if estate.is_inherited && config.fresh {
-        return Err(estate.misfit("the directory that --fresh would move aside"));
+    if takeover.is_inherited && config.fresh {
+        return Err(takeover.misfit("the directory that --fresh would move aside"));
     }
-    if !estate.is_inherited {
+    if !takeover.is_inherited {
         // What the log tells of an agent that was killed may say why.
         state.begin_log()?;
     }
@@ -150,14 +152,14 @@ fn live(
     }
     // First, because it may fail: who connects already waits until there are nodes.
     let control = state.listen(!identity.rootless)?;
-    let is_inherited = estate.is_inherited;
-    let watch = estate.watch();
+    let is_inherited = takeover.is_inherited;
+    let watch = takeover.watch();
     let goes_on = || match endings.try_recv() {
         Err(_) if is_awaited() => Ok(()),
         _ => Err(AgentError::Interrupted),
     };
     let (host, births, moves) = build(
-        config, identity, state, &data, estate, cluster, ending, &goes_on,
+        config, identity, state, &data, takeover, cluster, ending, &goes_on,
     )?;
     let host = Arc::new(host);
     if host.can_have_gateways().is_ok() {
@@ -227,7 +229,7 @@ fn build(
     identity: rootless::Identity,
     state: &StateDir,
     data: &DataDir,
-    mut estate: Estate,
+    mut takeover: Takeover,
     cluster: Option<Cluster>,
     ending: mpsc::Sender<Ending>,
     goes_on: &dyn Fn() -> Result<(), AgentError>,
@@ -244,14 +246,14 @@ fn build(
         carries: cluster.as_ref().map(|cluster| &cluster.config.nodes),
         share_tmp: config.share_tmp,
     };
-    let before = estate.check(kind)?;
+    let before = takeover.check(kind)?;
     let (interfaces, no_taps) = Interfaces::of(&config, before)?;
     if let Some(Refusal { message, .. }) = &no_taps {
         tracing::warn!("nodes have no interfaces in domains: {message}");
     }
-    takeover::keep_host(&estate.keeper, kind, interfaces, config.lifeline);
-    let users = take_users(&identity, &mut estate)?;
-    let (groups, no_limits) = take_groups(state, &estate, config.limits)?;
+    takeover::keep_host(&takeover.fd_store, kind, interfaces, config.lifeline);
+    let users = take_users(&identity, &mut takeover)?;
+    let (groups, no_limits) = take_groups(state, &takeover, config.limits)?;
     // All that a node can fill leaves a quarter for its processes.
     let temporary_bytes = groups.limits.memory.map_or(memory / 2, |limit| limit / 4);
     let open_files = raise_descriptor_limit().map_err(during("raise the descriptor limit"))?;
@@ -285,9 +287,9 @@ fn build(
             temporary_bytes,
             groups: its_groups,
         };
-        let kept = estate.inherit(&HostedNode::key(id));
-        let keeper = Arc::clone(&estate.keeper);
-        let made = HostedNode::make(id, plan, network, users.clone(), keeper, kept);
+        let kept = takeover.inherit(&HostedNode::key(id));
+        let fd_store = Arc::clone(&takeover.fd_store);
+        let made = HostedNode::make(id, plan, network, users.clone(), fd_store, kept);
         let (node, birth) = made.map_err(|error| failed(error.action, error.source))?;
         nodes.push(node);
         births.push(birth);
@@ -295,7 +297,7 @@ fn build(
     // What nodes cannot have is not kept as theirs.
     groups.keep(state.path())?;
     let start_driver = |command| {
-        let kept = estate.inherit(Driver::KEY);
+        let kept = takeover.inherit(Driver::KEY);
         let ports = ports(&directory, &nodes, interfaces);
         let (far, others) = match &cluster {
             Some(cluster) => (
@@ -309,7 +311,7 @@ fn build(
         };
         Driver::start(
             command,
-            Arc::clone(&estate.keeper),
+            Arc::clone(&takeover.fd_store),
             kept,
             ports,
             far,
@@ -318,7 +320,7 @@ fn build(
     };
     let driver = config.driver_command.map(start_driver).transpose()?;
     if let Some(driver) = &driver {
-        check_ports(&driver.sync()?, estate.is_inherited)?;
+        check_ports(&driver.sync()?, takeover.is_inherited)?;
     }
     let log = Log::open(data.path()).map_err(|source| AgentError::Data {
         data: data.path().into(),
@@ -327,16 +329,16 @@ fn build(
     let audit = Audit::new(data.path().into(), log);
     audit.note_start(identity.uid, &directory);
     let (mut members, moves) = Members::new(directory, store, memory);
-    members.inherit(Arc::clone(&estate.keeper), &mut estate);
-    let adapter = cluster
+    members.inherit(Arc::clone(&takeover.fd_store), &mut takeover);
+    let proxy = cluster
         .as_ref()
-        .map(|cluster| Adapter::new(&mut estate, cluster.config.rdma.is_some()));
+        .map(|cluster| ProxySupervisor::new(&mut takeover, cluster.config.rdma.is_some()));
     let host = Host {
-        adapter: adapter.map(Arc::new),
+        proxy: proxy.map(Arc::new),
         audit,
         state: state.path().into(),
         data: data.path().into(),
-        keeper: estate.keeper,
+        fd_store: takeover.fd_store,
         share_tmp: config.share_tmp,
         lifeline: config.lifeline,
         ack_timeout: Duration::from_millis(config.ack_timeout_ms),
@@ -375,17 +377,17 @@ fn check_ports(errors: &[PortError], is_inherited: bool) -> Result<(), AgentErro
 /// the agent before had it.
 fn take_users(
     identity: &rootless::Identity,
-    estate: &mut Estate,
+    takeover: &mut Takeover,
 ) -> Result<Option<Arc<Users>>, AgentError> {
-    if let Some(users) = estate.inherit(Users::KEY).and_then(Users::inherit) {
+    if let Some(users) = takeover.inherit(Users::KEY).and_then(Users::inherit) {
         return Ok(Some(Arc::new(users)));
     }
-    if identity.rootless || estate.has(HostedNode::KEYS) {
+    if identity.rootless || takeover.has(HostedNode::KEYS) {
         return Ok(None);
     }
     let users = Users::open().map_err(AgentError::Users)?;
     if let Some(users) = &users {
-        users.keep(&estate.keeper);
+        users.keep(&takeover.fd_store);
     }
     Ok(users.map(Arc::new))
 }
@@ -394,10 +396,10 @@ fn take_users(
 /// there have them already.
 fn take_groups(
     state: &StateDir,
-    estate: &Estate,
+    takeover: &Takeover,
     asked: Limits,
 ) -> Result<(Cgroups, Option<Refusal>), AgentError> {
-    let (groups, missing) = if estate.has(HostedNode::KEYS) {
+    let (groups, missing) = if takeover.has(HostedNode::KEYS) {
         Cgroups::inherit(state.path(), asked)?
     } else {
         Cgroups::make(state.path(), asked)?
@@ -417,13 +419,13 @@ fn watch_uplinks(host: &Arc<Host>) -> Result<(), AgentError> {
     spawn(move || watch(&host, &changes))
 }
 
-/// Should the keeper die, the next one is given all that this agent holds.
+/// Should the fd store die, the next one is given all that this agent holds.
 fn watch_keeper(host: &Arc<Host>, watch: Watch) -> Result<(), AgentError> {
     let held = Arc::clone(host);
     let watching = host
-        .keeper
+        .fd_store
         .watch(watch, host.state.clone(), move || held.keep_all());
-    watching.map_err(during("watch the keeper"))
+    watching.map_err(during("watch the fd store"))
 }
 
 /// Starts the threads that serve, and those that keep the nodes alive.
@@ -436,10 +438,10 @@ fn open_for_business(
         let host = Arc::clone(host);
         spawn(move || keep_alive(&host, n, birth))?;
     }
-    if let Some(adapter) = &host.adapter {
+    if let Some(proxy) = &host.proxy {
         let attached = Arc::clone(host);
         let attach = move |node, stream| stand_in(&attached, node, stream);
-        supervisor::begin(adapter, Box::new(attach))
+        supervisor::begin(proxy, Box::new(attach))
             .map_err(during("start the process for other hosts"))?;
     }
     let host = Arc::clone(host);
@@ -526,8 +528,8 @@ fn take_down(host: &Host) {
     for node in &host.nodes {
         node.tell_to_end();
     }
-    if let Some(adapter) = &host.adapter {
-        adapter.end();
+    if let Some(proxy) = &host.proxy {
+        proxy.end();
     }
     if let Some(driver) = &host.driver {
         driver.end();

@@ -45,7 +45,7 @@ pub(crate) struct StateDir {
 
 impl StateDir {
     /// Takes the directory, and clears away what an agent that was killed has left, unless there
-    /// is a keeper who holds it for this one.
+    /// is an fd store who holds it for this one.
     pub(crate) fn take(path: &Path) -> Result<Self, AgentError> {
         let broken = |source| AgentError::State {
             state: path.into(),

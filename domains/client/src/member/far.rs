@@ -1,4 +1,4 @@
-//! Peers on other hosts. What leads to them are connections to their hosts' adapters, which the
+//! Peers on other hosts. What leads to them are connections to their hosts' target proxies, which the
 //! agent has made; they end when one of the two nodes leaves.
 
 use std::collections::HashMap;
@@ -37,7 +37,7 @@ pub(super) struct Connection {
     pub(super) peer: NodeId,
     pub(super) status: Arc<Status>,
     pub(super) membership: Membership,
-    /// The RDMA adapter that may be used as well.
+    /// The RDMA device that may be used as well.
     #[cfg(feature = "verbs")]
     rdma: Option<Rdma>,
 }
@@ -117,7 +117,7 @@ impl Links {
     }
 }
 
-/// What each partition may use of this host's RDMA adapter, as long as a queue pair uses it.
+/// What each partition may use of this host's RDMA device, as long as a queue pair uses it.
 #[cfg(feature = "verbs")]
 #[derive(Debug, Default)]
 pub(super) struct Protections(Mutex<HashMap<Partition, Weak<ProtectionDomain>>>);
@@ -242,7 +242,7 @@ impl Domain {
         Ok(Channel::Tcp(Box::new(channel)))
     }
 
-    /// Where a channel takes from what it needs at the adapter, once it does.
+    /// Where a channel takes from what it needs at the device, once it does.
     #[cfg(feature = "verbs")]
     fn means(&self, rdma: Rdma) -> ResourceSource {
         let domain = self.clone();

@@ -194,7 +194,7 @@ impl Region {
         }
     }
 
-    /// The next agent has what the keeper held.
+    /// The next agent has what the fd store held.
     fn restart(&self, state: &mut State) {
         let keep = |holders: &Holders| -> Holders {
             let kept = serde_json::to_value(holders).expect("numbers");

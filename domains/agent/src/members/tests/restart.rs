@@ -8,7 +8,7 @@ use toroid_fabric::mem::compaction::PIECE;
 
 use super::*;
 use crate::fdstore::InThread;
-use crate::fdstore::takeover::Estate;
+use crate::fdstore::takeover::Takeover;
 use crate::members::unfinished::LEAVING;
 
 const BLUE: Partition = Partition(1);
@@ -18,7 +18,7 @@ const OWNER: u32 = 0;
 const STAYER: u32 = 1;
 const LEAVER: u32 = 2;
 
-/// What outlives an agent: a keeper, and what processes hold.
+/// What outlives an agent: an fd store, and what processes hold.
 struct Fabric {
     state: TempDir,
     _keeper: InThread,
@@ -51,10 +51,10 @@ impl Fabric {
 
     /// An agent that has taken over. The one before must have been killed, which is to drop it.
     fn agent(&self) -> Agent {
-        let mut estate = self.estate();
+        let mut takeover = self.takeover();
         let store = Box::new(Memory::holding(&self.directory));
         let (mut members, moves) = Members::new(self.directory.clone(), store, MAX_BYTES);
-        members.inherit(Arc::clone(&estate.keeper), &mut estate);
+        members.inherit(Arc::clone(&takeover.fd_store), &mut takeover);
         Agent {
             unfinished: members.take_up(),
             members: Arc::new(members),
@@ -62,8 +62,8 @@ impl Fabric {
         }
     }
 
-    fn estate(&self) -> Estate {
-        Estate::take(self.state.path()).unwrap()
+    fn takeover(&self) -> Takeover {
+        Takeover::take(self.state.path()).unwrap()
     }
 
     /// Makes it durable that the leaver leaves, and does no more.
@@ -82,12 +82,12 @@ impl Fabric {
         change
     }
 
-    /// Whether all that the keeper has of regions is their memory, and nobody is leaving.
+    /// Whether all that the fd store has of regions is their memory, and nobody is leaving.
     fn is_settled(&self) -> bool {
-        let mut estate = self.estate();
-        let regions = estate.inherit_all("region/").into_values();
+        let mut takeover = self.takeover();
+        let regions = takeover.inherit_all("region/").into_values();
         let moving = regions.filter(|entry| entry.descriptors.len() > 1).count();
-        moving == 0 && estate.inherit_all(LEAVING).is_empty()
+        moving == 0 && takeover.inherit_all(LEAVING).is_empty()
     }
 }
 

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Driver {
     /// Gives the driver a connection to that of another host. One of the two `asks` for what they do
-    /// by RDMA adapters.
+    /// by RDMA devices.
     pub(crate) fn connect_trunk(&self, host: &str, asks: bool, socket: OwnedFd) {
         let mut books = self.lock();
         let order = Order::Trunk {
@@ -55,7 +55,7 @@ impl Driver {
         !waiting.unwrap_or_else(PoisonError::into_inner).ending
     }
 
-    /// How many frames have gone to other hosts and come from them by RDMA adapters; nothing if the driver
+    /// How many frames have gone to other hosts and come from them by RDMA devices; nothing if the driver
     /// does not say so soon.
     pub(crate) fn frames_by_rdma(&self) -> Option<BTreeMap<String, u64>> {
         let mut books = self.lock();
@@ -84,7 +84,7 @@ impl Books {
         match answer {
             Answer::Trunks { up, by_rdma } => self.set_trunks(up, by_rdma),
             Answer::NoLine { host, why } => {
-                tracing::warn!("frames to host {host} go over tcp, not by RDMA adapters: {why}");
+                tracing::warn!("frames to host {host} go over tcp, not by RDMA devices: {why}");
             }
             _ => return false,
         }
@@ -99,7 +99,7 @@ impl Books {
         }
         let new = |host: &&String| !before.get(*host).copied().unwrap_or_default();
         for host in by_rdma.iter().filter(new) {
-            tracing::info!("frames to host {host} go by RDMA adapters");
+            tracing::info!("frames to host {host} go by RDMA devices");
         }
     }
 }
