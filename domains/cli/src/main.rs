@@ -19,7 +19,7 @@ use command::{CommandLine, ping};
 fn main() -> ExitCode {
     match roles::asked() {
         Some(Role::Agent) => start_log("info"),
-        Some(Role::Adapter) => start_log("warn"),
+        Some(Role::TargetProxy) => start_log("warn"),
         _ => {}
     }
     if let Some(status) = ping::run_if_asked().or_else(roles::run_if_asked) {

@@ -16,7 +16,7 @@ pub use exec::{ExecHandle, Order, Signals};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use toroid_model::allocation::Destination;
-use toroid_model::audit::Happening;
+use toroid_model::audit::AuditEvent;
 use toroid_model::directory::Terms;
 use toroid_model::gateway::GatewayKind;
 use toroid_model::info::{DomainInfo, MemberDrops, NodeInfo, QuotaInfo, ShrinkNeeds, Status};
@@ -442,7 +442,11 @@ impl Control {
     /// What was changed and denied, from a number on, as far as it concerns this user; and the
     /// number from which to ask on. If it is to wait, it waits some seconds for something to
     /// happen.
-    pub fn events(&mut self, since: u64, wait: bool) -> Result<(Vec<Happening>, u64), ClientError> {
+    pub fn events(
+        &mut self,
+        since: u64,
+        wait: bool,
+    ) -> Result<(Vec<AuditEvent>, u64), ClientError> {
         match self.call(&Request::Events { since, wait })? {
             Reply::Events { events, next } => Ok((events, next)),
             other => Err(unexpected(&other)),

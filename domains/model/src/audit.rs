@@ -19,7 +19,7 @@ pub enum Outcome {
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Happening {
+pub struct AuditEvent {
     /// Increases by 1 from line to line, but for lines that could not be written.
     pub seq: u64,
     /// Milliseconds since 1970.

@@ -17,7 +17,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use serde::{Deserialize, Serialize};
 use toroid_fabric::{Access, Place, RemoteKey, Torus};
 use toroid_model::as_text;
-use toroid_model::audit::Happening;
+use toroid_model::audit::AuditEvent;
 use toroid_model::gateway::GatewayKind;
 use toroid_model::info::{
     DomainInfo, DomainMembers, MemberDrops, NodeInfo, QuotaInfo, ShrinkNeeds, Status,
@@ -473,7 +473,7 @@ pub enum Reply {
     /// To [`Request::Events`].
     Events {
         /// In order of their numbers, not necessarily all that there are.
-        events: Vec<Happening>,
+        events: Vec<AuditEvent>,
         /// From where to ask on.
         next: u64,
     },

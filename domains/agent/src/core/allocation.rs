@@ -12,7 +12,7 @@ use toroid_protocol::agent::{NodeAllocation, Reply};
 
 use super::host::{Host, only_node};
 use crate::nodes::HostedNode;
-use crate::nodes::tenancy::Closed;
+use crate::nodes::generation::Closed;
 
 impl Host {
     /// Carries out a [`NodeAllocation`].
@@ -67,7 +67,7 @@ impl Host {
         owner: Option<u32>,
     ) -> Result<(), Refusal> {
         let hosted: Vec<&HostedNode> = nodes.iter().filter_map(|id| self.node(*id)).collect();
-        let _closed: Vec<Closed<'_>> = hosted.iter().map(|node| node.tenancy.close()).collect();
+        let _closed: Vec<Closed<'_>> = hosted.iter().map(|node| node.generation.close()).collect();
         let (changes, directory) = self.members.plan(|directory| {
             let theirs = directory.domains();
             let theirs = theirs.filter(|domain| !domain.members.is_disjoint(nodes));
@@ -93,7 +93,7 @@ impl Host {
     /// Ends what runs in nodes and speaks for them.
     pub(crate) fn empty(&self, nodes: &[&HostedNode]) -> Result<(), Refusal> {
         for node in nodes {
-            node.tenancy.end();
+            node.generation.end();
             self.members.expel(node.id);
         }
         self.renew(nodes)

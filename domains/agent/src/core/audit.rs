@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use toroid_fabric::NodeId;
-use toroid_model::audit::{Happening, Outcome};
+use toroid_model::audit::{AuditEvent, Outcome};
 use toroid_model::directory::Directory;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
@@ -96,7 +96,7 @@ impl Audit {
             text = Value::Null;
         }
         self.append(
-            Happening {
+            AuditEvent {
                 what: what.unwrap_or_default(),
                 domain,
                 request: text,
@@ -114,16 +114,16 @@ impl Audit {
             pid: Some(std::process::id()),
             host: None,
         };
-        let happening = Happening {
+        let event = AuditEvent {
             what: "up".into(),
             ..blank(&caller, directory, Outcome::Done)
         };
-        self.append(happening, BTreeSet::new());
+        self.append(event, BTreeSet::new());
     }
 
     /// Notes what is wrong with another host. Whoever pretends to be one cannot fill the log.
     pub(crate) fn note_host(&self, host: &str, problem: &str) {
-        let happening = Happening {
+        let event = AuditEvent {
             seq: 0,
             time_ms: 0,
             uid: None,
@@ -137,7 +137,7 @@ impl Audit {
             reason: Some(problem.into()),
             unwritten: 0,
         };
-        self.append(happening, BTreeSet::new());
+        self.append(event, BTreeSet::new());
     }
 
     /// What has happened from number `since` on that the actor may know, at once or, if it
@@ -171,8 +171,8 @@ impl Audit {
         Ok(Reply::Events { events, next })
     }
 
-    fn append(&self, happening: Happening, concerns: BTreeSet<u32>) {
-        if self.lock().append(happening, concerns) {
+    fn append(&self, event: AuditEvent, concerns: BTreeSet<u32>) {
+        if self.lock().append(event, concerns) {
             self.written.notify_all();
         }
     }
@@ -182,9 +182,9 @@ impl Audit {
     }
 }
 
-fn blank(caller: &Caller, directory: &Directory, result: Outcome) -> Happening {
+fn blank(caller: &Caller, directory: &Directory, result: Outcome) -> AuditEvent {
     let place = |node: NodeId| directory.places(&[node].into());
-    Happening {
+    AuditEvent {
         seq: 0,
         time_ms: 0,
         uid: caller.actor.uid(),

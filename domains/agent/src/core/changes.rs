@@ -19,8 +19,8 @@ use super::quotas::{self, Whose};
 pub(crate) enum Standing {
     /// None: it is somebody who speaks for himself.
     Own,
-    /// It is of a process in a node of this host, in this tenancy.
-    Tenancy(u64),
+    /// It is of a process in a node of this host, in this generation.
+    Generation(u64),
     /// It is of one in a node of another host, which belonged to that user.
     Owner(Option<u32>),
 }
@@ -40,13 +40,13 @@ pub(crate) fn carry_out(
     let follows = host.cluster.as_ref().filter(|cluster| !cluster.holds());
     let turn = match follows {
         Some(_) => Ok(None),
-        None => host.turns.take(actor).map(Some),
+        None => host.changes.take(actor).map(Some),
     };
     let _turn = match turn {
         Ok(turn) => turn,
         Err(refusal) => return Some(Err(refusal)),
     };
-    // Before the tenancy: who has the node by then has it after the end of that.
+    // Before the generation: who has the node by then has it after the end of that.
     let who = host
         .members
         .directory(|directory| Who::of(actor, directory));
@@ -69,7 +69,7 @@ pub(crate) fn carry_out(
 fn stands(host: &Host, node: NodeId, standing: Standing) -> bool {
     match standing {
         Standing::Own => true,
-        Standing::Tenancy(tenancy) => host.is_current(node, tenancy),
+        Standing::Generation(generation) => host.is_current(node, generation),
         Standing::Owner(owner) => host.members.directory(|d| d.owner_of(node) == owner),
     }
 }

@@ -256,7 +256,7 @@ impl Host {
     ) {
         let ids: BTreeSet<u16> = wanted.iter().map(|domain| domain.id).collect();
         let mut books = self.gateways.lock();
-        let present = books.ledger.domains().into_iter();
+        let present = books.journal.domains().into_iter();
         let present: BTreeSet<u16> = present.chain(books.open.keys().copied()).collect();
         for extra in present.difference(&ids) {
             if let Err(error) = books.close(*extra) {

@@ -25,8 +25,8 @@ use toroid_protocol::wire::Writer;
 
 use super::audit::Audit;
 use super::changes::usable_node;
+use super::fair_queue::FairQueue;
 use super::hosts_file;
-use super::turns::Turns;
 use crate::cluster::Cluster;
 use crate::fdstore::FdStore;
 use crate::fdstore::takeover;
@@ -89,7 +89,7 @@ pub(crate) struct Host {
     pub(crate) is_ending: AtomicBool,
     /// Changes happen one after another: the functions that make them expect their caller to have
     /// its turn.
-    pub(crate) turns: Turns,
+    pub(crate) changes: FairQueue,
 }
 
 impl Host {
@@ -117,10 +117,10 @@ impl Host {
         }
     }
 
-    /// Whether a tenancy of a node has not ended.
-    pub(crate) fn is_current(&self, node: NodeId, tenancy: u64) -> bool {
+    /// Whether a generation of a node has not ended.
+    pub(crate) fn is_current(&self, node: NodeId, generation: u64) -> bool {
         let node = self.node(node);
-        node.is_some_and(|node| node.tenancy.number() == tenancy)
+        node.is_some_and(|node| node.generation.number() == generation)
     }
 
     /// Creates a domain; its interfaces are up and its names resolve when this returns.

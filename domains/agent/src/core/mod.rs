@@ -3,8 +3,8 @@
 pub(crate) mod allocation;
 pub(crate) mod audit;
 pub(crate) mod changes;
+pub(crate) mod fair_queue;
 pub(crate) mod gateways;
 pub(crate) mod host;
 pub(crate) mod hosts_file;
 pub(crate) mod quotas;
-pub(crate) mod turns;

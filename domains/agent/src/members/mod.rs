@@ -26,7 +26,7 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::{Event, Reply};
 
 use crate::fdstore::FdStore;
-use crate::store::{Ledger, Store};
+use crate::store::{RecoveringStore, Store};
 use compaction::Compactor;
 use fences::{Fences, Granted};
 use memories::Memories;
@@ -63,7 +63,7 @@ pub(crate) struct Members {
     books: Mutex<Books>,
     /// Where the directory is kept. Used without the lock of the books, because a disk takes its
     /// time.
-    ledger: Mutex<Ledger>,
+    store: Mutex<RecoveringStore>,
     /// A process acknowledged an epoch, or has gone.
     acknowledged: Condvar,
     /// Looked up without the lock; changed only with it.
@@ -157,7 +157,7 @@ impl Members {
         };
         let members = Members {
             books: Mutex::new(books),
-            ledger: Mutex::new(Ledger::new(store)),
+            store: Mutex::new(RecoveringStore::new(store)),
             acknowledged: Condvar::new(),
             regions: DashMap::new(),
             moves,
@@ -215,9 +215,9 @@ impl Members {
     /// turn, and 7 ms when it did not.
     pub(crate) fn keep(&self, next: &Directory) -> Result<(), Refusal> {
         let present = self.directory(Directory::clone);
-        let ledger = self.ledger.lock();
-        let mut ledger = ledger.unwrap_or_else(PoisonError::into_inner);
-        urgently(|| ledger.keep(&present, next)).map_err(Into::into)
+        let store = self.store.lock();
+        let mut store = store.unwrap_or_else(PoisonError::into_inner);
+        urgently(|| store.keep(&present, next)).map_err(Into::into)
     }
 
     /// Books a process.

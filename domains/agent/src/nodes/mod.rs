@@ -3,11 +3,11 @@
 
 pub(crate) mod bind;
 pub(crate) mod cgroups;
+pub(crate) mod generation;
 pub(crate) mod node;
 pub(crate) mod porter;
 pub(crate) mod rootless;
 pub(crate) mod subordinate;
-pub(crate) mod tenancy;
 mod terminal;
 pub mod trial;
 pub(crate) mod users;
@@ -35,9 +35,9 @@ use toroid_protocol::wire::{self, Reader, Writer};
 use crate::fdstore::{Entry, FdStore};
 use crate::process::{has_ended, outlast};
 use bind::Lender;
+use generation::NodeGeneration;
 use node::{NodeError, Plan};
 use porter::{Porter, Porters};
-use tenancy::Tenancy;
 use users::Users;
 
 /// How long a node may take to end.
@@ -63,7 +63,7 @@ pub(crate) struct HostedNode {
     /// It was told to end, and shall live on.
     is_renewing: AtomicBool,
     porters: Arc<Porters>,
-    pub(crate) tenancy: Tenancy,
+    pub(crate) generation: NodeGeneration,
 }
 
 /// What the fd store is told of a node. Lifeline, listener, network and process come with it.
@@ -123,7 +123,7 @@ impl HostedNode {
             ended: Condvar::new(),
             is_renewing: AtomicBool::new(false),
             porters: Arc::default(),
-            tenancy: Tenancy::default(),
+            generation: NodeGeneration::default(),
         };
         node.keep();
         node.name_network();

@@ -269,8 +269,8 @@ fn converse(
         }
         .converse(),
         Door::Node(node, _) | Door::StandIn(node) => {
-            let tenancy = match door {
-                Door::Node(_, tenancy) => Some(tenancy),
+            let generation = match door {
+                Door::Node(_, generation) => Some(generation),
                 _ => None,
             };
             let outbox = Outbox::start(writer)?;
@@ -279,13 +279,13 @@ fn converse(
                 host: Arc::clone(host),
                 caller,
                 node,
-                tenancy,
+                generation,
                 outbox,
                 share,
             };
-            // Asked when it is in the books: who is there at the end of a tenancy is expelled.
-            let is_current = match tenancy {
-                Some(tenancy) => host.is_current(node, tenancy),
+            // Asked when it is in the books: who is there at the end of a generation is expelled.
+            let is_current = match generation {
+                Some(generation) => host.is_current(node, generation),
                 None => host.node(node).is_none(),
             };
             let end = if is_current {
@@ -542,7 +542,7 @@ impl Administration<'_> {
         let id = usable_node(&directory(), self.caller.actor, node)?;
         let hosted = self.host.node(id);
         let hosted = hosted.ok_or_else(|| self.host.elsewhere(id))?;
-        let _held = hosted.tenancy.hold().ok_or_else(|| {
+        let _held = hosted.generation.hold().ok_or_else(|| {
             let message = format!("node {} is just changing hands", hosted.place);
             Refusal::new(RefusalKind::Denied, message, "see `toroid node ls`")
         })?;
@@ -600,7 +600,7 @@ struct Attached {
     caller: Caller,
     node: NodeId,
     /// A stand-in has none.
-    tenancy: Option<u64>,
+    generation: Option<u64>,
     outbox: Outbox,
     share: Arc<Share>,
 }
@@ -691,9 +691,9 @@ impl Attached {
     }
 
     fn answer(&self, id: AttachmentId, request: &Request) {
-        let answer = match (is_change(request), self.tenancy) {
-            (true, Some(tenancy)) => self.host.audited(&self.caller, request, || {
-                let standing = Standing::Tenancy(tenancy);
+        let answer = match (is_change(request), self.generation) {
+            (true, Some(generation)) => self.host.audited(&self.caller, request, || {
+                let standing = Standing::Generation(generation);
                 carry_out(&self.host, &self.caller, standing, request).transpose()
             }),
             (true, None) => Err(not_here()),

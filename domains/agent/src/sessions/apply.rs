@@ -11,12 +11,12 @@ use toroid_protocol::hosts::Adoption;
 use crate::cluster::publish::apply;
 use crate::core::host::Host;
 use crate::nodes::HostedNode;
-use crate::nodes::tenancy::Closed;
+use crate::nodes::generation::Closed;
 
 /// Carries out what distinguishes the directory from the one that is known here. Returns what did not
 /// succeed although the directory is now that one: it is no reason to do without the rest.
 pub(crate) fn adopt(host: &Host, adoption: Adoption) -> Result<Vec<Refusal>, Refusal> {
-    let _turn = host.turns.take(Actor::Administrator(host.identity.uid))?;
+    let _turn = host.changes.take(Actor::Administrator(host.identity.uid))?;
     let present = host.members.directory(Directory::clone);
     let next = read(&present, adoption)?.administered_as(&present);
     if next.torus() != present.torus() {
@@ -56,7 +56,7 @@ fn carry_out(
 ) -> Result<Vec<Refusal>, Refusal> {
     let given = transition.given.iter().filter_map(|id| host.node(*id));
     let given: Vec<&HostedNode> = given.collect();
-    let _closed: Vec<Closed<'_>> = given.iter().map(|node| node.tenancy.close()).collect();
+    let _closed: Vec<Closed<'_>> = given.iter().map(|node| node.generation.close()).collect();
     if !transition.leaving.is_empty() {
         host.leave_all(transition.leaving, transition.meanwhile)?;
     }

@@ -155,7 +155,7 @@ fn admit_follower<'a>(
     claim: &Claim,
 ) -> Result<Place<'a>, Refusal> {
     let name = &link.host;
-    let _turn = host.turns.take(Actor::Administrator(host.identity.uid))?;
+    let _turn = host.changes.take(Actor::Administrator(host.identity.uid))?;
     let is_there = |follower: &Follower| !follower.link.has_ended();
     if cluster.followers().get(name).is_some_and(is_there) {
         return Err(Refusal::new(

@@ -28,10 +28,10 @@ use toroid_protocol::driver::PortError;
 use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::core::audit::Audit;
+use crate::core::fair_queue::FairQueue;
 use crate::core::gateways::watch;
 use crate::core::host::{Ending, Host, far_ports, log_errors, ports};
 use crate::core::hosts_file;
-use crate::core::turns::Turns;
 use crate::error::AgentError;
 use crate::fdstore::Watch;
 use crate::fdstore::takeover::{self, Takeover};
@@ -176,7 +176,7 @@ fn live(
     spawn(move || compacting.members.compactor.run())?;
     let watched = watch.map_or(Ok(()), |watch| watch_keeper(&host, watch));
     // Nobody changes anything before what the agent before has begun is complete.
-    let turn = host.turns.take(Actor::Administrator(host.identity.uid));
+    let turn = host.changes.take(Actor::Administrator(host.identity.uid));
     let opened = watched.and_then(|()| open_for_business(&host, births, control));
     let opened = opened.and_then(|()| await_those_who_return(&host, &unfinished));
     drop(turn);
@@ -356,7 +356,7 @@ fn build(
         members,
         ending,
         is_ending: AtomicBool::new(false),
-        turns: Turns::default(),
+        changes: FairQueue::default(),
     };
     Ok((host, births, moves))
 }
@@ -470,7 +470,7 @@ fn keep_alive(host: &Arc<Host>, n: usize, mut birth: Birth) {
         let listener = Arc::new(birth.listener);
         let (server, door) = (
             Arc::clone(&listener),
-            Door::Node(node.id, node.tenancy.number()),
+            Door::Node(node.id, node.generation.number()),
         );
         let served = Arc::clone(host);
         let serving = spawn(move || serve(&served, &server, door));
@@ -478,7 +478,7 @@ fn keep_alive(host: &Arc<Host>, n: usize, mut birth: Birth) {
         // Ends the thread that accepts; without one there is nothing to end.
         let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
         // Connections may have left the node.
-        node.tenancy.end();
+        node.generation.end();
         host.members.expel(node.id);
         if host.is_ending() {
             return;

@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use toroid_model::audit::{Happening, Outcome};
+use toroid_model::audit::{AuditEvent, Outcome};
 
 use super::ownership;
 
@@ -44,7 +44,7 @@ const MAX_COUNTED: usize = 4096;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Line {
     #[serde(flatten)]
-    happening: Happening,
+    event: AuditEvent,
     concerns: BTreeSet<u32>,
 }
 
@@ -83,7 +83,7 @@ impl Log {
         let mut file = ownership::open(&mut options, &path)?;
         let len = cut_torn_line(&mut file)?;
         let lines = files(directory).into_iter().flat_map(read);
-        let last = lines.map(|line| line.happening.seq).max();
+        let last = lines.map(|line| line.event.seq).max();
         let next = last.unwrap_or_default() + 1;
         Ok(Log {
             directory: directory.into(),
@@ -102,20 +102,17 @@ impl Log {
 
     /// Appends a line; `seq`, `time_ms` and `unwritten` are filled in. Returns whether it was
     /// written.
-    pub fn append(&mut self, mut happening: Happening, concerns: BTreeSet<u32>) -> bool {
-        happening.time_ms = now_ms();
-        let Some(unwritten) = self.count(&happening) else {
+    pub fn append(&mut self, mut event: AuditEvent, concerns: BTreeSet<u32>) -> bool {
+        event.time_ms = now_ms();
+        let Some(unwritten) = self.count(&event) else {
             return false;
         };
-        happening.unwritten = unwritten + self.lost;
-        happening.seq = self.next;
-        if happening.request.to_string().len() > MAX_REQUEST {
-            happening.request = Value::Null;
+        event.unwritten = unwritten + self.lost;
+        event.seq = self.next;
+        if event.request.to_string().len() > MAX_REQUEST {
+            event.request = Value::Null;
         }
-        match self.write(&Line {
-            happening,
-            concerns,
-        }) {
+        match self.write(&Line { event, concerns }) {
             Ok(()) => {
                 self.next += 1;
                 self.lost = 0;
@@ -130,23 +127,23 @@ impl Log {
     }
 
     /// How many like it were not written before it; `None` when it is one too many itself.
-    fn count(&mut self, happening: &Happening) -> Option<u64> {
-        if happening.result != Outcome::Denied && happening.result != Outcome::Exhausted {
+    fn count(&mut self, event: &AuditEvent) -> Option<u64> {
+        if event.result != Outcome::Denied && event.result != Outcome::Exhausted {
             return Some(0);
         }
-        let now = happening.time_ms;
+        let now = event.time_ms;
         let window = WINDOW.as_millis() as u64;
         let is_over = |series: &Series| now.saturating_sub(series.since_ms) > window;
         if self.denials.len() >= MAX_COUNTED {
             self.denials.retain(|_, series| !is_over(series));
         }
-        let Happening {
+        let AuditEvent {
             uid,
             node,
             host,
             what,
             ..
-        } = happening;
+        } = event;
         let key = (*uid, node.clone(), host.clone(), what.clone());
         let fresh = Series {
             since_ms: now,
@@ -200,14 +197,14 @@ pub fn files(directory: &Path) -> Vec<File> {
 
 /// Up to `limit` lines from number `since` on that `reader` may read: a user, or, when absent,
 /// an administrator.
-pub fn since(files: Vec<File>, since: u64, reader: Option<u32>, limit: usize) -> Vec<Happening> {
+pub fn since(files: Vec<File>, since: u64, reader: Option<u32>, limit: usize) -> Vec<AuditEvent> {
     let may_read = |line: &Line| reader.is_none_or(|uid| line.concerns.contains(&uid));
     files
         .into_iter()
         .flat_map(read)
-        .filter(|line| line.happening.seq >= since && may_read(line))
+        .filter(|line| line.event.seq >= since && may_read(line))
         .take(limit)
-        .map(|line| line.happening)
+        .map(|line| line.event)
         .collect()
 }
 
@@ -241,8 +238,8 @@ fn now_ms() -> u64 {
 mod tests {
     use super::*;
 
-    fn happening(what: &str, result: Outcome) -> Happening {
-        Happening {
+    fn event(what: &str, result: Outcome) -> AuditEvent {
+        AuditEvent {
             seq: 0,
             time_ms: 0,
             uid: Some(1000),
@@ -260,7 +257,7 @@ mod tests {
 
     fn numbers(directory: &Path, from: u64, reader: Option<u32>) -> Vec<u64> {
         let lines = since(files(directory), from, reader, 1000);
-        lines.iter().map(|happening| happening.seq).collect()
+        lines.iter().map(|event| event.seq).collect()
     }
 
     #[test]
@@ -269,7 +266,7 @@ mod tests {
         let path = directory.path();
         let mut log = Log::open(path).unwrap();
         for uid in [1000, 1001, 1000] {
-            assert!(log.append(happening("domain_grow", Outcome::Done), [uid].into()));
+            assert!(log.append(event("domain_grow", Outcome::Done), [uid].into()));
         }
         assert_eq!(numbers(path, 1, None), [1, 2, 3]);
         assert_eq!(numbers(path, 2, None), [2, 3]);
@@ -283,8 +280,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let mut log = Log::open(path).unwrap();
-        log.append(happening("a", Outcome::Done), BTreeSet::new());
-        log.append(happening("b", Outcome::Done), BTreeSet::new());
+        log.append(event("a", Outcome::Done), BTreeSet::new());
+        log.append(event("b", Outcome::Done), BTreeSet::new());
         drop(log);
         let file = path.join(FILE);
         let bytes = fs::read(&file).unwrap();
@@ -292,7 +289,7 @@ mod tests {
             fs::write(&file, &bytes[..bytes.len() - cut]).unwrap();
             let mut log = Log::open(path).unwrap();
             assert_eq!(log.next(), 2, "cut off {cut}");
-            log.append(happening("c", Outcome::Done), BTreeSet::new());
+            log.append(event("c", Outcome::Done), BTreeSet::new());
             assert_eq!(numbers(path, 0, None), [1, 2]);
         }
     }
@@ -302,23 +299,23 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut log = Log::open(directory.path()).unwrap();
         for _ in 0..100 {
-            log.append(happening("domain_rm", Outcome::Denied), BTreeSet::new());
+            log.append(event("domain_rm", Outcome::Denied), BTreeSet::new());
         }
         assert_eq!(log.next(), BURST + 1);
-        assert!(log.append(happening("down", Outcome::Denied), BTreeSet::new()));
-        let elsewhere = Happening {
+        assert!(log.append(event("down", Outcome::Denied), BTreeSet::new()));
+        let elsewhere = AuditEvent {
             host: Some("b".into()),
-            ..happening("domain_rm", Outcome::Denied)
+            ..event("domain_rm", Outcome::Denied)
         };
         assert!(log.append(elsewhere, BTreeSet::new()));
         for series in log.denials.values_mut() {
             series.since_ms -= 2 * WINDOW.as_millis() as u64;
         }
-        log.append(happening("domain_rm", Outcome::Denied), BTreeSet::new());
+        log.append(event("domain_rm", Outcome::Denied), BTreeSet::new());
         let last = since(files(directory.path()), log.next() - 1, None, 1);
         assert_eq!(last[0].unwritten, 100 - BURST);
         for _ in 0..100 {
-            assert!(log.append(happening("domain_rm", Outcome::Done), BTreeSet::new()));
+            assert!(log.append(event("domain_rm", Outcome::Done), BTreeSet::new()));
         }
     }
 
@@ -327,7 +324,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let mut log = Log::open(path).unwrap();
-        let mut long = happening("a", Outcome::Done);
+        let mut long = event("a", Outcome::Done);
         long.reason = Some("x".repeat(100_000));
         for _ in 0..130 {
             log.append(long.clone(), BTreeSet::new());

@@ -31,16 +31,16 @@ pub trait Store: Debug + Send {
 /// A store that a directory is kept in. After an error it finds out by itself what the store
 /// holds.
 #[derive(Debug)]
-pub struct Ledger {
+pub struct RecoveringStore {
     store: Box<dyn Store>,
     /// Whether the store may hold something else than what was last kept.
     uncertain: bool,
 }
 
-impl Ledger {
+impl RecoveringStore {
     /// Goes on with a store, which holds the directory that is now to be changed.
     pub fn new(store: Box<dyn Store>) -> Self {
-        Ledger {
+        RecoveringStore {
             store,
             uncertain: false,
         }
@@ -243,7 +243,7 @@ mod tests {
     fn what_failed_is_undone_before_anything_else_is_kept() {
         let empty = Directory::new("2x2x2".parse().unwrap());
         let mut store = Memory::holding(&empty);
-        let mut ledger = Ledger::new(Box::new(store.clone()));
+        let mut recovering = RecoveringStore::new(Box::new(store.clone()));
         let with = |name: &str| {
             let mut directory = empty.clone();
             let wanted = Wanted {
@@ -255,16 +255,16 @@ mod tests {
         };
         for mood in [Mood::Full, Mood::Doubtful] {
             store.feels(mood);
-            let error = ledger.keep(&empty, &with("red")).unwrap_err();
+            let error = recovering.keep(&empty, &with("red")).unwrap_err();
             let refusal = error.refusal();
             assert_eq!(refusal.kind, RefusalKind::Exhausted);
             // Nobody is told that nothing was changed when that is not known.
             let is_known = refusal.to_string().contains("nothing was changed");
             assert_eq!(is_known, mood == Mood::Full, "{refusal}");
             store.feels(Mood::Well);
-            ledger.keep(&empty, &with("blue")).unwrap();
+            recovering.keep(&empty, &with("blue")).unwrap();
             assert_eq!(store.load().unwrap(), with("blue").records());
-            ledger.keep(&with("blue"), &empty).unwrap();
+            recovering.keep(&with("blue"), &empty).unwrap();
             assert_eq!(store.load().unwrap(), empty.records());
         }
     }

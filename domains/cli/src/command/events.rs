@@ -5,7 +5,7 @@ mod words;
 use clap::Args;
 use jiff::Timestamp;
 use toroid_client::admin::Control;
-use toroid_model::audit::{Happening, Outcome};
+use toroid_model::audit::{AuditEvent, Outcome};
 
 use super::{DONE, Run, Session};
 use crate::failure::Failure;
@@ -53,7 +53,7 @@ fn list(agent: &mut Control, options: &Events, show: Show) -> Result<(), Failure
     }
 }
 
-fn print(event: &Happening, show: Show) {
+fn print(event: &AuditEvent, show: Show) {
     if show.json {
         return show.value(event);
     }

@@ -3,10 +3,10 @@
 //! The directory says which there shall be. `Host::settle_gateways` makes it so, after every change of
 //! the directory or of a node that may concern one, and when an agent begins: whatever was
 //! there before is used, mended or taken back. [`passage`] is the way out by address translation,
-//! [`ledger`] what an agent's successor must know of it; bridges are the driver's. [`uplinks`] is what
+//! [`journal`] what an agent's successor must know of it; bridges are the driver's. [`uplinks`] is what
 //! may change at any time outside.
 
-mod ledger;
+mod journal;
 pub(crate) mod nft;
 pub(crate) mod passage;
 pub(crate) mod uplinks;
@@ -23,7 +23,7 @@ use toroid_model::directory::Domain;
 use toroid_model::gateway::{Gateway, GatewayKind};
 use toroid_netlink::Link;
 
-use ledger::Ledger;
+use journal::Journal;
 use passage::{Inside, Passage, PassageError};
 use uplinks::Uplinks;
 
@@ -33,7 +33,7 @@ pub(crate) enum GatewayError {
     #[error(transparent)]
     Passage(#[from] PassageError),
     #[error("cannot keep in mind what is done: {0}")]
-    Ledger(#[from] io::Error),
+    Journal(#[from] io::Error),
     #[error("the node is not there")]
     NoNode,
     #[error("the node has no interface in domain {0}, so its kernel has no packets to translate")]
@@ -56,7 +56,7 @@ pub(crate) struct Gateways {
 
 #[derive(Debug)]
 pub(crate) struct Books {
-    pub(crate) ledger: Ledger,
+    pub(crate) journal: Journal,
     /// Those that work, by domain.
     pub(crate) open: BTreeMap<u16, Open>,
 }
@@ -74,12 +74,12 @@ pub(crate) struct Open {
 
 /// Takes back what an agent that has gone had changed of the host.
 pub(crate) fn clear(state: &Path) -> io::Result<()> {
-    let mut ledger = Ledger::open(state);
-    for domain in ledger.domains() {
-        if let Some(passage) = ledger.get(domain) {
+    let mut journal = Journal::open(state);
+    for domain in journal.domains() {
+        if let Some(passage) = journal.get(domain) {
             passage.close(None);
         }
-        ledger.remove(domain)?;
+        journal.remove(domain)?;
     }
     Ok(())
 }
@@ -94,7 +94,7 @@ pub(crate) fn way_out(domain: &Domain, member: NodeId) -> Option<Ipv4Addr> {
 impl Gateways {
     pub(crate) fn new(state: &Path) -> Self {
         let books = Books {
-            ledger: Ledger::open(state),
+            journal: Journal::open(state),
             open: BTreeMap::new(),
         };
         Gateways {
@@ -167,7 +167,7 @@ impl Books {
     ) -> Result<(), GatewayError> {
         let fits =
             |present: &&Passage| present.leads_to(&gateway.uplink) && present.is_whole(network);
-        let mut passage = match self.ledger.get(domain.id).filter(fits) {
+        let mut passage = match self.journal.get(domain.id).filter(fits) {
             Some(present) => present.clone(),
             None => {
                 self.close(domain.id)?;
@@ -175,7 +175,7 @@ impl Books {
             }
         };
         passage.note_uplink();
-        self.ledger.put(domain.id, passage.clone())?;
+        self.journal.put(domain.id, passage.clone())?;
         let inside = Inside {
             interface: &domain.name,
             subnet: domain.subnet,
@@ -187,9 +187,9 @@ impl Books {
     /// Closes a gateway, if it is there.
     pub(crate) fn close(&mut self, domain: u16) -> io::Result<()> {
         let open = self.open.remove(&domain);
-        if let Some(passage) = self.ledger.get(domain) {
+        if let Some(passage) = self.journal.get(domain) {
             passage.close(open.as_ref().map(|open| &*open.network));
         }
-        self.ledger.remove(domain)
+        self.journal.remove(domain)
     }
 }

@@ -1,12 +1,12 @@
 //! Requests in words, as people would ask for them.
 
-use toroid_model::audit::Happening;
+use toroid_model::audit::AuditEvent;
 use toroid_protocol::agent::{NewDomain, NodeAllocation, Request};
 
 use crate::names;
 
 /// What was asked for. Of a request that the log does not have whole, its kind and its domain.
-pub(super) fn of(event: &Happening) -> String {
+pub(super) fn of(event: &AuditEvent) -> String {
     let request = serde_json::from_value(event.request.clone());
     request
         .ok()
@@ -14,7 +14,7 @@ pub(super) fn of(event: &Happening) -> String {
         .unwrap_or_else(|| kind(event))
 }
 
-fn kind(event: &Happening) -> String {
+fn kind(event: &AuditEvent) -> String {
     let kind = match event.what.as_str() {
         "up" => "the agent begins".into(),
         "exec" => "run a command in a node".into(),

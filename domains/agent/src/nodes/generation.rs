@@ -2,7 +2,7 @@
 //!
 //! A connection to a node's socket can leave the node, because descriptors can be passed on. It
 //! then outlives the processes of the node and their owner's right to it. So each connection
-//! belongs to one tenancy, and the next one begins when the node's processes have ended, or
+//! belongs to one generation, and the next one begins when the node's processes have ended, or
 //! before the node changes hands.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 /// The tenancies of a node.
 #[derive(Debug, Default)]
-pub(crate) struct Tenancy {
+pub(crate) struct NodeGeneration {
     number: AtomicU64,
     /// Whether the node is changing hands. Read-locked by whoever starts something in it.
     is_closed: RwLock<bool>,
@@ -18,7 +18,7 @@ pub(crate) struct Tenancy {
 
 /// Nothing is started in the node while this lives.
 #[derive(Debug)]
-pub(crate) struct Closed<'a>(&'a Tenancy);
+pub(crate) struct Closed<'a>(&'a NodeGeneration);
 
 /// The node does not change hands while this lives.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(crate) struct Held<'a> {
     _open: RwLockReadGuard<'a, bool>,
 }
 
-impl Tenancy {
+impl NodeGeneration {
     /// The number of the present one.
     pub(crate) fn number(&self) -> u64 {
         self.number.load(Ordering::SeqCst)
@@ -46,7 +46,7 @@ impl Tenancy {
     }
 
     /// Lets nothing be started until the node has changed hands. Waits for those who
-    /// [`Tenancy::hold`] it.
+    /// [`NodeGeneration::hold`] it.
     pub(crate) fn close(&self) -> Closed<'_> {
         self.set_closed(true);
         Closed(self)
@@ -72,17 +72,17 @@ mod tests {
 
     #[test]
     fn who_holds_a_node_and_who_takes_it_away_exclude_each_other() {
-        let tenancy = Tenancy::default();
-        let held = tenancy.hold().unwrap();
-        assert!(tenancy.hold().is_some());
+        let generation = NodeGeneration::default();
+        let held = generation.hold().unwrap();
+        assert!(generation.hold().is_some());
         std::thread::scope(|scope| {
-            let closing = scope.spawn(|| tenancy.close());
+            let closing = scope.spawn(|| generation.close());
             assert!(!closing.is_finished());
             drop(held);
             let closed = closing.join().unwrap();
-            assert!(tenancy.hold().is_none());
+            assert!(generation.hold().is_none());
             drop(closed);
         });
-        assert!(tenancy.hold().is_some());
+        assert!(generation.hold().is_some());
     }
 }

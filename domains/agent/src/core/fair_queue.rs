@@ -12,7 +12,7 @@ const MAX_WAITING: usize = 16;
 
 /// The queue.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
+pub(crate) struct FairQueue {
     state: Mutex<State>,
     passed: Condvar,
 }
@@ -29,9 +29,9 @@ struct State {
 
 /// Nothing else changes while this lives.
 #[derive(Debug)]
-pub(crate) struct Turn<'a>(&'a Turns);
+pub(crate) struct Turn<'a>(&'a FairQueue);
 
-impl Turns {
+impl FairQueue {
     /// Waits for a turn.
     ///
     /// # Errors
@@ -128,14 +128,14 @@ mod tests {
 
     #[test]
     fn turns_exclude_each_other_and_none_is_lost() {
-        let turns = Turns::default();
+        let queue = FairQueue::default();
         let (said, hears) = channel();
         thread::scope(|scope| {
-            let first = turns.take(ALICE).unwrap();
+            let first = queue.take(ALICE).unwrap();
             for n in 0..8 {
-                let (said, turns) = (said.clone(), &turns);
+                let (said, queue) = (said.clone(), &queue);
                 scope.spawn(move || {
-                    let turn = turns.take(Actor::User(n)).unwrap();
+                    let turn = queue.take(Actor::User(n)).unwrap();
                     said.send("in").unwrap();
                     said.send("out").unwrap();
                     drop(turn);
@@ -146,6 +146,6 @@ mod tests {
         drop(said);
         let heard: Vec<&str> = hears.iter().collect();
         assert_eq!(heard, ["in", "out"].repeat(8));
-        assert!(!turns.lock().is_taken);
+        assert!(!queue.lock().is_taken);
     }
 }

@@ -14,19 +14,19 @@ const FILE: &str = "gateways.json";
 
 /// The passages of an agent, by domain.
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub(crate) struct Journal {
     path: PathBuf,
     passages: BTreeMap<u16, Passage>,
 }
 
-impl Ledger {
+impl Journal {
     /// What the agent of a state directory has, or the one before had. A file that is none, as
     /// from another release, is passed over.
     pub(crate) fn open(state: &Path) -> Self {
         let path = state.join(FILE);
         let kept = fs::read(&path).ok();
         let passages = kept.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        Ledger {
+        Journal {
             path,
             passages: passages.unwrap_or_default(),
         }
