@@ -1,4 +1,5 @@
-//! The driver: carries out the agent's commands, beside a [`Switch`] that moves the frames.
+//! The control path of the driver: executes the commands of the agent, beside a [`Switch`] that
+//! moves the frames.
 
 mod rdma_streams;
 mod tunnels;
@@ -35,24 +36,24 @@ use crate::tunnel::{HostId, Tunnel};
 use rdma_streams::StreamSupervisor;
 use tunnels::Tunnels;
 
-/// Why the driver ended before its agent did.
+/// Reasons why the driver ended before its agent.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
-    /// The system refused what every driver needs.
+    /// The system refused a resource that every driver needs.
     #[error("cannot start the driver: {0}")]
     Start(io::Error),
     /// Waiting for frames failed.
     #[error("cannot wait for frames: {0}")]
     Wait(io::Error),
-    /// The data path broke down.
+    /// The data path failed.
     #[error(transparent)]
     Ended(#[from] SwitchEnded),
-    /// The agent sent what is no command, or could not be answered.
+    /// A malformed command, or a failure of the connection to the agent.
     #[error("the agent's socket: {0}")]
     Agent(WireError),
 }
 
-/// Why a command for one port failed.
+/// Reasons why a command for one port failed.
 #[derive(Debug, thiserror::Error)]
 enum PortFailure {
     #[error("the port came without its network namespace")]
@@ -73,13 +74,12 @@ enum PortFailure {
     Offload(io::Error),
 }
 
-/// Runs the driver that hangs on `lifeline`; returns when that ends. Agents may come and go
-/// meanwhile.
+/// Runs the driver until `lifeline` ends. Agents may come and go meanwhile.
 ///
-/// Interfaces outlive the driver: the next one takes them over, and they end with their nodes.
+/// Interfaces outlive the driver: the next driver takes them over, and they end with their nodes.
 ///
 /// # Errors
-/// [`DriverError`]. What fails for one port only is told to the agent.
+/// [`DriverError`]. The failure of a single port is reported to the agent.
 pub fn run(lifeline: UnixStream) -> Result<(), DriverError> {
     let (sessions, lifeline) = wire::split(lifeline).map_err(DriverError::Start)?;
     let (sender, events) = mpsc::channel();
@@ -104,11 +104,11 @@ pub fn run(lifeline: UnixStream) -> Result<(), DriverError> {
     served
 }
 
-/// The lifeline and the present session, if there is one; nothing when the data path has ended.
+/// Writers of the lifeline and the present session; empty after the end of the data path.
 type Connections = Mutex<Vec<Writer>>;
 
-/// Breaks off when the data path ends, whatever ended it, so that the control path does not wait
-/// for commands in vain.
+/// Shuts the connections down when the data path ends for any reason, so that the control path does
+/// not wait for commands in vain.
 struct ShutdownGuard(Arc<Connections>);
 
 impl Drop for ShutdownGuard {
@@ -122,46 +122,46 @@ fn lock(stream: &Connections) -> MutexGuard<'_, Vec<Writer>> {
     stream.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Domain number and node number.
+/// Numbers of domain and node.
 type PortKey = (u32, u32);
 
-/// How long is waited for all nodes together that were waited for in vain before; the kernel takes less than
-/// a millisecond.
+/// Time for the addresses of all nodes that timed out before. The kernel needs less than a
+/// millisecond.
 const SLOW_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// The control path.
+/// State of the control path.
 struct ControlPath {
     switch: Arc<SwitchHandle>,
     ports: HashMap<PortKey, AttachedPort>,
-    /// Members that other hosts carry.
+    /// Members on other hosts.
     remote_members: HashSet<PortKey>,
-    /// Names of other hosts, in the order of their numbers.
+    /// Names of other hosts, by number.
     hosts: Vec<String>,
     tunnels: Arc<Tunnels>,
-    /// The RDMA adapter for what goes between hosts, if there shall be one.
+    /// The RDMA device for packets between hosts, if one is configured.
     rdma: Option<Rdma>,
-    /// Those that are open, by domain number.
+    /// Open uplinks by domain number.
     uplinks: HashMap<u32, Outside>,
-    /// Interfaces of which the kernel may not receive packets yet: [`Command::Sync`] waits.
+    /// Interfaces whose kernel may not receive packets yet. [`Command::Sync`] waits for them.
     settling: HashMap<PortKey, Settling>,
-    /// Members since the last [`Command::Sync`], about whom others may have asked before.
+    /// Members since the last [`Command::Sync`]; others may have queried their addresses before.
     newcomers: Vec<(Partition, Place)>,
-    /// Where was waited in vain: inodes of network namespaces. The roots of their nodes can have it so, as
-    /// often as they like, and others shall not wait for them each time. An honest node needs no more time
-    /// than is left for these.
+    /// Network namespaces (inodes) whose interfaces have timed out. Root in a node can cause that
+    /// at will, and other nodes must not wait for it each time. An honest node needs no more than
+    /// [`SLOW_TIMEOUT`].
     slow_namespaces: HashSet<u64>,
     reaper: Reaper,
     failed: Vec<PortError>,
-    /// What this kernel may leave undone.
+    /// Offloads that this kernel supports.
     kernel_offloads: Capabilities,
 }
 
 /// A port with its interface.
 struct AttachedPort {
     port: Port,
-    /// The inode of the network namespace in which it is.
+    /// Inode of the network namespace of the interface.
     namespace_inode: u64,
-    /// Its number there; a stack has none.
+    /// Index of the interface; `None` for a stack.
     index: Option<u32>,
 }
 
@@ -205,7 +205,7 @@ impl ControlPath {
         }
     }
 
-    /// Serves one agent until it has gone, perhaps in the middle of a word.
+    /// Serves one agent until its session ends, perhaps within a message.
     fn serve_session(&mut self, mut commands: Reader, answers: &Writer) -> Result<(), DriverError> {
         loop {
             let (command, descriptors) = match commands.receive() {
@@ -277,11 +277,11 @@ impl ControlPath {
                 .is_some_and(|(namespace_inode, _)| *namespace_inode != member.namespace_inode)
         };
         if self.ports.get(&key).is_some_and(moved) {
-            // The node was made anew, and the interface that we know died with the old one.
+            // The node was made anew, and its former interface ended with it.
             self.remove(key)?;
         }
         if self.remote_members.contains(&key) {
-            // Its node was given to this host.
+            // The node has moved to this host.
             self.remove(key)?;
         }
         let outcome = match (self.ports.get(&key), place) {
@@ -314,14 +314,14 @@ impl ControlPath {
         if let Some(lowered) = self.reaper.take_back(port, namespace_inode) {
             match interface::restore(port, lowered.tap, lowered.index, capabilities) {
                 Ok(interface) => return Ok(interface),
-                // Its node may have done anything to it.
+                // The node may have changed it in any way.
                 Err(error) => debug!("{} of node {}: {error}", port.ifname, port.place),
             }
         }
         interface::raise(port, namespace, capabilities)
     }
 
-    /// What may be left undone in packets from and for a port.
+    /// Offloads of the interface of a port.
     fn capabilities(&self, port: &Port) -> Capabilities {
         if port.offload {
             self.kernel_offloads
@@ -330,11 +330,11 @@ impl ControlPath {
         }
     }
 
-    /// Adds a member that another host carries, or changes it.
+    /// Adds or changes a member on another host.
     fn add_remote(&mut self, host: &str, port: Port) -> Result<(), SwitchEnded> {
         let key = (port.domain_id, port.node);
         if self.ports.contains_key(&key) {
-            // Its node was given to that host.
+            // The node has moved to that host.
             self.remove(key)?;
         }
         let host = self.host(host);
@@ -381,7 +381,7 @@ impl ControlPath {
         Ok(())
     }
 
-    /// Uses a tunnel, and a stream beside it where there shall be one.
+    /// Starts using a tunnel, with a supervisor of RDMA streams if a device is configured.
     fn use_tunnel(
         &self,
         id: TunnelId,
@@ -399,7 +399,7 @@ impl ControlPath {
         let connected = self
             .switch
             .call(move |switch| switch.connect_tunnel(id, tunnel, events))?;
-        // Without it packets go over the connection all the same.
+        // Without the thread packets go over the connection.
         if let Some(Err(error)) = supervisor.map(StreamSupervisor::start) {
             warn!("no thread for a stream to another host: {error}");
         }
@@ -416,7 +416,7 @@ impl ControlPath {
         let present = self.ports.keys().chain(&self.remote_members);
         let extra: Vec<PortKey> = present.filter(|k| !wanted.contains(k)).copied().collect();
         extra.into_iter().try_for_each(|key| self.remove(key))?;
-        // With another adapter, or none, all tunnels are made anew.
+        // All tunnels are made anew for another RDMA device or none.
         let is_same = std::mem::replace(&mut self.rdma, rdma) == self.rdma;
         let stay = if is_same { hosts } else { &[] };
         for id in self.tunnels.except(stay) {
@@ -426,7 +426,7 @@ impl ControlPath {
         Ok(())
     }
 
-    /// Opens and closes uplinks; those that are as they shall be stay.
+    /// Opens and closes uplinks; unchanged uplinks stay.
     fn connect(&mut self, wanted: Vec<Outside>) -> Result<(), SwitchEnded> {
         let present: Vec<u32> = self.uplinks.keys().copied().collect();
         for domain_id in present {
@@ -462,7 +462,7 @@ impl ControlPath {
         Ok(())
     }
 
-    /// What may change of a port that is there.
+    /// Applies changes to a present port.
     fn renew(&mut self, port: Port, namespace: Option<OwnedFd>) -> Result<(), SwitchEnded> {
         let (key, partition, place) = (
             (port.domain_id, port.node),
@@ -533,7 +533,7 @@ impl ControlPath {
         Ok(attached.map_err(PortFailure::from))
     }
 
-    /// Gives a process the link of a port; returns why not.
+    /// Connects the stack of a process to a port; returns the reason of a failure.
     fn plug(
         &self,
         key: PortKey,
@@ -553,7 +553,7 @@ impl ControlPath {
         Ok(plugged.err())
     }
 
-    /// The membership ends here. The interface is of no use from now on, and may take its time.
+    /// Ends a membership. Frames are cut here; deleting the interface may take its time.
     fn remove(&mut self, key: PortKey) -> Result<(), SwitchEnded> {
         if TestKnob::WithoutEpochCheck.is_set() {
             return Ok(());
@@ -565,7 +565,7 @@ impl ControlPath {
         let egress = self
             .switch
             .call(move |switch| switch.detach(partition, node))?;
-        // The link of a process ends when its egress port is dropped.
+        // Dropping the port of a stack ends the connection of its process.
         if let (
             Some(AttachedPort {
                 port,
@@ -644,7 +644,7 @@ impl ControlPath {
     }
 }
 
-/// As the agent says it.
+/// The names of offloads in the protocol.
 fn kinds(capabilities: Capabilities) -> Vec<OffloadKind> {
     let kinds = [
         (Capabilities::CHECKSUM, OffloadKind::Checksum),
@@ -660,7 +660,7 @@ fn kinds(capabilities: Capabilities) -> Vec<OffloadKind> {
         .collect()
 }
 
-/// What tells a namespace from others while it is there.
+/// Inode of a namespace, which identifies it while it exists.
 fn inode(namespace: &OwnedFd) -> Option<u64> {
     let file = File::from(namespace.try_clone().ok()?);
     Some(file.metadata().ok()?.ino())

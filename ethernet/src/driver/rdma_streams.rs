@@ -1,22 +1,23 @@
-//! Sees to it that a tunnel has a stream, as long as both hosts have an RDMA adapter that kernel_offloads.
+//! Supervision of RDMA streams: keeps a stream beside a tunnel as long as both hosts have a working
+//! RDMA device.
 //!
-//! One thread for each tunnel, because to open an adapter and to connect by it take their time, for which
-//! frames do not wait. It ends with the tunnel.
+//! Each tunnel has a thread for it, because opening and connecting a device take time for which
+//! frames do not wait. The thread ends with the tunnel.
 //!
 //! ```text
-//!   who asks                                   the other
-//!   prepares its end ── Ask ──────────────────> prepares and connects its end
+//!   offering side                              answering side
+//!   prepares its end ── Offer ────────────────> prepares and connects its end
 //!   connects its end <────────────── Answer ──
-//!                    ══ Begin ════════════════> by the stream
-//!                    ── Begin ────────────────> its packets go by the stream, too
+//!                    ══ Begin ════════════════> over the stream
+//!                    ── Begin ────────────────> its packets go over the stream, too
 //!                    <─────────────── Begin ──
 //! ```
 //!
-//! Packets go by a stream only after something has arrived by it: adapters connect also when nothing gets from
-//! the one to the other.
+//! Packets go over a stream only after bytes have arrived over it: devices connect even if no
+//! packet gets from one to the other.
 //!
-//! An adapter is opened for each stream and closed with it: one that has been reset or taken out would hold
-//! up its kernel as long as anybody has it open.
+//! A device is opened for each stream and closed with it. The kernel cannot finish the reset or
+//! removal of a device that is open.
 
 use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
@@ -34,58 +35,58 @@ use tracing::debug;
 use crate::switch::{LostStream, StreamEvent, SwitchHandle, TunnelId};
 use crate::tunnel::signal::{Signal, SignalKind};
 
-/// Pauses before another try grow from the first to the second.
+/// Pauses between attempts grow from the first to the second.
 const BACK_OFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(10)];
 
-/// A stream that has lasted as long as this was a success.
-const GOOD_LIFE: Duration = Duration::from_secs(10);
+/// A stream that has lasted this long was a success.
+const STABLE: Duration = Duration::from_secs(10);
 
-/// How long the other side may take to prepare its end. One that has no adapter may say nothing.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time for the other side to answer. A host without a device may not answer at all.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long the first bytes may take by a stream. Adapters give up sooner.
-const PROOF: Duration = Duration::from_secs(10);
+/// Time for the first bytes to arrive over a stream. Devices give up sooner.
+const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Events that may wait.
+/// Capacity of the event queue.
 const EVENTS: usize = 64;
 
-/// Prepares an end of a stream at this host's adapter.
+/// Prepares one end of a stream at the device of this host.
 pub(super) type Prepare =
     Arc<dyn Fn() -> Result<Box<dyn PreparedRdmaStream>, RdmaError> + Send + Sync>;
 
-/// Lets somebody know why there is no stream.
+/// Reports why there is no stream.
 pub(super) type ReportFailure = Box<dyn Fn(&str) + Send>;
 
-/// Sees to the stream of one tunnel.
+/// Supervisor of the streams of one tunnel.
 pub(super) struct StreamSupervisor {
     id: TunnelId,
-    asks: bool,
+    offers: bool,
     events: Receiver<StreamEvent>,
     prepare: Prepare,
     switch: Weak<SwitchHandle>,
     report_failure: ReportFailure,
-    /// The number of the last stream that was asked for.
+    /// Number of the last offered stream.
     number: u32,
-    /// Whether something has failed since packets last went by a stream.
+    /// Whether a failure was reported since packets last went over a stream.
     has_reported: bool,
 }
 
-/// How far the side that asks is.
+/// State of the offering side.
 #[derive(Debug)]
-enum Stage {
-    /// To ask at this time.
+enum State {
+    /// No stream; the next offer is due at this time.
     Pause(Instant),
-    /// To be given up at this time.
-    Asked(Box<dyn PreparedRdmaStream>, Instant),
-    /// There is one, since then.
+    /// A stream is offered until this time.
+    Offered(Box<dyn PreparedRdmaStream>, Instant),
+    /// There is a stream since this time.
     Up(Instant),
 }
 
 impl StreamSupervisor {
-    /// One who asks the other side for streams, or waits to be asked; and where it hears of events.
+    /// The supervisor of the offering or answering side, and the sender of its events.
     pub(super) fn new(
         id: TunnelId,
-        asks: bool,
+        offers: bool,
         prepare: Prepare,
         switch: &Arc<SwitchHandle>,
         report_failure: ReportFailure,
@@ -93,7 +94,7 @@ impl StreamSupervisor {
         let (sender, events) = mpsc::sync_channel(EVENTS);
         let supervisor = StreamSupervisor {
             id,
-            asks,
+            offers,
             events,
             prepare,
             switch: Arc::downgrade(switch),
@@ -104,70 +105,80 @@ impl StreamSupervisor {
         (supervisor, sender)
     }
 
-    /// Starts the thread, when there is the tunnel.
+    /// Starts the thread, after the tunnel is in use.
     pub(super) fn start(self) -> io::Result<()> {
-        let keep = move || if self.asks { self.ask() } else { self.answer() };
+        let keep = move || {
+            if self.offers {
+                self.run_offering()
+            } else {
+                self.run_answering()
+            }
+        };
         thread::Builder::new()
             .name("stream".into())
             .spawn(keep)
             .map(drop)
     }
 
-    /// The side that asks.
-    fn ask(mut self) {
+    /// Runs the offering side.
+    fn run_offering(mut self) {
         let mut pause = BACK_OFF[0];
-        let mut stage = Stage::Pause(Instant::now());
+        let mut state = State::Pause(Instant::now());
         loop {
-            let event = match stage {
-                Stage::Pause(until) | Stage::Asked(_, until) => self
+            let event = match state {
+                State::Pause(until) | State::Offered(_, until) => self
                     .events
                     .recv_timeout(until.saturating_duration_since(Instant::now())),
-                Stage::Up(_) => self
+                State::Up(_) => self
                     .events
                     .recv()
                     .map_err(|_| RecvTimeoutError::Disconnected),
             };
-            let next = match (event, stage) {
+            let next = match (event, state) {
                 (Err(RecvTimeoutError::Disconnected), _) => return,
-                (Err(RecvTimeoutError::Timeout), Stage::Pause(_)) => self.begin(),
-                (Err(RecvTimeoutError::Timeout), Stage::Asked(..)) => self.fails("no answer"),
-                (Ok(StreamEvent::Signal(said)), Stage::Asked(stream, _))
-                    if said.number == self.number =>
+                (Err(RecvTimeoutError::Timeout), State::Pause(_)) => self.offer(),
+                (Err(RecvTimeoutError::Timeout), State::Offered(..)) => {
+                    self.on_failure("no answer")
+                }
+                (Ok(StreamEvent::Signal(signal)), State::Offered(stream, _))
+                    if signal.number == self.number =>
                 {
-                    match said.kind {
+                    match signal.kind {
                         SignalKind::Answer(theirs) => self.connect(stream, &theirs),
-                        _ => self.fails("the other host has no RDMA adapter that kernel_offloads"),
+                        _ => self.on_failure("the other host has no RDMA adapter that works"),
                     }
                 }
-                // It has ended there before it was of use here.
-                (Ok(StreamEvent::Signal(said)), Stage::Up(since)) if said.number == self.number => {
+                // The stream has ended there before packets went over it.
+                (Ok(StreamEvent::Signal(signal)), State::Up(since))
+                    if signal.number == self.number =>
+                {
                     self.drop_stream();
-                    Some(Stage::Up(since))
+                    Some(State::Up(since))
                 }
-                (Ok(StreamEvent::Lost(lost)), Stage::Up(since)) if lost.number == self.number => {
-                    if since.elapsed() > GOOD_LIFE {
+                (Ok(StreamEvent::Lost(lost)), State::Up(since)) if lost.number == self.number => {
+                    if since.elapsed() > STABLE {
                         pause = BACK_OFF[0];
                     }
-                    self.loses(lost)
+                    self.on_lost(lost)
                 }
                 (_, unchanged) => Some(unchanged),
             };
-            stage = next.unwrap_or_else(|| {
+            state = next.unwrap_or_else(|| {
                 let until = Instant::now() + pause;
                 pause = BACK_OFF[1].min(pause * 2);
-                Stage::Pause(until)
+                State::Pause(until)
             });
         }
     }
 
-    fn begin(&mut self) -> Option<Stage> {
+    fn offer(&mut self) -> Option<State> {
         match (self.prepare)() {
             Ok(stream) => {
                 self.number = self.number.wrapping_add(1);
-                self.tell(self.number, SignalKind::Offer(stream.parameters()));
-                Some(Stage::Asked(stream, Instant::now() + PATIENCE))
+                self.send(self.number, SignalKind::Offer(stream.parameters()));
+                Some(State::Offered(stream, Instant::now() + ANSWER_TIMEOUT))
             }
-            Err(error) => self.fails(&error.to_string()),
+            Err(error) => self.on_failure(&error.to_string()),
         }
     }
 
@@ -175,28 +186,28 @@ impl StreamSupervisor {
         &mut self,
         stream: Box<dyn PreparedRdmaStream>,
         theirs: &RdmaStreamParameters,
-    ) -> Option<Stage> {
+    ) -> Option<State> {
         let (number, kind) = (self.number, SignalKind::Begin);
         let signal = Signal { number, kind };
-        let proven = stream
+        let confirmed = stream
             .connect(theirs)
-            .and_then(|stream| prove(stream, signal));
-        match proven.and_then(|stream| self.hand_over(stream, signal)) {
-            Ok(()) => Some(Stage::Up(Instant::now())),
+            .and_then(|stream| confirm(stream, signal));
+        match confirmed.and_then(|stream| self.hand_over(stream, signal)) {
+            Ok(()) => Some(State::Up(Instant::now())),
             Err(error) => {
-                self.tell(number, SignalKind::End);
-                self.fails(&error.to_string())
+                self.send(number, SignalKind::End);
+                self.on_failure(&error.to_string())
             }
         }
     }
 
-    fn loses(&mut self, lost: LostStream) -> Option<Stage> {
+    fn on_lost(&mut self, lost: LostStream) -> Option<State> {
         self.has_reported &= !lost.was_up;
-        self.fails(&lost.why)
+        self.on_failure(&lost.why)
     }
 
-    /// Until packets have gone by a stream again it complains once.
-    fn fails(&mut self, why: &str) -> Option<Stage> {
+    /// Reports the first failure since packets last went over a stream.
+    fn on_failure(&mut self, why: &str) -> Option<State> {
         debug!("no stream: {why}");
         if !std::mem::replace(&mut self.has_reported, true) {
             (self.report_failure)(why);
@@ -204,8 +215,8 @@ impl StreamSupervisor {
         None
     }
 
-    /// The side that is asked.
-    fn answer(mut self) {
+    /// Runs the answering side.
+    fn run_answering(mut self) {
         while let Ok(event) = self.events.recv() {
             match event {
                 StreamEvent::Signal(Signal {
@@ -213,12 +224,12 @@ impl StreamSupervisor {
                     kind: SignalKind::Offer(theirs),
                 }) => {
                     if let Err(why) = self.prepared_for(number, &theirs) {
-                        self.tell(number, SignalKind::End);
-                        self.fails(&why.to_string());
+                        self.send(number, SignalKind::End);
+                        self.on_failure(&why.to_string());
                     }
                 }
                 StreamEvent::Signal(_) => {}
-                StreamEvent::Lost(lost) => drop(self.loses(lost)),
+                StreamEvent::Lost(lost) => drop(self.on_lost(lost)),
             }
         }
     }
@@ -230,7 +241,7 @@ impl StreamSupervisor {
         Ok(self.hand_over(stream, Signal { number, kind })?)
     }
 
-    /// Gives a stream to the tunnel.
+    /// Hands a stream to the switch.
     fn hand_over(&self, stream: Box<dyn RdmaStream>, signal: Signal) -> io::Result<()> {
         let id = self.id;
         let handle = self.switch.upgrade().ok_or(io::ErrorKind::NotConnected)?;
@@ -244,24 +255,24 @@ impl StreamSupervisor {
     fn drop_stream(&self) {
         let (id, number) = (self.id, self.number);
         if let Some(handle) = self.switch.upgrade() {
-            // As in `tell`.
+            // As in `send`.
             let _ = handle.call(move |switch| switch.drop_stream(id, number));
         }
     }
 
-    fn tell(&self, number: u32, kind: SignalKind) {
+    fn send(&self, number: u32, kind: SignalKind) {
         let (id, signal) = (self.id, Signal { number, kind });
         if let Some(handle) = self.switch.upgrade() {
-            // It fails when the switch has ended, and then so does this.
-            let _ = handle.call(move |switch| switch.tell_tunnel(id, signal));
+            // Fails when the switch has ended; then this thread ends, too.
+            let _ = handle.call(move |switch| switch.send_signal(id, signal));
         }
     }
 }
 
-/// Sends something by a stream and waits until it has arrived.
-fn prove(mut stream: Box<dyn RdmaStream>, signal: Signal) -> io::Result<Box<dyn RdmaStream>> {
+/// Sends a signal over a stream and waits until it has arrived.
+fn confirm(mut stream: Box<dyn RdmaStream>, signal: Signal) -> io::Result<Box<dyn RdmaStream>> {
     stream.write_all(&signal.to_message())?;
-    let until = Instant::now() + PROOF;
+    let until = Instant::now() + FIRST_BYTES_TIMEOUT;
     loop {
         stream.process_events()?;
         let left = until.saturating_duration_since(Instant::now());

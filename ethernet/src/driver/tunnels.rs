@@ -1,4 +1,4 @@
-//! The driver's state of its connections to those of other hosts.
+//! State of the tunnels in the control path.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -13,16 +13,16 @@ use tracing::warn;
 use crate::switch::{TunnelEvent, TunnelId};
 use crate::tunnel::HostId;
 
-/// The tunnels that there are, and the session in which the agent is told of them.
+/// The present tunnels, and the agent that is notified of them.
 #[derive(Default)]
 pub(super) struct Tunnels(Mutex<State>);
 
 #[derive(Default)]
 struct State {
     up: BTreeMap<HostId, Up>,
-    /// How many there were.
+    /// Number of tunnels so far.
     count: u64,
-    /// Packets by RDMA adapters to and from each host, as long as there is this driver.
+    /// Packets over RDMA to and from each host, since the start of the driver.
     by_rdma: HashMap<String, Arc<AtomicU64>>,
     agent: Option<Writer>,
 }
@@ -34,7 +34,7 @@ struct Up {
 }
 
 impl Tunnels {
-    /// Notes what becomes of them by themselves, for as long as there is a data path.
+    /// Records events of tunnels, in a thread that ends with the data path.
     pub(super) fn watch(
         self: &Arc<Self>,
         events: mpsc::Receiver<(TunnelId, TunnelEvent)>,
@@ -62,8 +62,8 @@ impl Tunnels {
         }
     }
 
-    /// Notes one that is about to be used. It may have ended before this is known to have succeeded.
-    /// Returns what counts its packets by RDMA adapters, too.
+    /// Records a tunnel before its use, because it may end before its use has succeeded. Returns
+    /// its counter of packets over RDMA, too.
     pub(super) fn add(&self, host: HostId, name: String) -> (TunnelId, Arc<AtomicU64>) {
         let mut state = self.lock();
         state.count += 1;
@@ -79,7 +79,7 @@ impl Tunnels {
         (TunnelId { host, number }, counter)
     }
 
-    /// It is none any longer; returns whose it was, unless there is another by now.
+    /// Records the end of a tunnel; returns its host unless there is a newer tunnel.
     pub(super) fn remove(&self, id: TunnelId) -> Option<String> {
         let mut state = self.lock();
         state.up.get(&id.host).filter(|up| up.number == id.number)?;
@@ -98,16 +98,16 @@ impl Tunnels {
         state.notify();
     }
 
-    /// Lets the agent know why packets do not go by RDMA adapters.
+    /// Tells the agent why packets do not go over RDMA.
     pub(super) fn report_failure(&self, host: &str, why: &str) {
         if let Some(agent) = &self.lock().agent {
             let (host, why) = (host.into(), why.into());
-            // As in `tell`.
+            // As in `notify`.
             let _ = agent.send(&Answer::NoLine { host, why }, &[]);
         }
     }
 
-    /// Those to hosts that are not among these.
+    /// Tunnels to hosts that are not among `hosts`.
     pub(super) fn except(&self, hosts: &[String]) -> Vec<TunnelId> {
         let state = self.lock();
         let others = state.up.iter().filter(|(_, up)| !hosts.contains(&up.name));
@@ -116,7 +116,7 @@ impl Tunnels {
             .collect()
     }
 
-    /// Packets by RDMA adapters to and from each host.
+    /// Packets over RDMA to and from each host.
     pub(super) fn by_rdma(&self) -> BTreeMap<String, u64> {
         let state = self.lock();
         let counts = state.by_rdma.iter();
@@ -125,14 +125,14 @@ impl Tunnels {
             .collect()
     }
 
-    /// Lets an agent know, now and from now on.
+    /// Notifies an agent, now and of every change.
     pub(super) fn attach_agent(&self, agent: &Writer) {
         let mut state = self.lock();
         state.agent = Some(agent.clone());
         state.notify();
     }
 
-    /// Until there is another agent.
+    /// Stops notifying the agent.
     pub(super) fn detach_agent(&self) {
         self.lock().agent = None;
     }
@@ -153,7 +153,7 @@ impl State {
                 up: names(&|_| true),
                 by_rdma: names(&|up| up.by_rdma),
             };
-            // If it fails the agent has gone, and the next one asks.
+            // Fails when the agent has gone; the next one asks.
             let _ = agent.send(&answer, &[]);
         }
     }

@@ -1,4 +1,4 @@
-//! What the switch does with connections to the drivers of other hosts, and with the streams beside them.
+//! Tunnels in the data path, and the RDMA streams beside them.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,81 +17,80 @@ use crate::tunnel::{HostId, Message, ProtocolViolation, ReceiveBuffer, Tunnel};
 
 pub(super) type Tunnels = HashMap<HostId, ActiveTunnel>;
 
-/// Tells a tunnel from those to the same host before and after it.
+/// A tunnel, told from earlier and later ones to the same host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TunnelId {
-    /// Where it leads.
-    pub host: HostId,
-    /// Any number.
-    pub number: u64,
+pub(crate) struct TunnelId {
+    /// The other host.
+    pub(crate) host: HostId,
+    /// Number that no other tunnel of the driver has.
+    pub(crate) number: u64,
 }
 
-/// What has become of a tunnel by itself.
+/// Change of a tunnel that the control path did not order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TunnelEvent {
-    /// It has ended, and why.
+pub(crate) enum TunnelEvent {
+    /// The tunnel has ended, for this reason.
     Ended(String),
-    /// Whether packets go by its stream, both ways.
+    /// Whether packets go over RDMA in both directions.
     ByRdma(bool),
 }
 
-/// What concerns whoever sees to the stream of a tunnel.
+/// Event for the supervisor of an RDMA stream.
 #[derive(Debug)]
-pub enum StreamEvent {
-    /// The other side has said so. Beginnings, and ends of streams that there are, are seen to here.
+pub(crate) enum StreamEvent {
+    /// A signal of the other side, except begin signals and end signals of present streams.
     Signal(Signal),
-    /// A stream has ended. To drop it may take its time.
+    /// A stream has ended. Dropping it may take long.
     Lost(LostStream),
 }
 
-/// A stream that has ended.
+/// An RDMA stream that has ended.
 #[derive(Debug)]
-pub struct LostStream {
-    /// What the two sides called it.
-    pub number: u32,
+pub(crate) struct LostStream {
+    /// Number of the stream.
+    pub(crate) number: u32,
     /// The stream.
-    pub stream: Box<dyn RdmaStream>,
-    /// Whether packets went by it, both ways.
-    pub was_up: bool,
-    /// Why.
-    pub why: String,
+    pub(crate) stream: Box<dyn RdmaStream>,
+    /// Whether packets went over it in both directions.
+    pub(crate) was_up: bool,
+    /// Reason.
+    pub(crate) why: String,
 }
 
 /// A tunnel in use.
 pub(super) struct ActiveTunnel {
     pub(super) tunnel: Tunnel,
     number: u64,
-    /// Whether its room is waited for.
-    awaits_room: bool,
-    /// Who sees to its stream, if there may be one.
+    /// Whether the switch waits for the connection to become writable.
+    awaits_writable: bool,
+    /// The supervisor of its RDMA streams, if there is one.
     supervisor: Option<SyncSender<StreamEvent>>,
 }
 
-/// How something comes from another host.
+/// Path of packets from another host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Via {
-    /// Over the connection.
+    /// The connection.
     Tcp,
-    /// By the stream.
+    /// The RDMA stream.
     Rdma,
 }
 
-/// What has become of the packets in an received.
+/// Result of the processing of a receive buffer.
 enum Drained {
     All,
-    /// There are more, but others come first.
-    Some,
-    /// This comes before the others.
+    /// The turn has ended before the messages.
+    TurnEnded,
+    /// This signal comes before the next messages.
     Signal(Signal),
 }
 
 impl Switch {
-    /// Connects to the driver of another host, in place of the connection before. It may have streams if
-    /// there is somebody to see to them.
+    /// Replaces the tunnel to another host. It may have RDMA streams if it has a supervisor.
     ///
     /// # Errors
-    /// The system's: it cannot be waited for.
-    pub fn connect_tunnel(
+    /// The system's: the connection cannot be waited for.
+    pub(crate) fn connect_tunnel(
         &mut self,
         id: TunnelId,
         tunnel: Tunnel,
@@ -99,37 +98,37 @@ impl Switch {
     ) -> io::Result<()> {
         let event = event(EventSource::Tunnel(id.host));
         self.epoll.add(&tunnel, event)?;
-        let connected = ActiveTunnel {
+        let active = ActiveTunnel {
             tunnel,
             number: id.number,
-            awaits_room: false,
+            awaits_writable: false,
             supervisor,
         };
-        // The one before is closed, and so not waited for any longer.
+        // Dropping the former tunnel ends its events.
         self.cut_tunnel(id.host);
-        self.tunnels.insert(id.host, connected);
+        self.tunnels.insert(id.host, active);
         Ok(())
     }
 
-    /// Cuts the connection to another host.
-    pub fn cut_tunnel(&mut self, host: HostId) {
+    /// Ends the tunnel to another host.
+    pub(crate) fn cut_tunnel(&mut self, host: HostId) {
         self.discard_stream(host, "its connection is cut");
         self.tunnels.remove(&host);
     }
 
-    /// Says something about the stream of a tunnel, if that is still there.
-    pub fn tell_tunnel(&mut self, id: TunnelId, signal: Signal) {
-        if let Some(connected) = self.tunnel_mut(id) {
-            connected.tunnel.signal(signal);
+    /// Sends a signal over a tunnel that still exists.
+    pub(crate) fn send_signal(&mut self, id: TunnelId, signal: Signal) {
+        if let Some(active) = self.tunnel_mut(id) {
+            active.tunnel.signal(signal);
         }
     }
 
-    /// Gives a tunnel its stream, and says so: packets for the other host go by it when this is a
-    /// [beginning](SignalKind::Begin), or when the other side has said that theirs do.
+    /// Gives a tunnel its RDMA stream, and sends `signal`. Packets go over the stream after a
+    /// [begin signal](SignalKind::Begin) of this or the other side.
     ///
     /// # Errors
     /// The stream, if it cannot be used.
-    pub fn connect_stream(
+    pub(crate) fn connect_stream(
         &mut self,
         id: TunnelId,
         stream: Box<dyn RdmaStream>,
@@ -140,39 +139,39 @@ impl Switch {
             return Err(stream);
         }
         self.discard_stream(id.host, "there is another");
-        if let Some(connected) = self.tunnel_mut(id) {
+        if let Some(active) = self.tunnel_mut(id) {
             let mut stream = StreamEnd::new(signal.number, stream);
             stream.sends = signal.kind == SignalKind::Begin;
-            connected.tunnel.signal(signal);
-            connected.tunnel.stream = Some(stream);
+            active.tunnel.signal(signal);
+            active.tunnel.stream = Some(stream);
         }
         Ok(())
     }
 
-    /// Uses the stream with this number no more, which the other side has ended.
-    pub fn drop_stream(&mut self, id: TunnelId, number: u32) {
-        let connected = self.tunnel_mut(id);
-        let stream = connected.and_then(|connected| connected.tunnel.stream.as_ref());
+    /// Ends the stream with this number, which the other side has ended.
+    pub(crate) fn drop_stream(&mut self, id: TunnelId, number: u32) {
+        let active = self.tunnel_mut(id);
+        let stream = active.and_then(|active| active.tunnel.stream.as_ref());
         if stream.is_some_and(|stream| stream.number == number) {
             self.discard_stream(id.host, "the other host says so");
         }
     }
 
-    /// Looks after a tunnel that has brought something, or has room.
+    /// Handles an event of a connection.
     pub(super) fn on_tunnel_ready(
         &mut self,
         host: HostId,
         events: EpollFlags,
         scratch: &mut Scratch,
     ) {
-        // It may have been cut after it was found ready.
+        // The tunnel may have ended since the event.
         let Some(ActiveTunnel { tunnel, .. }) = self.tunnels.get_mut(&host) else {
             return;
         };
         if events.contains(EpollFlags::EPOLLOUT) {
             tunnel.set_writable();
         }
-        // What came before has to be taken in first.
+        // Messages in the buffer come first.
         if events == EpollFlags::EPOLLOUT || tunnel.received.has_next() {
             return;
         }
@@ -185,25 +184,24 @@ impl Switch {
         }
     }
 
-    /// Takes in what has come over the connection with another host, until there is no more or its turn
-    /// ends.
+    /// Processes messages from the connection until there are no more, or the turn ends.
     pub(super) fn read_tunnel(&mut self, host: HostId, scratch: &mut Scratch) {
         loop {
             match self.forward_received(host, Via::Tcp, scratch) {
                 Ok(Drained::All) => return,
-                Ok(Drained::Some) => {
+                Ok(Drained::TurnEnded) => {
                     self.unread.insert((host, Via::Tcp));
                     return;
                 }
-                Ok(Drained::Signal(signal)) => self.note(host, signal),
+                Ok(Drained::Signal(signal)) => self.on_signal(host, signal),
                 Err(violation) => return self.end_tunnel(host, &io::Error::other(violation)),
             }
         }
     }
 
-    /// Looks after a stream that has brought something, or has room.
+    /// Handles an event of an RDMA stream.
     pub(super) fn on_stream_ready(&mut self, host: HostId, scratch: &mut Scratch) {
-        // It may have been dropped after it was found ready.
+        // The stream may have ended since the event.
         let Some(stream) = self.stream_mut(host) else {
             return;
         };
@@ -213,20 +211,20 @@ impl Switch {
         }
     }
 
-    /// Takes in what has come by a stream, as much as one turn has.
+    /// Processes messages from an RDMA stream for one turn.
     pub(super) fn read_stream(&mut self, host: HostId, scratch: &mut Scratch) {
         let Some(stream) = self.stream_mut(host).filter(|stream| stream.receives) else {
             return;
         };
-        // What came before has to be taken in first.
+        // Messages in the buffer come first.
         if !stream.received.has_next()
             && let Err(error) = stream.receive()
         {
             return self.lose_stream(host, &error);
         }
         match self.forward_received(host, Via::Rdma, scratch) {
-            // Somebody has looked whether it arrives.
-            Ok(Drained::All | Drained::Some | Drained::Signal(_)) => {}
+            // A signal over the stream only shows that bytes arrive.
+            Ok(Drained::All | Drained::TurnEnded | Drained::Signal(_)) => {}
             Err(violation) => return self.lose_stream(host, &io::Error::other(violation)),
         }
         if self
@@ -237,7 +235,7 @@ impl Switch {
         }
     }
 
-    /// Takes in packets from an received.
+    /// Forwards packets from a receive buffer.
     fn forward_received(
         &mut self,
         host: HostId,
@@ -247,12 +245,12 @@ impl Switch {
         let Some(received) = self.received_mut(host, via) else {
             return Ok(Drained::All);
         };
-        // Looked at while others are written to, which it itself never is.
+        // Taken out, because forwarding borrows the tunnels. No packet goes into a receive buffer.
         let mut received = std::mem::take(received);
         let (mut taken, mut unknown, mut packets) = (0, 0, 0);
         let end = loop {
             if taken >= BATCH {
-                break Ok(Drained::Some);
+                break Ok(Drained::TurnEnded);
             }
             let (tag, packet) = match received.next_message() {
                 Ok(Some(Message::Packet(tag, packet))) => (tag, packet),
@@ -285,8 +283,8 @@ impl Switch {
         end
     }
 
-    /// What the other side says about the stream.
-    fn note(&mut self, host: HostId, signal: Signal) {
+    /// Handles a signal of the other side.
+    fn on_signal(&mut self, host: HostId, signal: Signal) {
         let Signal { number, kind } = signal;
         let stream = self
             .stream_mut(host)
@@ -294,35 +292,35 @@ impl Switch {
         match (kind, stream) {
             (SignalKind::Begin, Some(stream)) if !stream.receives => {
                 stream.receives = true;
-                // Then ours do, too.
+                // Then packets of this side go over the stream, too.
                 if !std::mem::replace(&mut stream.sends, true)
                     && let Some(ActiveTunnel { tunnel, .. }) = self.tunnels.get(&host)
                 {
                     tunnel.signal(signal);
                 }
                 self.unread.insert((host, Via::Rdma));
-                self.report(host, TunnelEvent::ByRdma(true));
+                self.notify(host, TunnelEvent::ByRdma(true));
             }
             (SignalKind::Begin, _) => {}
-            // What comes next over the connection must not come before what is still there.
+            // Later packets over the connection must not overtake packets in the stream.
             (SignalKind::End, Some(_)) => self.discard_stream(host, "the other host says so"),
             _ => self.notify_supervisor(host, StreamEvent::Signal(signal)),
         }
     }
 
-    /// Sends what waits at tunnels, and lets those that take no more tell when they do.
+    /// Flushes send queues, and waits for blocked connections to become writable.
     pub(super) fn flush(&mut self) {
         self.flush_streams();
         let mut ended = Vec::new();
-        for (host, connected) in &mut self.tunnels {
-            let ActiveTunnel { tunnel, .. } = connected;
+        for (host, active) in &mut self.tunnels {
+            let ActiveTunnel { tunnel, .. } = active;
             tunnel.flush();
             if tunnel.has_ended() {
                 ended.push(*host);
-            } else if tunnel.is_blocked() != connected.awaits_room {
-                connected.awaits_room = tunnel.is_blocked();
+            } else if tunnel.is_blocked() != active.awaits_writable {
+                active.awaits_writable = tunnel.is_blocked();
                 let mut awaited = EpollFlags::EPOLLIN;
-                awaited.set(EpollFlags::EPOLLOUT, connected.awaits_room);
+                awaited.set(EpollFlags::EPOLLOUT, active.awaits_writable);
                 let mut event = EpollEvent::new(awaited, EventSource::Tunnel(*host).to_data());
                 if self.epoll.modify(&*tunnel, &mut event).is_err() {
                     ended.push(*host);
@@ -334,21 +332,21 @@ impl Switch {
         }
     }
 
-    /// Before connections, over which it is said that a stream has ended.
+    /// Before the connections, which carry end signals of streams.
     fn flush_streams(&mut self) {
-        let has_ended = |connected: &ActiveTunnel| {
-            let stream = connected.tunnel.stream.as_ref();
+        let has_ended = |active: &ActiveTunnel| {
+            let stream = active.tunnel.stream.as_ref();
             stream.is_some_and(|stream| !stream.flush())
         };
         let tunnels = self.tunnels.iter();
-        let ended = tunnels.filter(|(_, connected)| has_ended(connected));
+        let ended = tunnels.filter(|(_, active)| has_ended(active));
         let ended: Vec<_> = ended.map(|(host, _)| *host).collect();
         for host in ended {
             self.lose_stream(host, &io::ErrorKind::BrokenPipe.into());
         }
     }
 
-    /// It has broken, or is of no use any more.
+    /// Ends a tunnel that has failed.
     fn end_tunnel(&mut self, host: HostId, why: &io::Error) {
         self.discard_stream(host, "its connection has ended");
         if let Some(ActiveTunnel { tunnel, number, .. }) = self.tunnels.remove(&host) {
@@ -357,12 +355,12 @@ impl Switch {
                 unknown => format!("{why}; {unknown} packets were of domains without members here"),
             };
             let id = TunnelId { host, number };
-            // Nobody wants to know only when the driver ends.
+            // Fails only when the driver ends.
             let _ = self.events.send((id, TunnelEvent::Ended(why)));
         }
     }
 
-    /// It has broken: packets go over the connection again, from here on both ways.
+    /// Ends a failed stream: packets go over the connection again, in both directions.
     fn lose_stream(&mut self, host: HostId, why: &io::Error) {
         if let Some(ActiveTunnel { tunnel, .. }) = self.tunnels.get(&host)
             && let Some(stream) = &tunnel.stream
@@ -373,10 +371,10 @@ impl Switch {
         self.discard_stream(host, &why.to_string());
     }
 
-    /// Uses a stream no more. What waits for it, and what has come and was not read, is lost.
+    /// Ends a stream. Queued and unread packets are lost.
     fn discard_stream(&mut self, host: HostId, why: &str) {
         let stream = self.tunnels.get_mut(&host);
-        let Some(stream) = stream.and_then(|connected| connected.tunnel.stream.take()) else {
+        let Some(stream) = stream.and_then(|active| active.tunnel.stream.take()) else {
             return;
         };
         let lost = LostStream {
@@ -385,23 +383,24 @@ impl Switch {
             stream: stream.into_stream(),
             why: why.into(),
         };
-        // It fails when there is no such descriptor any more, which is as good.
+        // Fails when the descriptor is closed, which is as good.
         let _ = self.epoll.delete(lost.stream.wake_fd());
-        self.report(host, TunnelEvent::ByRdma(false));
+        self.notify(host, TunnelEvent::ByRdma(false));
         self.notify_supervisor(host, StreamEvent::Lost(lost));
     }
 
-    fn report(&self, host: HostId, event: TunnelEvent) {
+    fn notify(&self, host: HostId, event: TunnelEvent) {
         if let Some(ActiveTunnel { number, .. }) = self.tunnels.get(&host) {
             let number = *number;
             let _ = self.events.send((TunnelId { host, number }, event));
         }
     }
 
-    /// Who says more than can be seen to at a time does not keep to the rules.
+    /// Notifies the supervisor. A host that sends more signals than fit its queue violates the
+    /// protocol.
     fn notify_supervisor(&mut self, host: HostId, event: StreamEvent) {
-        let connected = self.tunnels.get_mut(&host);
-        let supervisor = connected.and_then(|connected| connected.supervisor.as_ref());
+        let active = self.tunnels.get_mut(&host);
+        let supervisor = active.and_then(|active| active.supervisor.as_ref());
         if let Some(Err(TrySendError::Full(_))) =
             supervisor.map(|supervisor| supervisor.try_send(event))
         {
@@ -410,8 +409,8 @@ impl Switch {
     }
 
     fn tunnel_mut(&mut self, id: TunnelId) -> Option<&mut ActiveTunnel> {
-        let connected = self.tunnels.get_mut(&id.host);
-        connected.filter(|connected| connected.number == id.number)
+        let active = self.tunnels.get_mut(&id.host);
+        active.filter(|active| active.number == id.number)
     }
 
     fn stream_mut(&mut self, host: HostId) -> Option<&mut StreamEnd> {
