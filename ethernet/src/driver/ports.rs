@@ -1,0 +1,308 @@
+//! Ports: interfaces and memberships of nodes.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+use toroid_fabric::{Epoch, NodeId, Partition, TestKnob};
+use toroid_model::ethernet::OffloadKind;
+use toroid_protocol::driver::{Answer, PlugFailure, Port};
+use tracing::{debug, warn};
+
+use super::{AttachedPort, ControlPath, PortFailure, PortKey};
+use crate::interface::reaper::LoweredInterface;
+use crate::interface::{self, Interface, InterfaceError, Settling};
+use crate::offload::Capabilities;
+use crate::port::SwitchPort;
+use crate::port::stack_socket::StackSocket;
+use crate::switch::{JoinError, SwitchEnded};
+
+/// Time for the addresses of all nodes that timed out before. The kernel needs less than a
+/// millisecond.
+const SLOW_TIMEOUT: Duration = Duration::from_millis(200);
+
+impl ControlPath {
+    pub(super) fn add(
+        &mut self,
+        port: Port,
+        namespace: Option<OwnedFd>,
+    ) -> Result<(), SwitchEnded> {
+        let key = (port.domain_id, port.node);
+        let place = namespace.and_then(|namespace| Some((inode(&namespace)?, namespace)));
+        let moved = |member: &AttachedPort| {
+            place
+                .as_ref()
+                .is_some_and(|(namespace_inode, _)| *namespace_inode != member.namespace_inode)
+        };
+        if self.ports.get(&key).is_some_and(moved) {
+            // The node was made anew, and its former interface ended with it.
+            self.remove(key)?;
+        }
+        if self.remote_members.contains(&key) {
+            // The node has moved to this host.
+            self.remove(key)?;
+        }
+        let outcome = match (self.ports.get(&key), place) {
+            (Some(present), place) if present.port.is_same_interface(&port) => {
+                return self.renew(port, place.map(|(_, namespace)| namespace));
+            }
+            (Some(_), _) => Err(PortFailure::Differs),
+            (None, None) => Err(PortFailure::NoNamespace),
+            (None, Some((namespace_inode, _))) if port.stack => {
+                self.attach(port, namespace_inode, None)?
+            }
+            (None, Some((namespace_inode, namespace))) => {
+                match self.raise(&port, namespace_inode, namespace) {
+                    Ok(interface) => self.attach(port, namespace_inode, Some(interface))?,
+                    Err(error) => Err(error.into()),
+                }
+            }
+        };
+        self.record(key, outcome);
+        Ok(())
+    }
+
+    fn raise(
+        &self,
+        port: &Port,
+        namespace_inode: u64,
+        namespace: OwnedFd,
+    ) -> Result<Interface, InterfaceError> {
+        let capabilities = self.capabilities(port);
+        if let Some(lowered) = self.reaper.take_back(port, namespace_inode) {
+            match interface::restore(port, lowered.tap, lowered.index, capabilities) {
+                Ok(interface) => return Ok(interface),
+                // The node may have changed it in any way.
+                Err(error) => debug!("{} of node {}: {error}", port.ifname, port.place),
+            }
+        }
+        interface::raise(port, namespace, capabilities)
+    }
+
+    /// Adds or changes a member on another host.
+    pub(super) fn add_remote(&mut self, host: &str, port: Port) -> Result<(), SwitchEnded> {
+        let key = (port.domain_id, port.node);
+        if self.ports.contains_key(&key) {
+            // The node has moved to that host.
+            self.remove(key)?;
+        }
+        let host = self.host(host);
+        let newcomer = (Partition(port.domain_id), port.place);
+        let attached = self
+            .switch
+            .call(move |switch| switch.attach_remote(port, host))?;
+        if attached.is_ok() {
+            self.remote_members.insert(key);
+            self.newcomers.push(newcomer);
+        }
+        self.record(key, attached.map_err(PortFailure::from));
+        Ok(())
+    }
+
+    /// Applies changes to a present port.
+    pub(super) fn renew(
+        &mut self,
+        port: Port,
+        namespace: Option<OwnedFd>,
+    ) -> Result<(), SwitchEnded> {
+        let (key, partition, place) = (
+            (port.domain_id, port.node),
+            Partition(port.domain_id),
+            port.place,
+        );
+        let (epoch, limited) = (Epoch(port.epoch), port.limited);
+        let (gateway, forward) = (port.gateway, port.forward);
+        let capabilities = self.capabilities(&port);
+        if let Some(member) = self.ports.get_mut(&key) {
+            let before = std::mem::replace(&mut member.port, port);
+            let changed = before.gateway != member.port.gateway;
+            if let (true, Some(namespace), Some(index)) = (changed, namespace, member.index) {
+                let led = interface::set_gateway(&member.port, &before, index, namespace);
+                self.record(key, led.map_err(PortFailure::from));
+            }
+        }
+        let set = self.switch.call(move |switch| {
+            switch.raise_epoch(partition, epoch);
+            switch.set_limited(partition, place, limited);
+            switch.set_gateway(partition, place, gateway);
+            switch.set_forward(partition, place, forward);
+            switch.set_capabilities(partition, place, capabilities)
+        })?;
+        self.record(key, set.map_err(PortFailure::Offload));
+        Ok(())
+    }
+
+    fn attach(
+        &mut self,
+        port: Port,
+        namespace_inode: u64,
+        interface: Option<Interface>,
+    ) -> Result<Result<(), PortFailure>, SwitchEnded> {
+        let (key, member) = ((port.domain_id, port.node), port.clone());
+        // A process may have joined groups before, too.
+        let joined_before = interface.as_ref().is_none_or(|interface| interface.was_up);
+        let (egress, index, settling) = match interface {
+            None => (SwitchPort::Stack(None), None, None),
+            Some(Interface {
+                tap,
+                index,
+                settling,
+                ..
+            }) => (SwitchPort::Tap(tap), Some(index), Some(settling)),
+        };
+        let (partition, place) = (Partition(port.domain_id), port.place);
+        let attached = self.switch.call(move |switch| {
+            switch.attach(member, egress)?;
+            if joined_before {
+                switch.receive_all(partition, place);
+            }
+            Ok::<_, JoinError>(())
+        })?;
+        if attached.is_ok() {
+            self.ports.insert(
+                key,
+                AttachedPort {
+                    port,
+                    namespace_inode,
+                    index,
+                },
+            );
+            self.newcomers.push((partition, place));
+            self.settling
+                .extend(settling.map(|settling| (key, settling)));
+        }
+        Ok(attached.map_err(PortFailure::from))
+    }
+
+    /// Connects the stack of a process to a port; returns the reason of a failure.
+    pub(super) fn plug(
+        &self,
+        key: PortKey,
+        socket: Option<OwnedFd>,
+    ) -> Result<Option<PlugFailure>, SwitchEnded> {
+        let Some(stack_socket) = socket.map(StackSocket::new) else {
+            return Ok(Some(PlugFailure::System));
+        };
+        if let Err(error) = stack_socket.refuse_descriptors() {
+            warn!("cannot refuse descriptors of a process: {error}");
+            return Ok(Some(PlugFailure::System));
+        }
+        let (partition, node) = (Partition(key.0), NodeId(key.1));
+        let plugged = self
+            .switch
+            .call(move |switch| switch.plug(partition, node, stack_socket))?;
+        Ok(plugged.err())
+    }
+
+    /// Ends a membership. Frames are cut here; deleting the interface may take its time.
+    pub(super) fn remove(&mut self, key: PortKey) -> Result<(), SwitchEnded> {
+        if TestKnob::WithoutEpochCheck.is_set() {
+            return Ok(());
+        }
+        let (partition, node) = (Partition(key.0), NodeId(key.1));
+        let member = self.ports.remove(&key);
+        self.remote_members.remove(&key);
+        self.settling.remove(&key);
+        let egress = self
+            .switch
+            .call(move |switch| switch.detach(partition, node))?;
+        // Dropping the port of a stack ends the connection of its process.
+        if let (
+            Some(AttachedPort {
+                port,
+                namespace_inode,
+                index,
+            }),
+            Some(SwitchPort::Tap(tap)),
+        ) = (member, egress)
+            && let Some(index) = index
+        {
+            if let Err(error) = interface::lower(&tap, index) {
+                warn!("{} of node {}: {error}", port.ifname, port.place);
+            }
+            self.reaper.add(LoweredInterface {
+                port,
+                namespace_inode,
+                index,
+                tap,
+            });
+        }
+        Ok(())
+    }
+
+    pub(super) fn raise_epoch(&mut self, domain_id: u32, epoch: u32) -> Result<(), SwitchEnded> {
+        let (partition, epoch) = (Partition(domain_id), Epoch(epoch));
+        self.switch
+            .call(move |switch| switch.raise_epoch(partition, epoch))
+    }
+
+    pub(super) fn sync(&mut self, n: u64) -> Result<Answer, SwitchEnded> {
+        let deadline = Settling::deadline(self.settling.len());
+        let is_slow = |(key, _): &(PortKey, Settling)| {
+            let member = self.ports.get(key);
+            member.is_some_and(|member| self.slow_namespaces.contains(&member.namespace_inode))
+        };
+        let all = std::mem::take(&mut self.settling).into_iter();
+        let (slow_namespaces, prompt): (Vec<_>, Vec<_>) = all.partition(is_slow);
+        for (key, settling) in prompt {
+            self.settle(key, settling, deadline);
+        }
+        let deadline = Instant::now() + SLOW_TIMEOUT;
+        for (key, settling) in slow_namespaces {
+            self.settle(key, settling, deadline);
+        }
+        let newcomers = std::mem::take(&mut self.newcomers);
+        if !newcomers.is_empty() {
+            self.switch.call(move |switch| {
+                for (partition, place) in newcomers {
+                    switch.answer_pending(partition, place);
+                }
+            })?;
+        }
+        Ok(Answer::Synced {
+            n,
+            errors: std::mem::take(&mut self.failed),
+            offload: kinds(self.kernel_offloads),
+        })
+    }
+
+    fn settle(&mut self, key: PortKey, settling: Settling, deadline: Instant) {
+        let outcome = settling.wait(deadline);
+        if let (Err(InterfaceError::NotLocal(_)), Some(member)) = (&outcome, self.ports.get(&key)) {
+            self.slow_namespaces.insert(member.namespace_inode);
+        }
+        self.record(key, outcome.map_err(PortFailure::from));
+    }
+
+    /// Offloads of the interface of a port.
+    fn capabilities(&self, port: &Port) -> Capabilities {
+        if port.offload {
+            self.kernel_offloads
+        } else {
+            Capabilities::empty()
+        }
+    }
+}
+
+/// Inode of a namespace, which identifies it while it exists.
+fn inode(namespace: &OwnedFd) -> Option<u64> {
+    let file = File::from(namespace.try_clone().ok()?);
+    Some(file.metadata().ok()?.ino())
+}
+
+/// The names of offloads in the protocol.
+fn kinds(capabilities: Capabilities) -> Vec<OffloadKind> {
+    let kinds = [
+        (Capabilities::CHECKSUM, OffloadKind::Checksum),
+        (Capabilities::TSO4, OffloadKind::Tso4),
+        (Capabilities::TSO6, OffloadKind::Tso6),
+        (Capabilities::USO, OffloadKind::Uso),
+    ];
+    let has = |(capability, _): &(Capabilities, _)| capabilities.contains(*capability);
+    kinds
+        .into_iter()
+        .filter(has)
+        .map(|(_, kind)| kind)
+        .collect()
+}
