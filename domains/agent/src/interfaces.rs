@@ -48,9 +48,9 @@ impl Interfaces {
         Ok((interfaces, no_taps))
     }
 
-    /// Whether a member's is none of the kernel's.
+    /// Whether a member has no interface of the kernel.
     pub(crate) fn is_stack(self, domain: &Domain, node: NodeId) -> bool {
-        self.stacks || domain.stacks.contains(&node)
+        self.stacks || domain.spec(node).userspace_stack
     }
 }
 

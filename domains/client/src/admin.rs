@@ -17,7 +17,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use toroid_model::allocation::Destination;
 use toroid_model::audit::AuditEvent;
-use toroid_model::directory::Terms;
+use toroid_model::directory::MemberSpec;
 use toroid_model::gateway::GatewayKind;
 use toroid_model::info::{DomainInfo, MemberDrops, NodeInfo, QuotaInfo, ShrinkNeeds, Status};
 use toroid_model::placement::Policy;
@@ -287,22 +287,22 @@ impl Control {
 
     /// Adds nodes to a domain as full members.
     pub fn grow(&mut self, name: &str, nodes: &[String]) -> Result<DomainInfo, ClientError> {
-        self.admit(name, nodes, Terms::default())
+        self.admit(name, nodes, MemberSpec::default())
     }
 
-    /// Adds nodes to a domain on these terms.
+    /// Adds nodes to a domain as members of one kind.
     pub fn admit(
         &mut self,
         name: &str,
         nodes: &[String],
-        terms: Terms,
+        spec: MemberSpec,
     ) -> Result<DomainInfo, ClientError> {
         self.domain(&Request::DomainGrow {
             name: name.into(),
             nodes: nodes.into(),
-            limited: terms.limited,
-            plain: terms.plain,
-            stack: terms.stack,
+            limited: spec.limited,
+            plain: spec.no_offload,
+            stack: spec.userspace_stack,
         })
     }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use toroid_fabric::NodeId;
 
-use crate::directory::{Change, Directory, DirectoryError, Domain, Wanted};
+use crate::directory::{Change, Directory, DirectoryError, Domain, Wanted, full_members};
 use crate::placement::{self, Policy, Wish};
 use crate::quota::Exceeded;
 use crate::refusal::{Refusal, RefusalKind};
@@ -146,7 +146,7 @@ impl Directory {
                 let domain = actor.named(self, name)?;
                 // Before the nodes are looked for, which takes a while.
                 actor.may_grow(self, domain, &BTreeSet::new())?;
-                (uid.unwrap_or(domain.owner), domain.members.clone())
+                (uid.unwrap_or(domain.owner), domain.nodes())
             }
             (_, Some(uid)) => (uid, BTreeSet::new()),
             (_, None) => return Err(AllocationError::NoDomain),
@@ -182,7 +182,7 @@ impl Directory {
                 self.check_owned_domains(owner, None)?;
                 Some(self.create(Wanted {
                     name: name.clone(),
-                    members: nodes.clone(),
+                    members: full_members(nodes.iter().copied()),
                     owner,
                     ..Wanted::default()
                 })?)
@@ -256,7 +256,7 @@ mod tests {
         directory.give(&nodes(&[0]), Some(1000));
         let wanted = Wanted {
             name: "blue".into(),
-            members: nodes(&[0]),
+            members: full_members(nodes(&[0])),
             owner: 1000,
             ..Wanted::default()
         };
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(taken.nodes, nodes(&[3]), "the torus wraps around");
         let change = taken.change.unwrap();
         assert_eq!(change.joined, taken.nodes);
-        assert_eq!(change.domain.members, nodes(&[0, 3]));
+        assert_eq!(change.domain.nodes(), nodes(&[0, 3]));
         assert_eq!(directory.owner_of(NodeId(3)), Some(1000));
     }
 

@@ -52,14 +52,7 @@ pub struct Domain {
     /// Where its IPv4 addresses come from.
     pub subnet: Subnet,
     /// Its members.
-    pub members: BTreeSet<NodeId>,
-    /// Those of its members that may talk to full members only.
-    pub limited: BTreeSet<NodeId>,
-    /// Those of its members whose interfaces do without offload.
-    pub plain: BTreeSet<NodeId>,
-    /// Those of its members that have no interface of the kernel: a process of theirs may have the
-    /// link, with an IP stack of its own.
-    pub stacks: BTreeSet<NodeId>,
+    pub members: BTreeMap<NodeId, MemberSpec>,
     /// Nodes whose processes may grow and shrink it.
     pub managers: BTreeSet<NodeId>,
     /// Whether whoever owns a node may join with it.
@@ -77,20 +70,33 @@ pub struct Domain {
 impl Domain {
     /// Whether two members may talk to each other: one of them must be a full one.
     pub fn may_talk(&self, a: NodeId, b: NodeId) -> bool {
-        let both = self.members.contains(&a) && self.members.contains(&b);
-        both && (a == b || !(self.limited.contains(&a) && self.limited.contains(&b)))
+        match (self.members.get(&a), self.members.get(&b)) {
+            (Some(of_a), Some(of_b)) => a == b || !(of_a.limited && of_b.limited),
+            _ => false,
+        }
+    }
+
+    /// The kind of a member; of another node, that of a full member.
+    pub fn spec(&self, node: NodeId) -> MemberSpec {
+        self.members.get(&node).copied().unwrap_or_default()
+    }
+
+    /// Its members.
+    pub fn nodes(&self) -> BTreeSet<NodeId> {
+        self.members.keys().copied().collect()
     }
 }
 
-/// On which terms nodes join a domain.
+/// Kind of a membership. By default: a full member, with offloads, with an interface of the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Terms {
-    /// They may talk to full members only.
+pub struct MemberSpec {
+    /// The member communicates with full members only.
     pub limited: bool,
-    /// Their interfaces do without offload.
-    pub plain: bool,
-    /// They have no interface of the kernel.
-    pub stack: bool,
+    /// The interface passes no GSO packets and no partial checksums.
+    pub no_offload: bool,
+    /// The member has no interface of the kernel: one process of the node may have the link, with
+    /// an IP stack of its own.
+    pub userspace_stack: bool,
 }
 
 /// A membership change.
@@ -110,31 +116,48 @@ pub struct Wanted {
     /// Its name.
     pub name: String,
     /// Its first members.
-    pub members: BTreeSet<NodeId>,
+    pub members: BTreeMap<NodeId, MemberSpec>,
     /// Its subnet, chosen when absent.
     pub subnet: Option<Subnet>,
     /// Bytes, [`DEFAULT_MTU`] when absent.
     pub mtu: Option<u32>,
     /// The uid of its owner.
     pub owner: u32,
-    /// Those of its first members that may talk to full members only; they need not be in
-    /// `members`.
-    pub limited: BTreeSet<NodeId>,
-    /// Those of its first members whose interfaces do without offload; they need not be in
-    /// `members` either.
-    pub plain: BTreeSet<NodeId>,
-    /// Those of its first members that have no interface of the kernel; they need not be in
-    /// `members` either.
-    pub stacks: BTreeSet<NodeId>,
     /// Whether whoever owns a node may join with it.
     pub public: bool,
 }
 
-impl Wanted {
-    /// All its first members.
-    pub fn all_members(&self) -> BTreeSet<NodeId> {
-        &(&(&self.members | &self.limited) | &self.plain) | &self.stacks
-    }
+/// Members out of sets: full members, and those to which each field of [`MemberSpec`] applies.
+pub fn members<K: Copy + Ord>(
+    full: &BTreeSet<K>,
+    limited: &BTreeSet<K>,
+    no_offload: &BTreeSet<K>,
+    userspace_stack: &BTreeSet<K>,
+) -> BTreeMap<K, MemberSpec> {
+    let all = [full, limited, no_offload, userspace_stack]
+        .into_iter()
+        .flatten();
+    let spec = |node: &K| MemberSpec {
+        limited: limited.contains(node),
+        no_offload: no_offload.contains(node),
+        userspace_stack: userspace_stack.contains(node),
+    };
+    all.map(|node| (*node, spec(node))).collect()
+}
+
+/// Full members.
+pub fn full_members<K: Ord>(nodes: impl IntoIterator<Item = K>) -> BTreeMap<K, MemberSpec> {
+    let member = |node| (node, MemberSpec::default());
+    nodes.into_iter().map(member).collect()
+}
+
+/// The members of one kind.
+pub fn members_with<K: Copy + Ord>(
+    members: &BTreeMap<K, MemberSpec>,
+    is_wanted: impl Fn(&MemberSpec) -> bool,
+) -> BTreeSet<K> {
+    let wanted = members.iter().filter(|(_, spec)| is_wanted(spec));
+    wanted.map(|(node, _)| *node).collect()
 }
 
 /// To whom a node belongs, and in which domains its owner lets others place it.
@@ -235,7 +258,7 @@ impl Directory {
     /// The domains of which `node` is a member, in order of their names.
     pub fn domains_of(&self, node: NodeId) -> impl Iterator<Item = &Domain> {
         self.domains()
-            .filter(move |domain| domain.members.contains(&node))
+            .filter(move |domain| domain.members.contains_key(&node))
     }
 
     /// The aliases of `node`, in order.
@@ -307,7 +330,7 @@ impl Directory {
             None => self.choose_subnet()?,
         };
         let (id, epoch) = self.take_id()?;
-        let members = wanted.all_members();
+        let members = wanted.members;
         let since = |node: &NodeId| (*node, epoch);
         let domain = Domain {
             name: wanted.name,
@@ -316,9 +339,6 @@ impl Directory {
             owner: wanted.owner,
             mtu,
             subnet,
-            limited: wanted.limited,
-            plain: wanted.plain,
-            stacks: wanted.stacks,
             managers: BTreeSet::new(),
             public: wanted.public,
             forward: false,
@@ -326,14 +346,14 @@ impl Directory {
             since: match epoch {
                 1 => BTreeMap::new(),
                 // Its number was another domain's.
-                _ => members.iter().map(since).collect(),
+                _ => members.keys().map(since).collect(),
             },
             members,
         };
         let shared = Arc::new(domain.clone());
         self.domains.insert(domain.name.clone(), shared);
         Ok(Change {
-            joined: domain.members.clone(),
+            joined: domain.nodes(),
             domain,
             left: BTreeSet::new(),
         })
@@ -344,10 +364,10 @@ impl Directory {
     /// # Errors
     /// [`DirectoryError::NoSuchDomain`], [`DirectoryError::OtherMembership`].
     pub fn grow(&mut self, name: &str, nodes: &BTreeSet<NodeId>) -> Result<Change, DirectoryError> {
-        self.admit(name, nodes, Terms::default())
+        self.admit(name, nodes, MemberSpec::default())
     }
 
-    /// Adds nodes to a domain on these terms; those that are members on them stay so.
+    /// Adds nodes to a domain as members of one kind. Members of this kind stay members.
     ///
     /// # Errors
     /// As [`Directory::grow`].
@@ -355,18 +375,19 @@ impl Directory {
         &mut self,
         name: &str,
         nodes: &BTreeSet<NodeId>,
-        terms: Terms,
+        spec: MemberSpec,
     ) -> Result<Change, DirectoryError> {
         let domain = self.domain(name)?;
-        let kinds = [
-            (&domain.limited, terms.limited, ["full", "limited"]),
-            (&domain.plain, terms.plain, ["offloading", "plain"]),
-            (&domain.stacks, terms.stack, ["interface", "stack"]),
+        type Field = (fn(&MemberSpec) -> bool, [&'static str; 2]);
+        let fields: [Field; 3] = [
+            (|spec| spec.limited, ["full", "limited"]),
+            (|spec| spec.no_offload, ["offloading", "plain"]),
+            (|spec| spec.userspace_stack, ["interface", "stack"]),
         ];
-        for (those, wanted, names) in kinds {
-            let other =
-                |node: &&NodeId| domain.members.contains(node) && those.contains(node) != wanted;
-            let others: BTreeSet<NodeId> = nodes.iter().filter(other).copied().collect();
+        for (field, names) in fields {
+            let wanted = field(&spec);
+            let others = members_with(&domain.members, |present| field(present) != wanted);
+            let others = &others & nodes;
             if !others.is_empty() {
                 return Err(DirectoryError::OtherMembership {
                     domain: name.into(),
@@ -376,22 +397,15 @@ impl Directory {
             }
         }
         let domain = self.domain_mut(name)?;
-        let joined = nodes - &domain.members;
-        domain.members.extend(&joined);
+        let joined = nodes - &domain.nodes();
+        domain
+            .members
+            .extend(joined.iter().map(|node| (*node, spec)));
         if domain.epoch > 1 {
             let epoch = domain.epoch;
             domain
                 .since
                 .extend(joined.iter().map(|node| (*node, epoch)));
-        }
-        if terms.limited {
-            domain.limited.extend(&joined);
-        }
-        if terms.plain {
-            domain.plain.extend(&joined);
-        }
-        if terms.stack {
-            domain.stacks.extend(&joined);
         }
         Ok(Change {
             domain: domain.clone(),
@@ -412,10 +426,7 @@ impl Directory {
     ) -> Result<Change, DirectoryError> {
         let left = self.leavers(name, nodes)?;
         let domain = self.domain_mut(name)?;
-        domain.members = &domain.members - &left;
-        domain.limited = &domain.limited - &left;
-        domain.plain = &domain.plain - &left;
-        domain.stacks = &domain.stacks - &left;
+        domain.members.retain(|node, _| !left.contains(node));
         domain.since.retain(|node, _| !left.contains(node));
         domain
             .gateway
@@ -437,7 +448,7 @@ impl Directory {
         name: &str,
         nodes: &BTreeSet<NodeId>,
     ) -> Result<BTreeSet<NodeId>, DirectoryError> {
-        let left = &self.domain(name)?.members & nodes;
+        let left = &self.domain(name)?.nodes() & nodes;
         if !left.is_empty() {
             return Ok(left);
         }
@@ -471,7 +482,7 @@ impl Directory {
             ownership.consents.remove(name);
             ownership.taken_for.take_if(|domain| domain == name);
         });
-        let left = std::mem::take(&mut domain.members);
+        let left = std::mem::take(&mut domain.members).into_keys().collect();
         Ok(Change {
             domain,
             joined: BTreeSet::new(),
@@ -612,7 +623,7 @@ impl Directory {
         revoke: bool,
     ) -> Result<Domain, DirectoryError> {
         let domain = self.domain(name)?;
-        let mut strangers = nodes - &domain.members;
+        let mut strangers = nodes - &domain.nodes();
         strangers.retain(|node| self.owner_of(*node) != Some(domain.owner));
         if !revoke && !strangers.is_empty() {
             return Err(DirectoryError::Strangers {
@@ -657,7 +668,7 @@ impl Directory {
         if !is_uplink_name(uplink) {
             return Err(DirectoryError::BadUplink(uplink.clone()));
         }
-        if !domain.members.contains(node) {
+        if !domain.members.contains_key(node) {
             return Err(DirectoryError::NotMembers {
                 domain: name.into(),
                 nodes: self.places(&[*node].into()),
@@ -767,7 +778,7 @@ impl Names for Directory {
     }
 
     fn members(&self, domain: &str) -> Option<BTreeSet<NodeId>> {
-        Some(self.domain(domain).ok()?.members.clone())
+        Some(self.domain(domain).ok()?.nodes())
     }
 }
 

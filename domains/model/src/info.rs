@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use toroid_fabric::{Place, Torus};
 
 use crate::as_text;
+use crate::directory::MemberSpec;
 use crate::ethernet::{DropReason, OffloadKind};
 use crate::gateway::GatewayKind;
 use crate::hosts::Provider;
@@ -345,4 +346,15 @@ pub struct MemberInfo {
     pub ipv4: Ipv4Addr,
     /// A unique local address.
     pub ipv6: Ipv6Addr,
+}
+
+impl MemberInfo {
+    /// The kind of the membership.
+    pub fn spec(&self) -> MemberSpec {
+        MemberSpec {
+            limited: self.limited,
+            no_offload: self.plain,
+            userspace_stack: self.stack,
+        }
+    }
 }

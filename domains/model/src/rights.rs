@@ -162,7 +162,7 @@ impl Actor {
         domain: &Domain,
         nodes: &BTreeSet<NodeId>,
     ) -> Result<(), Denied> {
-        let new = nodes - &domain.members;
+        let new = nodes - &domain.nodes();
         let consented = |node: NodeId| directory.has_consented(node, &domain.name);
         let lacking: BTreeSet<NodeId> = match *self {
             Actor::Administrator(_) => return Ok(()),
@@ -199,7 +199,7 @@ impl Actor {
         domain: &Domain,
         nodes: &BTreeSet<NodeId>,
     ) -> Result<(), Denied> {
-        let leaving = nodes & &domain.members;
+        let leaving = nodes & &domain.nodes();
         match *self {
             Actor::Administrator(_) => Ok(()),
             Actor::User(uid) if domain.owner == uid => Ok(()),
@@ -287,9 +287,11 @@ impl Actor {
             Actor::Administrator(_) => true,
             Actor::User(uid) => {
                 let its = |node: &NodeId| directory.owner_of(*node) == Some(uid);
-                domain.public || domain.owner == uid || domain.members.iter().any(its)
+                domain.public || domain.owner == uid || domain.members.keys().any(its)
             }
-            Actor::Node(node) => domain.members.contains(&node) || domain.managers.contains(&node),
+            Actor::Node(node) => {
+                domain.members.contains_key(&node) || domain.managers.contains(&node)
+            }
         }
     }
 
@@ -386,7 +388,7 @@ impl Names for Seen<'_> {
     fn members(&self, domain: &str) -> Option<BTreeSet<NodeId>> {
         let domain = self.directory.domain(domain).ok()?;
         let is_seen = self.actor.sees(self.directory, domain);
-        is_seen.then(|| domain.members.clone())
+        is_seen.then(|| domain.nodes())
     }
 }
 
@@ -404,7 +406,7 @@ fn manages(directory: &Directory, domain: &Domain, node: NodeId) -> Result<(), D
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::directory::Wanted;
+    use crate::directory::{Wanted, full_members};
 
     const ADMIN: Actor = Actor::Administrator(0);
     const OWNER: Actor = Actor::User(1000);
@@ -425,7 +427,7 @@ mod tests {
         for (name, members, owner) in [("blue", &[0, 1, 4][..], 1000), ("grey", &[7], 0)] {
             let wanted = Wanted {
                 name: name.into(),
-                members: nodes(members),
+                members: full_members(nodes(members)),
                 owner,
                 ..Wanted::default()
             };

@@ -191,7 +191,7 @@ mod tests {
     use std::net::TcpListener;
     use std::sync::mpsc::channel;
 
-    use toroid_model::directory::Wanted as NewDomain;
+    use toroid_model::directory::{Wanted as NewDomain, full_members};
 
     use super::*;
     use crate::channel::SessionError;
@@ -255,7 +255,7 @@ mod tests {
         directory.claim("b", &nodes([0, 1])).unwrap();
         let blue = NewDomain {
             name: "blue".into(),
-            members: nodes([1, 2]),
+            members: full_members(nodes([1, 2])),
             ..NewDomain::default()
         };
         directory.create(blue).unwrap();

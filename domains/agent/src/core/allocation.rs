@@ -70,7 +70,8 @@ impl Host {
         let _closed: Vec<Closed<'_>> = hosted.iter().map(|node| node.generation.close()).collect();
         let (changes, directory) = self.members.plan(|directory| {
             let theirs = directory.domains();
-            let theirs = theirs.filter(|domain| !domain.members.is_disjoint(nodes));
+            let theirs =
+                theirs.filter(|domain| domain.members.keys().any(|node| nodes.contains(node)));
             let names: Vec<String> = theirs.map(|domain| domain.name.clone()).collect();
             let changes = names.iter().map(|name| directory.shrink(name, nodes));
             changes.collect::<Result<Vec<_>, _>>()

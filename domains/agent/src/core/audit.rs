@@ -217,7 +217,7 @@ fn concerns(
     let sets: Vec<String> = named.map(str::to_owned).collect();
     let mut nodes = directory.resolve(&sets).unwrap_or_default();
     if let Some(domain) = domain {
-        nodes.extend(&domain.members);
+        nodes.extend(domain.members.keys());
     }
     if let Actor::Node(node) = actor {
         nodes.insert(node);

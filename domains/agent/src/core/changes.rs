@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use toroid_fabric::NodeId;
-use toroid_model::directory::{Directory, Terms, Wanted};
+use toroid_model::directory::{Directory, MemberSpec, Wanted};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 use toroid_protocol::agent::{NewDomain, Reply, Request};
@@ -91,7 +91,7 @@ fn carry_out_everywhere(
     if let Ok(Reply::Domain(info)) = &result
         && let Ok(domain) = now.domain(&info.name)
     {
-        let hosts = domain.members.iter().filter_map(|node| now.host_of(*node));
+        let hosts = domain.members.keys().filter_map(|node| now.host_of(*node));
         concerned.extend(hosts.map(str::to_owned));
     }
     let lacking = cluster.await_hosts(&concerned);
@@ -128,12 +128,12 @@ fn carry_out_now(host: &Host, actor: Actor, request: &Request) -> Option<Result<
             plain,
             stack,
         } => {
-            let terms = Terms {
+            let spec = MemberSpec {
                 limited: *limited,
-                plain: *plain,
-                stack: *stack,
+                no_offload: *plain,
+                userspace_stack: *stack,
             };
-            host.grow(actor, name, nodes, terms).map(Reply::Domain)
+            host.grow(actor, name, nodes, spec).map(Reply::Domain)
         }
         Request::DomainShrink { name, nodes } => host.shrink(actor, name, nodes).map(Reply::Domain),
         Request::DomainRemove { name } => host.remove(actor, name).map(|()| Reply::Done),

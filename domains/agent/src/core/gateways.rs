@@ -150,7 +150,7 @@ impl Host {
                 index: link.index,
                 ifname: gateway.uplink.clone(),
                 mtu: domain.mtu,
-                limited: domain.limited.contains(&gateway.node),
+                limited: domain.spec(gateway.node).limited,
             })
         };
         let uplinks: Vec<Uplink> = domains.iter().filter_map(uplink).collect();
@@ -325,7 +325,7 @@ impl Host {
         let node = self.torus.node(place);
         self.members.directory(|directory: &Directory| {
             let domain = directory.domain_by_id(domain.into());
-            domain.is_some_and(|domain| node.is_some_and(|node| domain.members.contains(&node)))
+            domain.is_some_and(|domain| node.is_some_and(|node| domain.members.contains_key(&node)))
         })
     }
 }

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use toroid_fabric::{NodeId, Place, Torus};
 use toroid_model::addressing::{IPV6_PREFIX, Subnet, ipv6, mac, mac_text};
-use toroid_model::directory::{Change, Directory, DirectoryError, Domain, Terms, Wanted};
+use toroid_model::directory::{
+    Change, Directory, DirectoryError, Domain, MemberSpec, Wanted, members,
+};
 use toroid_model::info::{
     DomainInfo, HostInfo, Limits, MemberDrops, MemberInfo, NodeInfo, ShrinkNeeds, Status,
 };
@@ -132,13 +134,15 @@ impl Host {
     ) -> Result<DomainInfo, Refusal> {
         let (change, directory) = self.members.plan(|directory| {
             let wanted = Wanted {
-                members: actor.resolve(directory, &new.nodes)?,
-                limited: actor.resolve(directory, &new.limited)?,
-                plain: actor.resolve(directory, &new.plain)?,
-                stacks: actor.resolve(directory, &new.stacks)?,
+                members: members(
+                    &actor.resolve(directory, &new.nodes)?,
+                    &actor.resolve(directory, &new.limited)?,
+                    &actor.resolve(directory, &new.plain)?,
+                    &actor.resolve(directory, &new.stacks)?,
+                ),
                 ..wanted
             };
-            let members = wanted.all_members();
+            let members = wanted.members.keys().copied().collect();
             actor.may_create(directory, &members)?;
             wanted.subnet.map_or(Ok(()), |s| actor.may_address(s))?;
             directory.check_owned_domains(wanted.owner, wanted.subnet)?;
@@ -156,15 +160,16 @@ impl Host {
         actor: Actor,
         name: &str,
         nodes: &[String],
-        terms: Terms,
+        spec: MemberSpec,
     ) -> Result<DomainInfo, Refusal> {
         let (change, directory) = self.members.plan(|directory| {
             let nodes = actor.resolve(directory, nodes)?;
             let domain = actor.named(directory, name)?;
             actor.may_grow(directory, domain, &nodes)?;
-            directory.check_carried(&(&nodes - &domain.members))?;
-            directory.check_memberships(&(&nodes - &domain.members))?;
-            Ok::<_, Refusal>(directory.admit(name, &nodes, terms)?)
+            let new = &nodes - &domain.nodes();
+            directory.check_carried(&new)?;
+            directory.check_memberships(&new)?;
+            Ok::<_, Refusal>(directory.admit(name, &nodes, spec)?)
         })?;
         self.join(change, directory)
     }
@@ -257,7 +262,7 @@ impl Host {
     ) -> Result<(), Refusal> {
         let fellows = self.members.edit(|directory| {
             let node = change(directory)?;
-            let members = directory.domains_of(node).flat_map(|d| d.members.clone());
+            let members = directory.domains_of(node).flat_map(|d| d.nodes());
             Ok::<BTreeSet<NodeId>, Refusal>(members.collect())
         })?;
         let directory = self.members.directory(Directory::clone);
@@ -293,7 +298,7 @@ impl Host {
     pub(crate) fn join(&self, change: Change, directory: Directory) -> Result<DomainInfo, Refusal> {
         let prepared = self
             .add_ports(&change, &directory)
-            .and_then(|()| self.write_hosts(&directory, &change.domain.members))
+            .and_then(|()| self.write_hosts(&directory, &change.domain.nodes()))
             .and_then(|()| self.members.keep(&directory));
         if let Err(refusal) = prepared {
             self.take_back(&change);
@@ -312,7 +317,7 @@ impl Host {
         directory: Directory,
     ) -> Result<Option<Refusal>, Refusal> {
         let spoiled = self.add_ports(&change, &directory).err();
-        let prepared = self.write_hosts(&directory, &change.domain.members);
+        let prepared = self.write_hosts(&directory, &change.domain.nodes());
         if let Err(refusal) = prepared.and_then(|()| self.members.keep(&directory)) {
             self.take_back(&change);
             return Err(refusal);
@@ -332,7 +337,7 @@ impl Host {
         self.remove_ports(domain, joined);
         // The port that failed is none that the driver could remove.
         self.delete_interfaces(domain, joined);
-        if let Err(error) = self.write_hosts(&present, &domain.members) {
+        if let Err(error) = self.write_hosts(&present, &domain.nodes()) {
             tracing::warn!("{error}");
         }
     }
@@ -365,7 +370,7 @@ impl Host {
             if self.loses_gateway(domain) {
                 self.tell_ports(domain);
             }
-            concerned.extend(left | &domain.members);
+            concerned.extend(left | &domain.nodes());
         }
         let cut = |change: Change| {
             let changed = self.members.change(change, directory.clone());
@@ -418,7 +423,7 @@ impl Host {
         };
         let directory = self.members.directory(Directory::clone);
         self.tell_far(domain, &directory);
-        for node in domain.members.iter().filter_map(|id| self.node(*id)) {
+        for node in domain.members.keys().filter_map(|id| self.node(*id)) {
             let port = port(domain, node, self.torus, self.interfaces);
             driver.add(port, node.network());
         }
@@ -776,15 +781,15 @@ impl Host {
     pub(crate) fn describe(&self, domain: &Domain) -> DomainInfo {
         let has_interface =
             |id: &NodeId| self.driver.is_some() && !self.interfaces.is_stack(domain, *id);
-        let mut hosts = self.hosts_of(&domain.members);
-        let member = |id: &NodeId| {
+        let mut hosts = self.hosts_of(&domain.nodes());
+        let member = |(id, spec): (&NodeId, &MemberSpec)| {
             let place = self.torus.place(*id)?;
             Some(MemberInfo {
                 node: place,
                 host: hosts.remove(id),
-                limited: domain.limited.contains(id),
-                plain: domain.plain.contains(id),
-                stack: domain.stacks.contains(id),
+                limited: spec.limited,
+                plain: spec.no_offload,
+                stack: spec.userspace_stack,
                 ifname: has_interface(id).then(|| domain.name.clone()),
                 mac: mac_text(mac(domain.id, place)),
                 ipv4: domain.subnet.address(*id),
@@ -802,7 +807,7 @@ impl Host {
             managers: self.places(&domain.managers),
             forward: domain.forward,
             gateway: self.describe_gateway(domain),
-            figures: Figures::of(self.torus, &domain.members),
+            figures: Figures::of(self.torus, &domain.nodes()),
             members: domain.members.iter().filter_map(member).collect(),
         }
     }
@@ -870,7 +875,7 @@ pub(crate) fn ports(
     interfaces: Interfaces,
 ) -> Vec<PlacedPort> {
     let of = |domain: &Domain| {
-        let members = domain.members.iter();
+        let members = domain.members.keys();
         let members = members.filter_map(|id| find(nodes, *id));
         let placed = members.map(|node| {
             (
@@ -896,8 +901,8 @@ fn far_ports_of(
     interfaces: Interfaces,
 ) -> Vec<FarPort> {
     let host = |node: &NodeId| directory.host_of(*node);
-    let is_here = domain.members.iter().any(|node| host(node) == Some(ours));
-    let members = domain.members.iter().filter(|_| is_here);
+    let is_here = domain.members.keys().any(|node| host(node) == Some(ours));
+    let members = domain.members.keys().filter(|_| is_here);
     let far = members.filter_map(move |node| {
         let host = host(node).filter(|host| *host != ours)?;
         let torus = directory.torus();
@@ -918,6 +923,7 @@ fn port_at(
     torus: Torus,
     interfaces: Interfaces,
 ) -> Port {
+    let spec = domain.spec(node);
     Port {
         node: node.0,
         place,
@@ -931,8 +937,8 @@ fn port_at(
         ipv6: ipv6(domain.id, place),
         ipv6_prefix: IPV6_PREFIX,
         mtu: domain.mtu,
-        limited: domain.limited.contains(&node),
-        offload: interfaces.offload && !domain.plain.contains(&node),
+        limited: spec.limited,
+        offload: interfaces.offload && !spec.no_offload,
         gateway: gateways::way_out(domain, node),
         forward: domain.forward,
         stack: interfaces.is_stack(domain, node),

@@ -66,7 +66,7 @@ impl<'a> Texts<'a> {
             }
             for (member, [short, long]) in &lines.of_members {
                 let mut before = domains[..n].iter();
-                text += if before.any(|domain| domain.members.contains(member)) {
+                text += if before.any(|domain| domain.members.contains_key(member)) {
                     long
                 } else {
                     short
@@ -83,7 +83,7 @@ impl Lines {
             let place = directory.torus().place(*member)?;
             Some((*member, lines_of(directory, domain, *member, place)))
         };
-        let of_members: Vec<_> = domain.members.iter().filter_map(of_member).collect();
+        let of_members: Vec<_> = domain.members.keys().filter_map(of_member).collect();
         Lines {
             all: of_members
                 .iter()
@@ -134,7 +134,7 @@ pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
 mod tests {
     use std::fs;
 
-    use toroid_model::directory::Wanted;
+    use toroid_model::directory::{Wanted, full_members};
 
     use super::*;
 
@@ -144,7 +144,7 @@ mod tests {
         directory.add_alias(NodeId(7), "head").unwrap();
         let blue = Wanted {
             name: "blue".into(),
-            members: [NodeId(0), NodeId(7)].into(),
+            members: full_members([NodeId(0), NodeId(7)]),
             ..Wanted::default()
         };
         directory.create(blue).unwrap();
@@ -168,7 +168,7 @@ mod tests {
         for (name, members) in [("red", [0, 1].as_slice()), ("blue", &[0, 1, 2])] {
             let wanted = Wanted {
                 name: name.into(),
-                members: members.iter().copied().map(NodeId).collect(),
+                members: full_members(members.iter().copied().map(NodeId)),
                 ..Wanted::default()
             };
             directory.create(wanted).unwrap();

@@ -366,7 +366,7 @@ impl Books {
                 .map(|domain| DomainMembers {
                     partition: domain.id.into(),
                     epoch: domain.epoch,
-                    members: domain.members.iter().map(|node| node.0).collect(),
+                    members: domain.members.keys().map(|node| node.0).collect(),
                 })
                 .collect(),
         })
@@ -507,7 +507,7 @@ fn listener_key(service: Service) -> String {
 
 fn is_member(directory: &Directory, partition: Partition, node: NodeId) -> bool {
     let domain = directory.domain_by_id(partition.0);
-    domain.is_some_and(|domain| domain.members.contains(&node))
+    domain.is_some_and(|domain| domain.members.contains_key(&node))
 }
 
 /// Compares secrets in a time that does not tell how much of them is right.

@@ -396,7 +396,9 @@ impl Members {
         let node = books.attachment(id)?.node;
         let domain = books.directory.domain_by_id(key.partition.0);
         let members = domain.map(|domain| &domain.members);
-        if !members.is_some_and(|members| members.contains(&node) && members.contains(&key.node)) {
+        if !members
+            .is_some_and(|members| members.contains_key(&node) && members.contains_key(&key.node))
+        {
             return Err(Refusal::new(
                 RefusalKind::Denied,
                 "the two nodes are not members of the region's domain",
@@ -625,7 +627,7 @@ pub(crate) fn check_member(
 ) -> Result<(), Refusal> {
     // The same for a domain of which it is no member as for none.
     let domain_of = directory.domain(domain);
-    if domain_of.is_ok_and(|domain| domain.members.contains(&node)) {
+    if domain_of.is_ok_and(|domain| domain.members.contains_key(&node)) {
         return Ok(());
     }
     let place = directory.torus().place(node).map(|p| p.to_string());

@@ -69,7 +69,7 @@ impl Books {
     fn acknowledging(&self, change: &Change) -> Vec<Acknowledging> {
         let mut processes = BTreeMap::<NodeId, u32>::new();
         for attachment in self.attachments.values() {
-            if change.domain.members.contains(&attachment.node) {
+            if change.domain.members.contains_key(&attachment.node) {
                 *processes.entry(attachment.node).or_default() += 1;
             }
         }

@@ -84,7 +84,7 @@ impl Members {
         let (moves, lost) = self.start_moves(books, &change);
         let lost = lost.into_iter();
         ended.extend(lost.filter_map(|region| self.end_region(books, region, true)));
-        let waiting_for = books.announce(&change, &change.domain.members);
+        let waiting_for = books.announce(&change, &change.domain.nodes());
         let changed = Changed {
             change,
             waiting_for,

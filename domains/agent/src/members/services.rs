@@ -257,13 +257,15 @@ impl Books {
         let (partition, node) = self.membership(id, domain)?;
         let members = &self.directory.domain(domain)?.members;
         let peer = self.directory.torus().node(place);
-        let peer = peer.filter(|peer| members.contains(peer)).ok_or_else(|| {
-            Refusal::new(
-                RefusalKind::NotFound,
-                format!("node {place} is not a member of domain {domain}"),
-                format!("see `toroid domain show {domain}`"),
-            )
-        })?;
+        let peer = peer
+            .filter(|peer| members.contains_key(peer))
+            .ok_or_else(|| {
+                Refusal::new(
+                    RefusalKind::NotFound,
+                    format!("node {place} is not a member of domain {domain}"),
+                    format!("see `toroid domain show {domain}`"),
+                )
+            })?;
         Ok((partition, node, peer))
     }
 

@@ -7,7 +7,7 @@ use std::thread;
 
 use rustix::fs::OFlags;
 use toroid_fabric::shm::ChannelEnds;
-use toroid_model::directory::{Change, DirectoryError, Wanted};
+use toroid_model::directory::{Change, DirectoryError, Wanted, full_members};
 use toroid_protocol::agent::Message;
 use toroid_protocol::wire::{self, Reader};
 
@@ -33,7 +33,7 @@ fn members() -> Arc<Members> {
 fn create(members: &Members, name: &str, nodes: &[u32]) {
     let wanted = Wanted {
         name: name.into(),
-        members: nodes.iter().copied().map(NodeId).collect(),
+        members: full_members(nodes.iter().copied().map(NodeId)),
         ..Wanted::default()
     };
     change(members, |directory| directory.create(wanted));

@@ -101,7 +101,7 @@ impl Books {
         for (partition, nodes) in self.leaving.clone() {
             let domain = self.directory.domain_by_id(partition.0).cloned();
             let change = domain.map(|domain| Change {
-                left: &nodes - &domain.members,
+                left: &nodes - &domain.nodes(),
                 joined: BTreeSet::new(),
                 domain,
             });

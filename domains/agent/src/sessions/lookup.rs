@@ -30,9 +30,9 @@ pub(crate) fn far_listeners(
     let carriers: BTreeSet<String> = host.members.directory(|directory| {
         let members = directory
             .domain_by_id(partition.0)
-            .map(|domain| &domain.members);
+            .map(|domain| domain.nodes());
         let members = members.into_iter().flatten();
-        let carriers = members.filter_map(|node| directory.host_of(*node));
+        let carriers = members.filter_map(|node| directory.host_of(node));
         carriers.map(str::to_owned).collect()
     });
     let sought = Sought {
@@ -83,7 +83,7 @@ pub(crate) fn answer(host: &Host, cluster: &Cluster, asking: &str, sought: Sough
     let (from, partition) = (NodeId(sought.from), Partition(sought.partition));
     let is_member = host.members.directory(|directory| {
         let domain = directory.domain_by_id(sought.partition);
-        let is_member = domain.is_some_and(|domain| domain.members.contains(&from));
+        let is_member = domain.is_some_and(|domain| domain.members.contains_key(&from));
         is_member && directory.host_of(from) == Some(asking)
     });
     if !is_member {

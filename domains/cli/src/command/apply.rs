@@ -9,7 +9,7 @@ use nix::unistd::Uid;
 use serde_json::json;
 use toroid_client::admin::{ClientError, Control};
 use toroid_model::declare::{self, Declared, Holder, Step, Surroundings};
-use toroid_model::directory::Terms;
+use toroid_model::directory::MemberSpec;
 use toroid_protocol::agent::NewDomain;
 
 use super::dump::present;
@@ -204,12 +204,12 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
             plain,
             stack,
         } => {
-            let terms = Terms {
+            let spec = MemberSpec {
                 limited: *limited,
-                plain: *plain,
-                stack: *stack,
+                no_offload: *plain,
+                userspace_stack: *stack,
             };
-            agent.admit(domain, &nodes.sets(), terms).map(drop)
+            agent.admit(domain, &nodes.sets(), spec).map(drop)
         }
         Step::Manage { domain, nodes } => agent.manage(domain, &nodes.sets(), false).map(drop),
         Step::Connect {

@@ -1,12 +1,13 @@
 //! `toroid dump`: the present configuration as a file for `toroid apply`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
 use serde_json::{Value, json};
 use toroid_client::admin::Control;
 use toroid_fabric::Place;
 use toroid_model::declare::{Declaration, Declared, DeclaredGateway, DeclaredLines, Holder};
+use toroid_model::directory::{MemberSpec, members_with};
 use toroid_model::info::{DomainInfo, NodeInfo, QuotaInfo};
 use toroid_model::quota::Amounts;
 
@@ -81,16 +82,10 @@ fn odd(what: &str) -> Failure {
 }
 
 fn declared(info: &DomainInfo) -> Result<(String, Declared), Failure> {
-    let limited = info.members.iter().filter(|member| member.limited);
-    let plain = info.members.iter().filter(|member| member.plain);
-    let stacks = info.members.iter().filter(|member| member.stack);
     let managers = info.managers.iter().map(|place| place.parse::<Place>());
     let domain = Declared {
         lines: DeclaredLines::default(),
-        nodes: info.members.iter().map(|member| member.node).collect(),
-        limited: limited.map(|member| member.node).collect(),
-        plain: plain.map(|member| member.node).collect(),
-        stacks: stacks.map(|member| member.node).collect(),
+        members: info.members.iter().map(|m| (m.node, m.spec())).collect(),
         managers: managers
             .collect::<Result<_, _>>()
             .map_err(|_| odd("manager"))?,
@@ -104,16 +99,18 @@ fn declared(info: &DomainInfo) -> Result<(String, Declared), Failure> {
 }
 
 fn as_json(present: &Declaration) -> Value {
-    let texts = |places: &mut dyn Iterator<Item = &Place>| -> Vec<String> {
-        places.map(ToString::to_string).collect()
+    let texts = |places: BTreeSet<Place>| -> Vec<String> {
+        places.iter().map(ToString::to_string).collect()
     };
     let domain = |domain: &Declared| {
+        let with =
+            |is_wanted: fn(&MemberSpec) -> bool| texts(members_with(&domain.members, is_wanted));
         json!({
-            "nodes": texts(&mut domain.nodes.iter()),
-            "limited": texts(&mut domain.limited.iter()),
-            "plain": texts(&mut domain.plain.iter()),
-            "stacks": texts(&mut domain.stacks.iter()),
-            "managers": texts(&mut domain.managers.iter()),
+            "nodes": with(|_| true),
+            "limited": with(|spec| spec.limited),
+            "plain": with(|spec| spec.no_offload),
+            "stacks": with(|spec| spec.userspace_stack),
+            "managers": texts(domain.managers.clone()),
             "public": domain.public,
             "forward": domain.forward,
             "subnet": domain.subnet.map(|subnet| subnet.to_string()),

@@ -43,6 +43,7 @@ use std::fmt;
 use toroid_fabric::Place;
 
 use crate::addressing::Subnet;
+use crate::directory::MemberSpec;
 use crate::gateway::GatewayKind;
 use crate::quota::Amounts;
 
@@ -89,13 +90,7 @@ pub struct Declared {
     /// Where the file says so.
     pub lines: DeclaredLines,
     /// Its members.
-    pub nodes: BTreeSet<Place>,
-    /// Those of its members that may talk to full members only.
-    pub limited: BTreeSet<Place>,
-    /// Those of its members whose interfaces do without offload.
-    pub plain: BTreeSet<Place>,
-    /// Those of its members that have no interface of the kernel.
-    pub stacks: BTreeSet<Place>,
+    pub members: BTreeMap<Place, MemberSpec>,
     /// Nodes whose processes may change it.
     pub managers: BTreeSet<Place>,
     /// Whether whoever owns a node may join with it.

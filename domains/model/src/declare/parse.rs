@@ -8,7 +8,7 @@ use toroid_fabric::{NodeId, Place, Torus};
 
 use super::{Declaration, Declared, DeclaredGateway, DeclaredLines, Holder};
 use crate::addressing::Subnet;
-use crate::directory::{DirectoryError, MAX_MTU, MIN_MTU};
+use crate::directory::{DirectoryError, MAX_MTU, MIN_MTU, members};
 use crate::gateway::GatewayKind;
 use crate::names::{is_alias, is_domain_name, is_uplink_name};
 use crate::nodeset::{self, Names, NodeSetError};
@@ -191,16 +191,15 @@ impl Reader<'_> {
         self.lines
             .check_keys(table, &format!("domain {name}"), &keys);
         let value = |key: &str| table.get(key);
+        let [nodes, limited, plain, stacks] =
+            ["nodes", "limited", "plain", "stacks"].map(|key| self.node_sets(value(key)));
         let domain = Declared {
             lines: DeclaredLines {
                 domain: self.lines.line(at),
                 subnet: self.line_of(value("subnet")),
                 mtu: self.line_of(value("mtu")),
             },
-            nodes: self.node_sets(value("nodes")),
-            limited: self.node_sets(value("limited")),
-            plain: self.node_sets(value("plain")),
-            stacks: self.node_sets(value("stacks")),
+            members: members(&nodes, &limited, &plain, &stacks),
             managers: self.node_sets(value("managers")),
             public: value("public").and_then(|v| self.lines.boolean(v)) == Some(true),
             forward: value("forward").and_then(|v| self.lines.boolean(v)) == Some(true),
@@ -209,12 +208,12 @@ impl Reader<'_> {
             owner: value("owner").and_then(|v| self.uid(v)),
         };
         let kinds = [
-            ("limited", "limited", &domain.limited),
-            ("plain", "plain", &domain.plain),
-            ("stacks", "a stack", &domain.stacks),
+            ("limited", "limited", &limited),
+            ("plain", "plain", &plain),
+            ("stacks", "a stack", &stacks),
         ];
         for (key, kind, set) in kinds {
-            if let Some(outsider) = set.difference(&domain.nodes).next() {
+            if let Some(outsider) = set.difference(&nodes).next() {
                 let at = value(key).map_or(at, |value| value.span().start);
                 let message =
                     format!("{outsider} is {kind}, but not among the nodes; add it there");
@@ -266,11 +265,12 @@ impl Reader<'_> {
             }
         };
         let domain = declaration.domains.get(name.as_ref());
-        if domain.is_some_and(|domain| !domain.nodes.contains(&place)) {
+        if domain.is_some_and(|domain| !domain.members.contains_key(&place)) {
             let message = format!("{place} is not among the nodes of domain {name}; add it there");
             self.lines.problem(node.span().start, message);
         }
-        let is_stack = domain.is_some_and(|domain| domain.stacks.contains(&place));
+        let is_stack = domain.and_then(|domain| domain.members.get(&place));
+        let is_stack = is_stack.is_some_and(|spec| spec.userspace_stack);
         if is_stack && kind == GatewayKind::Nat {
             let message = format!(
                 "{place} is a stack of domain {name}, and cannot translate addresses; choose \

@@ -9,6 +9,7 @@ use toroid_fabric::Place;
 
 use super::{Declaration, Declared, DeclaredGateway, Holder, Problem};
 use crate::addressing::Subnet;
+use crate::directory::{MemberSpec, members_with};
 use crate::gateway::GatewayKind;
 use crate::quota::Resource;
 
@@ -320,12 +321,14 @@ struct Plan {
     problems: Vec<Problem>,
 }
 
-/// Who of a domain leaves it, perhaps to join again: who becomes limited or plain or a stack, or is
-/// it no longer, and who gets another owner.
+/// Members that leave a domain: for good, or to join again as another kind of member or as nodes of
+/// another owner.
 fn leavers(present: &Declared, wanted: &Declared, given: &BTreeSet<Place>) -> BTreeSet<Place> {
-    let turned = &(&present.limited ^ &wanted.limited) | &(&present.plain ^ &wanted.plain);
-    let turned = &(&turned | &(&present.stacks ^ &wanted.stacks)) | given;
-    &(&present.nodes - &wanted.nodes) | &(&turned & &present.nodes)
+    let leaves = |(place, spec): &(&Place, &MemberSpec)| {
+        wanted.members.get(place) != Some(*spec) || given.contains(place)
+    };
+    let leavers = present.members.iter().filter(leaves);
+    leavers.map(|(place, _)| *place).collect()
 }
 
 impl Plan {
@@ -352,7 +355,7 @@ impl Plan {
         if !prune {
             let stays = |name: &str, gateway: &DeclaredGateway| {
                 let domain = wanted.domains.get(name).or(present.domains.get(name));
-                domain.is_some_and(|domain| domain.nodes.contains(&gateway.node))
+                domain.is_some_and(|domain| domain.members.contains_key(&gateway.node))
             };
             for (name, gateway) in &present.gateways {
                 if !all.contains_key(name) && stays(name, gateway) {
@@ -407,12 +410,14 @@ impl Plan {
             self.problem(wanted.lines.subnet, message);
         }
         self.keep(name, wanted);
+        let with =
+            |is_wanted: fn(&MemberSpec) -> bool| Places(members_with(&wanted.members, is_wanted));
         self.give.push(Step::Create {
             domain: name.into(),
-            nodes: Places(&wanted.nodes - &wanted.limited),
-            limited: Places(wanted.limited.clone()),
-            plain: Places(wanted.plain.clone()),
-            stacks: Places(wanted.stacks.clone()),
+            nodes: with(|spec| !spec.limited),
+            limited: with(|spec| spec.limited),
+            plain: with(|spec| spec.no_offload),
+            stacks: with(|spec| spec.userspace_stack),
             subnet: wanted.subnet,
             mtu: wanted.mtu,
             public: wanted.public,
@@ -449,11 +454,10 @@ impl Plan {
         if owner.is_some() {
             self.name.push(set(None, owner));
         }
+        let mut members = present.members.clone();
+        members.retain(|place, _| !self.given.contains(place));
         let staying = Declared {
-            nodes: &present.nodes - &self.given,
-            limited: &present.limited - &self.given,
-            plain: &present.plain - &self.given,
-            stacks: &present.stacks - &self.given,
+            members,
             managers: &present.managers - &self.given,
             ..Declared::default()
         };
@@ -504,18 +508,12 @@ impl Plan {
         let domain = || name.to_owned();
         for bits in 0..8 {
             let [limited, plain, stack] = [1, 2, 4].map(|bit| bits & bit != 0);
-            let on_these_terms = |of: &Declared, place: &Place| {
-                of.limited.contains(place) == limited
-                    && of.plain.contains(place) == plain
-                    && of.stacks.contains(place) == stack
+            let spec = MemberSpec {
+                limited,
+                no_offload: plain,
+                userspace_stack: stack,
             };
-            let members = |of: &Declared| -> BTreeSet<Place> {
-                let nodes = of.nodes.iter();
-                nodes
-                    .filter(|place| on_these_terms(of, place))
-                    .copied()
-                    .collect()
-            };
+            let members = |of: &Declared| members_with(&of.members, |present| *present == spec);
             let joined = &members(wanted) - &members(present);
             push(&mut self.give, joined, |nodes| Step::Grow {
                 domain: domain(),

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::directory::{members, members_with};
 use crate::quota::Resource;
 
 fn around() -> Surroundings<'static> {
@@ -87,10 +88,12 @@ fn every_key_is_read() {
             subnet: 10,
             mtu: 11,
         },
-        nodes: places(&["0,0,0", "1,0,0", "3,3,3"]),
-        limited: places(&["1,0,0"]),
-        plain: places(&["3,3,3"]),
-        stacks: places(&["3,3,3"]),
+        members: members(
+            &places(&["0,0,0", "1,0,0", "3,3,3"]),
+            &places(&["1,0,0"]),
+            &places(&["3,3,3"]),
+            &places(&["3,3,3"]),
+        ),
         managers: places(&["0,0,0"]),
         public: true,
         forward: true,
@@ -131,7 +134,7 @@ fn the_documented_file_is_a_good_one() {
     let text = include_str!("../../../../docs/operating.md");
     let file = text.split("```toml\n").nth(1).unwrap();
     let file = good(file.split("```").next().unwrap());
-    assert_eq!(file.domains["blue"].nodes.len(), 5);
+    assert_eq!(file.domains["blue"].members.len(), 5);
     assert_eq!(file.owners.len(), 4);
 }
 
@@ -386,7 +389,8 @@ fn what_no_step_can_change_is_refused() {
 #[test]
 fn an_alias_moves() {
     let file = good("[alias]\nhead = \"1,0,0\"\n[domain.a]\nnodes = [\"head\"]\n");
-    assert_eq!(file.domains["a"].nodes, places(&["1,0,0"]));
+    let members = members_with(&file.domains["a"].members, |_| true);
+    assert_eq!(members, places(&["1,0,0"]));
     let (before, after) = ("[alias]\nhead = \"0,0,0\"\n", "[alias]\nhead = \"1,0,0\"\n");
     let moved = ["nobody is named head", "name 1,0,0 head"];
     assert_eq!(steps(before, after, false), moved);
@@ -437,10 +441,15 @@ fn declarations() -> impl Strategy<Value = Declaration> {
             public,
             forward: public != (owner % 2 == 0),
             owner: Some(owner),
-            limited: nodes.intersection(&limited).map(|n| place(*n)).collect(),
-            plain: nodes.intersection(&plain).map(|n| place(*n)).collect(),
-            stacks: nodes.intersection(&stacks).map(|n| place(*n)).collect(),
-            nodes: nodes.iter().map(|n| place(*n)).collect(),
+            members: members(
+                &nodes,
+                &(&nodes & &limited),
+                &(&nodes & &plain),
+                &(&nodes & &stacks),
+            )
+            .into_iter()
+            .map(|(n, spec)| (place(n), spec))
+            .collect(),
             managers: managers.iter().map(|n| place(*n)).collect(),
             ..Declared::default()
         };
@@ -449,11 +458,11 @@ fn declarations() -> impl Strategy<Value = Declaration> {
             .map(|(name, parts)| (name.into(), domain(parts)))
             .collect();
         let gateway = |(name, domain): (&String, &Declared)| {
-            let node = *domain.nodes.first()?;
+            let (node, spec) = domain.members.first_key_value()?;
             let gateway = DeclaredGateway {
-                node,
+                node: *node,
                 uplink: format!("to-{name}"),
-                kind: if domain.stacks.contains(&node) {
+                kind: if spec.userspace_stack {
                     GatewayKind::Bridge
                 } else {
                     GatewayKind::Nat
@@ -493,11 +502,9 @@ fn carry_out(present: &mut Declaration, step: &Step) {
         Step::Shrink { domain, nodes } => {
             let name_of = domain;
             let domain = present.domains.get_mut(domain).unwrap();
-            assert!(nodes.0.is_subset(&domain.nodes));
-            domain.nodes = &domain.nodes - &nodes.0;
-            domain.limited = &domain.limited - &nodes.0;
-            domain.plain = &domain.plain - &nodes.0;
-            domain.stacks = &domain.stacks - &nodes.0;
+            for node in &nodes.0 {
+                assert!(domain.members.remove(node).is_some());
+            }
             present
                 .gateways
                 .retain(|name, gateway| name != name_of || !nodes.0.contains(&gateway.node));
@@ -512,7 +519,7 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             uplink,
             kind,
         } => {
-            assert!(present.domains[domain].nodes.contains(node));
+            assert!(present.domains[domain].members.contains_key(node));
             let gateway = DeclaredGateway {
                 node: *node,
                 uplink: uplink.clone(),
@@ -526,7 +533,7 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             present.owners.extend(owned);
             present.aliases.retain(|_, place| !nodes.0.contains(place));
             for domain in present.domains.values() {
-                assert!(domain.nodes.is_disjoint(&nodes.0));
+                assert!(!domain.members.keys().any(|node| nodes.0.contains(node)));
                 assert!(domain.managers.is_disjoint(&nodes.0));
             }
         }
@@ -556,10 +563,7 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             ..
         } => {
             let new = Declared {
-                nodes: &nodes.0 | &limited.0,
-                limited: limited.0.clone(),
-                plain: plain.0.clone(),
-                stacks: stacks.0.clone(),
+                members: members(&nodes.0, &limited.0, &plain.0, &stacks.0),
                 public: *public,
                 owner: owner.or(Some(0)),
                 ..Declared::default()
@@ -585,16 +589,13 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             stack,
         } => {
             let domain = present.domains.get_mut(domain).unwrap();
-            assert!(domain.nodes.is_disjoint(&nodes.0));
-            domain.nodes.extend(&nodes.0);
-            if *limited {
-                domain.limited.extend(&nodes.0);
-            }
-            if *plain {
-                domain.plain.extend(&nodes.0);
-            }
-            if *stack {
-                domain.stacks.extend(&nodes.0);
+            let spec = MemberSpec {
+                limited: *limited,
+                no_offload: *plain,
+                userspace_stack: *stack,
+            };
+            for node in &nodes.0 {
+                assert_eq!(domain.members.insert(*node, spec), None);
             }
         }
         Step::Manage { domain, nodes } => {

@@ -6,6 +6,7 @@ use std::fmt::{self, Display};
 use toroid_fabric::Place;
 
 use super::{Declaration, Declared, DeclaredGateway, Holder};
+use crate::directory::{MemberSpec, members_with};
 use crate::quota::Amounts;
 
 /// Places in a line.
@@ -173,11 +174,12 @@ fn boxes(mut places: BTreeSet<Place>) -> Vec<String> {
 
 impl Declared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        places(f, "nodes", &self.nodes)?;
+        let with = |is_wanted: fn(&MemberSpec) -> bool| members_with(&self.members, is_wanted);
+        places(f, "nodes", &with(|_| true))?;
         let sets = [
-            ("limited", &self.limited),
-            ("plain", &self.plain),
-            ("stacks", &self.stacks),
+            ("limited", &with(|spec| spec.limited)),
+            ("plain", &with(|spec| spec.no_offload)),
+            ("stacks", &with(|spec| spec.userspace_stack)),
             ("managers", &self.managers),
         ];
         for (key, set) in sets {

@@ -79,7 +79,7 @@ impl Directory {
     /// The hosts on which something is to be done before `self`, which was `old`, is in effect.
     pub fn concerned_since(&self, old: &Directory) -> BTreeSet<String> {
         let mut nodes = BTreeSet::new();
-        let mut add = |domain: &Domain| nodes.extend(&domain.members);
+        let mut add = |domain: &Domain| nodes.extend(domain.members.keys());
         for domain in self.domains() {
             let before = old.domain(&domain.name).ok();
             if before != Some(domain) {
@@ -113,9 +113,9 @@ impl Directory {
         let theirs = old.aliases.iter();
         let theirs = theirs.filter(|(alias, node)| self.aliases.get(*alias) != Some(*node));
         let mut nodes: BTreeSet<NodeId> = ours.chain(theirs).map(|(_, node)| *node).collect();
-        let is_in = |domain: &&Domain| !domain.members.is_disjoint(&nodes);
+        let is_in = |domain: &&Domain| domain.members.keys().any(|node| nodes.contains(node));
         let fellows: Vec<&Domain> = self.domains().filter(is_in).collect();
-        nodes.extend(fellows.into_iter().flat_map(|domain| &domain.members));
+        nodes.extend(fellows.into_iter().flat_map(|domain| domain.members.keys()));
         nodes
     }
 
@@ -130,7 +130,7 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::directory::Wanted;
+    use crate::directory::{Wanted, full_members};
     use crate::quota::Resource;
 
     fn nodes(numbers: &[u32]) -> BTreeSet<NodeId> {
@@ -174,7 +174,7 @@ mod tests {
         let mut directory = before.clone();
         let wanted = Wanted {
             name: "blue".into(),
-            members: nodes(&[0, 2]),
+            members: full_members(nodes(&[0, 2])),
             ..Wanted::default()
         };
         directory.create(wanted).unwrap();
@@ -193,7 +193,7 @@ mod tests {
         let mut before = two_hosts();
         let wanted = Wanted {
             name: "blue".into(),
-            members: nodes(&[0, 2]),
+            members: full_members(nodes(&[0, 2])),
             ..Wanted::default()
         };
         before.create(wanted).unwrap();

@@ -125,7 +125,7 @@ fn one_domain() -> Amounts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::directory::Wanted;
+    use crate::directory::{Wanted, full_members};
     use crate::refusal::{Refusal, RefusalKind};
 
     #[test]
@@ -190,7 +190,7 @@ mod tests {
         let wanted = Wanted {
             name: "blue".into(),
             owner: 7,
-            members: nodes(0),
+            members: full_members(nodes(0)),
             ..Wanted::default()
         };
         directory.create(wanted).unwrap();

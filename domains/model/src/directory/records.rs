@@ -24,7 +24,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toroid_fabric::{NodeId, Torus};
 
-use super::{Directory, Domain, MAX_MTU, MIN_MTU, Ownership};
+use super::{Directory, Domain, MAX_MTU, MIN_MTU, MemberSpec, Ownership, members, members_with};
 use crate::addressing::Subnet;
 use crate::gateway::{Gateway, GatewayKind};
 use crate::names::{is_alias, is_domain_name, is_host_name, is_uplink_name};
@@ -298,6 +298,18 @@ impl Directory {
                 kind: gateway.kind,
             })
         });
+        let listed = nodes(&record.members)?;
+        let kind = |kind: &str, record: &BTreeSet<u32>| {
+            let those = nodes(record)?;
+            if those.is_subset(&listed) {
+                Ok(those)
+            } else {
+                Err(format!("has {kind} that are no members"))
+            }
+        };
+        let limited = kind("limited members", &record.limited)?;
+        let no_offload = kind("plain members", &record.plain)?;
+        let userspace_stack = kind("stacks", &record.stacks)?;
         let domain = Domain {
             name: name.into(),
             id: record.id,
@@ -305,10 +317,7 @@ impl Directory {
             owner: record.owner,
             mtu: record.mtu,
             subnet: record.subnet,
-            members: nodes(&record.members)?,
-            limited: nodes(&record.limited)?,
-            plain: nodes(&record.plain)?,
-            stacks: nodes(&record.stacks)?,
+            members: members(&listed, &limited, &no_offload, &userspace_stack),
             managers: nodes(&record.managers)?,
             public: record.public,
             forward: record.forward,
@@ -318,24 +327,15 @@ impl Directory {
         if !domain
             .since
             .keys()
-            .all(|node| domain.members.contains(node))
+            .all(|node| domain.members.contains_key(node))
         {
             return Err("says since when there are members that are none".into());
         }
-        if !domain.limited.is_subset(&domain.members) {
-            return Err("has limited members that are no members".into());
-        }
-        if !domain.plain.is_subset(&domain.members) {
-            return Err("has plain members that are no members".into());
-        }
         let is_sound = |gateway: &Gateway| {
-            domain.members.contains(&gateway.node) && is_uplink_name(&gateway.uplink)
+            domain.members.contains_key(&gateway.node) && is_uplink_name(&gateway.uplink)
         };
         if !domain.gateway.as_ref().is_none_or(is_sound) {
             return Err("has a gateway that can be none".into());
-        }
-        if !domain.stacks.is_subset(&domain.members) {
-            return Err("has stacks that are no members".into());
         }
         self.domains.insert(name.into(), Arc::new(domain));
         Ok(())
@@ -416,16 +416,18 @@ impl Directory {
 impl DomainRecord {
     fn of(domain: &Domain) -> Self {
         let numbers = |nodes: &BTreeSet<NodeId>| nodes.iter().map(|node| node.0).collect();
+        let with =
+            |is_wanted: fn(&MemberSpec) -> bool| numbers(&members_with(&domain.members, is_wanted));
         DomainRecord {
             id: domain.id,
             epoch: domain.epoch,
             owner: domain.owner,
             mtu: domain.mtu,
             subnet: domain.subnet,
-            members: numbers(&domain.members),
-            limited: numbers(&domain.limited),
-            plain: numbers(&domain.plain),
-            stacks: numbers(&domain.stacks),
+            members: numbers(&domain.nodes()),
+            limited: with(|spec| spec.limited),
+            plain: with(|spec| spec.no_offload),
+            stacks: with(|spec| spec.userspace_stack),
             managers: numbers(&domain.managers),
             public: domain.public,
             forward: domain.forward,
@@ -500,7 +502,7 @@ fn invalid<E: ToString>(key: &str) -> impl Fn(E) -> RecordError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::directory::{Terms, Wanted};
+    use crate::directory::{Wanted, full_members};
     use crate::quota::Resource;
 
     fn nodes(numbers: &[u32]) -> BTreeSet<NodeId> {
@@ -512,7 +514,7 @@ mod tests {
         for name in ["blue", "red", "gone"] {
             let wanted = Wanted {
                 name: name.into(),
-                members: nodes(&[0, 1, 7]),
+                members: full_members(nodes(&[0, 1, 7])),
                 owner: 1000,
                 ..Wanted::default()
             };
@@ -520,14 +522,13 @@ mod tests {
         }
         directory.shrink("red", &nodes(&[1])).unwrap();
         directory.add_alias(NodeId(7), "db").unwrap();
-        for (limited, plain, node) in [(true, false, 2), (true, true, 3), (false, true, 5)] {
-            let stack = node == 5;
-            let terms = Terms {
+        for (limited, no_offload, node) in [(true, false, 2), (true, true, 3), (false, true, 5)] {
+            let spec = MemberSpec {
                 limited,
-                plain,
-                stack,
+                no_offload,
+                userspace_stack: node == 5,
             };
-            directory.admit("red", &nodes(&[node]), terms).unwrap();
+            directory.admit("red", &nodes(&[node]), spec).unwrap();
         }
         directory.manage("red", &nodes(&[0]), false).unwrap();
         directory.set("red", Some(true), Some(true), None).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use toroid_fabric::NodeId;
 
-use super::{Change, Directory, Domain, Terms};
+use super::{Change, Directory, Domain, MemberSpec};
 
 /// From one directory to another, in the order in which it is carried out.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl Transition {
         for domain in old.domains() {
             let next = same(domain, new);
             let stays = next.map_or_else(BTreeSet::new, |next| stayed(domain, next));
-            let left = &domain.members - &stays;
+            let left = &domain.nodes() - &stays;
             check_age(domain, next.is_some() && left.is_empty(), new)?;
             match next {
                 Some(next) => {
@@ -79,8 +79,8 @@ impl Transition {
     fn join(&mut self, new: &Directory) {
         let mut directory = self.meanwhile.clone();
         for domain in new.domains() {
-            let present = directory.domain(&domain.name).map(|d| d.members.clone());
-            let joined = &domain.members - present.as_ref().unwrap_or(&BTreeSet::new());
+            let present = directory.domain(&domain.name).map(Domain::nodes);
+            let joined = &domain.nodes() - present.as_ref().unwrap_or(&BTreeSet::new());
             if present.is_ok() && joined.is_empty() {
                 continue;
             }
@@ -154,31 +154,18 @@ fn same<'d>(domain: &Domain, new: &'d Directory) -> Option<&'d Domain> {
 
 /// Who has been a member all the time, on the same terms.
 fn stayed(domain: &Domain, next: &Domain) -> BTreeSet<NodeId> {
-    let mut stays = &domain.members & &next.members;
-    stays.retain(|node| {
-        next.since
-            .get(node)
-            .is_none_or(|epoch| *epoch <= domain.epoch)
-            && terms(domain, node) == terms(next, node)
-    });
-    stays
-}
-
-fn terms(domain: &Domain, node: &NodeId) -> Terms {
-    Terms {
-        limited: domain.limited.contains(node),
-        plain: domain.plain.contains(node),
-        stack: domain.stacks.contains(node),
-    }
+    let stays = |(node, spec): &(&NodeId, &MemberSpec)| {
+        let since = next.since.get(node);
+        next.members.get(node) == Some(*spec) && since.is_none_or(|epoch| *epoch <= domain.epoch)
+    };
+    let members = domain.members.iter().filter(stays);
+    members.map(|(node, _)| *node).collect()
 }
 
 /// A domain with fewer members.
 fn restricted(domain: &Domain, members: &BTreeSet<NodeId>) -> Domain {
     let mut rest = domain.clone();
-    rest.members = members.clone();
-    for kind in [&mut rest.limited, &mut rest.plain, &mut rest.stacks] {
-        kind.retain(|node| members.contains(node));
-    }
+    rest.members.retain(|node, _| members.contains(node));
     rest.since.retain(|node, _| members.contains(node));
     rest.gateway
         .take_if(|gateway| !members.contains(&gateway.node));
@@ -212,7 +199,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::directory::Wanted;
+    use crate::directory::{Wanted, full_members};
 
     fn nodes(numbers: &[u32]) -> BTreeSet<NodeId> {
         numbers.iter().copied().map(NodeId).collect()
@@ -221,7 +208,7 @@ mod tests {
     fn wanted(name: &str, members: &[u32]) -> Wanted {
         Wanted {
             name: name.into(),
-            members: nodes(members),
+            members: full_members(nodes(members)),
             ..Wanted::default()
         }
     }
@@ -260,7 +247,7 @@ mod tests {
             panic!("{transition:?}")
         };
         assert_eq!((&change.left, change.domain.epoch), (&nodes(&[1]), 2));
-        assert_eq!(change.domain.members, nodes(&[0, 2]));
+        assert_eq!(change.domain.nodes(), nodes(&[0, 2]));
         let joining = transition.joining.iter();
         let joined: Vec<_> = joining
             .map(|(change, _)| (&*change.domain.name, change.joined.clone()))
@@ -274,9 +261,9 @@ mod tests {
     fn who_has_left_and_come_again_has_left() {
         let mut new = blue();
         new.shrink("blue", &nodes(&[1])).unwrap();
-        let limited = Terms {
+        let limited = MemberSpec {
             limited: true,
-            ..Terms::default()
+            ..MemberSpec::default()
         };
         new.admit("blue", &nodes(&[1]), limited).unwrap();
         let transition = between(&blue(), &new);
@@ -335,8 +322,9 @@ mod tests {
         other(Wanted { mtu, ..all() }).unwrap_err();
         let subnet = Some("10.1.0.0/24".parse().unwrap());
         other(Wanted { subnet, ..all() }).unwrap_err();
-        let limited = nodes(&[2]);
-        other(Wanted { limited, ..all() }).unwrap_err();
+        let mut limited = all();
+        limited.members.get_mut(&NodeId(2)).unwrap().limited = true;
+        other(limited).unwrap_err();
         other(all()).unwrap();
     }
 
@@ -399,12 +387,12 @@ mod tests {
                 directory.create(wanted(&name(domain), members)).map(drop)
             }
             Step::Grow(domain, members, limited) => {
-                let terms = Terms {
+                let spec = MemberSpec {
                     limited: *limited,
-                    ..Terms::default()
+                    ..MemberSpec::default()
                 };
                 directory
-                    .admit(&name(domain), &nodes(members), terms)
+                    .admit(&name(domain), &nodes(members), spec)
                     .map(drop)
             }
             Step::Shrink(domain, left) => directory.shrink(&name(domain), &nodes(left)).map(drop),
@@ -431,10 +419,10 @@ mod tests {
                 take(&mut new, step);
                 for domain in was.domains() {
                     let next = same(domain, &new);
-                    let left = domain.members.iter().filter(|node| next.is_none_or(|n| !n.members.contains(node)));
+                    let left = domain.members.keys().filter(|node| next.is_none_or(|n| !n.members.contains_key(node)));
                     let known = old.domain_by_id(domain.id.into());
                     gone.extend(left
-                        .filter(|node| known.is_some_and(|d| d.members.contains(node)))
+                        .filter(|node| known.is_some_and(|d| d.members.contains_key(node)))
                         .map(|node| (domain.id, *node)));
                 }
             }

@@ -38,7 +38,7 @@ impl Fabric {
         let mut directory = Directory::new("2x2x1".parse().unwrap());
         let wanted = Wanted {
             name: "blue".into(),
-            members: [OWNER, STAYER, LEAVER].map(NodeId).into(),
+            members: full_members([OWNER, STAYER, LEAVER].map(NodeId)),
             ..Wanted::default()
         };
         directory.create(wanted).unwrap();

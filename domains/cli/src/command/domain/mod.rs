@@ -5,7 +5,7 @@ mod shrink;
 
 use clap::{Args, Subcommand, ValueEnum};
 use toroid_client::admin::{ClientError, Control};
-use toroid_model::directory::Terms;
+use toroid_model::directory::MemberSpec;
 use toroid_model::info::{DomainInfo, MemberDrops};
 use toroid_model::refusal::RefusalKind;
 
@@ -169,12 +169,12 @@ impl Run for Domain {
 
 impl Grow {
     fn call(&self, agent: &mut Control) -> Result<DomainInfo, ClientError> {
-        let terms = Terms {
+        let spec = MemberSpec {
             limited: self.limited,
-            plain: self.offload == Offload::Off,
-            stack: self.interface == Interface::Stack,
+            no_offload: self.offload == Offload::Off,
+            userspace_stack: self.interface == Interface::Stack,
         };
-        agent.admit(&self.name, &self.nodes, terms)
+        agent.admit(&self.name, &self.nodes, spec)
     }
 }
 
