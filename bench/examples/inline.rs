@@ -114,7 +114,7 @@ fn key(n: usize) -> [u8; 4] {
     (n as u32 % KEYS as u32).to_le_bytes()
 }
 
-/// Sets one after the other; returns how many.
+/// Sets one after the other; returns their number.
 fn alone(client: &mut Client, bytes: usize) -> Result<usize> {
     let value = vec![1; bytes];
     for n in 0..KEYS {
@@ -137,7 +137,7 @@ fn together(client: &mut Client, bytes: usize) -> Result<usize> {
     failed.map_or(Ok(TOGETHER), |error| Err(error.into()))
 }
 
-/// Nanoseconds of one of what `work` does some of at a time.
+/// Nanoseconds of one operation of `work`, which does some at a time.
 fn time(mut work: impl FnMut() -> Result<usize>) -> Result<f64> {
     let (start, mut done) = (Instant::now(), 0);
     while start.elapsed() < SLICE {

@@ -1,5 +1,5 @@
 //! Requests and responses over TCP by [`bench::relay`], beside a veth pair: everything on one core,
-//! where nobody has to wake another. Run it as root:
+//! where no process has to wake another. Run it as root:
 //!
 //! ```sh
 //! cargo run --release -p bench --example relay
@@ -35,11 +35,11 @@ const ROUNDS: usize = 5;
 const SLICE: Duration = Duration::from_millis(300);
 
 /// Makes a network namespace, which lives as long as its descriptor, in a thread of its own,
-/// because that is what a namespace belongs to.
+/// because a namespace belongs to a thread.
 fn make_network() -> Result<File> {
     let make = || -> Result<File> {
         unshare(CloneFlags::CLONE_NEWNET).context("only root can make namespaces")?;
-        // BBR's timers would be what is measured.
+        // BBR's timers would be measured.
         fs::write("/proc/sys/net/ipv4/tcp_congestion_control", "reno")?;
         Ok(File::open("/proc/thread-self/ns/net")?)
     };
@@ -68,7 +68,7 @@ fn main() -> Result<()> {
     compare()
 }
 
-/// Answers requests, which say how many KiB they want.
+/// Answers requests, which name a number of KiB.
 fn serve(network: &File) -> Result<()> {
     enter(network)?;
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT))?;

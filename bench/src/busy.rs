@@ -77,7 +77,7 @@ pub fn spins() -> bool {
     SPINS.load(Ordering::Relaxed)
 }
 
-/// What the process does.
+/// The work of the process.
 pub fn spin() -> io::Result<()> {
     let run: Option<u32> = std::env::args().nth(2).and_then(|id| id.parse().ok());
     set_pdeathsig(Signal::SIGKILL)?;

@@ -50,12 +50,12 @@ pub enum ClusterError {
         /// The system's reason.
         error: io::Error,
     },
-    /// There is no agent, and what to do.
+    /// There is no agent.
     #[error("{refusal}{}{log}", if log.is_empty() { "" } else { ":\n" })]
     Agent {
-        /// Its reason.
+        /// Its reason, and the remedy.
         refusal: Refusal,
-        /// What it logged, if it gave no reason.
+        /// Its log, if it gave no reason.
         log: String,
     },
     /// The agent refused.
@@ -64,7 +64,7 @@ pub enum ClusterError {
     /// The system's error.
     #[error("cannot {action}: {source}")]
     System {
-        /// What failed, as a verb and its object.
+        /// The failed action, as a verb and its object.
         action: &'static str,
         /// The system's reason.
         source: io::Error,
@@ -80,10 +80,10 @@ pub enum ClusterError {
     Lost {
         /// Which.
         process: String,
-        /// What it did.
+        /// Its end, as a verb.
         what: &'static str,
     },
-    /// A process in a node could not do what it was told.
+    /// A process in a node could not carry out an order.
     #[error("{process}: {message}")]
     Failed {
         /// Which.
@@ -174,7 +174,7 @@ impl Cluster {
             torus: Some(torus),
             driver_command: driver_argument.map(driver),
             offload: None,
-            // What `compare` is told to read may be there.
+            // The input of `compare` may be there.
             share_tmp: true,
             limits: Limits::default(),
             lifeline: true,
@@ -413,7 +413,7 @@ fn interruption(news: &Receiver<News>) -> Option<ClusterError> {
     }
 }
 
-/// For what is about interfaces.
+/// Checks that interfaces can be made.
 pub(crate) fn check_tun() -> Result<(), ClusterError> {
     open_tun().map_err(|error| ClusterError::Tun { error })
 }
@@ -433,7 +433,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Sends a line of JSON. A process that has gone is noticed by what it does not answer.
+    /// Sends a line of JSON. An ended process is noticed by its missing answer.
     fn tell(&mut self, order: &impl Serialize) {
         let mut line = serde_json::to_vec(order).unwrap_or_default();
         line.push(b'\n');
@@ -441,8 +441,8 @@ impl Process {
     }
 
     fn understand<A: DeserializeOwned>(&self, line: &str) -> Result<A, ClusterError> {
-        let answer: Result<A, String> = serde_json::from_str(line)
-            .map_err(|_| self.lost("answered what nobody understands"))?;
+        let answer: Result<A, String> =
+            serde_json::from_str(line).map_err(|_| self.lost("gave an unknown answer"))?;
         answer.map_err(|message| self.failed(message))
     }
 
@@ -462,7 +462,7 @@ impl Process {
     }
 }
 
-/// What our processes need of ours: how to log, where to write backtraces.
+/// The variables that our processes need: for logs and backtraces.
 fn environment() -> Vec<(String, String)> {
     ["PATH", "RUST_LOG", "RUST_BACKTRACE"]
         .iter()
@@ -477,7 +477,7 @@ fn forward_lines(process: u32, output: PipeReader, sender: &Sender<News>) {
             return;
         }
     }
-    // If the run is over, nobody listens.
+    // It fails when the run is over.
     let _ = sender.send(News::Closed { process });
 }
 
@@ -497,7 +497,7 @@ fn forward_signals(sender: Sender<News>) -> io::Result<()> {
     thread::Builder::new().spawn(move || {
         for signal in signals.forever() {
             if INTERRUPTED.swap(signal, Ordering::Relaxed) == 0 {
-                // Whoever waits for an agent that hangs would never look.
+                // A run that waits for a hanging agent would never see the signal.
                 thread::spawn(move || {
                     thread::sleep(PATIENCE);
                     std::process::exit(128 + signal);
@@ -511,7 +511,7 @@ fn forward_signals(sender: Sender<News>) -> io::Result<()> {
     Ok(())
 }
 
-/// A private directory that is removed with what is in it.
+/// A private directory that is removed with its contents.
 #[derive(Debug)]
 struct Directory(PathBuf);
 

@@ -16,7 +16,7 @@ use netlink_sys::protocols::NETLINK_GENERIC;
 use netlink_sys::{Socket, SocketAddr};
 use nix::sched::{CloneFlags, setns};
 
-/// What lets a sender leave checksums and segmentation to its interface. The kernel still builds
+/// The features by which a sender leaves checksums and segmentation to its interface. The kernel still builds
 /// long packets and cuts them itself just before the interface, as it does for a TAP without
 /// offload.
 pub const OFFLOADS: [&str; 5] = [
@@ -87,7 +87,7 @@ fn family(socket: &Socket) -> io::Result<u16> {
     Err(MALFORMED.into())
 }
 
-/// Sends a request and returns what the kernel answered before its acknowledgement, if anything.
+/// Sends a request and returns the kernel's answer before its acknowledgement, or nothing.
 fn ask(socket: &Socket, family: u16, command: u8, body: &[u8]) -> io::Result<Vec<u8>> {
     let mut request = Vec::new();
     request.extend(((HEADERS + body.len()) as u32).to_ne_bytes());

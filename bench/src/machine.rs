@@ -55,7 +55,7 @@ impl fmt::Display for Machine {
     }
 }
 
-/// For how long the processors of this machine, all together, have done anything since it started
+/// The time for which the processors of this machine, all together, have been busy since its start
 /// (`/proc/stat` of proc(5), in steps of 10 ms).
 pub fn busy_time() -> Option<Duration> {
     let text = fs::read_to_string("/proc/stat").ok()?;

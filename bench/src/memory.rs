@@ -1,5 +1,4 @@
-//! How much memory a run may use: what the machine has to spare, and what our control groups
-//! allow.
+//! The memory that a run may use: free memory of the machine, limited by our control groups.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +6,7 @@ use std::path::Path;
 /// Where the hierarchies of control groups are mounted.
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// Bytes that we may use, as far as anybody says.
+/// Bytes that we may use; `None` if neither the machine nor a control group says.
 pub fn available() -> Option<u64> {
     let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let groups = limit_of_groups(Path::new(GROUPS), &membership);
@@ -57,7 +56,7 @@ fn limit_of_groups(root: &Path, membership: &str) -> Option<u64> {
 }
 
 /// The limits of `group` and of all above it, up to `root`. In a container the group may have a
-/// name that is not visible, and then what is mounted as root is the container's.
+/// name that is not visible, and then the mounted root is the container's.
 fn limits_above(root: &Path, group: &str, file: &str) -> Vec<u64> {
     let group = root.join(group.trim_start_matches('/'));
     group

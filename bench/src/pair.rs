@@ -1,5 +1,4 @@
-//! Two interfaces of one name that are connected in whatever way, each in a network namespace of
-//! its own, with nobody else on the link.
+//! Two connected interfaces of one name, each in a network namespace of its own, alone on their link.
 
 use std::fs::File;
 use std::net::Ipv4Addr;

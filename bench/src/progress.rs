@@ -19,7 +19,7 @@ impl Progress {
         self.0.set_length(steps.max(1) as u64);
     }
 
-    /// Shows what is being done.
+    /// Shows the current work.
     pub fn say(&self, what: impl ToString) {
         self.0.set_message(what.to_string());
     }

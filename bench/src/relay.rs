@@ -38,7 +38,7 @@ pub struct Relay {
 
 impl Relay {
     /// Makes a TAP called `name` in each of two network namespaces, not up yet, and relays packets
-    /// in which is left undone what `capabilities` say.
+    /// with the offloads that `capabilities` name.
     ///
     /// # Errors
     /// [`RelayError`]; only root of the host may enter other namespaces.

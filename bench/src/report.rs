@@ -40,7 +40,7 @@ impl Serialize for Fields {
     }
 }
 
-/// A measurement over all rounds. What does not apply to it is null.
+/// A measurement over all rounds. A figure that does not apply is null.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
     labels: Fields,
@@ -57,13 +57,13 @@ impl Row {
         }
     }
 
-    /// Adds a label: what was measured.
+    /// Adds a label, which names the measurement.
     pub fn label(mut self, name: &'static str, value: impl Serialize) -> Self {
         self.labels = self.labels.with(name, value);
         self
     }
 
-    /// Adds a figure: what was found.
+    /// Adds a figure, a result.
     pub fn figure(mut self, name: &'static str, value: impl Serialize) -> Self {
         self.figures = self.figures.with(name, value);
         self

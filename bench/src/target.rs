@@ -18,9 +18,9 @@ pub struct Target {
     pub what: String,
     /// The figure; null if it was not measured.
     pub found: Option<f64>,
-    /// The least or, with `at_most`, the most.
+    /// The bound.
     pub wanted: f64,
-    /// What `wanted` is.
+    /// Whether `wanted` is an upper bound.
     pub at_most: bool,
     /// Whether it was met.
     pub met: bool,

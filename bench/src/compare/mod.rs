@@ -31,6 +31,7 @@ use crate::worker::{Job, Order, veth};
 pub mod concurrent;
 pub mod plan;
 pub mod report;
+pub mod tables;
 
 const TORUS: [u16; 3] = [2, 1, 1];
 const DOMAIN: &str = "bench";
@@ -281,7 +282,7 @@ impl Bed {
         Ok(sets)
     }
 
-    /// Fills a part of a cold working set to see how long it takes on this machine today.
+    /// Fills a part of a cold working set to learn its time on this machine today.
     fn try_cold(&mut self, bytes: usize, progress: &Progress) -> Result<Cost, ClusterError> {
         let total = TRIAL_BYTES.min(self.cold_bytes);
         let begin = Instant::now();

@@ -31,11 +31,11 @@ const COLD_LEAST: u64 = 128 << 20;
 /// enough that one pause does not count for much.
 pub const TRIAL_BYTES: u64 = 64 << 20;
 
-/// How much longer a byte may take in a whole set than in the trial: `memcpy` gets memory of
-/// its own.
+/// The time of a byte in a whole set over that in the trial, at most: `memcpy` gets memory of its
+/// own.
 const WHOLE_COST: f64 = 1.25;
 
-/// How much longer a byte may take in the smaller values that come next, of which there are up
+/// The time of a byte in the next, smaller values over that in the last ones, at most: there are up
 /// to 16 times as many. Up to 1.9 times as long was seen on a busy machine, but seldom; the
 /// last set then overruns its share by less than is kept for cleaning up.
 const SMALLER_COST: f64 = 1.5;
@@ -157,7 +157,7 @@ impl Effort {
         Duration::from_secs(limit) - CLEANING_UP
     }
 
-    /// How often each measurement is repeated, or, in short turns, ten times as often.
+    /// Number of rounds; a measurement in short turns has ten in each.
     pub fn rounds(self) -> u32 {
         match self {
             Effort::Quick => 3,

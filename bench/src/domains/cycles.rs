@@ -18,7 +18,7 @@ use crate::worker;
 use crate::worker::hammer::{Pause, now_ns};
 use crate::worker::member::Order;
 
-/// Nodes that have a process, whatever the size of the domain; the last of them leaves.
+/// Nodes with a process in a domain of any size; the last of them leaves.
 const PROCESSES: u32 = 8;
 
 /// Packets on their way arrive within this time, or never.
@@ -94,7 +94,7 @@ struct Play<'a> {
     _others: Vec<Process>,
     key: Option<String>,
     version: u64,
-    /// How long the last shrink was watched for pauses.
+    /// The time for which the last shrink was watched for pauses.
     watched: Option<Duration>,
 }
 
@@ -236,7 +236,7 @@ impl<'a> Play<'a> {
     }
 
     /// Waits until nothing moves any more because the leaver left before: a shrink that comes
-    /// sooner first waits for that itself. Then, for a while, until what others write is in huge
+    /// sooner first waits for that itself. Then, for a while, until memory that peers write is in huge
     /// pages.
     fn settle(&mut self) -> Result<(), ClusterError> {
         self.arrive()?;

@@ -32,7 +32,7 @@ pub const STACKS_USUAL: Link = STACK_LINKS[0];
 /// Members beside the pair that is measured.
 pub const IDLE: [u32; 4] = [0, 2, 16, 64];
 
-/// Members that receive what one sends.
+/// Members that receive from one sender.
 pub const RECEIVERS: usize = 8;
 
 /// Bytes of a request and its response.
@@ -108,11 +108,9 @@ pub enum Delivery {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     pub test: Test,
-    /// By what.
     pub path: Path,
-    /// On what.
     pub link: Link,
-    /// Members in the domain beside the pair, where they are what is compared.
+    /// Members in the domain beside the pair, where their number is compared.
     pub idle_members: Option<u32>,
     /// How one sender reaches many, in [`Test::Multicast`].
     pub delivery: Option<Delivery>,

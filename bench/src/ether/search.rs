@@ -3,10 +3,10 @@
 //! Sans-I/O: it names the rate to try, and gets the result. From its start it moves in large steps until it has seen a rate that goes and one that does not, then halves the way
 //! between them.
 
-/// Of what was sent.
+/// The fraction of datagrams that may be lost.
 const LOSS: f64 = 0.01;
 
-/// A sender that gets this share of the rate on its way does what it was told.
+/// A sender that reaches this share of the rate keeps its pace.
 const ON_PACE: f64 = 0.95;
 
 /// The first large step; each is larger than the one before, up to the last.
@@ -29,7 +29,7 @@ const TRIALS: u32 = 40;
 pub struct Trial {
     /// The fraction lost.
     pub loss: f64,
-    /// What the sender really sent in a second.
+    /// Datagrams that the sender really sent in a second.
     pub sent_per_s: f64,
 }
 
@@ -101,7 +101,7 @@ impl Search {
 mod tests {
     use super::*;
 
-    /// Searches on a path that loses what exceeds a rate, with a sender that has a limit.
+    /// Searches on a path that loses datagrams above a rate, with a sender that has a limit.
     fn search(start: f64, limit: f64, sender: f64) -> (f64, u32) {
         let (mut search, mut best, mut trials) = (Search::from(start), 0.0, 0);
         while let Some(rate) = search.next() {

@@ -195,7 +195,7 @@ pub fn limit(effort: Effort) -> Duration {
     Duration::from_secs(effort.quick_or(45, 300))
 }
 
-/// For how long operations of one side alone are measured each time.
+/// The time of a round for operations of one side alone.
 pub const SLICE: Duration = Duration::from_millis(40);
 
 #[cfg(test)]

@@ -186,8 +186,8 @@ impl Bed {
         Ok(samples.with("server_cpu_ns_per_op", per_op))
     }
 
-    /// Binds the server with this mark to the processor for those that work in turns. If that fails, nobody
-    /// is bound from then on.
+    /// Binds the server with this mark to the processor for those that work in turns. If that fails, no
+    /// process is bound from then on.
     fn bind(&mut self, marker: &str) -> Option<Bound> {
         let (processor, server) = (self.processor?, process_of(marker));
         let bound = server.and_then(|server| Bound::process(server, processor).ok());

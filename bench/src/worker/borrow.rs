@@ -118,7 +118,7 @@ fn sum(bytes: &[u8]) -> u64 {
     bytes.chunks(CHUNK).map(sum_of_chunk).sum()
 }
 
-/// By words, which a compiler turns into wide instructions: the sum shall not hide what a copy costs.
+/// By words, which a compiler turns into wide instructions: the sum shall not hide the cost of a copy.
 fn sum_of_chunk(chunk: &[u8]) -> u64 {
     const EVEN: u64 = 0x00ff_00ff_00ff_00ff;
     /// Two bytes of each fit into 16 bits.

@@ -1,6 +1,5 @@
 //! Real input: regular files cut into blocks that are stored under the hash of their content.
 
-use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -9,6 +8,7 @@ use std::time::Instant;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use walkdir::WalkDir;
 
 use super::store::{Client, StoreOp};
 use crate::samples::Samples;
@@ -51,7 +51,7 @@ pub enum InputError {
     Empty {
         /// The directory.
         dir: PathBuf,
-        /// What was found.
+        /// The files and directories found.
         tally: Tally,
     },
 }
@@ -120,7 +120,7 @@ impl Block {
 #[derive(Debug)]
 pub struct Blocks {
     dir: PathBuf,
-    pending: VecDeque<PathBuf>,
+    walk: walkdir::IntoIter,
     open: Option<File>,
     left: u64,
     end: Option<Instant>,
@@ -131,13 +131,13 @@ impl Blocks {
     /// The blocks under `dir`, of at most `limit` bytes, and those that are asked for before
     /// `end`. The first one is exempt: without it there would be nothing to say.
     pub fn under(dir: &Path, limit: u64, end: Option<Instant>) -> Result<Self, InputError> {
-        let pending = entries(dir).map_err(|source| InputError::Unreadable {
+        fs::read_dir(dir).map_err(|source| InputError::Unreadable {
             dir: dir.into(),
             source,
         })?;
         Ok(Blocks {
             dir: dir.into(),
-            pending: pending.into(),
+            walk: WalkDir::new(dir).sort_by_file_name().into_iter(),
             open: None,
             left: limit,
             end,
@@ -182,8 +182,11 @@ impl Blocks {
 
     /// Goes on to the next file; returns whether there is one.
     fn open_next(&mut self) -> bool {
-        while let Some(path) = self.pending.pop_front() {
-            match self.enter(&path) {
+        while let Some(entry) = self.walk.next() {
+            match entry
+                .map_err(io::Error::from)
+                .and_then(|entry| self.enter(&entry))
+            {
                 Ok(true) => return true,
                 Ok(false) => {}
                 Err(_) => self.tally.unreadable += 1,
@@ -192,27 +195,19 @@ impl Blocks {
         false
     }
 
-    /// Opens `path` if it is a file, and queues its entries if it is a directory.
-    fn enter(&mut self, path: &Path) -> io::Result<bool> {
-        let metadata = fs::symlink_metadata(path)?;
-        if metadata.is_file() {
-            if metadata.len() == 0 {
-                return Ok(false);
-            }
-            self.open = Some(File::open(path)?);
-            self.tally.files += 1;
-            return Ok(true);
+    /// Opens a file, or leaves a directory out.
+    fn enter(&mut self, entry: &walkdir::DirEntry) -> io::Result<bool> {
+        let kind = entry.file_type();
+        if kind.is_dir() && entry.depth() > 0 && entry.path().join(CACHE_TAG).is_file() {
+            self.tally.caches += 1;
+            self.walk.skip_current_dir();
         }
-        if metadata.is_dir() {
-            if path.join(CACHE_TAG).is_file() {
-                self.tally.caches += 1;
-                return Ok(false);
-            }
-            for entry in entries(path)?.into_iter().rev() {
-                self.pending.push_front(entry);
-            }
+        if !kind.is_file() || entry.metadata()?.len() == 0 {
+            return Ok(false);
         }
-        Ok(false)
+        self.open = Some(File::open(entry.path())?);
+        self.tally.files += 1;
+        Ok(true)
     }
 }
 
@@ -238,14 +233,6 @@ impl Iterator for Blocks {
     }
 }
 
-fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut paths = fs::read_dir(dir)?
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<io::Result<Vec<_>>>()?;
-    paths.sort_unstable();
-    Ok(paths)
-}
-
 /// Stores `blocks`; a sample is one of them.
 pub fn store<C: Client>(client: &mut C, blocks: &[Block]) -> Result<Samples> {
     let mut samples = Samples::default();
@@ -269,7 +256,7 @@ pub fn read_back<C: Client>(client: &mut C, blocks: &[Block]) -> Result<Samples>
     Ok(samples)
 }
 
-/// Removes `blocks`, so that what is read back next was stored next.
+/// Removes `blocks`, so that the next blocks read back are those stored next.
 pub fn forget<C: Client>(client: &mut C, blocks: &[Block]) -> Result<()> {
     for block in blocks {
         // Equal blocks have one name, so the second of them is gone already.

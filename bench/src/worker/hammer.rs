@@ -31,7 +31,7 @@ const STRIDE: u64 = 4096 + SHORT;
 /// The longest wait for an operation to fail.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long reads are measured.
+/// The time for measuring reads.
 const READ: Duration = Duration::from_millis(100);
 
 /// A clock that all processes of this machine share.
@@ -45,7 +45,7 @@ pub fn now_ns() -> u64 {
 pub struct Pause {
     /// The longest time between the ends of two that succeeded, in nanoseconds.
     pub longest_ns: u64,
-    /// How many failed.
+    /// The number of failed operations.
     pub failed: u64,
 }
 
@@ -131,7 +131,7 @@ impl Peer {
         })
     }
 
-    /// A short operation, behind what the owner watches.
+    /// A short operation, behind the watched bytes.
     fn operate(&mut self, n: u64) -> Result<(), OpError> {
         let room = self.remote.len() - WATCHED - SHORT;
         let offset = WATCHED + n * STRIDE % room / 8 * 8;

@@ -1,7 +1,7 @@
 //! Debian's `fi_pingpong`, twice, as a user runs it: messages between endpoints of the type "reliable
 //! datagram" by the provider `shm`.
 //!
-//! It sends so many messages there and as many back, and prints the mean of what one took. Both sides
+//! It sends so many messages there and as many back, and prints their mean time. Both sides
 //! poll without a pause. By default it looks at no byte; asked to, at all of them.
 
 use std::fs;
@@ -19,11 +19,11 @@ const PROGRAM: &str = "fi_pingpong";
 /// In the same package.
 const INFO: &str = "fi_info";
 
-/// Where its server listens, in a network of the node's own, and what of it is in `/proc/net/tcp`.
+/// The port of its server, in a network of the node's own, and its state in `/proc/net/tcp`.
 const PORT: u16 = 47592;
 const LISTENS: &str = "0A";
 
-/// How long its server may take to start.
+/// The longest start of its server.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Between two looks.
@@ -53,7 +53,7 @@ pub fn pingpong(bytes: usize, count: u32) -> Result<Samples> {
     })
 }
 
-/// Lets it look at every byte of some messages. Returns how many were wrong: it ends with the first.
+/// Lets it look at every byte of some messages. Returns the number of wrong ones: it ends with the first.
 pub fn wrong_messages(bytes: usize, count: u32) -> Result<u64> {
     match exchange(bytes, count, true) {
         Err(error) if error.to_string().contains("Error at iteration") => Ok(1),
@@ -69,7 +69,7 @@ fn unreadable(printed: &str) -> String {
     format!("{PROGRAM} printed an unknown format: {printed}")
 }
 
-/// Runs both sides; returns what the one that began has printed.
+/// Runs both sides; returns the output of the one that began.
 fn exchange(bytes: usize, count: u32, is_checked: bool) -> Result<String> {
     let (bytes, count) = (bytes.to_string(), count.to_string());
     let common = ["-p", "shm", "-e", "rdm", "-S", &bytes, "-I", &count];
@@ -144,7 +144,7 @@ impl Drop for Server {
     }
 }
 
-/// Whether somebody listens at its port; see `proc(5)`, net/tcp.
+/// Whether a process listens at its port; see `proc(5)`, net/tcp.
 fn listens(sockets: &str) -> bool {
     let port = format!(":{PORT:04X}");
     sockets.lines().any(|line| {
@@ -154,7 +154,7 @@ fn listens(sockets: &str) -> bool {
     })
 }
 
-/// What a message took, of the line below the heads
+/// The time of a message, from the line below the heads
 /// `bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec`: of its throughput, which has more digits
 /// than the time. As many messages must have come back as were sent, which it says by `=`.
 fn mean_ns(printed: &str, bytes: usize) -> Option<f64> {

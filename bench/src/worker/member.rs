@@ -50,7 +50,7 @@ pub enum Order {
     ReadOn { key: String },
     /// Answer: the time at which that failed with `Revoked`.
     Failed,
-    /// Get access without our library, and keep the descriptor whatever happens.
+    /// Get access without our library, and keep the descriptor from then on.
     Keep { key: String, writable: bool },
     /// Through the kept descriptor: write bytes that must not arrive. Answer: the bytes read of this
     /// version or a newer one.

@@ -7,7 +7,7 @@
 //! the receiver has all of it when it has the packet.
 //!
 //! Each carries its number, at which every receiver looks. The first messages of a session and the
-//! last are looked at whole, which takes no part in what is timed.
+//! last are looked at whole, outside of the time.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};

@@ -1,5 +1,4 @@
-//! Mixes of gets and sets that others have published: which keys, how often, and values of which
-//! sizes.
+//! Published mixes of gets and sets: the frequency of keys, and the sizes of values.
 //!
 //! * YCSB A, B and C (Cooper et al., SoCC 2010): records of 1,000 bytes, half, a twentieth or none of
 //!   the operations are updates, keys by a Zipf distribution of exponent 0.99.
@@ -17,7 +16,7 @@ use crate::report::name;
 /// Keys of a mix.
 pub const KEYS: u64 = 100_000;
 
-/// The exponent of how much more often one key is used than the next.
+/// The exponent of the popularity of keys.
 const ZIPF: f64 = 0.99;
 
 /// Bytes of a record of YCSB: ten fields of a hundred.

@@ -2,7 +2,7 @@
 //!
 //! It reads orders from standard input and answers each on standard output, in lines of JSON, until
 //! the input ends. An answer is a [`Result`]: the value that the order's documentation names, or the
-//! reason why the order failed. What is measured is a [`Job`], and every job yields [`Samples`].
+//! reason why the order failed. A measurement is a [`Job`], and every job yields [`Samples`].
 //!
 //! * [`sampler`], [`pattern`]: timing, and verifiable bytes.
 //! * [`network`], [`veth`]: sockets of the kernel and of stacks. [`one_sided`]: memory of a peer. [`messages`], [`libfabric`]: packets. [`memcpy`]: the processor alone.
@@ -223,7 +223,7 @@ fn explained(error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// The state of a worker: whatever orders have set up.
+/// The state of a worker, set up by orders.
 #[derive(Default)]
 struct Worker {
     node: Option<Member>,

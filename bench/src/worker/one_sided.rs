@@ -222,12 +222,15 @@ impl Work for OneSided<'_> {
     }
 
     fn run(&mut self, _at: u32) -> Result<()> {
-        let (offset, local) = (self.offset(self.next), &self.peer.local);
-        let range = offset..offset + self.bytes;
-        let operation = match self.direction {
-            Direction::Read => Operation::read(&self.peer.readable, offset, local, range),
-            Direction::Write => Operation::write(&self.peer.writable, offset, local, range),
-            Direction::Add => Operation::fetch_add(&self.peer.word, 0, 1),
+        let operation = if self.direction == Direction::Add {
+            Operation::fetch_add(&self.peer.word, 0, 1)
+        } else {
+            let (offset, local) = (self.offset(self.next), &self.peer.local);
+            let range = offset..offset + self.bytes;
+            match self.direction {
+                Direction::Write => Operation::write(&self.peer.writable, offset, local, range),
+                _ => Operation::read(&self.peer.readable, offset, local, range),
+            }
         };
         self.pair.post(self.next, operation)?;
         self.next += 1;

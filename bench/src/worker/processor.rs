@@ -1,5 +1,5 @@
 //! One processor for both ends of a connection: whether the scheduler lets them share one decides how
-//! fast single requests are, by factors of two and more, whatever the server.
+//! fast single requests are, by factors of two and more, for any server.
 
 use std::fs;
 use std::io;
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(
             started.join().unwrap(),
             before,
-            "who came meanwhile is free, too"
+            "a thread started meanwhile is free, too"
         );
         assert!(Bound::process("/proc/self/fd".into(), processor).is_err());
     }

@@ -25,7 +25,7 @@ use super::{Job, borrow, crowd, pattern};
 use crate::plan::Path;
 use crate::samples::Samples;
 
-/// How long a server may take to start.
+/// The longest start of a server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Blocks of real input that go over one path before it is the other's turn.

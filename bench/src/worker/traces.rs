@@ -159,7 +159,7 @@ pub fn run(
             value
         });
         client.send_sets(&names, &values.collect::<Vec<_>>())?;
-        // What is refused is missed again.
+        // A refused value is missed again.
         client.receive_sets(names.len())?;
     }
     Ok(done.with("hits", hits))

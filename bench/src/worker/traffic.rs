@@ -17,10 +17,10 @@ use super::hammer::now_ns;
 
 const PROTOCOL: Protocol = Protocol(0x7ea4);
 
-/// Between two of each: enough to leave the processor to those who are measured.
+/// Between two of each: enough to leave the processor to measured processes.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// How long a listener looks for datagrams before it looks for packets.
+/// The time for which a listener waits for datagrams before it looks for packets.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// A thread that does some work again and again, and ends with this value.
@@ -92,7 +92,7 @@ impl Ear {
         self.port
     }
 
-    /// How many came that were sent after this time. All are forgotten.
+    /// The number of received ones that were sent after this time. All are forgotten.
     pub fn arrived(&self, after: u64) -> u64 {
         let times = std::mem::take(&mut *lock(&self.times));
         times.iter().filter(|time| **time > after).count() as u64
@@ -123,7 +123,7 @@ fn lock(times: &Mutex<Vec<u64>>) -> MutexGuard<'_, Vec<u64>> {
     times.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sends datagrams and packets, and goes on whatever it is told.
+/// Sends datagrams and packets, and ignores all errors.
 #[derive(Debug)]
 pub struct Flood {
     _thread: Repeating,

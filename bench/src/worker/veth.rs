@@ -27,7 +27,7 @@ pub const CREATOR: Ipv4Addr = Ipv4Addr::new(10, 63, 0, 2);
 
 const PREFIX: u8 = 30;
 
-/// Lends this process's network namespace to the first who connects to `socket`.
+/// Lends this process's network namespace to the first process that connects to `socket`.
 pub fn lend(socket: &Path) -> Result<()> {
     let namespace = File::open("/proc/self/ns/net")?;
     let listener = UnixListener::bind(socket)?;

@@ -43,8 +43,8 @@ pub fn round_trips(
     Ok(samples)
 }
 
-/// Measures a stream of messages of `bytes` bytes to the server at `server`; what the receiver
-/// got counts.
+/// Measures a stream of messages of `bytes` bytes to the server at `server`; received messages
+/// count.
 pub fn stream(
     sockets: &Sockets,
     server: SocketAddrV4,

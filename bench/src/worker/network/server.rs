@@ -14,7 +14,7 @@ use super::socket::{Datagrams, Listener, Sockets, Stream};
 use super::{LONGEST_MESSAGE, Received, Session, Transport, UdpReady};
 use crate::worker::pattern;
 
-/// A UDP socket that gets nothing for so long has received what was sent to it.
+/// A UDP socket that gets nothing for so long has received all datagrams sent to it.
 const QUIET: Duration = Duration::from_millis(10);
 
 /// Serves sessions at `address`, where it may have any free port, until the process ends, and
@@ -107,7 +107,7 @@ fn tcp_sink(
         received.errors += u64::from(!pattern::matches(number, &message));
     }
     let start = Instant::now();
-    // What the buffer holds came before the clock was started, and is little.
+    // The contents of the buffer came before the clock was started, and are few.
     let mut rest = reader.into_inner();
     let mut buffer = vec![0; 256 * 1024];
     loop {
@@ -122,7 +122,7 @@ fn tcp_sink(
 }
 
 /// A UDP socket of a session, which lasts as long as the client keeps its side of the TCP
-/// connection open, and until what it sent before has been received.
+/// connection open, and until its datagrams have been received.
 struct UdpSession {
     socket: Datagrams,
     ended: Arc<AtomicBool>,
@@ -164,7 +164,7 @@ fn udp_echo(stream: &Stream, sockets: &Sockets, bytes: usize) -> io::Result<()> 
     let session = UdpSession::open(stream, sockets)?;
     let mut message = vec![0; LONGEST_MESSAGE];
     while let Some((len, from)) = session.receive(&mut message)? {
-        // What is not ours gets no echo; the client misses it and says so.
+        // A foreign datagram gets no echo; the client reports a missing one.
         if len == bytes {
             session.socket.send_to(&message[..len], from)?;
         }
@@ -206,12 +206,12 @@ fn count(
     let session = UdpSession::with(socket, stream)?;
     let mut received = Received::default();
     receive_all(&session, bytes, &mut received)?;
-    // Whoever has the answer may ask for the same group again, whose port is then to be free.
+    // After the answer a client may ask for the same group again, whose port is then to be free.
     drop(session);
     send_line(stream, &received)
 }
 
-/// Counts what comes until the session's end.
+/// Counts datagrams until the session's end.
 fn receive_all(session: &UdpSession, bytes: usize, received: &mut Received) -> io::Result<()> {
     let mut message = vec![0; LONGEST_MESSAGE];
     let mut first_and_last = None;

@@ -199,7 +199,7 @@ impl Listener {
     pub(super) fn local_port(&self, asked: u16) -> io::Result<u16> {
         match self {
             Listener::Kernel(listener) => Ok(listener.local_addr()?.port()),
-            // It takes what it is asked for.
+            // It takes the port that it is asked for.
             Listener::Stack(_) => Ok(asked),
         }
     }

@@ -296,7 +296,7 @@ mod tests {
     use super::super::KeySet;
     use super::*;
 
-    /// A server that reads what it must and then says its lines.
+    /// A server that reads the expected request and then sends its answer.
     fn scripted(expected: &'static [u8], answer: &'static [u8]) -> Memcached {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let SocketAddr::V4(address) = listener.local_addr().unwrap() else {

@@ -1,0 +1,217 @@
+//! The tables of `compare`: both paths side by side, the ratio between them, and the paper's.
+
+use serde_json::{Value, json};
+
+use super::plan::{MESSAGES, Op, VALUES};
+use crate::plan::{LONG_WRITE, PIPELINE, Path, WorkingSet};
+use crate::report::{Row, name, number};
+use crate::samples::quotient;
+use crate::table::{Table, decimals, rate, size, time, times};
+use crate::worker::network::Transport;
+
+/// The torus' Ethernet latency over its RDMA latency, from the paper's Figure 4.
+fn paper_latency_ratio(bytes: usize) -> Option<f64> {
+    match bytes {
+        200 => Some(33.4 / 1.7),
+        1000 => Some(40.7 / 5.3),
+        _ => None,
+    }
+}
+
+/// The time of memcached's get by Ethernet over that by RDMA, from the paper's Figure 5.
+fn paper_get_ratio(bytes: usize) -> Option<f64> {
+    match bytes {
+        1024 => Some(9.7),
+        65_536 => Some(2.2),
+        _ => None,
+    }
+}
+
+/// Labels of the rows of each kind. Real input has no working set, unlike the store's rows.
+pub fn socket(path: Path, op: Op, proto: Transport, bytes: usize) -> Value {
+    json!({"path": path, "op": op, "proto": proto, "bytes": bytes})
+}
+
+pub fn one_sided(op: Op, bytes: usize, depth: u32) -> Value {
+    json!({"path": Path::Rdma, "op": op, "bytes": bytes, "depth": depth})
+}
+
+pub fn value(path: Path, op: Op, bytes: usize, set: WorkingSet) -> Value {
+    json!({"path": path, "op": op, "bytes": bytes, "set": set})
+}
+
+pub fn copy(bytes: usize, set: WorkingSet) -> Value {
+    value(Path::Memcpy, Op::Copy, bytes, set)
+}
+
+pub fn file(path: Path, op: Op) -> Value {
+    json!({"section": "files", "path": path, "op": op})
+}
+
+#[derive(Clone, Copy)]
+pub struct Rows<'a>(pub &'a [Row]);
+
+impl Rows<'_> {
+    pub fn p50(self, labels: &Value) -> Option<f64> {
+        number(self.0, labels, "p50_ns")
+    }
+
+    pub fn rate(self, labels: &Value) -> Option<f64> {
+        number(self.0, labels, "bytes_per_s")
+    }
+
+    pub fn latencies(self) -> Table {
+        let mut table = Table::new(
+            1,
+            &[
+                "Latency (p50)",
+                "Ethernet",
+                "RDMA",
+                "RDMA/Eth.",
+                "paper",
+                "loopback",
+                "veth",
+                "memcpy",
+            ],
+        );
+        for proto in [Transport::Tcp, Transport::Udp] {
+            for bytes in MESSAGES {
+                let by = |path| self.p50(&socket(path, Op::Pingpong, proto, bytes));
+                let ethernet = by(Path::Ethernet);
+                let rdma = self.p50(&one_sided(Op::Read, bytes, 1));
+                let paper = paper_latency_ratio(bytes).filter(|_| proto == Transport::Tcp);
+                table.row([
+                    label(proto, bytes),
+                    time(ethernet),
+                    time(rdma),
+                    times(quotient(ethernet, rdma)),
+                    times(paper),
+                    time(by(Path::Loopback)),
+                    time(by(Path::Veth)),
+                    time(self.p50(&copy(bytes, WorkingSet::Hot))),
+                ]);
+            }
+        }
+        table
+    }
+
+    pub fn streams(self) -> Table {
+        let mut table = Table::new(
+            1,
+            &[
+                "Stream",
+                "Ethernet",
+                "RDMA",
+                "RDMA/Eth.",
+                "loopback",
+                "veth",
+                "memcpy",
+            ],
+        );
+        let tcp = MESSAGES.into_iter().chain([LONG_WRITE]);
+        let tcp = tcp.map(|bytes| (Transport::Tcp, bytes));
+        let udp = MESSAGES.map(|bytes| (Transport::Udp, bytes));
+        for (proto, bytes) in tcp.chain(udp) {
+            let by = |path| self.rate(&socket(path, Op::Stream, proto, bytes));
+            let ethernet = by(Path::Ethernet);
+            let rdma = self.rate(&one_sided(Op::Read, bytes, PIPELINE));
+            table.row([
+                label(proto, bytes),
+                rate(ethernet),
+                rate(rdma),
+                times(quotient(rdma, ethernet)),
+                rate(by(Path::Loopback)),
+                rate(by(Path::Veth)),
+                rate(self.rate(&copy(bytes, WorkingSet::Hot))),
+            ]);
+        }
+        table
+    }
+
+    pub fn one_sided(self) -> Table {
+        let mut table = Table::new(
+            1,
+            &[
+                "One-sided",
+                "read p50",
+                "p99",
+                "pipelined",
+                "write p50",
+                "p99",
+                "pipelined",
+            ],
+        );
+        for bytes in MESSAGES.into_iter().chain([LONG_WRITE]) {
+            let cells = [Op::Read, Op::Write].map(|op| {
+                let single = one_sided(op, bytes, 1);
+                [
+                    time(self.p50(&single)),
+                    time(number(self.0, &single, "p99_ns")),
+                    rate(self.rate(&one_sided(op, bytes, PIPELINE))),
+                ]
+            });
+            table.row([size(bytes)].into_iter().chain(cells.concat()));
+        }
+        table
+    }
+
+    pub fn store(self, set: WorkingSet) -> Table {
+        let title = format!("Store, {} (p50)", name(set));
+        let mut table = Table::new(
+            1,
+            &[
+                &title,
+                "Ethernet",
+                "RDMA",
+                "RDMA/Eth.",
+                "paper",
+                "veth",
+                "memcpy",
+                "RDMA p99",
+            ],
+        );
+        for op in [Op::Get, Op::Set] {
+            for bytes in VALUES {
+                let by = |path| self.p50(&value(path, op, bytes, set));
+                let (ethernet, rdma) = (by(Path::Ethernet), by(Path::Rdma));
+                let paper = paper_get_ratio(bytes).filter(|_| op == Op::Get);
+                table.row([
+                    format!("{} {}", name(op), size(bytes)),
+                    time(ethernet),
+                    time(rdma),
+                    times(quotient(ethernet, rdma)),
+                    times(paper),
+                    time(by(Path::Veth)),
+                    time(self.p50(&copy(bytes, set))),
+                    time(number(self.0, &value(Path::Rdma, op, bytes, set), "p99_ns")),
+                ]);
+            }
+        }
+        table
+    }
+
+    pub fn files(self) -> Table {
+        let mut table = Table::new(1, &["Files", "Ethernet", "", "RDMA", "", "RDMA/Eth."]);
+        for (what, op) in [("store", Op::Set), ("read back", Op::Get)] {
+            let [ethernet, rdma] = [Path::Ethernet, Path::Rdma].map(|path| file(path, op));
+            let ops = |labels: &Value| {
+                let ops = number(self.0, labels, "ops_per_s");
+                ops.map_or("-".into(), |_| format!("{} /s", decimals(ops, 0)))
+            };
+            let rates = [&ethernet, &rdma].map(|labels| self.rate(labels));
+            table.row([
+                what.into(),
+                ops(&ethernet),
+                rate(rates[0]),
+                ops(&rdma),
+                rate(rates[1]),
+                times(quotient(rates[1], rates[0])),
+            ]);
+        }
+        table
+    }
+}
+
+fn label(proto: Transport, bytes: usize) -> String {
+    format!("{} {}", name(proto).to_uppercase(), size(bytes))
+}
