@@ -27,6 +27,8 @@ use toroid_fabric::topology::TopologyError;
 use toroid_model::info::{DomainInfo, Limits};
 use toroid_model::refusal::Refusal;
 
+use crate::roles::{self, StoreConfig};
+
 const TUN: &str = "/dev/net/tun";
 
 /// No step of a run takes as long: a process without an answer for this time hangs.
@@ -295,6 +297,19 @@ impl Cluster {
             input,
             _command: command,
         })
+    }
+
+    /// Starts a store in a node, with a mark in its command line. Returns its TCP port, too.
+    pub(crate) fn start_store(
+        &mut self,
+        node: &str,
+        config: &StoreConfig,
+        mark: &str,
+    ) -> Result<(Process, u16), ClusterError> {
+        let config = serde_json::to_string(config).unwrap_or_default();
+        let store = self.spawn(node, &[roles::STORE, &config, mark])?;
+        let port = self.answer(&store)?;
+        Ok((store, port))
     }
 
     /// Sends a line of JSON to a process and waits for its answer.

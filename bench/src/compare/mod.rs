@@ -214,9 +214,7 @@ impl Bed {
             memory: self.cold_bytes / 2 * STORE_HALVES,
             stack: self.no_taps.is_some(),
         };
-        let config = serde_json::to_string(&config).unwrap_or_default();
-        let store = self.cluster.spawn(SERVER, &[roles::STORE, &config])?;
-        let port = self.cluster.answer(&store)?;
+        let (store, port) = self.cluster.start_store(SERVER, &config, "")?;
         self.store = Some(store);
         let server = |ip| Target::Tcp(SocketAddrV4::new(ip, port));
         self.passive::<()>(&Order::Connect(Path::Loopback, server(Ipv4Addr::LOCALHOST)))?;

@@ -76,48 +76,54 @@ pub struct Test {
 }
 
 impl Test {
-    fn socket(op: Op, path: Path, proto: Transport, bytes: usize) -> Self {
+    fn new(path: Path, op: Op, bytes: usize) -> Self {
+        let (proto, depth, set) = (None, None, None);
         Test {
             path,
             op,
-            proto: Some(proto),
+            proto,
             bytes,
-            depth: (op == Op::Pingpong).then_some(1),
-            set: None,
+            depth,
+            set,
+        }
+    }
+
+    fn socket(op: Op, path: Path, proto: Transport, bytes: usize) -> Self {
+        let proto = Some(proto);
+        let depth = (op == Op::Pingpong).then_some(1);
+        Test {
+            proto,
+            depth,
+            ..Test::new(path, op, bytes)
         }
     }
 
     /// An operation on a peer's memory.
     pub fn one_sided(op: Op, bytes: usize, depth: u32) -> Self {
+        let (depth, set) = (Some(depth), Some(WorkingSet::Hot));
         Test {
-            path: Path::Rdma,
-            op,
-            proto: None,
-            bytes,
-            depth: Some(depth),
-            set: Some(WorkingSet::Hot),
+            depth,
+            set,
+            ..Test::new(Path::Rdma, op, bytes)
         }
     }
 
     fn store(path: Path, op: Op, bytes: usize, set: WorkingSet) -> Self {
+        let proto = (path != Path::Rdma).then_some(Transport::Tcp);
+        let (depth, set) = (Some(1), Some(set));
         Test {
-            path,
-            op,
-            proto: (path != Path::Rdma).then_some(Transport::Tcp),
-            bytes,
-            depth: Some(1),
-            set: Some(set),
+            proto,
+            depth,
+            set,
+            ..Test::new(path, op, bytes)
         }
     }
 
     fn copy(bytes: usize, set: WorkingSet) -> Self {
+        let set = Some(set);
         Test {
-            path: Path::Memcpy,
-            op: Op::Copy,
-            proto: None,
-            bytes,
-            depth: None,
-            set: Some(set),
+            set,
+            ..Test::new(Path::Memcpy, Op::Copy, bytes)
         }
     }
 

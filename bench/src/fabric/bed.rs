@@ -94,12 +94,7 @@ impl Bed {
     /// Wrong messages of libfabric's program, which does not look for them while it is timed. Its
     /// streams are its ping-pongs.
     pub fn check(&mut self, measurement: &Measurement) -> Result<u64, ClusterError> {
-        let Measurement {
-            provider,
-            op,
-            bytes,
-            ..
-        } = *measurement;
+        let (provider, op, bytes) = (measurement.provider, measurement.op, measurement.bytes);
         if (provider, op) != (Provider::LibfabricShm, Op::Pingpong) {
             return Ok(0);
         }

@@ -72,25 +72,30 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    /// The job for a worker, with so many messages if it is one of messages.
-    pub fn job(&self, count: u32) -> Job {
-        let Measurement {
+    fn new(provider: Provider, op: Op, bytes: usize, depth: u32) -> Self {
+        Measurement {
             provider,
             op,
             bytes,
             depth,
-        } = *self;
-        let one_sided = |direction| Job::OneSided(direction, depth, bytes);
-        match op {
-            _ if provider == Provider::LibfabricShm => Job::Libfabric(bytes, count),
-            Op::Pingpong | Op::Stream => {
-                let pingpong = op == Op::Pingpong;
-                Job::Messages(Session {
-                    pingpong,
-                    bytes,
-                    count,
-                })
-            }
+        }
+    }
+
+    /// The job for a worker, with so many messages if it is one of messages.
+    pub fn job(&self, count: u32) -> Job {
+        let bytes = self.bytes;
+        let one_sided = |direction| Job::OneSided(direction, self.depth, bytes);
+        let messages = |pingpong| {
+            Job::Messages(Session {
+                pingpong,
+                bytes,
+                count,
+            })
+        };
+        match self.op {
+            _ if self.provider == Provider::LibfabricShm => Job::Libfabric(bytes, count),
+            Op::Pingpong => messages(true),
+            Op::Stream => messages(false),
             Op::Read => one_sided(Direction::Read),
             Op::Write => one_sided(Direction::Write),
             Op::Atomic => one_sided(Direction::Add),
@@ -101,11 +106,8 @@ impl Measurement {
 impl fmt::Display for Measurement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (op, provider) = (name(self.op), name(self.provider));
-        write!(
-            f,
-            "{op} of {} bytes by {provider}, depth {}",
-            self.bytes, self.depth
-        )
+        let Measurement { bytes, depth, .. } = self;
+        write!(f, "{op} of {bytes} bytes by {provider}, depth {depth}")
     }
 }
 
@@ -121,14 +123,8 @@ fn sizes(effort: Effort) -> Vec<usize> {
 /// Contests: the measurements of each are compared.
 pub fn contests(effort: Effort) -> Vec<Vec<Measurement>> {
     let both = |op: Op, bytes| {
-        [Provider::Shm, Provider::LibfabricShm]
-            .map(|provider| Measurement {
-                provider,
-                op,
-                bytes,
-                depth: depth(provider, op, bytes),
-            })
-            .into()
+        let of = |provider| Measurement::new(provider, op, bytes, depth(provider, op, bytes));
+        [Provider::Shm, Provider::LibfabricShm].map(of).into()
     };
     let messages = [Op::Pingpong, Op::Stream]
         .map(|op| sizes(effort).into_iter().map(move |bytes| both(op, bytes)));
@@ -150,15 +146,8 @@ fn depth(provider: Provider, op: Op, bytes: usize) -> u32 {
 fn one_sided() -> Vec<Measurement> {
     let copies = [Op::Read, Op::Write].map(|op| OPERATIONS.map(|bytes| (op, bytes)));
     let all = copies.into_iter().flatten().chain([(Op::Atomic, WORD)]);
-    all.flat_map(|(op, bytes)| {
-        DEPTHS.map(|depth| Measurement {
-            provider: Provider::Shm,
-            op,
-            bytes,
-            depth,
-        })
-    })
-    .collect()
+    let of = |(op, bytes)| DEPTHS.map(|depth| Measurement::new(Provider::Shm, op, bytes, depth));
+    all.flat_map(of).collect()
 }
 
 /// Messages of a round in each direction, the same for both: enough that what the first of them

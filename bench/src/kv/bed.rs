@@ -10,9 +10,10 @@ use serde::de::DeserializeOwned;
 use toroid_fabric::Torus;
 pub(super) use toroid_kv::server::Limits;
 
-use super::plan::{MIX_CLIENTS, Measurement, SMALL};
+use super::plan::{MIX_CLIENTS, Measurement, SMALL, STORES};
 use crate::cluster::{Cluster, ClusterError, Process};
 use crate::plan::{COLD_BYTES, Path};
+use crate::report::name;
 use crate::roles::{self, StoreConfig};
 use crate::samples::Samples;
 use crate::worker::Order;
@@ -74,17 +75,9 @@ impl Bed {
     pub fn prepare(may_bind: bool) -> Result<Self, ClusterError> {
         let mut cluster = Cluster::start(Torus::new(2, 1, 1)?, None)?;
         cluster.create_domain(DOMAIN)?;
-        let config = StoreConfig {
-            domain: DOMAIN.into(),
-            memory: MEMORY,
-            item: ITEM,
-            stack: false,
-        };
-        let config = serde_json::to_string(&config).unwrap_or_default();
         let run = run_of(&cluster);
         let mark = marker(&run, Path::Rdma).unwrap_or_default();
-        let store = cluster.spawn(SERVER, &[roles::STORE, &config, &mark])?;
-        let port: u16 = cluster.answer(&store)?;
+        let (store, port) = cluster.start_store(SERVER, &store_config(MEMORY, ITEM), &mark)?;
         let socket = std::env::temp_dir().join(format!("{run}.memcached"));
         let (unix, tcp) = (socket.to_string_lossy().into_owned(), PORT.to_string());
         let by_tcp = ["-l", "127.0.0.1", "-p", &tcp];
@@ -130,25 +123,25 @@ impl Bed {
         for (path, set) in stores(contest) {
             self.ask::<()>(path, &Order::Fill(path, Keys::Set(set)))?;
         }
-        for path in [
-            Path::Rdma,
-            Path::ToroidTcp,
-            Path::MemcachedTcp,
-            Path::MemcachedUnix,
-        ] {
+        for path in STORES {
             let Some(used) = contest.iter().find(|used| used.path == path) else {
                 continue;
             };
             let wrong: u64 = self.ask(path, &Order::Verify(path, Keys::Set(used.keys())))?;
-            self.expect_none_wrong(path, wrong)?;
+            Self::expect_none_wrong(path, wrong)?;
         }
         Ok(())
     }
 
-    fn expect_none_wrong(&self, path: Path, wrong: u64) -> Result<(), ClusterError> {
+    fn expect_none_wrong(path: Path, wrong: u64) -> Result<(), ClusterError> {
         match wrong {
             0 => Ok(()),
-            _ => Err(self.clients(path)[0].failed(format!("{wrong} values are wrong"))),
+            _ => {
+                let path = name(path);
+                Err(ClusterError::ours(format!(
+                    "{wrong} values by {path} are wrong"
+                )))
+            }
         }
     }
 
@@ -212,7 +205,7 @@ impl Bed {
             CLIENTS,
             &Order::Verify(Path::Rdma, Keys::Mix(mix)),
         )?;
-        self.expect_none_wrong(Path::Rdma, wrong.iter().sum())
+        Self::expect_none_wrong(Path::Rdma, wrong.iter().sum())
     }
 
     /// Removes a mix's values.
@@ -250,19 +243,13 @@ impl Bed {
 
     /// Memcached's version.
     pub fn memcached_version(&mut self) -> Result<String, ClusterError> {
-        self.ask(
-            Path::MemcachedTcp,
-            &Order::MemcachedVersion(Path::MemcachedTcp),
-        )
+        let path = Path::MemcachedTcp;
+        self.ask(path, &Order::MemcachedVersion(path))
     }
 
     fn ask<A: DeserializeOwned>(&mut self, path: Path, order: &Order) -> Result<A, ClusterError> {
-        let clients = if is_far(path) {
-            &mut self.far
-        } else {
-            &mut self.near
-        };
-        self.cluster.ask(&mut clients[0], order)
+        let mut answers = self.ask_all(path, 1, order)?;
+        answers.pop().ok_or(ClusterError::NoServer)
     }
 
     /// Asks so many clients, which work at the same time.
@@ -272,22 +259,15 @@ impl Bed {
         count: u32,
         order: &Order,
     ) -> Result<Vec<A>, ClusterError> {
-        let clients = if is_far(path) {
+        // These clients are in the other node.
+        let is_far = matches!(path, Path::Rdma | Path::Memcpy);
+        let clients = if is_far {
             &mut self.far
         } else {
             &mut self.near
         };
         self.cluster.ask_all(&mut clients[..count as usize], order)
     }
-
-    fn clients(&self, path: Path) -> &[Process] {
-        if is_far(path) { &self.far } else { &self.near }
-    }
-}
-
-/// Whether the client of a path is in the other node.
-fn is_far(path: Path) -> bool {
-    matches!(path, Path::Rdma | Path::Memcpy)
 }
 
 /// Memcached leaves it behind when it is killed.
@@ -319,6 +299,16 @@ fn stores(contest: &[Measurement]) -> Vec<(Path, KeySet)> {
         }
     }
     stores
+}
+
+/// A store in nodes with interfaces.
+pub(super) fn store_config(memory: u64, item: u32) -> StoreConfig {
+    StoreConfig {
+        domain: DOMAIN.into(),
+        memory,
+        item,
+        stack: false,
+    }
 }
 
 /// Debian's, in a node. Its name for itself is our mark.

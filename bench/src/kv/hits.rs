@@ -13,7 +13,7 @@ use crate::machine::Machine;
 use crate::plan::{Effort, Path};
 use crate::progress::Progress;
 use crate::report::{self, Fields, Report, Row, SHARE, Show, TEXT, name, number};
-use crate::roles::{self, StoreConfig};
+use crate::roles;
 use crate::samples::{Samples, Series, quotient};
 use crate::target::Bound::AtLeast;
 use crate::target::{self, Target};
@@ -91,15 +91,8 @@ fn carry_out(
     orders: u64,
     progress: &Progress,
 ) -> Result<[(Path, Series); 2], ClusterError> {
-    let config = StoreConfig {
-        domain: DOMAIN.into(),
-        memory: MEMORY,
-        item: ITEM,
-        stack: false,
-    };
-    let config = serde_json::to_string(&config).unwrap_or_default();
-    let store = cluster.spawn(node, &[roles::STORE, &config])?;
-    let port: u16 = cluster.answer(&store)?;
+    let config = bed::store_config(MEMORY, ITEM);
+    let (store, port) = cluster.start_store(node, &config, "")?;
     let limits = bed::Limits {
         memory: MEMORY,
         item: ITEM,

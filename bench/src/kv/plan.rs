@@ -34,6 +34,14 @@ pub const PARTS: u32 = 5;
 /// Clients of a mix at the same time.
 pub const MIX_CLIENTS: [u32; 3] = [1, 2, 8];
 
+/// Paths to stores.
+pub const STORES: [Path; 4] = [
+    Path::Rdma,
+    Path::ToroidTcp,
+    Path::MemcachedTcp,
+    Path::MemcachedUnix,
+];
+
 /// Paths of a mix.
 pub const MIX_PATHS: [Path; 2] = [Path::Rdma, Path::MemcachedTcp];
 
@@ -59,8 +67,7 @@ pub enum Op {
     GetSum,
     /// Copies of as many bytes.
     Copy,
-    /// Copies of as many bytes, whose place has to be looked up first: see
-    /// [`crate::memcpy::Source::copy_found`].
+    /// Copies of as many bytes, whose location has to be looked up first.
     CopyFound,
 }
 
@@ -76,6 +83,18 @@ pub struct Measurement {
 }
 
 impl Measurement {
+    /// A measurement with one request under way.
+    fn new(path: Path, op: Op, bytes: usize, set: WorkingSet) -> Self {
+        let load = Load::ONE;
+        Measurement {
+            path,
+            op,
+            bytes,
+            set,
+            load,
+        }
+    }
+
     /// The keys, and the size of their values.
     pub fn keys(&self) -> KeySet {
         let total = match self.set {
@@ -94,21 +113,14 @@ impl Measurement {
 
     /// The job for a worker.
     pub fn job(&self) -> Job {
-        let Measurement {
-            path,
-            op,
-            bytes,
-            load,
-            ..
-        } = *self;
-        let set = self.keys();
-        let store = |op| match load {
+        let (path, bytes, set) = (self.path, self.bytes, self.keys());
+        let store = |op| match self.load {
             Load::ONE => Job::Store(path, op, set),
             load => Job::Crowd(path, op, set, load),
         };
         let borrow = |reading| Job::Borrow(reading, set);
         let copy = |found| Job::Copy(bytes, set.total(), found);
-        match op {
+        match self.op {
             Op::Get => store(StoreOp::Get),
             Op::Set => store(StoreOp::Set),
             Op::Borrow => borrow(Reading::Borrow),
@@ -183,23 +195,11 @@ pub fn contests(words: &[Words]) -> Vec<Vec<Measurement>> {
 
 /// Contests in caches.
 pub fn hot() -> Vec<Vec<Measurement>> {
-    let stores = [
-        Path::Rdma,
-        Path::ToroidTcp,
-        Path::MemcachedTcp,
-        Path::MemcachedUnix,
-    ];
     let contest = |bytes| {
-        let of = |path, op| Measurement {
-            path,
-            op,
-            bytes,
-            set: WorkingSet::Hot,
-            load: Load::ONE,
-        };
+        let of = |path, op| Measurement::new(path, op, bytes, WorkingSet::Hot);
         let mut contest = vec![of(Path::Memcpy, Op::Copy)];
         for op in [Op::Get, Op::Set] {
-            contest.extend(stores.map(|path| of(path, op)));
+            contest.extend(STORES.map(|path| of(path, op)));
         }
         contest.push(of(Path::Rdma, Op::Borrow));
         if bytes == SUM_BYTES {
@@ -212,34 +212,14 @@ pub fn hot() -> Vec<Vec<Measurement>> {
 
 /// Contests in memory.
 pub fn cold() -> Vec<Vec<Measurement>> {
+    let of = |path, op, bytes| Measurement::new(path, op, bytes, WorkingSet::Cold);
     let contest = |bytes| {
-        let rows = [
-            (Path::Memcpy, Op::Copy),
-            (Path::Memcpy, Op::CopyFound),
-            (Path::Rdma, Op::Get),
-        ];
-        rows.map(|(path, op)| Measurement {
-            path,
-            op,
-            bytes,
-            set: WorkingSet::Cold,
-            load: Load::ONE,
-        })
-        .into()
+        let copies = [Op::Copy, Op::CopyFound].map(|op| of(Path::Memcpy, op, bytes));
+        [&copies[..], &[of(Path::Rdma, Op::Get, bytes)]].concat()
     };
     // By itself: sets move values, which gets would then have to find again.
-    let set = Measurement {
-        path: Path::Rdma,
-        op: Op::Set,
-        bytes: COLD_SET,
-        set: WorkingSet::Cold,
-        load: Load::ONE,
-    };
-    COLD_SIZES
-        .map(contest)
-        .into_iter()
-        .chain([vec![set]])
-        .collect()
+    let set = vec![of(Path::Rdma, Op::Set, COLD_SET)];
+    COLD_SIZES.into_iter().map(contest).chain([set]).collect()
 }
 
 /// Loads that keep servers busy: clients, requests of each, keys of a request.
@@ -261,13 +241,8 @@ pub fn crowds() -> Vec<Vec<Measurement>> {
     let mut contest = Vec::new();
     for op in [Op::Get, Op::Set] {
         for load in loads(op) {
-            let by = |path| Measurement {
-                path,
-                op,
-                bytes: CROWD_BYTES,
-                set: WorkingSet::Hot,
-                load,
-            };
+            let of = |path| Measurement::new(path, op, CROWD_BYTES, WorkingSet::Hot);
+            let by = |path| Measurement { load, ..of(path) };
             contest.extend([Path::ToroidTcp, Path::MemcachedTcp].map(by));
             // Several gets at once are one request there.
             let is_usual = load.clients == 1 && (op == Op::Set || load.pipeline == 1);

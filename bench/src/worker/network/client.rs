@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::server::{receive_line, send_line};
 use super::socket::{Datagrams, Sockets, Stream};
-use super::{Received, Session, Transport, UdpReady};
+use super::{Session, Transport};
 use crate::samples::Samples;
 use crate::worker::pattern;
 use crate::worker::sampler::{Pace, Work, sample};
@@ -26,7 +26,7 @@ pub fn round_trips(
     bytes: usize,
     pace: Pace,
 ) -> anyhow::Result<Samples> {
-    let stream = open(sockets, server, &Session::Echo { transport, bytes })?;
+    let stream = open(sockets, server, &Session::Echo(transport, bytes))?;
     let mut samples = match transport {
         Transport::Tcp => {
             stream.set_nodelay()?;
@@ -52,29 +52,14 @@ pub fn stream(
     bytes: usize,
     time: Duration,
 ) -> io::Result<Samples> {
-    let stream = open(
-        sockets,
-        server,
-        &Session::Sink {
-            transport,
-            bytes,
-            verified: VERIFIED,
-        },
-    )?;
+    let session = Session::Sink(transport, bytes, VERIFIED);
+    let stream = open(sockets, server, &session)?;
     match transport {
         Transport::Tcp => send_tcp(&stream, bytes, time)?,
         Transport::Udp => send_udp(&udp_socket(sockets, server, &stream)?, bytes, time)?,
     }
     stream.end_writing()?;
-    let received: Received = receive_line(&mut BufReader::new(&stream))?;
-    Ok(Samples {
-        batch: 1,
-        ops: received.messages,
-        bytes: received.bytes,
-        elapsed_ns: received.elapsed_ns,
-        errors: received.errors,
-        ..Samples::default()
-    })
+    receive_line(&mut BufReader::new(&stream))
 }
 
 /// Opens a session.
@@ -89,7 +74,7 @@ pub(super) fn open(
 }
 
 fn udp_socket(sockets: &Sockets, server: SocketAddrV4, stream: &Stream) -> io::Result<Datagrams> {
-    let UdpReady { port } = receive_line(&mut BufReader::new(stream))?;
+    let port = receive_line(&mut BufReader::new(stream))?;
     let socket = sockets.datagrams_to(SocketAddrV4::new(*server.ip(), port))?;
     socket.set_read_timeout(PATIENCE)?;
     Ok(socket)

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::Session;
 use super::client::open;
 use super::server::receive_line;
 use super::socket::{Datagrams, Sockets, Stream};
-use super::{Received, Session, UdpReady};
+use crate::samples::Samples;
 
 /// Sleep between two bursts when the sender is ahead of its rate. It leaves the core to the processes
 /// that carry and receive; they queue the datagrams of this time.
@@ -78,13 +79,10 @@ fn per_second(count: u64, elapsed_ns: u64) -> f64 {
 
 /// Sends it and collects the counts of the receivers.
 pub fn flood(sockets: &Sockets, flood: &Flood) -> io::Result<Flow> {
-    let session = Session::Count {
-        bytes: flood.bytes,
-        group: flood.group,
-    };
+    let session = Session::Count(flood.bytes, flood.group);
     let open = |server: &SocketAddrV4| -> io::Result<(Stream, SocketAddrV4)> {
         let stream = open(sockets, *server, &session)?;
-        let UdpReady { port } = receive_line(&mut BufReader::new(&stream))?;
+        let port = receive_line(&mut BufReader::new(&stream))?;
         Ok((stream, SocketAddrV4::new(*server.ip(), port)))
     };
     let sessions: Vec<_> = flood.servers.iter().map(open).collect::<Result<_, _>>()?;
@@ -110,8 +108,8 @@ pub fn flood(sockets: &Sockets, flood: &Flood) -> io::Result<Flow> {
         stream.end_writing()?;
     }
     for (stream, _) in &sessions {
-        let received: Received = receive_line(&mut BufReader::new(stream))?;
-        flow.received += received.messages;
+        let received: Samples = receive_line(&mut BufReader::new(stream))?;
+        flow.received += received.ops;
         flow.errors += received.errors;
         flow.elapsed_ns = flow.elapsed_ns.max(received.elapsed_ns);
     }

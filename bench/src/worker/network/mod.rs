@@ -1,7 +1,8 @@
 //! TCP and UDP between two processes: round trips and streams.
 //!
-//! A *session* is a TCP connection to the peer's [`server`]. The client asks in one line of JSON; a TCP test then runs on the same connection, a UDP test on a socket of its own
-//! while the session's connection stays open. [`client`] has the measurements, [`flood`] those with
+//! A *session* is a TCP connection to the peer's [`server`]. The client asks in one line of JSON. A TCP
+//! test then runs on the same connection; a UDP test on a socket of its own, whose port is the server's
+//! first line, while the session's connection stays open. [`client`] has the measurements, [`flood`] those with
 //! many receivers or a given rate.
 
 use std::net::SocketAddrV4;
@@ -23,39 +24,17 @@ pub enum Transport {
     Udp,
 }
 
-/// A request of a client, for messages of `bytes` bytes.
+/// A request of a client, for messages of so many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Session {
     /// Messages are sent back.
-    Echo { transport: Transport, bytes: usize },
-    /// Messages are counted. The first `verified` of them carry their number's pattern, are
-    /// checked and not counted.
-    Sink {
-        transport: Transport,
-        bytes: usize,
-        verified: u64,
-    },
-    /// Datagrams are counted, of this socket's own or to a group.
-    Count {
-        bytes: usize,
-        group: Option<SocketAddrV4>,
-    },
-}
-
-/// The server's line before a UDP test.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct UdpReady {
-    port: u16,
-}
-
-/// The server's line after a sink's last message.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Received {
-    messages: u64,
-    bytes: u64,
-    elapsed_ns: u64,
-    errors: u64,
+    Echo(Transport, usize),
+    /// Messages are counted, and [`Samples`](crate::samples::Samples) are the server's last line. So
+    /// many first ones carry their number's pattern, are checked and not counted.
+    Sink(Transport, usize, u64),
+    /// Datagrams are counted likewise, of this socket's own or to a group.
+    Count(usize, Option<SocketAddrV4>),
 }
 
 /// Longer than any datagram.

@@ -11,7 +11,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::socket::{Datagrams, Listener, Sockets, Stream};
-use super::{LONGEST_MESSAGE, Received, Session, Transport, UdpReady};
+use super::{LONGEST_MESSAGE, Session, Transport};
+use crate::samples::Samples;
 use crate::worker::pattern;
 
 /// A UDP socket that gets nothing for so long has received all datagrams sent to it.
@@ -49,25 +50,13 @@ fn accept(listener: &Listener, sockets: &Sockets) {
 fn serve(stream: Stream, sockets: &Sockets) -> io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     match receive_line(&mut reader)? {
-        Session::Echo {
-            transport: Transport::Tcp,
-            bytes,
-        } => tcp_echo(stream, reader, bytes),
-        Session::Echo {
-            transport: Transport::Udp,
-            bytes,
-        } => udp_echo(&stream, sockets, bytes),
-        Session::Sink {
-            transport: Transport::Tcp,
-            bytes,
-            verified,
-        } => tcp_sink(stream, reader, bytes, verified),
-        Session::Sink {
-            transport: Transport::Udp,
-            bytes,
-            verified,
-        } => udp_sink(&stream, sockets, bytes, verified),
-        Session::Count { bytes, group } => count(&stream, sockets, bytes, group),
+        Session::Echo(Transport::Tcp, bytes) => tcp_echo(stream, reader, bytes),
+        Session::Echo(Transport::Udp, bytes) => udp_echo(&stream, sockets, bytes),
+        Session::Sink(Transport::Tcp, bytes, verified) => tcp_sink(stream, reader, bytes, verified),
+        Session::Sink(Transport::Udp, bytes, verified) => {
+            udp_sink(&stream, sockets, bytes, verified)
+        }
+        Session::Count(bytes, group) => count(&stream, sockets, bytes, group),
     }
 }
 
@@ -100,7 +89,7 @@ fn tcp_sink(
     bytes: usize,
     verified: u64,
 ) -> io::Result<()> {
-    let mut received = Received::default();
+    let mut received = Samples::default();
     let mut message = vec![0; bytes];
     for number in 0..verified {
         reader.read_exact(&mut message)?;
@@ -117,7 +106,7 @@ fn tcp_sink(
         }
     }
     received.elapsed_ns = start.elapsed().as_nanos() as u64;
-    received.messages = received.bytes / bytes as u64;
+    received.ops = received.bytes / bytes as u64;
     send_line(&stream, &received)
 }
 
@@ -143,7 +132,7 @@ impl UdpSession {
             let _ = control.read(&mut [0]);
             flag.store(true, Ordering::Relaxed);
         })?;
-        send_line(stream, &UdpReady { port })?;
+        send_line(stream, &port)?;
         Ok(UdpSession { socket, ended })
     }
 
@@ -175,7 +164,7 @@ fn udp_echo(stream: &Stream, sockets: &Sockets, bytes: usize) -> io::Result<()> 
 fn udp_sink(stream: &Stream, sockets: &Sockets, bytes: usize, verified: u64) -> io::Result<()> {
     let session = UdpSession::open(stream, sockets)?;
     let mut message = vec![0; LONGEST_MESSAGE];
-    let mut received = Received::default();
+    let mut received = Samples::default();
     for number in 0..verified {
         let Some((len, from)) = session.receive(&mut message)? else {
             return Ok(());
@@ -204,7 +193,7 @@ fn count(
     };
     socket.take_much()?;
     let session = UdpSession::with(socket, stream)?;
-    let mut received = Received::default();
+    let mut received = Samples::default();
     receive_all(&session, bytes, &mut received)?;
     // After the answer a client may ask for the same group again, whose port is then to be free.
     drop(session);
@@ -212,12 +201,12 @@ fn count(
 }
 
 /// Counts datagrams until the session's end.
-fn receive_all(session: &UdpSession, bytes: usize, received: &mut Received) -> io::Result<()> {
+fn receive_all(session: &UdpSession, bytes: usize, received: &mut Samples) -> io::Result<()> {
     let mut message = vec![0; LONGEST_MESSAGE];
     let mut first_and_last = None;
     while let Some((len, _)) = session.receive(&mut message)? {
         received.errors += u64::from(len != bytes);
-        received.messages += 1;
+        received.ops += 1;
         received.bytes += len as u64;
         let now = Instant::now();
         let (first, _) = first_and_last.unwrap_or((now, now));
