@@ -1,6 +1,6 @@
-//! What makes a get right.
+//! The checks of a get.
 
-/// The checks that make a get right. Tests leave one out, to see that it is needed.
+/// The checks that make a get correct. Tests leave one out, to show that it is needed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Checks {
     pub(crate) slot: bool,
@@ -29,8 +29,17 @@ impl Checks {
     #[cfg(any(test, feature = "unsafe-variants"))]
     pub(crate) fn of_this_process() -> Self {
         #[cfg(feature = "unsafe-variants")]
-        return crate::variants::checks();
+        use crate::variants::is_left_out;
         #[cfg(not(feature = "unsafe-variants"))]
-        Checks::ALL
+        let is_left_out = |_: &str| false;
+        Checks {
+            slot: !is_left_out("slot"),
+            generation: !is_left_out("generation"),
+            key: !is_left_out("key"),
+            slot_after_clock: !is_left_out("slot-after-clock"),
+            table_epoch: !is_left_out("table-epoch"),
+            flush_epoch: !is_left_out("flush-epoch"),
+            ..Checks::ALL
+        }
     }
 }

@@ -1,284 +1,238 @@
-//! Memcached's `-o`: a list of suboptions by name.
+//! Memcached's `-o`: a list of suboptions by name, as one table.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use toroid_kv::server::Settings;
+use toroid_kv::server::{Settings, Tuning};
 
-use super::Refusal;
+use super::StartError;
 use super::options::Notices;
 
-const SLABS: &str = "this store has no slabs";
-const LRU: &str = "this store has no queues to tune";
-const HASH: &str = "this store sizes and hashes its index by itself";
-const CRAWLER: &str = "this store has no such thread";
-const LOGS: &str = "there are no such buffers here";
+const NONE: Option<&str> = None;
+const SLABS: Option<&str> = Some("this store has no slabs");
+const LRU: Option<&str> = Some("this store has no queues to tune");
+const HASH: Option<&str> = Some("this store sizes and hashes its index by itself");
+const CRAWLER: Option<&str> = Some("this store has no such thread");
+const LOGS: Option<&str> = Some("there are no such buffers here");
+const BUFFERS: Option<&str> = Some("the buffers are lent by the threads, and -c bounds the rest");
 
-/// Puts what `list` says into `settings`.
-pub fn read(list: &str, settings: &mut Settings, notices: &mut Notices) -> Result<(), Refusal> {
+/// The value of a suboption, and its setting. The texts are memcached's: for a missing value, and for
+/// one that is malformed or outside of its range.
+enum Value {
+    /// Without a value; one that is given is ignored.
+    Flag(fn(&mut Settings)),
+    /// Any number.
+    Number(&'static str, fn(&mut Settings, u32)),
+    /// A number in a range.
+    Within(
+        RangeInclusive<u32>,
+        [&'static str; 2],
+        fn(&mut Settings, u32),
+    ),
+    /// A number above 0, and up to a limit.
+    Fraction(f64, [&'static str; 2], fn(&mut Settings, f64)),
+    /// Anything else.
+    Special(fn(&mut Settings, Option<&str>) -> Result<(), StartError>),
+}
+
+use Value::{Flag, Fraction, Number, Special, Within};
+
+/// Name, value, and why it has no effect, if it has none: the user is told. What [`Tuning`] holds is
+/// shown by `stats settings` and otherwise unused.
+type Row = (&'static str, Value, Option<&'static str>);
+
+#[rustfmt::skip]
+const OPTIONS: &[Row] = &[
+    ("maxconns_fast", Flag(|s| s.refuse_at_once = true), NONE),
+    ("no_maxconns_fast", Flag(|s| s.refuse_at_once = false), NONE),
+    ("idle_timeout", Number("Missing numeric argument for idle_timeout", idle_timeout), NONE),
+    ("track_sizes", Flag(|s| s.commands.track_sizes = true), NONE),
+    ("watcher_logbuf_size", Number("Missing watcher_logbuf_size argument", |s, kib| s.tuning.watcher_logbuf_size = kib.saturating_mul(1 << 10)), NONE),
+    // Memcached's defaults today, or without a meaning there as well.
+    ("modern", Flag(|_| {}), NONE),
+    ("inline_ascii_resp", Flag(|_| {}), NONE),
+    ("no_inline_ascii_resp", Flag(|_| {}), NONE),
+    ("resp_obj_mem_limit", Flag(|_| {}), NONE),
+    ("no_drop_privileges", Flag(|_| {}), NONE),
+    ("no_modern", Flag(no_modern), LRU),
+    ("hashpower", Special(hashpower), HASH),
+    ("no_hashexpand", Flag(|_| {}), HASH),
+    ("hash_algorithm", Special(hash_algorithm), HASH),
+    ("slab_reassign", Flag(|s| s.tuning.slab_reassign = true), SLABS),
+    ("no_slab_reassign", Flag(|s| s.tuning.slab_reassign = false), SLABS),
+    ("slab_automove", Special(slab_automove), SLABS),
+    ("no_slab_automove", Flag(|s| s.tuning.slab_automove = 0), SLABS),
+    ("slab_automove_ratio", Fraction(1.0, ["Missing slab_automove_ratio argument", "slab_automove_ratio must be > 0 and < 1"], |s, ratio| s.tuning.slab_automove_ratio = ratio), SLABS),
+    ("slab_automove_window", Within(3..=u32::MAX, ["Missing slab_automove_window argument", "slab_automove_window must be > 2"], |s, window| s.tuning.slab_automove_window = window), SLABS),
+    ("slab_sizes", Flag(|_| {}), SLABS),
+    ("slab_chunk_max", Number("Missing slab_chunk_max argument", |s, kib| s.tuning.slab_chunk_max = kib.saturating_mul(1 << 10)), SLABS),
+    ("no_chunked_items", Flag(|s| s.tuning.slab_chunk_max = 1 << 20), SLABS),
+    ("tail_repair_time", Within(10..=u32::MAX, ["Missing numeric argument for tail_repair_time", "Cannot set tail_repair_time to less than 10 seconds"], |s, seconds| s.tuning.tail_repair_time = seconds), LRU),
+    ("lru_crawler", Flag(|s| s.tuning.lru_crawler = true), CRAWLER),
+    ("no_lru_crawler", Flag(|s| s.tuning.lru_crawler = false), CRAWLER),
+    ("lru_crawler_sleep", Within(0..=1_000_000, ["Missing lru_crawler_sleep value", "LRU crawler sleep must be between 0 and 1 second"], |s, us| s.tuning.lru_crawler_sleep = us), CRAWLER),
+    ("lru_crawler_tocrawl", Number("Missing lru_crawler_tocrawl value", |s, items| s.tuning.lru_crawler_tocrawl = items), CRAWLER),
+    ("lru_maintainer", Flag(|s| s.tuning.lru_maintainer_thread = true), CRAWLER),
+    ("no_lru_maintainer", Flag(|s| s.tuning.lru_maintainer_thread = false), CRAWLER),
+    ("hot_lru_pct", Within(1..=79, ["Missing hot_lru_pct argument", "hot_lru_pct must be > 1 and < 80"], |s, percent| s.tuning.hot_lru_pct = percent), LRU),
+    ("warm_lru_pct", Within(1..=79, ["Missing warm_lru_pct argument", "warm_lru_pct must be > 1 and < 80"], |s, percent| s.tuning.warm_lru_pct = percent), LRU),
+    ("hot_max_factor", Fraction(f64::MAX, ["Missing hot_max_factor argument", "hot_max_factor must be > 0"], |s, factor| s.tuning.hot_max_factor = factor), LRU),
+    ("warm_max_factor", Fraction(f64::MAX, ["Missing warm_max_factor argument", "warm_max_factor must be > 0"], |s, factor| s.tuning.warm_max_factor = factor), LRU),
+    ("temporary_ttl", Number("Missing temporary_ttl argument", |s, seconds| (s.tuning.temp_lru, s.tuning.temporary_ttl) = (true, seconds)), LRU),
+    ("worker_logbuf_size", Number("Missing worker_logbuf_size argument", |s, kib| s.tuning.worker_logbuf_size = kib.saturating_mul(1 << 10)), LOGS),
+    ("read_buf_mem_limit", Number("Missing read_buf_mem_limit argument", |s, mib| s.tuning.read_buf_mem_limit = mib.saturating_mul(1 << 20)), BUFFERS),
+];
+
+/// Suboptions that are refused, by name or by prefix, and what to use instead.
+const REFUSED: [(&str, &str); 5] = [
+    (
+        "ext_",
+        "items live in memory alone: give more of it with -m",
+    ),
+    ("ssl_", super::options::NO_TLS),
+    ("proxy_", "run a proxy, such as mcrouter, in front"),
+    (
+        "drop_privileges",
+        "use -u, and the system's sandbox, such as SystemCallFilter= of systemd",
+    ),
+    ("sock_cookie_id", "filter by address or by user instead"),
+];
+
+/// Applies a list of suboptions to `settings`.
+pub fn read(list: &str, settings: &mut Settings, notices: &mut Notices) -> Result<(), StartError> {
     for option in list.split(',').filter(|option| !option.is_empty()) {
         let (name, value) = match option.split_once('=') {
             Some((name, value)) => (name, Some(value)),
             None => (option, None),
         };
-        let option = Suboption {
-            text: option,
-            name,
-            value,
-        };
-        option.apply(settings, notices)?;
+        let row = OPTIONS.iter().find(|(known, ..)| *known == name);
+        let (name, kind, notice) = row.ok_or_else(|| unsupported(option, name))?;
+        apply(name, kind, value, settings)?;
+        if let Some(reason) = notice {
+            notices.without_effect(&format!("-o {name}"), reason);
+        }
     }
     let tuning = &settings.tuning;
     if tuning.hot_lru_pct + tuning.warm_lru_pct > 80 {
-        return Err(Refusal::usage(
+        return Err(StartError::usage(
             "hot_lru_pct + warm_lru_pct cannot be more than 80% combined",
         ));
     }
     if tuning.temp_lru && !tuning.lru_maintainer_thread {
-        return Err(Refusal::usage(
+        return Err(StartError::usage(
             "temporary_ttl requires lru_maintainer to be enabled",
         ));
     }
     Ok(())
 }
 
-#[derive(Clone, Copy)]
-struct Suboption<'a> {
-    text: &'a str,
-    name: &'a str,
-    value: Option<&'a str>,
+fn apply(
+    name: &str,
+    kind: &Value,
+    value: Option<&str>,
+    settings: &mut Settings,
+) -> Result<(), StartError> {
+    match kind {
+        Flag(set) => set(settings),
+        Number(missing, set) => {
+            let malformed = || StartError::one(format!("could not parse argument to {name}"));
+            let number = text(value, missing)?.parse().map_err(|_| malformed())?;
+            set(settings, number);
+        }
+        Within(range, [missing, outside], set) => {
+            let number = text(value, missing)?.parse().ok();
+            let number = number.filter(|number| range.contains(number));
+            set(settings, number.ok_or_else(|| StartError::one(*outside))?);
+        }
+        Fraction(most, [missing, outside], set) => {
+            let number = text(value, missing)?.parse().ok();
+            let number = number.filter(|number| *number > 0.0 && number <= most);
+            set(settings, number.ok_or_else(|| StartError::one(*outside))?);
+        }
+        Special(set) => set(settings, value)?,
+    }
+    Ok(())
 }
 
-impl Suboption<'_> {
-    fn apply(self, settings: &mut Settings, notices: &mut Notices) -> Result<(), Refusal> {
-        let tuning = &mut settings.tuning;
-        let without_effect = match self.name {
-            "maxconns_fast" => {
-                settings.refuse_at_once = true;
-                return Ok(());
-            }
-            "no_maxconns_fast" => {
-                settings.refuse_at_once = false;
-                return Ok(());
-            }
-            "idle_timeout" => {
-                let seconds = self.number("Missing numeric argument for idle_timeout")?;
-                settings.idle_timeout = match seconds {
-                    0 => None,
-                    seconds => Some(Duration::from_secs(seconds.into())),
-                };
-                return Ok(());
-            }
-            "track_sizes" => {
-                settings.commands.track_sizes = true;
-                return Ok(());
-            }
-            // What memcached does without them, too, or has long forgotten.
-            "modern"
-            | "inline_ascii_resp"
-            | "no_inline_ascii_resp"
-            | "resp_obj_mem_limit"
-            | "no_drop_privileges" => return Ok(()),
-            "no_modern" => {
-                settings.refuse_at_once = false;
-                tuning.slab_reassign = false;
-                tuning.slab_automove = 0;
-                tuning.hash_algorithm = "jenkins".to_owned();
-                tuning.lru_crawler = false;
-                tuning.lru_maintainer_thread = false;
-                LRU
-            }
-            "hashpower" => {
-                let power = self.number("Missing numeric argument for hashpower")?;
-                if power < 12 {
-                    let text = format!("Initial hashtable multiplier of {power} is too low");
-                    return Err(Refusal::one(text));
-                }
-                if power > 32 {
-                    return Err(Refusal::one(format!(
-                        "Initial hashtable multiplier of {power} is too high\nChoose a value \
-                         based on \"STAT hash_power_level\" from a running instance"
-                    )));
-                }
-                tuning.hashpower_init = power;
-                HASH
-            }
-            "no_hashexpand" => HASH,
-            "hash_algorithm" => {
-                let name = self.text("Missing hash_algorithm argument")?;
-                if !["jenkins", "murmur3", "xxh3"].contains(&name) {
-                    return Err(Refusal::one(
-                        "Unknown hash_algorithm option (jenkins, murmur3, xxh3)",
-                    ));
-                }
-                tuning.hash_algorithm = name.to_owned();
-                HASH
-            }
-            "slab_reassign" | "no_slab_reassign" => {
-                tuning.slab_reassign = self.is_on();
-                SLABS
-            }
-            "slab_automove" => {
-                let outside = "slab_automove must be between 0 and 2";
-                tuning.slab_automove = match self.value {
-                    None => 1,
-                    Some(_) => self.number_in(0..=2, outside, outside)?,
-                };
-                SLABS
-            }
-            "no_slab_automove" => {
-                tuning.slab_automove = 0;
-                SLABS
-            }
-            "slab_automove_ratio" => {
-                let missing = "Missing slab_automove_ratio argument";
-                let ratio = self.fraction(missing, "slab_automove_ratio must be > 0 and < 1")?;
-                if ratio > 1.0 {
-                    return Err(Refusal::one("slab_automove_ratio must be > 0 and < 1"));
-                }
-                tuning.slab_automove_ratio = ratio;
-                SLABS
-            }
-            "slab_automove_window" => {
-                let missing = "Missing slab_automove_window argument";
-                let low = "slab_automove_window must be > 2";
-                tuning.slab_automove_window = self.number_in(3..=u32::MAX, missing, low)?;
-                SLABS
-            }
-            "slab_sizes" => SLABS,
-            "slab_chunk_max" => {
-                let kib = self.number("Missing slab_chunk_max argument")?;
-                tuning.slab_chunk_max = kib.saturating_mul(1024);
-                SLABS
-            }
-            "no_chunked_items" => {
-                tuning.slab_chunk_max = 1 << 20;
-                SLABS
-            }
-            "tail_repair_time" => {
-                let missing = "Missing numeric argument for tail_repair_time";
-                let low = "Cannot set tail_repair_time to less than 10 seconds";
-                tuning.tail_repair_time = self.number_in(10..=u32::MAX, missing, low)?;
-                LRU
-            }
-            "lru_crawler" | "no_lru_crawler" => {
-                tuning.lru_crawler = self.is_on();
-                CRAWLER
-            }
-            "lru_crawler_sleep" => {
-                let outside = "LRU crawler sleep must be between 0 and 1 second";
-                let missing = "Missing lru_crawler_sleep value";
-                tuning.lru_crawler_sleep = self.number_in(0..=1_000_000, missing, outside)?;
-                CRAWLER
-            }
-            "lru_crawler_tocrawl" => {
-                tuning.lru_crawler_tocrawl = self.number("Missing lru_crawler_tocrawl value")?;
-                CRAWLER
-            }
-            "lru_maintainer" | "no_lru_maintainer" => {
-                tuning.lru_maintainer_thread = self.is_on();
-                CRAWLER
-            }
-            "hot_lru_pct" => {
-                let outside = "hot_lru_pct must be > 1 and < 80";
-                tuning.hot_lru_pct =
-                    self.number_in(1..=79, "Missing hot_lru_pct argument", outside)?;
-                LRU
-            }
-            "warm_lru_pct" => {
-                let outside = "warm_lru_pct must be > 1 and < 80";
-                tuning.warm_lru_pct =
-                    self.number_in(1..=79, "Missing warm_lru_pct argument", outside)?;
-                LRU
-            }
-            "hot_max_factor" => {
-                let missing = "Missing hot_max_factor argument";
-                tuning.hot_max_factor = self.fraction(missing, "hot_max_factor must be > 0")?;
-                LRU
-            }
-            "warm_max_factor" => {
-                let missing = "Missing warm_max_factor argument";
-                tuning.warm_max_factor = self.fraction(missing, "warm_max_factor must be > 0")?;
-                LRU
-            }
-            "temporary_ttl" => {
-                tuning.temp_lru = true;
-                tuning.temporary_ttl = self.number("Missing temporary_ttl argument")?;
-                LRU
-            }
-            "watcher_logbuf_size" => {
-                let kib = self.number("Missing watcher_logbuf_size argument")?;
-                tuning.watcher_logbuf_size = kib.saturating_mul(1024);
-                return Ok(());
-            }
-            "worker_logbuf_size" => {
-                let kib = self.number("Missing worker_logbuf_size argument")?;
-                tuning.worker_logbuf_size = kib.saturating_mul(1024);
-                LOGS
-            }
-            "read_buf_mem_limit" => {
-                let mib = self.number("Missing read_buf_mem_limit argument")?;
-                tuning.read_buf_mem_limit = mib.saturating_mul(1 << 20);
-                "the buffers are lent by the threads, and -c bounds the rest"
-            }
-            _ => return Err(self.unsupported()),
-        };
-        notices.without_effect(&format!("-o {}", self.name), without_effect);
-        Ok(())
-    }
+/// The error for a suboption that is not in the table: memcached's, or what to use instead.
+fn unsupported(option: &str, name: &str) -> StartError {
+    let refused = REFUSED
+        .iter()
+        .find(|(refused, _)| match refused.strip_suffix('_') {
+            Some(prefix) => name
+                .split_once('_')
+                .is_some_and(|(start, _)| start == prefix),
+            None => name == *refused,
+        });
+    StartError::one(match refused {
+        Some((_, instead)) => format!("-o {name} is not supported: {instead}"),
+        None => format!("Illegal suboption \"{option}\""),
+    })
+}
 
-    /// Memcached's word for what it does not know; more for what it would do and we do not.
-    fn unsupported(self) -> Refusal {
-        let name = self.name;
-        let instead = match name.split_once('_') {
-            Some(("ext", _)) => "items live in memory alone: give more of it with -m",
-            Some(("ssl", _)) => super::options::NO_TLS,
-            Some(("proxy", _)) => "run a proxy, such as mcrouter, in front",
-            _ if name == "drop_privileges" => {
-                "use -u, and the system's sandbox, such as SystemCallFilter= of systemd"
-            }
-            _ if name == "sock_cookie_id" => "filter by address or by user instead",
-            _ => return Refusal::one(format!("Illegal suboption \"{}\"", self.text)),
-        };
-        Refusal::one(format!("-o {name} is not supported: {instead}"))
-    }
+fn text<'a>(value: Option<&'a str>, missing: &str) -> Result<&'a str, StartError> {
+    value.ok_or_else(|| StartError::one(missing))
+}
 
-    fn is_on(self) -> bool {
-        !self.name.starts_with("no_")
-    }
+fn idle_timeout(settings: &mut Settings, seconds: u32) {
+    settings.idle_timeout = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
+}
 
-    fn text(&self, missing: &str) -> Result<&str, Refusal> {
-        self.value.ok_or_else(|| Refusal::one(missing))
-    }
+fn no_modern(settings: &mut Settings) {
+    settings.refuse_at_once = false;
+    settings.tuning = Tuning {
+        slab_reassign: false,
+        slab_automove: 0,
+        hash_algorithm: "jenkins".to_owned(),
+        lru_crawler: false,
+        lru_maintainer_thread: false,
+        ..settings.tuning.clone()
+    };
+}
 
-    fn number(self, missing: &str) -> Result<u32, Refusal> {
-        let malformed = format!("could not parse argument to {}", self.name);
-        self.number_in(0..=u32::MAX, missing, &malformed)
+fn hashpower(settings: &mut Settings, value: Option<&str>) -> Result<(), StartError> {
+    let power = text(value, "Missing numeric argument for hashpower")?;
+    let power: u32 = power
+        .parse()
+        .map_err(|_| StartError::one("could not parse argument to hashpower"))?;
+    settings.tuning.hashpower_init = power;
+    let multiplier = format!("Initial hashtable multiplier of {power}");
+    match power {
+        12..=32 => Ok(()),
+        ..12 => Err(StartError::one(format!("{multiplier} is too low"))),
+        _ => Err(StartError::one(format!(
+            "{multiplier} is too high\nChoose a value based on \"STAT hash_power_level\" from a \
+             running instance"
+        ))),
     }
+}
 
-    fn number_in(
-        self,
-        range: std::ops::RangeInclusive<u32>,
-        missing: &str,
-        outside: &str,
-    ) -> Result<u32, Refusal> {
-        let number = self.text(missing)?.parse().ok();
-        let within = number.filter(|number| range.contains(number));
-        within.ok_or_else(|| Refusal::one(outside))
+fn hash_algorithm(settings: &mut Settings, value: Option<&str>) -> Result<(), StartError> {
+    let name = text(value, "Missing hash_algorithm argument")?;
+    if !["jenkins", "murmur3", "xxh3"].contains(&name) {
+        let unknown = "Unknown hash_algorithm option (jenkins, murmur3, xxh3)";
+        return Err(StartError::one(unknown));
     }
+    settings.tuning.hash_algorithm = name.to_owned();
+    Ok(())
+}
 
-    /// A number above 0.
-    fn fraction(self, missing: &str, low: &str) -> Result<f64, Refusal> {
-        let number = self.text(missing)?.parse().ok();
-        let above = number.filter(|number: &f64| *number > 0.0 && number.is_finite());
-        above.ok_or_else(|| Refusal::one(low))
-    }
+fn slab_automove(settings: &mut Settings, value: Option<&str>) -> Result<(), StartError> {
+    let level = value
+        .unwrap_or("1")
+        .parse()
+        .ok()
+        .filter(|level| *level <= 2);
+    let outside = || StartError::one("slab_automove must be between 0 and 2");
+    settings.tuning.slab_automove = level.ok_or_else(outside)?;
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read_list(list: &str) -> Result<(Settings, Notices), Refusal> {
+    fn read_list(list: &str) -> Result<(Settings, Notices), StartError> {
         let (mut settings, mut notices) = (Settings::default(), Notices::default());
         read(list, &mut settings, &mut notices).map(|()| (settings, notices))
     }
@@ -357,9 +311,9 @@ mod tests {
             ),
         ];
         for (list, status, text) in cases {
-            let refusal = read_list(list).map(|_| ()).unwrap_err();
+            let error = read_list(list).map(|_| ()).unwrap_err();
             assert_eq!(
-                (refusal.status, refusal.text.as_str()),
+                (error.status, error.text.as_str()),
                 (status, text),
                 "{list}"
             );
@@ -372,9 +326,9 @@ mod tests {
             ("sock_cookie_id=1", "address"),
         ];
         for (list, instead) in elsewhere {
-            let refusal = read_list(list).map(|_| ()).unwrap_err();
-            assert_eq!(refusal.status, 1);
-            assert!(refusal.text.contains(instead), "{}", refusal.text);
+            let error = read_list(list).map(|_| ()).unwrap_err();
+            assert_eq!(error.status, 1);
+            assert!(error.text.contains(instead), "{}", error.text);
         }
     }
 }

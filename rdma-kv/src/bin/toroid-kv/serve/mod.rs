@@ -23,35 +23,35 @@ const EX_OSERR: u8 = 71;
 /// Why a server does not start, and the status that says so to scripts made for memcached.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
-pub struct Refusal {
+pub struct StartError {
     status: u8,
     text: String,
 }
 
-impl Refusal {
+impl StartError {
     fn new(status: u8, text: impl Into<String>) -> Self {
         let text = text.into();
-        Refusal { status, text }
+        StartError { status, text }
     }
 
     /// Most of memcached's.
     fn one(text: impl Into<String>) -> Self {
-        Refusal::new(1, text)
+        StartError::new(1, text)
     }
 
     fn usage(text: impl Into<String>) -> Self {
-        Refusal::new(EX_USAGE, text)
+        StartError::new(EX_USAGE, text)
     }
 
     fn system(text: impl Into<String>) -> Self {
-        Refusal::new(EX_OSERR, text)
+        StartError::new(EX_OSERR, text)
     }
 }
 
 /// The status that an error ends the process with.
 pub fn status(error: &anyhow::Error) -> u8 {
-    if let Some(refusal) = error.downcast_ref::<Refusal>() {
-        return refusal.status;
+    if let Some(error) = error.downcast_ref::<StartError>() {
+        return error.status;
     }
     match error.downcast_ref() {
         Some(ServeError::Listen { .. }) => EX_OSERR,

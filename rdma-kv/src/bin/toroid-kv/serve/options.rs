@@ -9,7 +9,7 @@ use clap::Args;
 use toroid_kv::server::Limits;
 use toroid_kv::server::{Listen, Rdma, Settings, UnixSocket};
 
-use super::{Refusal, extended};
+use super::{StartError, extended};
 
 /// What to use where memcached would have TLS.
 pub const NO_TLS: &str = "there is no TLS here: serve inside a domain, or on 127.0.0.1 behind a \
@@ -203,7 +203,7 @@ impl IntoIterator for Notices {
 
 impl Serve {
     /// What they mean.
-    pub fn read(&self, verbosity: u8) -> Result<(Settings, Notices), Refusal> {
+    pub fn read(&self, verbosity: u8) -> Result<(Settings, Notices), StartError> {
         let mut settings = Settings {
             verbosity,
             ..Settings::default()
@@ -216,14 +216,14 @@ impl Serve {
         }
         settings.threads = self.thread_count()?;
         if self.napi_ids.is_some_and(|ids| ids > self.threads) {
-            return Err(Refusal::usage(format!(
+            return Err(StartError::usage(format!(
                 "Number of napi_ids({}) cannot be greater than number of threads({})",
                 self.napi_ids.unwrap_or_default(),
                 self.threads
             )));
         }
         settings.connections = above_zero(self.conn_limit)
-            .ok_or_else(|| Refusal::one("Maximum connections must be greater than 0"))?;
+            .ok_or_else(|| StartError::one("Maximum connections must be greater than 0"))?;
         settings.limits = self.limits()?;
         settings.may_grow = !self.lock_memory;
         settings.backlog = self.listen_backlog.into();
@@ -243,16 +243,16 @@ impl Serve {
     }
 
     /// What matters and is not here.
-    fn refuse(&self) -> Result<(), Refusal> {
+    fn refuse(&self) -> Result<(), StartError> {
         match self.protocol.as_str() {
             "auto" | "ascii" => {}
             "binary" => {
-                return Err(Refusal::one(
+                return Err(StartError::one(
                     "-B binary is not supported: most clients speak the ascii protocol, too",
                 ));
             }
             other => {
-                return Err(Refusal::usage(format!(
+                return Err(StartError::usage(format!(
                     "Invalid value for binding protocol: {other}\n \
                      -- should be one of auto, binary, or ascii"
                 )));
@@ -273,36 +273,40 @@ impl Serve {
             ),
         ];
         if self.enable_ssl {
-            return Err(Refusal::one(format!("-Z is not supported: {NO_TLS}")));
+            return Err(StartError::one(format!("-Z is not supported: {NO_TLS}")));
         }
         match refused.iter().find(|(given, _)| *given) {
-            Some((_, text)) => Err(Refusal::one(*text)),
+            Some((_, text)) => Err(StartError::one(*text)),
             None => Ok(()),
         }
     }
 
-    fn read_tuning(&self, settings: &mut Settings, notices: &mut Notices) -> Result<(), Refusal> {
+    fn read_tuning(
+        &self,
+        settings: &mut Settings,
+        notices: &mut Notices,
+    ) -> Result<(), StartError> {
         if let Some(count) = self.max_reqs_per_event {
-            let low = || Refusal::one("Number of requests per event must be greater than 0");
+            let low = || StartError::one("Number of requests per event must be greater than 0");
             settings.commands.per_turn = Some(above_zero(count).ok_or_else(low)?);
         }
         settings.commands.cas = !self.disable_cas;
         if let Some(delimiter) = &self.delimiter {
             let first = delimiter.bytes().next();
-            let first = first.ok_or_else(|| Refusal::one("No delimiter specified"))?;
+            let first = first.ok_or_else(|| StartError::one("No delimiter specified"))?;
             settings.commands.prefix_delimiter = first;
             settings.commands.detail = true;
         }
         if let Some(factor) = self.slab_growth_factor {
             if factor.is_nan() || factor <= 1.0 {
-                return Err(Refusal::one("Factor must be greater than 1"));
+                return Err(StartError::one("Factor must be greater than 1"));
             }
             settings.tuning.growth_factor = factor;
             notices.without_effect("-f", "this store has no slabs");
         }
         if let Some(size) = self.slab_min_size {
             if size == 0 {
-                return Err(Refusal::one("Chunk size must be greater than 0"));
+                return Err(StartError::one("Chunk size must be greater than 0"));
             }
             settings.tuning.chunk_size = size;
             notices.without_effect("-n", "this store has no slabs");
@@ -311,15 +315,15 @@ impl Serve {
             notices.without_effect("-L", "clients map the memory, too, page by page");
         }
         if let Some(ids) = self.napi_ids {
-            let low = || Refusal::one("Maximum number of NAPI IDs must be greater than 0");
+            let low = || StartError::one("Maximum number of NAPI IDs must be greater than 0");
             above_zero::<u32>(ids).ok_or_else(low)?;
             notices.without_effect("-N", "connections are dealt to threads in turn");
         }
         Ok(())
     }
 
-    fn thread_count(&self) -> Result<usize, Refusal> {
-        let low = || Refusal::one("Number of threads must be greater than 0");
+    fn thread_count(&self) -> Result<usize, StartError> {
+        let low = || StartError::one("Number of threads must be greater than 0");
         let threads = above_zero(self.threads).ok_or_else(low)?;
         if threads > 64 {
             eprintln!(
@@ -330,7 +334,7 @@ impl Serve {
         Ok(threads)
     }
 
-    fn limits(&self) -> Result<Limits, Refusal> {
+    fn limits(&self) -> Result<Limits, StartError> {
         let memory = self.memory_limit.saturating_mul(1 << 20);
         let item = self.max_item_size;
         let text = match item {
@@ -345,15 +349,15 @@ impl Serve {
                 "Cannot set item size limit higher than a gigabyte."
             }
         };
-        Err(Refusal::usage(text))
+        Err(StartError::usage(text))
     }
 
-    fn read_places(&self, settings: &mut Settings) -> Result<(), Refusal> {
+    fn read_places(&self, settings: &mut Settings) -> Result<(), StartError> {
         settings.port = match self.port {
             0 => None,
             -1 => Some(0),
             port => {
-                let wrong = |_| Refusal::usage(format!("ERROR: Invalid port number {port}."));
+                let wrong = |_| StartError::usage(format!("ERROR: Invalid port number {port}."));
                 Some(u16::try_from(port).map_err(wrong)?)
             }
         };
@@ -361,7 +365,7 @@ impl Serve {
         for place in places.filter(|place| !place.is_empty()) {
             let place: Listen = place
                 .parse()
-                .map_err(|error| Refusal::system(format!("{error}")))?;
+                .map_err(|error| StartError::system(format!("{error}")))?;
             if !settings.listen.contains(&place) {
                 settings.listen.push(place);
             }
@@ -410,7 +414,7 @@ mod tests {
     use crate::Alone;
 
     /// As `memcached WORDS` reads them.
-    fn read(words: &str) -> Result<(Settings, Vec<String>), Refusal> {
+    fn read(words: &str) -> Result<(Settings, Vec<String>), StartError> {
         let words = std::iter::once("memcached").chain(words.split_whitespace());
         let alone = Alone::try_parse_from(words).unwrap();
         let read = alone.serve.read(alone.verbose);
@@ -544,9 +548,9 @@ mod tests {
             ),
         ];
         for (words, status, text) in cases {
-            let refusal = read(words).map(|_| ()).unwrap_err();
+            let error = read(words).map(|_| ()).unwrap_err();
             assert_eq!(
-                (refusal.status, refusal.text.as_str()),
+                (error.status, error.text.as_str()),
                 (status, text),
                 "{words}"
             );
@@ -564,9 +568,9 @@ mod tests {
             ("-o ext_path=/x:1G", "-m"),
         ];
         for (words, instead) in cases {
-            let refusal = read(words).map(|_| ()).unwrap_err();
-            assert_eq!(refusal.status, 1, "{words}");
-            assert!(refusal.text.contains(instead), "{}", refusal.text);
+            let error = read(words).map(|_| ()).unwrap_err();
+            assert_eq!(error.status, 1, "{words}");
+            assert!(error.text.contains(instead), "{}", error.text);
         }
     }
 }

@@ -16,7 +16,7 @@ use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use toroid_kv::server::Settings;
 
-use super::{EX_NOUSER, Refusal, Serve};
+use super::{EX_NOUSER, Serve, StartError};
 
 /// Descriptors for what is not a connection: listeners, epolls, regions and the like.
 const OTHER_DESCRIPTORS: u64 = 64;
@@ -40,7 +40,7 @@ pub fn prepare(options: &Serve, settings: &Settings) -> Result<Option<PidFile>> 
     if options.daemon {
         // Core files are to be found where it was started, and what is said is to be heard.
         let (stay, keep_output) = (options.enable_coredumps, settings.verbosity > 0);
-        let failed = |_| Refusal::one("failed to daemon() in order to daemonize");
+        let failed = |_| StartError::one("failed to daemon() in order to daemonize");
         daemon(stay, keep_output).map_err(failed)?;
     }
     if options.lock_memory
@@ -51,7 +51,7 @@ pub fn prepare(options: &Serve, settings: &Settings) -> Result<Option<PidFile>> 
     Ok(pid_file)
 }
 
-fn allow_core_files() -> Result<(), Refusal> {
+fn allow_core_files() -> Result<(), StartError> {
     let hard = getrlimit(Resource::Core).maximum;
     let limit = |most| Rlimit {
         current: most,
@@ -61,13 +61,13 @@ fn allow_core_files() -> Result<(), Refusal> {
     let raised = setrlimit(Resource::Core, limit(None));
     let _ = raised.or_else(|_| setrlimit(Resource::Core, limit(hard)));
     match getrlimit(Resource::Core).current {
-        Some(0) => Err(Refusal::system("failed to ensure corefile creation")),
+        Some(0) => Err(StartError::system("failed to ensure corefile creation")),
         _ => Ok(()),
     }
 }
 
 /// The server takes what the hard limit allows; this raises it where it is too low.
-fn allow_descriptors(settings: &Settings) -> Result<(), Refusal> {
+fn allow_descriptors(settings: &Settings) -> Result<(), StartError> {
     let wanted = settings.connections as u64;
     let Some(allowed) = getrlimit(Resource::Nofile).maximum else {
         return Ok(());
@@ -80,16 +80,16 @@ fn allow_descriptors(settings: &Settings) -> Result<(), Refusal> {
     if allowed >= enough || setrlimit(Resource::Nofile, more).is_ok() || allowed >= wanted {
         return Ok(());
     }
-    Err(Refusal::system(
+    Err(StartError::system(
         "failed to set rlimit for open files. \
          Try starting as root or requesting smaller maxconns value.",
     ))
 }
 
-fn become_user(name: &str) -> Result<(), Refusal> {
+fn become_user(name: &str) -> Result<(), StartError> {
     let unknown = || {
         let text = format!("can't find the user {name} to switch to");
-        Refusal::new(EX_NOUSER, text)
+        StartError::new(EX_NOUSER, text)
     };
     let user = User::from_name(name).ok().flatten().ok_or_else(unknown)?;
     match setgroups(&[]) {
@@ -97,10 +97,10 @@ fn become_user(name: &str) -> Result<(), Refusal> {
         Ok(()) | Err(Errno::EPERM) => {}
         Err(error) => {
             let text = format!("failed to drop supplementary groups: {error}");
-            return Err(Refusal::system(text));
+            return Err(StartError::system(text));
         }
     }
-    let failed = |_| Refusal::system(format!("failed to assume identity of user {name}"));
+    let failed = |_| StartError::system(format!("failed to assume identity of user {name}"));
     setgid(user.gid)
         .and_then(|()| setuid(user.uid))
         .map_err(failed)
