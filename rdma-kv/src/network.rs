@@ -1,4 +1,4 @@
-//! What the store asks of a communication domain.
+//! Operations that client and server need of a communication domain.
 
 use toroid_client::member::{Domain, MemberError};
 use toroid_fabric::provider::{Channel, QueuePair};
@@ -6,9 +6,9 @@ use toroid_fabric::{Access, Endpoint, Mapped, NodeId, PacketChannel, Region, Rem
 
 /// Memory, queue pairs and packets of one domain.
 pub trait Network {
-    /// Its queue pairs. What lies in peers' regions that are mapped can be borrowed.
+    /// Queue pairs. Mapped regions of peers can be borrowed from.
     type Endpoint: Endpoint<Remote: Mapped>;
-    /// Its packet channels.
+    /// Packet channels.
     type Channel: PacketChannel;
 
     /// Registers zeroed memory.
@@ -17,23 +17,23 @@ pub trait Network {
     /// [`MemberError`].
     fn alloc(&self, len: u64, access: Access) -> Result<Region, MemberError>;
 
-    /// Opens a peer's region; returns it and its bytes.
+    /// Opens a region of a peer; returns it with its length in bytes.
     ///
     /// # Errors
     /// [`MemberError`].
     fn open(&self, key: RemoteKey, access: Access) -> Result<(Remote<Self>, u64), MemberError>;
 
-    /// A queue pair to a peer.
+    /// Opens a queue pair to a peer.
     ///
     /// # Errors
     /// [`MemberError`].
     fn endpoint(&self, peer: NodeId) -> Result<Self::Endpoint, MemberError>;
 }
 
-/// A peer's region, as the queue pairs of a network use it.
+/// A peer's region, as queue pairs of the network `N` use it.
 pub type Remote<N> = <<N as Network>::Endpoint as Endpoint>::Remote;
 
-/// Operations that a queue pair holds: a client's get posts few, a server one.
+/// Operations under way on a queue pair: a get posts few, the server one.
 const DEPTH: usize = 16;
 
 impl Network for Domain {

@@ -1,4 +1,4 @@
-//! Borrowing: values that are read where they are.
+//! Borrowing: values that are read in place.
 
 use super::{Client, ClientError, Value, check_key};
 use crate::client::reader::Lookup;
@@ -8,8 +8,8 @@ use crate::protocol::hazards::{HAZARDS, HAZARDS_ACCESS, HAZARDS_LEN};
 use crate::protocol::messages::{Reply, Request};
 
 impl<N: Network> Client<N> {
-    /// Gets a value without copying it; `None` when there is none. See [`View`]. From a server on
-    /// another host it gets a copy.
+    /// Gets a view of a value without copying it; `None` when the key is absent. See [`View`].
+    /// From a server on another host the view holds a copy.
     ///
     /// # Errors
     /// [`ClientError::TooManyViews`] and others of [`ClientError`].
@@ -42,7 +42,7 @@ impl<N: Network> Client<N> {
         hazard.ok_or(ClientError::TooManyViews { limit: HAZARDS })
     }
 
-    /// HazardTable that the server will look at.
+    /// Registers a region of hazard pointers at the server.
     fn announce_hazards(&mut self) -> Result<HazardPool<Remote<N>>, ClientError> {
         let region = self.network.alloc(HAZARDS_LEN, HAZARDS_ACCESS)?;
         let key = region.remote_key().ok_or(ClientError::Protocol)?;

@@ -1,4 +1,4 @@
-//! Changes, one at a time.
+//! Changes that wait for their result.
 
 use super::{Client, ClientError, check_key};
 use crate::network::Network;
@@ -24,7 +24,7 @@ impl<N: Network> Client<N> {
         }
     }
 
-    /// Stores a value if the key has none; else it is [`Stored::NotStored`].
+    /// Stores a value if the key is absent; otherwise returns [`Stored::NotStored`].
     ///
     /// # Errors
     /// [`ClientError`].
@@ -38,7 +38,7 @@ impl<N: Network> Client<N> {
         self.store(&change(Mode::Add, key, flags, exptime), value)
     }
 
-    /// Stores a value if the key has one; else it is [`Stored::NotStored`].
+    /// Stores a value if the key is present; otherwise returns [`Stored::NotStored`].
     ///
     /// # Errors
     /// [`ClientError`].
@@ -52,8 +52,8 @@ impl<N: Network> Client<N> {
         self.store(&change(Mode::Replace, key, flags, exptime), value)
     }
 
-    /// Stores a value if the key still has the one of this number, [`super::Value::cas`]; else it
-    /// [`Stored::Exists`], or is [`Stored::NotFound`].
+    /// Stores a value if the key still has the cas `cas` (see [`super::Value::cas`]); otherwise
+    /// returns [`Stored::Exists`] or [`Stored::NotFound`].
     ///
     /// # Errors
     /// [`ClientError`].
@@ -72,8 +72,8 @@ impl<N: Network> Client<N> {
         self.store(&change, value)
     }
 
-    /// Adds bytes to the end of a value; without one, or if they do not fit, they are
-    /// [`Stored::NotStored`].
+    /// Appends bytes to a value. Returns [`Stored::NotStored`] if the key is absent, or they do
+    /// not fit.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -81,7 +81,7 @@ impl<N: Network> Client<N> {
         self.store(&change(Mode::Append, key, 0, 0), value)
     }
 
-    /// As [`Client::append`], to the start.
+    /// Prepends bytes to a value; otherwise as [`Client::append`].
     ///
     /// # Errors
     /// [`ClientError`].
@@ -89,8 +89,8 @@ impl<N: Network> Client<N> {
         self.store(&change(Mode::Prepend, key, 0, 0), value)
     }
 
-    /// Adds to a value that is a number and returns what it is then; `None` when there is none. It
-    /// wraps around at 2^64.
+    /// Adds to a value that is a number; returns the new number, or `None` when the key is
+    /// absent. Wraps around at 2^64.
     ///
     /// # Errors
     /// [`ClientError`], such as [`crate::protocol::messages::Refusal::NotANumber`].
@@ -98,7 +98,8 @@ impl<N: Network> Client<N> {
         self.count(key, Delta::Add(delta))
     }
 
-    /// As [`Client::increment`], but subtracts, and stops at 0.
+    /// Subtracts from a value that is a number; otherwise as [`Client::increment`]. Saturates
+    /// at 0.
     ///
     /// # Errors
     /// [`ClientError`], such as [`crate::protocol::messages::Refusal::NotANumber`].
@@ -106,19 +107,20 @@ impl<N: Network> Client<N> {
         self.count(key, Delta::Subtract(delta))
     }
 
-    /// Removes a key; returns whether it was there.
+    /// Removes a key; returns whether it was present.
     ///
     /// # Errors
     /// [`ClientError`].
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, ClientError> {
         check_key(key)?;
         let did = self.did(&Request::Delete { key });
-        // Afterwards: what was posted before has been answered meanwhile, and its location is cached.
+        // Afterwards: replies to earlier posts have arrived meanwhile, and their locations
+        // are cached.
         self.reader.forget(key);
         did
     }
 
-    /// Changes when a key expires, as [`Client::set`] has it; returns whether it was there.
+    /// Changes the expiry of a key, as in [`Client::set`]; returns whether it was present.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -127,8 +129,8 @@ impl<N: Network> Client<N> {
         self.did(&Request::Touch { key, exptime })
     }
 
-    /// Removes all keys: at once, or `delay` seconds from now, or if that is more than 30 days, at
-    /// that Unix time.
+    /// Removes all keys: at once if `delay` is 0, or `delay` seconds from now, or if that is
+    /// more than 30 days, at that Unix time.
     ///
     /// # Errors
     /// [`ClientError`], such as [`crate::protocol::messages::Refusal::Forbidden`].
@@ -151,7 +153,7 @@ impl<N: Network> Client<N> {
         }
     }
 
-    /// Whether a request was carried out, or there was no such key.
+    /// Whether the request was carried out; false when the key is absent.
     fn did(&mut self, request: &Request<'_>) -> Result<bool, ClientError> {
         match self.call(request)? {
             Reply::Done => Ok(true),

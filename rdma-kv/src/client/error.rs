@@ -1,4 +1,4 @@
-//! What can go wrong for a client.
+//! Errors of a client.
 
 use toroid_client::member::MemberError;
 use toroid_fabric::channel::ChannelError;
@@ -8,19 +8,19 @@ use crate::client::reader::ReadError;
 use crate::protocol::layout::MAX_KEY;
 use crate::protocol::messages::{Malformed, Refusal};
 
-/// Why an operation of a client failed.
+/// Failure of an operation of a client.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
     /// Caller: the key is empty or too long.
     #[error("a key of {0} bytes: give from 1 to {MAX_KEY}")]
     Key(usize),
-    /// Caller: the value is over the server's limit. What the key had before is gone.
+    /// Caller: the value exceeds the server's limit. The old value of the key is gone.
     #[error("a value of {len} bytes is too large: the server takes items of up to {limit} bytes")]
     TooLarge {
         /// Bytes of the value.
         len: usize,
-        /// Of the largest item: key, value and some overhead.
+        /// Bytes of the largest item: key, value and overhead.
         limit: u32,
     },
     /// Caller: the buffer is too small for the value.
@@ -31,22 +31,22 @@ pub enum ClientError {
         /// Bytes of the buffer.
         room: usize,
     },
-    /// Caller: as many changes are posted as can be.
+    /// Caller: the window of posted changes is full.
     #[error("poll the changes that were posted before")]
     WindowFull,
-    /// Caller: drop some of what is borrowed first.
+    /// Caller: too many values are borrowed.
     #[error("{limit} views are borrowed: a client can have no more at a time")]
     TooManyViews {
-        /// How many a client can have.
+        /// Most views of a client.
         limit: u32,
     },
-    /// Nobody serves in the domain.
+    /// No node of the domain serves the store.
     #[error("no node of domain {0} serves the store; start one with `toroid-kv serve`")]
     NoServer(String),
-    /// Caller: which of several servers?
+    /// Caller: several nodes serve the store, and none was named.
     #[error("several nodes serve the store: {}; name one, such as `toroid-kv get -s {} KEY`", list(.0), first(.0))]
     SeveralServers(Vec<Place>),
-    /// The agent refused, or has gone.
+    /// The agent denied the request, or is gone.
     #[error(transparent)]
     Member(#[from] MemberError),
     /// A read failed: the server is gone, or one of the two nodes has left the domain.
@@ -55,19 +55,19 @@ pub enum ClientError {
     /// The channel ended: the server is gone, or one of the two nodes has left the domain.
     #[error("cannot reach the server: {0}")]
     Channel(#[from] ChannelError),
-    /// The server refused.
+    /// The server refused the request.
     #[error("{0}")]
     Refused(Refusal),
-    /// The server did not answer in time, now or before: connect again. Whether the operation
-    /// took place is not known.
+    /// The server did not answer in time, now or earlier: connect again. The operation may have
+    /// taken place.
     #[error("the server does not answer")]
     Timeout,
-    /// The server answers what no correct server does.
+    /// The server sent a reply that no correct server sends.
     #[error("the server broke the protocol")]
     Protocol,
 }
 
-/// Places that are told apart.
+/// Places, as a list for people.
 fn list(places: &[Place]) -> String {
     let places: Vec<String> = places.iter().map(ToString::to_string).collect();
     places.join(" and ")

@@ -1,4 +1,4 @@
-//! Packets of requests, and of their replies.
+//! Packets of requests and replies, over one channel.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -12,25 +12,25 @@ use crate::protocol::messages::{
     OVERHEAD, Reply, Request, decode_reply, encode_request, split_message,
 };
 
-/// How long the server may take to answer a message.
+/// Time that the server has to answer a request.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A request but for its value has at most this many bytes.
+/// Most bytes of a request without its value.
 const HEAD_LIMIT: usize = MAX_KEY + OVERHEAD;
 
-/// A value of this many bytes can travel with its request.
+/// Longest value that fits into a packet with its request.
 pub(super) const INLINE_MOST: usize = MAX_PAYLOAD - HEAD_LIMIT;
 
-/// A channel to the server, over which requests go and replies come in the same order.
+/// A channel to the server. Replies arrive in the order of the requests.
 pub(super) struct Exchange<C> {
     channel: C,
-    /// Requests that are still to be sent.
+    /// Requests that are not sent yet.
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
-    /// The last reply that was taken from `incoming`.
+    /// Position of the current reply in `incoming`.
     reply: Range<usize>,
     number: u32,
-    /// When something was sent last.
+    /// Time of the last send.
     sent: Instant,
     timed_out: bool,
 }
@@ -52,25 +52,26 @@ impl<C: PacketChannel> Exchange<C> {
         self.channel.peer()
     }
 
-    /// Adds a request to those to be sent, for which [`Exchange::has_room`]; returns its number.
+    /// Queues a request, for which [`Exchange::has_room`] held; returns its number.
     pub(super) fn add(&mut self, request: &Request<'_>) -> u32 {
         let number = self.next_number();
         encode_request(&mut self.outgoing, number, request);
         number
     }
 
-    /// A number that no other request has.
+    /// The number of the next request.
     pub(super) fn next_number(&mut self) -> u32 {
         self.number = self.number.wrapping_add(1);
         self.number
     }
 
-    /// Whether nothing that was added is still to be sent.
+    /// Whether all queued requests are sent.
     pub(super) fn all_is_sent(&self) -> bool {
         self.outgoing.is_empty()
     }
 
-    /// Whether another request can be added now, with a value of `value_len` bytes.
+    /// Whether a request with a value of `value_len` bytes can be queued now; sends queued ones
+    /// if there is no room.
     ///
     /// # Errors
     /// [`ClientError::Timeout`] once the server has not answered in time: it may still read the
@@ -85,7 +86,7 @@ impl<C: PacketChannel> Exchange<C> {
         }
     }
 
-    /// Whether the server can be asked, when nothing is on its way; asks nobody.
+    /// Checks that the channel works, when no request is under way. Sends nothing.
     ///
     /// # Errors
     /// If not, as [`Exchange::next`].
@@ -100,7 +101,7 @@ impl<C: PacketChannel> Exchange<C> {
         }
     }
 
-    /// Sends what was added; returns whether there was room in the channel.
+    /// Sends the queued requests; returns whether the channel had room.
     ///
     /// # Errors
     /// How the channel ended.
@@ -119,7 +120,7 @@ impl<C: PacketChannel> Exchange<C> {
         }
     }
 
-    /// Sends a request that has no reply; it is lost where there is no room.
+    /// Sends a request that has no reply. Without room in the channel the request is dropped.
     ///
     /// # Errors
     /// How the channel ended.
@@ -132,7 +133,7 @@ impl<C: PacketChannel> Exchange<C> {
         }
     }
 
-    /// Goes on to the next reply, if it is there.
+    /// Moves on to the next reply; returns whether there is one.
     ///
     /// # Errors
     /// [`ClientError::Protocol`], and how the channel ended.
@@ -150,7 +151,7 @@ impl<C: PacketChannel> Exchange<C> {
         Ok(true)
     }
 
-    /// Sends what was added and waits for the next reply.
+    /// Sends the queued requests and waits for the next reply.
     ///
     /// # Errors
     /// [`ClientError::Timeout`], [`ClientError::Protocol`], and how the channel ended.
@@ -168,18 +169,18 @@ impl<C: PacketChannel> Exchange<C> {
         }
     }
 
-    /// When something was sent last: before that the server could not answer it.
+    /// Time of the last send; the server cannot have answered earlier.
     pub(super) fn last_sent(&self) -> Instant {
         self.sent
     }
 
-    /// From now on nothing can be asked any more.
+    /// Marks the server as unresponsive: all later requests fail.
     pub(super) fn time_out(&mut self) -> ClientError {
         self.timed_out = true;
         ClientError::Timeout
     }
 
-    /// The last reply that was received, and the number of its request.
+    /// The current reply and the number of its request.
     ///
     /// # Errors
     /// [`ClientError::Protocol`].
@@ -188,7 +189,7 @@ impl<C: PacketChannel> Exchange<C> {
         Ok(decode_reply(message)?)
     }
 
-    /// Asks when nothing else is on its way.
+    /// Sends a request and waits for its reply, when no other request is under way.
     ///
     /// # Errors
     /// As [`Exchange::next`].

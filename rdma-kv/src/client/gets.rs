@@ -1,4 +1,4 @@
-//! Gets: by reading the server's memory, or where that is in vain, by asking.
+//! Gets: by one-sided reads, or by a message where those do not succeed.
 
 use super::staging::Staging;
 use super::{Client, ClientError, Value, check_key};
@@ -7,7 +7,7 @@ use crate::network::Network;
 use crate::protocol::messages::{GetValue, Piece, Refusal, Reply, Request};
 
 impl<N: Network> Client<N> {
-    /// Gets a value; `None` when there is none.
+    /// Gets a value; `None` when the key is absent.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -15,8 +15,8 @@ impl<N: Network> Client<N> {
         self.get_with(key, |value| value.to_owned())
     }
 
-    /// Gets a value and gives it to `use_it` where it was read to: without allocation, and with
-    /// one copy, out of the server's memory.
+    /// Gets a value and passes it to `use_it` in the read buffer: without allocation, and with
+    /// one copy out of the server's memory. `None` when the key is absent.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -36,8 +36,8 @@ impl<N: Network> Client<N> {
         Ok(asked.map(|value| use_it(value.as_ref())))
     }
 
-    /// Gets a value into `into`; returns its flags and length. Without allocation, and with one
-    /// copy if its location is cached.
+    /// Gets a value into `into`; returns its flags and length, or `None` when the key is
+    /// absent. Does not allocate, and copies once if the location is cached.
     ///
     /// # Errors
     /// [`ClientError::BufferTooSmall`] and others of [`ClientError`].
@@ -71,8 +71,8 @@ impl<N: Network> Client<N> {
         }
     }
 
-    /// Gets several values, in any order: `each` gets the number of a key and its value, if there is
-    /// one. All whose locations are cached are read in one go.
+    /// Gets several values. Calls `each` in any order with the index of a key and its value, or
+    /// `None`. All keys with cached locations are read in one batch.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -96,8 +96,8 @@ impl<N: Network> Client<N> {
         Ok(())
     }
 
-    /// Gets a value and changes when it expires, as [`Client::set`] has it. By the server: it alone
-    /// may write.
+    /// Gets a value and changes its expiry, as in [`Client::set`]. The server answers, as it
+    /// alone may write.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -110,7 +110,7 @@ impl<N: Network> Client<N> {
         self.ask_and_touch(key, Some(exptime))
     }
 
-    /// Asks the server for a value that changes too quickly to be read.
+    /// Asks the server for a value that changes too often to be read.
     pub(crate) fn ask(&mut self, key: &[u8]) -> Result<Option<Value>, ClientError> {
         let asked = self.ask_and_touch(key, None)?;
         Ok(asked.filter(|value| self.reader.may_return(key, &value.data)))
@@ -121,7 +121,8 @@ impl<N: Network> Client<N> {
         key: &[u8],
         touch: Option<i64>,
     ) -> Result<Option<Value>, ClientError> {
-        // The server has fetched what was posted before, so all of the region is free then.
+        // The server has fetched all posted values before it answers, so the whole region
+        // is free then.
         let room = self.staging.as_ref().map(Staging::whole);
         let request = |room| Request::Get { key, touch, room };
         let mut room = room.unwrap_or_default();
@@ -158,7 +159,8 @@ impl<N: Network> Client<N> {
         Ok(Some(Value { flags, cas, data }))
     }
 
-    /// No reply follows, and where there is no room for the report, it is lost.
+    /// Reports if that is due. A report has no reply, and is dropped without room in the
+    /// channel.
     pub(super) fn report_if_due(&mut self) -> Result<(), ClientError> {
         if self.reader.uses().is_due() {
             self.report()
@@ -167,8 +169,8 @@ impl<N: Network> Client<N> {
         }
     }
 
-    /// Tells the server now what was read since the last report, as [`Client::get`] does now and
-    /// then.
+    /// Reports the gets since the last report now. Gets report by themselves every few
+    /// thousand.
     ///
     /// # Errors
     /// [`ClientError::Channel`].

@@ -1,23 +1,24 @@
-//! Where a client has seen items: a bounded cache from the hash of a key to a location.
+//! Location cache: a bounded map from the hash of a key to the location of its item.
 //!
-//! Entries are hints: a reader checks the item's whole key, so nothing here needs to be right,
-//! only quick. Two entries share a cache line, a hash has two lines to choose from, and the
-//! first usually holds it: one line is touched per get. The table doubles when both are full,
-//! up to its bound; then an older entry gives way.
+//! Entries are hints: a reader checks the whole key of the item, so an entry may be wrong. Two
+//! entries share a cache line. A hash has two lines to choose from, and its entry is usually in the
+//! first: a get touches one line. The table doubles when both lines are full, up to its bound; then
+//! an older entry is replaced.
 //!
-//! An entry also tells whether others replaced its item more often than not between two gets: then it
-//! is cheaper to ask first what is in the slot. While that is so of most locations that are asked for, it is
-//! expected of all: no get then takes more reads than one that asks first.
+//! An entry also counts how often its item was replaced between two gets. An entry that was
+//! replaced more often than not is contended: it is cheaper to read its slot before the item. While
+//! most gets meet replaced items, all entries count as contended, so that no get takes more reads
+//! than one that reads the slot first.
 
 use crate::protocol::layout::{Location, Slot, SlotWord};
 
-/// A cache of placements.
+/// The cache.
 #[derive(Debug)]
 pub struct LocationCache {
     lines: Vec<Pair>,
     limit_log2: u32,
     victim: usize,
-    /// How many of the last locations that were asked for had another item since, of [`LocationCache::ALL`].
+    /// Share of recent gets that met a replaced item, in units of 1/[`LocationCache::ALL`].
     contention: u32,
 }
 
@@ -25,23 +26,23 @@ pub struct LocationCache {
 #[repr(align(64))]
 struct Pair([Entry; 2]);
 
-/// Vacant when `word` is 0.
+/// An entry; vacant when `word` is 0.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     hash: u64,
     word: u64,
-    /// The generation, and behind it as many bits of how often the item was replaced.
+    /// Generation, then [`Entry::REPLACED_BITS`] bits with the count of replacements.
     generation: u64,
     slot: u32,
     len: u32,
 }
 
-/// A location, and what to expect there.
+/// A cached location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hit {
     /// The location.
     pub location: Location,
-    /// Most gets found another item in its slot, or in the slots of all locations.
+    /// Whether most gets met a replaced item, here or in all entries.
     pub is_contended: bool,
 }
 
@@ -49,7 +50,7 @@ impl Entry {
     const REPLACED_BITS: u32 = 2;
     const REPLACED_MOST: u64 = (1 << Self::REPLACED_BITS) - 1;
 
-    /// From how often it was replaced on it is contended.
+    /// Replacements from which an entry is contended.
     const CONTENDED: u64 = 2;
 
     fn new(hash: u64, location: Location) -> Self {
@@ -80,8 +81,8 @@ impl Entry {
         self.generation = self.generation & !Self::REPLACED_MOST | replaced;
     }
 
-    /// This one instead, of the same key; returns whether others replaced it. What the key's owner forgot
-    /// before they did not.
+    /// Replaces an entry by a newer one of the same key; returns whether another client had
+    /// replaced the item. An entry that was removed before does not count.
     fn renew(&mut self, mut newer: Entry) -> bool {
         let was_replaced = self.word != 0 && self.word != newer.word;
         newer.set_replaced(self.replaced() + u64::from(was_replaced));
@@ -93,7 +94,7 @@ impl Entry {
 impl LocationCache {
     const FIRST_LOG2: u32 = 6;
 
-    /// All of the last locations. Each that is asked for counts for a 128th of them.
+    /// Unit of `contention`. Each get counts for 1/128.
     const ALL: u32 = 1 << 16;
     const SHARE_LOG2: u32 = 7;
 
@@ -108,12 +109,12 @@ impl LocationCache {
         }
     }
 
-    /// Where the key with this hash was last seen.
+    /// The cached location of the key with this hash.
     pub fn peek(&self, hash: u64) -> Option<Location> {
         self.entry(hash).map(Entry::location)
     }
 
-    /// As [`LocationCache::peek`] for a get, with what to expect there.
+    /// The cached location for a get, with its contention.
     pub fn get(&mut self, hash: u64) -> Option<Hit> {
         let entry = *self.entry(hash)?;
         let most_change = self.contention > Self::ALL / 2;
@@ -133,7 +134,7 @@ impl LocationCache {
         entry.next()
     }
 
-    /// A contended location had the same item again.
+    /// Notes that a contended entry was not replaced.
     pub fn decay(&mut self, hash: u64) {
         for line in self.lines_of(hash) {
             let mut entries = self.lines[line].0.iter_mut();
@@ -143,7 +144,7 @@ impl LocationCache {
         }
     }
 
-    /// Remembers where a key was seen.
+    /// Caches the location of a key.
     pub fn insert(&mut self, hash: u64, location: Location) {
         let entry = Entry::new(hash, location);
         while !self.try_insert(entry) {
@@ -157,7 +158,7 @@ impl LocationCache {
         }
     }
 
-    /// Forgets where a key is.
+    /// Removes the location of a key.
     pub fn remove(&mut self, hash: u64) {
         for line in self.lines_of(hash) {
             for entry in &mut self.lines[line].0 {
@@ -197,12 +198,12 @@ impl LocationCache {
             .flat_map(|pair| pair.0)
             .filter(|entry| entry.word != 0)
         {
-            // What finds no room even so was a hint, and is lost.
+            // An entry without room is a hint, and is dropped.
             self.try_insert(entry);
         }
     }
 
-    /// Bits that chose neither bucket nor tag, as far as there are any.
+    /// The two lines of a hash, by bits that chose neither bucket nor tag.
     fn lines_of(&self, hash: u64) -> [usize; 2] {
         let mask = self.lines.len() - 1;
         [

@@ -1,8 +1,10 @@
-//! A client that gets by reading the server's memory, and sets by messages.
+//! The client: gets by reading the server's memory, changes by messages.
 //!
-//! * `gets`, `borrow`, `changes`: what it does; `posting`: changes without waiting for each; `text`: what it
-//!   does for others.
-//! * `exchange`: how it asks the server; `staging`: where large values are meanwhile.
+//! * `reader`: one-sided gets, with its `location_cache`; `view`: borrowed values; `uses`: reports
+//! of gets.
+//! * `gets`, `borrow`, `changes`: operations; `posting`: changes without waiting for each; `text`:
+//! memcached's protocol over messages, for proxies and statistics.
+//! * `exchange`: requests and replies; `staging`: memory for large values on their way.
 
 mod borrow;
 mod changes;
@@ -41,34 +43,34 @@ use reader::Reader;
 use staging::Staging;
 use view::HazardPool;
 
-/// A value and what the server keeps with it.
+/// A value with its attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
-    /// Given when it was set.
+    /// Flags that were given when it was set.
     pub flags: u32,
-    /// Another one each time that the key's value is set: for [`Client::compare_and_set`].
+    /// Changes with each change of the key's value; for [`Client::compare_and_set`].
     pub cas: u64,
-    /// The value.
+    /// The bytes.
     pub data: Vec<u8>,
 }
 
-/// A connection to a server. A get reads the server's memory; all else are messages.
+/// A connection to a server. Gets read the server's memory; all other operations are messages.
 ///
-/// Gets are linearizable with everyone's sets and deletes, through whichever door they came, unless
-/// less was asked for: [`Client::set_consistency`].
+/// Gets are linearizable with the changes of all clients, RDMA or memcached, unless
+/// [`Client::set_consistency`] asks for less.
 pub struct Client<N: Network = Domain> {
     network: N,
     exchange: Exchange<N::Channel>,
     reader: Reader<N::Endpoint>,
     staging: Option<Staging>,
-    /// What the client has borrowed, for the server to see.
+    /// Hazard pointers of the values that are borrowed.
     hazards: Option<HazardPool<Remote<N>>>,
     posted: VecDeque<Posted>,
-    /// What became of others, until it is polled.
+    /// Results of posted changes that are not polled yet.
     settled: VecDeque<Outcome>,
     /// Values of up to this many bytes travel with their change.
     inline_limit: usize,
-    /// Bytes of the values that were posted and perhaps not sent.
+    /// Bytes of posted values that may not be sent yet.
     unsent: usize,
 }
 
@@ -91,7 +93,7 @@ impl Client<Domain> {
 }
 
 impl<N: Network> Client<N> {
-    /// Greets the server at the other end of `channel` and opens its regions.
+    /// Connects over `channel`: greets the server at its other end, and opens its regions.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -119,28 +121,28 @@ impl<N: Network> Client<N> {
         })
     }
 
-    /// The server's node.
+    /// Node of the server.
     pub fn server(&self) -> NodeId {
         self.exchange.peer()
     }
 
-    /// From now on values of up to `bytes` bytes travel with their change, if they fit a packet;
-    /// the server reads others from this client. [`INLINE_LIMIT`] is right for most.
+    /// Sets the longest value that travels with its change, if it fits a packet. The server
+    /// reads longer ones from this client. [`INLINE_LIMIT`], the default, suits most programs.
     pub fn set_inline_limit(&mut self, bytes: usize) {
         self.inline_limit = bytes.min(INLINE_MOST);
     }
 
-    /// What its gets promise from now on; [`Consistency::Strict`] at first.
+    /// Sets the consistency of later gets; [`Consistency::Strict`] by default.
     pub fn set_consistency(&mut self, consistency: Consistency) {
         self.reader.set_consistency(consistency);
     }
 
-    /// What its gets did so far.
+    /// Statistics of the gets so far.
     pub fn stats(&self) -> ReaderStats {
         self.reader.stats()
     }
 
-    /// Asks, and waits for the answer. What was posted before is answered first.
+    /// Sends a request and waits for its reply. Replies to earlier posts are settled first.
     fn call(&mut self, request: &Request<'_>) -> Result<Reply<'_>, ClientError> {
         let deadline = Instant::now() + TIMEOUT;
         let value_len = match request {

@@ -1,7 +1,7 @@
-//! Changes that are posted, many at a time, and what becomes of them.
+//! Posted changes: many at a time, and their results.
 //!
 //! The server answers in the order of the requests. Until then a large value stays in its piece of
-//! the staging region; nothing of the caller's is needed once the change is posted.
+//! the staging region. Key and value are the caller's again as soon as the change is posted.
 
 use std::time::Instant;
 
@@ -14,44 +14,44 @@ use crate::network::Network;
 use crate::protocol::change::{Change, Stored};
 use crate::protocol::messages::{Piece, Refusal, Reply, Request, STAGING_ACCESS, SetValue};
 
-/// So many changes can be posted whose outcome has not been polled.
+/// Most changes that can be posted and not polled.
 pub const WINDOW: usize = 64;
 
-/// Requests are sent when the values have this many bytes; before that when somebody waits.
+/// Posted changes are sent at the latest when their values have this many bytes.
 const BATCH_BYTES: usize = 16 * 1024;
 
-/// Names a change that was posted.
+/// Identifies a posted change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket(u32);
 
-/// What became of a change that was posted.
+/// Result of a posted change.
 pub type Outcome = (Ticket, Result<Stored, ClientError>);
 
-/// A change whose outcome is not known.
+/// A change without a result.
 pub(super) struct Posted {
     number: u32,
     since: Instant,
-    /// Of the key.
+    /// Hash of the key.
     hash: u64,
     value_len: usize,
     state: State,
 }
 
 enum State {
-    /// The server has the value, or will have it with the request.
+    /// The value travels with the request.
     Inline,
     /// The value is in the oldest piece of the staging region.
     Staged,
-    /// The value is larger than any can be: the server is told its length alone, and refuses it.
+    /// The value exceeds the largest item: the request has its length alone, and is refused.
     TooLarge,
-    /// It was never sent.
+    /// The change was not sent.
     Refused(ClientError),
 }
 
 impl<N: Network> Client<N> {
-    /// Posts a change without waiting for what becomes of it: [`Client::poll`] and
-    /// [`Client::wait`] say that, in the order of posting. Key and value are the caller's again at
-    /// once. It is sent together with others, at the latest by these two.
+    /// Posts a change without waiting for its result, which [`Client::poll`] and
+    /// [`Client::wait`] return in the order of posting. Key and value can be reused at once.
+    /// The change is sent together with others, at the latest by these two.
     ///
     /// # Errors
     /// [`ClientError::WindowFull`]: nothing was posted; poll first. Why the connection is over.
@@ -66,7 +66,7 @@ impl<N: Network> Client<N> {
         Ok(Ticket(number))
     }
 
-    /// What became of the change that was posted first, if that is known. Never waits.
+    /// The result of the oldest posted change, if it is known. Never waits.
     ///
     /// # Errors
     /// Why the connection is over; what became of the others is then not known.
@@ -84,7 +84,7 @@ impl<N: Network> Client<N> {
         }
     }
 
-    /// As [`Client::poll`], but waits for it; `None` when nothing is posted.
+    /// Waits for the result of the oldest posted change; `None` when none is posted.
     ///
     /// # Errors
     /// As [`Client::poll`].
@@ -95,7 +95,7 @@ impl<N: Network> Client<N> {
         Ok(self.settled.pop_front())
     }
 
-    /// Makes a change; see [`Client::set`] and its like for what can fail.
+    /// Makes a change and waits for its result; see [`Client::set`] and the like for errors.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -110,8 +110,8 @@ impl<N: Network> Client<N> {
         }
     }
 
-    /// Makes several changes in one go; `each` gets the number of a change and what became of it,
-    /// in their order. One that fails does not stop the others.
+    /// Makes several changes in one batch. Calls `each` with the index of a change and its
+    /// result, in order. A failed change does not stop the others.
     ///
     /// # Errors
     /// Why the connection is over; what became of the others is then not known.
@@ -120,7 +120,7 @@ impl<N: Network> Client<N> {
         changes: &[(Change<'_>, &[u8])],
         mut each: impl FnMut(usize, Result<Stored, ClientError>),
     ) -> Result<(), ClientError> {
-        // What was posted before is to be polled by whoever posted it.
+        // Earlier posts stay for their caller to poll.
         let before = self.posted.len() + self.settled.len();
         let mut told = 0;
         for (change, value) in changes {
@@ -142,7 +142,7 @@ impl<N: Network> Client<N> {
         Ok(())
     }
 
-    /// Begins a change, when others have made room for it if necessary; returns its number.
+    /// Begins a change as soon as there is room for it; returns its number.
     fn begin_when_possible(
         &mut self,
         change: &Change<'_>,
@@ -161,8 +161,7 @@ impl<N: Network> Client<N> {
         }
     }
 
-    /// Adds a change to those to be sent, if there is room for it and its value now; returns its
-    /// number.
+    /// Queues a change, if there is room for it and its value now; returns its number.
     fn begin(&mut self, change: &Change<'_>, value: &[u8]) -> Result<Option<u32>, ClientError> {
         let (key, value_len) = (change.key, value.len());
         if let Err(error) = check_key(key) {
@@ -185,7 +184,7 @@ impl<N: Network> Client<N> {
             let piece = match self.stage(value) {
                 Ok(Some(piece)) => piece,
                 Ok(None) => return Ok(None),
-                // The memory that it has is enough for others.
+                // The present region is still enough for other values.
                 Err(error @ (ClientError::Refused(_) | ClientError::Member(_))) => {
                     return Ok(Some(self.refuse(error)));
                 }
@@ -200,7 +199,7 @@ impl<N: Network> Client<N> {
         self.unsent += value_len;
         let number = self.exchange.add(&request);
         let hash = self.reader.hash_of(key);
-        // Where the key is now nobody knows before the answer.
+        // The location of the key is unknown until the reply.
         self.reader.forget_at(hash);
         self.note(number, hash, value_len, state);
         Ok(Some(number))
@@ -229,7 +228,7 @@ impl<N: Network> Client<N> {
         }
     }
 
-    /// Puts a value into the staging region, which is made or grows if need be.
+    /// Puts a value into the staging region, which is made or enlarged if necessary.
     fn stage(&mut self, value: &[u8]) -> Result<Option<Piece>, ClientError> {
         let len = value.len();
         let several = Staging::len_for_several(len);
@@ -239,17 +238,17 @@ impl<N: Network> Client<N> {
                 if let Some(piece) = staging.put(value)? {
                     return Ok(Some(piece));
                 }
-                // Several are on their way at a time.
+                // Several values are on their way at a time.
                 if staging.len() >= several {
                     return Ok(None);
                 }
                 match self.network.alloc(several, STAGING_ACCESS) {
                     Ok(region) => self.stage_in(region)?,
-                    // One after the other, then.
+                    // The values go one after the other, then.
                     Err(_) => return Ok(None),
                 }
             }
-            // The server may still read from the old one.
+            // The server may still read from the present region.
             Some(staging) if !staging.is_idle() => return Ok(None),
             Some(_) => self.stage_region(Staging::len_for_one(len))?,
         }
@@ -259,7 +258,7 @@ impl<N: Network> Client<N> {
         }
     }
 
-    /// Makes a staging region of `len` bytes, instead of the one before.
+    /// Makes and registers a staging region of `len` bytes in place of the present one.
     pub(super) fn stage_region(&mut self, len: u64) -> Result<(), ClientError> {
         let region = self.network.alloc(len, STAGING_ACCESS)?;
         self.stage_in(region)
@@ -269,7 +268,7 @@ impl<N: Network> Client<N> {
         let key = region.remote_key().ok_or(ClientError::Protocol)?;
         let reply = self.call(&Request::Stage { key })?;
         let refusal = match reply {
-            // It has answered all that was asked before.
+            // The server has answered all earlier requests.
             Reply::Done => {
                 self.staging = Some(Staging::new(region));
                 return Ok(());
@@ -277,14 +276,14 @@ impl<N: Network> Client<N> {
             Reply::Refused(refusal) => refusal,
             _ => return Err(ClientError::Protocol),
         };
-        // It has let go of the one before, too.
+        // The server has released the present one as well.
         if let Some(staging) = &mut self.staging {
             staging.lose();
         }
         Err(ClientError::Refused(refusal))
     }
 
-    /// Waits until another posted change is settled.
+    /// Waits until one more posted change has a result.
     fn settle_next(&mut self) -> Result<(), ClientError> {
         if !self.settle_refused() {
             self.exchange.next(Instant::now() + TIMEOUT)?;
@@ -293,7 +292,7 @@ impl<N: Network> Client<N> {
         Ok(())
     }
 
-    /// Settles what was never sent and whose turn it is; returns whether there was any.
+    /// Settles changes that were not sent and are next in order; returns whether there was one.
     fn settle_refused(&mut self) -> bool {
         let mut any = false;
         while let Some(posted) = self.posted.pop_front() {
@@ -315,7 +314,7 @@ impl<N: Network> Client<N> {
         }
     }
 
-    /// Settles the change that the reply in hand belongs to.
+    /// Settles the change of the current reply.
     pub(super) fn settle(&mut self) -> Result<(), ClientError> {
         self.settle_refused();
         let (number, reply) = self.exchange.reply()?;
@@ -337,7 +336,7 @@ impl<N: Network> Client<N> {
         }
         match outcome {
             Ok(Stored::Stored { location, .. }) => {
-                // The last change of a key tells where it is.
+                // Only the last change of a key tells its location.
                 let mut later = self.posted.iter();
                 if later.all(|later| later.hash != posted.hash) {
                     self.reader.remember_unless_cached(posted.hash, location);
@@ -351,7 +350,7 @@ impl<N: Network> Client<N> {
     }
 }
 
-/// What stands for a value that is not sent.
+/// Stands for a value that is not sent.
 fn announced(value_len: usize) -> Piece {
     Piece {
         offset: 0,

@@ -1,4 +1,4 @@
-//! The memory through which large values pass: pieces of a region, given out in turn.
+//! Staging: a region through which large values pass, in pieces that are given out in turn.
 
 use std::collections::VecDeque;
 
@@ -6,24 +6,24 @@ use toroid_fabric::{OpError, Region};
 
 use crate::protocol::messages::Piece;
 
-/// The region has at least this many bytes.
+/// Least bytes of the region.
 const MIN: u64 = 64 * 1024;
 
-/// For several values on their way it has up to this many, unless one has more.
+/// Most bytes of a region for several values, unless one value needs more.
 const AMPLE: u64 = 8 << 20;
 
-/// How many values it should hold for that.
+/// Values that such a region should hold.
 const VALUES: u64 = 8;
 
-/// Pieces begin at multiples of this.
+/// Alignment of pieces.
 const LINE: u64 = 64;
 
-/// A region and who uses it.
+/// A region and its pieces in use.
 pub(super) struct Staging {
     region: Region,
-    /// Where pieces start and end, the oldest first.
+    /// Pieces in use, as start and end; the oldest first.
     taken: VecDeque<(u64, u64)>,
-    /// The server cannot use it any more.
+    /// Whether the server has released the region.
     lost: bool,
 }
 
@@ -52,22 +52,23 @@ impl Staging {
         self.region.len()
     }
 
-    /// The server has let go of it. What it was asked before may still be read from it.
+    /// Notes that the server has released the region. It may still read pieces of earlier
+    /// requests.
     pub(super) fn lose(&mut self) {
         self.lost = true;
     }
 
-    /// Whether it will do for values of `len` bytes, if not now, then later.
+    /// Whether a value of `len` bytes fits, now or later.
     pub(super) fn is_enough_for(&self, len: usize) -> bool {
         !self.lost && len as u64 <= self.len()
     }
 
-    /// Whether nobody uses a piece.
+    /// Whether no piece is in use.
     pub(super) fn is_idle(&self) -> bool {
         self.taken.is_empty()
     }
 
-    /// All of it, for when the server has answered everything.
+    /// The whole region, to be used when the server has answered all requests.
     pub(super) fn whole(&self) -> Piece {
         Piece {
             offset: 0,
@@ -75,8 +76,8 @@ impl Staging {
         }
     }
 
-    /// Puts a value into a piece, if there is one free now that is long enough. It belongs to the
-    /// server until [`Staging::give_back`].
+    /// Puts a value into a free piece, if there is one that is long enough. The piece belongs
+    /// to the server until [`Staging::give_back`].
     pub(super) fn put(&mut self, value: &[u8]) -> Result<Option<Piece>, OpError> {
         let len = value.len() as u64;
         let start = match (self.taken.front(), self.taken.back()) {
@@ -103,7 +104,7 @@ impl Staging {
         }))
     }
 
-    /// The server is done with the oldest piece.
+    /// Releases the oldest piece.
     pub(super) fn give_back(&mut self) {
         self.taken.pop_front();
     }

@@ -4,12 +4,12 @@ use super::{Client, ClientError};
 use crate::network::Network;
 use crate::protocol::messages::{Awaiting, Reply, Request};
 
-/// The conversation of a client that speaks for itself.
+/// Session of the client itself.
 const OWN_SESSION: u32 = u32::MAX;
 
 impl<N: Network> Client<N> {
-    /// Says up to [`crate::protocol::messages::TEXT_LIMIT`] bytes of memcached's protocol in one of its
-    /// conversations, and appends what is answered. The first of a number begins one.
+    /// Sends up to [`crate::protocol::messages::TEXT_LIMIT`] bytes of memcached's protocol in a
+    /// session, and appends the replies. The first use of a number begins the session.
     ///
     /// # Errors
     /// [`ClientError`]; whether the commands took place is then not known.
@@ -29,9 +29,9 @@ impl<N: Network> Client<N> {
         }
     }
 
-    /// The keys that are used most, by whomever, and how often in a second, as far as clients have
-    /// reported what they read; up to so many. A byte that is no letter, digit or one of `-._~` is told as
-    /// `%` and two digits.
+    /// The `limit` keys that are used most, by all clients, and their uses per second as far as
+    /// clients have reported them. Bytes other than letters, digits and `-._~` are shown as `%`
+    /// and two hexadecimal digits.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -49,14 +49,14 @@ impl<N: Network> Client<N> {
             .collect()
     }
 
-    /// Ends a conversation; nobody waits for that.
+    /// Ends a session. There is no reply.
     pub(crate) fn leave(&mut self, session: u32) {
-        // Where there is no room, the server keeps it until this client ends.
+        // Without room in the channel, the session lasts as long as this client.
         let _ = self.exchange.tell(&Request::Leave { session });
     }
 }
 
-/// A line of `stats hotkeys`; a terminal may show what is in it.
+/// Parses a line of `stats hotkeys`. Refuses control characters, as a terminal may show the key.
 fn hot_key(line: &str) -> Option<(String, f64)> {
     let (key, rate) = line.strip_prefix("STAT ")?.split_once(' ')?;
     let is_plain = key.bytes().all(|byte| byte.is_ascii_graphic());

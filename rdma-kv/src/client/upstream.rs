@@ -6,8 +6,8 @@ use crate::network::Network;
 use crate::protocol::messages::{Reply, Request, VERSION};
 
 impl<N: Network> Client<N> {
-    /// Looks for several keys as [`Client::get_many`], but asks nobody: what was in vain is told as
-    /// [`Lookup::Retry`].
+    /// Looks several keys up as [`Client::get_many`] does, without asking the server: keys that
+    /// need that have [`Lookup::Retry`].
     ///
     /// # Errors
     /// [`ClientError`].
@@ -21,21 +21,21 @@ impl<N: Network> Client<N> {
         Ok(self.reader.look_many(keys, each)?)
     }
 
-    /// Reports what was read, and waits until the server has counted it.
+    /// Reports gets, and waits until the server has counted them.
     ///
     /// # Errors
     /// [`ClientError`].
     pub(crate) fn report_and_wait(&mut self) -> Result<(), ClientError> {
         self.report()?;
-        // It asks for nothing new, and is answered after what was sent before it.
+        // This request changes nothing, and its reply follows the report.
         match self.call(&Request::Hello { version: VERSION })? {
             Reply::Welcome(_) => Ok(()),
             _ => Err(ClientError::Protocol),
         }
     }
 
-    /// Whether the server is there, and the domain lets us speak to it; asks nobody. For who has
-    /// posted nothing.
+    /// Checks that the server is there and the domain permits access. Sends nothing. No change
+    /// may be posted.
     ///
     /// # Errors
     /// [`ClientError`], if not.

@@ -1,66 +1,65 @@
-//! What a client read and the server has not seen.
+//! Report of one-sided gets, which the server does not see.
 //!
-//! The server needs to know which items are wanted, to keep them, and how many gets there were. A
-//! client tells it in batches, which nobody waits for: all gets and hits are counted, and one hit of
-//! four says where the item was. Should a batch be lost, an item may leave earlier than it should.
+//! The server needs the number of gets, and which items are used, to keep those. A client reports in
+//! batches without a reply: all gets and hits are counted, and one hit in [`SAMPLED`] names its item. If a
+//! batch is lost, an item may be evicted earlier than it should.
+
+use fastrand::Rng;
 
 use crate::protocol::layout::{Slot, SlotWord};
 use crate::protocol::messages::{PackedUse, SAMPLED, Use};
 
-/// Gets until a report is due. Each wakes the server, which costs more than to read a report.
+/// Gets per report. A report wakes the server, which costs more than to read the report.
 const GETS: u32 = 4096;
 
-/// Items in a report: about as many as are told of so many gets, if they are all of other items.
+/// Most items of a report: about as many as so many gets name, if all are of different items.
 pub const CAPACITY: usize = 1024;
 
-/// The counts and entries of the next report.
-#[derive(Debug, Default)]
+/// Counts and sample of the next report.
+#[derive(Debug)]
 pub struct Uses {
-    /// Gets, of which so many were hits.
     gets: u32,
     hits: u32,
-    /// Random bits for the sample.
-    random: u64,
+    /// Chooses the sample.
+    random: Rng,
     entries: Vec<PackedUse>,
-    /// Where slots are among the entries, by their lowest bits: a few keys that are read all the time
-    /// take one entry each.
-    told: Told,
+    /// Index of a slot's entry, by the slot's lowest bits: a key that is read again and again takes one
+    /// entry. An index may be stale.
+    entry_of: [u16; CAPACITY],
 }
 
-#[derive(Debug)]
-struct Told([u16; CAPACITY]);
-
-impl Default for Told {
+impl Default for Uses {
     fn default() -> Self {
-        Told([0; CAPACITY])
+        Uses {
+            gets: 0,
+            hits: 0,
+            random: Rng::with_seed(0),
+            entries: Vec::new(),
+            entry_of: [0; CAPACITY],
+        }
     }
 }
 
 impl Uses {
-    /// A get without a result.
+    /// Counts a get of an absent key.
     pub fn miss(&mut self) {
         self.gets += 1;
     }
 
-    /// A get of the item in this slot.
+    /// Counts a get of the item in this slot.
     pub fn hit(&mut self, slot: Slot, word: SlotWord) {
         self.gets += 1;
         self.hits += 1;
-        // Knuth's linear congruential generator for MMIX; its highest bits are the best.
-        self.random = self
-            .random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        if self.random > u64::MAX / u64::from(SAMPLED) {
+        if self.random.u32(..SAMPLED) != 0 {
             return;
         }
-        let told = &mut self.told.0[slot.0 as usize % CAPACITY];
+        let index = &mut self.entry_of[slot.0 as usize % CAPACITY];
         let mut this = Use {
             slot,
             times: 1,
             word,
         };
-        if let Some(entry) = self.entries.get_mut(usize::from(*told)) {
+        if let Some(entry) = self.entries.get_mut(usize::from(*index)) {
             let before = Use::unpack(entry);
             if before.slot == slot {
                 this.times = before.times + 1;
@@ -68,11 +67,11 @@ impl Uses {
                 return;
             }
         }
-        *told = self.entries.len() as u16;
+        *index = self.entries.len() as u16;
         self.entries.push(this.pack());
     }
 
-    /// Whether it is time to report.
+    /// Whether a report is due.
     pub fn is_due(&self) -> bool {
         self.gets >= GETS || self.entries.len() >= CAPACITY
     }
@@ -82,11 +81,10 @@ impl Uses {
         self.gets == 0
     }
 
-    /// Gives gets, hits and entries to `report`, and begins anew.
+    /// Gives gets, hits and entries to `report`, and begins the next report.
     pub fn report<T>(&mut self, report: impl FnOnce(u32, u32, &[PackedUse]) -> T) -> T {
         let reported = report(self.gets, self.hits, &self.entries);
         (self.gets, self.hits) = (0, 0);
-        // What is told of entries that are no more leads to none, or to one of another slot.
         self.entries.clear();
         reported
     }

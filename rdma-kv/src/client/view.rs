@@ -1,4 +1,4 @@
-//! Values that are read where they are: the borrower's side of [`crate::protocol::hazards`].
+//! Views: borrowed values, which are read in place. See [`crate::protocol::hazards`].
 
 use std::array;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use toroid_fabric::{Mapped, OpError, Region};
 use crate::protocol::hazards::{HAZARDS, RECALLED, hazard_offset, hazard_word};
 use crate::protocol::layout::{ItemAddress, ItemHeader};
 
-/// A value as it was when it was borrowed, in the server's memory; or a copy, where the server is
-/// on another host.
+/// A value as it was when it was borrowed, in the server's memory; or a copy, if the server is on
+/// another host.
 ///
-/// Nothing was copied yet, and nothing is until it is read. Whatever becomes of the key, a read gives
-/// the bytes that the value had, or an error. The memory is the server's again when the view is
-/// dropped, so views are best held shortly: a client can have [`HAZARDS`] of them, and the server takes
-/// them back if they keep more than a quarter of its memory from it. A view may outlive the
-/// client that made it, but then it is taken back.
+/// Borrowing copies nothing, and reading copies only what is read. Whatever happens to the key, a
+/// read returns the bytes that the value had, or an error. The server reuses the memory after the
+/// view is dropped, so hold views briefly: a client can have 64 of them, and the server
+/// recalls them when they keep more than a quarter of its memory. A view that outlives its client
+/// is recalled.
 ///
-/// It gives no reference to the bytes: they are another process's, which is trusted to keep
-/// its word, but not with our memory safety.
+/// A view gives no reference to the bytes: another process can write them, and is trusted with the
+/// values but not with memory safety.
 #[derive(Debug)]
 pub struct View<R = RemoteRegion> {
     flags: u32,
@@ -32,29 +32,29 @@ pub struct View<R = RemoteRegion> {
 
 #[derive(Debug)]
 enum Bytes<R> {
-    /// In the items region, from `offset` on.
+    /// In the items region at `offset`.
     Borrowed {
         hazard: HazardPointer<R>,
         offset: u64,
     },
-    /// The server had to be asked.
+    /// A copy.
     Copied(Vec<u8>),
 }
 
-/// Why a view cannot be read.
+/// Failure to read a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ViewError {
-    /// Caller: outside of the value; or the server is gone, or one of the two nodes has left the
-    /// domain.
+    /// Caller: the range exceeds the value. Or the server is gone, or one of the two nodes has
+    /// left the domain.
     #[error(transparent)]
     Operation(#[from] OpError),
-    /// Server: it needed the memory, or the client has ended. Borrow it again.
+    /// Server: it needed the memory, or the client has ended. Borrow the value again.
     #[error("the server has taken back what was borrowed")]
     Recalled,
 }
 
 impl<R: Mapped> View<R> {
-    /// A view of the item on `hazard pointer`, which has this header.
+    /// A view of the item of a hazard pointer, which has this header.
     pub(crate) fn borrowed(hazard: HazardPointer<R>, header: &ItemHeader) -> Self {
         let head_len = ItemHeader::LEN as u64 + u64::from(header.key_len);
         let offset = hazard.address.offset() + head_len;
@@ -76,12 +76,12 @@ impl<R: Mapped> View<R> {
         }
     }
 
-    /// The client's, given when the value was set.
+    /// Flags that were given when the value was set.
     pub fn flags(&self) -> u32 {
         self.flags
     }
 
-    /// Its number when it was borrowed: for [`crate::Client::compare_and_set`].
+    /// Cas when the value was borrowed: for [`crate::Client::compare_and_set`].
     pub fn cas(&self) -> u64 {
         self.cas
     }
@@ -117,7 +117,7 @@ impl<R: Mapped> View<R> {
                 offset: start,
             } => {
                 hazard.table.items.read(start + offset as u64, into)?;
-                // After the bytes: see the module of the borrows.
+                // After the bytes: see [`crate::protocol::hazards`].
                 if hazard.is_recalled()? {
                     return Err(ViewError::Recalled);
                 }
@@ -126,13 +126,13 @@ impl<R: Mapped> View<R> {
         Ok(())
     }
 
-    /// Folds all bytes: gives them to `each`, in order and in blocks, with what has come of those
-    /// before, which is `start` at first. In a process of this host most are not copied to memory, so of a large
-    /// value this is quicker than to get and fold it.
+    /// Folds all bytes: calls `each` with the accumulator, which begins as `start`, and one block of bytes
+    /// after the other. On the server's host most blocks are not copied to memory, so for a large value
+    /// this is faster than a get.
     ///
-    /// The blocks are known to be of the value only when this returns. Until then `each` may have got
-    /// other bytes, and may get some twice, with a clone of what had come of those before, which is made
-    /// every 64 KiB: so it should be small, share nothing with its clones, and be all that `each` changes.
+    /// The blocks are known to belong to the value only when this returns. Until then `each` may get other
+    /// bytes, or a block twice, with a clone of the accumulator from before. The accumulator is cloned every
+    /// 64 KiB: it should be small, share nothing with its clones, and be all that `each` changes.
     ///
     /// ```no_run
     /// # fn of(view: &toroid_kv::View) -> Result<(), toroid_kv::ViewError> {
@@ -153,7 +153,7 @@ impl<R: Mapped> View<R> {
             Bytes::Borrowed { hazard, offset } => {
                 let items = &hazard.table.items;
                 let all = items.fold(*offset, self.len as u64, start, each)?;
-                // After the bytes: see the module of the borrows.
+                // After the bytes: see [`crate::protocol::hazards`].
                 if hazard.is_recalled()? {
                     Err(ViewError::Recalled)
                 } else {
@@ -163,7 +163,7 @@ impl<R: Mapped> View<R> {
         }
     }
 
-    /// A copy of all bytes.
+    /// Copies all bytes.
     ///
     /// # Errors
     /// As [`View::read`].
@@ -174,27 +174,27 @@ impl<R: Mapped> View<R> {
     }
 }
 
-/// The hazard pointers of a client, from which it takes them one by one.
+/// Pool of a client's hazard pointers.
 #[derive(Debug)]
 pub(crate) struct HazardPool<R> {
     table: Arc<HazardTable<R>>,
-    /// The last one that was taken: it is likely to be free again, and in a cache.
+    /// The last one taken: likely to be free again, and in a cache.
     last: usize,
 }
 
-/// What the hazard pointers of a client share.
+/// State that the hazard pointers of a client share.
 #[derive(Debug)]
 struct HazardTable<R> {
     region: Region,
-    /// Where what is borrowed is. Here, as a handle for each view would be counted in each borrow.
+    /// The items. Here, as a handle in each view would be counted in each borrow.
     items: R,
-    /// Those in use. Only the pool sets them, and only who has a hazard pointer clears its own.
+    /// Hazard pointers in use. Only the pool sets an element, and only the owner clears it.
     taken: [AtomicBool; HAZARDS as usize],
 }
 
 impl<R> HazardPool<R> {
-    /// HazardTable for what is borrowed of `items`, on a zeroed region of [`crate::protocol::hazards::HAZARDS_LEN`] bytes
-    /// that the server knows.
+    /// A pool for values of `items`, on a zeroed region of
+    /// [`crate::protocol::hazards::HAZARDS_LEN`] bytes that is registered at the server.
     pub(crate) fn new(region: Region, items: R) -> Self {
         let table = HazardTable {
             region,
@@ -207,7 +207,7 @@ impl<R> HazardPool<R> {
         }
     }
 
-    /// One that is not in use.
+    /// Takes a free hazard pointer, if there is one.
     pub(crate) fn take(&mut self) -> Option<HazardPointer<R>> {
         let taken = &self.table.taken;
         // Acquire: pairs with the Release in the hazard pointer's drop.
@@ -222,7 +222,7 @@ impl<R> HazardPool<R> {
         })
     }
 
-    /// Whether the server has forgotten them.
+    /// Whether the server has dropped them.
     pub(crate) fn is_recalled(&self) -> Result<bool, OpError> {
         self.table.are_recalled()
     }
@@ -243,30 +243,30 @@ pub(crate) struct HazardPointer<R> {
 }
 
 impl<R> HazardPointer<R> {
-    /// Says that the item at `address` is to stay as it is. It does if its slot, looked at
-    /// afterwards, leads to it.
+    /// Protects the item at `address`: it stays as it is if its slot, read afterwards, leads to
+    /// it.
     pub(crate) fn write(&mut self, address: ItemAddress) -> Result<(), OpError> {
         self.address = address;
         let offset = hazard_offset(self.number);
         self.table.region.store(offset, hazard_word(address))?;
-        // Pairs with the server's, between its changes of slots and its look at hazard pointers.
+        // Pairs with the fence of the server between its changes of slots and its scan.
         full_fence();
         Ok(())
     }
 
-    /// Whether the server has forgotten it.
+    /// Whether the server has dropped it.
     pub(crate) fn is_recalled(&self) -> Result<bool, OpError> {
         self.table.are_recalled()
     }
 }
 
-/// The server may use the memory again.
+/// Lets the server reuse the memory.
 impl<R> Drop for HazardPointer<R> {
     fn drop(&mut self) {
-        // Where it cannot be written, the server reads no hazard pointers either. The store is a Release: it is seen
-        // after what was read of the item.
+        // If it cannot be written, the server cannot read it either. The store is a
+        // Release: the server sees it after all reads of the item.
         let _ = self.table.region.store(hazard_offset(self.number), 0);
-        // Release: who takes it next writes after this.
+        // Release: the next owner writes after this.
         self.table.taken[self.number as usize].store(false, Ordering::Release);
     }
 }

@@ -2,45 +2,46 @@
 
 use super::layout::Location;
 
-/// On which condition a value is stored, and what becomes of the one before.
+/// Condition of a change, and its effect on the old value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// In any case.
+    /// Stores unconditionally.
     Set,
-    /// If there is none.
+    /// Stores if the key is absent.
     Add,
-    /// If there is one.
+    /// Stores if the key is present.
     Replace,
-    /// If there is one, behind it.
+    /// Appends to the value, if the key is present.
     Append,
-    /// If there is one, before it.
+    /// Prepends to the value, if the key is present.
     Prepend,
-    /// If there is one, and its cas is the one given.
+    /// Stores if the key is present with the given cas.
     Compare,
 }
 
-/// A value to be stored, but for its bytes.
+/// A change of a value, without the bytes of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change<'a> {
-    /// On which condition.
+    /// Condition and effect.
     pub mode: Mode,
-    /// Under which key.
+    /// Key: 1 to 250 bytes.
     pub key: &'a [u8],
-    /// The client's; those of the value before remain when it is only added to.
+    /// Flags that the client gives. [`Mode::Append`] and [`Mode::Prepend`] keep the old ones.
     pub flags: u32,
-    /// See [`Store::deadline`]; that of the value before remains when it is only added to.
+    /// Memcached's expiry: 0 never, negative at once, up to 30 days (in seconds) from now, else
+    /// Unix time. [`Mode::Append`] and [`Mode::Prepend`] keep the old one.
     pub exptime: i64,
-    /// The cas that the value before must have, with [`Mode::Compare`], and with
-    /// [`Mode::Append`] and [`Mode::Prepend`] unless it is 0.
+    /// Cas that the old value must have with [`Mode::Compare`], and with [`Mode::Append`] and
+    /// [`Mode::Prepend`] unless it is 0.
     pub cas: u64,
-    /// With [`Mode::Compare`], an older cas will do: the value is then stored as a stale one.
+    /// With [`Mode::Compare`]: an older cas is accepted, and the value is stored as stale.
     pub or_stale: bool,
-    /// The key came in base64.
+    /// The client wrote the key in base64.
     pub binary_key: bool,
 }
 
 impl<'a> Change<'a> {
-    /// Stored in any case, without flags, and for ever.
+    /// An unconditional change without flags and expiry.
     pub fn set(key: &'a [u8], binary_key: bool) -> Self {
         Change {
             mode: Mode::Set,
@@ -54,21 +55,21 @@ impl<'a> Change<'a> {
     }
 }
 
-/// What became of a value to be stored.
+/// Result of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
-    /// It is there.
+    /// The value is stored.
     Stored {
-        /// Where.
+        /// Location of its item.
         location: Location,
-        /// Its number.
+        /// Its cas.
         cas: u64,
     },
-    /// There is one already, or none.
+    /// The condition does not hold: the key is present, or absent.
     NotStored,
-    /// The value before has another cas.
+    /// The old value has another cas.
     Exists,
-    /// There is none whose cas could be compared.
+    /// The key is absent, so there is no cas to compare.
     NotFound,
 }
 

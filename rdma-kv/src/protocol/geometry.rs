@@ -1,18 +1,18 @@
-//! Keys and numbers that a client needs to read a store.
+//! The geometry of a store.
 
 use toroid_fabric::RemoteKey;
 
-/// What a client must know to read from the store.
+/// Keys and numbers that a client needs to read a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Of the index region.
+    /// Key of the index region.
     pub index: RemoteKey,
-    /// Of the items region.
+    /// Key of the items region.
     pub items: RemoteKey,
-    /// Of [`crate::protocol::hash::hash`].
+    /// Seed of the hash of keys.
     pub seed: u64,
-    /// Of the control line.
+    /// Boot id in the control line.
     pub boot_id: u64,
-    /// Bytes of the largest item.
+    /// Largest item in bytes.
     pub max_item: u32,
 }

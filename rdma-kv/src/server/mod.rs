@@ -1,8 +1,8 @@
 //! The server: one store behind TCP, a unix socket and RDMA.
 //!
-//! [`run`] is all of it. One thread accepts connections and deals them to as many as the
-//! [`Settings`] say; one thread serves all RDMA clients, and sleeps when they do; one publishes
-//! the clock.
+//! [`run`] serves until it is stopped. One thread accepts connections and deals them to
+//! [`Settings::threads`] workers. One thread serves all RDMA clients, and sleeps when they are
+//! idle. One thread publishes the clock.
 
 mod backend;
 mod converse;
@@ -40,47 +40,47 @@ use crate::store::index::IndexError;
 #[cfg(test)]
 pub(crate) use self::rdma::tests::Cluster;
 
-/// Why a server could not start, or ended.
+/// Failure to start a server, or its end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// Caller: impossible limits.
+    /// Caller: invalid limits.
     #[error(transparent)]
     Limits(#[from] LimitsError),
-    /// Caller: neither sockets nor RDMA are left.
+    /// Caller: neither sockets nor RDMA are enabled.
     #[error("nothing to serve: TCP is off, and there is no domain to serve in")]
     Nothing,
-    /// An address cannot be listened at.
+    /// Listening at an address failed.
     #[error("cannot listen at {address}: {error}")]
     Listen {
-        /// Where.
+        /// The address.
         address: String,
-        /// The system's reason.
+        /// Error of the system.
         error: io::Error,
     },
-    /// The agent refused, or has gone.
+    /// The agent denied a request, or is gone.
     #[error(transparent)]
     Member(#[from] MemberError),
-    /// The system has no thread, descriptor or memory left.
+    /// The system lacks threads, descriptors or memory.
     #[error("{0}")]
     System(#[from] io::Error),
-    /// Us.
+    /// A bug of the store.
     #[error("the store broke: {0}")]
     Store(#[from] IndexError),
 }
 
-/// Where a server serves, once it does.
+/// Addresses of a server that serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ready {
     /// TCP addresses.
     pub tcp: Vec<SocketAddr>,
-    /// The file of its unix socket.
+    /// File of the unix socket.
     pub unix: Option<PathBuf>,
-    /// Domain and place, when it serves by RDMA.
+    /// Domain and place of the node, if it serves by RDMA.
     pub rdma: Option<(String, Place)>,
 }
 
-/// `ready tcp 0.0.0.0:11211 rdma blue 0,0,0`
+/// Shown as `ready tcp 0.0.0.0:11211 rdma blue 0,0,0`.
 impl fmt::Display for Ready {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ready")?;
@@ -97,9 +97,9 @@ impl fmt::Display for Ready {
     }
 }
 
-/// Serves until `stop`, or until the agent ends, with as many descriptors as the system lets this
-/// process have; calls `ready` when clients may come, with the store for whoever serves more of them
-/// by [`converse`].
+/// Serves until `stop`, or until the agent ends. Calls `ready` once clients can connect, with the
+/// store, for connections that [`converse`] serves. Raises the limit of descriptors as far as the
+/// system allows.
 ///
 /// # Errors
 /// [`ServeError`].
@@ -139,7 +139,7 @@ pub fn run(
         rdma: domain.map(|domain| (domain.name().to_owned(), domain.member().place())),
     };
     std::thread::scope(|scope| {
-        // Whichever ends first, for whatever reason, ends all.
+        // The end of one thread, for any reason, ends all.
         let clock = spawn(scope, || stop.after(|| keep_time(&store, stop)))?;
         let rdma = rdma.map(|rdma| spawn(scope, || stop.after(|| rdma.run(stop))));
         let ready = || ready(&serving, &store);
@@ -154,7 +154,7 @@ pub fn run(
     })
 }
 
-/// Lets this process have as many descriptors as it may: each client needs some.
+/// Raises the limit of descriptors: each client needs some.
 pub(crate) fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let most = Rlimit {
@@ -166,7 +166,7 @@ pub(crate) fn raise_descriptor_limit() {
     }
 }
 
-/// A thread of the server; where the system has none left, that is an error rather than a panic.
+/// Spawns a thread; a failure is an error rather than a panic.
 fn spawn<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     run: impl FnOnce() -> T + Send + 'scope,
@@ -174,7 +174,7 @@ fn spawn<'scope, T: Send + 'scope>(
     std::thread::Builder::new().spawn_scoped(scope, run)
 }
 
-/// A thread's panic is ours.
+/// Continues the panic of a thread.
 fn resume<T>(panic: Box<dyn std::any::Any + Send>) -> T {
     std::panic::resume_unwind(panic)
 }
@@ -206,7 +206,8 @@ fn make_store(settings: &Settings, domain: Option<&Domain>) -> Result<Shared, Se
             let region = |len| domain.alloc(len, Access::REMOTE_READ);
             [region(index)?, region(items)?]
         }
-        // Where the system limits a process' addresses (`ulimit -v`), the memory cannot grow.
+        // Where the system limits the addresses of a process (`ulimit -v`), the memory
+        // cannot grow.
         None if settings.may_grow => local(limits.largest()).or_else(|_| local(limits))?,
         None => local(limits)?,
     };
@@ -224,7 +225,7 @@ fn keep_time(store: &Shared, stop: &Stop) -> Result<(), ServeError> {
     loop {
         let uptime = start.elapsed();
         store.tick(uptime.as_secs()).map_err(IndexError::from)?;
-        // A little at a time: others use the store meanwhile, and the clock goes on.
+        // A few items at a time, so that others can use the store and the clock advances.
         while store.with(Store::sweep).map_err(IndexError::from)?
             && start.elapsed().as_secs() == uptime.as_secs()
         {

@@ -1,4 +1,4 @@
-//! What a server is started with: memcached's options, by what they mean here.
+//! Settings of a server: memcached's options by their meaning.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,45 +6,46 @@ use std::time::Duration;
 use super::{Listen, Users};
 use crate::store::Limits;
 
-/// What to serve, where and how. In brackets: what `stats settings` calls it.
+/// Settings of a server. In parentheses: names in `stats settings`.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where to listen by TCP (`inter`); at all addresses when empty.
+    /// TCP addresses to listen at (`inter`); all when empty.
     pub listen: Vec<Listen>,
-    /// TCP port of those that name none (`tcpport`); `Some(0)` takes any free one, `None` serves
-    /// no TCP.
+    /// TCP port of addresses without one (`tcpport`). `Some(0)` takes any free port, `None`
+    /// disables TCP.
     pub port: Option<u16>,
-    /// A unix socket to listen at, too.
+    /// Unix socket to listen at.
     pub unix: Option<UnixSocket>,
-    /// Connections that the system keeps until they are accepted (`tcp_backlog`).
+    /// Connections that the system queues until they are accepted (`tcp_backlog`).
     pub backlog: i32,
-    /// Connections at a time (`maxconns`).
+    /// Most connections at a time (`maxconns`).
     pub connections: usize,
-    /// More of them are refused; else they wait until others end (`maxconns_fast`).
+    /// Whether further connections are refused, or wait until others end (`maxconns_fast`).
     pub refuse_at_once: bool,
     /// Threads that serve connections (`num_threads`).
     pub threads: usize,
-    /// Connections that say nothing for so long are closed (`idle_timeout`).
+    /// Time after which idle connections are closed (`idle_timeout`).
     pub idle_timeout: Option<Duration>,
-    /// Memory for items (`maxbytes`), and the largest one (`item_size_max`).
+    /// Memory for items (`maxbytes`) and size of the largest item (`item_size_max`).
     pub limits: Limits,
-    /// Addresses are reserved for more of it, so that `cache_memlimit` can raise the limit. Not for a
-    /// process that locks its memory, where they would be filled at once; nor is it done for a domain.
+    /// Whether addresses for more memory are reserved, so that `cache_memlimit` can raise the
+    /// limit. Not for a process that locks its memory, where the memory would be allocated at
+    /// once. Without effect in a domain.
     pub may_grow: bool,
-    /// Who may come; anybody when `None` (`auth_enabled_ascii`).
+    /// Users that must authenticate; no authentication when `None` (`auth_enabled_ascii`).
     pub users: Option<Users>,
-    /// What the commands may do.
+    /// Options of commands.
     pub commands: Commands,
-    /// How much is logged (`verbosity`).
+    /// Level of logs (`verbosity`).
     pub verbosity: u8,
-    /// What has no effect, but is told.
+    /// Options without effect, which `stats settings` shows.
     pub tuning: Tuning,
-    /// Where to serve by RDMA.
+    /// RDMA.
     pub rdma: Rdma,
 }
 
 impl Default for Settings {
-    /// Memcached's.
+    /// Memcached's defaults.
     fn default() -> Self {
         Settings {
             listen: Vec::new(),
@@ -71,33 +72,33 @@ impl Default for Settings {
 pub struct UnixSocket {
     /// Its file (`domain_socket`).
     pub path: PathBuf,
-    /// Who may open it: the file's permissions (`umask`, though it is none).
+    /// Permissions of the file (shown as `umask`).
     pub mode: u32,
 }
 
-/// What the commands may do.
+/// Options of commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commands {
-    /// `shutdown` is understood (`shutdown_command`).
+    /// Enables `shutdown` (`shutdown_command`).
     pub shutdown: bool,
-    /// `flush_all` is (`flush_enabled`).
+    /// Enables `flush_all` (`flush_enabled`).
     pub flush_all: bool,
-    /// `stats cachedump` and `lru_crawler metadump` are (`dump_enabled`).
+    /// Enables `stats cachedump` and `lru_crawler metadump` (`dump_enabled`).
     pub dump: bool,
-    /// `watch` is.
+    /// Enables `watch`.
     pub watch: bool,
-    /// Items have cas numbers (`cas_enabled`).
+    /// Enables cas numbers (`cas_enabled`).
     pub cas: bool,
-    /// Old items make room for new ones (`evictions`).
+    /// Evicts old items when memory is full (`evictions`).
     pub evictions: bool,
-    /// What ends a key's prefix in `stats detail` (`stat_key_prefix`).
+    /// Delimiter of key prefixes in `stats detail` (`stat_key_prefix`).
     pub prefix_delimiter: u8,
-    /// `stats detail` is collected from the start (`detail_enabled`).
+    /// Collects `stats detail` from the start (`detail_enabled`).
     pub detail: bool,
-    /// `stats sizes` is (`track_sizes`).
+    /// Enables `stats sizes` (`track_sizes`).
     pub track_sizes: bool,
-    /// Requests of one connection before the next one's turn (`reqs_per_event`); all that one read
-    /// brings when `None`.
+    /// Most requests of a connection before other connections have their turn
+    /// (`reqs_per_event`); all that one read brings when `None`.
     pub per_turn: Option<u32>,
 }
 
@@ -118,8 +119,8 @@ impl Default for Commands {
     }
 }
 
-/// What memcached's memory and threads are tuned by. This store has no slab classes and none of
-/// those threads: it only tells what was given, by the names of `stats settings`.
+/// Options that tune memcached's slab classes and threads. This store has neither: `stats settings`
+/// shows them, and nothing else uses them.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(
     missing_docs,
@@ -184,10 +185,11 @@ impl Default for Tuning {
 /// Whether to serve by RDMA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rdma {
-    /// In a node, in its only domain; else by TCP alone, which [`super::Ready`] says.
+    /// In the only domain of the node; outside of a node by TCP alone, as [`super::Ready`]
+    /// shows.
     Auto,
-    /// In this domain.
+    /// In the domain of this name.
     Domain(String),
-    /// Not at all.
+    /// Disabled.
     Off,
 }

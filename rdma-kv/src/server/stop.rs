@@ -1,4 +1,4 @@
-//! Ending a server from outside.
+//! Stopping a server from outside.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,12 +8,12 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
-/// Ends a server, from any thread. Clones end the same one.
+/// Stops a server, from any thread. Clones stop the same server.
 #[derive(Clone, Debug)]
 pub struct Stop(Arc<OwnedFd>);
 
 impl Stop {
-    /// For a server that has not been stopped.
+    /// A handle that was not stopped.
     ///
     /// # Errors
     /// The system's: no descriptor left.
@@ -21,13 +21,13 @@ impl Stop {
         Ok(Stop(Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?)))
     }
 
-    /// Ends the server. What is under way is finished, connections are closed.
+    /// Stops the server. Requests under way are finished, and connections are closed.
     pub fn stop(&self) {
         // Fails only after 2^64 - 2 stops.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 
-    /// Does `work`, then stops, also after a panic.
+    /// Calls `work`, then stops, also after a panic.
     pub(crate) fn after<T>(&self, work: impl FnOnce() -> T) -> T {
         struct OnDrop<'a>(&'a Stop);
         impl Drop for OnDrop<'_> {
@@ -39,7 +39,7 @@ impl Stop {
         work()
     }
 
-    /// Readable once it was stopped, and for ever after.
+    /// A descriptor that is readable from the stop on.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -49,7 +49,7 @@ impl Stop {
         Ok(self.wait_or(&[], Some(timeout))?.stopped)
     }
 
-    /// Waits for one of `others` to be readable, the stop, or `timeout`.
+    /// Waits until one of `others` is readable, the stop, or `timeout`.
     pub(super) fn wait_or(
         &self,
         others: &[BorrowedFd<'_>],
@@ -72,9 +72,9 @@ impl Stop {
     }
 }
 
-/// Why a wait ended.
+/// Result of a wait.
 pub(super) struct Woken {
     pub(super) stopped: bool,
-    /// Which of the others are ready.
+    /// Readiness of the others, in order.
     pub(super) ready: Vec<bool>,
 }

@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 use crate::protocol::layout::ItemAddress;
 
 /// Bytes given back per borrowing client between two scans: few enough to stay in the caches.
-const BYTES_PER_LOOK: u64 = 64 << 10;
+const BYTES_PER_SCAN: u64 = 64 << 10;
 
 /// Holes by state: not yet scanned for, or ready.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct FreeList {
     /// Holes since the last scan, with their bytes.
     fresh: Vec<(ItemAddress, u32)>,
@@ -24,7 +24,18 @@ pub(crate) struct FreeList {
     /// Holes that may be reused, by their bytes.
     ready: BTreeMap<u32, Vec<ItemAddress>>,
     /// State of [`FreeList::retires_next`].
-    random: u64,
+    random: fastrand::Rng,
+}
+
+impl Default for FreeList {
+    fn default() -> Self {
+        FreeList {
+            fresh: Vec::new(),
+            fresh_bytes: 0,
+            ready: BTreeMap::new(),
+            random: fastrand::Rng::with_seed(1),
+        }
+    }
 }
 
 /// One hole in this many, at random, is retired.
@@ -40,7 +51,7 @@ impl FreeList {
     /// Whether a scan of the hazard pointers of so many clients is due, and then
     /// [`FreeList::admit`].
     pub(crate) fn is_scan_due(&self, borrowers: usize) -> bool {
-        !self.fresh.is_empty() && self.fresh_bytes >= BYTES_PER_LOOK * borrowers as u64
+        !self.fresh.is_empty() && self.fresh_bytes >= BYTES_PER_SCAN * borrowers as u64
     }
 
     /// After a scan: makes holes ready that are not borrowed. The others stay unused until their segment
@@ -91,18 +102,14 @@ impl FreeList {
     /// bits of their generations. If a key that is set again and again alternated between two addresses,
     /// address and bits would repeat once in 131,072 sets. So an address is reused a few times only.
     pub(crate) fn retires_next(&mut self) -> bool {
-        // Knuth's generator (MMIX), whose upper bits are good.
-        let next = self.random.wrapping_mul(6_364_136_223_846_793_005);
-        self.random = next.wrapping_add(1_442_695_040_888_963_407);
-        (self.random >> 32).is_multiple_of(WEAR)
+        self.random.u64(..WEAR) == 0
     }
 
     /// Drops all holes.
     pub(crate) fn clear(&mut self) {
-        *self = FreeList {
-            random: self.random,
-            ..FreeList::default()
-        };
+        self.fresh.clear();
+        self.fresh_bytes = 0;
+        self.ready.clear();
     }
 }
 

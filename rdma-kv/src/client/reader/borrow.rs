@@ -1,4 +1,4 @@
-//! Borrowing: a get that leaves the value where it is. See [`crate::protocol::hazards`].
+//! Borrowing: gets that leave the value in place. See [`crate::protocol::hazards`].
 
 use toroid_fabric::{Endpoint, Mapped, OpError, Read};
 
@@ -7,28 +7,28 @@ use crate::client::view::{HazardPointer, View};
 use crate::protocol::hash::hash;
 use crate::protocol::layout::{BucketLine, ItemHeader, Location, MAX_KEY, Word};
 
-/// A key on its way to be borrowed.
+/// A key whose bucket has been read, before it is borrowed.
 #[derive(Clone, Copy)]
 pub(crate) struct Probed {
     hash: u64,
-    /// The first slot with its tag, if its main bucket has one.
+    /// First slot with the tag of the key, if its main bucket has one.
     location: Option<Location>,
 }
 
 impl<E: Endpoint<Remote: Mapped>> Reader<E> {
-    /// Whether the values are where this process reaches them.
+    /// Whether the items are mapped into this process.
     pub(crate) fn can_borrow(&self) -> bool {
         self.items.is_mapped()
     }
 
-    /// Where values are: what hazard pointers are for.
+    /// The items region.
     pub(crate) fn items(&self) -> &E::Remote {
         &self.items
     }
 
-    /// Looks in the index where the value is, before a hazard pointer is at hand. A bucket tells of more keys than a
-    /// line of locations, so of many keys it is likelier in a cache; nor is it ever stale. And what is
-    /// read behind the hazard pointer's fence comes to the caches meanwhile.
+    /// Reads the main bucket of a key, before a hazard pointer is taken. A bucket covers more
+    /// keys than a line of the location cache, so with many keys it is likelier to be in a
+    /// processor cache, and it is never stale. Meanwhile the item is prefetched.
     ///
     /// # Errors
     /// As [`Reader::get`].
@@ -54,7 +54,7 @@ impl<E: Endpoint<Remote: Mapped>> Reader<E> {
         Ok(Probed { hash, location })
     }
 
-    /// Gets a view of a value, which stays as it is for as long as `hazard pointer` says so.
+    /// Borrows a value, protected by `hazard`.
     ///
     /// # Errors
     /// As [`Reader::get`].
@@ -70,13 +70,13 @@ impl<E: Endpoint<Remote: Mapped>> Reader<E> {
         let (lookup, location) = match attempt.transpose()? {
             Some(Attempt::Found(item)) => (Lookup::Found(item), location),
             Some(Attempt::Expired) => (Lookup::Absent, None),
-            // It is in no slot with its tag, or not in the first.
+            // The key is in no slot with its tag, or not in the first.
             _ => {
                 let mode = ReadMode::Borrow(&mut hazard);
                 (self.look_up_repeatedly(hash, key, mode)?, None)
             }
         };
-        // What was checked may have been anything if the server had forgotten the hazard pointer by then.
+        // If the server had dropped the hazard pointer, the checks prove nothing.
         if hazard.is_recalled()? {
             return Ok(Lookup::Retry);
         }
@@ -84,7 +84,7 @@ impl<E: Endpoint<Remote: Mapped>> Reader<E> {
             Some(location) => self.uses.hit(location.slot, location.word),
             None => self.note_use(hash, &lookup),
         }
-        // Strict gets find out by themselves that a location is old.
+        // Strict gets notice stale locations by themselves.
         if self.consistency == Consistency::Relaxed {
             match (&lookup, location) {
                 (Lookup::Found(item), Some(location)) => {
@@ -99,7 +99,7 @@ impl<E: Endpoint<Remote: Mapped>> Reader<E> {
 }
 
 impl<E: Endpoint> Reader<E> {
-    /// As [`Reader::try_borrow`], for a slot with the key's tag.
+    /// Borrows the item of a slot with the tag of the key, and caches its location.
     pub(super) fn borrow_slot(
         &mut self,
         hash: u64,
@@ -114,7 +114,7 @@ impl<E: Endpoint> Reader<E> {
         Ok(attempt)
     }
 
-    /// Writes the item of a slot on the hazard pointer, then looks whether it is the slot's and the key's.
+    /// Writes the address to the hazard pointer, then checks slot and key.
     fn try_borrow(
         &mut self,
         location: Location,
@@ -129,7 +129,7 @@ impl<E: Endpoint> Reader<E> {
             return Ok(Attempt::OtherKey);
         };
         if !checks.hazard_first {
-            // Without a fence a processor may keep a store to itself for so long.
+            // Without a fence a processor may delay a store this long.
             hazard.write(location.word.address())?;
         }
         if slot != location.word.0 && checks.slot {
@@ -153,9 +153,9 @@ impl<E: Endpoint> Reader<E> {
         self.unless_expired(location, attempt)
     }
 
-    /// Reads the slot, then the item's header and key: the word, the header, and whether the key is this
-    /// one. In this order, as the item can be relied on only once its slot was seen. `None` when there
-    /// is no room for an item of this key.
+    /// Reads the slot, then header and key of the item; returns the slot word, the header, and
+    /// whether the key matches. In this order: the item is reliable only after its slot was
+    /// read. `None` when an item of this key would exceed the region.
     fn read_head(
         &mut self,
         location: Location,
@@ -164,7 +164,7 @@ impl<E: Endpoint> Reader<E> {
         let offset = location.word.address().offset();
         let mut head = Head::default();
         let head_len = ItemHeader::len_of(key.len(), 0);
-        // To the end of the key's last word, which is the item's, too.
+        // To the end of the key's last word, which belongs to the item.
         let read_len = head_len.next_multiple_of(8);
         let rest = self.items_len.saturating_sub(offset);
         let Some(head) = head
@@ -197,7 +197,7 @@ impl<E: Endpoint> Reader<E> {
     }
 }
 
-/// Room for a header and a key, aligned so that the fabric moves short ones word by word.
+/// Buffer for a header and a key, aligned so that the fabric copies short ones word by word.
 #[repr(align(8))]
 struct Head([u8; (ItemHeader::LEN + MAX_KEY).next_multiple_of(8)]);
 

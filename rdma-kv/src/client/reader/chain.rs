@@ -34,7 +34,7 @@ impl<E: Endpoint> Reader<E> {
         Ok(Lookup::Retry)
     }
 
-    /// Walks the key's chain once.
+    /// Walks the chain of a key once.
     pub(super) fn look_up(
         &mut self,
         hash: u64,
@@ -76,8 +76,8 @@ impl<E: Endpoint> Reader<E> {
         Ok(Lookup::Retry)
     }
 
-    /// A miss counts only if nothing was moved in or out of the key's bucket meanwhile, and if the
-    /// key was not removed by a flush that others cannot see yet.
+    /// A miss is valid only if no slot of the bucket moved meanwhile, and no removal of all
+    /// items is under way, which others cannot see yet.
     pub(super) fn absent(&mut self, hash: u64) -> Result<Lookup<Accepted>, OpError> {
         let (table, flush) = self.read_epochs()?;
         let disturbed = table.disturbs(self.table, self.buckets.main(hash));
@@ -115,7 +115,7 @@ impl<E: Endpoint> Reader<E> {
         Ok(line)
     }
 
-    /// Reads the item of a slot with the key's tag, as far as the slot word says it may reach.
+    /// Reads the item of a slot with the tag of the key, up to the length in the slot word.
     pub(super) fn try_slot(
         &mut self,
         hash: u64,
@@ -129,14 +129,14 @@ impl<E: Endpoint> Reader<E> {
         self.judge_new(hash, location, key, 0..len as usize, mismatch)
     }
 
-    /// How many bytes an item may have of which only the slot word is known; `None` when there can be
-    /// none.
+    /// Most bytes of an item of which only the slot word is known; `None` when the address is
+    /// outside of the region.
     pub(super) fn reach(&self, word: SlotWord) -> Option<u64> {
         let rest = self.items_len.checked_sub(word.address().offset())?;
         Some(rest.min(word.len_limit()).min(self.max_item.into()))
     }
 
-    /// As [`Reader::judge`], of an item of which only the slot was known. Where it is, is remembered.
+    /// Checks an item of which only the slot was known, and caches its location.
     pub(super) fn judge_new(
         &mut self,
         hash: u64,
@@ -155,7 +155,7 @@ impl<E: Endpoint> Reader<E> {
         self.unless_expired(location, attempt)
     }
 
-    /// Remembers where a key was found.
+    /// Caches the location of a key.
     pub(super) fn note_location(&mut self, hash: u64, location: Location, header: &ItemHeader) {
         let (generation, len) = (header.generation, header.item_len() as u32);
         let found = Location {

@@ -1,32 +1,32 @@
-//! What a get from a cached location promises, and what it looks at for that.
+//! Consistency of gets from cached locations.
 
 use super::Attempt;
 use crate::protocol::layout::{Location, SlotWord, Word};
 
-/// What a get promises when its client knows where the key's item was. A look-up is strict always, and
-/// so is what is borrowed.
+/// Guarantee of a get from a cached location. Lookups in the index and borrowed values are always
+/// strict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consistency {
-    /// The value is the key's at some moment during the get: gets are linearizable. The slot is read
-    /// again after the item.
+    /// Gets are linearizable: the value is the key's at some moment during the get. The slot is
+    /// read again after the item.
     #[default]
     Strict,
-    /// The value was the key's at some time, perhaps long ago, and also if the key was removed or set
-    /// anew since; it is never another key's or of two values. A client sees its own changes, and
-    /// never goes back to an older value. An item that has expired is not returned. No slot is read: the item's
-    /// generation, read again, tells that its memory was not used for anything else.
+    /// The value was the key's at some time, perhaps long ago, even if the key was removed or
+    /// set since. It is never another key's, nor of two values. A client sees its own changes,
+    /// and never returns to an older value. Expired items are not returned. No slot is read:
+    /// the generation of the item, read again, shows that its memory was not reused.
     Relaxed,
-    /// The key is the value's [`crate::client::content_key`], and the value is the one with that key. Nothing
-    /// is read again: the hash decides, so this needs no order of reads, and what was removed or has
-    /// expired may still be found. What is stored under a key that is not its own is not found.
+    /// The key is the [`crate::content_key`] of the value. Nothing is read again: the hash
+    /// decides, so reads need no order, and removed or expired values may be found. A value
+    /// under a key that is not its hash is not found.
     ContentAddressed,
 }
 
-/// What is read last.
+/// The last read of a get.
 pub(super) struct LastLook<'a, R> {
     pub(super) remote: &'a R,
     pub(super) offset: u64,
-    /// What must be there, if what was read before is to be whole.
+    /// Expected word, if the item is whole.
     expected: u64,
     is_slot: bool,
 }
@@ -53,7 +53,7 @@ impl Consistency {
 }
 
 impl<R> LastLook<'_, R> {
-    /// What was read before it, if this is not what must be there.
+    /// The result, if the word that was read is another.
     pub(super) fn mismatch(&self, found: Word) -> Option<Attempt> {
         match (found.value() == self.expected, self.is_slot) {
             (true, _) => None,

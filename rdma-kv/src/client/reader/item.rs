@@ -19,14 +19,14 @@ impl<E: Endpoint> Reader<E> {
         Ok(word.value())
     }
 
-    /// Reads the item at a cached location, and its slot again.
+    /// Reads the item at a cached location, then its slot.
     pub(super) fn read_at(&mut self, location: Location, key: &[u8]) -> Result<Attempt, OpError> {
         let mismatch = self.read_item(location, u64::from(location.len), self.consistency)?;
         self.judge(location, key, 0..location.len as usize, mismatch)
     }
 
-    /// What an item in the buffer means that was read from a cached location, and if it is not whole,
-    /// what that means.
+    /// Checks an item in the buffer that was read from a cached location; `mismatch` is the
+    /// result if the last read did not match.
     pub(super) fn judge(
         &mut self,
         location: Location,
@@ -53,7 +53,8 @@ impl<E: Endpoint> Reader<E> {
         }
     }
 
-    /// As [`Reader::read_at`], with the value straight into `into`; `None` when it does not fit.
+    /// Reads the item at a cached location, with the value into `into`; `None` when the value
+    /// does not fit.
     pub(super) fn read_value_at(
         &mut self,
         location: Location,
@@ -105,7 +106,7 @@ impl<E: Endpoint> Reader<E> {
         let is_generation = by_content || header.generation == location.generation;
         let same = (is_generation || !checks.generation)
             && header.item_len() == u64::from(location.len)
-            // Else a longer key that starts with this one would do.
+            // Otherwise a longer key that begins with this one would pass.
             && (usize::from(header.key_len) == key.len() && found == key || !checks.key);
         let attempt = if same {
             Attempt::Found(Accepted {
@@ -126,8 +127,8 @@ impl<E: Endpoint> Reader<E> {
         self.consistency == Consistency::ContentAddressed
     }
 
-    /// Reads up to `len` bytes of the item that `location` names into the buffer, then what tells that
-    /// they are whole; returns what it means if they are not.
+    /// Reads up to `len` bytes of the item at `location` into the buffer, then the word that
+    /// shows whether they are whole; returns the result if they are not.
     pub(super) fn read_item(
         &mut self,
         location: Location,
@@ -161,7 +162,7 @@ impl<E: Endpoint> Reader<E> {
         Ok(mismatch.filter(|_| self.checks().slot))
     }
 
-    /// Checks an item in the buffer, which came with an unchanged slot.
+    /// Checks the copy of an item whose slot was unchanged.
     pub(super) fn examine(
         &self,
         key: &[u8],
@@ -185,8 +186,8 @@ impl<E: Endpoint> Reader<E> {
         })
     }
 
-    /// Looks at the server's clock if the item may expire. The clock is read after the slot: an
-    /// item not yet dead then was not dead when it was known to be live.
+    /// Reads the server's clock if the item may expire. The clock is read after the slot: an
+    /// item that has not expired then had not expired when it was live.
     pub(super) fn unless_expired(
         &mut self,
         location: Location,
@@ -206,9 +207,9 @@ impl<E: Endpoint> Reader<E> {
         })
     }
 
-    /// Whether the item is still its key's. Asked after the clock has killed it: had it been
-    /// replaced or touched before the clock's tick, the key would never have been gone. The
-    /// generation, read last, tells that its memory was not reused until the slot was read.
+    /// Whether an expired item is still the item of its key. Had it been replaced or touched
+    /// before the tick of the clock, the key would never have been absent. The generation, read
+    /// last, shows that the memory was not reused before the slot was read.
     pub(super) fn is_still(
         &mut self,
         location: Location,
@@ -250,7 +251,7 @@ impl<E: Endpoint> Reader<E> {
     }
 }
 
-/// A cached location that lies outside of the region is as good as one that changed.
+/// Treats a cached location outside of the region as a changed one.
 pub(super) fn unless_outside(attempt: Result<Attempt, OpError>) -> Result<Attempt, OpError> {
     match attempt {
         Err(OpError::OutOfBounds { .. }) => Ok(Attempt::Changed),

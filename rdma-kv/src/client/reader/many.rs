@@ -1,4 +1,4 @@
-//! Several gets in one go.
+//! Several gets in one batch.
 
 use toroid_fabric::{Endpoint, OpError, Read};
 
@@ -6,28 +6,30 @@ use super::{Attempt, Consistency, ItemRef, Lookup, ReadMode, Reader, ValueRef, u
 use crate::protocol::hash::hash;
 use crate::protocol::layout::{Location, SlotWord, Word};
 
-/// Keys whose items are read in one go, at most.
+/// Most keys of a batch.
 const KEYS: usize = 64;
 
-/// Bytes that are read in one go, at most, but for one item.
+/// Most bytes of a batch of several items.
 const BYTES: usize = 1 << 20;
 
-/// An item to be read.
+/// A planned read of an item.
 #[derive(Clone, Copy)]
 struct Planned {
-    /// Which of the keys.
+    /// Index of the key.
     number: usize,
     hash: u64,
     location: Location,
-    /// Only its slot was seen: the length is how far it may reach, and the generation is not known.
+    /// Whether only its slot is known: then `len` is an upper bound, and the generation is
+    /// unknown.
     is_new: bool,
-    /// Where in the buffer it goes.
+    /// Offset in the buffer.
     start: usize,
 }
 
 impl<E: Endpoint> Reader<E> {
-    /// Gets several values, in any order: `each` gets the number of a key and what came of it. The items
-    /// whose locations are known are read in one go, with their slots; the rest is looked up one by one.
+    /// Gets several values. Calls `each` in any order with the index of a key and its result.
+    /// Items with cached locations are read in batches, with their slots; the others are looked
+    /// up one by one.
     ///
     /// # Errors
     /// As [`Reader::get`].
@@ -41,7 +43,7 @@ impl<E: Endpoint> Reader<E> {
         })
     }
 
-    /// As [`Reader::get_many`], with all that is known of the items.
+    /// Looks several keys up as [`Reader::get_many`] does, with their headers.
     ///
     /// # Errors
     /// As [`Reader::get`].
@@ -55,7 +57,7 @@ impl<E: Endpoint> Reader<E> {
         for first in (0..keys.len()).step_by(KEYS) {
             let planned = self.plan(keys, first, &mut others)?;
             let replaced = self.read_planned(keys, planned, &mut others, &mut each)?;
-            // What is behind their slots now. None is followed twice.
+            // Items that have replaced others. A slot is followed once.
             self.read_planned(keys, replaced, &mut others, &mut each)?;
         }
         for (number, hash) in others {
@@ -66,7 +68,7 @@ impl<E: Endpoint> Reader<E> {
         Ok(())
     }
 
-    /// Plans a batch from `first` on; whose location is not known is added to `others`.
+    /// Plans a batch from key `first` on. Keys without a cached location are added to `others`.
     fn plan(
         &mut self,
         keys: &[&[u8]],
@@ -99,7 +101,7 @@ impl<E: Endpoint> Reader<E> {
         Ok(planned)
     }
 
-    /// Plans to read what is in the slots of contended locations now.
+    /// Plans to read the items that the slots of contended locations lead to now.
     fn look_at_slots(
         &mut self,
         contended: &[Planned],
@@ -137,7 +139,7 @@ impl<E: Endpoint> Reader<E> {
         Ok(())
     }
 
-    /// What is now in the slot of a location, if that can be the same key's.
+    /// The item that a slot leads to now, if it can be the same key's.
     fn behind(&self, hit: &Planned, word: SlotWord) -> Option<Planned> {
         let len = self.reach(word).filter(|_| word.may_be(hit.hash))?;
         let location = Location {
@@ -153,7 +155,7 @@ impl<E: Endpoint> Reader<E> {
         })
     }
 
-    /// Forgets locations that are wrong; their keys are looked up.
+    /// Removes wrong locations from the cache; their keys are looked up.
     fn give_up(&mut self, wrong: &[Planned], others: &mut Vec<(usize, u64)>) {
         for Planned { number, hash, .. } in wrong {
             self.locations.remove(*hash);
@@ -161,7 +163,8 @@ impl<E: Endpoint> Reader<E> {
         }
     }
 
-    /// Reads what is planned, as much in one go as may be; returns where others have replaced it.
+    /// Reads the planned items, as many as possible per batch; returns those that were
+    /// replaced.
     fn read_planned(
         &mut self,
         keys: &[&[u8]],
@@ -175,7 +178,8 @@ impl<E: Endpoint> Reader<E> {
             let (batch, later) = rest.split_at_mut(count);
             rest = later;
             match self.read_all(batch) {
-                // A location is wrong. Which one does not matter: it happens once.
+                // One of the locations is wrong. All are dropped, which happens
+                // once.
                 Err(OpError::OutOfBounds { .. }) => self.give_up(batch, others),
                 mismatch => {
                     let all = batch.iter().zip(mismatch?);
@@ -188,7 +192,7 @@ impl<E: Endpoint> Reader<E> {
         Ok(replaced)
     }
 
-    /// Judges one that was read, and gives it to `each` if it is whole.
+    /// Checks an item that was read, and passes it to `each` if it is whole.
     fn take(
         &mut self,
         keys: &[&[u8]],
@@ -221,7 +225,8 @@ impl<E: Endpoint> Reader<E> {
         Ok(())
     }
 
-    /// Reads all items, then what tells that they are whole; returns what it means where they are not.
+    /// Reads all items, then the words that show whether they are whole; returns the results of
+    /// those that are not.
     fn read_all(&mut self, planned: &[Planned]) -> Result<Vec<Option<Attempt>>, OpError> {
         let end = planned.last().map_or(0, Planned::end);
         if self.item.len() < end {
@@ -265,13 +270,13 @@ impl<E: Endpoint> Reader<E> {
 }
 
 impl Planned {
-    /// Where it ends in the buffer.
+    /// End in the buffer.
     fn end(&self) -> usize {
         self.start + self.location.len as usize
     }
 }
 
-/// Gives the first items their places in the buffer; returns how many are read in one go.
+/// Assigns offsets in the buffer to the first items; returns how many fit into one batch.
 fn lay_out(planned: &mut [Planned]) -> usize {
     let mut start = 0;
     for (count, item) in planned.iter_mut().enumerate() {
@@ -279,7 +284,7 @@ fn lay_out(planned: &mut [Planned]) -> usize {
         if count > 0 && item.end() > BYTES {
             return count;
         }
-        // Each aligned as a single one is, so that words travel whole.
+        // Aligned as a single item is, so that words are copied atomically.
         start = item.end().next_multiple_of(64);
     }
     planned.len()

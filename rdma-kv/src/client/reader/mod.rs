@@ -1,18 +1,20 @@
-//! One-sided gets: values read out of the server's memory without its CPU.
+//! Reader: one-sided gets, which read values out of the server's memory without its CPU.
 //!
-//! From a cached location: read the item, then its slot, in that order, in one go. The slot
-//! unchanged means that the item was live at that moment and that its memory was not reused
-//! while it was read. If the item has expired by the server's clock, read after them, a third
-//! look at the slot tells that nothing had replaced it by then. If the slot leads to another item by
-//! now, read that one and the slot again. Where that happens more often than not, look at the slot first. Otherwise, and without a cached location: read the bucket (and its chain),
-//! then item and slot. A set of a key that exists stores to the same slot, so a key that stays
-//! is never missed by a reader that walks the chain.
+//! From a cached location: read the item, then its slot, in that order, in one batch. An unchanged
+//! slot means that the item was live at that moment, and that its memory was not reused during the
+//! read. If the item has expired by the server's clock, which is read after both, a third read of
+//! the slot shows whether another item had replaced it by then. If the slot leads to another item,
+//! read that item and the slot again. If the location is contended, read the slot first.
 //!
-//! Instead of the slot, who asks for less looks at less: [`Consistency`].
+//! Otherwise, and without a cached location: read the bucket and its chain, then item and slot. A
+//! set of a present key stores to the same slot, so a reader that walks the chain never misses a
+//! key that stays.
 //!
-//! Nothing read is believed: offsets come from checked numbers, lengths are bounded by the
-//! region, the largest item and the item's copy, chains by a count. A server gone wild can give wrong values and
-//! misses, and nothing worse.
+//! [`Consistency`] selects weaker checks than the second read of the slot.
+//!
+//! Nothing that was read is trusted. Offsets come from checked numbers. Lengths are bounded by the
+//! region, by the largest item and by the copy of the item; chains are bounded by a count. A faulty
+//! server can cause wrong values and misses, and nothing worse.
 
 mod borrow;
 mod chain;
@@ -36,47 +38,48 @@ use crate::protocol::layout::{
     Bucket, Buckets, ControlLine, ItemHeader, LayoutError, Line, Location, SlotWord, TableEpoch,
 };
 
-/// A get looks a key up this often while others change it, then asks the server.
+/// Lookups of a get while others change the key, before the server is asked.
 const LOOKUPS: usize = 3;
 
-/// No correct chain has more buckets, also where it is drawn together meanwhile.
+/// Most buckets of a chain, also while it is compacted.
 const CHAIN_LIMIT: u32 = 2 * Bucket::CHAIN;
 
-/// After so many items of other keys with the same tag, each of which was read, the server is asked:
-/// there hardly ever is one, and a server gone wild could have readers copy for hours.
+/// Items of other keys with the same tag that a get reads before it asks the server. There hardly
+/// ever is one; a faulty server could make readers copy for hours.
 const OTHERS_LIMIT: usize = 16;
 
-/// The cache of locations grows to 2^20 lines: 64 MiB, two million locations.
+/// The location cache grows to 2^20 lines: 64 MiB, two million locations.
 const LOCATIONS_LIMIT_LOG2: u32 = 20;
 
-/// Another copy of so few bytes costs less than another read.
+/// Values up to this length are fetched together with the header: copying them is cheaper than a
+/// second read.
 const TOGETHER: u32 = 2048;
 
-/// No server takes larger items, in bytes.
+/// Largest item of any server in bytes.
 const ITEM_LIMIT: u32 = 1 << 30;
 
 /// A value in the reader's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueRef<'a> {
-    /// The client's, given when it was set.
+    /// Flags that were given when it was set.
     pub flags: u32,
-    /// Its number.
+    /// Its cas.
     pub cas: u64,
-    /// The value.
+    /// The bytes.
     pub data: &'a [u8],
 }
 
 /// An item in the reader's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItemRef<'a> {
-    /// What the server notes of it.
+    /// Its header.
     pub header: ItemHeader,
-    /// The value.
+    /// Its value.
     pub data: &'a [u8],
 }
 
 impl<'a> ItemRef<'a> {
-    /// What most clients want of it.
+    /// The value with flags and cas.
     pub fn value(&self) -> ValueRef<'a> {
         ValueRef {
             flags: self.header.flags,
@@ -107,12 +110,12 @@ impl<T> Lookup<T> {
     }
 }
 
-/// What a reader did.
+/// Statistics of a reader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReaderStats {
     /// Gets.
     pub gets: u64,
-    /// Of these, answered from a cached location.
+    /// Gets of these that were answered from a cached location.
     pub cached: u64,
     /// Reads posted, of any size.
     pub reads: u64,
@@ -143,21 +146,21 @@ pub struct Reader<E: Endpoint> {
     checks: Checks,
 }
 
-/// Why a get failed.
+/// Failure to set a reader up, or to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// The read did not happen.
+    /// The read failed.
     #[error(transparent)]
     Operation(#[from] OpError),
-    /// The index is not what the server said.
+    /// The index is malformed.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// The server started anew between its greeting and our first read.
+    /// The server restarted between its greeting and the first read.
     #[error("the server's index is of another start than its greeting")]
     BootId,
 }
 
-/// An item's copy that passed all checks.
+/// A copy of an item that passed all checks.
 struct Accepted {
     header: ItemHeader,
     value_start: usize,
@@ -186,8 +189,8 @@ enum Attempt {
 }
 
 impl<E: Endpoint> Reader<E> {
-    /// Reads the control line and prepares to read from a server's regions, opened for reading,
-    /// of these lengths in bytes.
+    /// A reader of a server's regions, which are open for reading, with their lengths in bytes.
+    /// Reads the control line.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -229,8 +232,8 @@ impl<E: Endpoint> Reader<E> {
         })
     }
 
-    /// What gets promise from now on. Places are forgotten if that is something else than before: which
-    /// of them is newer than what was borrowed nobody has kept.
+    /// Sets the consistency of later gets. A change of it clears the location cache, which does
+    /// not know what was borrowed since.
     pub fn set_consistency(&mut self, consistency: Consistency) {
         if consistency != self.consistency {
             self.forget_all();
@@ -238,12 +241,13 @@ impl<E: Endpoint> Reader<E> {
         self.consistency = consistency;
     }
 
-    /// Whether a value that is stored under a key may be got.
+    /// Whether a get may return this value for this key: in content-addressed mode the key is
+    /// its hash.
     pub fn may_return(&self, key: &[u8], value: &[u8]) -> bool {
         !self.is_by_content() || !self.checks().content || key == content_key(value)
     }
 
-    /// Gets a value, which stays in the reader's buffer until the next call.
+    /// Gets a value. It stays in the buffer of the reader until the next call.
     ///
     /// # Errors
     /// [`OpError`]: the server is gone, or access was revoked.
@@ -265,8 +269,8 @@ impl<E: Endpoint> Reader<E> {
         Ok(lookup.map(|item| self.value(&item)))
     }
 
-    /// With [`Reader::get_into`], the values of items of more bytes are read straight to where they
-    /// are wanted. Smaller ones are one read, and copied once more: 2 KiB unless this says otherwise.
+    /// Sets the size in bytes of the largest item that [`Reader::get_into`] reads through the
+    /// buffer; values of larger items are read straight into the caller's. 2 KiB by default.
     #[cfg(feature = "server")]
     #[must_use]
     pub fn read_apart_beyond(self, bytes: u32) -> Self {
@@ -276,8 +280,8 @@ impl<E: Endpoint> Reader<E> {
         }
     }
 
-    /// Gets a value straight into `into`; returns its flags and length. A value longer than
-    /// `into` is not copied at all, and its length tells so.
+    /// Gets a value into `into`; returns its flags and length. A value longer than `into` is
+    /// not copied.
     ///
     /// # Errors
     /// As [`Reader::get`].
@@ -326,12 +330,12 @@ impl<E: Endpoint> Reader<E> {
         }))
     }
 
-    /// A key's hash, by which locations are remembered.
+    /// The hash of a key.
     pub fn hash_of(&self, key: &[u8]) -> u64 {
         hash(self.seed, key)
     }
 
-    /// Remembers where the server put a key, if there can be an item.
+    /// Caches the location that the server gave for a key, if it is possible.
     pub fn remember(&mut self, key: &[u8], location: Location) {
         self.remember_at(self.hash_of(key), location);
     }
@@ -345,8 +349,8 @@ impl<E: Endpoint> Reader<E> {
         }
     }
 
-    /// Remembers where the server put the key of a hash by a change that was posted. If the key was seen
-    /// somewhere since, which of the two is older nobody knows, and none is remembered.
+    /// Caches the location that the server gave for a posted change. If another location of the
+    /// key is cached, either may be the newer one, and none is kept.
     pub fn remember_unless_cached(&mut self, hash: u64, location: Location) {
         match self.locations.peek(hash) {
             None => self.remember_at(hash, location),
@@ -354,7 +358,7 @@ impl<E: Endpoint> Reader<E> {
         }
     }
 
-    /// Forgets where a key was.
+    /// Removes the location of a key from the cache.
     pub fn forget(&mut self, key: &[u8]) {
         self.forget_at(self.hash_of(key));
     }
@@ -364,22 +368,22 @@ impl<E: Endpoint> Reader<E> {
         self.locations.remove(hash);
     }
 
-    /// Forgets where all keys were.
+    /// Clears the location cache.
     pub fn forget_all(&mut self) {
         self.locations = LocationCache::new(LOCATIONS_LIMIT_LOG2);
     }
 
-    /// Bytes of the largest item that the server can have.
+    /// Largest item of the server in bytes.
     pub fn max_item(&self) -> u32 {
         self.max_item
     }
 
-    /// What it did so far.
+    /// Statistics so far.
     pub fn stats(&self) -> ReaderStats {
         self.stats
     }
 
-    /// What the server is to be told.
+    /// Uses that are not reported yet.
     pub fn uses(&mut self) -> &mut Uses {
         &mut self.uses
     }
@@ -416,7 +420,7 @@ impl<E: Endpoint> Reader<E> {
         }
     }
 
-    /// What a read from a cached location means.
+    /// The lookup that an attempt at a cached location means.
     fn settle(&mut self, hash: u64, attempt: Attempt) -> Lookup<Accepted> {
         match attempt {
             Attempt::Found(item) => {
@@ -431,8 +435,8 @@ impl<E: Endpoint> Reader<E> {
         }
     }
 
-    /// What is behind the slot of a cached location now, if that can be the same key: as a rule its new
-    /// value, without a look at the bucket. It is then in the buffer.
+    /// Reads the item behind the slot of a cached location, if it can be the same key's:
+    /// usually the new value, without a read of the bucket.
     fn follow(
         &mut self,
         hash: u64,
@@ -449,7 +453,7 @@ impl<E: Endpoint> Reader<E> {
         }
     }
 
-    /// Reads the item at a cached location, or the one that is behind its slot now.
+    /// Reads the item at a cached location, or the one that its slot leads to now.
     fn read_hit(&mut self, hash: u64, hit: Hit, key: &[u8]) -> Result<Attempt, OpError> {
         let location = hit.location;
         if hit.is_contended && self.consistency == Consistency::Strict {
@@ -477,7 +481,7 @@ impl<E: Endpoint> Reader<E> {
         Reader { checks, ..self }
     }
 
-    /// From now on it expects that others replace what is where it knows the key.
+    /// Makes the location of a key contended.
     pub(crate) fn expect_changes(&mut self, key: &[u8]) {
         let hash = self.hash_of(key);
         for _ in 0..2 {

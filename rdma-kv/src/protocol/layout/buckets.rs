@@ -2,19 +2,19 @@
 
 use super::{LINE, LayoutError, Line, SlotWord};
 
-/// How many buckets an index has, and where.
+/// Number and position of the buckets of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buckets {
     /// Main buckets in use: from 1 to `capacity`.
     pub(super) count: u32,
     /// Main buckets that there is room for.
     capacity: u32,
-    /// All buckets that there is room for.
+    /// Main and overflow buckets that there is room for.
     all: u32,
 }
 
 impl Buckets {
-    /// One bucket of an index of `index_len` bytes that can have `capacity` main buckets.
+    /// An index of `index_len` bytes with room for `capacity` main buckets, one of them in use.
     ///
     /// # Errors
     /// [`LayoutError::Geometry`] when they do not fit.
@@ -75,10 +75,10 @@ impl Buckets {
         })
     }
 
-    /// For going through all keys in the order of their hashes' lowest 32 bits, written backwards: the main
-    /// bucket of those from `at` on, and where those of the next one begin; `None` at the end. A bucket that is
-    /// split is so into neighbours, so the order stays as it is while the index grows (Redis walks its tables
-    /// alike).
+    /// Walks all keys in the order of the lowest 32 bits of their hashes, reversed: returns the
+    /// main bucket of the keys from `at` on, and the `at` of the next bucket; `None` at the
+    /// end. A split of a bucket yields neighbours, so the order stays the same while the index
+    /// grows (as in Redis' SCAN).
     pub fn onwards(&self, at: u64) -> Option<(Bucket, u64)> {
         let hash = u32::try_from(at).ok()?.reverse_bits();
         let Bucket(number) = self.main(hash.into());
@@ -88,8 +88,8 @@ impl Buckets {
         Some((Bucket(number), at + (1 << 32) / u64::from(modulus)))
     }
 
-    /// With one more in use: the new bucket, and the one that it takes its share from. `None`
-    /// when there is no room.
+    /// The index with one more main bucket in use, that bucket, and the one whose keys it
+    /// shares. `None` when there is no room.
     pub fn grown(&self) -> Option<(Self, Bucket, Bucket)> {
         let new = self.count;
         let from = new & !(1u32.checked_shl(new.ilog2())?);
@@ -100,21 +100,21 @@ impl Buckets {
         (new < self.capacity).then_some((grown, Bucket(new), Bucket(from)))
     }
 
-    /// The overflow bucket that a link leads to; `None` at the end of a chain. A link that leads
-    /// elsewhere is no correct server's, and also ends it.
+    /// The overflow bucket of a link; `None` at the end of a chain. A link to anything else,
+    /// which no correct server writes, ends the chain as well.
     pub fn linked(&self, link: u64) -> Option<Bucket> {
         let number = u32::try_from(link).ok()?;
         let overflow = self.capacity..self.all;
         overflow.contains(&number).then_some(Bucket(number))
     }
 
-    /// Whether there is such a slot, in use or not.
+    /// Whether the index has room for this slot.
     pub fn is_slot(&self, slot: Slot) -> bool {
         let (line, word) = (slot.0 / 8, slot.0 % 8);
         (1..=self.all).contains(&line) && word < Bucket::SLOTS
     }
 
-    /// Where overflow buckets start, if there are any.
+    /// The first overflow bucket, if there is one.
     pub fn first_overflow(&self) -> Bucket {
         Bucket(self.capacity)
     }
@@ -141,22 +141,22 @@ impl Bucket {
         Bucket(number)
     }
 
-    /// The bucket that lies behind it.
+    /// The next bucket in memory.
     pub fn next(self) -> Self {
         Bucket(self.0 + 1)
     }
 
-    /// Where it starts in the index region.
+    /// Its offset in the index region.
     pub fn offset(self) -> u64 {
         (1 + u64::from(self.0)) * LINE as u64
     }
 
-    /// The number that a link to it is.
+    /// The link that leads to it.
     pub fn link(self) -> u64 {
         u64::from(self.0)
     }
 
-    /// Where its link is in the index region.
+    /// Offset of its link in the index region.
     pub fn link_offset(self) -> u64 {
         self.offset() + u64::from(Self::SLOTS) * 8
     }
@@ -168,7 +168,7 @@ impl Bucket {
     }
 }
 
-/// A bucket's copy.
+/// Copy of a bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct BucketLine<'a>(pub &'a Line);
 
@@ -184,7 +184,7 @@ impl BucketLine<'_> {
     }
 }
 
-/// Where a slot is: the number of its word in the index region.
+/// Position of a slot: the number of its word in the index region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(pub u32);
 

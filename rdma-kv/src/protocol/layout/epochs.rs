@@ -2,16 +2,16 @@
 
 use super::Bucket;
 
-/// How far an index has grown: twice its main buckets, and 1 more while slots of the two that took
-/// part in the last step are moved.
+/// Growth of an index: twice its main buckets, plus 1 while slots of the two buckets of the last
+/// step are moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableEpoch(pub u64);
 
 impl TableEpoch {
-    /// Who missed that many steps looks again, whatever they were.
+    /// After more steps than this, every lookup counts as disturbed.
     const STEPS: u64 = 64;
 
-    /// Of an index that has so many main buckets.
+    /// The epoch of an index with `count` main buckets.
     pub fn new(count: u32, moving: bool) -> Self {
         TableEpoch(u64::from(count) * 2 + u64::from(moving))
     }
@@ -23,7 +23,7 @@ impl TableEpoch {
 
     /// Whether a slot may have been moved within or out of `bucket` since `before`.
     pub fn disturbs(self, before: TableEpoch, bucket: Bucket) -> bool {
-        // The last step before counts if it was not over.
+        // The last step before `before` counts if it was not over.
         let steps = before.count().saturating_sub(before.0 % 2)..self.count();
         let last = self.count().saturating_sub(self.0 % 2)..self.count();
         let touches = |new: u64| {
@@ -37,12 +37,12 @@ impl TableEpoch {
     }
 }
 
-/// Twice how often all items were removed at once, and 1 more while they are being removed.
+/// Removals of all items: twice their number, plus 1 during a removal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlushEpoch(pub u64);
 
 impl FlushEpoch {
-    /// The next one: the beginning of a removal, or its end.
+    /// The next epoch: the beginning or the end of a removal.
     #[must_use]
     pub fn next(self) -> Self {
         FlushEpoch(self.0.wrapping_add(1))

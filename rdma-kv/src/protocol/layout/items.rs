@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{MAX_KEY, Slot, UNIT};
 
-/// Where an item is, in units of 16 bytes.
+/// Address of an item in units of 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ItemAddress(pub u32);
 
@@ -18,7 +18,7 @@ impl ItemAddress {
     }
 }
 
-/// What a slot says about its item. Storing one publishes an item; 0 is an empty slot.
+/// Content of a slot. Storing it publishes an item; 0 is an empty slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotWord(pub u64);
 
@@ -30,7 +30,7 @@ impl SlotWord {
     const GENERATION_BITS: u32 = 17;
     const GENERATION: u64 = (1 << Self::GENERATION_BITS) - 1;
 
-    /// The word for an item of `len` bytes.
+    /// The word of an item of `len` bytes.
     pub fn new(hash: u64, len: u32, address: ItemAddress, generation: u64) -> Self {
         SlotWord(
             u64::from(Self::tag_of(hash)) << 56
@@ -45,24 +45,24 @@ impl SlotWord {
         ((hash >> 56) as u8).max(1)
     }
 
-    /// Whether this may be the slot of the key with this hash.
+    /// Whether the tag is that of the key with this hash.
     pub fn may_be(self, hash: u64) -> bool {
         (self.0 >> 56) as u8 == Self::tag_of(hash)
     }
 
-    /// Where the item is.
+    /// The address of the item.
     pub fn address(self) -> ItemAddress {
         ItemAddress((self.0 >> Self::GENERATION_BITS) as u32)
     }
 
-    /// At least the item's bytes, and at most a quarter more, rounded up to 16 bytes.
+    /// Upper bound of the item's bytes: at most a quarter more, rounded up to 16 bytes.
     pub fn len_limit(self) -> u64 {
         let class = self.0 >> Self::CLASS_SHIFT & Self::CLASS;
         // Four classes to each power of two.
         ((4 + class % 4) << (class / 4)) * UNIT as u64
     }
 
-    /// Whether these are the low bits of `generation`.
+    /// Whether the low bits of `generation` are in the word.
     pub fn is_of(self, generation: u64) -> bool {
         (self.0 ^ generation) & Self::GENERATION == 0
     }
@@ -76,55 +76,55 @@ fn class_of(len: u32) -> u64 {
     units.div_ceil(1 << exponent) - 4 + u64::from(exponent) * 4
 }
 
-/// All that a reader needs to read an item in one go: what clients cache.
+/// Location of an item: all that a reader needs to read it in one go, and what clients cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
-    /// Where the slot is.
+    /// Its slot.
     pub slot: Slot,
-    /// What was in it.
+    /// Content of the slot.
     pub word: SlotWord,
-    /// The item's generation.
+    /// Its generation.
     pub generation: u64,
-    /// The item's bytes: header, key and value.
+    /// Its bytes: header, key and value.
     pub len: u32,
 }
 
-/// The first bytes of an item.
+/// Header of an item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ItemHeader {
-    /// Unique for the server's life, never reused.
+    /// Unique while the server runs: never reused.
     pub generation: u64,
     /// Memcached's unique number of a stored value.
     pub cas: u64,
-    /// By the server's clock, from when it is dead; 0 is never.
+    /// Expiry by the server's clock in seconds; 0 is never.
     pub exptime: u32,
-    /// The client's.
+    /// Flags that the client gave.
     pub flags: u32,
-    /// Bytes.
+    /// Bytes of the value.
     pub value_len: u32,
-    /// See the module's header.
+    /// 0 on providers with ordered reads.
     pub checksum: u32,
-    /// Bytes.
+    /// Bytes of the key.
     pub key_len: u16,
-    /// The server's.
+    /// Notes of the server.
     pub marks: Marks,
-    /// When the server was last told that it was used, by its clock.
+    /// Last use that the server knows of, by its clock.
     pub accessed: u32,
 }
 
 bitflags::bitflags! {
-    /// What the server notes about an item.
+    /// Notes of the server about an item.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Marks: u16 {
-        /// Somebody got it since it was stored.
+        /// A client got the item since it was stored.
         const FETCHED = 1;
-        /// It was declared stale (`md` with `I`).
+        /// The item is stale (`md` with `I`).
         const STALE = 2;
-        /// Somebody was told to store it anew (`W`), and nobody else is.
+        /// One client was told to store it anew (`W`); others are not.
         const WON = 4;
-        /// Its key came in base64 (`b`), and is told so.
+        /// A client wrote the key in base64 (`b`), and reads it so.
         const BINARY_KEY = 8;
-        /// How often it was used since it was last moved: from 0 to 3.
+        /// Uses since the item was last moved: 0 to 3, where 3 means 3 or more.
         const FREQUENCY = 3 << 8;
     }
 }
@@ -132,12 +132,12 @@ bitflags::bitflags! {
 impl Marks {
     const ONCE: u16 = 1 << 8;
 
-    /// How often the item was used since it was last moved: from 0 to 3, which is or more.
+    /// Uses since the item was last moved: 0 to 3, where 3 means 3 or more.
     pub fn frequency(self) -> u16 {
         (self & Marks::FREQUENCY).bits() / Self::ONCE
     }
 
-    /// Used once more.
+    /// The marks after one more use.
     pub fn more_frequent(self) -> Self {
         if self.contains(Marks::FREQUENCY) {
             self
@@ -146,7 +146,7 @@ impl Marks {
         }
     }
 
-    /// As if used once less.
+    /// The marks with one use less.
     pub fn less_frequent(self) -> Self {
         match self.frequency() {
             0 => self,
@@ -156,7 +156,7 @@ impl Marks {
 }
 
 impl ItemHeader {
-    /// Bytes.
+    /// Bytes of a header.
     pub const LEN: usize = 40;
     const CAS: Range<usize> = 8..16;
     const EXPTIME: Range<usize> = 16..20;
@@ -178,7 +178,7 @@ impl ItemHeader {
         Self::LEN + key_len + value_len
     }
 
-    /// The wire form.
+    /// Its bytes in memory.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&self.generation.to_le_bytes());
@@ -205,8 +205,8 @@ impl ItemHeader {
             | u64::from(self.accessed) << 32
     }
 
-    /// Splits an item's copy into header, key and value. `None` when it is too short for what
-    /// its header says, or the key is longer than any.
+    /// Splits a copy of an item into header, key and value. `None` when the copy is shorter
+    /// than its header says, or the key is too long.
     pub fn split(item: &[u8]) -> Option<(Self, &[u8], &[u8])> {
         let (header, rest) = item.split_first_chunk::<{ Self::LEN }>()?;
         let header = Self::from_bytes(header);
@@ -215,7 +215,7 @@ impl ItemHeader {
         (key.len() <= MAX_KEY).then_some((header, key, value))
     }
 
-    /// The header in these bytes; nothing is checked.
+    /// Decodes a header; checks nothing.
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         let u32_at = |range: Range<usize>| {
             let at = range.start;
@@ -243,7 +243,7 @@ impl ItemHeader {
         (Self::LEN + usize::from(self.key_len)) as u64 + u64::from(self.value_len)
     }
 
-    /// Whether the item is dead at `clock`.
+    /// Whether the item has expired at `clock`.
     pub fn expired(&self, clock: u64) -> bool {
         self.exptime != 0 && u64::from(self.exptime) <= clock
     }

@@ -1,14 +1,15 @@
-//! What lies in the two regions that a server exports, byte by byte.
+//! Layout of the two regions that a server exports, byte by byte.
 //!
-//! The *index* region: a control line, then buckets of one cache line: main buckets, as many as
-//! there is capacity for, of which the first ones are in use; then overflow buckets, which hang
-//! from others by links. The index grows by one main bucket at a time (linear hashing): the new
-//! one takes its share from the one with the same number but for the highest bit. It is filled before the
-//! table epoch counts it, and only then are slots of the other cleared and moved together. So
-//! whoever misses a key looks at the epoch afterwards: [`TableEpoch::disturbs`].
+//! The *index* region has a control line, then buckets of one cache line each: main buckets, of which
+//! the first ones are in use, then overflow buckets, which are linked into chains. The index grows by
+//! one main bucket at a time (linear hashing): a new bucket takes its share of the keys of the bucket
+//! with the same number without the highest bit. The new bucket is filled first. Then the table epoch
+//! counts it, and only then are slots of the other bucket cleared and moved together. So a reader that
+//! misses a key reads the epoch afterwards: [`TableEpoch::disturbs`].
 //!
-//! When all items are removed at once, their slots are cleared one by one. Whoever misses a key
-//! meanwhile sees it by the flush epoch, and must not say so: others still find what is to go.
+//! When all items are removed at once, their slots are cleared one by one. A reader that misses a key
+//! meanwhile learns so from the flush epoch, and must not report the key as absent: other readers still
+//! find items that are about to be removed.
 //!
 //! ```text
 //! control line
@@ -40,13 +41,12 @@
 //! ```
 //!
 //! All numbers are little endian. A link is the number of an overflow bucket, or 0. Publishing,
-//! replacing and removing an item each are one store of its slot word. An item that is published
-//! changes in three words only, each stored whole: cas, exptime, and marks with the time of the
-//! last access, which are the server's own notes and mean nothing to a reader. The checksum is 0 on
-//! providers whose reads are ordered, where the slot decides; `verbs` will fill it.
+//! replacing and removing an item is one store of its slot word. A published item changes in three
+//! words only, each stored atomically: cas, exptime, and marks with the time of the last use. The last
+//! are the server's notes, which readers ignore. The checksum is 0 on providers with ordered reads,
+//! where the slot decides; `verbs` will fill it.
 //!
-//! A reader copies out and then believes nothing: everything here that parses does so from a
-//! copy and checks what it finds.
+//! A reader copies first and then trusts nothing: all parsers here work on a copy and check it.
 
 mod buckets;
 mod epochs;
@@ -64,10 +64,10 @@ pub const LINE: usize = 64;
 /// Bytes that items are aligned to: the unit of item addresses.
 pub const UNIT: usize = 16;
 
-/// The longest key in bytes, as with memcached.
+/// Longest key in bytes, as with memcached.
 pub const MAX_KEY: usize = 250;
 
-/// A cache line's copy, aligned so that the fabric moves it word by word, each word whole.
+/// Copy of a cache line, aligned so that the fabric copies each word atomically.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 pub struct Line(pub [[u8; 8]; 8]);
@@ -78,36 +78,36 @@ impl Line {
         self.0.as_flattened_mut()
     }
 
-    /// The numbers in it, in order.
+    /// Its words, in order.
     pub fn words(&self) -> impl Iterator<Item = u64> {
         self.0.into_iter().map(u64::from_le_bytes)
     }
 
-    /// One of the numbers in it.
+    /// Word `n`.
     pub fn word(&self, n: usize) -> u64 {
         u64::from_le_bytes(self.0[n])
     }
 }
 
-/// A word's copy, aligned so that the fabric moves it whole.
+/// Copy of a word, aligned so that the fabric copies it atomically.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(8))]
 pub struct Word(pub [u8; 8]);
 
 impl Word {
-    /// The number in it.
+    /// Its number.
     pub fn value(&self) -> u64 {
         u64::from_le_bytes(self.0)
     }
 }
 
-/// Why bytes of a server's region are not what a server writes.
+/// Bytes of a server's region that no server writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// Another program, or another version of this one.
+    /// Another program, or another version of the layout.
     #[error("no index of this version: its first word is {0:#018x}")]
     Magic(u64),
-    /// The regions do not hold what the server says.
+    /// The regions cannot hold what the server claims.
     #[error("an index of {index} bytes cannot hold {count} of {capacity} buckets")]
     Geometry {
         /// Bytes of the index region.
@@ -119,16 +119,16 @@ pub enum LayoutError {
     },
 }
 
-/// The first line of the index: what a server publishes about itself.
+/// First line of the index: what a server publishes about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlLine {
-    /// Random, new at each start.
+    /// Random number, new at each start.
     pub boot_id: u64,
-    /// How far the index has grown.
+    /// Growth of the index.
     pub table: TableEpoch,
-    /// How often all items were removed at once.
+    /// Counts removals of all items.
     pub flush: FlushEpoch,
-    /// The server's clock in seconds; the expiry of items is in its terms.
+    /// The server's clock in seconds. The expiry of items is in its terms.
     pub clock: u64,
     /// Main buckets that there is room for.
     pub capacity: u64,
@@ -144,7 +144,7 @@ impl ControlLine {
     /// Offset of the clock in the index region.
     pub const CLOCK: u64 = 32;
 
-    /// The line's words, in order.
+    /// Its words, in order.
     pub fn words(&self) -> [u64; 8] {
         [
             Self::MAGIC,
@@ -158,7 +158,7 @@ impl ControlLine {
         ]
     }
 
-    /// The control line of an index of `index_len` bytes, and its buckets.
+    /// Parses the control line of an index of `index_len` bytes; returns its buckets as well.
     ///
     /// # Errors
     /// [`LayoutError`].

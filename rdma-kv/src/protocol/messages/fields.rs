@@ -1,4 +1,4 @@
-//! What messages are made of.
+//! Fields of messages.
 
 use toroid_fabric::RemoteKey;
 
@@ -21,7 +21,8 @@ pub(super) fn mode_to(mode: Mode) -> u8 {
     MODES.iter().position(|&other| other == mode).unwrap_or(0) as u8
 }
 
-/// Callers keep keys to [`MAX_KEY`] bytes; what is beyond is cut, and found malformed.
+/// Appends a key. A key of more than 255 bytes, which no caller gives, is cut and decodes as
+/// malformed.
 pub(super) fn put_key(packet: &mut Vec<u8>, key: &[u8]) {
     packet.push(u8::try_from(key.len()).unwrap_or(u8::MAX));
     packet.extend_from_slice(&key[..key.len().min(usize::from(u8::MAX))]);
@@ -60,7 +61,7 @@ pub(super) fn put_awaiting(packet: &mut Vec<u8>, awaiting: Awaiting) {
     }
 }
 
-/// What is left of a message.
+/// The fields of a message that are still to be decoded.
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -141,7 +142,7 @@ impl<'a> Fields<'a> {
         Ok(match self.u8()? {
             0 => Awaiting::Command,
             1 => Awaiting::Line,
-            // Who waits for nothing would wait for ever.
+            // A wait for 0 bytes would never end.
             2 => match self.u64()? {
                 0 => return Err(Malformed),
                 bytes => Awaiting::Bytes(bytes),

@@ -1,18 +1,18 @@
-//! Messages between an RDMA client and the server: what a one-sided read cannot do.
+//! Messages between an RDMA client and the server, for all that a one-sided read cannot do.
 //!
-//! A packet holds one or more. A client sends [`Request`]s, the first of which is
-//! [`Request::Hello`]; each but [`Request::Used`] and [`Request::Leave`] is answered by one [`Reply`] with the request's
-//! number, in the order of the requests.
+//! A packet holds one or more messages. A client sends [`Request`]s, beginning with
+//! [`Request::Hello`]. The server answers each but [`Request::Used`] and [`Request::Leave`] by one
+//! [`Reply`] with the number of the request, in the order of the requests.
 //!
 //! ```text
 //!  0        4        8      9
 //!  +--------+--------+------+--------+
-//!  | length | number | kind | fields |   little endian; length: of what follows it
+//!  | length | number | kind | fields |   little endian; length: bytes after the length itself
 //!  +--------+--------+------+--------+
 //! ```
 //!
-//! Keys have a length of one byte before them; a value, or a message's last field of bytes, is
-//! what is left of the message.
+//! A key is preceded by its length in one byte. A value, or the last field of bytes, extends to the
+//! end of the message.
 
 mod fields;
 mod used;
@@ -26,112 +26,111 @@ pub use used::{PackedUse, SAMPLED, Use};
 
 use fields::{Fields, mode_to, put_awaiting, put_key, put_location, put_stored};
 
-/// The store's protocol: memcached's port.
+/// Protocol number of the store's channels: memcached's port.
 pub const PROTOCOL: Protocol = Protocol(11211);
 
-/// The version of these messages, of the layout and of the hash. Others are refused.
+/// Version of these messages, of the layout and of the hash. A server refuses clients of another
+/// version.
 pub const VERSION: u32 = 6;
 
-/// Values up to this many bytes travel in a packet with their set; longer ones are read by the
-/// server.
+/// Values of up to this many bytes travel in the packet of their set. The server reads longer ones
+/// from the staging region.
 pub const INLINE_LIMIT: usize = 4096;
 
-/// As many bytes of memcached's protocol travel in one message.
+/// Most bytes of memcached's protocol in one message.
 pub const TEXT_LIMIT: usize = 32 * 1024;
 
-/// Bytes of a message but for keys and values, at most.
+/// Most bytes of a message without keys and values.
 pub const OVERHEAD: usize = 128;
 
 /// Access of the server to a client's staging region: it reads values of sets, and writes values of gets
 /// that could not be read one-sided.
 pub const STAGING_ACCESS: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// Bytes of a message's length.
+/// Bytes of the length field.
 const LENGTH: usize = 4;
 
-/// What a client asks.
+/// A request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// First. Reply: [`Reply::Welcome`].
+    /// Greets the server; the first request. Reply: [`Reply::Welcome`].
     Hello {
-        /// [`VERSION`].
+        /// The client's [`VERSION`].
         version: u32,
     },
-    /// From now on, values pass through this region of the client, which the server may read
-    /// and write. Reply: [`Reply::Done`].
+    /// Registers the staging region: from now on large values pass through it. The server may
+    /// read and write it. Reply: [`Reply::Done`].
     Stage {
         /// The region.
         key: RemoteKey,
     },
-    /// What memcached's `set`, `add`, `replace`, `append`, `prepend` and `cas` do. Reply:
-    /// [`Reply::Stored`].
+    /// Stores a value, as memcached's `set`, `add`, `replace`, `append`, `prepend` and `cas`.
+    /// Reply: [`Reply::Stored`].
     Store {
-        /// On which condition, and under which key. What only meta commands can ask for does not
-        /// travel.
+        /// Condition and key. Options of meta commands alone are not encoded.
         change: Change<'a>,
         /// The value.
         value: SetValue<'a>,
     },
-    /// Reply: [`Reply::Done`] or [`Reply::Missing`].
+    /// Removes a key. Reply: [`Reply::Done`] or [`Reply::Missing`].
     Delete {
         /// The key.
         key: &'a [u8],
     },
-    /// `incr` and `decr`. Reply: [`Reply::Counted`] or [`Reply::Missing`].
+    /// Changes a number, as `incr` and `decr`. Reply: [`Reply::Counted`] or [`Reply::Missing`].
     Count {
         /// The key.
         key: &'a [u8],
-        /// How far.
+        /// Amount and direction.
         delta: Delta,
     },
-    /// Reply: [`Reply::Done`] or [`Reply::Missing`].
+    /// Changes the expiry of a key. Reply: [`Reply::Done`] or [`Reply::Missing`].
     Touch {
         /// The key.
         key: &'a [u8],
-        /// As [`crate::store::Store::deadline`] has it.
+        /// Memcached's expiry; see [`Change::exptime`].
         exptime: i64,
     },
-    /// `flush_all`. Reply: [`Reply::Done`].
+    /// Removes all items, as `flush_all`. Reply: [`Reply::Done`].
     Flush {
-        /// As [`crate::store::operations::flush`] has it.
+        /// Seconds from now, or a Unix time if that is more than 30 days; 0 is at once.
         delay: i64,
     },
-    /// What the client read by itself. No reply.
+    /// Reports one-sided gets. No reply.
     Used {
         /// Gets since the last report.
         gets: u32,
-        /// Of these, such that found something.
+        /// Gets of these that found an item.
         hits: u32,
-        /// Some of the items that were found.
+        /// A sample of the items that were found.
         uses: &'a [PackedUse],
     },
-    /// From now on, what the client borrows is on hazard pointers in this region of it, which the server may
-    /// read and write; see [`crate::protocol::hazards`]. Reply: [`Reply::Done`].
+    /// Registers the client's hazard pointers, in a region that the server may read and write;
+    /// see `protocol::hazards`. Reply: [`Reply::Done`].
     Borrow {
         /// The region.
         hazards: RemoteKey,
     },
-    /// For when reading it was in vain, and `gat`. Reply: [`Reply::Value`] or
-    /// [`Reply::Missing`].
+    /// Gets a value by message: after an unsuccessful one-sided get, and for `gat`. Reply:
+    /// [`Reply::Value`] or [`Reply::Missing`].
     Get {
         /// The key.
         key: &'a [u8],
-        /// When it is to be dead from now on, as [`crate::store::Store::deadline`] has it.
+        /// New expiry of the key, if any; see [`Change::exptime`].
         touch: Option<i64>,
-        /// Where a large value may be put.
+        /// Piece of the staging region for a large value.
         room: Piece,
     },
-    /// Bytes of memcached's protocol, from somebody for whom the client speaks. Reply:
-    /// [`Reply::Said`].
+    /// Bytes of memcached's protocol, in one of the client's sessions. Reply: [`Reply::Said`].
     Text {
-        /// Whose: each has a conversation for itself, which begins with its first message.
+        /// Number of the session. Its first message begins it.
         session: u32,
-        /// Up to [`TEXT_LIMIT`]; none to have more of the replies.
+        /// Up to [`TEXT_LIMIT`] bytes; empty to get more of the replies.
         text: &'a [u8],
     },
-    /// A conversation is over. No reply.
+    /// Ends a session. No reply.
     Leave {
-        /// Which one.
+        /// Number of the session.
         session: u32,
     },
 }
@@ -139,110 +138,110 @@ pub enum Request<'a> {
 /// A part of the staging region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Piece {
-    /// First byte.
+    /// Offset in the region.
     pub offset: u64,
     /// Bytes.
     pub len: u32,
 }
 
-/// Where the value of a set is.
+/// Location of the value of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetValue<'a> {
-    /// Here.
+    /// In the message.
     Inline(&'a [u8]),
     /// In the staging region.
     Staged(Piece),
 }
 
-/// What the server answers.
+/// A reply of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
-    /// To [`Request::Hello`].
+    /// Reply to [`Request::Hello`].
     Welcome(Geometry),
-    /// It was carried out.
+    /// The request was carried out.
     Done,
-    /// What became of a value to be stored.
+    /// Result of a change.
     Stored(Stored),
-    /// A number is now this one.
+    /// The number was changed.
     Counted {
-        /// The number.
+        /// The new number.
         value: u64,
-        /// Where it is.
+        /// Location of its item.
         location: Location,
     },
-    /// There is no such key.
+    /// The key is absent.
     Missing,
-    /// A value, and where it is.
+    /// A value and the location of its item.
     Value {
-        /// The client's.
+        /// Flags that the client gave.
         flags: u32,
-        /// Its number.
+        /// Its cas.
         cas: u64,
-        /// Where it was when it was read.
+        /// Location of the item when it was read.
         location: Location,
-        /// The value itself.
+        /// The bytes, or their place.
         value: GetValue<'a>,
     },
-    /// It was not carried out.
+    /// The request was refused.
     Refused(Refusal),
-    /// To [`Request::Text`].
+    /// Reply to [`Request::Text`].
     Said {
-        /// What the conversation is waiting for.
+        /// What the session waits for.
         awaiting: Awaiting,
-        /// What was answered: up to [`TEXT_LIMIT`] bytes.
+        /// Replies: up to [`TEXT_LIMIT`] bytes.
         text: &'a [u8],
     },
 }
 
-/// What a conversation by memcached's protocol waits for.
+/// What a session of memcached's protocol waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaiting {
     /// A command.
     Command,
     /// The rest of a line.
     Line,
-    /// So many more bytes of a value.
+    /// This many more bytes of a value; at least 1.
     Bytes(u64),
-    /// To be asked for the rest of its replies, by a message without text.
+    /// A message without text: there are more replies.
     More,
-    /// Nothing; it is over.
+    /// Nothing: the session has ended.
     End,
 }
 
-/// Where the value of a get is.
+/// Location of the value of a get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GetValue<'a> {
-    /// Here.
+    /// In the message.
     Inline(&'a [u8]),
-    /// Where the request said.
+    /// In the piece that the request names.
     Staged {
         /// Bytes.
         len: u32,
     },
 }
 
-/// Why a request was not carried out.
+/// Reason for which a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Caller: the client speaks another version.
     #[error("the server speaks version {VERSION} of the store's protocol only")]
     Version,
-    /// Caller: key or message are impossible.
+    /// Caller: the key or the message is malformed.
     #[error("the server did not understand the request")]
     Malformed,
     /// Caller: over the server's item size limit.
     #[error("object too large for cache")]
     TooLarge,
-    /// Server: everything is in the middle of being set.
+    /// Server: all memory is reserved for values on their way.
     #[error("the server is out of memory")]
     OutOfMemory,
-    /// Caller: the value does not fit the staging region, or that could not be used.
+    /// Caller: the value does not fit the staging region, or the server cannot use that region.
     #[error("the server cannot use the staging region")]
     Staging,
-    /// Caller: the region of hazard pointers is too short, or could not be used.
+    /// Caller: the region of hazard pointers is too short, or the server cannot use it.
     #[error("the server cannot see what the client borrows")]
     HazardPointers,
-    /// Caller: the value is none.
+    /// Caller: the value is no number.
     #[error("cannot increment or decrement non-numeric value")]
     NotANumber,
     /// Server: its options forbid it.
@@ -250,12 +249,12 @@ pub enum Refusal {
     Forbidden,
 }
 
-/// A packet that is no message.
+/// A packet that does not decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed message")]
 pub struct Malformed;
 
-/// Adds a request under a number to `packet`.
+/// Appends a request with this number to `packet`.
 pub fn encode_request(packet: &mut Vec<u8>, number: u32, request: &Request<'_>) {
     encode(packet, number, |packet| put_request(packet, request));
 }
@@ -412,7 +411,7 @@ pub fn decode_request(message: &[u8]) -> Result<(u32, Request<'_>), Malformed> {
     Ok((number, request))
 }
 
-/// Adds a reply to the request of this number to `packet`.
+/// Appends a reply to the request of this number to `packet`.
 pub fn encode_reply(packet: &mut Vec<u8>, number: u32, reply: &Reply<'_>) {
     encode(packet, number, |packet| put_reply(packet, reply));
 }
@@ -529,7 +528,7 @@ pub fn decode_reply(message: &[u8]) -> Result<(u32, Reply<'_>), Malformed> {
     Ok((number, reply))
 }
 
-/// Takes the first message off a packet.
+/// Splits the first message off a packet.
 ///
 /// # Errors
 /// [`Malformed`], also when there is none.
@@ -541,8 +540,8 @@ pub fn split_message<'a>(packet: &mut &'a [u8]) -> Result<&'a [u8], Malformed> {
     Ok(message)
 }
 
-/// Makes the last message of a packet, which starts at `start`, longer by `len` bytes, and returns
-/// these: for a value that comes from elsewhere.
+/// Lengthens the last message of a packet, which begins at `start`, by `len` bytes, and returns
+/// these.
 pub fn lengthen(packet: &mut Vec<u8>, start: usize, len: usize) -> &mut [u8] {
     let end = packet.len();
     packet.resize(end + len, 0);
@@ -558,7 +557,7 @@ fn encode(packet: &mut Vec<u8>, number: u32, put: impl FnOnce(&mut Vec<u8>)) {
     set_length(packet, start);
 }
 
-/// Packets are far shorter than what overflows a length.
+/// Cannot overflow: packets are far shorter.
 fn set_length(packet: &mut [u8], start: usize) {
     let len = (packet.len() - start - LENGTH) as u32;
     packet[start..start + LENGTH].copy_from_slice(&len.to_le_bytes());

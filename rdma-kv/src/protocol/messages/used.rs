@@ -9,26 +9,26 @@
 
 use crate::protocol::layout::{Slot, SlotWord};
 
-/// One hit of so many, at random, says where the item was: it costs the server a look at the item.
-/// Were it each fourth, it would be the same keys again and again of some that are read in turn.
+/// One hit in this many, at random, names its item, which costs the server a look at the item.
+/// Every fourth hit would name the same keys again and again if some are read in turn.
 pub const SAMPLED: u32 = 4;
 
-/// Packed.
+/// A use as it travels.
 pub type PackedUse = [u8; 16];
 
-/// Which item was read, and how often; any of it may be nonsense.
+/// An item that was read, and how often. The server must not rely on any of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// The slot that led to it.
+    /// Slot that led to the item.
     pub slot: Slot,
-    /// How often.
+    /// Reads.
     pub times: u32,
-    /// What was in the slot, at last.
+    /// Last content of the slot.
     pub word: SlotWord,
 }
 
 impl Use {
-    /// As it travels.
+    /// Encodes it.
     pub fn pack(&self) -> PackedUse {
         let mut packed = [0; 16];
         packed[..4].copy_from_slice(&self.slot.0.to_le_bytes());
@@ -37,7 +37,7 @@ impl Use {
         packed
     }
 
-    /// What came.
+    /// Decodes it.
     pub fn unpack(packed: &PackedUse) -> Self {
         let [a, b, c, d, e, f, g, h, word @ ..] = *packed;
         Use {

@@ -37,7 +37,7 @@ pub enum Counted {
 /// Changes a value that is a number, if its cas is the one given, or that is 0.
 ///
 /// # Errors
-/// [`SetError`].
+/// `SetError`.
 pub fn count(store: &mut Store, key: &[u8], delta: Delta, cas: u64) -> Result<Counted, SetError> {
     let Some(old) = store.find(key)? else {
         return Ok(Counted::NotFound);

@@ -17,7 +17,7 @@ const SMALL: usize = 4096;
 /// Stores a value.
 ///
 /// # Errors
-/// [`SetError`]; after a failed [`Mode::Set`], what the key had before is gone, as its client must
+/// `SetError`; after a failed [`Mode::Set`], what the key had before is gone, as its client must
 /// not find it.
 pub fn store(shared: &Shared, change: &Change<'_>, value: &[u8]) -> Result<Stored, SetError> {
     if value.len() <= SMALL {
@@ -75,7 +75,7 @@ fn clean_up(
 /// Stores a small value.
 ///
 /// # Errors
-/// [`SetError`]; what the key had before then remains.
+/// `SetError`; what the key had before then remains.
 pub fn store_at_once(
     store: &mut Store,
     change: &Change<'_>,
