@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::error::OpError;
 use crate::key::RemoteKey;
 use crate::mem::DropGuard;
-use crate::mem::mapping;
+use crate::mem::copy;
 use crate::mem::memory::Memory;
 use crate::mem::status::Status;
 
@@ -189,7 +189,7 @@ impl Region {
     /// Hints that the line at `offset` is about to be read; means nothing outside of the region.
     pub fn fetch_ahead(&self, offset: u64) {
         if let Some(address) = self.memory.mapping().range(offset, 1) {
-            mapping::fetch_ahead(address);
+            copy::fetch_ahead(address);
         }
     }
 

@@ -1,94 +1,48 @@
-//! Memory that can move while it is used: what a process does when its agent moves a region.
+//! Memory that can migrate while it is used: the part of a process when its agent moves a region.
 //!
-//! The addresses stay; other memory comes to be behind them. An access that is on its way, in
-//! whatever thread, meets the old memory or the new, and in the new waits for what has not
-//! arrived. So no operation has to be kept out, and none is lost.
+//! The addresses stay, and fresh memory replaces the old behind them. An access in flight meets the
+//! old memory or the fresh one, and in the fresh one waits for a chunk that is not resident yet. So
+//! operations need not be stopped, and none is lost.
 //!
-//! * A mapping that is written as well changes to the fresh memory in one `mremap`, registered
-//!   with userfaultfd before: an access to a chunk that has not arrived waits.
-//! * A mapping that is only read cannot be registered. Its status says that it moves, and a read
-//!   that sees so, before or after it copied, takes each chunk from the old memory or the new,
-//!   wherever it is.
+//! * A writable mapping changes to the fresh memory in one `mremap`, after that was registered with
+//!   userfaultfd: an access to a chunk that is not resident waits.
+//! * A read-only mapping cannot be registered. A counter tells reads of the migration: a read that
+//!   sees it, before or after copying, takes each chunk from the memory that has it.
 
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::copy::{BLOCK, copy, load};
+use super::device_registrations::DeviceRegistrations;
+use super::faults::{self, Faults, RequestChunk};
+use super::mapping::{Mapping, PAGE};
+use super::migration::{
+    MigrationCounter, MigrationState, OldMemory, ParkedMapping, SMALL, Snapshot,
+};
+use super::migration_table::MigrationTable;
+use super::nontemporal::copy_to_peer;
+use super::status::Status;
 use crate::error::OpError;
-use crate::mem::faults::{self, Faults, RequestChunk, Watch};
-use crate::mem::mapping::{BLOCK, Mapping, PAGE, copy, load};
-use crate::mem::migration_table::{CHUNK, MigrationTable};
-use crate::mem::nontemporal::copy_to_peer;
-use crate::mem::status::Status;
 
-/// Long transfers look at the region's state again after this many bytes.
+/// Long transfers check the status and the migration counter again after this many bytes.
 const RECHECK_BYTES: usize = 64 * 1024;
 
-/// Bytes of the blocks that are folded while the memory migrates: each is looked for in two places.
+/// Bytes of the blocks that are folded during a migration: each is looked up in the table.
 const COPIED: usize = 4096;
 
-/// The memory of a region as one process has it mapped.
+/// The memory of a region, as one process maps it.
 #[derive(Debug)]
 pub struct Memory {
     /// First, so that it is dropped before the memory is unmapped.
-    device_registrations: crate::mem::device_registrations::DeviceRegistrations,
+    device_registrations: DeviceRegistrations,
     mapping: Mapping,
     writable: bool,
     status: Arc<Status>,
     migrations: MigrationCounter,
     migration: Mutex<Option<MigrationState>>,
-}
-
-/// Whether the memory is moving in a way that reads have to know, and how often it has.
-///
-/// ```text
-///  31                                  1    0
-///  +------------------------------------+--------+
-///  | moves begun                        | moving |
-///  +------------------------------------+--------+
-/// ```
-#[derive(Debug, Default)]
-struct MigrationCounter(AtomicU32);
-
-/// What a read saw of [`MigrationCounter`]; another value afterwards means: do it again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Snapshot(u32);
-
-/// A move that has begun.
-#[derive(Clone, Debug)]
-enum MigrationState {
-    /// Accesses wait.
-    Writable(Arc<Faults>, Arc<Watch>),
-    /// Reads look into the table.
-    ReadOnly(Arc<OldMemory>),
-}
-
-/// What of a region is still in the old memory.
-#[derive(Debug)]
-struct OldMemory {
-    old: Mapping,
-    table: MigrationTable,
-}
-
-/// Old memory that is no longer in use; dropping it takes the kernel a while when there is a lot.
-/// Until it is dropped the agent cannot [freeze](crate::mem::Copier::freeze) the old memory.
-#[derive(Debug)]
-#[must_use = "drop it when nobody waits"]
-pub struct ParkedMapping(Option<Mapping>);
-
-/// Memory that is dropped at once: a thread would cost more.
-const SMALL: usize = 1 << 20;
-
-impl ParkedMapping {
-    /// Drops it while the caller goes on.
-    pub fn drop_in_background(self) {
-        if self.0.as_ref().is_some_and(|old| old.len() > SMALL) {
-            // Without a thread it is dropped here.
-            let _ = std::thread::Builder::new().spawn(move || drop(self));
-        }
-    }
 }
 
 impl Memory {
@@ -106,25 +60,25 @@ impl Memory {
         Ok(Self::new(Mapping::private(len)?, true, Arc::default()))
     }
 
-    /// Memory of this process alone, which was somebody's buffer.
+    /// A buffer of the caller's as memory of this process alone.
     pub(crate) fn adopted(words: Box<[u64]>) -> Self {
         Self::new(Mapping::adopted(words), true, Arc::default())
     }
 
-    /// What devices have been told of it, which they must forget before it moves or goes.
-    pub fn device_registrations(&self) -> &crate::mem::device_registrations::DeviceRegistrations {
+    /// Registrations of the memory with devices, which end before it migrates or is unmapped.
+    pub fn device_registrations(&self) -> &DeviceRegistrations {
         &self.device_registrations
     }
 
-    /// Lets no device use the old memory any more, nor the fresh one before all of it is there: it
-    /// would neither wait for what has not arrived, nor notice that it uses the wrong one.
+    /// Ends the access of devices until the migration has ended: a device neither waits for a chunk
+    /// that is not resident, nor notices that the memory behind the addresses was replaced.
     fn invalidate_registrations(&self) {
         self.device_registrations.invalidate();
     }
 
     fn new(mapping: Mapping, writable: bool, status: Arc<Status>) -> Self {
         Memory {
-            device_registrations: crate::mem::device_registrations::DeviceRegistrations::default(),
+            device_registrations: DeviceRegistrations::default(),
             mapping,
             writable,
             status,
@@ -143,13 +97,13 @@ impl Memory {
         self.writable
     }
 
-    /// Changes to `fresh` memory, which `table` tells of; from now on nothing is written to the
-    /// old. Chunks that an access waits for are asked for with `ask`. Who has changed before, in
-    /// the same move, has nothing to do: the next agent tells it again.
+    /// Changes to `fresh` memory, whose resident chunks are listed in `table`. From now on the old
+    /// memory is not written. `request` asks the agent for chunks that accesses wait for. A second
+    /// call for the same migration does nothing: an agent that resumes it repeats the order.
     ///
     /// # Errors
-    /// The system's; or a move that had begun has not brought everything. Then the memory has
-    /// been revoked and [detached](Memory::detach).
+    /// The system's; or the previous migration is incomplete. Then the memory has been revoked and
+    /// [detached](Memory::detach).
     pub fn start_migration(
         &self,
         fresh: &File,
@@ -166,7 +120,7 @@ impl Memory {
         moved.inspect_err(|_| self.give_up())
     }
 
-    /// Whether it moves, and this is the table of the move.
+    /// Whether the migration that has this table is in progress.
     fn has_begun(&self, table: &File) -> io::Result<bool> {
         let migration = self.migration();
         let begun = migration
@@ -191,11 +145,11 @@ impl Memory {
         }
     }
 
-    /// A move whose end nobody has told of ends if all has arrived.
+    /// Ends a migration whose end was not announced, if all chunks are resident.
     fn finish_previous_migration(&self) -> io::Result<()> {
         match self.migration().as_ref() {
             Some(migration) if !migration.is_complete() => {
-                return Err(io::Error::other("it has not ended moving"));
+                return Err(io::Error::other("the previous migration has not ended"));
             }
             _ => {}
         }
@@ -210,14 +164,14 @@ impl Memory {
         request: RequestChunk,
     ) -> io::Result<ParkedMapping> {
         let faults = faults::faults()?;
-        // Registered before any access can reach it and before it has any page, and watched
+        // Registered before any access can reach the mapping and before it has any page; watched
         // before any access can wait.
         let fresh = Mapping::closed(fresh, self.mapping.len())?;
         faults.register(&pages(&fresh))?;
         fresh.open()?;
         self.watch(&faults, table, request);
-        // Without it the switch would also have to take down every page of the old memory, while
-        // all threads of the process wait.
+        // Otherwise the switch would also unmap every page of the old memory, while all threads of
+        // the process wait.
         let parked = self.mapping.park().ok();
         faults.while_remapping(|| self.mapping.replace_by(fresh))?;
         Ok(ParkedMapping(parked))
@@ -230,8 +184,8 @@ impl Memory {
         Ok(ParkedMapping(None))
     }
 
-    /// For memory that is mapped while its region migrates: `old` is where the rest is. Nobody may
-    /// have used the memory before.
+    /// Takes part in a migration that is in progress when the memory is mapped: `old` has the chunks
+    /// that are not resident. No access may have happened before.
     ///
     /// # Errors
     /// As [`Memory::start_migration`].
@@ -257,7 +211,7 @@ impl Memory {
     fn join_written(&self, table: MigrationTable, request: RequestChunk) -> io::Result<()> {
         let faults = faults::faults()?;
         faults.register(&pages(&self.mapping))?;
-        // A process that locks its memory has all of its pages, and so would wait for none.
+        // In a process that locks its memory (`mlockall`) all pages are mapped, and no access waits.
         self.mapping.take_out_pages()?;
         self.watch(&faults, table, request);
         Ok(())
@@ -268,23 +222,24 @@ impl Memory {
         *self.migration() = Some(MigrationState::Writable(Arc::clone(faults), watch));
     }
 
-    /// To be done before the first byte of the fresh memory can be read.
+    /// Must precede the first read of the fresh memory.
     fn read_from(&self, old: Mapping, table: MigrationTable) {
-        *self.migration() = Some(MigrationState::ReadOnly(Arc::new(OldMemory { old, table })));
+        *self.migration() = Some(MigrationState::ReadOnly(OldMemory::new(old, table)));
         self.migrations.start();
     }
 
-    /// Chunks have arrived: whoever waited for one of them goes on.
+    /// Wakes accesses that wait for chunks which are resident now.
     pub fn wake_resident(&self) {
-        // Held meanwhile: an address that waited in this move must not be resolved in the next.
+        // The lock is held meanwhile: an address that waits in this migration must not be resolved
+        // in the next.
         if let Some(MigrationState::Writable(faults, watch)) = self.migration().as_ref() {
             faults.wake_resident(watch);
         }
     }
 
-    /// Asks for every chunk that an access waits for, and for all later ones, with `ask`: when
-    /// what was asked before may not have been heard. If all have arrived, that may not have been
-    /// heard either.
+    /// Requests every chunk that an access waits for, and all later ones, with `request`: for when
+    /// earlier requests may have been lost. If all chunks are resident, the migration ends, because
+    /// that message may have been lost too.
     pub fn request_again(&self, request: RequestChunk) {
         let migration = self.migration();
         match migration.as_ref() {
@@ -299,42 +254,46 @@ impl Memory {
         self.finish_migration();
     }
 
-    /// All has arrived: the memory is as if it had always been there.
+    /// Ends the migration: all chunks are resident.
     pub fn finish_migration(&self) {
         let migration = self.migration().take();
         self.migrations.stop();
-        end(migration);
+        if let Some(migration) = migration {
+            migration.end();
+        }
         if self.status.check().is_ok() {
             self.device_registrations.allow();
         }
     }
 
-    /// Whether a move has begun and not ended.
+    /// Whether a migration is in progress.
     pub fn is_migrating(&self) -> bool {
         self.migration().is_some()
     }
 
-    /// Nobody may take for bytes of the region what comes in their place.
+    /// Revokes the memory before zeros replace its bytes.
     fn give_up(&self) {
         self.status.revoke();
         self.detach();
     }
 
-    /// Lets go of the memory. Its status must have ended before: accesses meet zeros from now
-    /// on, and whoever waited goes on.
+    /// Replaces the memory by zeros of this process. The status must have ended before. Accesses
+    /// that wait go on.
     pub fn detach(&self) {
         self.invalidate_registrations();
         let migration = self.migration().take();
         let parked = self.park(migration.as_ref());
-        // It fails when the process can map nothing any more; then the old memory stays, and the
-        // status keeps everybody from using it.
+        // It fails when the process can map nothing more. Then the old memory stays, and the status
+        // keeps operations from using it.
         let _ = self.mapping.detach();
         parked.drop_in_background();
-        end(migration);
+        if let Some(migration) = migration {
+            migration.end();
+        }
     }
 
-    /// The page tables of what is let go, for somebody else to drop: a gigabyte takes the kernel
-    /// tens of milliseconds. Where accesses wait there are not many yet.
+    /// Parks the memory that is about to be detached, so that its page tables are freed elsewhere.
+    /// During a migration of a writable mapping there are few of them yet.
     fn park(&self, migration: Option<&MigrationState>) -> ParkedMapping {
         let is_large = self.mapping.len() > SMALL;
         match migration {
@@ -365,7 +324,7 @@ impl Memory {
             // Release fence in `write`, or with the store of a word.
             fence(Ordering::Acquire);
             let now = self.snapshot()?;
-            // What was copied while the memory moved may be neither old nor new.
+            // Bytes that were copied during a switch may be neither old nor new.
             if now == snapshot {
                 done += piece;
             }
@@ -374,7 +333,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Folds bytes in blocks, where they are, see [`Mapped::fold`](crate::Mapped::fold).
+    /// Folds bytes in blocks, without copying most of them: see [`Mapped::fold`](crate::Mapped::fold).
     ///
     /// # Safety
     /// The range must lie within the memory.
@@ -541,110 +500,12 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        end(self.migration().take());
-    }
-}
-
-fn end(migration: Option<MigrationState>) {
-    match migration {
-        Some(MigrationState::Writable(faults, watch)) => faults.unwatch(&watch),
-        Some(MigrationState::ReadOnly(old)) => old.drop_in_background(),
-        None => {}
+        if let Some(migration) = self.migration().take() {
+            migration.end();
+        }
     }
 }
 
 fn pages(mapping: &Mapping) -> Range<usize> {
     mapping.start()..mapping.start() + mapping.len().next_multiple_of(PAGE)
-}
-
-impl MigrationState {
-    fn table(&self) -> &MigrationTable {
-        match self {
-            MigrationState::Writable(_, watch) => watch.table(),
-            MigrationState::ReadOnly(old) => &old.table,
-        }
-    }
-
-    fn is_complete(&self) -> bool {
-        self.table().is_all_resident()
-    }
-}
-
-impl MigrationCounter {
-    const MIGRATING: u32 = 1;
-    const ONE_MIGRATION: u32 = 1 << 1;
-
-    /// From now on reads look for each chunk where it is; those in flight start again.
-    fn start(&self) {
-        self.update(|word| (word | Self::MIGRATING).wrapping_add(Self::ONE_MIGRATION));
-    }
-
-    fn stop(&self) {
-        self.update(|word| word & !Self::MIGRATING);
-    }
-
-    fn update(&self, change: impl Fn(u32) -> u32) {
-        // Release: pairs with the Acquire in `snapshot`. It does not fail.
-        let _ = self
-            .0
-            .fetch_update(Ordering::Release, Ordering::Relaxed, |word| {
-                Some(change(word))
-            });
-    }
-
-    #[inline]
-    fn snapshot(&self) -> Snapshot {
-        // Acquire: pairs with the Release in `update`.
-        Snapshot(self.0.load(Ordering::Acquire))
-    }
-}
-
-impl Snapshot {
-    fn is_migrating(self) -> bool {
-        self.0 & MigrationCounter::MIGRATING != 0
-    }
-}
-
-impl OldMemory {
-    /// Neither the control thread, whose news everybody waits for, nor one that reads waits until the
-    /// old memory is dropped.
-    fn drop_in_background(self: Arc<Self>) {
-        if let Some(old) = Arc::into_inner(self) {
-            ParkedMapping(Some(old.old)).drop_in_background();
-        }
-    }
-
-    /// Copies each part from where it is; `fresh` is the address of `at` in the new memory.
-    ///
-    /// # Safety
-    /// As [`Memory::read`].
-    unsafe fn copy_out(&self, fresh: *const u8, at: usize, to: *mut u8, len: usize) {
-        let mut done = 0;
-        while done < len {
-            let offset = at + done;
-            let piece = (len - done).min(CHUNK as usize - offset % CHUNK as usize);
-            // SAFETY: a part of the ranges that the caller promises.
-            unsafe { self.copy_chunk(fresh.add(done), offset, to.add(done), piece) };
-            done += piece;
-        }
-    }
-
-    /// # Safety
-    /// As [`Memory::read`], within one chunk.
-    unsafe fn copy_chunk(&self, fresh: *const u8, at: usize, to: *mut u8, len: usize) {
-        let chunk = at as u64 / CHUNK;
-        if !self.table.is_resident(chunk) {
-            let old = self.old.start() + at;
-            // SAFETY: the old mapping is as long as the new one.
-            unsafe { copy(old as _, to, len) };
-            // Acquire: the table is looked at after the bytes. The agent drops old bytes, so
-            // that zeros are read there, only after it said that the chunk has arrived.
-            fence(Ordering::Acquire);
-            if !self.table.is_resident(chunk) {
-                return;
-            }
-        }
-        // SAFETY: the caller's promise.
-        unsafe { copy(fresh, to, len) };
-    }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 pub mod compaction;
 pub mod copier;
+pub(crate) mod copy;
 pub mod device_registrations;
 pub mod faults;
 pub mod fence;
@@ -17,6 +18,7 @@ mod forked_syscall;
 pub(crate) mod mapping;
 pub mod memfd;
 pub mod memory;
+mod migration;
 mod migration_table;
 pub(crate) mod nontemporal;
 pub mod status;

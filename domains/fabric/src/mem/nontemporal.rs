@@ -6,7 +6,8 @@
 //! cores that do not share one, both transfers together take 5 times as long as to write the bytes
 //! past the caches and to read them from memory; between cores that do, about as long.
 
-use crate::mem::mapping::{PAGE, copy};
+use super::copy::copy;
+use super::mapping::PAGE;
 
 /// Bytes of a cache line.
 #[cfg(all(target_arch = "x86_64", not(miri)))]

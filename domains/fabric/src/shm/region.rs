@@ -9,7 +9,7 @@ use crate::core::region;
 use crate::error::OpError;
 use crate::key::{Access, RemoteKey};
 use crate::mem::DropGuard;
-use crate::mem::mapping;
+use crate::mem::copy;
 use crate::mem::memory::Memory;
 use crate::mem::status::Status;
 
@@ -158,7 +158,7 @@ impl Mapped for RemoteRegion {
 
     fn fetch_ahead(&self, offset: u64) {
         if let Some(address) = self.0.memory.mapping().range(offset, 1) {
-            mapping::fetch_ahead(address);
+            copy::fetch_ahead(address);
         }
     }
 }
