@@ -92,7 +92,6 @@ const STANDING: &[(&str, &str, &str)] = &[
     ("bench", "roles", "domains"),
     ("bench", "roles", "fabric"),
     ("bench", "roles", "kv"),
-    ("toroid_fabric", "tcp", "failover"),
     ("toroid_kv", "variants", "client"),
 ];
 
