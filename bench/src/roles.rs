@@ -57,7 +57,7 @@ pub fn run_if_asked() -> Option<ExitCode> {
             Role::Agent => remove_own_state(),
             // It outlives only an agent that was killed.
             Role::FdStore => remove_state_of_killed_agent(),
-            Role::NodeInit | Role::Porter | Role::Binder | Role::TargetProxy | Role::Trial => {}
+            Role::NodeInit | Role::FdCourier | Role::Binder | Role::TargetProxy | Role::Trial => {}
         }
         return Some(status.into());
     }

@@ -22,7 +22,7 @@ use toroid_model::addressing;
 use toroid_model::ethernet::DropReason;
 use toroid_netlink::{Link, Netlink};
 use toroid_protocol::driver::{Answer, Command, Port, PortError};
-use toroid_protocol::lifeline;
+use toroid_protocol::liveness;
 use toroid_protocol::wire::{self, Reader, Writer};
 
 const BLUE: u32 = 7;
@@ -789,7 +789,7 @@ impl Agent {
 }
 
 fn session(lifeline: &Writer) -> (Reader, Writer) {
-    let session = lifeline::open_session(lifeline).unwrap();
+    let session = liveness::open_channel(lifeline).unwrap();
     session.set_read_timeout(Some(WATCHDOG)).unwrap();
     wire::split(session).unwrap()
 }

@@ -6,7 +6,7 @@
 
 use std::env;
 
-use crate::nodes::{bind, node, porter, trial};
+use crate::nodes::{bind, courier, node, trial};
 use crate::start::background;
 use crate::{fdstore, proxy};
 
@@ -20,7 +20,7 @@ pub enum Role {
     /// Serves processes of other hosts.
     TargetProxy,
     /// Carries a caller's descriptors to a node.
-    Porter,
+    FdCourier,
     /// Makes a mount of a caller's directory for a node.
     Binder,
     /// Is the first process of a node; the configuration follows as JSON.
@@ -35,7 +35,7 @@ pub fn asked() -> Option<Role> {
         background::ROLE => Some(Role::Agent),
         fdstore::ROLE => Some(Role::FdStore),
         proxy::ROLE => Some(Role::TargetProxy),
-        porter::ROLE => Some(Role::Porter),
+        courier::ROLE => Some(Role::FdCourier),
         bind::ROLE => Some(Role::Binder),
         node::init::ROLE => Some(Role::NodeInit),
         trial::ROLE => Some(Role::Trial),
@@ -52,7 +52,7 @@ impl Role {
             Role::Agent => background::run_role(&config),
             Role::FdStore => fdstore::run_role(),
             Role::TargetProxy => proxy::run_role(),
-            Role::Porter => porter::run_role(),
+            Role::FdCourier => courier::run_role(),
             Role::Binder => bind::run_role(),
             Role::NodeInit => node::init::run_role(&config),
             Role::Trial => trial::run_role(),

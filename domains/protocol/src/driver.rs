@@ -1,12 +1,12 @@
 //! What an agent and its Ethernet driver say to each other, in types.
 //!
-//! The driver's standard input is its lifeline, over which come sessions (see
-//! [`crate::lifeline`]), one at a time, on which the rest is said; frames are those of
+//! The driver's standard input is its liveness socket, over which come sessions (see
+//! [`crate::liveness`]), one at a time, on which the rest is said; frames are those of
 //! [`crate::wire`]. The agent alone commands; the driver answers [`Command::Sync`], in order,
 //! after everything before it has been carried out, [`Command::Retain`], [`Command::Drops`],
 //! [`Command::Lines`] and [`Command::Plug`]. Unasked it tells of
 //! trunks that have ended, or whose frames go another way now, and why ([`Answer::NoLine`]). The end of a session leaves ports and trunks as they
-//! are, for the next agent; the end of the lifeline ends the driver.
+//! are, for the next agent; the end of the liveness socket ends the driver.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};

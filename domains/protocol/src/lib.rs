@@ -9,7 +9,7 @@
 //! | [`node`] | an agent and the first process of a node |
 //! | [`proxy`] | an agent and its target proxy |
 //!
-//! [`wire`] frames messages with descriptors over Unix sockets; [`lifeline`] ties a process to the
+//! [`wire`] frames messages with descriptors over Unix sockets; [`liveness`] ties a process to the
 //! holders of the other end.
 
 #![forbid(unsafe_code)]
@@ -18,7 +18,7 @@ pub mod agent;
 pub mod driver;
 pub mod fdstore;
 pub mod hosts;
-pub mod lifeline;
+pub mod liveness;
 pub mod node;
 pub mod proxy;
 pub mod wire;

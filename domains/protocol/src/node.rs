@@ -1,6 +1,6 @@
 //! Messages between an agent and the first process of a node.
 //!
-//! A command has a session of its own (see [`crate::lifeline`]). A porter of the agent says [`Start`] on
+//! A command has a session of its own (see [`crate::liveness`]). A courier of the agent says [`Start`] on
 //! it and hands over the session of whoever wants the command; from then on that is between the caller
 //! and the node: signals and the end of the command, in the messages of [`crate::agent`].
 
@@ -55,7 +55,7 @@ pub struct Start {
     pub binds: Vec<Bind>,
 }
 
-/// On the lifeline, to the agent that made the node.
+/// On the liveness socket, to the agent that made the node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "snake_case")]
 pub enum Report {

@@ -1,4 +1,4 @@
-//! Messages between an agent and its target proxy, on a session of the proxy's lifeline.
+//! Messages between an agent and its target proxy, on a session of the proxy's liveness socket.
 
 use serde::{Deserialize, Serialize};
 use toroid_model::rdma::Rdma;

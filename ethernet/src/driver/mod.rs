@@ -16,7 +16,7 @@ use std::thread;
 use toroid_fabric::{Partition, Place};
 use toroid_model::rdma::Rdma;
 use toroid_protocol::driver::{Answer, Command, Port, PortError, Uplink as UplinkSpec};
-use toroid_protocol::lifeline::Lifeline;
+use toroid_protocol::liveness::LivenessSocket;
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 use tracing::debug;
 
@@ -88,7 +88,7 @@ pub fn run(lifeline: UnixStream) -> Result<(), DriverError> {
         })
         .map_err(DriverError::Start)?;
     let reaper = Reaper::start().map_err(DriverError::Start)?;
-    let served = ControlPath::new(handle, reaper, tunnels).serve(Lifeline::new(sessions), &stream);
+    let served = ControlPath::new(handle, reaper, tunnels).serve(LivenessSocket::new(sessions), &stream);
     frames
         .join()
         .map_err(|_| SwitchEnded)?
@@ -172,9 +172,9 @@ impl ControlPath {
         }
     }
 
-    fn serve(mut self, mut lifeline: Lifeline, stream: &Connections) -> Result<(), DriverError> {
+    fn serve(mut self, mut lifeline: LivenessSocket, stream: &Connections) -> Result<(), DriverError> {
         loop {
-            let session = match lifeline.next_session() {
+            let session = match lifeline.next_channel() {
                 Ok(session) => session,
                 Err(WireError::Closed) => return Ok(()),
                 Err(error) => return Err(DriverError::Agent(error)),

@@ -50,7 +50,7 @@ const ACK_TIMEOUT_EACH: Duration = Duration::from_millis(2);
 pub(crate) enum Ending {
     /// [`toroid_protocol::agent::Request::Down`]: to be answered when all has ended.
     Asked(Writer),
-    /// A signal, or the end of the lifeline.
+    /// A signal, or the end of the liveness socket.
     Told,
 }
 

@@ -1,4 +1,4 @@
-//! Processes that hang on a lifeline: they outlive an agent that was killed, and the next one takes
+//! Processes that hang on a liveness socket: they outlive an agent that was killed, and the next one takes
 //! them over.
 
 use std::io;
@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
-use toroid_protocol::lifeline;
+use toroid_protocol::liveness;
 use toroid_protocol::wire::{self, Reader, Writer};
 
 use super::{Entry, FdStore};
 use crate::process::has_ended;
 
-/// How long a message on the lifeline may wait to be read.
+/// How long a message on the liveness socket may wait to be read.
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// One of them.
@@ -28,14 +28,14 @@ pub(crate) struct SupervisedChild {
     lifeline: Writer,
 }
 
-/// What the fd store is told of it. Lifeline and process come with it.
+/// What the fd store is told of it. Liveness socket and process come with it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     pid: u32,
 }
 
 impl SupervisedChild {
-    /// Starts it. Its standard input is its lifeline.
+    /// Starts it. Its standard input is its liveness socket.
     pub(crate) fn start(mut command: Command) -> io::Result<(Self, Child)> {
         let (ours, theirs) = UnixStream::pair()?;
         command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
@@ -72,8 +72,8 @@ impl SupervisedChild {
     }
 
     /// A session with it, in which a message may wait for so long to be read.
-    pub(crate) fn open_session(&self, patience: Duration) -> io::Result<(Reader, Writer)> {
-        let (reader, writer) = wire::split(lifeline::open_session(&self.lifeline)?)?;
+    pub(crate) fn open_channel(&self, patience: Duration) -> io::Result<(Reader, Writer)> {
+        let (reader, writer) = wire::split(liveness::open_channel(&self.lifeline)?)?;
         writer.give_up_after(patience)?;
         Ok((reader, writer))
     }

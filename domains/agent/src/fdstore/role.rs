@@ -1,6 +1,6 @@
 //! The fd store's process: a single thread that holds descriptors for others.
 //!
-//! It hangs on nothing but what it is for: it ends when it is told to, when the lifeline that it
+//! It hangs on nothing but what it is for: it ends when it is told to, when the liveness socket that it
 //! was given ends, and when it keeps nothing for nobody.
 
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 //! told again after it has died.
 //!
 //! The ports that there shall be are kept here and change under the same lock under which they
-//! are sent, so a driver that starts meanwhile misses nothing. The driver hangs on its lifeline and
+//! are sent, so a driver that starts meanwhile misses nothing. The driver hangs on its liveness socket and
 //! is told on a session.
 
 mod tunnels;
@@ -438,7 +438,7 @@ impl Driver {
     }
 
     fn talk_to(&self, its: SupervisedChild, child: Option<Child>) -> io::Result<Instance> {
-        let (answers, orders) = its.open_session(WRITE_PATIENCE)?;
+        let (answers, orders) = its.open_channel(WRITE_PATIENCE)?;
         let handle = Arc::clone(&its.handle);
         let mut books = self.lock();
         books.process = Some(Process { its, orders });

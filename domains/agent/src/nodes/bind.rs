@@ -2,13 +2,13 @@
 //! root there, and what the node's root makes belongs to the caller.
 //!
 //! ```text
-//!   porter: root of the host                      binder
+//!   courier: root of the host                      binder
 //!   copies the mount
 //!   makes a mount namespace ─────── starts ─────▶ makes a user namespace
 //!   ◀──────────────────── ready ─────────────────
 //!   maps the caller to the node's root in it
 //!   gives the copy that map, and its limits
-//!   mounts it ───────────────────── go on ──────▶ makes a mount namespace from the porter's
+//!   mounts it ───────────────────── go on ──────▶ makes a mount namespace from the courier's
 //!   ◀─────────────── a copy of the copy ─────────
 //! ```
 //!
@@ -39,7 +39,7 @@ use toroid_protocol::wire::{self, Reader, WireError, Writer};
 /// The argument of the role: makes a mount of a caller's directory for a node.
 pub(crate) const ROLE: &str = "__binder";
 
-/// Where mounts are handed on: a directory of every host, covered only in the porter's and the binder's
+/// Where mounts are handed on: a directory of every host, covered only in the courier's and the binder's
 /// mount namespaces.
 const STAGE: &str = "/proc";
 

@@ -3,9 +3,9 @@
 
 pub(crate) mod bind;
 pub(crate) mod cgroups;
+pub(crate) mod courier;
 pub(crate) mod generation;
 pub(crate) mod node;
-pub(crate) mod porter;
 pub(crate) mod rootless;
 pub(crate) mod subordinate;
 mod terminal;
@@ -28,16 +28,16 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use toroid_client::credentials::Ids;
 use toroid_fabric::{NodeId, Place};
-use toroid_protocol::lifeline;
+use toroid_protocol::liveness;
 use toroid_protocol::node::{Report, Start};
 use toroid_protocol::wire::{self, Reader, Writer};
 
 use crate::fdstore::{Entry, FdStore};
 use crate::process::{has_ended, outlast};
 use bind::Lender;
+use courier::{Couriers, FdCourier};
 use generation::NodeGeneration;
 use node::{NodeError, Plan};
-use porter::{Porter, Porters};
 use users::Users;
 
 /// How long a node may take to end.
@@ -62,11 +62,11 @@ pub(crate) struct HostedNode {
     ended: Condvar,
     /// It was told to end, and shall live on.
     is_renewing: AtomicBool,
-    porters: Arc<Porters>,
+    couriers: Arc<Couriers>,
     pub(crate) generation: NodeGeneration,
 }
 
-/// What the fd store is told of a node. Lifeline, listener, network and process come with it.
+/// What the fd store is told of a node. Liveness socket, listener, network and process come with it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     pid: u32,
@@ -122,7 +122,7 @@ impl HostedNode {
             life: Mutex::new(life),
             ended: Condvar::new(),
             is_renewing: AtomicBool::new(false),
-            porters: Arc::default(),
+            couriers: Arc::default(),
             generation: NodeGeneration::default(),
         };
         node.keep();
@@ -189,20 +189,20 @@ impl HostedNode {
 
     /// Starts a command as soon as its caller has handed over the descriptors for it; returns the
     /// session for the caller, and who waits for that. When the node has died, the session has ended.
-    pub(crate) fn start(&self, order: &Start, caller: Ids) -> io::Result<(OwnedFd, Porter)> {
+    pub(crate) fn start(&self, order: &Start, caller: Ids) -> io::Result<(OwnedFd, FdCourier)> {
         let (root, session, owner) = {
             let life = self.lock();
             let place = OFlags::PATH | OFlags::CLOEXEC;
             let root = open(format!("/proc/{}/root", life.pid), place, Mode::empty());
-            let session = lifeline::open_session(&life.orders)?;
+            let session = liveness::open_channel(&life.orders)?;
             (root.ok(), session, life.users)
         };
         let (theirs, ours) = UnixStream::pair()?;
         let lender = owner.map(|to| Lender { from: caller, to });
-        let porter = self
-            .porters
+        let courier = self
+            .couriers
             .send(order, owner, lender, ours, session, root)?;
-        Ok((theirs.into(), porter))
+        Ok((theirs.into(), courier))
     }
 
     /// Watches the node until its life has ended, and all its processes with it.
@@ -279,7 +279,7 @@ impl HostedNode {
             }
             // They end with their nodes.
             for node in nodes {
-                node.porters.arrive_by(deadline);
+                node.couriers.arrive_by(deadline);
             }
         }
     }

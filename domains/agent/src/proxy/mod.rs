@@ -32,7 +32,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::setsid;
 use toroid_client::member::MemberError;
 use toroid_fabric::NodeId;
-use toroid_protocol::lifeline::Lifeline;
+use toroid_protocol::liveness::LivenessSocket;
 use toroid_protocol::proxy::{Errand, Order};
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
@@ -67,7 +67,7 @@ struct TargetProxy {
     shared: channels::Shared,
 }
 
-/// Serves until the lifeline, which is standard input, ends.
+/// Serves until the liveness socket, which is standard input, ends.
 pub(crate) fn run_role() -> u8 {
     u8::from(run().is_err())
 }
@@ -80,10 +80,10 @@ fn run() -> Result<(), WireError> {
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(io::Error::from)?;
     let lifeline = io::stdin().as_fd().try_clone_to_owned()?;
     let (sessions, _line) = wire::split(lifeline.into())?;
-    let mut lifeline = Lifeline::new(sessions);
+    let mut lifeline = LivenessSocket::new(sessions);
     let proxy = Arc::new(TargetProxy::default());
     loop {
-        let session = match lifeline.next_session() {
+        let session = match lifeline.next_channel() {
             Err(WireError::Closed) => return Ok(()),
             session => session?,
         };

@@ -198,7 +198,7 @@ impl ProxySupervisor {
                 (process, Some(child))
             }
         };
-        let (errands, orders) = process.open_session(WRITE_PATIENCE)?;
+        let (errands, orders) = process.open_channel(WRITE_PATIENCE)?;
         let handle = Arc::clone(&process.handle);
         let mut books = self.lock();
         books.is_inherited = child.is_none();

@@ -30,7 +30,7 @@ use crate::members::outbox::Outbox;
 use crate::members::{AttachmentId, Known, check_member};
 use crate::net::stack_link;
 use crate::nodes::HostedNode;
-use crate::nodes::porter::Porter;
+use crate::nodes::courier::FdCourier;
 use crate::nodes::subordinate;
 use crate::nodes::users::is_of_nodes;
 use crate::process;
@@ -420,12 +420,12 @@ impl Administration<'_> {
                 Request::Exec { .. } => {
                     let execute = || self.execute(&request);
                     match self.host.audited(&self.caller, &request, execute) {
-                        Ok((session, porter)) => {
+                        Ok((session, courier)) => {
                             let started = Message::Reply(Reply::Started);
                             let sent = self.writer.send(&started, &[session.as_fd()]);
                             drop(session);
                             // It waits for it.
-                            drop(porter);
+                            drop(courier);
                             sent?;
                             continue;
                         }
@@ -499,7 +499,7 @@ impl Administration<'_> {
     }
 
     /// Starts a command; returns its session, and who waits there for its descriptors.
-    fn execute(&self, request: &Request) -> Result<(OwnedFd, Porter), Refusal> {
+    fn execute(&self, request: &Request) -> Result<(OwnedFd, FdCourier), Refusal> {
         let invalid = |message: &str| {
             let remedy = "run it with `toroid exec NODE -- ...`";
             Refusal::new(RefusalKind::Invalid, message, remedy)

@@ -64,7 +64,7 @@ const FALLBACK_BYTES: u64 = 4 << 30;
 const STACK_BYTES: usize = 256 * 1024;
 
 /// Runs an agent until it is told to end, by [`toroid_protocol::agent::Request::Down`], by SIGINT,
-/// SIGTERM or SIGHUP, or by the end of its lifeline. Calls `ready` once all nodes are up, and ends
+/// SIGTERM or SIGHUP, or by the end of its liveness socket. Calls `ready` once all nodes are up, and ends
 /// if that fails, because then nobody waits for the agent any more; while it makes nodes it asks
 /// `is_awaited` the same. Its threads do not outlive the process, so the caller should exit
 /// afterwards.

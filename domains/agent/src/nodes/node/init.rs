@@ -1,7 +1,7 @@
 //! The first process of a node: starts its commands, and reaps whatever ends there.
 //!
 //! The first thread reaps orphans, because the kernel gives them to it; one waits for sessions until
-//! the lifeline ends, and one attends each [`session`]. When the process ends, the kernel kills
+//! the liveness socket ends, and one attends each [`session`]. When the process ends, the kernel kills
 //! everything else in the node.
 //!
 //! To close a descriptor may take as long as whoever serves its file system (FUSE) likes, so each
@@ -20,7 +20,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use signal_hook::consts::SIGCHLD;
 use signal_hook::iterator::Signals;
-use toroid_protocol::lifeline::Lifeline;
+use toroid_protocol::liveness::LivenessSocket;
 use toroid_protocol::node::{InitConfig, Report};
 use toroid_protocol::wire::{self, WireError};
 
@@ -31,7 +31,7 @@ pub(crate) const ROLE: &str = "__node-init";
 
 const STACK_BYTES: usize = 128 * 1024;
 
-/// Is the first process of a node until its lifeline ends.
+/// Is the first process of a node until its liveness socket ends.
 pub(crate) fn run_role(config: &str) -> u8 {
     match serde_json::from_str(config).map_err(io::Error::from) {
         Ok(config) => u8::from(run(&config).is_err()),
@@ -53,7 +53,7 @@ fn run(config: &InitConfig) -> Result<(), WireError> {
     };
     reports.send(&ready, &[born.network.as_fd(), born.listener.as_fd()])?;
     drop((born.network, born.listener));
-    let lifeline = Lifeline::new(orders);
+    let lifeline = LivenessSocket::new(orders);
     let obeying = start_thread(move || {
         let end = obey(lifeline);
         last.close();
@@ -64,8 +64,8 @@ fn run(config: &InitConfig) -> Result<(), WireError> {
     obeying.join().map_err(|_| panicked())?
 }
 
-/// Attends sessions until the lifeline ends.
-fn obey(lifeline: Lifeline) -> Result<(), WireError> {
+/// Attends sessions until the liveness socket ends.
+fn obey(lifeline: LivenessSocket) -> Result<(), WireError> {
     let lifeline = Arc::new(Mutex::new(lifeline));
     loop {
         let (tell, told) = channel();
@@ -84,9 +84,9 @@ fn obey(lifeline: Lifeline) -> Result<(), WireError> {
 }
 
 /// Waits for a session, says how that went, and attends it.
-fn attend_next(lifeline: &Mutex<Lifeline>, tell: &Sender<Result<(), WireError>>) {
+fn attend_next(lifeline: &Mutex<LivenessSocket>, tell: &Sender<Result<(), WireError>>) {
     // First, so that others have none of what it gets. As they do the same, all that it has of
-    // theirs is the lifeline.
+    // theirs is the liveness socket.
     let is_alone = unshare(CloneFlags::CLONE_FILES).is_ok();
     let (session, received) = match receive(lifeline) {
         Ok(session) => (Some(session), Ok(())),
@@ -100,9 +100,9 @@ fn attend_next(lifeline: &Mutex<Lifeline>, tell: &Sender<Result<(), WireError>>)
     }
 }
 
-fn receive(lifeline: &Mutex<Lifeline>) -> Result<UnixStream, WireError> {
+fn receive(lifeline: &Mutex<LivenessSocket>) -> Result<UnixStream, WireError> {
     let mut lifeline = lifeline.lock().unwrap_or_else(PoisonError::into_inner);
-    lifeline.next_session()
+    lifeline.next_channel()
 }
 
 /// Reaps what was orphaned in the node whenever something ends, until there are no more signals.
@@ -133,7 +133,7 @@ mod tests {
     use std::process::Command;
 
     use toroid_protocol::agent::Event;
-    use toroid_protocol::lifeline;
+    use toroid_protocol::liveness;
     use toroid_protocol::node::Start;
 
     use super::*;
@@ -162,7 +162,7 @@ mod tests {
         }
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (_, lifeline) = wire::split(ours).unwrap();
-        let orders = Lifeline::new(wire::split(theirs).unwrap().0);
+        let orders = LivenessSocket::new(wire::split(theirs).unwrap().0);
         thread::spawn(move || obey(orders));
         let (mut reader, mut stderr) = UnixStream::pair().unwrap();
         stderr.set_nonblocking(true).unwrap();
@@ -172,7 +172,7 @@ mod tests {
         }
         stderr.set_nonblocking(false).unwrap();
         let start = |stderr: OwnedFd| {
-            let session = lifeline::open_session(&lifeline).unwrap();
+            let session = liveness::open_channel(&lifeline).unwrap();
             let (_, orders) = wire::split(session).unwrap();
             let (caller, theirs) = UnixStream::pair().unwrap();
             let order = Start {

@@ -1,7 +1,7 @@
 //! Emulated nodes: a process that is the first of its own PID namespace, with a network and a
 //! mount namespace, under a root agent with users of its own, and all that runs there.
 //!
-//! This module is the agent's side. The other side, [`birth`] and then [`init`], has a lifeline as
+//! This module is the agent's side. The other side, [`birth`] and then [`init`], has a liveness socket as
 //! its standard input: sessions come through it, and its end is the node's end. Because it starts
 //! the node's commands itself, nobody ever has to enter a namespace.
 

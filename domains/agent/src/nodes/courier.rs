@@ -1,13 +1,13 @@
 //! Who carries a caller's descriptors to a node: a process for each command.
 //!
 //! ```text
-//!   caller ── descriptors ──> porter ── order, descriptors, the caller's session ──> node
+//!   caller ── descriptors ──> courier ── order, descriptors, the caller's session ──> node
 //! ```
 //!
 //! To close a descriptor may take as long as whoever serves its file system (FUSE) likes, and a
 //! process in the middle of that cannot even be killed. So the agent never holds one of a caller's.
 //!
-//! A porter ends with the node that it goes to, whatever its caller does, and not with the agent.
+//! A courier ends with the node that it goes to, whatever its caller does, and not with the agent.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -43,12 +43,12 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Those to a node.
 #[derive(Debug, Default)]
-pub(crate) struct Porters {
+pub(crate) struct Couriers {
     under_way: Mutex<usize>,
     arrived: Condvar,
 }
 
-impl Porters {
+impl Couriers {
     /// Lets one wait for what comes with [`Request::Descriptors`] from a caller, and take it with an
     /// order to the node, whose root directory this is. `owner` is the uid of the node's root if the
     /// node has users of its own; then it gets `lender`'s directories.
@@ -60,7 +60,7 @@ impl Porters {
         caller: UnixStream,
         node: UnixStream,
         root: Option<OwnedFd>,
-    ) -> io::Result<Porter> {
+    ) -> io::Result<FdCourier> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("toroid-porter").arg(ROLE);
@@ -68,7 +68,7 @@ impl Porters {
         command.stdin(OwnedFd::from(theirs));
         // It may be left when the agent has ended, whose output somebody may wait for.
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        let porter = Porter::begin(command.spawn()?, self);
+        let courier = FdCourier::begin(command.spawn()?, self);
         drop(command);
         let (_, errands) = wire::split(ours)?;
         errands.give_up_after(WRITE_PATIENCE)?;
@@ -77,9 +77,9 @@ impl Porters {
             .into_iter()
             .chain(root.as_ref().map(AsFd::as_fd))
             .collect();
-        // If it fails the porter ends, and so do the sessions.
+        // If it fails the courier ends, and so do the sessions.
         let _ = errands.send(&(order, owner, lender), &descriptors);
-        Ok(porter)
+        Ok(courier)
     }
 
     /// Waits until all have done their work or been kept from it, but not for those that close a
@@ -101,15 +101,15 @@ impl Porters {
 
 /// A process that carries descriptors.
 #[derive(Debug)]
-pub(crate) struct Porter {
+pub(crate) struct FdCourier {
     process: Child,
-    all: Arc<Porters>,
+    all: Arc<Couriers>,
 }
 
-impl Porter {
-    fn begin(process: Child, all: &Arc<Porters>) -> Self {
+impl FdCourier {
+    fn begin(process: Child, all: &Arc<Couriers>) -> Self {
         *all.lock() += 1;
-        Porter {
+        FdCourier {
             process,
             all: Arc::clone(all),
         }
@@ -117,8 +117,8 @@ impl Porter {
 }
 
 /// Waits until it has done its work, or has been kept from it: the thread of a connection,
-/// which may wait for ever, and so has no more than one porter at a time.
-impl Drop for Porter {
+/// which may wait for ever, and so has no more than one courier at a time.
+impl Drop for FdCourier {
     fn drop(&mut self) {
         // It is a child, so there is nothing that could fail.
         let _ = self.process.wait();
@@ -302,7 +302,7 @@ fn deliver(
 }
 
 /// Opens a file that a caller has open by its path in a node, so that it is one of the node's own
-/// mounts and has a name there. Only if it is the same file: a porter gets further than the caller.
+/// mounts and has a name there. Only if it is the same file: a courier gets further than the caller.
 ///
 /// What is mounted in the node may be its root's, who need not answer: only what the kernel knows
 /// already is looked at.
