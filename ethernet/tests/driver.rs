@@ -21,7 +21,7 @@ use toroid_fabric::{Epoch, Partition, Place};
 use toroid_model::addressing;
 use toroid_model::ethernet::DropReason;
 use toroid_netlink::{Link, Netlink};
-use toroid_protocol::driver::{Answer, Command, Port, PortError};
+use toroid_protocol::driver::{DriverRequest, DriverResponse, Port, PortError};
 use toroid_protocol::liveness;
 use toroid_protocol::wire::{self, Reader, Writer};
 
@@ -184,7 +184,7 @@ fn the_next_agent_finds_the_ports_and_sets_right_what_differs() {
     nodes[1] = Node::new(1);
     let ports = (0..3).map(|node| (BLUE, node)).collect();
     let hosts = Vec::new();
-    agent.send(Command::Retain {
+    agent.send(DriverRequest::Retain {
         ports,
         hosts,
         rdma: None,
@@ -205,15 +205,15 @@ fn a_removed_port_is_cut_and_its_interface_gone() {
     let mut agent = Agent::start();
     let nodes = [Node::new(0), Node::new(1), Node::new(2)];
     agent.join(BLUE, &nodes);
-    agent.send(Command::RemovePort {
+    agent.send(DriverRequest::RemovePort {
         domain_id: BLUE,
         node: 1,
     });
-    agent.send(Command::RemovePort {
+    agent.send(DriverRequest::RemovePort {
         domain_id: BLUE,
         node: 77,
     });
-    agent.send(Command::Epoch {
+    agent.send(DriverRequest::Epoch {
         domain_id: BLUE,
         epoch: 2,
     });
@@ -374,7 +374,7 @@ fn what_a_node_does_to_its_interface_harms_nobody_else() {
     meddle(|netlink, index| netlink.delete(index).unwrap());
     assert!(is_cut(&nodes[0], &nodes[1], BLUE), "which is gone");
     assert!(reaches(&nodes[0], &nodes[2], BLUE));
-    agent.send(Command::RemovePort {
+    agent.send(DriverRequest::RemovePort {
         domain_id: BLUE,
         node: 1,
     });
@@ -412,7 +412,7 @@ fn bad_commands_are_errors_of_their_port_only() {
         ..nodes[0].port(RED)
     });
     assert!(message.contains("is not the address"), "{message}");
-    agent.send(Command::AddPort(nodes[0].port(RED)));
+    agent.send(DriverRequest::AddPort(nodes[0].port(RED)));
     assert!(agent.sync()[0].message.contains("namespace"));
     // The same again, as an agent that lost its memory might send it.
     agent.join(BLUE, &nodes);
@@ -559,11 +559,11 @@ fn a_host_that_lies_is_believed_nothing() {
     assert!(ears[1].0.recv(&mut [0; 9]).is_err(), "nothing came to red");
 
     // Whoever has left says nothing any more, however it is said.
-    agent.send(Command::RemovePort {
+    agent.send(DriverRequest::RemovePort {
         domain_id: BLUE,
         node: 2,
     });
-    agent.send(Command::Epoch {
+    agent.send(DriverRequest::Epoch {
         domain_id: BLUE,
         epoch: 2,
     });
@@ -684,14 +684,14 @@ impl Agent {
         }
     }
 
-    fn send(&self, command: Command) {
+    fn send(&self, command: DriverRequest) {
         self.commands.send(&command, &[]).unwrap();
     }
 
     fn add(&self, node: &Node, port: Port) {
         let namespace = node.namespace.as_fd();
         self.commands
-            .send(&Command::AddPort(port), &[namespace])
+            .send(&DriverRequest::AddPort(port), &[namespace])
             .unwrap();
     }
 
@@ -711,14 +711,14 @@ impl Agent {
 
     fn remove(&self, node: &Node, domain_id: u32) {
         let node = node.x.into();
-        self.send(Command::RemovePort { domain_id, node });
+        self.send(DriverRequest::RemovePort { domain_id, node });
     }
 
     fn sync(&mut self) -> Vec<PortError> {
         self.synced += 1;
-        self.send(Command::Sync { n: self.synced });
+        self.send(DriverRequest::Sync { n: self.synced });
         match self.answers.receive().unwrap() {
-            (Answer::Synced { n, errors, .. }, _) if n == self.synced => errors,
+            (DriverResponse::Synced { n, errors, .. }, _) if n == self.synced => errors,
             other => panic!("{other:?} was not asked for"),
         }
     }
@@ -727,7 +727,7 @@ impl Agent {
     fn retain(&mut self, hosts: &[&str]) {
         let hosts = hosts.iter().map(|host| (*host).into()).collect();
         let ports = Vec::new();
-        self.send(Command::Retain {
+        self.send(DriverRequest::Retain {
             ports,
             hosts,
             rdma: None,
@@ -736,30 +736,30 @@ impl Agent {
 
     fn add_remote(&self, host: &str, port: Port) {
         let host = host.into();
-        self.send(Command::AddFar { host, port });
+        self.send(DriverRequest::AddFar { host, port });
     }
 
     /// Gives the driver a tunnel.
     fn connect(&self, host: &str, socket: &TcpStream) {
         let host = host.into();
-        let command = Command::Trunk { host, asks: false };
+        let command = DriverRequest::Trunk { host, asks: false };
         self.commands.send(&command, &[socket.as_fd()]).unwrap();
     }
 
     /// What other hosts have sent in vain.
     fn drops(&mut self, domain_id: u32) -> BTreeMap<String, BTreeMap<DropReason, u64>> {
-        self.send(Command::Drops { n: 1, domain_id });
+        self.send(DriverRequest::Drops { n: 1, domain_id });
         match self.answers.receive().unwrap() {
-            (Answer::Dropped { hosts, .. }, _) => hosts,
+            (DriverResponse::Dropped { hosts, .. }, _) => hosts,
             other => panic!("{other:?} was not asked for"),
         }
     }
 
     /// What members have sent in vain, by their numbers.
     fn port_drops(&mut self, domain_id: u32) -> BTreeMap<u32, BTreeMap<DropReason, u64>> {
-        self.send(Command::Drops { n: 1, domain_id });
+        self.send(DriverRequest::Drops { n: 1, domain_id });
         match self.answers.receive().unwrap() {
-            (Answer::Dropped { ports, .. }, _) => {
+            (DriverResponse::Dropped { ports, .. }, _) => {
                 ports.into_iter().map(|p| (p.node, p.dropped)).collect()
             }
             other => panic!("{other:?} was not asked for"),
@@ -769,7 +769,7 @@ impl Agent {
     /// Waits to hear to which hosts there are tunnels.
     fn tunnels(&mut self) -> Vec<String> {
         match self.answers.receive().unwrap() {
-            (Answer::Trunks { up, .. }, _) => up,
+            (DriverResponse::Trunks { up, .. }, _) => up,
             other => panic!("{other:?} was not asked for"),
         }
     }

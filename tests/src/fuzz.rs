@@ -42,7 +42,7 @@ use toroid_model::declare::{self, Surroundings};
 use toroid_model::directory::Directory;
 use toroid_model::directory::records::Records;
 use toroid_protocol::agent::{Message, Request};
-use toroid_protocol::driver::{Answer, Command};
+use toroid_protocol::driver::{DriverRequest, DriverResponse};
 use toroid_protocol::wire::{self, WireError};
 
 use crate::forged::{FarHost, Neighbours};
@@ -90,7 +90,7 @@ pub fn message(bytes: &[u8]) -> bool {
 
 /// What agent and driver say to each other.
 pub fn driver(bytes: &[u8]) -> bool {
-    json::<Command>(bytes) || json::<Answer>(bytes)
+    json::<DriverRequest>(bytes) || json::<DriverResponse>(bytes)
 }
 
 /// A message that was understood says the same when it is sent on.

@@ -2,10 +2,10 @@
 //!
 //! The driver's standard input is its liveness socket, over which come sessions (see
 //! [`crate::liveness`]), one at a time, on which the rest is said; frames are those of
-//! [`crate::wire`]. The agent alone commands; the driver answers [`Command::Sync`], in order,
-//! after everything before it has been carried out, [`Command::Retain`], [`Command::Drops`],
-//! [`Command::Lines`] and [`Command::Plug`]. Unasked it tells of
-//! trunks that have ended, or whose frames go another way now, and why ([`Answer::NoLine`]). The end of a session leaves ports and trunks as they
+//! [`crate::wire`]. The agent alone commands; the driver answers [`DriverRequest::Sync`], in order,
+//! after everything before it has been carried out, [`DriverRequest::Retain`], [`DriverRequest::Drops`],
+//! [`DriverRequest::Lines`] and [`DriverRequest::Plug`]. Unasked it tells of
+//! trunks that have ended, or whose frames go another way now, and why ([`DriverResponse::NoLine`]). The end of a session leaves ports and trunks as they
 //! are, for the next agent; the end of the liveness socket ends the driver.
 
 use std::collections::BTreeMap;
@@ -19,10 +19,10 @@ use toroid_model::rdma::Rdma;
 /// What the agent says to the driver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Command {
+pub enum DriverRequest {
     /// First in a session: ports and far members that are not among these go, as by
-    /// [`Command::RemovePort`], and trunks to hosts that are not, or all if the device is another than
-    /// before. Asks for [`Answer::Trunks`].
+    /// [`DriverRequest::RemovePort`], and trunks to hosts that are not, or all if the device is another than
+    /// before. Asks for [`DriverResponse::Trunks`].
     Retain {
         /// Numbers of domains and nodes.
         ports: Vec<(u32, u32)>,
@@ -61,7 +61,7 @@ pub enum Command {
         epoch: u32,
     },
     /// Gives a trunk: a connection to the driver of another host, in place of the one before. One
-    /// descriptor: the socket. The driver tells of its end ([`Answer::Trunks`]).
+    /// descriptor: the socket. The driver tells of its end ([`DriverResponse::Trunks`]).
     Trunk {
         /// The host.
         host: String,
@@ -74,13 +74,13 @@ pub enum Command {
         /// At most one for each domain.
         uplinks: Vec<Uplink>,
     },
-    /// Asks for [`Answer::Synced`].
+    /// Asks for [`DriverResponse::Synced`].
     Sync {
         /// Any number.
         n: u64,
     },
     /// Gives a process of a node the link of a port whose interface is a stack. One descriptor: the
-    /// driver's end of a `SOCK_SEQPACKET` socket. Asks for [`Answer::Plugged`].
+    /// driver's end of a `SOCK_SEQPACKET` socket. Asks for [`DriverResponse::Plugged`].
     Plug {
         /// Any number.
         n: u64,
@@ -89,12 +89,12 @@ pub enum Command {
         /// The node's number.
         node: u32,
     },
-    /// Asks for [`Answer::Lines`].
+    /// Asks for [`DriverResponse::Lines`].
     Lines {
         /// Any number.
         n: u64,
     },
-    /// Asks for [`Answer::Dropped`].
+    /// Asks for [`DriverResponse::Dropped`].
     Drops {
         /// Any number.
         n: u64,
@@ -106,10 +106,10 @@ pub enum Command {
 /// What the driver says to the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Answer {
-    /// Everything before [`Command::Sync`] has been carried out, or has failed.
+pub enum DriverResponse {
+    /// Everything before [`DriverRequest::Sync`] has been carried out, or has failed.
     Synced {
-        /// That of the [`Command::Sync`].
+        /// That of the [`DriverRequest::Sync`].
         n: u64,
         /// What went wrong since the previous one.
         errors: Vec<PortError>,
@@ -118,14 +118,14 @@ pub enum Answer {
     },
     /// Whether a process has the link of a port now.
     Plugged {
-        /// That of the [`Command::Plug`].
+        /// That of the [`DriverRequest::Plug`].
         n: u64,
         /// Why not.
         failure: Option<PlugFailure>,
     },
     /// What became of frames that nobody received.
     Dropped {
-        /// That of the [`Command::Drops`].
+        /// That of the [`DriverRequest::Drops`].
         n: u64,
         /// Of each port of the domain.
         ports: Vec<PortDrops>,
@@ -134,7 +134,7 @@ pub enum Answer {
     },
     /// What has gone by RDMA devices.
     Lines {
-        /// That of the [`Command::Lines`].
+        /// That of the [`DriverRequest::Lines`].
         n: u64,
         /// Frames to and from each other host, since the driver was started.
         frames_by_rdma: BTreeMap<String, u64>,
@@ -312,29 +312,29 @@ mod tests {
         let namespace = tempfile::tempfile().unwrap();
 
         let sent = [
-            Command::Retain {
+            DriverRequest::Retain {
                 ports: vec![(7, 3)],
                 hosts: vec!["b".into()],
                 rdma: Some(Rdma::default()),
             },
-            Command::AddPort(port()),
-            Command::AddFar {
+            DriverRequest::AddPort(port()),
+            DriverRequest::AddFar {
                 host: "b".into(),
                 port: port(),
             },
-            Command::Trunk {
+            DriverRequest::Trunk {
                 host: "b".into(),
                 asks: true,
             },
-            Command::RemovePort {
+            DriverRequest::RemovePort {
                 domain_id: 7,
                 node: 3,
             },
-            Command::Epoch {
+            DriverRequest::Epoch {
                 domain_id: 7,
                 epoch: 3,
             },
-            Command::Uplinks {
+            DriverRequest::Uplinks {
                 uplinks: vec![Uplink {
                     domain_id: 7,
                     node: 3,
@@ -344,10 +344,10 @@ mod tests {
                     limited: true,
                 }],
             },
-            Command::Sync { n: 1 << 40 },
-            Command::Lines { n: 1 },
-            Command::Drops { n: 1, domain_id: 7 },
-            Command::Plug {
+            DriverRequest::Sync { n: 1 << 40 },
+            DriverRequest::Lines { n: 1 },
+            DriverRequest::Drops { n: 1, domain_id: 7 },
+            DriverRequest::Plug {
                 n: 1,
                 domain_id: 7,
                 node: 3,
@@ -355,11 +355,11 @@ mod tests {
         ];
         for command in &sent {
             commands.send(command, &[namespace.as_fd()]).unwrap();
-            let (received, descriptors) = reader.receive::<Command>().unwrap();
+            let (received, descriptors) = reader.receive::<DriverRequest>().unwrap();
             assert_eq!((&received, descriptors.len()), (command, 1));
         }
 
-        let answer = Answer::Synced {
+        let answer = DriverResponse::Synced {
             n: 1 << 40,
             errors: vec![PortError {
                 domain_id: 7,
@@ -369,8 +369,8 @@ mod tests {
             offload: vec![OffloadKind::Checksum, OffloadKind::Uso],
         };
         writer.send(&answer, &[]).unwrap();
-        assert_eq!(answers.receive::<Answer>().unwrap().0, answer);
-        let answer = Answer::Dropped {
+        assert_eq!(answers.receive::<DriverResponse>().unwrap().0, answer);
+        let answer = DriverResponse::Dropped {
             n: 1,
             ports: vec![PortDrops {
                 node: 3,
@@ -380,30 +380,30 @@ mod tests {
             hosts: [("b".into(), [(DropReason::WrongSource, 7)].into())].into(),
         };
         writer.send(&answer, &[]).unwrap();
-        assert_eq!(answers.receive::<Answer>().unwrap().0, answer);
-        let answer = Answer::Trunks {
+        assert_eq!(answers.receive::<DriverResponse>().unwrap().0, answer);
+        let answer = DriverResponse::Trunks {
             up: vec!["b".into(), "c".into()],
             by_rdma: vec!["b".into()],
         };
         writer.send(&answer, &[]).unwrap();
-        assert_eq!(answers.receive::<Answer>().unwrap().0, answer);
-        let answer = Answer::Lines {
+        assert_eq!(answers.receive::<DriverResponse>().unwrap().0, answer);
+        let answer = DriverResponse::Lines {
             n: 1,
             frames_by_rdma: [("b".into(), 1 << 40)].into(),
         };
         writer.send(&answer, &[]).unwrap();
-        assert_eq!(answers.receive::<Answer>().unwrap().0, answer);
-        let answer = Answer::NoLine {
+        assert_eq!(answers.receive::<DriverResponse>().unwrap().0, answer);
+        let answer = DriverResponse::NoLine {
             host: "b".into(),
             why: "no".into(),
         };
         writer.send(&answer, &[]).unwrap();
-        assert_eq!(answers.receive::<Answer>().unwrap().0, answer);
-        let answer = Answer::Plugged {
+        assert_eq!(answers.receive::<DriverResponse>().unwrap().0, answer);
+        let answer = DriverResponse::Plugged {
             n: 1,
             failure: Some(PlugFailure::Taken),
         };
         writer.send(&answer, &[]).unwrap();
-        assert_eq!(answers.receive::<Answer>().unwrap().0, answer);
+        assert_eq!(answers.receive::<DriverResponse>().unwrap().0, answer);
     }
 }

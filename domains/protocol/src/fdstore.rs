@@ -16,8 +16,8 @@ pub const VERSION: u32 = 5;
 /// From an agent, or from whoever ends what an agent has left.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
-pub enum Request {
-    /// The first message. Answered by [`Answer::FdStore`].
+pub enum FdStoreRequest {
+    /// The first message. Answered by [`FdStoreResponse::FdStore`].
     Hello,
     /// Keeps the descriptors that come along, in place of others under this key.
     Put {
@@ -38,7 +38,7 @@ pub enum Request {
         /// The key.
         key: String,
     },
-    /// Answered by an [`Answer::Entry`] for each, and [`Answer::End`].
+    /// Answered by an [`FdStoreResponse::Entry`] for each, and [`FdStoreResponse::End`].
     List,
     /// Forgets everything and ends. The end of the connection is the answer.
     End,
@@ -47,8 +47,8 @@ pub enum Request {
 /// From the store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
-pub enum Answer {
-    /// The answer to [`Request::Hello`].
+pub enum FdStoreResponse {
+    /// The answer to [`FdStoreRequest::Hello`].
     #[serde(rename = "keeper")]
     FdStore {
         /// The store's [`VERSION`].

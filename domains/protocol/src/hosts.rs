@@ -1,8 +1,8 @@
 //! Messages between the agents of two hosts.
 //!
-//! Whoever connects says [`Said::Alive`], which is short and shows that the key is his, and
-//! [`Said::Hello`]; the other [`Said::Welcome`] or [`Said::Refused`]. From
-//! then on both ask and answer, in any order, and say [`Said::Alive`] often enough.
+//! Whoever connects says [`HostMessage::Alive`], which is short and shows that the key is his, and
+//! [`HostMessage::Hello`]; the other [`HostMessage::Welcome`] or [`HostMessage::Refused`]. From
+//! then on both ask and answer, in any order, and say [`HostMessage::Alive`] often enough.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,28 +20,28 @@ use crate::agent::{Reply, Request};
 /// A message.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Said {
+pub enum HostMessage {
     /// First from the host that connects.
     Hello(Hello),
-    /// The answer to [`Said::Hello`]: the session is accepted.
+    /// The answer to [`HostMessage::Hello`]: the session is accepted.
     Welcome,
-    /// The answer to [`Said::Hello`]: the session is refused.
+    /// The answer to [`HostMessage::Hello`]: the session is refused.
     Refused(Refusal),
     /// A sign of life.
     Alive,
     /// A request.
-    Ask {
+    HostRequest {
         /// The number of the request, chosen by its sender.
         number: u64,
         /// The request.
-        ask: Ask,
+        ask: HostRequest,
     },
     /// An answer.
-    Answer {
+    HostResponse {
         /// The number of the request.
         number: u64,
         /// The answer.
-        answer: Answer,
+        answer: HostResponse,
     },
 }
 
@@ -77,28 +77,28 @@ pub struct Claim {
 /// What one asks the other.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Ask {
+pub enum HostRequest {
     /// Of the holder of the directory: what somebody on the other host wants changed.
     Change {
         /// The caller.
-        who: Who,
+        who: Requester,
         /// The caller's process, as its own agent sees it.
         pid: Option<u32>,
         /// The request.
         request: Request,
     },
     /// Of those who follow it: to let the directory be so.
-    Adopt(Adoption),
+    Adopt(DirectoryUpdate),
     /// Of anybody: a ticket for a data connection.
-    Ticket(Wanted),
+    Ticket(TicketPurpose),
     /// Of anybody: which of its nodes listen.
-    Listeners(Sought),
+    Listeners(ListenerQuery),
 }
 
 /// A directory.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Adoption {
+pub enum DirectoryUpdate {
     /// All of it.
     Whole(Records),
     /// What differs from the one before.
@@ -113,9 +113,9 @@ pub enum Adoption {
 /// What a data connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Wanted {
+pub enum TicketPurpose {
     /// A process of one host and a node of the other.
-    Node(Between),
+    Node(NodePair),
     /// Frames between the drivers of the two hosts.
     Frames,
 }
@@ -123,7 +123,7 @@ pub enum Wanted {
 /// What a process of one host wants of a node of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Between {
+pub struct NodePair {
     /// The node whose process it is, of the host that asks.
     pub from: u32,
     /// The other node, of the host that is asked.
@@ -137,7 +137,7 @@ pub struct Between {
 /// What a process of one host looks for at another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Sought {
+pub struct ListenerQuery {
     /// Its node, of the host that asks.
     pub from: u32,
     /// The domain.
@@ -149,14 +149,14 @@ pub struct Sought {
 /// The answer.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Answer {
+pub enum HostResponse {
     /// The request was carried out.
     Done,
     /// Done, but for something that the asking side cannot mend: what, for people.
     DoneExcept(String),
     /// The request failed and changed nothing.
     Refused(Refusal),
-    /// The reply to a [`Ask::Change`].
+    /// The reply to a [`HostRequest::Change`].
     Reply(Box<Reply>),
     /// In hexadecimal digits.
     Ticket(String),
@@ -167,7 +167,7 @@ pub enum Answer {
 /// Who wants something of the holder of the directory.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Who {
+pub enum Requester {
     /// An administrator, by uid.
     Administrator(u32),
     /// Another user, by uid.
@@ -181,27 +181,27 @@ pub enum Who {
     },
 }
 
-impl Said {
+impl HostMessage {
     /// What it is. What is in it is for whoever it was said to, and not for logs.
     pub fn kind(&self) -> &'static str {
         match self {
-            Said::Hello(_) => "hello",
-            Said::Welcome => "a welcome",
-            Said::Refused(_) => "a refusal",
-            Said::Alive => "nothing",
-            Said::Ask { .. } => "a question",
-            Said::Answer { .. } => "an answer",
+            HostMessage::Hello(_) => "hello",
+            HostMessage::Welcome => "a welcome",
+            HostMessage::Refused(_) => "a refusal",
+            HostMessage::Alive => "nothing",
+            HostMessage::HostRequest { .. } => "a question",
+            HostMessage::HostResponse { .. } => "an answer",
         }
     }
 }
 
-impl Who {
+impl Requester {
     /// Somebody of this host, as this copy of the directory has it.
     pub fn of(actor: Actor, directory: &Directory) -> Self {
         match actor {
-            Actor::Administrator(uid) => Who::Administrator(uid),
-            Actor::User(uid) => Who::User(uid),
-            Actor::Node(node) => Who::Node {
+            Actor::Administrator(uid) => Requester::Administrator(uid),
+            Actor::User(uid) => Requester::User(uid),
+            Actor::Node(node) => Requester::Node {
                 node: node.0,
                 owner: directory.owner_of(node),
             },
@@ -212,16 +212,16 @@ impl Who {
     /// because an agent elsewhere is his is a user like any other.
     pub fn actor(self, own: u32) -> Actor {
         match self {
-            Who::Administrator(uid) if uid == 0 || uid == own => Actor::Administrator(uid),
-            Who::Administrator(uid) | Who::User(uid) => Actor::User(uid),
-            Who::Node { node, .. } => Actor::Node(NodeId(node)),
+            Requester::Administrator(uid) if uid == 0 || uid == own => Actor::Administrator(uid),
+            Requester::Administrator(uid) | Requester::User(uid) => Actor::User(uid),
+            Requester::Node { node, .. } => Actor::Node(NodeId(node)),
         }
     }
 }
 
-impl From<Changes> for Adoption {
+impl From<Changes> for DirectoryUpdate {
     fn from(Changes { put, remove }: Changes) -> Self {
-        Adoption::Changes { put, remove }
+        DirectoryUpdate::Changes { put, remove }
     }
 }
 
@@ -231,10 +231,10 @@ mod tests {
 
     #[test]
     fn only_root_and_whose_agent_holds_the_directory_administer_it() {
-        let who = |uid| Who::Administrator(uid).actor(1000);
+        let who = |uid| Requester::Administrator(uid).actor(1000);
         assert_eq!(who(0), Actor::Administrator(0));
         assert_eq!(who(1000), Actor::Administrator(1000));
         assert_eq!(who(1001), Actor::User(1001));
-        assert_eq!(Who::User(0).actor(1000), Actor::User(0));
+        assert_eq!(Requester::User(0).actor(1000), Actor::User(0));
     }
 }

@@ -1,6 +1,6 @@
 //! Messages between an agent and the first process of a node.
 //!
-//! A command has a session of its own (see [`crate::liveness`]). A courier of the agent says [`Start`] on
+//! A command has a session of its own (see [`crate::liveness`]). A courier of the agent says [`StartCommand`] on
 //! it and hands over the session of whoever wants the command; from then on that is between the caller
 //! and the node: signals and the end of the command, in the messages of [`crate::agent`].
 
@@ -27,14 +27,14 @@ pub struct InitConfig {
     pub temporary_bytes: u64,
 }
 
-/// The answer to [`Report::Unshared`]: the users are there. The node's `/sys` comes along.
+/// The answer to [`NodeEvent::Unshared`]: the users are there. The node's `/sys` comes along.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Mapped;
 
 /// On a session: starts a command. Its standard input, output and error come along, then its directory
 /// and its program if it has them, the mounts of its binds, and last the session of its caller.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Start {
+pub struct StartCommand {
     /// Program and arguments.
     pub argv: Vec<String>,
     /// The whole environment.
@@ -58,7 +58,7 @@ pub struct Start {
 /// On the liveness socket, to the agent that made the node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "snake_case")]
-pub enum Report {
+pub enum NodeEvent {
     /// The process is in a user namespace that has no users yet.
     Unshared,
     /// The node is ready, apart from what the kernel did not allow. Its network namespace and its

@@ -6,7 +6,7 @@ use toroid_model::rdma::Rdma;
 /// From the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Order {
+pub enum ProxyRequest {
     /// Serves a process of another host. One descriptor: the connection with that host.
     Serve(Service),
     /// Carries what a process of this host and a target proxy of another say to each other. Two
@@ -46,7 +46,7 @@ pub struct Carriage {
 /// From the target proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "errand", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Errand {
+pub enum ProxyEvent {
     /// Attaches the target proxy in the name of a node that another host carries. One descriptor: the
     /// end of a connection on which the agent is to serve it as it serves processes of nodes.
     Attach {

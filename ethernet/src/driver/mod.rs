@@ -15,7 +15,9 @@ use std::thread;
 
 use toroid_fabric::{Partition, Place};
 use toroid_model::rdma::Rdma;
-use toroid_protocol::driver::{Answer, Command, Port, PortError, Uplink as UplinkSpec};
+use toroid_protocol::driver::{
+    DriverRequest, DriverResponse, Port, PortError, Uplink as UplinkSpec,
+};
 use toroid_protocol::liveness::LivenessSocket;
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 use tracing::debug;
@@ -88,7 +90,8 @@ pub fn run(lifeline: UnixStream) -> Result<(), DriverError> {
         })
         .map_err(DriverError::Start)?;
     let reaper = Reaper::start().map_err(DriverError::Start)?;
-    let served = ControlPath::new(handle, reaper, tunnels).serve(LivenessSocket::new(sessions), &stream);
+    let served =
+        ControlPath::new(handle, reaper, tunnels).serve(LivenessSocket::new(sessions), &stream);
     frames
         .join()
         .map_err(|_| SwitchEnded)?
@@ -130,9 +133,9 @@ struct ControlPath {
     rdma: Option<Rdma>,
     /// Open uplinks by domain number.
     uplinks: HashMap<u32, UplinkSpec>,
-    /// Interfaces whose kernel may not receive packets yet. [`Command::Sync`] waits for them.
+    /// Interfaces whose kernel may not receive packets yet. [`DriverRequest::Sync`] waits for them.
     settling: HashMap<PortKey, Settling>,
-    /// Members since the last [`Command::Sync`]; others may have queried their addresses before.
+    /// Members since the last [`DriverRequest::Sync`]; others may have queried their addresses before.
     newcomers: Vec<(Partition, Place)>,
     /// Network namespaces (inodes) whose interfaces have timed out. Root in a node can cause that
     /// at will, and other nodes must not wait for it each time. An honest node needs no more than
@@ -172,7 +175,11 @@ impl ControlPath {
         }
     }
 
-    fn serve(mut self, mut lifeline: LivenessSocket, stream: &Connections) -> Result<(), DriverError> {
+    fn serve(
+        mut self,
+        mut lifeline: LivenessSocket,
+        stream: &Connections,
+    ) -> Result<(), DriverError> {
         loop {
             let session = match lifeline.next_channel() {
                 Ok(session) => session,
@@ -201,7 +208,7 @@ impl ControlPath {
                 Err(error @ WireError::Malformed(_)) => return Err(DriverError::Agent(error)),
                 Err(_) => return Ok(()),
             };
-            let is_first = matches!(command, Command::Retain { .. });
+            let is_first = matches!(command, DriverRequest::Retain { .. });
             if let Some(answer) = self.execute(command, descriptors)?
                 && answers.send(&answer, &[]).is_err()
             {
@@ -215,22 +222,22 @@ impl ControlPath {
 
     fn execute(
         &mut self,
-        command: Command,
+        command: DriverRequest,
         descriptors: Vec<OwnedFd>,
-    ) -> Result<Option<Answer>, SwitchEnded> {
+    ) -> Result<Option<DriverResponse>, SwitchEnded> {
         debug!(?command, "from the agent");
         match command {
-            Command::Retain { ports, hosts, rdma } => self.retain(&ports, &hosts, rdma)?,
-            Command::AddPort(port) => self.add(port, descriptors.into_iter().next())?,
-            Command::AddFar { host, port } => self.add_remote(&host, port)?,
-            Command::Trunk { host, asks } => {
+            DriverRequest::Retain { ports, hosts, rdma } => self.retain(&ports, &hosts, rdma)?,
+            DriverRequest::AddPort(port) => self.add(port, descriptors.into_iter().next())?,
+            DriverRequest::AddFar { host, port } => self.add_remote(&host, port)?,
+            DriverRequest::Trunk { host, asks } => {
                 self.connect_tunnel(host, asks, descriptors.into_iter().next())?;
             }
-            Command::RemovePort { domain_id, node } => self.remove((domain_id, node))?,
-            Command::Epoch { domain_id, epoch } => self.raise_epoch(domain_id, epoch)?,
-            Command::Uplinks { uplinks } => self.connect(uplinks)?,
-            Command::Sync { n } => return Ok(Some(self.sync(n)?)),
-            Command::Drops { n, domain_id } => {
+            DriverRequest::RemovePort { domain_id, node } => self.remove((domain_id, node))?,
+            DriverRequest::Epoch { domain_id, epoch } => self.raise_epoch(domain_id, epoch)?,
+            DriverRequest::Uplinks { uplinks } => self.connect(uplinks)?,
+            DriverRequest::Sync { n } => return Ok(Some(self.sync(n)?)),
+            DriverRequest::Drops { n, domain_id } => {
                 let partition = Partition(domain_id);
                 let dropped = move |switch: &mut Switch| {
                     (switch.drops(partition), switch.remote_drops(partition))
@@ -241,16 +248,16 @@ impl ControlPath {
                     Some((name.clone(), dropped))
                 });
                 let hosts = named.collect();
-                return Ok(Some(Answer::Dropped { n, ports, hosts }));
+                return Ok(Some(DriverResponse::Dropped { n, ports, hosts }));
             }
-            Command::Lines { n } => {
+            DriverRequest::Lines { n } => {
                 let frames_by_rdma = self.tunnels.by_rdma();
-                return Ok(Some(Answer::Lines { n, frames_by_rdma }));
+                return Ok(Some(DriverResponse::Lines { n, frames_by_rdma }));
             }
-            Command::Plug { n, domain_id, node } => {
+            DriverRequest::Plug { n, domain_id, node } => {
                 let stack_socket = descriptors.into_iter().next();
                 let failure = self.plug((domain_id, node), stack_socket)?;
-                return Ok(Some(Answer::Plugged { n, failure }));
+                return Ok(Some(DriverResponse::Plugged { n, failure }));
             }
         }
         Ok(None)

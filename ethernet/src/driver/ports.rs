@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use toroid_fabric::{Epoch, NodeId, Partition, TestKnob};
 use toroid_model::ethernet::OffloadKind;
-use toroid_protocol::driver::{Answer, PlugFailure, Port};
+use toroid_protocol::driver::{DriverResponse, PlugFailure, Port};
 use tracing::{debug, warn};
 
 use super::{AttachedPort, ControlPath, PortFailure, PortKey};
@@ -237,7 +237,7 @@ impl ControlPath {
             .call(move |switch| switch.raise_epoch(partition, epoch))
     }
 
-    pub(super) fn sync(&mut self, n: u64) -> Result<Answer, SwitchEnded> {
+    pub(super) fn sync(&mut self, n: u64) -> Result<DriverResponse, SwitchEnded> {
         let deadline = Settling::deadline(self.settling.len());
         let is_slow = |(key, _): &(PortKey, Settling)| {
             let member = self.ports.get(key);
@@ -260,7 +260,7 @@ impl ControlPath {
                 }
             })?;
         }
-        Ok(Answer::Synced {
+        Ok(DriverResponse::Synced {
             n,
             errors: std::mem::take(&mut self.failed),
             offload: kinds(self.kernel_offloads),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 
-use toroid_protocol::driver::Answer;
+use toroid_protocol::driver::DriverResponse;
 use toroid_protocol::wire::Writer;
 use tracing::warn;
 
@@ -103,7 +103,7 @@ impl Tunnels {
         if let Some(agent) = &self.lock().agent {
             let (host, why) = (host.into(), why.into());
             // As in `notify`.
-            let _ = agent.send(&Answer::NoLine { host, why }, &[]);
+            let _ = agent.send(&DriverResponse::NoLine { host, why }, &[]);
         }
     }
 
@@ -149,7 +149,7 @@ impl State {
                 let up = self.up.values().filter(|up| of(up));
                 up.map(|up| up.name.clone()).collect()
             };
-            let answer = Answer::Trunks {
+            let answer = DriverResponse::Trunks {
                 up: names(&|_| true),
                 by_rdma: names(&|up| up.by_rdma),
             };

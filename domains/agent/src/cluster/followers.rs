@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use toroid_fabric::NodeId;
 use toroid_model::directory::Directory;
 use toroid_model::refusal::{Refusal, RefusalKind};
-use toroid_protocol::hosts::{Adoption, Answer, Ask, Hello};
+use toroid_protocol::hosts::{DirectoryUpdate, Hello, HostRequest, HostResponse};
 
 use super::Cluster;
 use super::link::{Link, NoAnswer};
@@ -136,16 +136,16 @@ impl Cluster {
         let mut pause = BACK_OFF[0];
         while let Some((number, adoption)) = self.publication.after(has, || link.has_ended()) {
             match self.let_adopt(link, adoption) {
-                Ok(Answer::Done) => {
+                Ok(HostResponse::Done) => {
                     (has, pause) = (Some(number), BACK_OFF[0]);
                     self.note_progress(link, number, Progress::Done);
                 }
-                Ok(Answer::DoneExcept(what)) => {
+                Ok(HostResponse::DoneExcept(what)) => {
                     tracing::warn!("host {} follows, but: {what}", link.host);
                     (has, pause) = (Some(number), BACK_OFF[0]);
                     self.note_progress(link, number, Progress::Except(what));
                 }
-                Ok(Answer::Refused(refusal)) => {
+                Ok(HostResponse::Refused(refusal)) => {
                     tracing::warn!("host {} cannot follow: {refusal}", link.host);
                     self.note_progress(link, number, Progress::Failed(refusal.message));
                     has = None;
@@ -159,8 +159,8 @@ impl Cluster {
 
     /// Waits for as long as the host says that it lives: acknowledgements that take longer than a
     /// change waits are no reason to cut it off.
-    fn let_adopt(&self, link: &Link, adoption: Adoption) -> Result<Answer, NoAnswer> {
-        let question = link.begin(Ask::Adopt(adoption))?;
+    fn let_adopt(&self, link: &Link, adoption: DirectoryUpdate) -> Result<HostResponse, NoAnswer> {
+        let question = link.begin(HostRequest::Adopt(adoption))?;
         loop {
             match question.wait(PATIENCE) {
                 Err(NoAnswer::Late) => {

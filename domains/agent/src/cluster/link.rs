@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use toroid_model::refusal::{Refusal, RefusalKind};
-use toroid_protocol::hosts::{Answer, Ask, Said, Who};
+use toroid_protocol::hosts::{HostMessage, HostRequest, HostResponse, Requester};
 
 use crate::channel::SessionError;
 use crate::channel::secure::{Reader, Writer};
@@ -31,7 +31,7 @@ pub(crate) struct Link {
     pub(crate) host: String,
     writer: Writer,
     /// Who waits for which answer; none when it has ended.
-    waiting: Mutex<Option<HashMap<u64, SyncSender<Answer>>>>,
+    waiting: Mutex<Option<HashMap<u64, SyncSender<HostResponse>>>>,
     next: AtomicU64,
     served: AtomicUsize,
 }
@@ -57,12 +57,16 @@ impl Link {
     }
 
     /// Asks, and waits for the answer.
-    pub(crate) fn ask(&self, ask: Ask, patience: Duration) -> Result<Answer, NoAnswer> {
+    pub(crate) fn ask(
+        &self,
+        ask: HostRequest,
+        patience: Duration,
+    ) -> Result<HostResponse, NoAnswer> {
         self.begin(ask)?.wait(patience)
     }
 
     /// Asks.
-    pub(crate) fn begin(&self, ask: Ask) -> Result<Question<'_>, NoAnswer> {
+    pub(crate) fn begin(&self, ask: HostRequest) -> Result<Question<'_>, NoAnswer> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (answers, answer) = sync_channel(1);
         match &mut *self.lock() {
@@ -74,7 +78,7 @@ impl Link {
             number,
             answer,
         };
-        let sent = self.writer.send(&Said::Ask { number, ask });
+        let sent = self.writer.send(&HostMessage::HostRequest { number, ask });
         sent.map_err(|_| NoAnswer::Ended)?;
         Ok(question)
     }
@@ -95,16 +99,18 @@ impl Link {
     pub(crate) fn attend(
         self: &Arc<Self>,
         mut reader: Reader,
-        serve: impl Fn(Ask) -> Answer + Clone + Send + 'static,
+        serve: impl Fn(HostRequest) -> HostResponse + Clone + Send + 'static,
     ) -> SessionError {
         let end = loop {
             let heard = match reader.receive() {
-                Ok(Said::Alive) => Ok(()),
-                Ok(Said::Answer { number, answer }) => {
+                Ok(HostMessage::Alive) => Ok(()),
+                Ok(HostMessage::HostResponse { number, answer }) => {
                     self.hear(number, answer);
                     Ok(())
                 }
-                Ok(Said::Ask { number, ask }) => self.serve(number, ask, serve.clone()),
+                Ok(HostMessage::HostRequest { number, ask }) => {
+                    self.serve(number, ask, serve.clone())
+                }
                 Ok(other) => {
                     let message = format!("{} comes too late", other.kind());
                     Err(SessionError::Malformed(message))
@@ -119,7 +125,7 @@ impl Link {
         end
     }
 
-    fn hear(&self, number: u64, answer: Answer) {
+    fn hear(&self, number: u64, answer: HostResponse) {
         let waiting = self.lock().as_mut().and_then(|all| all.remove(&number));
         if let Some(waiting) = waiting {
             // Whoever waited may have lost patience.
@@ -130,23 +136,27 @@ impl Link {
     fn serve(
         self: &Arc<Self>,
         number: u64,
-        ask: Ask,
-        serve: impl Fn(Ask) -> Answer + Send + 'static,
+        ask: HostRequest,
+        serve: impl Fn(HostRequest) -> HostResponse + Send + 'static,
     ) -> Result<(), SessionError> {
         let limit = most_served(&ask);
         if self.served.fetch_add(1, Ordering::Relaxed) >= limit {
             self.served.fetch_sub(1, Ordering::Relaxed);
             let message = format!("{limit} requests of this host are under way");
             let refusal = Refusal::new(RefusalKind::Exhausted, message, "try again later");
-            let answer = Answer::Refused(refusal);
-            return self.writer.send(&Said::Answer { number, answer });
+            let answer = HostResponse::Refused(refusal);
+            return self
+                .writer
+                .send(&HostMessage::HostResponse { number, answer });
         }
         let link = Arc::clone(self);
         let answer = move || {
             let answer = serve(ask);
             link.served.fetch_sub(1, Ordering::Relaxed);
             // Should it fail, the session has ended.
-            let _ = link.writer.send(&Said::Answer { number, answer });
+            let _ = link
+                .writer
+                .send(&HostMessage::HostResponse { number, answer });
         };
         thread::Builder::new()
             .stack_size(STACK_BYTES)
@@ -154,7 +164,7 @@ impl Link {
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<HashMap<u64, SyncSender<Answer>>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<HashMap<u64, SyncSender<HostResponse>>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -164,12 +174,12 @@ impl Link {
 pub(crate) struct Question<'a> {
     link: &'a Link,
     number: u64,
-    answer: Receiver<Answer>,
+    answer: Receiver<HostResponse>,
 }
 
 impl Question<'_> {
     /// Waits for the answer; may wait on when it is late.
-    pub(crate) fn wait(&self, patience: Duration) -> Result<Answer, NoAnswer> {
+    pub(crate) fn wait(&self, patience: Duration) -> Result<HostResponse, NoAnswer> {
         self.answer
             .recv_timeout(patience)
             .map_err(|error| match error {
@@ -188,25 +198,27 @@ impl Drop for Question<'_> {
 }
 
 /// How many questions may be under way with this one. Users and nodes cannot take all places.
-fn most_served(ask: &Ask) -> usize {
+fn most_served(ask: &HostRequest) -> usize {
     match ask {
-        Ask::Adopt(_)
-        | Ask::Change {
-            who: Who::Administrator(_),
+        HostRequest::Adopt(_)
+        | HostRequest::Change {
+            who: Requester::Administrator(_),
             ..
         } => MAX_SERVED,
-        Ask::Change { .. } | Ask::Ticket(_) | Ask::Listeners(_) => MAX_SERVED - RESERVED,
+        HostRequest::Change { .. } | HostRequest::Ticket(_) | HostRequest::Listeners(_) => {
+            MAX_SERVED - RESERVED
+        }
     }
 }
 
 /// Says that this side lives: at once, and then until the session ends.
 pub(crate) fn stay_alive(writer: &Writer) -> Result<(), SessionError> {
     let writer = writer.clone();
-    writer.send(&Said::Alive)?;
+    writer.send(&HostMessage::Alive)?;
     let say = move || {
         loop {
             thread::sleep(ALIVE);
-            if writer.send(&Said::Alive).is_err() {
+            if writer.send(&HostMessage::Alive).is_err() {
                 return;
             }
         }
@@ -220,7 +232,7 @@ pub(crate) mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::sync::mpsc;
 
-    use toroid_protocol::hosts::{Between, Wanted};
+    use toroid_protocol::hosts::{NodePair, TicketPurpose};
 
     use super::*;
     use crate::channel::opening::{Kind, OPENING, Opening};
@@ -241,9 +253,9 @@ pub(crate) mod tests {
         })
     }
 
-    fn ask(from: u32) -> Ask {
+    fn ask(from: u32) -> HostRequest {
         let (to, partition, protocol) = (0, 0, None);
-        Ask::Ticket(Wanted::Node(Between {
+        HostRequest::Ticket(TicketPurpose::Node(NodePair {
             from,
             to,
             partition,
@@ -251,9 +263,9 @@ pub(crate) mod tests {
         }))
     }
 
-    fn says(answer: Result<Answer, NoAnswer>) -> String {
+    fn says(answer: Result<HostResponse, NoAnswer>) -> String {
         match answer {
-            Ok(Answer::Ticket(text)) => text,
+            Ok(HostResponse::Ticket(text)) => text,
             other => format!("{other:?}"),
         }
     }
@@ -264,13 +276,13 @@ pub(crate) mod tests {
         let (go, gate) = mpsc::channel::<()>();
         let gate = Arc::new(Mutex::new(gate));
         let serve = move |ask| {
-            let Ask::Ticket(Wanted::Node(between)) = ask else {
-                return Answer::Done;
+            let HostRequest::Ticket(TicketPurpose::Node(between)) = ask else {
+                return HostResponse::Done;
             };
             if between.from == 1 {
                 gate.lock().unwrap().recv().ok();
             }
-            Answer::Ticket(between.from.to_string())
+            HostResponse::Ticket(between.from.to_string())
         };
         let patience = Duration::from_secs(60);
         let (a, b) = (
@@ -278,11 +290,11 @@ pub(crate) mod tests {
             Link::new("a".into(), theirs.writer),
         );
         thread::scope(|scope| {
-            scope.spawn(|| a.attend(ours.reader, |_| Answer::Done));
+            scope.spawn(|| a.attend(ours.reader, |_| HostResponse::Done));
             scope.spawn(|| b.attend(theirs.reader, serve));
             let slow = scope.spawn(|| says(a.ask(ask(1), patience)));
             assert_eq!(says(a.ask(ask(2), patience)), "2");
-            assert!(matches!(b.ask(ask(3), patience), Ok(Answer::Done)));
+            assert!(matches!(b.ask(ask(3), patience), Ok(HostResponse::Done)));
             go.send(()).unwrap();
             assert_eq!(slow.join().unwrap(), "1");
             let late = a.begin(ask(1)).unwrap();
@@ -306,12 +318,12 @@ pub(crate) mod tests {
         let (go, gate) = mpsc::channel::<()>();
         let gate = Arc::new(Mutex::new(gate));
         let serve = move |ask| {
-            if let Ask::Ticket(_) = ask {
+            if let HostRequest::Ticket(_) = ask {
                 gate.lock().unwrap().recv().ok();
             }
-            Answer::Done
+            HostResponse::Done
         };
-        let change = |who| Ask::Change {
+        let change = |who| HostRequest::Change {
             who,
             pid: None,
             request: toroid_protocol::agent::Request::Status,
@@ -322,15 +334,17 @@ pub(crate) mod tests {
             Link::new("a".into(), theirs.writer),
         );
         thread::scope(|scope| {
-            scope.spawn(|| a.attend(ours.reader, |_| Answer::Done));
+            scope.spawn(|| a.attend(ours.reader, |_| HostResponse::Done));
             scope.spawn(|| b.attend(theirs.reader, serve));
             let slow: Vec<_> = (0..MAX_SERVED - RESERVED)
                 .map(|_| a.begin(ask(1)).unwrap())
                 .collect();
-            let user = a.ask(change(Who::User(1)), patience).unwrap();
-            assert!(matches!(user, Answer::Refused(_)), "{user:?}");
-            let root = a.ask(change(Who::Administrator(0)), patience).unwrap();
-            assert!(matches!(root, Answer::Done), "{root:?}");
+            let user = a.ask(change(Requester::User(1)), patience).unwrap();
+            assert!(matches!(user, HostResponse::Refused(_)), "{user:?}");
+            let root = a
+                .ask(change(Requester::Administrator(0)), patience)
+                .unwrap();
+            assert!(matches!(root, HostResponse::Done), "{root:?}");
             drop((go, slow));
             a.end();
         });

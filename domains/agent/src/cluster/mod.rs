@@ -1,20 +1,19 @@
 //! This agent among those of other hosts.
 //!
 //! ```text
-//!            follower b                        holder a                        follower c
-//!   toroid ── change ──>│── Ask::Change ──────>│ decides, makes durable         │
-//!                       │<─ Ask::Adopt ────────│──── Ask::Adopt ───────────────>│
+//!            follower b                        leader a                        follower c
+//!   toroid ── change ──>│── Change ───────────>│ decides, makes durable         │
+//!                       │<─ Adopt ─────────────│──── Adopt ────────────────────>│
 //!                carries it out         carries it out                   carries it out
 //!                       │── Done ─────────────>│<──────────────── Done ─────────│
-//!   toroid <── reply ───│<─ Answer::Reply ─────│
+//!   toroid <── reply ───│<─ Reply ─────────────│
 //! ```
 //!
-//! One agent holds the directory. The others [`follow`] it: each keeps a copy, which its nodes go on
-//! with when the holder is away, and changes nothing by itself. The holder [`publish`]es what has
-//! become durable and waits for the hosts that it concerns. [`adopt`] is how a host becomes what
-//! another directory says. Strangers stand at the [`door`] until they have shown the key, or a
-//! ticket of the [`broker`], with which they connect for [`data`]. [`trunks`]
-//! connect the drivers.
+//! One agent, the leader, has the directory. Each follower keeps a copy, with which its nodes go on
+//! while the leader is away, and makes no change by itself. The leader [`publish`]es what has become
+//! durable and waits for the [`followers`] that a change concerns. A [`link`] is a session with another
+//! agent; [`unauthenticated`] connections have not shown the shared key yet. Processes of one host
+//! reach nodes of another with [`tickets`]. [`crate::sessions`] acts on what other agents ask.
 
 pub(crate) mod followers;
 pub(crate) mod link;
@@ -32,7 +31,7 @@ use toroid_model::hosts::HostConfig;
 use toroid_model::info::{HostInfo, HostState};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::{Reply, Request};
-use toroid_protocol::hosts::{Answer, Ask, Claim, Hello, Said, Who};
+use toroid_protocol::hosts::{Claim, Hello, HostMessage, HostRequest, HostResponse, Requester};
 
 use crate::channel::SessionError;
 use crate::channel::secret::Secret;
@@ -125,7 +124,7 @@ impl Cluster {
         let stream = TcpStream::connect_timeout(address, HANDSHAKE).map_err(SessionError::Io)?;
         let mut session = secure::connect(stream, &self.secret)?;
         link::stay_alive(&session.writer)?;
-        session.writer.send(&Said::Hello(Hello {
+        session.writer.send(&HostMessage::Hello(Hello {
             version: session.version,
             host: self.config.host.clone(),
             to: host.into(),
@@ -135,9 +134,9 @@ impl Cluster {
         }))?;
         loop {
             match session.reader.receive()? {
-                Said::Alive => {}
-                Said::Welcome => return Ok(session),
-                Said::Refused(refusal) => return Err(CannotDial::Refused(refusal)),
+                HostMessage::Alive => {}
+                HostMessage::Welcome => return Ok(session),
+                HostMessage::Refused(refusal) => return Err(CannotDial::Refused(refusal)),
                 other => {
                     let message = format!("{} comes before a welcome", other.kind());
                     return Err(SessionError::Malformed(message).into());
@@ -149,7 +148,7 @@ impl Cluster {
     /// Lets the holder make a change for somebody here; answers with its words.
     pub(crate) fn forward(
         &self,
-        who: Who,
+        who: Requester,
         pid: Option<u32>,
         request: &Request,
     ) -> Result<Reply, Refusal> {
@@ -162,14 +161,14 @@ impl Cluster {
                           directory";
             return Err(unreachable(holder, &why, remedy));
         };
-        let ask = Ask::Change {
+        let ask = HostRequest::Change {
             who,
             pid,
             request: request.clone(),
         };
         match link.ask(ask, PATIENCE) {
-            Ok(Answer::Reply(reply)) => Ok(*reply),
-            Ok(Answer::Refused(refusal)) => Err(refusal),
+            Ok(HostResponse::Reply(reply)) => Ok(*reply),
+            Ok(HostResponse::Refused(refusal)) => Err(refusal),
             Ok(_) => Err(unreachable(holder, "it does not answer as it should", "")),
             Err(error @ (NoAnswer::Ended | NoAnswer::Late)) => {
                 let remedy =

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use toroid_model::directory::records::{Changes, Records};
-use toroid_protocol::hosts::Adoption;
+use toroid_protocol::hosts::DirectoryUpdate;
 
 use crate::store::{Store, StoreError};
 
@@ -43,7 +43,7 @@ impl Publication {
         &self,
         had: Option<u64>,
         is_over: impl Fn() -> bool,
-    ) -> Option<(u64, Adoption)> {
+    ) -> Option<(u64, DirectoryUpdate)> {
         let nothing = |state: &mut State| had == Some(state.number) && !is_over();
         let state = self.news.wait_while(self.lock(), nothing);
         let state = state.unwrap_or_else(PoisonError::into_inner);
@@ -75,7 +75,7 @@ impl Publication {
 }
 
 impl State {
-    fn since(&self, had: Option<u64>) -> Adoption {
+    fn since(&self, had: Option<u64>) -> DirectoryUpdate {
         let missed = had.and_then(|had| usize::try_from(self.number.checked_sub(had)?).ok());
         match missed {
             Some(missed) if missed <= self.log.len() => {
@@ -86,7 +86,7 @@ impl State {
                 }
                 all.into()
             }
-            _ => Adoption::Whole(self.records.clone()),
+            _ => DirectoryUpdate::Whole(self.records.clone()),
         }
     }
 }
@@ -155,12 +155,12 @@ mod tests {
         let publication = Publication::default();
         publication.begin(changes(&[("a", "1")], &[]).put);
         let get = |had| publication.after(had, || false).unwrap();
-        assert!(matches!(get(None), (0, Adoption::Whole(records)) if records.len() == 1));
+        assert!(matches!(get(None), (0, DirectoryUpdate::Whole(records)) if records.len() == 1));
         publication.publish(&changes(&[("b", "1"), ("c", "1")], &[]));
         publication.publish(&changes(&[("b", "2")], &["a", "c"]));
         publication.publish(&changes(&[("c", "2")], &[]));
         let mut records = changes(&[("a", "1")], &[]).put;
-        let (number, Adoption::Changes { put, remove }) = get(Some(0)) else {
+        let (number, DirectoryUpdate::Changes { put, remove }) = get(Some(0)) else {
             panic!("not the whole")
         };
         apply(&mut records, Changes { put, remove });
@@ -169,8 +169,8 @@ mod tests {
         for _ in 0..MAX_LOG {
             publication.publish(&changes(&[("b", "3")], &[]));
         }
-        assert!(matches!(get(Some(2)), (_, Adoption::Whole(_))));
-        assert!(matches!(get(Some(3)), (_, Adoption::Changes { .. })));
+        assert!(matches!(get(Some(2)), (_, DirectoryUpdate::Whole(_))));
+        assert!(matches!(get(Some(3)), (_, DirectoryUpdate::Changes { .. })));
         assert!(
             publication
                 .after(Some(publication.number()), || true)

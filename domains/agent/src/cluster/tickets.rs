@@ -12,7 +12,7 @@ use std::{fmt, io, thread};
 use toroid_fabric::NodeId;
 use toroid_model::directory::Directory;
 use toroid_model::refusal::{Refusal, RefusalKind};
-use toroid_protocol::hosts::{Answer, Between, Wanted};
+use toroid_protocol::hosts::{HostResponse, NodePair, TicketPurpose};
 
 use super::Cluster;
 use super::link::Link;
@@ -35,7 +35,7 @@ pub(crate) struct DataConnection {
     /// The host that has made it.
     pub(crate) host: String,
     /// What for.
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: TicketPurpose,
 }
 
 type Server = Box<dyn Fn(DataConnection) + Send + Sync>;
@@ -50,7 +50,7 @@ pub(crate) struct Broker {
 #[derive(Debug)]
 struct Ticket {
     host: String,
-    wanted: Wanted,
+    wanted: TicketPurpose,
     until: Instant,
 }
 
@@ -62,7 +62,7 @@ impl Broker {
     }
 
     /// A ticket for another host.
-    pub(crate) fn issue(&self, host: &str, wanted: Wanted) -> Result<String, Refusal> {
+    pub(crate) fn issue(&self, host: &str, wanted: TicketPurpose) -> Result<String, Refusal> {
         let mut proof = [0; PROOF];
         getrandom::fill(&mut proof).map_err(|error| {
             let message = format!("the system gives no random bytes: {error}");
@@ -141,7 +141,7 @@ impl Cluster {
         let link = Link::new(host.into(), session.writer);
         let attended = Arc::clone(&link);
         // It asks nothing: whoever does has a session of its own.
-        let attend = move || attended.attend(session.reader, |_| Answer::Done);
+        let attend = move || attended.attend(session.reader, |_| HostResponse::Done);
         thread::Builder::new().spawn(attend)?;
         peers.insert(host.into(), Arc::clone(&link));
         Ok(link)
@@ -153,7 +153,7 @@ pub(crate) fn may_connect(
     directory: &Directory,
     host: &str,
     ours: &str,
-    between: Between,
+    between: NodePair,
 ) -> Result<(), Refusal> {
     let (from, to) = (NodeId(between.from), NodeId(between.to));
     let denied = |message: String| {
@@ -196,13 +196,13 @@ mod tests {
     use super::*;
     use crate::channel::SessionError;
 
-    const BETWEEN: Between = Between {
+    const BETWEEN: NodePair = NodePair {
         from: 1,
         to: 2,
         partition: 1,
         protocol: None,
     };
-    const WANTED: Wanted = Wanted::Node(BETWEEN);
+    const WANTED: TicketPurpose = TicketPurpose::Node(BETWEEN);
 
     /// How presenting a ticket ends.
     fn present(broker: &Broker, ticket: &str) -> Result<(), SessionError> {
@@ -263,13 +263,13 @@ mod tests {
         let refused = [
             ("c", BETWEEN),
             ("a", BETWEEN),
-            ("b", Between { from: 3, ..BETWEEN }),
-            ("b", Between { from: 0, ..BETWEEN }),
-            ("b", Between { to: 3, ..BETWEEN }),
-            ("b", Between { to: 9, ..BETWEEN }),
+            ("b", NodePair { from: 3, ..BETWEEN }),
+            ("b", NodePair { from: 0, ..BETWEEN }),
+            ("b", NodePair { to: 3, ..BETWEEN }),
+            ("b", NodePair { to: 9, ..BETWEEN }),
             (
                 "b",
-                Between {
+                NodePair {
                     partition: 2,
                     ..BETWEEN
                 },

@@ -8,7 +8,7 @@ use toroid_model::directory::{Directory, MemberSpec, Wanted};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 use toroid_protocol::agent::{NewDomain, Reply, Request};
-use toroid_protocol::hosts::Who;
+use toroid_protocol::hosts::Requester;
 
 use super::audit::Caller;
 use super::host::{Host, only_node, parse_subnet};
@@ -49,7 +49,7 @@ pub(crate) fn carry_out(
     // Before the generation: who has the node by then has it after the end of that.
     let who = host
         .members
-        .directory(|directory| Who::of(actor, directory));
+        .directory(|directory| Requester::of(actor, directory));
     if let Actor::Node(node) = actor
         && !stands(host, node, standing)
     {

@@ -30,7 +30,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use toroid_protocol::fdstore::{Answer, Request, SOCKET, VERSION};
+use toroid_protocol::fdstore::{FdStoreRequest, FdStoreResponse, SOCKET, VERSION};
 use toroid_protocol::wire::{self, Reader, Writer};
 
 use crate::error::AgentError;
@@ -154,10 +154,10 @@ impl Found {
         let (mut reader, writer) = wire::split(stream)?;
         writer.give_up_after(BACKLOG_PATIENCE)?;
         writer
-            .send(&Request::Hello, &[])
+            .send(&FdStoreRequest::Hello, &[])
             .map_err(io::Error::other)?;
         let answer = reader.receive().map_err(io::Error::other)?.0;
-        let Answer::FdStore { version, pid } = answer else {
+        let FdStoreResponse::FdStore { version, pid } = answer else {
             return Err(io::Error::other(format!("unexpected {answer:?}")));
         };
         let pid = Pid::from_raw(pid.cast_signed()).ok_or(io::ErrorKind::InvalidData)?;
@@ -178,18 +178,20 @@ impl Found {
     /// All that it keeps.
     pub(crate) fn list(&mut self) -> io::Result<Entries> {
         let orders = &self.connection.writer;
-        orders.send(&Request::List, &[]).map_err(io::Error::other)?;
+        orders
+            .send(&FdStoreRequest::List, &[])
+            .map_err(io::Error::other)?;
         let mut entries = Entries::new();
         loop {
             match self.reader.receive().map_err(io::Error::other)? {
-                (Answer::Entry { key, record }, descriptors) => {
+                (FdStoreResponse::Entry { key, record }, descriptors) => {
                     let entry = Entry {
                         record,
                         descriptors,
                     };
                     entries.insert(key, entry);
                 }
-                (Answer::End, _) => return Ok(entries),
+                (FdStoreResponse::End, _) => return Ok(entries),
                 (other, _) => return Err(io::Error::other(format!("unexpected {other:?}"))),
             }
         }
@@ -234,7 +236,7 @@ pub(crate) fn unusable(source: io::Error) -> AgentError {
 impl Connection {
     fn end(&self) {
         // If it fails it has ended already.
-        let _ = self.writer.send(&Request::End, &[]);
+        let _ = self.writer.send(&FdStoreRequest::End, &[]);
         if !ends_within(&self.process, LAST_WORDS_MS) {
             tracing::warn!("the fd store takes its time to end");
         }
@@ -297,18 +299,18 @@ impl FdStore {
     /// Keeps descriptors under a key.
     pub(crate) fn put(&self, key: &str, record: &impl Serialize, descriptors: &[BorrowedFd<'_>]) {
         let (key, record) = (key.to_owned(), value(record));
-        self.send(&Request::Put { key, record }, descriptors);
+        self.send(&FdStoreRequest::Put { key, record }, descriptors);
     }
 
     /// Changes the record of what is under a key.
     pub(crate) fn note(&self, key: &str, record: &impl Serialize) {
         let (key, record) = (key.to_owned(), value(record));
-        self.send(&Request::Note { key, record }, &[]);
+        self.send(&FdStoreRequest::Note { key, record }, &[]);
     }
 
     /// Forgets what is under a key.
     pub(crate) fn remove(&self, key: &str) {
-        self.send(&Request::Remove { key: key.into() }, &[]);
+        self.send(&FdStoreRequest::Remove { key: key.into() }, &[]);
     }
 
     /// Ends the fd store for good.
@@ -320,7 +322,7 @@ impl FdStore {
         }
     }
 
-    fn send(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) {
+    fn send(&self, request: &FdStoreRequest, descriptors: &[BorrowedFd<'_>]) {
         let state = self.lock();
         if let Some(connection) = &state.present {
             // If it fails the fd store has died, and the next one is given everything.
@@ -345,7 +347,7 @@ impl Watch {
         // It says nothing unasked, so whatever comes is its end.
         let forever = self.reader.stream().set_read_timeout(None);
         if forever.is_ok() {
-            let _ = self.reader.receive::<Answer>();
+            let _ = self.reader.receive::<FdStoreResponse>();
         }
         if let Some(child) = &mut self.child {
             // Should it have broken off alive, it ends when it keeps nothing for nobody.
@@ -379,6 +381,6 @@ impl InThread {
 impl Drop for InThread {
     fn drop(&mut self) {
         // It fails when the thread has panicked.
-        let _ = self.0.send(&Request::End, &[]);
+        let _ = self.0.send(&FdStoreRequest::End, &[]);
     }
 }

@@ -15,7 +15,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{Uid, setsid};
 use serde_json::Value;
 use toroid_client::credentials::peer_uid;
-use toroid_protocol::fdstore::{Answer, Request, VERSION};
+use toroid_protocol::fdstore::{FdStoreRequest, FdStoreResponse, VERSION};
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
 use super::LIFELINE;
@@ -158,29 +158,31 @@ impl FdStore {
 
     fn carry_out(
         &mut self,
-        request: Request,
+        request: FdStoreRequest,
         descriptors: Vec<OwnedFd>,
         caller: &Caller,
     ) -> Result<Next, WireError> {
         match request {
-            Request::Hello => {
+            FdStoreRequest::Hello => {
                 let (version, pid) = (VERSION, std::process::id());
-                caller.writer.send(&Answer::FdStore { version, pid }, &[])?;
+                caller
+                    .writer
+                    .send(&FdStoreResponse::FdStore { version, pid }, &[])?;
             }
-            Request::Put { key, record } => {
+            FdStoreRequest::Put { key, record } => {
                 let entry = Entry {
                     record,
                     descriptors,
                 };
                 self.entries.insert(key, entry);
             }
-            Request::Note { key, record } => {
+            FdStoreRequest::Note { key, record } => {
                 if let Some(entry) = self.entries.get_mut(&key) {
                     entry.record = record;
                 }
             }
-            Request::Remove { key } => drop(self.entries.remove(&key)),
-            Request::List => {
+            FdStoreRequest::Remove { key } => drop(self.entries.remove(&key)),
+            FdStoreRequest::List => {
                 for (
                     key,
                     Entry {
@@ -191,12 +193,12 @@ impl FdStore {
                 {
                     let (key, record) = (key.clone(), record.clone());
                     let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-                    let entry = Answer::Entry { key, record };
+                    let entry = FdStoreResponse::Entry { key, record };
                     caller.writer.send(&entry, &descriptors)?;
                 }
-                caller.writer.send(&Answer::End, &[])?;
+                caller.writer.send(&FdStoreResponse::End, &[])?;
             }
-            Request::End => return Ok(Next::End),
+            FdStoreRequest::End => return Ok(Next::End),
         }
         Ok(Next::GoOn)
     }

@@ -19,7 +19,7 @@ use std::time::Duration;
 use toroid_model::ethernet::{DropReason, OffloadKind};
 use toroid_model::rdma::Rdma;
 use toroid_protocol::driver::{
-    Answer, Command as Order, PlugFailure, Port, PortDrops, PortError, Uplink,
+    DriverRequest, DriverResponse, PlugFailure, Port, PortDrops, PortError, Uplink,
 };
 use toroid_protocol::wire::{Reader, Writer};
 
@@ -237,7 +237,7 @@ impl Driver {
     /// There shall be this port, in this network namespace.
     pub(crate) fn add(&self, port: Port, network: Arc<OwnedFd>) {
         let mut books = self.lock();
-        books.send(&Order::AddPort(port.clone()), Some(&network));
+        books.send(&DriverRequest::AddPort(port.clone()), Some(&network));
         books
             .ports
             .insert((port.domain_id, port.node), (port, network));
@@ -257,7 +257,7 @@ impl Driver {
             // One that this host carries now has taken its place.
             if !books.ports.contains_key(&key) {
                 let (domain_id, node) = key;
-                books.send(&Order::RemovePort { domain_id, node }, None);
+                books.send(&DriverRequest::RemovePort { domain_id, node }, None);
             }
         }
         for (key, far) in wanted {
@@ -275,7 +275,7 @@ impl Driver {
             };
             if !before.as_ref().is_some_and(is_known) {
                 let (port, host) = far;
-                books.send(&Order::AddFar { host, port }, None);
+                books.send(&DriverRequest::AddFar { host, port }, None);
             }
         }
     }
@@ -284,7 +284,7 @@ impl Driver {
     /// have been able to open one. Returns whether they are others than before.
     pub(crate) fn set_uplinks(&self, uplinks: Vec<Uplink>) -> bool {
         let mut books = self.lock();
-        let order = Order::Uplinks {
+        let order = DriverRequest::Uplinks {
             uplinks: uplinks.clone(),
         };
         books.send(&order, None);
@@ -296,7 +296,7 @@ impl Driver {
         let mut books = self.lock();
         books.ports.remove(&(domain_id, node));
         books.far.remove(&(domain_id, node));
-        books.send(&Order::RemovePort { domain_id, node }, None);
+        books.send(&DriverRequest::RemovePort { domain_id, node }, None);
     }
 
     /// Ports of the domain carry this epoch.
@@ -312,7 +312,7 @@ impl Driver {
         for (_, (port, _)) in far {
             port.epoch = epoch;
         }
-        books.send(&Order::Epoch { domain_id, epoch }, None);
+        books.send(&DriverRequest::Epoch { domain_id, epoch }, None);
     }
 
     /// The network namespace of a node is another: its ports move there.
@@ -327,8 +327,8 @@ impl Driver {
         }
         for port in moved {
             let (domain_id, node) = (port.domain_id, port.node);
-            books.send(&Order::RemovePort { domain_id, node }, None);
-            books.send(&Order::AddPort(port), Some(network));
+            books.send(&DriverRequest::RemovePort { domain_id, node }, None);
+            books.send(&DriverRequest::AddPort(port), Some(network));
         }
     }
 
@@ -337,7 +337,7 @@ impl Driver {
         let mut books = self.lock();
         books.asked += 1;
         let n = books.asked;
-        books.send(&Order::Sync { n }, None);
+        books.send(&DriverRequest::Sync { n }, None);
         let unanswered = |books: &mut Books| {
             books.answered < n && books.failures < MAX_FAILURES && !books.ending
         };
@@ -365,7 +365,7 @@ impl Driver {
         let mut books = self.lock();
         books.drops_asked += 1;
         let (n, generation) = (books.drops_asked, books.generation);
-        books.send(&Order::Drops { n, domain_id }, None);
+        books.send(&DriverRequest::Drops { n, domain_id }, None);
         let unanswered = |books: &mut Books| {
             !books.drops.contains_key(&n) && books.generation == generation && !books.ending
         };
@@ -389,7 +389,7 @@ impl Driver {
         let port = port.clone();
         books.plugs_asked += 1;
         let (n, generation) = (books.plugs_asked, books.generation);
-        let order = Order::Plug { n, domain_id, node };
+        let order = DriverRequest::Plug { n, domain_id, node };
         books.send(&order, Some(&Arc::new(ours)));
         let unanswered = |books: &mut Books| {
             let is_there = books.process.is_some() && books.generation == generation;
@@ -501,19 +501,19 @@ impl Driver {
             answered = true;
             books.failures = 0;
             match answer {
-                Answer::Trunks { .. } | Answer::NoLine { .. } => {}
-                Answer::Synced { n, errors, offload } => {
+                DriverResponse::Trunks { .. } | DriverResponse::NoLine { .. } => {}
+                DriverResponse::Synced { n, errors, offload } => {
                     books.offload = offload;
                     books.answered = books.answered.max(n);
                     books.errors.extend(errors);
                 }
-                Answer::Dropped { n, ports, hosts } => {
+                DriverResponse::Dropped { n, ports, hosts } => {
                     books.drops.insert(n, Drops { ports, hosts });
                 }
-                Answer::Plugged { n, failure } => {
+                DriverResponse::Plugged { n, failure } => {
                     books.plugs.insert(n, failure);
                 }
-                Answer::Lines { n, frames_by_rdma } => {
+                DriverResponse::Lines { n, frames_by_rdma } => {
                     books.frames_by_rdma = (n, frames_by_rdma);
                 }
             }
@@ -552,7 +552,7 @@ impl Driver {
 }
 
 impl Books {
-    fn send(&self, order: &Order, network: Option<&Arc<OwnedFd>>) {
+    fn send(&self, order: &DriverRequest, network: Option<&Arc<OwnedFd>>) {
         if let Some(process) = &self.process {
             let network = network.map(|network| network.as_fd());
             // If it fails the driver has gone, and the next one is told everything.
@@ -563,19 +563,19 @@ impl Books {
     fn tell_all(&self, others: &Others) {
         let ports = self.ports.keys().chain(self.far.keys()).copied().collect();
         let Others { hosts, rdma } = others.clone();
-        self.send(&Order::Retain { ports, hosts, rdma }, None);
+        self.send(&DriverRequest::Retain { ports, hosts, rdma }, None);
         for (port, network) in self.ports.values() {
-            self.send(&Order::AddPort(port.clone()), Some(network));
+            self.send(&DriverRequest::AddPort(port.clone()), Some(network));
         }
         for (port, host) in self.far.values() {
             let (host, port) = (host.clone(), port.clone());
-            self.send(&Order::AddFar { host, port }, None);
+            self.send(&DriverRequest::AddFar { host, port }, None);
         }
         if let Some(uplinks) = self.uplinks.clone() {
-            self.send(&Order::Uplinks { uplinks }, None);
+            self.send(&DriverRequest::Uplinks { uplinks }, None);
         }
         if self.answered < self.asked {
-            self.send(&Order::Sync { n: self.asked }, None);
+            self.send(&DriverRequest::Sync { n: self.asked }, None);
         }
     }
 

@@ -23,7 +23,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, openat2, statx};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::{Message, Reply, Request, Terminal};
-use toroid_protocol::node::Start;
+use toroid_protocol::node::StartCommand;
 use toroid_protocol::wire::{self, WireError, Writer};
 
 use super::bind::Lender;
@@ -54,7 +54,7 @@ impl Couriers {
     /// node has users of its own; then it gets `lender`'s directories.
     pub(crate) fn send(
         self: &Arc<Self>,
-        order: &Start,
+        order: &StartCommand,
         owner: Option<u32>,
         lender: Option<Lender>,
         caller: UnixStream,
@@ -143,7 +143,7 @@ fn run() -> Result<(), WireError> {
 
 /// What is to be taken from whom to whom.
 struct Errand {
-    order: Start,
+    order: StartCommand,
     /// The uid of the node's root.
     owner: Option<u32>,
     /// Whose directories the node gets.
@@ -226,7 +226,7 @@ impl Errand {
 
 /// Of so many descriptors, how many a command has without its directories: three or, with its working
 /// directory, four, with its program five.
-fn count_own(order: &Start, count: usize) -> Result<usize, WireError> {
+fn count_own(order: &StartCommand, count: usize) -> Result<usize, WireError> {
     let own = count.checked_sub(order.binds.len());
     own.filter(|own| (3..=5).contains(own) && order.program.is_some() == (*own == 5))
         .ok_or_else(|| {
@@ -269,7 +269,7 @@ fn give_terminal(
 /// Sends an order with a caller's standard input, output and error, or a terminal instead of them,
 /// its directory and its program as the node sees them, mounts, and its session.
 fn deliver(
-    mut order: Start,
+    mut order: StartCommand,
     theirs: &[OwnedFd],
     slave: Option<&OwnedFd>,
     root: Option<&OwnedFd>,
@@ -368,7 +368,7 @@ mod tests {
         // It says nothing more.
         drop(ours);
         let errand = Errand {
-            order: Start {
+            order: StartCommand {
                 argv: vec!["true".into()],
                 env: vec![],
                 cwd: "/".into(),
@@ -385,7 +385,7 @@ mod tests {
             root: None,
         };
         let carried = errand.run(&mut Vec::new());
-        let received = wire::split(theirs).unwrap().0.receive::<Start>();
+        let received = wire::split(theirs).unwrap().0.receive::<StartCommand>();
         assert_eq!(carried.is_ok(), received.is_ok(), "{carried:?}");
         received.ok().map(|(_, descriptors)| descriptors.len())
     }

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use toroid_client::credentials::Ids;
 use toroid_fabric::{NodeId, Place};
 use toroid_protocol::liveness;
-use toroid_protocol::node::{Report, Start};
+use toroid_protocol::node::{NodeEvent, StartCommand};
 use toroid_protocol::wire::{self, Reader, Writer};
 
 use crate::fdstore::{Entry, FdStore};
@@ -189,7 +189,11 @@ impl HostedNode {
 
     /// Starts a command as soon as its caller has handed over the descriptors for it; returns the
     /// session for the caller, and who waits for that. When the node has died, the session has ended.
-    pub(crate) fn start(&self, order: &Start, caller: Ids) -> io::Result<(OwnedFd, FdCourier)> {
+    pub(crate) fn start(
+        &self,
+        order: &StartCommand,
+        caller: Ids,
+    ) -> io::Result<(OwnedFd, FdCourier)> {
         let (root, session, owner) = {
             let life = self.lock();
             let place = OFlags::PATH | OFlags::CLOEXEC;
@@ -209,7 +213,7 @@ impl HostedNode {
     pub(crate) fn attend(&self, mut reports: Reader, init: Option<Child>) {
         // After its birth it has nothing to say, and others speak there if the node's root lets them.
         reports.take_no_descriptors();
-        while reports.receive::<Report>().is_ok() {}
+        while reports.receive::<NodeEvent>().is_ok() {}
         let life = self.lock();
         // It broke the protocol, or it is ending anyway.
         life.orders.shut_down();

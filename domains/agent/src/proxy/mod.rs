@@ -33,7 +33,7 @@ use nix::unistd::setsid;
 use toroid_client::member::MemberError;
 use toroid_fabric::NodeId;
 use toroid_protocol::liveness::LivenessSocket;
-use toroid_protocol::proxy::{Errand, Order};
+use toroid_protocol::proxy::{ProxyEvent, ProxyRequest};
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
 /// The argument of the role: serves processes of other hosts.
@@ -98,7 +98,7 @@ impl TargetProxy {
     /// Does what an agent orders until it has gone. What it has begun goes on.
     fn attend(self: &Arc<Self>, mut orders: Reader) {
         let mut told = None::<Instant>;
-        while let Ok((order, descriptors)) = orders.receive::<Order>() {
+        while let Ok((order, descriptors)) = orders.receive::<ProxyRequest>() {
             let Err(error) = self.begin(order, descriptors) else {
                 continue;
             };
@@ -111,12 +111,12 @@ impl TargetProxy {
     }
 
     /// Begins to serve on a thread of its own.
-    fn begin(self: &Arc<Self>, order: Order, descriptors: Vec<OwnedFd>) -> io::Result<()> {
+    fn begin(self: &Arc<Self>, order: ProxyRequest, descriptors: Vec<OwnedFd>) -> io::Result<()> {
         let proxy = Arc::clone(self);
         let mut descriptors = descriptors.into_iter();
         let mut next = || descriptors.next().ok_or_else(no_room);
         match order {
-            Order::Serve(service) => {
+            ProxyRequest::Serve(service) => {
                 let socket = next()?;
                 let of = Count::add(self, |proxy| &proxy.served, NodeId(service.from))?;
                 spawn(move || {
@@ -124,7 +124,7 @@ impl TargetProxy {
                     serve::serve(&proxy, &service, socket);
                 })
             }
-            Order::Carry(carriage) => {
+            ProxyRequest::Carry(carriage) => {
                 let (far, near) = (next()?, next()?);
                 let of = Count::add(self, |proxy| &proxy.carried, NodeId(carriage.from))?;
                 spawn(move || {
@@ -140,7 +140,7 @@ impl TargetProxy {
         let (ours, theirs) = UnixStream::pair()?;
         let agent = lock(&self.agent);
         let gone = || MemberError::Agent("there is none".into());
-        let errand = Errand::Attach { node: node.0 };
+        let errand = ProxyEvent::Attach { node: node.0 };
         let sent = agent
             .as_ref()
             .ok_or_else(gone)?

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use toroid_fabric::NodeId;
 use toroid_model::refusal::{Refusal, RefusalKind};
-use toroid_protocol::proxy::{Errand, Order};
+use toroid_protocol::proxy::{ProxyEvent, ProxyRequest};
 use toroid_protocol::wire::{Reader, WireError, Writer};
 
 use crate::fdstore::child::SupervisedChild;
@@ -131,7 +131,7 @@ impl ProxySupervisor {
     /// There is none at this moment.
     pub(crate) fn order(
         &self,
-        order: &Order,
+        order: &ProxyRequest,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), Refusal> {
         let orders = self
@@ -223,7 +223,7 @@ impl ProxySupervisor {
             mut errands,
             child,
         } = instance;
-        while let Ok((Errand::Attach { node }, descriptors)) = errands.receive() {
+        while let Ok((ProxyEvent::Attach { node }, descriptors)) = errands.receive() {
             let Some(stream) = descriptors.into_iter().next() else {
                 continue;
             };

@@ -10,8 +10,8 @@ use toroid_model::directory::Directory;
 use toroid_model::rdma::Rdma;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::{Reply, Request};
-use toroid_protocol::hosts::{Between, Wanted};
-use toroid_protocol::proxy::{Carriage, Order};
+use toroid_protocol::hosts::{NodePair, TicketPurpose};
+use toroid_protocol::proxy::{Carriage, ProxyRequest};
 
 use crate::core::host::Host;
 use crate::members::AttachmentId;
@@ -70,7 +70,7 @@ fn reach(
             "see `toroid node ls`",
         ));
     };
-    let wanted = Wanted::Node(Between {
+    let wanted = TicketPurpose::Node(NodePair {
         from: from.0,
         to: to.0,
         partition: partition.0,
@@ -90,7 +90,7 @@ fn reach(
         packets: protocol.is_some(),
     };
     let ends = [&far, &theirs.into()];
-    proxy.order(&Order::Carry(carriage), &borrow(ends))?;
+    proxy.order(&ProxyRequest::Carry(carriage), &borrow(ends))?;
     let rdma = host.rdma();
     host.members.grant_far(id, domain, place, rdma, ours.into())
 }

@@ -19,7 +19,7 @@ use toroid_model::directory::{Directory, Domain};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 use toroid_protocol::agent::{Bind, MAX_BINDS, Message, Reply, Request, VERSION};
-use toroid_protocol::node::Start;
+use toroid_protocol::node::StartCommand;
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
 use crate::core::audit::Caller;
@@ -555,7 +555,7 @@ impl Administration<'_> {
         if let [only] = &domains[..] {
             env.push(("TOROID_DOMAIN".into(), only.clone()));
         }
-        let order = Start {
+        let order = StartCommand {
             argv: argv.clone(),
             env,
             cwd: cwd.clone(),

@@ -6,7 +6,7 @@ use toroid_model::directory::records::Changes;
 use toroid_model::directory::transition::Transition;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
-use toroid_protocol::hosts::Adoption;
+use toroid_protocol::hosts::DirectoryUpdate;
 
 use crate::cluster::publish::apply;
 use crate::core::host::Host;
@@ -15,7 +15,7 @@ use crate::nodes::generation::Closed;
 
 /// Carries out what distinguishes the directory from the one that is known here. Returns what did not
 /// succeed although the directory is now that one: it is no reason to do without the rest.
-pub(crate) fn adopt(host: &Host, adoption: Adoption) -> Result<Vec<Refusal>, Refusal> {
+pub(crate) fn adopt(host: &Host, adoption: DirectoryUpdate) -> Result<Vec<Refusal>, Refusal> {
     let _turn = host.changes.take(Actor::Administrator(host.identity.uid))?;
     let present = host.members.directory(Directory::clone);
     let next = read(&present, adoption)?.administered_as(&present);
@@ -30,10 +30,10 @@ pub(crate) fn adopt(host: &Host, adoption: Adoption) -> Result<Vec<Refusal>, Ref
     carry_out(host, transition, next)
 }
 
-fn read(present: &Directory, adoption: Adoption) -> Result<Directory, Refusal> {
+fn read(present: &Directory, adoption: DirectoryUpdate) -> Result<Directory, Refusal> {
     let records = match adoption {
-        Adoption::Whole(records) => records,
-        Adoption::Changes { put, remove } => {
+        DirectoryUpdate::Whole(records) => records,
+        DirectoryUpdate::Changes { put, remove } => {
             let mut records = present.records();
             apply(&mut records, Changes { put, remove });
             records

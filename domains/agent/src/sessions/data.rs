@@ -4,8 +4,8 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use toroid_model::refusal::Refusal;
-use toroid_protocol::hosts::{Between, Wanted};
-use toroid_protocol::proxy::{Order, Service};
+use toroid_protocol::hosts::{NodePair, TicketPurpose};
+use toroid_protocol::proxy::{ProxyRequest, Service};
 
 use super::tunnels;
 use crate::cluster::Cluster;
@@ -24,8 +24,8 @@ pub(crate) fn serve(host: &Arc<Host>, cluster: &Cluster) {
 /// Must not take long: others wait at the door meanwhile.
 fn receive(host: &Arc<Host>, connection: DataConnection) {
     match connection.wanted {
-        Wanted::Frames => tunnels::receive(host, connection),
-        Wanted::Node(between) => {
+        TicketPurpose::Frames => tunnels::receive(host, connection),
+        TicketPurpose::Node(between) => {
             let DataConnection {
                 stream, host: from, ..
             } = connection;
@@ -37,7 +37,7 @@ fn receive(host: &Arc<Host>, connection: DataConnection) {
 }
 
 /// Lets the target proxy serve a process of a node of another host.
-fn serve_node(host: &Host, between: Between, stream: TcpStream) -> Result<(), Refusal> {
+fn serve_node(host: &Host, between: NodePair, stream: TcpStream) -> Result<(), Refusal> {
     let domain = host.members.directory(|directory| {
         let domain = directory.domain_by_id(between.partition)?;
         Some(domain.name.clone())
@@ -54,5 +54,5 @@ fn serve_node(host: &Host, between: Between, stream: TcpStream) -> Result<(), Re
         protocol: between.protocol,
         rdma: host.rdma(),
     };
-    proxy.order(&Order::Serve(service), &borrow([&stream.into()]))
+    proxy.order(&ProxyRequest::Serve(service), &borrow([&stream.into()]))
 }

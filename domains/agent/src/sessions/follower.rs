@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use toroid_model::refusal::{Refusal, RefusalKind};
-use toroid_protocol::hosts::{Answer, Ask, Claim};
+use toroid_protocol::hosts::{Claim, HostRequest, HostResponse};
 
 use super::{apply, lookup, tickets};
 use crate::channel::secure::Session;
@@ -67,9 +67,9 @@ fn attend(host: &Arc<Host>, cluster: &Arc<Cluster>, session: Session) {
     }
 }
 
-fn serve(host: &Arc<Host>, cluster: &Cluster, ask: Ask) -> Answer {
+fn serve(host: &Arc<Host>, cluster: &Cluster, ask: HostRequest) -> HostResponse {
     match ask {
-        Ask::Adopt(adoption) => match apply::adopt(host, adoption) {
+        HostRequest::Adopt(adoption) => match apply::adopt(host, adoption) {
             Ok(exceptions) => {
                 let mut holder = cluster.holder();
                 holder.has_come = true;
@@ -81,28 +81,30 @@ fn serve(host: &Arc<Host>, cluster: &Cluster, ask: Ask) -> Answer {
             Err(refusal) => {
                 cluster.holder().differs = true;
                 host.note_problem(cluster, &cluster.config.directory, &refusal.message);
-                Answer::Refused(refusal)
+                HostResponse::Refused(refusal)
             }
         },
-        Ask::Ticket(wanted) => {
+        HostRequest::Ticket(wanted) => {
             tickets::give_ticket(host, cluster, &cluster.config.directory, wanted)
         }
-        Ask::Listeners(sought) => lookup::answer(host, cluster, &cluster.config.directory, sought),
-        Ask::Change { .. } => {
+        HostRequest::Listeners(sought) => {
+            lookup::answer(host, cluster, &cluster.config.directory, sought)
+        }
+        HostRequest::Change { .. } => {
             let message = format!("host {} does not hold the directory", cluster.config.host);
-            Answer::Refused(Refusal::new(RefusalKind::Invalid, message, ""))
+            HostResponse::Refused(Refusal::new(RefusalKind::Invalid, message, ""))
         }
     }
 }
 
-fn done_except(exceptions: &[Refusal]) -> Answer {
+fn done_except(exceptions: &[Refusal]) -> HostResponse {
     for exception in exceptions {
         tracing::warn!("{exception}");
     }
     let texts: Vec<&str> = exceptions.iter().map(|e| e.message.as_str()).collect();
     if texts.is_empty() {
-        Answer::Done
+        HostResponse::Done
     } else {
-        Answer::DoneExcept(texts.join("; "))
+        HostResponse::DoneExcept(texts.join("; "))
     }
 }

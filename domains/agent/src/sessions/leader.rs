@@ -12,7 +12,7 @@ use toroid_model::directory::Directory;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 use toroid_protocol::agent::{Reply, Request};
-use toroid_protocol::hosts::{Answer, Ask, Claim, Hello, Said, Who};
+use toroid_protocol::hosts::{Claim, Hello, HostMessage, HostRequest, HostResponse, Requester};
 
 use super::{lookup, tickets};
 use crate::channel::SessionError;
@@ -34,8 +34,8 @@ pub(crate) fn receive(
 ) -> Result<(), SessionError> {
     let hello = loop {
         match session.reader.receive()? {
-            Said::Alive => {}
-            Said::Hello(hello) => break hello,
+            HostMessage::Alive => {}
+            HostMessage::Hello(hello) => break hello,
             other => {
                 let message = format!("{} is no hello", other.kind());
                 return Err(SessionError::Malformed(message));
@@ -50,7 +50,7 @@ pub(crate) fn receive(
     let link = Link::new(hello.host.clone(), session.writer.clone());
     let hello = Arc::new(hello);
     let Some(claim) = hello.follows.clone() else {
-        session.writer.send(&Said::Welcome)?;
+        session.writer.send(&HostMessage::Welcome)?;
         let (served, books) = (Arc::clone(host), Arc::clone(cluster));
         link.attend(session.reader, move |ask| {
             serve(&served, &books, &hello, ask)
@@ -72,7 +72,7 @@ fn refuse(
     refusal: Refusal,
 ) -> Result<(), SessionError> {
     host.note_problem(cluster, &hello.host, &refusal.message);
-    session.writer.send(&Said::Refused(refusal))?;
+    session.writer.send(&HostMessage::Refused(refusal))?;
     session.reader.see_off();
     Ok(())
 }
@@ -85,7 +85,7 @@ fn lead(
     hello: Arc<Hello>,
     session: Session,
 ) -> Result<(), SessionError> {
-    session.writer.send(&Said::Welcome)?;
+    session.writer.send(&HostMessage::Welcome)?;
     let name = hello.host.clone();
     tracing::info!("host {name} follows");
     cluster.problems.clear(&name);
@@ -101,15 +101,15 @@ fn lead(
     Ok(())
 }
 
-fn serve(host: &Arc<Host>, cluster: &Cluster, hello: &Hello, ask: Ask) -> Answer {
+fn serve(host: &Arc<Host>, cluster: &Cluster, hello: &Hello, ask: HostRequest) -> HostResponse {
     let from = &hello.host;
     match ask {
-        Ask::Change { who, pid, request } if hello.follows.is_some() => {
+        HostRequest::Change { who, pid, request } if hello.follows.is_some() => {
             change(host, from, who, pid, &request)
         }
-        Ask::Ticket(wanted) => tickets::give_ticket(host, cluster, from, wanted),
-        Ask::Listeners(sought) => lookup::answer(host, cluster, from, sought),
-        _ => Answer::Refused(Refusal::new(
+        HostRequest::Ticket(wanted) => tickets::give_ticket(host, cluster, from, wanted),
+        HostRequest::Listeners(sought) => lookup::answer(host, cluster, from, sought),
+        _ => HostResponse::Refused(Refusal::new(
             RefusalKind::Invalid,
             format!("host {} is not asked this", cluster.config.host),
             "use the same release on all hosts",
@@ -118,11 +118,17 @@ fn serve(host: &Arc<Host>, cluster: &Cluster, hello: &Hello, ask: Ask) -> Answer
 }
 
 /// Somebody on another host wants a change.
-fn change(host: &Arc<Host>, from: &str, who: Who, pid: Option<u32>, request: &Request) -> Answer {
+fn change(
+    host: &Arc<Host>,
+    from: &str,
+    who: Requester,
+    pid: Option<u32>,
+    request: &Request,
+) -> HostResponse {
     if !is_change(request) {
         let message = "that changes nothing";
         let refusal = Refusal::new(RefusalKind::Invalid, message, "ask your own agent");
-        return Answer::Refused(refusal);
+        return HostResponse::Refused(refusal);
     }
     let carrier = |node| host.members.directory(|d| d.host_of(node) == Some(from));
     let actor = who.actor(host.identity.uid);
@@ -130,10 +136,10 @@ fn change(host: &Arc<Host>, from: &str, who: Who, pid: Option<u32>, request: &Re
         && !carrier(node)
     {
         let message = format!("host {from} does not carry {node}");
-        return Answer::Refused(Refusal::new(RefusalKind::Denied, message, ""));
+        return HostResponse::Refused(Refusal::new(RefusalKind::Denied, message, ""));
     }
     let standing = match who {
-        Who::Node { owner, .. } => Standing::Owner(owner),
+        Requester::Node { owner, .. } => Standing::Owner(owner),
         _ => Standing::Own,
     };
     let caller = Caller {
@@ -144,7 +150,9 @@ fn change(host: &Arc<Host>, from: &str, who: Who, pid: Option<u32>, request: &Re
     let result = host.audited(&caller, request, || {
         carry_out(host, &caller, standing, request).unwrap_or(Ok(Reply::Done))
     });
-    result.map_or_else(Answer::Refused, |reply| Answer::Reply(Box::new(reply)))
+    result.map_or_else(HostResponse::Refused, |reply| {
+        HostResponse::Reply(Box::new(reply))
+    })
 }
 
 /// Notes what a host carries, if that can be, and that it follows.

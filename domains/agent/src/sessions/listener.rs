@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use toroid_protocol::hosts::Said;
+use toroid_protocol::hosts::HostMessage;
 
 use super::leader;
 use crate::channel::SessionError;
@@ -147,7 +147,7 @@ impl Sessions {
         let first = session.reader.receive();
         self.settle(&session.writer);
         match first? {
-            Said::Alive => Ok(session),
+            HostMessage::Alive => Ok(session),
             other => {
                 let message = format!("{} comes too early", other.kind());
                 Err(SessionError::Malformed(message))
@@ -201,7 +201,7 @@ mod tests {
         assert!(book.prove(first).is_err());
         drop(thief);
         let [honest, last] = silent.pop().unwrap();
-        honest.writer.send(&Said::Alive).unwrap();
+        honest.writer.send(&HostMessage::Alive).unwrap();
         let last = book.prove(last).unwrap();
         assert_eq!(book.unproven().len(), MAX_UNPROVEN - 1);
         let second = || book.count(|| Ok(()));

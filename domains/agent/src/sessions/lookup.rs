@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use toroid_fabric::{NodeId, Partition};
 use toroid_model::refusal::{Refusal, RefusalKind};
-use toroid_protocol::hosts::{Answer, Ask, Sought};
+use toroid_protocol::hosts::{HostRequest, HostResponse, ListenerQuery};
 
 use crate::cluster::Cluster;
 use crate::core::host::Host;
@@ -35,7 +35,7 @@ pub(crate) fn far_listeners(
         let carriers = members.filter_map(|node| directory.host_of(node));
         carriers.map(str::to_owned).collect()
     });
-    let sought = Sought {
+    let sought = ListenerQuery {
         from: from.0,
         partition: partition.0,
         protocol,
@@ -70,16 +70,21 @@ pub(crate) fn far_listeners(
     }
 }
 
-fn ask(host: &Host, carrier: &str, sought: Sought) -> Option<BTreeSet<u32>> {
+fn ask(host: &Host, carrier: &str, sought: ListenerQuery) -> Option<BTreeSet<u32>> {
     let link = host.link_to(host.cluster.as_ref()?, carrier).ok()?;
-    match link.ask(Ask::Listeners(sought), PATIENCE) {
-        Ok(Answer::Nodes(nodes)) => Some(nodes),
+    match link.ask(HostRequest::Listeners(sought), PATIENCE) {
+        Ok(HostResponse::Nodes(nodes)) => Some(nodes),
         _ => None,
     }
 }
 
 /// Answers another host, for a node of its own.
-pub(crate) fn answer(host: &Host, cluster: &Cluster, asking: &str, sought: Sought) -> Answer {
+pub(crate) fn answer(
+    host: &Host,
+    cluster: &Cluster,
+    asking: &str,
+    sought: ListenerQuery,
+) -> HostResponse {
     let (from, partition) = (NodeId(sought.from), Partition(sought.partition));
     let is_member = host.members.directory(|directory| {
         let domain = directory.domain_by_id(sought.partition);
@@ -87,7 +92,7 @@ pub(crate) fn answer(host: &Host, cluster: &Cluster, asking: &str, sought: Sough
         is_member && directory.host_of(from) == Some(asking)
     });
     if !is_member {
-        return Answer::Refused(Refusal::new(
+        return HostResponse::Refused(Refusal::new(
             RefusalKind::Denied,
             format!(
                 "that node is no member here on host {}",
@@ -97,5 +102,5 @@ pub(crate) fn answer(host: &Host, cluster: &Cluster, asking: &str, sought: Sough
         ));
     }
     let nodes = host.members.listening(partition, from, sought.protocol);
-    Answer::Nodes(nodes.into_iter().map(|NodeId(node)| node).collect())
+    HostResponse::Nodes(nodes.into_iter().map(|NodeId(node)| node).collect())
 }

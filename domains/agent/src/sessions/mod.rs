@@ -1,4 +1,9 @@
 //! Sessions with the agents of other hosts, from both ends.
+//!
+//! The [`listener`] accepts connections of other agents. The [`leader`] attends to its followers, a
+//! [`follower`] to its leader; [`apply`] makes a host as the leader's directory has it. With
+//! [`tickets`] hosts make [`data`] connections, and the [`tunnels`] of their drivers. [`lookup`] asks
+//! other hosts for listeners.
 
 mod apply;
 mod data;

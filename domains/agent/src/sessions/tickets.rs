@@ -6,7 +6,7 @@ use std::sync::Arc;
 use toroid_fabric::NodeId;
 use toroid_model::directory::Directory;
 use toroid_model::refusal::{Refusal, RefusalKind};
-use toroid_protocol::hosts::{Answer, Ask, Between, Wanted};
+use toroid_protocol::hosts::{HostRequest, HostResponse, NodePair, TicketPurpose};
 
 use crate::channel::secure::{self, HANDSHAKE, SILENCE};
 use crate::cluster::link::Link;
@@ -17,12 +17,17 @@ use crate::core::host::Host;
 const REMEDY: &str = "see `toroid status` on both hosts; then try again";
 
 /// Gives another host a ticket, if the nodes are whose they should be and may talk.
-pub(crate) fn give_ticket(host: &Host, cluster: &Cluster, to: &str, wanted: Wanted) -> Answer {
+pub(crate) fn give_ticket(
+    host: &Host,
+    cluster: &Cluster,
+    to: &str,
+    wanted: TicketPurpose,
+) -> HostResponse {
     let directory = host.members.directory(Directory::clone);
     let permitted = match wanted {
-        Wanted::Node(between) => may_connect(&directory, to, &cluster.config.host, between)
+        TicketPurpose::Node(between) => may_connect(&directory, to, &cluster.config.host, between)
             .and_then(|()| has_listener(host, &directory, between)),
-        Wanted::Frames => match host.driver {
+        TicketPurpose::Frames => match host.driver {
             Some(_) => Ok(()),
             None => Err(Refusal::new(
                 RefusalKind::Invalid,
@@ -40,11 +45,11 @@ pub(crate) fn give_ticket(host: &Host, cluster: &Cluster, to: &str, wanted: Want
             "use the same release on both hosts",
         )),
     });
-    given.map_or_else(Answer::Refused, Answer::Ticket)
+    given.map_or_else(HostResponse::Refused, HostResponse::Ticket)
 }
 
 /// Whether somebody listens for the packets that it is about, if any.
-fn has_listener(host: &Host, directory: &Directory, between: Between) -> Result<(), Refusal> {
+fn has_listener(host: &Host, directory: &Directory, between: NodePair) -> Result<(), Refusal> {
     let domain = directory.domain_by_id(between.partition);
     let place = directory.torus().place(NodeId(between.to));
     match (between.protocol, domain, place) {
@@ -61,7 +66,7 @@ impl Host {
     pub(crate) fn data_connection(
         &self,
         carrier: &str,
-        wanted: Wanted,
+        wanted: TicketPurpose,
     ) -> Result<TcpStream, Refusal> {
         let Some(cluster) = &self.cluster else {
             return Err(unreachable(
@@ -73,9 +78,11 @@ impl Host {
         cluster.check_directory()?;
         let link = self.link_to(cluster, carrier)?;
         let failed = |why: String| unreachable(carrier, &why, REMEDY);
-        let proof = match link.ask(Ask::Ticket(wanted), SILENCE) {
-            Ok(Answer::Ticket(text)) => parse(&text).ok_or_else(|| failed("bad ticket".into()))?,
-            Ok(Answer::Refused(refusal)) => return Err(refusal),
+        let proof = match link.ask(HostRequest::Ticket(wanted), SILENCE) {
+            Ok(HostResponse::Ticket(text)) => {
+                parse(&text).ok_or_else(|| failed("bad ticket".into()))?
+            }
+            Ok(HostResponse::Refused(refusal)) => return Err(refusal),
             Ok(_) => return Err(failed("it does not answer as it should".into())),
             Err(error) => return Err(failed(error.to_string())),
         };

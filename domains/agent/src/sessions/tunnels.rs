@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use toroid_protocol::hosts::Wanted;
+use toroid_protocol::hosts::TicketPurpose;
 
 use crate::cluster::Cluster;
 use crate::cluster::tickets::DataConnection;
@@ -58,7 +58,7 @@ fn keep(host: &Host, cluster: &Cluster, driver: &Driver, other: &str) {
             thread::sleep(LOOK);
             continue;
         }
-        match host.data_connection(other, Wanted::Frames) {
+        match host.data_connection(other, TicketPurpose::Frames) {
             Ok(stream) => {
                 tracing::info!("connected to the driver of host {other}");
                 driver.connect_trunk(other, true, stream.into());

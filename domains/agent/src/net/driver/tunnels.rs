@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use toroid_model::hosts::Provider;
-use toroid_protocol::driver::{Answer, Command as Order};
+use toroid_protocol::driver::{DriverRequest, DriverResponse};
 
 use super::{Books, Driver};
 
@@ -18,7 +18,7 @@ impl Driver {
     /// by RDMA devices.
     pub(crate) fn connect_trunk(&self, host: &str, asks: bool, socket: OwnedFd) {
         let mut books = self.lock();
-        let order = Order::Trunk {
+        let order = DriverRequest::Trunk {
             host: host.into(),
             asks,
         };
@@ -61,7 +61,7 @@ impl Driver {
         let mut books = self.lock();
         books.lines_asked += 1;
         let (n, generation) = (books.lines_asked, books.generation);
-        books.send(&Order::Lines { n }, None);
+        books.send(&DriverRequest::Lines { n }, None);
         let unanswered = |books: &mut Books| {
             let is_there = books.process.is_some() && books.generation == generation;
             books.frames_by_rdma.0 < n && is_there && !books.ending
@@ -80,10 +80,10 @@ impl Books {
     }
 
     /// Notes what the driver says of trunks unasked; returns whether it is that.
-    pub(super) fn note_trunks(&mut self, answer: &Answer) -> bool {
+    pub(super) fn note_trunks(&mut self, answer: &DriverResponse) -> bool {
         match answer {
-            Answer::Trunks { up, by_rdma } => self.set_trunks(up, by_rdma),
-            Answer::NoLine { host, why } => {
+            DriverResponse::Trunks { up, by_rdma } => self.set_trunks(up, by_rdma),
+            DriverResponse::NoLine { host, why } => {
                 tracing::warn!("frames to host {host} go over tcp, not by RDMA devices: {why}");
             }
             _ => return false,

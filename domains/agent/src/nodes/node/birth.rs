@@ -29,7 +29,7 @@ use rustix::system::sethostname;
 use toroid_fabric::os::inherited;
 use toroid_netlink::Netlink;
 use toroid_protocol::agent::NODE_SOCKET;
-use toroid_protocol::node::{InitConfig, Mapped, Report};
+use toroid_protocol::node::{InitConfig, Mapped, NodeEvent};
 use toroid_protocol::wire::{Reader, WireError, Writer};
 
 use super::{During, NodeError, cause, mounts};
@@ -126,7 +126,7 @@ fn let_go(is_strict: bool) -> Result<(), NodeError> {
 /// From here on this process can do on the host what everybody can. Returns the node's `/sys`.
 fn become_root_of_node(orders: &mut Reader, reports: &Writer) -> Result<OwnedFd, NodeError> {
     let mut mapped = || {
-        reports.send(&Report::Unshared, &[])?;
+        reports.send(&NodeEvent::Unshared, &[])?;
         let (Mapped, descriptors) = orders.receive()?;
         descriptors.into_iter().next().ok_or(WireError::Closed)
     };

@@ -10,7 +10,7 @@ use std::process::{Child, Command};
 use nix::unistd::{AccessFlags, access};
 use rustix::io::{FdFlags, fcntl_setfd};
 use toroid_fabric::os::inherited;
-use toroid_protocol::node::Start;
+use toroid_protocol::node::StartCommand;
 
 use super::mounts;
 
@@ -40,7 +40,7 @@ pub(super) struct Prepared {
 }
 
 /// Finds the working directory and the program of a command, by name or by descriptor.
-pub(super) fn prepare(order: Start, descriptors: Vec<OwnedFd>) -> Result<Prepared, Failure> {
+pub(super) fn prepare(order: StartCommand, descriptors: Vec<OwnedFd>) -> Result<Prepared, Failure> {
     let silent = Failure {
         status: NOT_EXECUTABLE,
         complaint: None,

@@ -21,7 +21,7 @@ use nix::unistd::Pid;
 use signal_hook::consts::SIGCHLD;
 use signal_hook::iterator::Signals;
 use toroid_protocol::liveness::LivenessSocket;
-use toroid_protocol::node::{InitConfig, Report};
+use toroid_protocol::node::{InitConfig, NodeEvent};
 use toroid_protocol::wire::{self, WireError};
 
 use super::{birth, session};
@@ -44,11 +44,11 @@ fn run(config: &InitConfig) -> Result<(), WireError> {
     let (mut orders, reports) = wire::split(UnixStream::from(socket))?;
     let born = match birth::be_born(config, &mut orders, &reports) {
         Ok(born) => born,
-        Err(error) => return reports.send(&Report::from(&error), &[]),
+        Err(error) => return reports.send(&NodeEvent::from(&error), &[]),
     };
     let mut ends = Signals::new([SIGCHLD])?;
     let last = ends.handle();
-    let ready = Report::Ready {
+    let ready = NodeEvent::Ready {
         warnings: born.warnings,
     };
     reports.send(&ready, &[born.network.as_fd(), born.listener.as_fd()])?;
@@ -134,7 +134,7 @@ mod tests {
 
     use toroid_protocol::agent::Event;
     use toroid_protocol::liveness;
-    use toroid_protocol::node::Start;
+    use toroid_protocol::node::StartCommand;
 
     use super::*;
     use crate::nodes::node::command::NOT_FOUND;
@@ -175,7 +175,7 @@ mod tests {
             let session = liveness::open_channel(&lifeline).unwrap();
             let (_, orders) = wire::split(session).unwrap();
             let (caller, theirs) = UnixStream::pair().unwrap();
-            let order = Start {
+            let order = StartCommand {
                 argv: vec!["/no/such/program".into()],
                 env: Vec::new(),
                 cwd: "/".into(),

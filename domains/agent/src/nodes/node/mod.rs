@@ -24,7 +24,7 @@ use std::time::Duration;
 use nix::sched::{CloneFlags, setns, unshare};
 use toroid_fabric::Place;
 use toroid_model::addressing::host_name;
-use toroid_protocol::node::{InitConfig, Mapped, Report};
+use toroid_protocol::node::{InitConfig, Mapped, NodeEvent};
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
 use super::cgroups::enter;
@@ -75,9 +75,9 @@ pub(crate) struct NodeError {
     pub(crate) source: io::Error,
 }
 
-impl From<&NodeError> for Report {
+impl From<&NodeError> for NodeEvent {
     fn from(error: &NodeError) -> Self {
-        Report::Failed {
+        NodeEvent::Failed {
             action: error.action.clone(),
             message: error.source.to_string(),
             code: error.source.raw_os_error(),
@@ -179,13 +179,13 @@ fn attend_birth(
     loop {
         let (report, descriptors) = reports.receive().map_err(cause).during(WAIT)?;
         match report {
-            Report::Unshared => {
+            NodeEvent::Unshared => {
                 map_users(init, users).during(GIVE_USERS)?;
                 let sys = sysfs_of(init).during("make its /sys")?;
                 let mapped = orders.send(&Mapped, &[sys.as_fd()]);
                 mapped.map_err(cause).during(WAIT)?;
             }
-            Report::Failed {
+            NodeEvent::Failed {
                 action,
                 message,
                 code,
@@ -194,7 +194,7 @@ fn attend_birth(
                 let source = source.unwrap_or_else(|| io::Error::other(message));
                 return Err(NodeError { action, source });
             }
-            Report::Ready { warnings } => {
+            NodeEvent::Ready { warnings } => {
                 for warning in warnings {
                     tracing::debug!("a node does without something: {warning}");
                 }

@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use toroid_protocol::agent::{Event, Message, Request};
-use toroid_protocol::node::Start;
+use toroid_protocol::node::StartCommand;
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
 use super::command::{self, Failure, NOT_EXECUTABLE, Prepared};
@@ -24,7 +24,7 @@ const GRACE: Duration = Duration::from_millis(500);
 
 /// Runs a command for a caller, and ends it when that has gone.
 pub(super) fn attend(session: UnixStream) -> Result<(), WireError> {
-    let (order, mut descriptors) = wire::split(session)?.0.receive::<Start>()?;
+    let (order, mut descriptors) = wire::split(session)?.0.receive::<StartCommand>()?;
     let caller = descriptors.pop().ok_or(WireError::Closed)?;
     let (mut caller, answers) = wire::split(caller.into())?;
     caller.take_no_descriptors();
