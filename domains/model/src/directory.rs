@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use error::DirectoryError;
+use serde::Serialize;
 use toroid_fabric::{NodeId, Torus};
 
 use crate::addressing::Subnet;
@@ -88,14 +89,16 @@ impl Domain {
 }
 
 /// Kind of a membership. By default: a full member, with offloads, with an interface of the kernel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MemberSpec {
     /// The member communicates with full members only.
     pub limited: bool,
     /// The interface passes no GSO packets and no partial checksums.
+    #[serde(rename = "plain", skip_serializing_if = "std::ops::Not::not")]
     pub no_offload: bool,
     /// The member has no interface of the kernel: one process of the node may have the link, with
     /// an IP stack of its own.
+    #[serde(rename = "stack", skip_serializing_if = "std::ops::Not::not")]
     pub userspace_stack: bool,
 }
 

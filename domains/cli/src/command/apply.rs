@@ -9,7 +9,6 @@ use nix::unistd::Uid;
 use serde_json::json;
 use toroid_client::admin::{ClientError, Control};
 use toroid_model::declare::{self, Declared, Holder, Step, Surroundings};
-use toroid_model::directory::MemberSpec;
 use toroid_protocol::agent::NewDomain;
 
 use super::dump::present;
@@ -200,17 +199,8 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
         Step::Grow {
             domain,
             nodes,
-            limited,
-            plain,
-            stack,
-        } => {
-            let spec = MemberSpec {
-                limited: *limited,
-                no_offload: *plain,
-                userspace_stack: *stack,
-            };
-            agent.admit(domain, &nodes.sets(), spec).map(drop)
-        }
+            spec,
+        } => agent.admit(domain, &nodes.sets(), *spec).map(drop),
         Step::Manage { domain, nodes } => agent.manage(domain, &nodes.sets(), false).map(drop),
         Step::Connect {
             domain,

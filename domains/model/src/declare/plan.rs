@@ -66,11 +66,8 @@ pub enum Step {
     Grow {
         domain: String,
         nodes: Places,
-        limited: bool,
-        #[serde(skip_serializing_if = "std::ops::Not::not")]
-        plain: bool,
-        #[serde(skip_serializing_if = "std::ops::Not::not")]
-        stack: bool,
+        #[serde(flatten)]
+        spec: MemberSpec,
     },
     /// Change what is not `None`.
     Set {
@@ -168,14 +165,20 @@ impl fmt::Display for Step {
             Step::Grow {
                 domain,
                 nodes,
-                limited,
-                plain,
-                stack,
+                spec,
             } => {
-                let how = if *limited { "limited members " } else { "" };
+                let how = if spec.limited { "limited members " } else { "" };
                 write!(f, "grow {domain} by {how}{nodes}")?;
-                f.write_str(if *plain { " without offload" } else { "" })?;
-                f.write_str(if *stack { " without interfaces" } else { "" })
+                f.write_str(if spec.no_offload {
+                    " without offload"
+                } else {
+                    ""
+                })?;
+                f.write_str(if spec.userspace_stack {
+                    " without interfaces"
+                } else {
+                    ""
+                })
             }
             Step::Set {
                 domain,
@@ -507,20 +510,18 @@ impl Plan {
     fn give_members(&mut self, name: &str, present: &Declared, wanted: &Declared) {
         let domain = || name.to_owned();
         for bits in 0..8 {
-            let [limited, plain, stack] = [1, 2, 4].map(|bit| bits & bit != 0);
+            let [limited, no_offload, userspace_stack] = [1, 2, 4].map(|bit| bits & bit != 0);
             let spec = MemberSpec {
                 limited,
-                no_offload: plain,
-                userspace_stack: stack,
+                no_offload,
+                userspace_stack,
             };
             let members = |of: &Declared| members_with(&of.members, |present| *present == spec);
             let joined = &members(wanted) - &members(present);
             push(&mut self.give, joined, |nodes| Step::Grow {
                 domain: domain(),
                 nodes,
-                limited,
-                plain,
-                stack,
+                spec,
             });
         }
         self.appoint(name, present, wanted);

@@ -584,18 +584,11 @@ fn carry_out(present: &mut Declaration, step: &Step) {
         Step::Grow {
             domain,
             nodes,
-            limited,
-            plain,
-            stack,
+            spec,
         } => {
             let domain = present.domains.get_mut(domain).unwrap();
-            let spec = MemberSpec {
-                limited: *limited,
-                no_offload: *plain,
-                userspace_stack: *stack,
-            };
             for node in &nodes.0 {
-                assert_eq!(domain.members.insert(*node, spec), None);
+                assert_eq!(domain.members.insert(*node, *spec), None);
             }
         }
         Step::Manage { domain, nodes } => {

@@ -6,11 +6,11 @@ use toroid_model::info::DomainInfo;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::NewDomain;
 
-use super::{find, print};
+use super::{Kind, find, print};
 use crate::command::{DONE, Run, Session};
 use crate::failure::Failure;
 use crate::nodes;
-use crate::values::{self, Interface, Offload};
+use crate::values;
 
 #[derive(Debug, Args)]
 pub(crate) struct Create {
@@ -18,26 +18,8 @@ pub(crate) struct Create {
     name: String,
     /// The first members
     nodes: Vec<String>,
-    /// Add limited members, which communicate with full members only
-    #[arg(long)]
-    limited: bool,
-    /// Segmentation and checksum offload (GSO) of their interfaces
-    #[arg(
-        long,
-        value_name = "ON|OFF",
-        default_value = "on",
-        hide_possible_values = true
-    )]
-    offload: Offload,
-    /// A TAP interface of the kernel, or none: one process at a time then uses Ethernet by
-    /// `toroid_ethernet::Stack`
-    #[arg(
-        long,
-        value_name = "TAP|STACK",
-        default_value = "tap",
-        hide_possible_values = true
-    )]
-    interface: Interface,
+    #[command(flatten)]
+    kind: Kind,
     /// Anyone may add their own nodes
     #[arg(long)]
     public: bool,
@@ -79,12 +61,13 @@ impl Create {
                 Vec::new()
             }
         };
+        let spec = self.kind.spec();
         NewDomain {
             name: self.name,
-            limited: if_wanted(self.limited),
-            plain: if_wanted(self.offload == Offload::Off),
-            stacks: if_wanted(self.interface == Interface::Stack),
-            nodes: if_wanted(!self.limited),
+            limited: if_wanted(spec.limited),
+            plain: if_wanted(spec.no_offload),
+            stacks: if_wanted(spec.userspace_stack),
+            nodes: if_wanted(!spec.limited),
             subnet: self.subnet,
             mtu: self.mtu,
             public: self.public,

@@ -50,6 +50,13 @@ pub(crate) struct Grow {
     /// The new members
     #[arg(required = true)]
     nodes: Vec<String>,
+    #[command(flatten)]
+    kind: Kind,
+}
+
+/// Kind of new members.
+#[derive(Debug, Args)]
+struct Kind {
     /// Add limited members, which communicate with full members only
     #[arg(long)]
     limited: bool,
@@ -70,6 +77,16 @@ pub(crate) struct Grow {
         hide_possible_values = true
     )]
     interface: Interface,
+}
+
+impl Kind {
+    fn spec(&self) -> MemberSpec {
+        MemberSpec {
+            limited: self.limited,
+            no_offload: self.offload == Offload::Off,
+            userspace_stack: self.interface == Interface::Stack,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -169,12 +186,7 @@ impl Run for Domain {
 
 impl Grow {
     fn call(&self, agent: &mut Control) -> Result<DomainInfo, ClientError> {
-        let spec = MemberSpec {
-            limited: self.limited,
-            no_offload: self.offload == Offload::Off,
-            userspace_stack: self.interface == Interface::Stack,
-        };
-        agent.admit(&self.name, &self.nodes, spec)
+        agent.admit(&self.name, &self.nodes, self.kind.spec())
     }
 }
 
