@@ -29,7 +29,6 @@ static SPINS: AtomicBool = AtomicBool::new(false);
 /// Why the run has no process beside, or has had none for all of its time.
 #[derive(Debug, thiserror::Error)]
 pub enum BusyError {
-    /// The system refused.
     #[error("cannot start a process that spins: {0}")]
     Start(io::Error),
     /// The process did not spin until the end.
@@ -77,7 +76,6 @@ pub fn spins() -> bool {
     SPINS.load(Ordering::Relaxed)
 }
 
-/// The work of the process.
 pub fn spin() -> io::Result<()> {
     let run: Option<u32> = std::env::args().nth(2).and_then(|id| id.parse().ok());
     set_pdeathsig(Signal::SIGKILL)?;

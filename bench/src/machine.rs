@@ -22,7 +22,6 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The machine on which this runs.
     pub fn this() -> Self {
         Machine {
             version: env!("CARGO_PKG_VERSION"),

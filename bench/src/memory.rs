@@ -31,7 +31,12 @@ fn machine() -> Option<u64> {
 }
 
 fn field(name: &str) -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    kib_field("/proc/meminfo".as_ref(), name)
+}
+
+/// Bytes of a field that the kernel gives in KiB, such as `VmRSS:` in `/proc/PID/status`.
+pub fn kib_field(file: &Path, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = rest.split_whitespace().next()?.parse().ok()?;
     kib.checked_mul(1024)

@@ -7,19 +7,16 @@ use indicatif::{ProgressBar, ProgressStyle};
 pub struct Progress(ProgressBar);
 
 impl Progress {
-    /// No step is done yet.
     pub fn new() -> Self {
         let style = ProgressStyle::with_template("[{bar:24}] {eta:>4} {msg}");
         let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
         Progress(ProgressBar::new(1).with_style(style.progress_chars("#>.")))
     }
 
-    /// Sets the number of steps.
     pub fn expect(&self, steps: usize) {
         self.0.set_length(steps.max(1) as u64);
     }
 
-    /// Shows the current work.
     pub fn say(&self, what: impl ToString) {
         self.0.set_message(what.to_string());
     }

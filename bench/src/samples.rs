@@ -36,7 +36,6 @@ impl Samples {
         }
     }
 
-    /// Adds a figure.
     pub fn with(mut self, name: &'static str, value: impl Into<Option<f64>>) -> Self {
         if let Some(value) = value.into() {
             self.figures.insert(name.into(), value);
@@ -44,7 +43,6 @@ impl Samples {
         self
     }
 
-    /// A figure of this round.
     pub fn figure(&self, name: &str) -> Option<f64> {
         self.figures.get(name).copied()
     }
@@ -108,12 +106,10 @@ impl From<Samples> for Series {
 }
 
 impl Series {
-    /// Adds a round.
     pub fn add(&mut self, round: Samples) {
         self.rounds.push(round);
     }
 
-    /// Every round, in order.
     pub fn rounds(&self) -> &[Samples] {
         &self.rounds
     }

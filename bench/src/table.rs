@@ -7,7 +7,6 @@ use comfy_table::{CellAlignment, presets};
 /// Columns between two of a table, so that digits of neighbours do not touch.
 const GAP: u16 = 2;
 
-/// A table.
 pub struct Table {
     inner: comfy_table::Table,
     texts: usize,
@@ -23,7 +22,6 @@ impl Table {
         Table { inner, texts }
     }
 
-    /// Adds a row.
     pub fn row<C: ToString>(&mut self, cells: impl IntoIterator<Item = C>) {
         let cells: Vec<String> = cells.into_iter().map(|cell| cell.to_string()).collect();
         self.inner.add_row(cells);
@@ -73,7 +71,6 @@ pub fn rate(bytes_per_s: Option<f64>) -> String {
     })
 }
 
-/// A ratio.
 pub fn times(ratio: Option<f64>) -> String {
     cell(ratio, |ratio| format!("{}x", digits(ratio)))
 }

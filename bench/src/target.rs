@@ -18,7 +18,6 @@ pub struct Target {
     pub what: String,
     /// The figure; null if it was not measured.
     pub found: Option<f64>,
-    /// The bound.
     pub wanted: f64,
     /// Whether `wanted` is an upper bound.
     pub at_most: bool,
@@ -29,7 +28,6 @@ pub struct Target {
 }
 
 impl Target {
-    /// A target for a figure, if that was measured.
     pub fn new(bound: Bound, what: impl Into<String>, found: Option<f64>) -> Self {
         let (at_most, wanted) = match bound {
             Bound::AtLeast(wanted) => (false, wanted),

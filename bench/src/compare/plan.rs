@@ -40,7 +40,6 @@ const WHOLE_COST: f64 = 1.25;
 /// last set then overruns its share by less than is kept for cleaning up.
 const SMALLER_COST: f64 = 1.5;
 
-/// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {

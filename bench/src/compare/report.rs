@@ -21,7 +21,6 @@ use crate::worker::files::BLOCK;
 use crate::worker::network::Transport;
 use crate::worker::store::KeySet;
 
-/// A finished run.
 pub struct Run {
     pub start: Instant,
     pub dir: PathBuf,
@@ -37,7 +36,6 @@ pub struct Run {
 }
 
 impl Run {
-    /// Makes the report.
     pub fn report(&self, measured: &[(Test, Series)]) -> Report {
         let tests = measured.iter().map(|(test, series)| self.row(test, series));
         let mut rows: Vec<Row> = tests.collect();

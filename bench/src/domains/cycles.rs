@@ -79,7 +79,6 @@ pub struct Outcome {
     pub others: Vec<(&'static str, Vec<f64>)>,
 }
 
-/// A domain with its processes.
 struct Play<'a> {
     cluster: &'a mut Cluster,
     scenario: Scenario,

@@ -28,7 +28,6 @@ pub enum Export {
     Rw,
 }
 
-/// A finished run.
 pub struct Run {
     pub start: Instant,
     pub effort: Effort,
@@ -78,7 +77,6 @@ impl Run {
         quantile(&all, q).unwrap_or_default()
     }
 
-    /// Makes the report.
     pub fn report(&self) -> Report {
         let rows = |of: fn(&Outcome) -> &Row| -> Vec<Row> {
             self.outcomes

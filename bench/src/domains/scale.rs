@@ -10,6 +10,7 @@ use toroid_fabric::Torus;
 use super::cycles::{self, Outcome, Scenario};
 use super::nodes;
 use crate::cluster::{Cluster, ClusterError, check_signals};
+use crate::memory::kib_field;
 use crate::report::Row;
 use crate::roles;
 
@@ -96,7 +97,9 @@ pub fn many_domains(torus: Torus, domains: u32) -> Result<Row, ClusterError> {
     thread::sleep(NOTHING);
     let ticks = cpu_ticks(&processes).saturating_sub(begin);
     let share = ticks as f64 / TICKS_PER_S / NOTHING.as_secs_f64();
-    let pss = processes.iter().filter_map(|pid| pss_bytes(*pid)).sum();
+    let rollup = |pid: &u32| format!("/proc/{pid}/smaps_rollup");
+    let pss_of = |pid: &u32| kib_field(rollup(pid).as_ref(), "Pss:");
+    let pss = processes.iter().filter_map(pss_of).sum();
     Ok(idle_row(
         [domains, SIXTEEN, torus.nodes()],
         create_ns,
@@ -161,11 +164,4 @@ fn cpu_ticks(processes: &BTreeSet<u32>) -> u64 {
         Some(ticks(11)? + ticks(12)?)
     };
     processes.iter().filter_map(of_one).sum()
-}
-
-fn pss_bytes(pid: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-    let rest = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
-    let kib: u64 = rest.split_whitespace().next()?.parse().ok()?;
-    Some(kib * 1024)
 }

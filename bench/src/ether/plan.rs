@@ -144,7 +144,6 @@ impl Key {
         }
     }
 
-    /// Bytes of a write or a datagram.
     pub fn write_bytes(&self) -> usize {
         match self.test {
             Test::TcpStream => LONG_WRITE,

@@ -49,7 +49,6 @@ struct Judged {
 
 struct Rounds<'a>(&'a [(Key, Series)]);
 
-/// Makes the report.
 pub fn report(
     effort: Effort,
     start: Instant,

@@ -21,12 +21,10 @@ const USER: &str = "1,0,0";
 /// Bytes of memory for reads, and as many for writes: the longest of them.
 const MEMORY: usize = 1 << 20;
 
-/// Both nodes, connected.
 pub struct Bed {
     owner: Process,
     user: Process,
     cluster: Cluster,
-    /// Libfabric's version.
     pub libfabric: String,
     salt: u64,
 }

@@ -31,13 +31,11 @@ const DEPTHS: [u32; 2] = [1, 16];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Provider {
-    /// Ours, between two nodes.
     Shm,
     /// Libfabric's, between two processes of one node.
     LibfabricShm,
 }
 
-/// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
@@ -65,7 +63,6 @@ impl Op {
 pub struct Measurement {
     pub provider: Provider,
     pub op: Op,
-    /// Bytes of a message or operation.
     pub bytes: usize,
     /// Messages or operations under way, at most.
     pub depth: u32,

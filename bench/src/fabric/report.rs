@@ -23,7 +23,6 @@ const COLUMNS: [(&str, &str, Show); 8] = [
     ("errors", "errors", TEXT),
 ];
 
-/// Makes the report.
 pub fn report(
     effort: Effort,
     start: Instant,

@@ -12,6 +12,7 @@ pub(super) use toroid_kv::server::Limits;
 
 use super::plan::{MIX_CLIENTS, Measurement, SMALL, STORES};
 use crate::cluster::{Cluster, ClusterError, Process};
+use crate::memory::kib_field;
 use crate::plan::{COLD_BYTES, Path};
 use crate::report::name;
 use crate::roles::{self, StoreConfig};
@@ -51,7 +52,6 @@ const LIMITS: Limits = Limits {
     item: ITEM,
 };
 
-/// Servers and clients.
 pub struct Bed {
     /// Beside the servers.
     near: Vec<Process>,
@@ -359,12 +359,7 @@ fn process_of(marker: &str) -> Option<PathBuf> {
 /// Bytes of memory that the process with this mark has touched, shared ones among them; see `proc(5)`,
 /// status.
 fn resident(marker: &str) -> Option<u64> {
-    let status = fs::read_to_string(process_of(marker)?.join("status")).ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kib << 10)
+    kib_field(&process_of(marker)?.join("status"), "VmRSS:")
 }
 
 /// Nanoseconds that all threads of the process with this mark have run; see `proc(5)`, schedstat.

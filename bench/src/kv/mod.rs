@@ -22,7 +22,6 @@ use crate::report::Report;
 use crate::runner::Runner;
 use crate::worker::mix::Mix;
 
-/// The choices of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub effort: Effort,

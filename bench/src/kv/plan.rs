@@ -51,7 +51,6 @@ pub const SMALL: KeySet = KeySet {
     keys: 200_000,
 };
 
-/// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
@@ -76,7 +75,6 @@ pub enum Op {
 pub struct Measurement {
     pub path: Path,
     pub op: Op,
-    /// Bytes of a value.
     pub bytes: usize,
     pub set: WorkingSet,
     pub load: Load,

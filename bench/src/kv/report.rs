@@ -42,7 +42,6 @@ impl Run {
         }
     }
 
-    /// Makes the report.
     pub fn report(&self, measured: &[(Measurement, Series)]) -> Report {
         let rows: Vec<Row> = measured
             .iter()

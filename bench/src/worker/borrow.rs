@@ -16,7 +16,6 @@ const CHUNK: usize = 4096;
 /// Operations that follow each other without a check.
 const TOGETHER: u32 = 16;
 
-/// The use of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reading {
     /// It is borrowed and given back.

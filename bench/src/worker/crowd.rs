@@ -13,11 +13,8 @@ use crate::worker::store::{Batch, KeySet, Pipelined, StoreOp};
 /// Requests under way at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Load {
-    /// Connections.
     pub clients: u32,
-    /// Requests of each.
     pub pipeline: u32,
-    /// Keys of a request.
     pub keys: u32,
 }
 

@@ -25,21 +25,13 @@ const CACHE_TAG: &str = "CACHEDIR.TAG";
 pub enum InputError {
     /// The directory is none, or we may not look into it.
     #[error("cannot read {}: {source}; give a directory that can be read with --dir", dir.display())]
-    Unreadable {
-        /// The directory.
-        dir: PathBuf,
-        /// The system's reason.
-        source: io::Error,
-    },
+    Unreadable { dir: PathBuf, source: io::Error },
     /// Its name is not text, so neither an order nor a report in JSON can have it.
     #[error(
         "cannot use {}: its path is not UTF-8; give it another name, or another directory with --dir",
         dir.display()
     )]
-    NotText {
-        /// The directory.
-        dir: PathBuf,
-    },
+    NotText { dir: PathBuf },
     /// There is not one byte under it.
     #[error(
         "no file under {} has anything to read ({} could not be read, {} marked with {CACHE_TAG}); \
@@ -49,7 +41,6 @@ pub enum InputError {
         tally.caches
     )]
     Empty {
-        /// The directory.
         dir: PathBuf,
         /// The files and directories found.
         tally: Tally,
@@ -73,7 +64,6 @@ pub fn check(dir: &Path) -> Result<(), InputError> {
 pub struct FileSamples {
     /// Samples per path and operation; empty at the end of the input.
     pub samples: Vec<(crate::plan::Path, StoreOp, Samples)>,
-    /// The input read so far.
     pub tally: Tally,
 }
 
@@ -145,7 +135,6 @@ impl Blocks {
         })
     }
 
-    /// The input read so far.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }

@@ -45,7 +45,6 @@ pub fn now_ns() -> u64 {
 pub struct Pause {
     /// The longest time between the ends of two that succeeded, in nanoseconds.
     pub longest_ns: u64,
-    /// The number of failed operations.
     pub failed: u64,
 }
 
@@ -165,7 +164,6 @@ impl Peer {
 pub struct InFlight(JoinHandle<Result<u64>>);
 
 impl InFlight {
-    /// Starts it.
     pub fn start(domain: &Domain, key: RemoteKey) -> Result<Self> {
         let mut peer = Peer::open(domain, key, false)?;
         let read_on = move || {
@@ -190,7 +188,6 @@ impl InFlight {
     }
 }
 
-/// Measures reads of 64 B.
 pub fn read(domain: &Domain, key: RemoteKey) -> Result<Samples> {
     let Peer { remote, pair, .. } = Peer::open(domain, key, false)?;
     let pace = Pace {

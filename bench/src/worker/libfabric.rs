@@ -29,7 +29,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Libfabric's version.
 pub fn version() -> Result<String> {
     let info = run(Command::new(INFO).arg("--version"), INFO)?;
     let text = String::from_utf8_lossy(&info.stdout).into_owned();

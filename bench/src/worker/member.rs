@@ -28,33 +28,54 @@ pub const SCRIBBLE: u64 = 0xbad0_bad0_bad0_bad0;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Attach to a domain.
-    Attach { domain: String },
+    Attach {
+        domain: String,
+    },
     /// Own memory of at least twice [`WATCHED`] bytes. Answer: its key.
-    Export { bytes: u64, writable: bool },
+    Export {
+        bytes: u64,
+        writable: bool,
+    },
     /// Write a version to the watched bytes of the own memory.
-    Fill { version: u64 },
+    Fill {
+        version: u64,
+    },
     /// Answer: the watched bytes of the own memory that another process wrote.
     Foreign,
     /// Work on memory without end: a peer's, or the own one when there is no key.
-    Hammer { key: Option<String>, writable: bool },
+    Hammer {
+        key: Option<String>,
+        writable: bool,
+    },
     /// Answer: [`hammer::Pause`] since the last time.
     Pause,
     /// Stop working.
     Rest,
     /// Map a peer's memory and do nothing with it.
-    Map { key: String, writable: bool },
+    Map {
+        key: String,
+        writable: bool,
+    },
     /// Measure reads of 64 B. Answer: [`Samples`](crate::samples::Samples).
-    Read { key: String },
+    Read {
+        key: String,
+    },
     /// Read long stretches until a read fails.
-    ReadOn { key: String },
+    ReadOn {
+        key: String,
+    },
     /// Answer: the time at which that failed with `Revoked`.
     Failed,
     /// Get access without our library, and keep the descriptor from then on.
-    Keep { key: String, writable: bool },
+    Keep {
+        key: String,
+        writable: bool,
+    },
     /// Through the kept descriptor: write bytes that must not arrive. Answer: the bytes read of this
     /// version or a newer one.
-    Newer { version: u64 },
+    Newer {
+        version: u64,
+    },
     /// Listen for datagrams and packets. Answer: the port.
     Listen,
     /// Send both without end, to a node at its address and place.
@@ -65,10 +86,11 @@ pub enum Order {
     },
     /// Answer: the number of packets and datagrams that came and were sent after this time. All are
     /// forgotten.
-    Arrived { after: u64 },
+    Arrived {
+        after: u64,
+    },
 }
 
-/// The state of a member.
 #[derive(Default)]
 pub struct Process {
     domain: Option<Domain>,
@@ -83,7 +105,6 @@ pub struct Process {
 }
 
 impl Process {
-    /// Carries out an order.
     pub fn obey(&mut self, order: Order) -> Result<Value> {
         match order {
             Order::Attach { domain } => {

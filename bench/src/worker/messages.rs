@@ -69,7 +69,6 @@ pub fn window(bytes: usize) -> u32 {
 pub struct Session {
     /// Whether messages go to and fro, or else in one direction.
     pub pingpong: bool,
-    /// Bytes of a message.
     pub bytes: usize,
     /// Messages that are timed, in one direction.
     pub count: u32,
@@ -133,7 +132,6 @@ pub fn serve(domain: &Domain, listener: &Listener) -> Result<()> {
     }
 }
 
-/// The side that measures.
 #[derive(Debug)]
 pub struct Client(Side);
 

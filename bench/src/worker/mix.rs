@@ -28,7 +28,6 @@ const LONGEST: usize = 64 << 10;
 /// The longest and shortest key.
 const KEY_BYTES: [f64; 2] = [16.0, 200.0];
 
-/// A mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mix {
@@ -43,7 +42,6 @@ pub enum Mix {
 }
 
 impl Mix {
-    /// All of them.
     pub const ALL: [Mix; 4] = [Mix::YcsbA, Mix::YcsbB, Mix::YcsbC, Mix::Etc];
 
     /// The share of operations that are sets.

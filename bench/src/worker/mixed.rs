@@ -18,7 +18,6 @@ const SAMPLED: u64 = 8;
 pub struct Mixed {
     /// Gets. A wrong value is an error; a miss is not, but counted by the figure `misses`.
     pub gets: Samples,
-    /// Sets.
     pub sets: Samples,
 }
 

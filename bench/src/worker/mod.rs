@@ -99,7 +99,11 @@ pub(crate) enum Order {
     UseMemory(String, ExportedKeys),
     /// Verify the first `count` operations of `bytes` bytes that a peer wrote in version `salt`.
     /// Answer: the number of missing or wrong ones.
-    CheckWrites { bytes: usize, count: u64, salt: u64 },
+    CheckWrites {
+        bytes: usize,
+        count: u64,
+        salt: u64,
+    },
     /// Answer: the value of the exported word.
     Word,
     /// Answer: the value that the peer's word must have after all additions.
@@ -113,7 +117,6 @@ pub(crate) enum Order {
     /// Let libfabric's program verify some messages of so many bytes. Answer: the number of wrong ones.
     CheckLibfabric(usize),
 
-    /// Connect to a store.
     Connect(Path, Target),
     /// Store version 0 of every key, by memcached's protocol.
     Fill(Path, Keys),

@@ -43,7 +43,6 @@ pub struct ExportedKeys {
     pub word: String,
 }
 
-/// The owner's side.
 #[derive(Debug)]
 pub struct Exports {
     readable: Region,
@@ -97,7 +96,6 @@ impl Exports {
     }
 }
 
-/// The acting side.
 #[derive(Debug)]
 pub struct Peer {
     node: NodeId,

@@ -33,7 +33,6 @@ impl Pace {
     }
 }
 
-/// An operation to measure.
 pub trait Work {
     /// Payload bytes of one operation.
     fn bytes(&self) -> u64;

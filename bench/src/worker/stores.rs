@@ -31,14 +31,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Blocks of real input that go over one path before it is the other's turn.
 const CHUNK: usize = 64;
 
-/// The place of a store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Target {
-    /// A node of a domain.
     Rdma { domain: String, place: String },
-    /// A TCP port.
     Tcp(SocketAddrV4),
-    /// A unix socket.
     Unix(PathBuf),
 }
 
@@ -47,7 +43,6 @@ pub enum Target {
 pub enum Keys {
     /// Numbered keys with values of one size.
     Set(KeySet),
-    /// The keys of a mix.
     Mix(Mix),
 }
 
@@ -74,13 +69,11 @@ impl Keys {
     }
 }
 
-/// All clients of a worker.
 #[derive(Default)]
 pub struct Stores {
     rdma: Option<RdmaClient>,
     memcached: HashMap<Path, Memcached>,
     targets: HashMap<Path, (Target, Sockets)>,
-    /// Further connections.
     crowds: HashMap<Path, Vec<Memcached>>,
     traces: HashMap<Trace, traces::Keys>,
     blocks: Option<Blocks>,
@@ -96,7 +89,6 @@ impl Stores {
         Ok(())
     }
 
-    /// Connects by memcached's protocol.
     pub fn connect(&mut self, path: Path, target: Target, sockets: Sockets) -> Result<()> {
         self.memcached.insert(path, connect(&target, &sockets)?);
         self.targets.insert(path, (target, sockets));
@@ -236,7 +228,6 @@ impl Stores {
         self.rdma.as_mut().context("not connected")
     }
 
-    /// The client of a path.
     pub fn memcached(&mut self, path: Path) -> Result<&mut Memcached> {
         self.memcached.get_mut(&path).context("not connected")
     }

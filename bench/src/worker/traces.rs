@@ -9,7 +9,6 @@ use super::store::Pipelined;
 use crate::samples::Samples;
 use crate::worker::pattern::{self, mix};
 
-/// Bytes of each value.
 pub const VALUE: usize = 1000;
 
 /// Items for which memcached has room with [`VALUE`] and 64 MiB, about.
@@ -18,7 +17,6 @@ pub const ROOM: u64 = 57_000;
 /// Keys in one request.
 const TOGETHER: usize = 16;
 
-/// A trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Trace {
@@ -43,7 +41,6 @@ pub enum Trace {
 }
 
 impl Trace {
-    /// All of them.
     pub const ALL: [Trace; 9] = [
         Trace::Zipf99,
         Trace::Zipf70,
@@ -84,7 +81,6 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Those of a trace.
     pub fn new(trace: Trace) -> Self {
         let (keys, exponent) = trace.zipf().unwrap_or((0, 0.0));
         let mut sum = 0.0;

@@ -87,7 +87,6 @@ impl Ear {
         })
     }
 
-    /// The port of the datagrams.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -130,7 +129,6 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// Starts it.
     pub fn start(
         domain: &Domain,
         datagrams_to: (Ipv4Addr, u16),

@@ -22,7 +22,6 @@ const NAME: &str = "kernel-veth";
 /// The addresses of the two ends. Toroid's own subnets are elsewhere.
 pub const LENDER: Ipv4Addr = Ipv4Addr::new(10, 63, 0, 1);
 
-/// See [`LENDER`].
 pub const CREATOR: Ipv4Addr = Ipv4Addr::new(10, 63, 0, 2);
 
 const PREFIX: u8 = 30;

@@ -62,7 +62,6 @@ pub fn stream(
     receive_line(&mut BufReader::new(&stream))
 }
 
-/// Opens a session.
 pub(super) fn open(
     sockets: &Sockets,
     server: SocketAddrV4,

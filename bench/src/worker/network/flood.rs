@@ -25,7 +25,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(2);
 /// Datagrams to send without looking at the clock.
 const BURST: u64 = 32;
 
-/// Datagrams to send.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Flood {
     /// Where the receivers' sessions are.
@@ -34,9 +33,7 @@ pub struct Flood {
     pub group: Option<SocketAddrV4>,
     /// The address of the sender's interface for the group.
     pub interface: Ipv4Addr,
-    /// Bytes of a datagram.
     pub bytes: usize,
-    /// Datagrams to send in a second.
     pub per_s: f64,
     pub time: Duration,
 }
@@ -44,7 +41,6 @@ pub struct Flood {
 /// The result of a flood.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Flow {
-    /// Datagrams sent.
     pub sent: u64,
     /// Datagrams that should have been received, by all receivers together.
     pub due: u64,

@@ -28,7 +28,6 @@ pub enum Transport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Session {
-    /// Messages are sent back.
     Echo(Transport, usize),
     /// Messages are counted, and [`Samples`](crate::samples::Samples) are the server's last line. So
     /// many first ones carry their number's pattern, are checked and not counted.

@@ -24,31 +24,24 @@ macro_rules! each {
 /// Where a socket is made.
 #[derive(Clone, Debug)]
 pub enum Sockets {
-    /// In the kernel.
     Kernel,
-    /// In this process.
     Stack(Stack),
 }
 
-/// A connection.
 #[derive(Debug)]
 pub enum Stream {
-    /// In the kernel.
     Kernel(net::TcpStream),
-    /// In this process.
     Stack(tcp::TcpStream),
     /// To a process of this host.
     Unix(UnixStream),
 }
 
-/// A listener.
 #[derive(Debug)]
 pub(super) enum Listener {
     Kernel(net::TcpListener),
     Stack(tcp::TcpListener),
 }
 
-/// A socket for datagrams.
 #[derive(Debug)]
 pub(super) enum Datagrams {
     Kernel(net::UdpSocket),

@@ -20,7 +20,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest value that an answer may announce.
 const MAX_VALUE: usize = 64 << 20;
 
-/// A connection to a server.
 #[derive(Debug)]
 pub struct Memcached {
     reader: BufReader<Stream>,
@@ -31,14 +30,12 @@ pub struct Memcached {
 }
 
 impl Memcached {
-    /// Connects.
     pub fn connect(sockets: &Sockets, server: SocketAddrV4) -> io::Result<Self> {
         let stream = sockets.connect(server, PATIENCE)?;
         stream.set_nodelay()?;
         Self::over(stream)
     }
 
-    /// Connects to a unix socket.
     pub fn connect_unix(path: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -56,7 +53,6 @@ impl Memcached {
         })
     }
 
-    /// The server's version.
     pub fn version(&mut self) -> Result<String> {
         self.writer.write_all(b"version\r\n")?;
         let answer = self.answer()?;

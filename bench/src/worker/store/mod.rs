@@ -15,7 +15,6 @@ pub mod rdma;
 const TOGETHER: usize = 16;
 const TOGETHER_BYTES: usize = 256 * 1024;
 
-/// A client of the store.
 pub trait Client {
     /// Gets the value of `key` and returns whether there was one.
     fn get(&mut self, key: &[u8]) -> Result<bool>;
@@ -23,7 +22,6 @@ pub trait Client {
     /// The value that the last get found.
     fn value(&self) -> &[u8];
 
-    /// Stores `value` under `key`.
     fn set(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
 
     /// Removes `key` and returns whether it was there.
@@ -55,7 +53,6 @@ pub trait Pipelined {
 /// The keys of a working set, numbered from 0, with values of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeySet {
-    /// Bytes of each value.
     pub bytes: usize,
     /// The number of keys, not 0.
     pub keys: u64,
@@ -84,7 +81,6 @@ impl KeySet {
     }
 }
 
-/// An operation of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StoreOp {

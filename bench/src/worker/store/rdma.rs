@@ -11,7 +11,6 @@ use crate::samples::Samples;
 /// The longest value that is read, in bytes.
 const LONGEST: usize = 1 << 20;
 
-/// A connection to a server.
 pub struct RdmaClient {
     client: toroid_kv::Client,
     value: Vec<u8>,
@@ -19,7 +18,6 @@ pub struct RdmaClient {
 }
 
 impl RdmaClient {
-    /// Connects to the server at `place`.
     pub fn connect(domain: &Domain, place: Place) -> Result<Self> {
         Ok(RdmaClient {
             client: toroid_kv::Client::connect(domain, Some(place))?,
@@ -28,12 +26,10 @@ impl RdmaClient {
         })
     }
 
-    /// Borrows a value.
     pub fn borrow(&mut self, key: &[u8]) -> Result<Option<View>> {
         Ok(self.client.borrow(key)?)
     }
 
-    /// Counters of its gets.
     pub fn stats(&self) -> ReaderStats {
         self.client.stats()
     }
