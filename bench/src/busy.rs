@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use anyhow::{Result, anyhow, bail};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 
@@ -26,38 +27,30 @@ const ADDITIONS: u64 = 1_000_000;
 /// Whether a process spins.
 static SPINS: AtomicBool = AtomicBool::new(false);
 
-/// Why the run has no process beside, or has had none for all of its time.
-#[derive(Debug, thiserror::Error)]
-pub enum BusyError {
-    #[error("cannot start a process that spins: {0}")]
-    Start(io::Error),
-    /// The process did not spin until the end.
-    #[error("the process that spins beside has ended early, so the figures are void; run it again")]
-    Ended,
-}
-
 /// The process. Dropping it ends the process.
 #[derive(Debug)]
 pub struct Busy(Child);
 
 impl Busy {
     /// Starts the process. To be called by the main thread, at whose end the kernel ends the process.
-    pub fn start() -> Result<Self, BusyError> {
+    pub fn start() -> Result<Self> {
         let child = Command::new("/proc/self/exe")
             .args([ARGUMENT, &std::process::id().to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
-            .map_err(BusyError::Start)?;
+            .map_err(|error| anyhow!("cannot start a process that spins: {error}"))?;
         SPINS.store(true, Ordering::Relaxed);
         Ok(Busy(child))
     }
 
     /// Checks that the process has not ended.
-    pub fn check(&mut self) -> Result<(), BusyError> {
+    pub fn check(&mut self) -> Result<()> {
         match self.0.try_wait() {
             Ok(None) => Ok(()),
-            _ => Err(BusyError::Ended),
+            _ => bail!(
+                "the process that spins beside has ended early, so the figures are void; run it again"
+            ),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 
 use crate::machine::Machine;
@@ -14,23 +15,6 @@ use crate::report::{Fields, Report};
 
 /// The folder of kept runs in the repository.
 const FOLDER: &str = "bench/results";
-
-/// Why a run cannot be kept.
-#[derive(Debug, thiserror::Error)]
-pub enum ResultsError {
-    #[error(
-        "cannot save a run as {0:?}: a name has letters, digits, '-', '_' and '.' and begins with no '.'"
-    )]
-    Name(String),
-    #[error(
-        "cannot save a run: neither {} nor a folder above it has a folder bench; \
-         run it in the repository",
-        .0.display()
-    )]
-    NoRepository(PathBuf),
-    #[error("cannot write {}: {source}", path.display())]
-    Write { path: PathBuf, source: io::Error },
-}
 
 /// Where a run will be kept. It is found before the run, so that nothing is measured in vain.
 #[derive(Debug, Default)]
@@ -41,7 +25,7 @@ pub struct Keep {
 
 impl Keep {
     /// Checks the names. A result of the same name is replaced, which is said on standard error.
-    pub fn check(save: Option<&str>, raw: Option<&Path>) -> Result<Self, ResultsError> {
+    pub fn check(save: Option<&str>, raw: Option<&Path>) -> Result<Self> {
         let here = std::env::current_dir().unwrap_or_else(|_| ".".into());
         let saved = save.map(|name| path_of(&here, name)).transpose()?;
         if let Some(path) = saved.as_deref().filter(|path| path.exists()) {
@@ -56,7 +40,7 @@ impl Keep {
     }
 
     /// Writes the run's report with its machine and command line, and all samples.
-    pub fn write(self, report: &Report) -> Result<(), ResultsError> {
+    pub fn write(self, report: &Report) -> Result<()> {
         if let Some((path, file)) = self.raw {
             write(file, &report.raw()).map_err(|source| failed(&path, source))?;
         }
@@ -108,14 +92,23 @@ fn commit() -> Option<String> {
 }
 
 /// The file of the result `name`, in the repository of the directory `here`.
-fn path_of(here: &Path, name: &str) -> Result<PathBuf, ResultsError> {
+fn path_of(here: &Path, name: &str) -> Result<PathBuf> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.starts_with('.') || !name.chars().all(is_allowed) {
-        return Err(ResultsError::Name(name.into()));
+        bail!(
+            "cannot save a run as {name:?}: a name has letters, digits, '-', '_' and '.' and begins with \
+             no '.'"
+        );
     }
     let mut above = here.ancestors();
     let root = above.find(|root| root.join("bench/Cargo.toml").is_file());
-    let root = root.ok_or_else(|| ResultsError::NoRepository(here.into()))?;
+    let root = root.with_context(|| {
+        let here = here.display();
+        format!(
+            "cannot save a run: neither {here} nor a folder above it has a folder bench; run it in the \
+             repository"
+        )
+    })?;
     let folder = root.join(FOLDER);
     fs::create_dir_all(&folder).map_err(|source| failed(&folder, source))?;
     Ok(folder.join(format!("{name}.json")))
@@ -128,9 +121,8 @@ fn write(file: File, what: &impl Serialize) -> io::Result<()> {
     file.flush()
 }
 
-fn failed(path: &Path, source: io::Error) -> ResultsError {
-    let path = path.into();
-    ResultsError::Write { path, source }
+fn failed(path: &Path, error: io::Error) -> anyhow::Error {
+    anyhow!("cannot write {}: {error}", path.display())
 }
 
 #[cfg(test)]
@@ -149,8 +141,10 @@ mod tests {
         fs::create_dir_all(&deep).unwrap();
         let missing = path_of(&deep, "a");
         assert!(
-            matches!(missing, Err(ResultsError::NoRepository(_))),
-            "{missing:?}"
+            missing
+                .unwrap_err()
+                .to_string()
+                .contains("run it in the repository")
         );
         fs::create_dir(dir.path().join("bench")).unwrap();
         fs::write(dir.path().join("bench/Cargo.toml"), "").unwrap();
@@ -172,7 +166,10 @@ mod tests {
     fn a_name_leads_nowhere_else() {
         for name in ["", ".", "..", "a/b", "../a", ".hidden", "a b"] {
             let refused = path_of(Path::new("/"), name);
-            assert!(matches!(refused, Err(ResultsError::Name(_))), "{name}");
+            assert!(
+                refused.unwrap_err().to_string().contains("a name has"),
+                "{name}"
+            );
         }
     }
 }

@@ -18,7 +18,7 @@ use toroid_netlink::Netlink;
 use toroid_protocol::agent::NewDomain;
 
 use super::plan::{Delivery, IDLE, Key, LINKS, Link, RECEIVERS, STACK_LINKS, Test, USUAL};
-use super::search::{Search, Trial};
+use super::search::Search;
 use crate::cluster::{Cluster, ClusterError, Process, check_tun};
 use crate::features;
 use crate::machine::busy_time;
@@ -233,7 +233,7 @@ impl Bed {
             let (loss, sent_per_s) = (flow.loss(), flow.sent_per_s());
             let pps = flow.received_per_s();
             let is_best = best.figure("pps").is_none_or(|best| pps > best);
-            if search.tried(Trial { loss, sent_per_s }) && is_best {
+            if search.tried(loss, sent_per_s) && is_best {
                 self.rates.insert(*key, sent_per_s);
                 let copies_sent = key.delivery.map(|delivery| {
                     let messages = match delivery {

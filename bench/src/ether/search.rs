@@ -24,15 +24,6 @@ const LOWEST: f64 = 100.0;
 /// Enough to get from anywhere to anywhere.
 const TRIALS: u32 = 40;
 
-/// The result of a trial.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Trial {
-    /// The fraction lost.
-    pub loss: f64,
-    /// Datagrams that the sender really sent in a second.
-    pub sent_per_s: f64,
-}
-
 /// A search under way.
 #[derive(Clone, Debug)]
 pub struct Search {
@@ -66,12 +57,13 @@ impl Search {
         (!found && self.left > 0).then_some(self.next)
     }
 
-    /// Takes the result of a trial; returns whether little was lost.
-    pub fn tried(&mut self, trial: Trial) -> bool {
+    /// Takes the result of a trial: the lost fraction, and datagrams that the sender really sent in a
+    /// second. Returns whether little was lost.
+    pub fn tried(&mut self, loss: f64, sent_per_s: f64) -> bool {
         self.left = self.left.saturating_sub(1);
         let rate = self.next;
-        let goes = trial.loss <= LOSS;
-        let on_pace = trial.sent_per_s >= rate * ON_PACE;
+        let goes = loss <= LOSS;
+        let on_pace = sent_per_s >= rate * ON_PACE;
         if !(self.failed_once || goes && on_pace) {
             // A single pause of the machine does as much as a rate that is too high.
             self.failed_once = true;
@@ -82,7 +74,7 @@ impl Search {
             (true, true) => self.goes = Some(rate),
             (true, false) => {
                 // It is the sender that cannot.
-                self.goes = Some(self.goes.unwrap_or(0.0).max(trial.sent_per_s));
+                self.goes = Some(self.goes.unwrap_or(0.0).max(sent_per_s));
                 self.fails = self.goes;
             }
             (false, _) => self.fails = Some(rate),
@@ -107,7 +99,7 @@ mod tests {
         while let Some(rate) = search.next() {
             let sent_per_s = rate.min(sender);
             let loss = (1.0 - limit / sent_per_s).max(0.0);
-            if search.tried(Trial { loss, sent_per_s }) {
+            if search.tried(loss, sent_per_s) {
                 best = f64::max(best, sent_per_s);
             }
             trials += 1;
@@ -141,13 +133,9 @@ mod tests {
     #[test]
     fn one_pause_is_not_a_limit() {
         let mut search = Search::from(1000.0);
-        let lost = Trial {
-            loss: 0.5,
-            sent_per_s: 1000.0,
-        };
-        assert!(!search.tried(lost));
+        assert!(!search.tried(0.5, 1000.0));
         assert_eq!(search.next(), Some(1000.0));
-        assert!(!search.tried(lost));
+        assert!(!search.tried(0.5, 1000.0));
         assert!(search.next().is_some_and(|rate| rate < 1000.0));
     }
 

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use walkdir::WalkDir;
@@ -20,37 +20,15 @@ pub const BLOCK: usize = 64 * 1024;
 /// Specification, which cargo follows for `target`.
 const CACHE_TAG: &str = "CACHEDIR.TAG";
 
-/// Why there is no real input. The remedy is in the message.
-#[derive(Debug, thiserror::Error)]
-pub enum InputError {
-    /// The directory is none, or we may not look into it.
-    #[error("cannot read {}: {source}; give a directory that can be read with --dir", dir.display())]
-    Unreadable { dir: PathBuf, source: io::Error },
-    /// Its name is not text, so neither an order nor a report in JSON can have it.
-    #[error(
-        "cannot use {}: its path is not UTF-8; give it another name, or another directory with --dir",
-        dir.display()
-    )]
-    NotText { dir: PathBuf },
-    /// There is not one byte under it.
-    #[error(
-        "no file under {} has anything to read ({} could not be read, {} marked with {CACHE_TAG}); \
-         give a directory with files with --dir",
-        dir.display(),
-        tally.unreadable,
-        tally.caches
-    )]
-    Empty {
-        dir: PathBuf,
-        /// The files and directories found.
-        tally: Tally,
-    },
-}
-
 /// Looks whether `dir` can be used and there is anything to read under it.
-pub fn check(dir: &Path) -> Result<(), InputError> {
+pub fn check(dir: &Path) -> Result<()> {
     if dir.to_str().is_none() {
-        return Err(InputError::NotText { dir: dir.into() });
+        // Neither an order nor a report in JSON can have it.
+        let remedy = "give it another name, or another directory with --dir";
+        bail!(
+            "cannot use {}: its path is not UTF-8; {remedy}",
+            dir.display()
+        );
     }
     let mut blocks = Blocks::under(dir, 1, None)?;
     match blocks.next() {
@@ -120,11 +98,11 @@ pub struct Blocks {
 impl Blocks {
     /// The blocks under `dir`, of at most `limit` bytes, and those that are asked for before
     /// `end`. The first one is exempt: without it there would be nothing to say.
-    pub fn under(dir: &Path, limit: u64, end: Option<Instant>) -> Result<Self, InputError> {
-        fs::read_dir(dir).map_err(|source| InputError::Unreadable {
-            dir: dir.into(),
-            source,
-        })?;
+    pub fn under(dir: &Path, limit: u64, end: Option<Instant>) -> Result<Self> {
+        if let Err(error) = fs::read_dir(dir) {
+            let remedy = "give a directory that can be read with --dir";
+            bail!("cannot read {}: {error}; {remedy}", dir.display());
+        }
         Ok(Blocks {
             dir: dir.into(),
             walk: WalkDir::new(dir).sort_by_file_name().into_iter(),
@@ -146,11 +124,15 @@ impl Blocks {
     }
 
     /// The error that not one block came.
-    pub fn nothing(&self) -> InputError {
-        InputError::Empty {
-            dir: self.dir.clone(),
-            tally: self.tally.clone(),
-        }
+    pub fn nothing(&self) -> anyhow::Error {
+        let Tally {
+            unreadable, caches, ..
+        } = self.tally;
+        anyhow!(
+            "no file under {} has anything to read ({unreadable} could not be read, {caches} marked with \
+             {CACHE_TAG}); give a directory with files with --dir",
+            self.dir.display()
+        )
     }
 
     fn next_block(&mut self) -> io::Result<Option<Block>> {
@@ -317,7 +299,6 @@ mod tests {
     #[test]
     fn a_missing_directory_is_named() {
         let error = check(Path::new("/nonexistent")).unwrap_err();
-        assert!(matches!(error, InputError::Unreadable { .. }));
         let text = error.to_string();
         assert!(text.contains("/nonexistent: No such file"), "{text}");
         assert!(text.contains("--dir"), "{text}");
@@ -330,7 +311,6 @@ mod tests {
         fs::create_dir(&dir).unwrap();
         fs::write(dir.join("file"), b"1").unwrap();
         let error = check(&dir).unwrap_err();
-        assert!(matches!(error, InputError::NotText { .. }));
         assert!(error.to_string().contains("not UTF-8"), "{error}");
     }
 
@@ -340,7 +320,6 @@ mod tests {
         fs::create_dir_all(dir.path().join("deep/er")).unwrap();
         fs::write(dir.path().join("empty"), b"").unwrap();
         let error = check(dir.path()).unwrap_err();
-        assert!(matches!(error, InputError::Empty { .. }));
         let text = error.to_string();
         assert!(text.contains(&dir.path().display().to_string()), "{text}");
         assert!(text.contains("--dir"), "{text}");

@@ -181,7 +181,7 @@ impl Stores {
         let chunk: Vec<Block> = blocks.by_ref().take(CHUNK).collect();
         let tally = blocks.tally().clone();
         if tally.blocks == 0 {
-            return Err(blocks.nothing().into());
+            return Err(blocks.nothing());
         }
         let ethernet = self
             .memcached

@@ -126,6 +126,14 @@ impl Memcached {
         })
     }
 
+    fn ask(&mut self, command: &[u8], key: &[u8]) -> io::Result<()> {
+        self.line.clear();
+        self.line.extend_from_slice(command);
+        self.line.extend_from_slice(key);
+        self.line.extend_from_slice(b"\r\n");
+        self.writer.write_all(&self.line)
+    }
+
     fn answer(&mut self) -> Result<&[u8]> {
         read_line(&mut self.reader, &mut self.line)?;
         Ok(&self.line)
@@ -134,11 +142,7 @@ impl Memcached {
 
 impl Client for Memcached {
     fn get(&mut self, key: &[u8]) -> Result<bool> {
-        self.line.clear();
-        self.line.extend_from_slice(b"get ");
-        self.line.extend_from_slice(key);
-        self.line.extend_from_slice(b"\r\n");
-        self.writer.write_all(&self.line)?;
+        self.ask(b"get ", key)?;
         let answer = self.answer()?;
         if answer == b"END" {
             self.len = 0;
@@ -162,11 +166,7 @@ impl Client for Memcached {
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<bool> {
-        self.line.clear();
-        self.line.extend_from_slice(b"delete ");
-        self.line.extend_from_slice(key);
-        self.line.extend_from_slice(b"\r\n");
-        self.writer.write_all(&self.line)?;
+        self.ask(b"delete ", key)?;
         match self.answer()? {
             b"DELETED" => Ok(true),
             b"NOT_FOUND" => Ok(false),
