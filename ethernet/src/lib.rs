@@ -1,31 +1,40 @@
-//! Ethernet over the fabric: in each node one interface per domain, for software that knows only
-//! sockets.
+//! Ethernet over the fabric: one virtual interface per node and domain, for programs that use sockets.
 //!
-//! A program without an interface of the kernel opens a [`Stack`], which has TCP and UDP sockets of a
-//! domain (feature `stack`, a default one). The other modules are the driver's.
+//! One driver per host holds the TAPs of all of its nodes, and switches frames between them under the
+//! rules of the domains. Frames to nodes of other hosts go from driver to driver. The agent starts the
+//! driver and commands it.
 //!
-//! One driver per host holds every TAP of that host. Frames between two of its nodes go from TAP
-//! to TAP, those to nodes of other hosts from driver to driver. From the bytes up:
+//! A node can do without an interface of the kernel: one of its processes opens a [`Stack`], which has
+//! TCP and UDP sockets of a domain (feature `stack`, a default one).
 //!
-//! * [`offload`]: what comes before a frame: super-frames and checksums left out; [`layout`] finds
-//!   a super-frame's headers, and [`segment`] does what was left undone, with [`checksum`].
-//! * [`row`]: puts datagrams together to a super-frame.
-//! * [`address`], [`frame`]: what a frame says of itself; [`ipv6`] finds what is in a packet.
-//! * [`source`]: the address that a packet is from; [`router`]: who says that it is one.
-//! * [`neighbour`]: answers to ARP requests and IPv6 neighbour solicitations.
-//! * [`listener`]: reports about groups, and which group a frame is for.
-//! * [`cable`]: the link of a process that brings its own IP stack, such as [`stack`]'s.
-//! * [`exit`]: where frames come from and go to: a TAP, a cable or an uplink.
-//! * [`forward`]: which of a partition's members a frame reaches; a decision, without I/O.
-//! * [`tap`], [`interface`]: the kernel's side of a port, in the node's network namespace;
-//!   [`removal`] deletes interfaces in batches, behind everybody's back.
-//! * [`uplink`]: an interface of the host that leads outside; [`exit`](mod@exit) is a TAP or an uplink.
-//! * [`tunnel`]: a connection to the driver of another host.
-//! * [`probe`]: what this kernel may leave undone, tried out with a [`sample`].
-//! * [`switch`]: the data path, a single thread that moves frames; [`patience`] tells it when to
-//!   sleep.
-//! * [`driver`]: the control path, which carries out the agent's commands.
-//! * [`role`]: how a program becomes the driver.
+//! ```no_run
+//! use std::io::Write;
+//!
+//! use toroid_client::member::Member;
+//! use toroid_ethernet::Stack;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // Joins the domain `blue` of the node in which this process runs.
+//! let stack = Stack::open(&Member::attach()?.domain("blue")?)?;
+//! let listener = stack.listen(7000)?;
+//! let (mut client, address) = listener.accept()?;
+//! writeln!(client, "hello, {address}")?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! From the bytes up:
+//!
+//! * [`headers`]: views of the Ethernet, IP, ARP, ICMPv6, IGMP and MLD headers that matter to a switch.
+//! * [`offload`]: GSO packets and checksums that a kernel left out; segmentation and coalescing.
+//! * [`port`]: ports of the switch: TAPs, sockets of userspace stacks, uplinks.
+//! * [`interface`]: the interface of a port in the network namespace of its node.
+//! * [`tunnel`]: packets to and from the driver of another host.
+//! * [`forward`]: which members of a domain a frame reaches; decisions without I/O.
+//! * `switch`: the data path, one thread that moves frames.
+//! * [`driver`]: the control path, which executes the commands of the agent.
+//! * [`role`]: the driver as a role of another program.
+//! * [`stack`]: the userspace stack.
 
 #![deny(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! The driver as a role of another program: a binary that calls [`run_if_asked`] first thing
-//! becomes the driver when it is started with the hidden argument [`ARGUMENT`], so that it needs
-//! no `toroid-ethernet` beside it.
+//! The driver as a role of another program. A binary that calls [`run_if_asked`] first becomes the
+//! driver when it is started with the hidden argument [`ARGUMENT`], and needs no `toroid-ethernet`
+//! beside it.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,22 +12,21 @@ use crate::driver::{self, DriverError};
 /// The hidden argument.
 pub const ARGUMENT: &str = "__ethernet";
 
-/// Why the driver did not run, or ended.
+/// Reasons why the driver did not run, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum RoleError {
-    /// Started by hand.
+    /// The driver was started by hand.
     #[error(
         "standard input is no connection to an agent: {0}; the driver is started by the agent, \
          which `toroid up` starts"
     )]
     NoAgent(io::Error),
-    /// It ran, and ended before its agent did.
+    /// The driver ended before its agent.
     #[error(transparent)]
     Driver(#[from] DriverError),
 }
 
-/// Becomes the driver if the first argument says so, and returns the exit status when it has
-/// ended.
+/// Becomes the driver if the first argument asks for it; returns the exit status at its end.
 pub fn run_if_asked() -> Option<ExitCode> {
     if std::env::args_os().nth(1)? != ARGUMENT {
         return None;

@@ -1,7 +1,8 @@
-//! Interfaces: a port's TAP, with its addresses and its way out, in the network namespace of its node.
+//! Interfaces: the TAP of a port with its addresses and routes, in the network namespace of its
+//! node.
 //!
-//! What takes the kernel long is left to be waited for: [`Settling`] after an interface was
-//! raised, and deletion after it was [lowered](lower).
+//! Slow work of the kernel is waited for later: [`Settling`] after an interface was raised, and
+//! deletion ([`reaper`]) after it was [lowered](lower).
 
 pub(crate) mod offloads;
 pub(crate) mod reaper;
@@ -22,33 +23,33 @@ use toroid_protocol::driver::Port;
 use crate::offload::Capabilities;
 use crate::port::tap::{Tap, is_gone};
 
-/// Why a port has no interface.
+/// Reasons why a port has no interface.
 #[derive(Debug, thiserror::Error)]
 pub enum InterfaceError {
-    /// No thread could be had, or it could not enter the namespace.
+    /// A thread could not be started, or could not enter the namespace.
     #[error("cannot enter the node's network namespace: {0}")]
     Namespace(io::Error),
-    /// No TAP.
+    /// The TAP could not be opened.
     #[error("cannot open the TAP {name}: {source}")]
     Tap {
-        /// The interface's name.
+        /// Name of the interface.
         name: String,
         /// The system's error.
         source: io::Error,
     },
-    /// A TAP, but not configured.
+    /// The TAP could not be configured.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// Its node is the gateway of its domain, and cannot be.
+    /// The node is the gateway of its domain, and its interface cannot forward packets.
     #[error("cannot let it forward packets: {0}")]
     Forwarding(io::Error),
-    /// It was lowered, and its node goes on sending through it.
+    /// The node sends without end over a lowered interface.
     #[error("it sends without end")]
     Flooded,
-    /// The kernel dropped an address as often as it was added.
+    /// The kernel dropped an address each time it was added.
     #[error("the kernel drops the address {0} again and again; see dmesg")]
     Dropped(IpAddr),
-    /// Configured, but the kernel did not finish.
+    /// The kernel did not start to receive packets for the address.
     #[error("the kernel does not receive packets for {0}")]
     NotLocal(IpAddr),
 }
@@ -56,48 +57,46 @@ pub enum InterfaceError {
 /// An interface that is up.
 #[derive(Debug)]
 pub struct Interface {
-    /// Its other end.
+    /// Its TAP.
     pub tap: Tap,
-    /// Its number in its namespace.
+    /// Its index in its namespace.
     pub index: u32,
-    /// What it still waits for.
+    /// Work of the kernel that is not finished.
     pub settling: Settling,
-    /// Whether it was up before, so that the groups it has joined were told to a former driver.
+    /// Whether it was up before. Its multicast memberships were reported to a former driver then.
     pub was_up: bool,
 }
 
-/// The name of an interface that was lowered; the kernel chooses the number. No domain is named
-/// like that.
+/// Name of a lowered interface; the kernel chooses the number. No domain has such a name.
 const LOWERED: &str = "~gone%d";
 
-/// How many packets an interface may have sent that the driver has not read; the kernel throws away
-/// any more. Without offload each is a frame, and a connection has as many of them on their way as
-/// its socket may buffer, by default 4 MiB: some 2,900 frames of 1,500 bytes.
+/// Transmit queue of an interface in packets; the kernel drops packets beyond it. Without offload
+/// each packet is a frame, and a connection has as many of them under way as its socket may buffer:
+/// by default 4 MiB, or some 2,900 frames of 1,500 bytes.
 ///
-/// Of one such connection the kernel threw away in 3 seconds 955 of 407,000 frames with a queue of
-/// 500, 1,503 of 352,000 with 1,000 (its default), 617 of 364,000 with 2,000, and none with 4,000
-/// or 8,000; of four at once 972 to 4,287 with each of these, the most with 4,000 (single runs). No
-/// queue is long enough for any number of connections, and all that comes behind it waits: 30 ms
-/// at 1.5 Gbit/s.
+/// Of one such connection the kernel dropped in 3 seconds 955 of 407,000 frames with a queue of
+/// 500, 1,503 of 352,000 with 1,000 (the default), 617 of 364,000 with 2,000, and none with 4,000
+/// or 8,000; of four connections at once 972 to 4,287 with each of these, the most with 4,000
+/// (single runs). No queue is long enough for any number of connections, and all packets behind it
+/// wait: 30 ms at 1.5 Gbit/s.
 pub(crate) const QUEUE_LEN: u32 = 4000;
 
-/// How long the kernel may take to receive packets for new addresses, and longer for each of them; it
-/// takes less than a millisecond unless many interfaces come and go at once.
-const PATIENCE: [Duration; 2] = [Duration::from_secs(10), Duration::from_millis(20)];
+/// Time for the kernel to receive packets for new addresses, and additional time for each
+/// interface. It needs less than a millisecond unless many interfaces come and go at once.
+const SETTLING_TIMEOUT: [Duration; 2] = [Duration::from_secs(10), Duration::from_millis(20)];
 
-/// Between two looks whether it does.
-const PAUSE: Duration = Duration::from_micros(100);
+/// Pause between two checks of that.
+const POLL_INTERVAL: Duration = Duration::from_micros(100);
 
-/// Between two looks whether an interface still has its address, as long as the kernel does not receive
-/// packets for it.
-const GLANCE: Duration = Duration::from_millis(10);
+/// Interval of checks whether an interface still has its address.
+const RECHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How often an address is added again.
-const RESTORATIONS: u32 = 20;
+/// Limit of the times that an address is added again.
+const MAX_RESTORATIONS: u32 = 20;
 
-/// What distinguishes default routes of ours: a node that is in several domains has one for each
-/// that has a gateway, and that of the lowest number counts. Those that its root sets by hand or by
-/// DHCP come first, because they have lower metrics.
+/// Metric of the default route of the domain with the lowest number. A node in several domains with
+/// gateways has a route for each, and the lowest metric wins. Routes that root or DHCP in the node
+/// set win over all of them.
 const FIRST_METRIC: u32 = 4096;
 
 /// The addresses of a new interface, for which the kernel begins to receive packets in the
@@ -112,9 +111,8 @@ pub struct Settling {
     name: String,
 }
 
-/// Makes the interface of `port` in the network namespace `namespace`, or takes over the one
-/// that a former driver left, and returns it. Packets from and for it may lack what `capabilities`
-/// say.
+/// Makes the interface of `port` in a network namespace, or takes over that of a former driver.
+/// `capabilities` are its offloads.
 ///
 /// # Errors
 /// [`InterfaceError`].
@@ -126,12 +124,12 @@ pub fn raise(
     inside(namespace, || raise_here(port, capabilities))
 }
 
-/// Takes an interface down and gives its name free, which takes 0.2 ms; deleting it would take
-/// a hundred times as long. Without a further step it goes with its TAP. Whoever shrinks a domain
-/// waits for this, so it is urgent: beside busy processes it took up to 5 ms.
+/// Takes an interface down and frees its name in 0.2 ms; deletion takes a hundred times as long. If
+/// nothing else happens, the interface ends with its TAP. Shrinking a domain waits for this, so it
+/// runs urgently: beside busy processes it took up to 5 ms.
 ///
 /// # Errors
-/// [`InterfaceError`]; not that its node has deleted it already.
+/// [`InterfaceError`]. A deleted interface is no error.
 pub fn lower(tap: &Tap, index: u32) -> Result<(), InterfaceError> {
     let lower_here = || {
         let mut netlink = Netlink::open()?;
@@ -156,11 +154,10 @@ pub fn lower(tap: &Tap, index: u32) -> Result<(), InterfaceError> {
     }
 }
 
-/// Raises an interface that was lowered and belonged to the same port, without what it sent
-/// meanwhile.
+/// Raises a lowered interface for the same port, after dropping the frames that it sent meanwhile.
 ///
 /// # Errors
-/// [`InterfaceError`]; it is left to be deleted then.
+/// [`InterfaceError`]; the interface is left to be deleted then.
 pub fn restore(
     port: &Port,
     mut tap: Tap,
@@ -170,7 +167,7 @@ pub fn restore(
     let namespace = tap.namespace().map_err(InterfaceError::Namespace)?;
     let settling = inside(namespace, || {
         let mut netlink = Netlink::open()?;
-        // Its node may have brought it up again.
+        // The node may have raised it.
         netlink.set_down(index)?;
         if !tap.discard() {
             return Err(InterfaceError::Flooded);
@@ -192,7 +189,7 @@ pub fn restore(
     })
 }
 
-/// Lets packets leave the domain by another gateway than before, or no longer.
+/// Changes the gateway of the domain, or removes it.
 ///
 /// # Errors
 /// [`InterfaceError`].
@@ -204,10 +201,10 @@ pub fn set_gateway(
 ) -> Result<(), InterfaceError> {
     inside(namespace, || {
         if is_gateway(before) && !is_gateway(port) {
-            // It fails when the node has renamed the interface, and then it was not forwarding.
+            // Fails when the node has renamed the interface, which then does not forward.
             let _ = set_forwarding(before, "0");
         }
-        lead_out(port, &mut Netlink::open()?, index)
+        set_routes(port, &mut Netlink::open()?, index)
     })
 }
 
@@ -235,22 +232,22 @@ fn raise_here(port: &Port, capabilities: Capabilities) -> Result<Interface, Inte
             was_up,
         }),
         Err(error) => {
-            // Nobody else knows of it. If it cannot be deleted, the error to tell is the first.
+            // No one else knows of it. The first error is the one to report.
             let _ = tap.delete();
             Err(error)
         }
     }
 }
 
-/// What an [`Interface`] is besides its TAP.
+/// The parts of an [`Interface`] besides its TAP.
 struct Configured {
     index: u32,
     settling: Settling,
     was_up: bool,
 }
 
-/// Sets what is not yet so: an interface that was taken over carries connections, and setting
-/// even the same MAC again would make the kernel forget its neighbours.
+/// Sets what differs only: an interface that was taken over has connections, and even setting the
+/// same MAC address makes the kernel forget its neighbours.
 fn configure(port: &Port) -> Result<Configured, InterfaceError> {
     let mut netlink = Netlink::open()?;
     let link = netlink.link(&port.ifname)?;
@@ -279,8 +276,8 @@ fn configure(port: &Port) -> Result<Configured, InterfaceError> {
     if !link.up {
         netlink.set_up(link.index)?;
     }
-    if let Err(error) = lead_out(port, &mut netlink, link.index) {
-        // The root of the node can have it so, with rules of its own, and is the one who suffers.
+    if let Err(error) = set_routes(port, &mut netlink, link.index) {
+        // Root in the node can cause this by rules of its own, to its own disadvantage.
         tracing::warn!("{} of node {}: {error}", port.ifname, port.place);
     }
     Ok(Configured {
@@ -296,9 +293,9 @@ fn configure(port: &Port) -> Result<Configured, InterfaceError> {
     })
 }
 
-/// The way out of the domain. Only this interface of a gateway forwards what it receives: other
-/// domains of the node have no say in it.
-fn lead_out(port: &Port, netlink: &mut Netlink, index: u32) -> Result<(), InterfaceError> {
+/// Sets the route out of the domain. Of a gateway only this interface forwards received packets:
+/// other domains of the node are not affected.
+fn set_routes(port: &Port, netlink: &mut Netlink, index: u32) -> Result<(), InterfaceError> {
     let metric = FIRST_METRIC + port.domain_id;
     match port.gateway {
         Some(gateway) if !is_gateway(port) => netlink.set_default_route(index, gateway, metric)?,
@@ -321,36 +318,37 @@ fn set_forwarding(port: &Port, value: &str) -> io::Result<()> {
 }
 
 impl Settling {
-    /// When so many interfaces should have settled that are waited for from now on.
+    /// Deadline for this number of interfaces.
     pub fn deadline(count: usize) -> Instant {
-        let [all, each] = PATIENCE;
+        let [all, each] = SETTLING_TIMEOUT;
         Instant::now() + all + each * count.try_into().unwrap_or(u32::MAX)
     }
 
-    /// Waits until the kernel receives packets for the slower of the addresses: the first packets
-    /// of a new member shall not be lost.
+    /// Waits until the kernel receives packets for the slower of the addresses, so that the first
+    /// packets of a new member are not lost.
     ///
-    /// A kernel whose per-CPU reserve is used up, as when a thousand interfaces come up at once, drops an
-    /// IPv6 address that it had accepted, and says so in its own log only. The address is added again.
+    /// A kernel with an exhausted per-CPU reserve, as when a thousand interfaces come up at once,
+    /// drops an IPv6 address that it had accepted, and reports it in its own log only. The address
+    /// is added again.
     ///
     /// # Errors
     /// [`InterfaceError`].
     pub fn wait(mut self, deadline: Instant) -> Result<(), InterfaceError> {
-        let mut next_glance = Instant::now();
+        let mut next_recheck = Instant::now();
         let mut restorations = 0;
         while !self.netlink.is_local(self.address)? {
             let now = Instant::now();
             if now > deadline {
                 return Err(InterfaceError::NotLocal(self.address));
             }
-            if now >= next_glance {
-                next_glance = now + GLANCE;
+            if now >= next_recheck {
+                next_recheck = now + RECHECK_INTERVAL;
                 restorations += u32::from(self.restore()?);
-                if restorations > RESTORATIONS {
+                if restorations > MAX_RESTORATIONS {
                     return Err(InterfaceError::Dropped(self.address));
                 }
             }
-            thread::sleep(PAUSE);
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
@@ -367,7 +365,7 @@ impl Settling {
                 tracing::warn!("{name}: the kernel had dropped {address}, which is added again");
                 Ok(true)
             }
-            // The reserve may be empty still.
+            // The reserve may still be empty.
             Err(NetlinkError::Refused { source, .. }) if is_short_of_memory(&source) => Ok(true),
             Err(error) => Err(error.into()),
         }
@@ -381,8 +379,8 @@ fn is_short_of_memory(error: &io::Error) -> bool {
         .is_some_and(|error| short.contains(&Errno::from_raw(error)))
 }
 
-/// Whether the kernel refuses IPv6 addresses: it was built or started without IPv6, or it is
-/// disabled by sysctl.
+/// Whether the kernel refuses IPv6 addresses: it was built or booted without IPv6, or a sysctl
+/// disables IPv6.
 fn is_ipv6_off(error: &io::Error) -> bool {
     let off = [Errno::EOPNOTSUPP, Errno::EAFNOSUPPORT, Errno::EACCES];
     error

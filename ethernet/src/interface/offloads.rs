@@ -1,5 +1,5 @@
-//! What this kernel may leave undone in packets, tried out: some take the flags for something and
-//! then refuse the packets.
+//! Offloads that this kernel supports, found by trying: some kernels accept the flags and then
+//! reject the packets.
 
 use std::io;
 use std::thread;
@@ -16,7 +16,7 @@ use crate::port::tap::Tap;
 
 const NAME: &str = "probe";
 
-/// Why nothing can be tried.
+/// Reasons why nothing can be tried.
 #[derive(Debug, thiserror::Error)]
 enum ProbeError {
     #[error("cannot make a network namespace: {0}")]
@@ -29,10 +29,10 @@ enum ProbeError {
     Ended,
 }
 
-/// Finds it out with a TAP in a network namespace of its own, both of which are gone afterwards.
-/// When nothing can be tried, nothing may be left undone: slow, but right everywhere.
+/// Tries all offloads with a TAP in a temporary network namespace. If nothing can be tried, no
+/// offload is used, which is slow but works everywhere.
 pub fn capabilities() -> Capabilities {
-    // It is the thread's namespace.
+    // The namespace belongs to the thread.
     let probing = thread::Builder::new().name(NAME.into()).spawn(try_all);
     let probed = match probing {
         Ok(thread) => thread.join().unwrap_or(Err(ProbeError::Ended)),
@@ -60,13 +60,13 @@ fn try_all() -> Result<Capabilities, ProbeError> {
     Ok(works)
 }
 
-/// Everything else needs checksums to be left out, too.
+/// Every other offload needs that of checksums.
 fn try_one(tap: &mut Tap, capability: Capabilities) -> io::Result<()> {
     tap.set_capabilities(Capabilities::CHECKSUM | capability)?;
     samples(capability).try_for_each(|sample| tap.send(&sample.to_bytes()))
 }
 
-/// A GSO packet of each kind that a port with this capability may get.
+/// A GSO packet of each type that a port with this capability may receive.
 fn samples(capability: Capabilities) -> impl Iterator<Item = GsoPacket> {
     let kinds = [
         (Capabilities::TSO4, Transport::Tcp, IpVersion::Ipv4),

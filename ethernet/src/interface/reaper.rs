@@ -1,12 +1,12 @@
-//! Deleting interfaces of ports that have left.
+//! Deletion of the interfaces of former members, in batches.
 //!
-//! The kernel takes 15 to 25 ms to delete an interface, most of which it waits until nobody can
-//! be using it, and it does so for many at once when it is asked by many threads. So those who
-//! left are collected for a moment, and then deleted together. Nobody waits for it: their packets
-//! were cut, and they were [lowered](crate::interface::lower), when their ports left.
+//! The kernel takes 15 to 25 ms to delete an interface, most of which is a grace period that many
+//! threads can share. Interfaces are therefore collected for a moment and deleted together. Nothing
+//! waits for that: their frames were cut, and the interfaces were
+//! [lowered](crate::interface::lower), when their ports were removed.
 //!
-//! A port that comes back within that moment finds its interface still there. So a member that
-//! leaves and joins all the time costs no interface each time.
+//! A port that returns within that moment gets its interface back, so a member that leaves and
+//! joins all the time costs no interface each time.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,33 +19,33 @@ use tracing::warn;
 
 use crate::port::tap::Tap;
 
-/// How long nobody may have left before all who did are deleted: deleting many gets in the way of
-/// lowering more.
-const MOMENT: Duration = Duration::from_millis(100);
+/// Time without new interfaces before a batch is deleted: deletion slows down the lowering of
+/// others.
+const QUIET: Duration = Duration::from_millis(100);
 
-/// How long any of them waits at most.
-const LONG: Duration = Duration::from_secs(1);
+/// The longest time that an interface waits.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// How many are deleted at a time. On two cores, 128 took 2.5 s one after another, 280 ms by 16
-/// and 100 ms by 64.
+/// Threads that delete a batch. On two cores, 128 interfaces took 2.5 s one after another, 280 ms
+/// with 16 threads and 100 ms with 64.
 const THREADS: usize = 32;
 
 const STACK_BYTES: usize = 64 * 1024;
 
-/// An interface that was lowered.
+/// A lowered interface.
 #[derive(Debug)]
 pub struct LoweredInterface {
     /// Its port.
     pub port: Port,
-    /// The inode of its network namespace.
+    /// Inode of its network namespace.
     pub namespace_inode: u64,
-    /// Its number there.
+    /// Its index.
     pub index: u32,
-    /// Its other end, with which it goes.
+    /// Its TAP, with which it ends.
     pub tap: Tap,
 }
 
-/// Deletes interfaces in the background. Dropping it deletes those that are left, and waits.
+/// Deletes interfaces in the background. Dropping it deletes the remaining ones, and waits.
 #[derive(Debug)]
 pub struct Reaper {
     shared: Arc<Shared>,
@@ -60,13 +60,13 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// With the time when each left, in that order.
+    /// Lowered interfaces and the time of each, in that order.
     queue: VecDeque<(Instant, LoweredInterface)>,
     ending: bool,
 }
 
 impl Reaper {
-    /// Starts the thread that does it.
+    /// Starts the thread.
     ///
     /// # Errors
     /// The system's.
@@ -83,15 +83,15 @@ impl Reaper {
         })
     }
 
-    /// Lets an interface be deleted before long.
+    /// Hands over an interface for deletion.
     pub fn add(&self, lowered: LoweredInterface) {
         let mut queue = self.shared.lock();
         queue.queue.push_back((Instant::now(), lowered));
         self.shared.changed.notify_all();
     }
 
-    /// Takes back an interface that this port left behind in this network namespace, if it is
-    /// not being deleted yet.
+    /// Takes back the interface of this port in this network namespace, unless its deletion has
+    /// begun.
     pub fn take_back(&self, port: &Port, namespace_inode: u64) -> Option<LoweredInterface> {
         let mut queue = self.shared.lock();
         let left_it = |(_, lowered): &(Instant, LoweredInterface)| {
@@ -107,14 +107,14 @@ impl Drop for Reaper {
         self.shared.lock().ending = true;
         self.shared.changed.notify_all();
         if let Some(worker) = self.worker.take() {
-            // It has told of its panic already.
+            // A panic has been reported already.
             let _ = worker.join();
         }
     }
 }
 
 impl Shared {
-    /// Waits until nobody has left for a moment, or some have waited long; `None` at the end.
+    /// Waits until a batch is due; `None` at the end.
     fn next_batch(&self) -> Option<Vec<LoweredInterface>> {
         let mut queue = self.lock();
         loop {
@@ -135,7 +135,7 @@ impl Shared {
 }
 
 impl Queue {
-    /// How long to wait, if at all.
+    /// Time until a batch is due; `None` if it is.
     fn rest(&self, now: Instant) -> Option<Duration> {
         if self.ending {
             return None;
@@ -143,7 +143,7 @@ impl Queue {
         let [Some((first, _)), Some((last, _))] = [self.queue.front(), self.queue.back()] else {
             return Some(Duration::MAX);
         };
-        let due = (*last + MOMENT).min(*first + LONG);
+        let due = (*last + QUIET).min(*first + LONGEST_WAIT);
         due.checked_duration_since(now)
             .filter(|rest| !rest.is_zero())
     }

@@ -1,4 +1,5 @@
-//! Ports of the switch: where frames come in and leave.
+//! Ports of the switch, where frames come in and leave: [TAPs](tap), [sockets of userspace
+//! stacks](stack_socket) and [uplinks](uplink).
 
 #[allow(unsafe_code)]
 pub(crate) mod stack_socket;
@@ -16,23 +17,23 @@ use stack_socket::StackSocket;
 use tap::Tap;
 use uplink::Uplink;
 
-/// One of them.
+/// A port of the switch.
 #[derive(Debug)]
 pub enum SwitchPort {
-    /// To a member.
+    /// The interface of a member.
     Tap(Tap),
-    /// To a process of a member that brings its own IP stack, while one has the link.
+    /// The userspace stack of a member, while a process has it.
     Stack(Option<StackSocket>),
-    /// To the outside.
+    /// An external network.
     Uplink(Uplink),
 }
 
 impl SwitchPort {
-    /// What may be left undone in packets for it.
+    /// Offloads that the port accepts.
     pub fn capabilities(&self) -> Capabilities {
         match self {
             SwitchPort::Tap(tap) => tap.capabilities(),
-            // It takes segments as long as they come, and looks at no checksums.
+            // smoltcp accepts segments of any length, and the stack verifies no checksums.
             SwitchPort::Stack(_) => {
                 Capabilities::CHECKSUM | Capabilities::TSO4 | Capabilities::TSO6
             }
@@ -40,7 +41,7 @@ impl SwitchPort {
         }
     }
 
-    /// Reads the next packet, cut off at the length of `into`, and returns its length.
+    /// Reads the next packet, truncated to the length of `into`; returns its length.
     ///
     /// # Errors
     /// Those of [`Tap::receive`], [`StackSocket::receive`] and [`Uplink::receive`].
@@ -64,7 +65,7 @@ impl SwitchPort {
         }
     }
 
-    /// The TAP, if it is one that accepts UDP GSO packets.
+    /// The TAP, if it accepts UDP GSO packets.
     pub fn accepts_udp_gso(&self) -> Option<&Tap> {
         let needed = Capabilities::CHECKSUM | Capabilities::USO;
         match self {
@@ -73,13 +74,13 @@ impl SwitchPort {
         }
     }
 
-    /// Sends a packet that was decided on: as it is where it can be taken so, and otherwise as the
-    /// frames that it stands for, up to the first that is refused. Returns how many there were.
+    /// Sends a packet that the forwarding has admitted: unchanged if the port accepts its offloads,
+    /// otherwise as its frames, up to the first that fails. Returns the number of frames.
     ///
     /// # Errors
     /// As [`SwitchPort::send_frame`].
     pub fn deliver(&self, packet: &[u8], segmenter: &mut Segmenter) -> io::Result<usize> {
-        // It has been decided on, so it is a good one.
+        // The forwarding has checked it.
         let (offload, frame) = Offload::split(packet).ok_or(io::ErrorKind::InvalidData)?;
         let as_it_is = self.capabilities().contains(offload.needs());
         match self {
@@ -112,7 +113,7 @@ fn plugged(stack_socket: &Option<StackSocket>) -> io::Result<&StackSocket> {
     Ok(stack_socket.as_ref().ok_or(io::ErrorKind::NotConnected)?)
 }
 
-/// Whether an operation failed because the other side is not there.
+/// Whether an operation failed because the peer is gone.
 pub fn is_gone(error: &io::Error) -> bool {
     let gone = [
         io::ErrorKind::NotConnected,

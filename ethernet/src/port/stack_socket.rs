@@ -1,10 +1,9 @@
-//! Cables: the socket between the driver and a stack in a member's own process.
+//! The socket between the driver and a userspace stack in a process of a member.
 //!
-//! One message is one packet as [`crate::offload`] describes them, and what does not fit waits or is
-//! refused as with any socket, so neither side can make the other hold more than the socket's
-//! buffer. The driver treats what comes out of a stack socket as what comes out of a TAP: a process can
-//! send any bytes, and they are checked as a node's are. An empty message is none, so a process that
-//! sends one has ended its stack socket.
+//! One message is one packet with its virtio-net header ([`crate::offload`]). A full socket refuses
+//! packets, so neither side can make the other hold more than the buffer of the socket. The driver
+//! treats packets of a stack like those of a TAP: a process can send any bytes, and they are
+//! checked. A process that sends an empty message has closed its socket.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -17,7 +16,7 @@ use nix::sys::socket::{MsgFlags, recv, send, sendmsg};
 use crate::offload::Offload;
 use crate::offload::segmentation::FrameParts;
 
-/// One end.
+/// One end of the socket.
 #[derive(Debug)]
 pub struct StackSocket(OwnedFd);
 
@@ -27,11 +26,11 @@ impl StackSocket {
         StackSocket(socket)
     }
 
-    /// Lets nobody send descriptors along, which this process would have to close. Kernels before
+    /// Refuses descriptors of the peer, which this process would have to close. Kernels before
     /// Linux 6.16 cannot refuse them, and close them at once.
     ///
     /// # Errors
-    /// The system's, unless it is that.
+    /// The system's, except that the kernel is older.
     pub fn refuse_descriptors(&self) -> io::Result<()> {
         match option::set_pass_rights(self.as_fd(), false) {
             Err(Errno::ENOPROTOOPT) => Ok(()),
@@ -39,18 +38,18 @@ impl StackSocket {
         }
     }
 
-    /// Whether the other end has gone.
+    /// Whether the peer has closed its end.
     pub fn is_cut(&self) -> bool {
         let mut ends = [PollFd::new(self.0.as_fd(), PollFlags::empty())];
         let hung_up = |end: &PollFd<'_>| end.any() == Some(true);
         poll(&mut ends, PollTimeout::ZERO).is_ok() && ends.iter().any(hung_up)
     }
 
-    /// Reads the next packet, cut off at the length of `into`, and returns its length; never waits.
+    /// Reads the next packet, truncated to the length of `into`; returns its length. Never blocks.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when there is none, [`io::ErrorKind::UnexpectedEof`] when the
-    /// other end has gone.
+    /// [`io::ErrorKind::WouldBlock`] without a packet, [`io::ErrorKind::UnexpectedEof`] when the
+    /// peer is gone.
     pub fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
         match recv(self.0.as_raw_fd(), into, MsgFlags::MSG_DONTWAIT) {
             Ok(0) | Err(Errno::ECONNRESET) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -59,11 +58,11 @@ impl StackSocket {
         }
     }
 
-    /// Sends a packet, or nothing; never waits.
+    /// Sends a whole packet or nothing. Never blocks.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when the other end has too much to read, and `EPIPE` or
-    /// `ECONNRESET` when it has gone.
+    /// [`io::ErrorKind::WouldBlock`] when the socket is full, `EPIPE` or `ECONNRESET` when the peer
+    /// is gone.
     pub fn send(&self, packet: &[u8]) -> io::Result<()> {
         send(self.0.as_raw_fd(), packet, SENDING)?;
         Ok(())
@@ -89,7 +88,7 @@ impl AsFd for StackSocket {
     }
 }
 
-/// An option that no crate has yet.
+/// A socket option that no crate has yet.
 mod option {
     use std::ffi::{c_int, c_void};
 
@@ -98,11 +97,11 @@ mod option {
     /// `SO_PASSRIGHTS` of asm-generic/socket.h.
     const SO_PASSRIGHTS: c_int = 83;
 
-    /// Sets whether a socket takes descriptors.
+    /// Sets whether a socket accepts descriptors.
     pub(super) fn set_pass_rights(socket: BorrowedFd<'_>, takes: bool) -> Result<(), Errno> {
         let value = c_int::from(takes);
-        // SAFETY: the call reads one `int` at the address given, as long as its length says.
-        // `value` is one, and lives until the call has returned. `socket` stays open meanwhile.
+        // SAFETY: the call reads one `int` at the address given, which the length states. `value`
+        // is an `int` and lives until the call has returned. `socket` stays open meanwhile.
         let result = unsafe {
             libc::setsockopt(
                 socket.as_raw_fd(),
@@ -155,7 +154,7 @@ pub(crate) mod tests {
             Some(io::ErrorKind::WouldBlock)
         );
         drop(there);
-        // That what it had sent was never read is told once.
+        // The first error reports that packets were never read.
         let cut = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
         assert_eq!([(); 2].map(|()| kind(here.send(&[0]))), cut);
         let [here, there] = pair();

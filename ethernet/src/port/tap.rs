@@ -1,11 +1,14 @@
-//! TAPs: the kernel's end of an interface whose other end is a descriptor. With [`crate::port::uplink`]
-//! and [`crate::port::stack_socket`] the only module here with `unsafe`.
+//! TAPs: interfaces of the kernel whose other end is a descriptor. This module,
+//! [`crate::port::uplink`] and [`crate::port::stack_socket`] are the only ones with `unsafe`.
 //!
-//! A TAP of ours is persistent, so that it outlives the driver that made it and the next driver
-//! finds the interface with its addresses and connections as they were. What passes through it
-//! are packets as [`crate::offload`] describes them, also where nothing may be left undone in them.
-//! The crate `tun-tap` opens no such TAPs, so
-//! the requests are our own.
+//! A TAP is persistent: it outlives the driver that made it, and the next driver finds the
+//! interface with its addresses and connections. Its packets have a virtio-net header
+//! ([`crate::offload`]), also where no offload is used, because offloads of a port change while its
+//! interface stays.
+//!
+//! The crate `tun-tap` (0.1.4) cannot open such a TAP: its only request (`TUNSETIFF`) has no
+//! `IFF_VNET_HDR`, and a name longer than 15 bytes is truncated in silence. It has neither
+//! persistence nor offloads nor the namespace, so the other requests would be needed beside it.
 
 use std::ffi::{c_int, c_short};
 use std::fs::{File, OpenOptions};
@@ -18,10 +21,10 @@ use nix::errno::Errno;
 use crate::offload::segmentation::FrameParts;
 use crate::offload::{Capabilities, Offload};
 
-/// Packets to discard at most; the kernel queues 500 unless it is told otherwise.
+/// Limit of the discarded packets; more than any queue holds.
 const LONGEST_QUEUE: u32 = 1 << 16;
 
-/// A TAP, opened without blocking. Dropping it leaves the interface where it is.
+/// A non-blocking TAP. Dropping it leaves the interface in place.
 #[derive(Debug)]
 pub struct Tap {
     file: File,
@@ -29,13 +32,12 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Opens the TAP `name` in the network namespace of the calling thread, and makes it first
-    /// if there is none. The kernel leaves undone in what it sends what `capabilities` say. Takes
-    /// 0.3 ms.
+    /// Opens the TAP `name` in the network namespace of the calling thread, after making it if
+    /// there is none. `capabilities` are the offloads in both directions. Takes 0.3 ms.
     ///
     /// # Errors
-    /// The system's: without /dev/net/tun or the right to use it; if the interface is no TAP
-    /// (`EINVAL`), or another process holds it (`EBUSY`).
+    /// The system's: without /dev/net/tun or the right to use it; `EINVAL` if the interface is no
+    /// TAP, `EBUSY` if another process holds it.
     pub fn open(name: &str, capabilities: Capabilities) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true);
@@ -50,13 +52,13 @@ impl Tap {
         Ok(tap)
     }
 
-    /// What may be left undone in packets for it.
+    /// Offloads that the interface accepts.
     pub fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
 
-    /// Changes what may be left undone in packets for it and, from the next that its kernel
-    /// sends, from it.
+    /// Changes the offloads that the interface accepts and, from its next packet on, those that it
+    /// uses.
     ///
     /// # Errors
     /// The system's: the interface is gone.
@@ -66,26 +68,25 @@ impl Tap {
         Ok(())
     }
 
-    /// Reads the next packet that the interface sent, cut off at the length of `into`, and
-    /// returns its length.
+    /// Reads the next packet of the interface, truncated to the length of `into`; returns its
+    /// length.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when there is none. Anything but that and
-    /// [`io::ErrorKind::Interrupted`] means that the interface is gone.
+    /// [`io::ErrorKind::WouldBlock`] without a packet. All errors except that and
+    /// [`io::ErrorKind::Interrupted`] mean that the interface is gone.
     pub fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
         (&self.file).read(into)
     }
 
-    /// Lets the interface receive a packet.
+    /// Sends a packet to the interface.
     ///
     /// # Errors
-    /// The system's; the packet is lost then. `EIO`: the interface is down; `EBADFD`: it is
-    /// gone.
+    /// The system's; the packet is lost then. `EIO`: the interface is down; `EBADFD`: it is gone.
     pub fn send(&self, packet: &[u8]) -> io::Result<()> {
         whole((&self.file).write(packet)?, packet.len())
     }
 
-    /// Lets the interface receive a frame that needs no offload.
+    /// Sends a frame that needs no offload to the interface.
     ///
     /// # Errors
     /// As [`Tap::send`].
@@ -94,7 +95,7 @@ impl Tap {
         self.send_parts(&[&Offload::NONE, a, b, c].map(IoSlice::new))
     }
 
-    /// Lets the interface receive a packet that is these parts, one behind the other.
+    /// Sends a packet in parts to the interface.
     ///
     /// # Errors
     /// As [`Tap::send`].
@@ -103,11 +104,11 @@ impl Tap {
         whole((&self.file).write_vectored(parts)?, len)
     }
 
-    /// Discards the packets that the interface has sent and nobody has read. Returns whether there
-    /// are no more, which is so unless the interface goes on sending.
+    /// Discards unread packets of the interface. Returns whether there are no more, which is false
+    /// only if the interface goes on sending.
     pub fn discard(&self) -> bool {
         for _ in 0..LONGEST_QUEUE {
-            // What does not fit is cut off.
+            // The rest of a packet is cut off.
             match self.receive(&mut [0; Offload::LEN]) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return true,
                 _ => {}
@@ -116,8 +117,8 @@ impl Tap {
         false
     }
 
-    /// Sets whether the interface outlives this value. One that does not goes with it, even if
-    /// the process is killed.
+    /// Sets whether the interface outlives this value. Otherwise it ends with it, even if the
+    /// process is killed.
     ///
     /// # Errors
     /// The system's: the interface is gone already.
@@ -128,15 +129,15 @@ impl Tap {
     /// The network namespace in which it was opened.
     ///
     /// # Errors
-    /// The system's: no descriptors are left.
+    /// The system's: out of descriptors.
     pub fn namespace(&self) -> io::Result<OwnedFd> {
         request::namespace(self.as_fd())
     }
 
-    /// Takes the interface away. The kernel waits until nobody can be using it: 15 to 25 ms.
+    /// Deletes the interface. The kernel waits for a grace period of 15 to 25 ms.
     ///
     /// # Errors
-    /// The system's. That the interface is gone already is none.
+    /// The system's. A deleted interface is no error.
     pub fn delete(self) -> io::Result<()> {
         match request::set_persistence(self.as_fd(), false) {
             Err(error) if is_gone(&error) => Ok(()),
@@ -151,7 +152,7 @@ impl AsFd for Tap {
     }
 }
 
-/// Whether an operation on a TAP failed because its interface no longer exists.
+/// Whether an operation on a TAP failed because its interface is gone.
 pub fn is_gone(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::EBADFD as i32)
 }
@@ -168,10 +169,10 @@ fn whole(written: usize, len: usize) -> io::Result<()> {
 mod request {
     use super::*;
 
-    /// Bytes of an interface's name with its final 0.
+    /// Bytes of an interface name with its final 0.
     const NAME_LEN: usize = 16;
 
-    /// `struct ifreq` of linux/if.h with the one member of its union that is used here.
+    /// `struct ifreq` of linux/if.h with the member of its union that is used here.
     #[repr(C)]
     pub(super) struct InterfaceRequest {
         name: [u8; NAME_LEN],
@@ -180,20 +181,20 @@ mod request {
     }
 
     const IFF_TAP: c_short = 0x0002;
-    /// No further header before the packet.
+    /// No other header before the packet.
     const IFF_NO_PI: c_short = 0x1000;
-    /// Packets start with the header of virtio-net.
+    /// Packets start with a virtio-net header.
     const IFF_VNET_HDR: c_short = 0x4000;
 
     const TUN_F_CSUM: u64 = 0x01;
     const TUN_F_TSO4: u64 = 0x02;
     const TUN_F_TSO6: u64 = 0x04;
     const TUN_F_TSO_ECN: u64 = 0x08;
-    /// The kernel takes both or none.
+    /// The kernel accepts both or none.
     const TUN_F_USO4: u64 = 0x20;
     const TUN_F_USO6: u64 = 0x40;
 
-    /// What the kernel may leave undone, in its words.
+    /// The flags of the kernel for these offloads.
     fn flags(capabilities: Capabilities) -> u64 {
         let flags = [
             (Capabilities::CHECKSUM, TUN_F_CSUM),
@@ -218,7 +219,7 @@ mod request {
         nix::ioctl_none_bad!(siocgskns, 0x894c);
     }
 
-    /// Makes this descriptor the other end of the TAP `name`.
+    /// Attaches the descriptor to the TAP `name`.
     pub(super) fn attach(tun: BorrowedFd<'_>, name: &str) -> io::Result<()> {
         let mut request = InterfaceRequest {
             name: [0; NAME_LEN],
@@ -236,7 +237,7 @@ mod request {
         Ok(())
     }
 
-    /// Tells the kernel what it may leave undone in the packets that it sends.
+    /// Sets the offloads of a TAP.
     pub(super) fn set_offload(tap: BorrowedFd<'_>, capabilities: Capabilities) -> io::Result<()> {
         // SAFETY: the request takes an integer and no pointer; `tap` stays open meanwhile.
         unsafe { raw::tunsetoffload(tap.as_raw_fd(), flags(capabilities)) }?;
@@ -247,8 +248,8 @@ mod request {
     pub(super) fn namespace(tap: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         // SAFETY: the request takes no argument; `tap` stays open meanwhile.
         let namespace = unsafe { raw::siocgskns(tap.as_raw_fd()) }?;
-        // SAFETY: it succeeded, so its result is a descriptor that it has just opened for us,
-        // and nobody else knows of it.
+        // SAFETY: the call succeeded, so its result is a descriptor that it has just opened, which
+        // nothing else owns.
         Ok(unsafe { OwnedFd::from_raw_fd(namespace) })
     }
 

@@ -1,12 +1,12 @@
-//! Uplinks: interfaces of the host that lead outside, as packet sockets (packet(7)). With
-//! [`crate::port::tap`] the only module here with `unsafe`.
+//! Uplinks: interfaces of the host to external networks, opened as packet sockets (packet(7)). This
+//! module, [`crate::port::tap`] and [`crate::port::stack_socket`] are the only ones with `unsafe`.
 //!
-//! Packets have the header of [`crate::offload`] in both directions, so what the outside has left
-//! undone comes in with a word about it. What goes out is complete.
+//! Packets have a virtio-net header ([`crate::offload`]) in both directions. Received packets may
+//! need offloads; sent frames are complete.
 //!
-//! The kernel takes VLAN tags out of what comes in, so that a tagged frame would look like any other
-//! and get into a domain that it is not for. A filter in the kernel drops them, and what is for
-//! nobody in a fabric: on a busy network that is most.
+//! The kernel strips VLAN tags from received frames, so a frame of a VLAN would look like an
+//! untagged one and enter a domain that it is not for. A socket filter drops such frames, and
+//! frames that no member can receive: on a busy network most.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,30 +16,29 @@ use nix::errno::Errno;
 use crate::offload::Offload;
 use crate::offload::segmentation::FrameParts;
 
-/// Room for what comes in while the driver does something else: some 60 GSO packets.
+/// Socket buffer in bytes: some 60 GSO packets while the driver is busy.
 const BUFFER_BYTES: i32 = 4 << 20;
 
-/// An interface of the host, opened without blocking. It takes in every frame, for whomever it is, as
-/// long as this value lives.
+/// An interface of the host, non-blocking, and promiscuous as long as this value lives.
 #[derive(Debug)]
 pub struct Uplink(std::fs::File);
 
-/// Why an interface is no uplink.
+/// An interface cannot be an uplink.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open {name}: {source}")]
 pub struct UplinkError {
-    /// The interface.
+    /// Name of the interface.
     pub name: String,
     /// The system's reason.
     pub source: io::Error,
 }
 
 impl Uplink {
-    /// Opens the interface with this number in the network namespace of the calling thread. `name` is for
-    /// people.
+    /// Opens the interface with this index in the network namespace of the calling thread. `name`
+    /// is for errors.
     ///
     /// # Errors
-    /// [`UplinkError`]: the system refused, or it is gone.
+    /// [`UplinkError`]: the system refused, or the interface is gone.
     pub fn open(index: u32, name: &str) -> Result<Self, UplinkError> {
         let opened = request::open(index, BUFFER_BYTES);
         opened.map(Uplink).map_err(|source| UplinkError {
@@ -48,20 +47,20 @@ impl Uplink {
         })
     }
 
-    /// Reads the next packet that came in, cut off at the length of `into`, and returns its length.
+    /// Reads the next received packet, truncated to the length of `into`; returns its length.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when there is none; `ENETDOWN` once after the interface was
-    /// taken down.
+    /// [`io::ErrorKind::WouldBlock`] without a packet; `ENETDOWN` once after the interface went
+    /// down.
     pub fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
         (&self.0).read(into)
     }
 
-    /// Sends a frame that needs no offload out.
+    /// Sends a frame that needs no offload.
     ///
     /// # Errors
-    /// The system's; the frame is lost then. `EMSGSIZE`: it is longer than the interface takes;
-    /// `ENETDOWN`: that is down.
+    /// The system's; the frame is lost then. `EMSGSIZE`: it exceeds the MTU; `ENETDOWN`: the
+    /// interface is down.
     pub fn send_frame(&self, frame: &FrameParts<'_>) -> io::Result<()> {
         let [a, b, c] = frame.0;
         let parts = [&Offload::NONE, a, b, c].map(IoSlice::new);
@@ -75,7 +74,7 @@ impl AsFd for Uplink {
     }
 }
 
-/// Whether the interface was taken down; it may come up again.
+/// Whether the interface went down; it may come up again.
 pub fn is_down(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::ENETDOWN as i32)
 }
@@ -91,10 +90,10 @@ mod request {
     use nix::errno::Errno;
     use nix::libc;
 
-    /// In frames of fabric and outside alike this is the first byte of a member's MAC.
+    /// First byte of the MAC address of a member of any fabric.
     const FABRIC: u32 = 0x06;
 
-    /// The bit of a MAC's first byte that marks groups.
+    /// Bit of that byte that marks a group address.
     const GROUP: u32 = 0x01;
 
     const fn step(code: u32, k: u32, if_true: u8, if_false: u8) -> libc::sock_filter {
@@ -106,7 +105,7 @@ mod request {
         }
     }
 
-    /// Untagged frames for groups and for addresses like those of members.
+    /// Accepts untagged frames for groups and for addresses like those of members.
     const FILTER: [libc::sock_filter; 7] = {
         let tag = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
         [
@@ -120,14 +119,14 @@ mod request {
         ]
     };
 
-    /// A packet socket on an interface, promiscuous, with headers of virtio-net.
+    /// Opens a promiscuous packet socket with virtio-net headers on an interface.
     pub(super) fn open(index: u32, buffer: c_int) -> io::Result<File> {
         let index = c_int::try_from(index).map_err(io::Error::other)?;
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        // Without a protocol nothing comes in until all is set.
+        // Without a protocol nothing is received until the socket is configured.
         // SAFETY: the call takes no pointers.
         let socket = Errno::result(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-        // SAFETY: it succeeded, so its result is a descriptor that it has just opened for us.
+        // SAFETY: the call succeeded, so its result is a descriptor that it has just opened.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
         let filter = libc::sock_fprog {
             len: FILTER.len() as u16,
@@ -138,7 +137,7 @@ mod request {
         set(&socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &buffer)?;
         let on: c_int = 1;
         set(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &on)?;
-        // What members send out is no news to them.
+        // Members receive frames of other members from the switch.
         set(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &on)?;
         let promiscuous = libc::packet_mreq {
             mr_ifindex: index,
@@ -159,9 +158,9 @@ mod request {
     /// Sets an option whose value is a `T`.
     fn set<T>(socket: &OwnedFd, level: c_int, option: c_int, value: &T) -> io::Result<()> {
         let len = size_of::<T>() as libc::socklen_t;
-        // SAFETY: `value` is borrowed for the call, and has the length given, of which the kernel
-        // reads no more. The one value with a pointer in it is that of SO_ATTACH_FILTER, to
-        // FILTER, which is static, has the length said beside it, and is only read.
+        // SAFETY: `value` is borrowed for the call, and has the given length, beyond which the
+        // kernel does not read. The only value that contains a pointer is that of SO_ATTACH_FILTER.
+        // It points to FILTER, which is static, has the length stated beside it, and is only read.
         let result = unsafe {
             let value = ptr::from_ref(value).cast();
             libc::setsockopt(socket.as_raw_fd(), level, option, value, len)
@@ -181,8 +180,8 @@ mod request {
             sll_addr: [0; 8],
         };
         let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-        // SAFETY: `address` is a `sockaddr_ll`, as the family in it says, borrowed for the call,
-        // and of the length given.
+        // SAFETY: `address` is a `sockaddr_ll`, as its family states, borrowed for the call, and of
+        // the given length.
         let bound = unsafe {
             let address = ptr::from_ref(&address).cast();
             libc::bind(socket.as_raw_fd(), address, len)
