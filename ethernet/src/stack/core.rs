@@ -1,8 +1,8 @@
-//! What the threads of a process share: smoltcp's interface and sockets, under one lock.
+//! State that the threads of a process share: the interface and sockets of smoltcp, under one lock.
 //!
-//! Whoever changes something sends at once what follows from it, in its own thread. A thread of the
-//! stack's own ([`super::worker`]) takes in what arrives and minds the clock. Who waits for a socket
-//! sleeps on its [`Bell`], which smoltcp rings under the lock, so that no change is missed.
+//! A thread that changes something sends the resulting packets itself. The thread of the stack
+//! ([`super::worker`]) receives packets and serves timers. A thread that waits for a socket sleeps
+//! on its [`Bell`], which smoltcp rings under the lock, so that no change is missed.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -22,21 +22,21 @@ use super::StackError;
 use super::device::Device;
 use crate::port::stack_socket::StackSocket;
 
-/// How long a connection that the application has dropped may go on, to send what was written and
-/// to hear the other side's end.
-const LONG_GOODBYE: Duration = Duration::from_secs(30);
+/// Time that a dropped connection may take to send what was written and to receive the end of the
+/// peer.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long datagrams wait for the hardware address of the first of them. smoltcp would let them
-/// wait for ever when nobody has that address.
-const UNANSWERED: Duration = Duration::from_secs(2);
+/// Time that datagrams wait for the MAC address of the first of them. smoltcp has no limit.
+const RESOLUTION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The least sleep when nothing is due at once, so that an error in a timer makes no busy loop.
-const SHORTEST: Duration = Duration::from_millis(1);
+/// The shortest sleep when nothing is due at once. It keeps a wrong timer from becoming a busy
+/// loop.
+const MIN_SLEEP: Duration = Duration::from_millis(1);
 
 /// Local ports of connections (RFC 6335).
 const PORTS: std::ops::RangeInclusive<u16> = 49152..=65535;
 
-/// The addresses of a stack.
+/// Addresses and MTU of a stack.
 #[derive(Clone, Debug)]
 pub(super) struct Addresses {
     pub(super) mac: [u8; 6],
@@ -44,13 +44,13 @@ pub(super) struct Addresses {
     pub(super) mtu: usize,
 }
 
-/// The shared part.
+/// The lock, and the eventfd that wakes the thread of the stack.
 pub(super) struct Shared {
     core: Mutex<Core>,
     doorbell: EventFd,
 }
 
-/// A condition that smoltcp rings.
+/// A condition variable that smoltcp notifies as a waker.
 #[derive(Debug, Default)]
 pub(super) struct Bell(Condvar);
 
@@ -60,7 +60,7 @@ impl Wake for Bell {
     }
 }
 
-/// What is under the lock.
+/// State under the lock.
 pub(super) struct Core {
     interface: Interface,
     sockets: SocketSet<'static>,
@@ -68,12 +68,12 @@ pub(super) struct Core {
     addresses: Addresses,
     began: Instant,
     bells: HashMap<SocketHandle, Arc<Bell>>,
-    /// Connections that the application has dropped, and when they end at the latest.
-    goodbyes: Vec<(SocketHandle, Instant)>,
-    /// Sockets whose datagrams have been waiting.
-    unanswered: HashMap<SocketHandle, Instant>,
+    /// Dropped connections, and their deadlines.
+    closing: Vec<(SocketHandle, Instant)>,
+    /// Sockets with datagrams that wait for a MAC address, since when.
+    unresolved: HashMap<SocketHandle, Instant>,
     next_port: u16,
-    /// Until when the thread of the stack sleeps.
+    /// Sleep of the thread of the stack.
     sleep: Sleep,
     revoked: bool,
     ending: Option<Instant>,
@@ -85,19 +85,19 @@ enum Sleep {
     Until(Option<Instant>),
 }
 
-/// What the thread of the stack does next.
+/// The next step of the thread of the stack.
 pub(super) enum Next {
-    /// Asks for another stack socket.
+    /// Ask for another stack socket.
     Plug,
-    /// Sleeps until the stack socket or the doorbell wakes it, or for so long.
+    /// Sleep until the stack socket or the doorbell is readable, or for the timeout.
     Wait {
         stack_socket: Arc<StackSocket>,
         is_blocked: bool,
         timeout: Option<Duration>,
     },
-    /// Waits for the doorbell: there will be no other stack socket.
+    /// Wait for the doorbell: there will be no other stack socket.
     Idle,
-    /// Ends.
+    /// End.
     End,
 }
 
@@ -118,7 +118,7 @@ impl Shared {
         &self.doorbell
     }
 
-    /// Works under the lock, and sends what follows from it.
+    /// Runs `work` under the lock, and sends the resulting packets.
     pub(super) fn with<R>(&self, work: impl FnOnce(&mut Core) -> R) -> R {
         let mut core = self.lock();
         let result = work(&mut core);
@@ -126,11 +126,12 @@ impl Shared {
         result
     }
 
-    /// Works under the lock until there is a result, after each ring of the socket's bell.
+    /// Runs `work` under the lock until it returns a result, again after each ring of the socket's
+    /// bell.
     ///
     /// # Errors
-    /// Those of `work`; as std's sockets [`io::ErrorKind::WouldBlock`] after the timeout, and one
-    /// with [`StackError::Revoked`] in it when the node has left the domain.
+    /// Those of `work`. As in std [`io::ErrorKind::WouldBlock`] after the timeout, and an error
+    /// around [`StackError::Revoked`] after the node has left the domain.
     pub(super) fn wait<R>(
         &self,
         socket: SocketHandle,
@@ -160,7 +161,7 @@ impl Shared {
     }
 
     pub(super) fn ring(&self) {
-        // It fails when it rings already.
+        // Fails when it rings already.
         let _ = self.doorbell.write(1);
     }
 
@@ -181,11 +182,11 @@ impl Core {
         let mut device = Device::new(stack_socket, addresses.mtu);
         let mut config = Config::new(EthernetAddress(addresses.mac).into());
         let random = RandomState::new().hash_one(addresses.mac);
-        // Numbers of first segments: nobody else shall guess them.
+        // Initial sequence numbers must not be predictable.
         config.random_seed = random;
         let mut interface = Interface::new(config, &mut device, Clock::ZERO);
         interface.update_ip_addrs(|ips| {
-            // There is room for two.
+            // The list has room for two.
             ips.extend(addresses.ip);
         });
         let range = u64::from(PORTS.end() - PORTS.start());
@@ -196,8 +197,8 @@ impl Core {
             addresses,
             began: Instant::now(),
             bells: HashMap::new(),
-            goodbyes: Vec::new(),
-            unanswered: HashMap::new(),
+            closing: Vec::new(),
+            unresolved: HashMap::new(),
             next_port: PORTS.start() + u16::try_from(random % range).unwrap_or_default(),
             sleep: Sleep::Awake,
             revoked: false,
@@ -215,20 +216,20 @@ impl Core {
         handle
     }
 
-    /// Lets a socket ring the bell of another, which waits for it.
+    /// Makes a socket ring the bell of another, on which a thread waits.
     pub(super) fn share_bell(&mut self, socket: SocketHandle, of: SocketHandle) {
         let bell = self.bell(of);
         self.bells.insert(socket, bell);
     }
 
-    /// A bell of its own for a socket that had another's.
+    /// Gives a socket a bell of its own again.
     pub(super) fn own_bell(&mut self, socket: SocketHandle) {
         self.bells.insert(socket, Arc::default());
     }
 
     pub(super) fn remove(&mut self, socket: SocketHandle) {
         self.bells.remove(&socket);
-        self.unanswered.remove(&socket);
+        self.unresolved.remove(&socket);
         self.sockets.remove(socket);
     }
 
@@ -240,7 +241,7 @@ impl Core {
         self.sockets.get_mut(socket)
     }
 
-    /// A connection, with what it takes to open it.
+    /// A socket and the context, to open a connection.
     pub(super) fn opening(
         &mut self,
         socket: SocketHandle,
@@ -252,19 +253,19 @@ impl Core {
         self.bell(socket).into()
     }
 
-    /// The application has dropped a connection.
-    pub(super) fn say_goodbye(&mut self, socket: SocketHandle) {
+    /// Closes a connection that the application has dropped.
+    pub(super) fn close(&mut self, socket: SocketHandle) {
         self.tcp(socket).close();
-        self.goodbyes.push((socket, Instant::now() + LONG_GOODBYE));
+        self.closing.push((socket, Instant::now() + CLOSE_TIMEOUT));
     }
 
-    /// Whether an address is one of the domain's. There are no routes to others.
+    /// Whether an address belongs to the domain. There are no routes to other addresses.
     pub(super) fn is_on_link(&self, address: IpAddress) -> bool {
         let links = &self.addresses.ip;
         links.iter().any(|link| link.contains_addr(&address))
     }
 
-    /// A port that no socket uses, for a connection or for datagrams.
+    /// A port that no socket uses.
     pub(super) fn free_port(&mut self) -> Option<u16> {
         let used = |port| {
             self.sockets.iter().any(|(_, socket)| match socket {
@@ -306,7 +307,7 @@ impl Core {
     }
 
     /// # Errors
-    /// One with [`StackError::Revoked`] in it.
+    /// An error around [`StackError::Revoked`].
     pub(super) fn check(&self) -> io::Result<()> {
         if self.revoked {
             Err(StackError::Revoked.into())
@@ -315,7 +316,7 @@ impl Core {
         }
     }
 
-    /// Receives and sends what can be.
+    /// Receives and sends all packets that are possible now.
     pub(super) fn advance(&mut self) {
         if self.revoked {
             return;
@@ -326,16 +327,16 @@ impl Core {
             .interface
             .poll(now, &mut self.device, &mut self.sockets);
         if polled == PollResult::SocketStateChanged {
-            self.forget_those_who_left();
+            self.remove_closed();
         }
     }
 
-    /// The thread of the stack is awake: what it does next.
+    /// The next step of the thread of the stack, which has woken up.
     pub(super) fn next(&mut self) -> Next {
         self.sleep = Sleep::Awake;
         self.advance();
-        self.forget_those_who_left();
-        self.drop_unanswered();
+        self.remove_closed();
+        self.drop_unresolved();
         if self.is_over() {
             return Next::End;
         }
@@ -358,14 +359,13 @@ impl Core {
         self.device.plug(stack_socket);
     }
 
-    /// The node has left the domain: nothing is sent or received any more.
+    /// Ends all communication: the node has left the domain.
     pub(super) fn revoke(&mut self) {
         self.revoked = true;
         self.bells.values().for_each(|bell| bell.0.notify_all());
     }
 
-    /// The application has dropped all that it had. What it has written may still be sent for so
-    /// long.
+    /// Ends the stack within this time, in which written data is still sent.
     pub(super) fn end_within(&mut self, timeout: Duration) {
         self.ending = Some(Instant::now() + timeout);
     }
@@ -374,37 +374,41 @@ impl Core {
         let Some(end) = self.ending else {
             return false;
         };
-        let goodbyes = std::mem::take(&mut self.goodbyes);
-        // Nothing of ours is on its way to who has heard our end.
+        let closing = std::mem::take(&mut self.closing);
+        // In these states the peer has acknowledged all data.
         let heard = |state| {
             matches!(
                 state,
                 tcp::State::Closed | tcp::State::FinWait2 | tcp::State::TimeWait
             )
         };
-        let is_heard = goodbyes
+        let is_heard = closing
             .iter()
             .all(|(socket, _)| heard(self.tcp(*socket).state()));
-        self.goodbyes = goodbyes;
+        self.closing = closing;
         self.revoked || is_heard || Instant::now() >= end
     }
 
-    /// How long there is nothing to do unless something arrives.
+    /// Time without work unless a packet arrives.
     fn rest(&mut self) -> Option<Duration> {
         if self.device.has_more() {
             return Some(Duration::ZERO);
         }
         let due = self.due();
         let now = Instant::now();
-        let own = self.goodbyes.iter().map(|(_, end)| *end);
-        let own = own.chain(self.unanswered.values().map(|since| *since + UNANSWERED));
+        let own = self.closing.iter().map(|(_, end)| *end);
+        let own = own.chain(
+            self.unresolved
+                .values()
+                .map(|since| *since + RESOLUTION_TIMEOUT),
+        );
         let own = own.chain(self.ending).min();
         let own = own.map(|end| end.saturating_duration_since(now));
         let rest = due.into_iter().chain(own).min();
-        rest.map(|rest| rest.max(SHORTEST))
+        rest.map(|rest| rest.max(MIN_SLEEP))
     }
 
-    /// When smoltcp has something to do, except to send while it cannot.
+    /// Time until smoltcp has work, except sending over a full socket.
     fn due(&mut self) -> Option<Duration> {
         let now = self.clock();
         let delay = self.interface.poll_delay(now, &self.sockets)?;
@@ -412,7 +416,7 @@ impl Core {
         (!delay.is_zero() || !self.device.is_blocked()).then_some(delay)
     }
 
-    /// Whether the thread of the stack sleeps for longer than it should.
+    /// Whether work is due before the thread of the stack wakes up.
     fn is_due_before_waking(&mut self) -> bool {
         let Sleep::Until(end) = self.sleep else {
             return false;
@@ -429,26 +433,26 @@ impl Core {
         end.is_none_or(|end| Instant::now() + due < end)
     }
 
-    fn forget_those_who_left(&mut self) {
+    fn remove_closed(&mut self) {
         let now = Instant::now();
-        let goodbyes = std::mem::take(&mut self.goodbyes);
-        for (socket, end) in goodbyes {
+        let closing = std::mem::take(&mut self.closing);
+        for (socket, end) in closing {
             if now >= end {
                 self.tcp(socket).abort();
-                // It says so.
+                // Sends the reset.
                 let now = self.clock();
                 self.interface
                     .poll_egress(now, &mut self.device, &mut self.sockets);
             }
             match self.tcp(socket).state() {
                 tcp::State::Closed => self.remove(socket),
-                _ => self.goodbyes.push((socket, end)),
+                _ => self.closing.push((socket, end)),
             }
         }
     }
 
-    /// Gives up datagrams that nobody is there to receive.
-    fn drop_unanswered(&mut self) {
+    /// Drops datagrams for addresses without a node.
+    fn drop_unresolved(&mut self) {
         let can_send = !self.device.is_blocked() && self.device.stack_socket().is_some();
         let now = Instant::now();
         for (handle, socket) in self.sockets.iter_mut() {
@@ -456,15 +460,15 @@ impl Core {
                 continue;
             };
             if socket.send_queue() == 0 || !can_send {
-                self.unanswered.remove(&handle);
+                self.unresolved.remove(&handle);
                 continue;
             }
-            let since = *self.unanswered.entry(handle).or_insert(now);
-            if now >= since + UNANSWERED {
-                self.unanswered.remove(&handle);
+            let since = *self.unresolved.entry(handle).or_insert(now);
+            if now >= since + RESOLUTION_TIMEOUT {
+                self.unresolved.remove(&handle);
                 let endpoint = socket.endpoint();
                 socket.close();
-                // It was bound so a moment ago.
+                // The port was bound a moment ago.
                 let _ = socket.bind(endpoint);
             }
         }
@@ -484,7 +488,7 @@ impl Core {
         Clock::from_micros(i64::try_from(micros).unwrap_or(i64::MAX))
     }
 
-    /// The longest payload of a datagram to an address of this family.
+    /// Limit of the payload of a datagram to an address of this family, in bytes.
     pub(super) fn longest_datagram(&self, is_ipv6: bool) -> usize {
         let ip = if is_ipv6 { 40 } else { 20 };
         let mtu = self.device.capabilities().ip_mtu();

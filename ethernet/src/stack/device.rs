@@ -1,5 +1,4 @@
-//! What smoltcp takes for a network card: a [`StackSocket`] that the driver may cut, and the next one
-//! after it.
+//! The network device of smoltcp: a [`StackSocket`] that the driver may close, and its successors.
 
 use std::io;
 use std::sync::Arc;
@@ -12,31 +11,31 @@ use crate::offload::MAX_PACKET;
 use crate::offload::Offload;
 use crate::port::stack_socket::StackSocket;
 
-/// Packets to take in at a time, so that those who call get their turn.
+/// Packets received in one turn, so that calling threads get theirs.
 const BATCH: usize = 64;
 
-/// A card.
+/// The device.
 #[derive(Debug)]
 pub(super) struct Device {
     stack_socket: Option<Arc<StackSocket>>,
     mtu: usize,
     arrived: Vec<u8>,
-    /// Packets that may still be taken in before others get their turn.
+    /// Packets left of this turn.
     batch: usize,
     outgoing: Outgoing,
 }
 
-/// The packet that is sent next.
+/// The next packet to send.
 #[derive(Debug, Default)]
 struct Outgoing {
     packet: Vec<u8>,
-    /// Whether the packet has not been sent yet, because the driver has too much to read.
+    /// Whether the packet still waits, because the socket is full.
     is_held: bool,
     is_cut: bool,
 }
 
 impl Device {
-    /// A card for frames with up to `mtu` bytes behind the header.
+    /// A device for frames with up to `mtu` bytes of payload.
     pub(super) fn new(stack_socket: StackSocket, mtu: usize) -> Self {
         Device {
             stack_socket: Some(Arc::new(stack_socket)),
@@ -47,7 +46,7 @@ impl Device {
         }
     }
 
-    /// The stack socket, unless it was cut.
+    /// The stack socket, unless the driver has closed it.
     pub(super) fn stack_socket(&mut self) -> Option<Arc<StackSocket>> {
         if self.outgoing.is_cut {
             self.stack_socket = None;
@@ -55,8 +54,7 @@ impl Device {
         self.stack_socket.clone()
     }
 
-    /// Sends and receives by another stack socket from now on. What had to wait is lost; its sender will
-    /// notice.
+    /// Replaces the stack socket. A waiting packet is lost, and its sender repeats it.
     pub(super) fn plug(&mut self, stack_socket: StackSocket) {
         self.stack_socket = Some(Arc::new(stack_socket));
         self.outgoing.is_held = false;
@@ -68,12 +66,12 @@ impl Device {
         self.outgoing.is_cut = true;
     }
 
-    /// Whether it can send nothing more for now.
+    /// Whether the socket is full.
     pub(super) fn is_blocked(&self) -> bool {
         self.outgoing.is_held
     }
 
-    /// Whether its turn ended before all that had arrived was taken in.
+    /// Whether the turn ended before all packets were received.
     pub(super) fn has_more(&self) -> bool {
         self.batch == 0
     }
@@ -93,7 +91,7 @@ impl Outgoing {
         let kind = sent.err().map(|error| error.kind());
         self.is_held = kind == Some(io::ErrorKind::WouldBlock);
         let cut = [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset];
-        // Without memory for it, any other packet is lost as on the way.
+        // After other errors, such as no memory, the packet is lost.
         self.is_cut |= kind.is_some_and(|kind| cut.contains(&kind));
     }
 }
@@ -108,7 +106,7 @@ impl phy::Device for Device {
         let len = match stack_socket.receive(&mut self.arrived) {
             Ok(len) => len,
             Err(error) => {
-                // So there is no more for now.
+                // No more packets now.
                 self.batch = BATCH;
                 self.outgoing.is_cut |= error.kind() == io::ErrorKind::UnexpectedEof;
                 return None;
@@ -133,8 +131,8 @@ impl phy::Device for Device {
 
     fn capabilities(&self) -> DeviceCapabilities {
         let mut checksum = ChecksumCapabilities::default();
-        // What comes from the driver has left no memory of this host, or was checked when it
-        // entered it; members leave out checksums among themselves.
+        // Packets of the driver come from memory of this host, or were checked when they entered
+        // it. Members leave checksums out among themselves.
         checksum.tcp = Checksum::Tx;
         checksum.udp = Checksum::Tx;
         let mut capabilities = DeviceCapabilities::default();
@@ -145,7 +143,7 @@ impl phy::Device for Device {
     }
 }
 
-/// A frame that has arrived.
+/// A received frame.
 pub(super) struct Received<'a>(&'a [u8]);
 
 impl phy::RxToken for Received<'_> {
@@ -154,7 +152,7 @@ impl phy::RxToken for Received<'_> {
     }
 }
 
-/// Room for a frame.
+/// A frame to be sent.
 pub(super) struct Sending<'a> {
     stack_socket: &'a StackSocket,
     outgoing: &'a mut Outgoing,
@@ -163,7 +161,7 @@ pub(super) struct Sending<'a> {
 impl phy::TxToken for Sending<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
         if self.outgoing.is_held {
-            // An answer to a frame, which is lost as it may be on any way.
+            // A reply to a received frame, which is lost like any packet.
             return fill(&mut vec![0; len]);
         }
         let packet = &mut self.outgoing.packet;

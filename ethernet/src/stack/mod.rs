@@ -1,9 +1,9 @@
-//! Sockets of a domain in a process's own memory, without an interface of the kernel and without
-//! the rights of root: TCP and UDP over IPv4 and IPv6, by smoltcp.
+//! A userspace stack: TCP and UDP sockets of a domain over IPv4 and IPv6, by smoltcp, without an
+//! interface of the kernel and without root.
 //!
-//! A node whose interface in a domain is a *stack* has no TAP there; one of its processes at a time
-//! has the addresses instead, and with [`Stack::open`] the other end of the driver's [`StackSocket`]. To
-//! the other members it is a member like any other.
+//! A node whose interface in a domain is a *stack* has no TAP there. One of its processes at a time
+//! has the addresses instead, and by [`Stack::open`] an end of a [`StackSocket`] to the driver. To
+//! other members it is a member like any other.
 //!
 //! ```no_run
 //! use std::io::Read;
@@ -19,18 +19,18 @@
 //! # }
 //! ```
 //!
-//! `ethernet/examples/sockets.rs` is a whole program. From the bytes up:
+//! `ethernet/examples/sockets.rs` is a complete program. From the bytes up:
 //!
-//! * `device`: a stack socket as smoltcp's network card.
+//! * `device`: a stack socket as a network device of smoltcp.
 //! * `core`: the interface and the sockets, under one lock.
-//! * `worker`: the thread that waits for packets and for the time.
-//! * [`tcp`], [`udp`]: sockets that behave as std's.
+//! * `worker`: the thread that receives packets and serves timers.
+//! * [`tcp`], [`udp`]: sockets that behave like those of std.
 //!
-//! When the driver or the agent is killed the stack asks for another stack socket, and connections go on,
-//! because TCP repeats what was lost. When the node leaves the domain everything fails with
-//! [`StackError::Revoked`].
+//! When the driver or the agent is killed, the stack asks for another stack socket, and connections
+//! go on, because TCP repeats lost segments. When the node leaves the domain, all operations fail
+//! with [`StackError::Revoked`].
 //!
-//! Not there: fragments of IP packets, so a datagram must fit the MTU.
+//! IP packets are not fragmented, so a datagram must fit the MTU.
 
 mod core;
 mod device;
@@ -55,22 +55,22 @@ use self::tcp::{TcpListener, TcpStream};
 use self::udp::UdpSocket;
 use crate::port::stack_socket::StackSocket;
 
-/// How long the end of a stack waits until peers have what was written to them.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// Time for the end of a stack, in which peers receive written data.
+const LINGER: Duration = Duration::from_secs(5);
 
 const STACK_BYTES: usize = 256 * 1024;
 
-/// Why there is no stack, or no longer.
+/// Reasons why there is no stack, or no longer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StackError {
-    /// The agent said no, or is not there.
+    /// The agent refused, or is not running.
     #[error(transparent)]
     Member(#[from] MemberError),
     /// Policy: the node has left the domain.
     #[error("the node has left the domain")]
     Revoked,
-    /// The system refused what every stack needs.
+    /// The system refused a resource that every stack needs.
     #[error("cannot start a stack: {0}")]
     System(io::Error),
 }
@@ -91,8 +91,8 @@ pub fn is_revoked(error: &io::Error) -> bool {
     matches!(inner, Some(StackError::Revoked))
 }
 
-/// The sockets of one domain. Clones share them; the last of them and of the sockets ends the stack,
-/// and waits some seconds until peers have what was written to them.
+/// Sockets of one domain. Clones share them. The stack ends with the last clone and socket, and
+/// waits up to 5 s until peers have received written data.
 #[derive(Clone, Debug)]
 pub struct Stack {
     running: Arc<Running>,
@@ -100,11 +100,11 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Makes this process the one that has the node's addresses in the domain.
+    /// Gives this process the node's addresses in the domain.
     ///
     /// # Errors
-    /// [`StackError::Member`] when the node's interface there is no stack, or another process has
-    /// it; [`StackError::System`].
+    /// [`StackError::Member`] when the node's interface is no stack, or another process has it;
+    /// [`StackError::System`].
     pub fn open(domain: &Domain) -> Result<Self, StackError> {
         let (info, socket) = domain.stack()?;
         Self::start(info, StackSocket::new(socket), Box::new(domain.clone()))
@@ -130,17 +130,17 @@ impl Stack {
         })
     }
 
-    /// The IPv4 address.
+    /// IPv4 address of the node in the domain.
     pub fn ipv4(&self) -> Ipv4Addr {
         self.info.ipv4
     }
 
-    /// The IPv6 address.
+    /// IPv6 address of the node in the domain.
     pub fn ipv6(&self) -> Ipv6Addr {
         self.info.ipv6
     }
 
-    /// Whether an address is one of the domain's: there are no routes to others.
+    /// Whether an address belongs to the domain. There are no routes to other addresses.
     pub fn is_on_link(&self, address: IpAddr) -> bool {
         let core = self.running.shared.lock();
         core.is_on_link(address.into())
@@ -151,7 +151,7 @@ impl Stack {
         self.info.mtu
     }
 
-    /// Accepts connections to `port`, at both addresses, from now on.
+    /// Listens on `port` of both addresses.
     ///
     /// # Errors
     /// [`io::ErrorKind::AddrInUse`]; [`io::ErrorKind::InvalidInput`] for port 0.
@@ -159,16 +159,16 @@ impl Stack {
         TcpListener::new(&self.running, port)
     }
 
-    /// Connects to a member; waits for at most 20 s.
+    /// Connects to a member, within 20 s.
     ///
     /// # Errors
-    /// As std's: [`io::ErrorKind::ConnectionRefused`], [`io::ErrorKind::TimedOut`], or
-    /// [`io::ErrorKind::AddrNotAvailable`] when the address is none of the domain.
+    /// As in std: [`io::ErrorKind::ConnectionRefused`], [`io::ErrorKind::TimedOut`], or
+    /// [`io::ErrorKind::AddrNotAvailable`] when the address does not belong to the domain.
     pub fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
         TcpStream::connect(&self.running, to)
     }
 
-    /// Sends and receives datagrams at `port`, or at any if it is 0.
+    /// Binds a UDP socket to `port`, or to a free port for 0.
     ///
     /// # Errors
     /// [`io::ErrorKind::AddrInUse`].
@@ -177,15 +177,15 @@ impl Stack {
     }
 }
 
-/// Where stack sockets come from.
+/// Source of stack sockets.
 trait Connector: Send {
     fn connect(&mut self) -> Result<StackSocket, Unavailable>;
 }
 
-/// Why there is no stack socket.
+/// Reasons why there is no stack socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unavailable {
-    /// There will be none.
+    /// There will be no other.
     Revoked,
     /// There may be one later.
     NotYet,
@@ -207,7 +207,7 @@ impl Connector for Domain {
     }
 }
 
-/// A stack with its thread. All sockets hold it.
+/// A stack with its thread, which all sockets hold.
 struct Running {
     shared: Arc<Shared>,
     worker: Mutex<Option<JoinHandle<()>>>,
@@ -236,11 +236,11 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.shared.lock().end_within(LAST_WORDS);
+        self.shared.lock().end_within(LINGER);
         self.shared.ring();
         let worker = self.worker.get_mut();
         if let Some(worker) = worker.unwrap_or_else(PoisonError::into_inner).take() {
-            // It has told of its panic already.
+            // A panic has been reported already.
             let _ = worker.join();
         }
     }

@@ -1,4 +1,4 @@
-//! TCP: connections that behave as [`std::net::TcpStream`].
+//! TCP sockets that behave like [`std::net::TcpStream`] and [`std::net::TcpListener`].
 
 use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
@@ -12,23 +12,23 @@ use smoltcp::socket::tcp::{ConnectError, RecvError, SendError, Socket, SocketBuf
 use super::core::Core;
 use super::{Running, address, endpoint};
 
-/// What a connection may have under way in either direction, unless the MTU asks for more.
+/// Buffer of a connection per direction in bytes, unless the MTU asks for more.
 const BUFFER_BYTES: usize = 512 * 1024;
 
-/// Packets of the MTU that there is room for at least.
+/// Number of packets of the MTU that the buffer holds at least.
 const BUFFER_PACKETS: usize = 4;
 
-/// Connections to a listener that are being opened or wait to be accepted; more are turned away.
+/// Limit of the connections of a listener that are being opened or wait to be accepted; others are
+/// refused.
 const BACKLOG: usize = 16;
 
-/// How long [`super::Stack::connect`] waits.
-const CONNECTING: Duration = Duration::from_secs(20);
+/// Timeout of [`super::Stack::connect`].
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long a peer may leave unanswered what was sent to it. Drivers and agents may come and go
-/// meanwhile.
-const UNANSWERED: Duration = Duration::from_secs(60);
+/// Time that a peer may leave data unacknowledged. Drivers and agents may restart meanwhile.
+const ACK_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Accepts connections.
+/// A listening socket.
 #[derive(Debug)]
 pub struct TcpListener {
     running: Arc<Running>,
@@ -67,14 +67,14 @@ impl TcpListener {
     /// Waits for the next connection.
     ///
     /// # Errors
-    /// When the node has left the domain ([`super::is_revoked`]).
+    /// An error of [`super::is_revoked`] when the node has left the domain.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let Some(first) = self.waiting().first().copied() else {
             return Err(io::ErrorKind::NotConnected.into());
         };
         let socket = self.running.shared.wait(first, None, |core| {
             let mut waiting = self.waiting();
-            // Those that broke off before they were accepted.
+            // Connections that ended before they were accepted.
             for socket in waiting.iter().copied() {
                 if core.tcp(socket).state() == State::Closed {
                     listen(core, socket, self.port);
@@ -113,19 +113,19 @@ impl Drop for TcpListener {
         let waiting = std::mem::take(&mut *self.waiting());
         self.running.shared.with(|core| {
             for socket in waiting {
-                // Who has connected and was not accepted hears of it.
+                // Resets connections that were not accepted.
                 core.tcp(socket).abort();
-                core.say_goodbye(socket);
+                core.close(socket);
             }
         });
     }
 }
 
-/// A connection. Clones are the same one, which ends with the last of them.
+/// A connection. Clones share it, and it ends with the last of them.
 #[derive(Clone)]
 pub struct TcpStream(Arc<Connection>);
 
-/// What clones of a stream share.
+/// State that clones share.
 struct Connection {
     running: Arc<Running>,
     socket: SocketHandle,
@@ -136,7 +136,7 @@ struct Connection {
 struct Options {
     read_timeout: Option<Duration>,
     write_timeout: Option<Duration>,
-    is_deaf: bool,
+    is_read_shut: bool,
 }
 
 impl TcpStream {
@@ -156,8 +156,8 @@ impl TcpStream {
             Ok(socket)
         })?;
         let connection = Connection::new(running, socket);
-        let deadline = Instant::now() + CONNECTING;
-        let opened = running.shared.wait(socket, Some(CONNECTING), |core| {
+        let deadline = Instant::now() + CONNECT_TIMEOUT;
+        let opened = running.shared.wait(socket, Some(CONNECT_TIMEOUT), |core| {
             watch(core, socket);
             match core.tcp(socket).state() {
                 State::SynSent | State::SynReceived => Ok(None),
@@ -176,41 +176,41 @@ impl TcpStream {
         }
     }
 
-    /// The same connection once more.
+    /// Another handle of the same connection.
     ///
     /// # Errors
-    /// None; as std's.
+    /// None; as in std.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(self.clone())
     }
 
-    /// The other end.
+    /// Address of the peer.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotConnected`] when it is closed.
+    /// [`io::ErrorKind::NotConnected`] after the end of the connection.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         let peer = |core: &mut Core| core.tcp(self.0.socket).remote_endpoint();
         let peer = self.0.running.shared.with(peer);
         Ok(address(peer.ok_or(io::ErrorKind::NotConnected)?))
     }
 
-    /// This end.
+    /// Local address.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotConnected`] when it is closed.
+    /// [`io::ErrorKind::NotConnected`] after the end of the connection.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let local = |core: &mut Core| core.tcp(self.0.socket).local_endpoint();
         let local = self.0.running.shared.with(local);
         Ok(address(local.ok_or(io::ErrorKind::NotConnected)?))
     }
 
-    /// Ends what is sent, what is received, or both.
+    /// Ends one or both directions.
     ///
     /// # Errors
-    /// None; as std's.
+    /// None; as in std.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         if how != Shutdown::Write {
-            self.0.options().is_deaf = true;
+            self.0.options().is_read_shut = true;
         }
         self.0.running.shared.with(|core| {
             if how != Shutdown::Read {
@@ -221,29 +221,29 @@ impl TcpStream {
         Ok(())
     }
 
-    /// Whether to send small pieces at once, instead of waiting for the answer to the one before.
+    /// Sets whether small segments are sent at once, without waiting for acknowledgements.
     ///
     /// # Errors
-    /// None; as std's.
+    /// None; as in std.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         let set = |core: &mut Core| core.tcp(self.0.socket).set_nagle_enabled(!nodelay);
         self.0.running.shared.with(set);
         Ok(())
     }
 
-    /// How long a read may wait; for ever if there is no limit.
+    /// Limits the time of a read; `None` is no limit.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] for no time at all.
+    /// [`io::ErrorKind::InvalidInput`] for a limit of zero.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.0.options().read_timeout = checked(timeout)?;
         Ok(())
     }
 
-    /// How long a write may wait; for ever if there is no limit.
+    /// Limits the time of a write; `None` is no limit.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] for no time at all.
+    /// [`io::ErrorKind::InvalidInput`] for a limit of zero.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.0.options().write_timeout = checked(timeout)?;
         Ok(())
@@ -264,7 +264,7 @@ impl Read for &TcpStream {
         let (connection, timeout) = (&self.0, self.0.options().read_timeout);
         let shared = &connection.running.shared;
         shared.wait(connection.socket, timeout, |core| {
-            if connection.options().is_deaf {
+            if connection.options().is_read_shut {
                 return Ok(Some(0));
             }
             let socket = core.tcp(connection.socket);
@@ -310,7 +310,7 @@ impl Write for &TcpStream {
         })
     }
 
-    /// What was written is on its way already.
+    /// Does nothing: written data is sent at once.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -352,13 +352,11 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.running
-            .shared
-            .with(|core| core.say_goodbye(self.socket));
+        self.running.shared.with(|core| core.close(self.socket));
     }
 }
 
-/// Takes as much as there is room for, so that small parts leave in one packet.
+/// Writes as much as fits, so that small parts leave in one packet.
 fn send_parts(socket: &mut Socket<'_>, parts: &[IoSlice<'_>]) -> Result<usize, SendError> {
     let mut sent = 0;
     for part in parts {
@@ -376,19 +374,19 @@ fn new_socket(core: &Core) -> Socket<'static> {
     let buffer = || SocketBuffer::new(vec![0; len]);
     let mut socket = Socket::new(buffer(), buffer());
     socket.set_timeout(Some(smoltcp::time::Duration::from_millis(
-        UNANSWERED.as_millis() as u64,
+        ACK_TIMEOUT.as_millis() as u64,
     )));
     socket
 }
 
-/// A closed socket listens, and rings its bell when somebody has connected.
+/// Makes a closed socket listen, and ring its bell when a peer has connected.
 fn listen(core: &mut Core, socket: SocketHandle, port: u16) {
-    // It fails for open sockets and port 0 only.
+    // Fails for open sockets and port 0 only.
     let _ = core.tcp(socket).listen(port);
     watch(core, socket);
 }
 
-/// Lets a socket ring when its state changes.
+/// Makes a socket ring its bell when its state changes.
 fn watch(core: &mut Core, socket: SocketHandle) {
     let waker = core.waker(socket);
     core.tcp(socket).register_send_waker(&waker);

@@ -1,4 +1,4 @@
-//! UDP: sockets that behave as [`std::net::UdpSocket`].
+//! UDP sockets that behave like [`std::net::UdpSocket`].
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,11 +11,11 @@ use smoltcp::socket::udp::{PacketBuffer, PacketMetadata, SendError, Socket};
 use super::tcp::checked;
 use super::{Running, address, endpoint};
 
-/// Datagrams and bytes that wait in either direction.
+/// Capacity per direction, in datagrams and bytes.
 const DATAGRAMS: usize = 256;
 const BUFFER_BYTES: usize = 512 * 1024;
 
-/// A socket for datagrams.
+/// A UDP socket.
 #[derive(Debug)]
 pub struct UdpSocket {
     running: Arc<Running>,
@@ -47,16 +47,16 @@ impl UdpSocket {
         })
     }
 
-    /// The port.
+    /// Local port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Sends a datagram, which may get lost as any.
+    /// Sends a datagram, which may be lost.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] when it is longer than the MTU allows,
-    /// [`io::ErrorKind::AddrNotAvailable`] when the address is none of the domain.
+    /// [`io::ErrorKind::InvalidInput`] when it exceeds the MTU, [`io::ErrorKind::AddrNotAvailable`]
+    /// when the address does not belong to the domain.
     pub fn send_to(&self, datagram: &[u8], to: SocketAddr) -> io::Result<usize> {
         self.running.shared.wait(self.socket, None, |core| {
             if datagram.len() > core.longest_datagram(to.is_ipv6()) {
@@ -77,7 +77,7 @@ impl UdpSocket {
         })
     }
 
-    /// Waits for a datagram, and cuts off what does not fit.
+    /// Waits for a datagram, and truncates it to `into`.
     ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] after the timeout.
@@ -95,10 +95,10 @@ impl UdpSocket {
         })
     }
 
-    /// How long [`UdpSocket::recv_from`] may wait; for ever if there is no limit.
+    /// Limits the time of [`UdpSocket::recv_from`]; `None` is no limit.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] for no time at all.
+    /// [`io::ErrorKind::InvalidInput`] for a limit of zero.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         *self.timeout() = checked(timeout)?;
         Ok(())

@@ -1,5 +1,5 @@
-//! The thread of a stack: takes in what arrives, minds the clock, and asks for another stack socket when
-//! the driver has cut one.
+//! The thread of a stack: receives packets, serves timers, and asks for another stack socket when
+//! the driver has closed one.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::core::{Next, Shared};
 use super::{Connector, Unavailable};
 
-/// Pauses between attempts to get another stack socket grow from the first to the second: a driver is
-/// back within some 50 ms.
+/// Pauses between attempts to get another stack socket grow from the first to the second: a driver
+/// restarts within some 50 ms.
 const BACK_OFF: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(250)];
 
-/// Works until the stack ends.
+/// Works until the end of the stack.
 pub(super) fn run(shared: &Arc<Shared>, connector: &mut dyn Connector) {
     let mut pause = BACK_OFF[0];
     loop {
@@ -60,12 +60,12 @@ fn sleep(shared: &Shared, stack_socket: Option<PollFd<'_>>, timeout: Option<Dura
         .flatten()
         .collect();
     let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
-        // Whole milliseconds, and no fewer.
+        // Whole milliseconds, rounded up.
         let millis = timeout.as_nanos().div_ceil(1_000_000);
         PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
     });
     // An interrupted sleep is a short one.
     let _ = poll(&mut waiting, timeout);
-    // It fails when nobody has rung.
+    // Fails when it has not rung.
     let _ = shared.doorbell().read();
 }
