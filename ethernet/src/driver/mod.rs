@@ -1,4 +1,4 @@
-//! The control path of the driver: executes the commands of the agent, beside a [`Switch`] that
+//! The control path of the driver: executes the commands of the agent, beside a `Switch` that
 //! moves the frames.
 
 mod hosts;

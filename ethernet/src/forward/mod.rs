@@ -4,7 +4,7 @@
 //! from identifies the sender, and with it the partition and the epoch. The checks of
 //! [`toroid_fabric::link`] hold by construction:
 //!
-//! * *Partition*: an [`Ingress`] decides on a frame, and borrows the one [`Bridge`] of its port. A
+//! * *Partition*: an [`Ingress`] decides on a frame, and borrows the one `Bridge` of its port. A
 //!   decision borrows its egress ports from that bridge, which holds no others. No frame reaches a
 //!   port of another partition, whatever its bytes are.
 //! * *Epoch*: a former member is not in the bridge, in either direction, and a port of an older
@@ -22,16 +22,16 @@
 //! another MAC address when the node becomes a member. A node routes packets from one of its
 //! domains into another only if both domains have routers ([`Port::forward`]); otherwise only the
 //! gateway of a domain brings packets from elsewhere. Members of domains without routers send no
-//! [router advertisements](crate::headers::ra_guard) either. The kernel of a node accepts packets
+//! router advertisements either. The kernel of a node accepts packets
 //! for any of its addresses on any interface, so a packet for the receiver's address in another
 //! domain is dropped.
 //!
-//! Frames of multicast groups reach their subscribers ([`snooping`]) and routers.
+//! Frames of multicast groups reach their subscribers (`snooping`) and routers.
 //!
 //! Limited members talk to full members only. Frames between two limited members are dropped, and a
 //! limited member gets no reply about the address of another.
 //!
-//! Some members may be on [other hosts](remote). Their frames go to the driver of their host, one
+//! Some members may be on other hosts. Their frames go to the driver of their host, one
 //! copy to each host for group addresses. A frame from another host has a header. That host is
 //! trusted to speak for its own members, in the present epoch, and nothing else; the frame then
 //! passes the same checks as that of a local member.

@@ -2,10 +2,10 @@
 //! that a node chose.
 //!
 //! * [`frame`]: the Ethernet header and VLAN tags; [`mac`]: what a MAC address says of its owner.
-//! * [`ipv6`]: the upper-layer protocol behind extension headers.
-//! * [`ip_addresses`]: the addresses that a packet claims for its sender, and its destination.
-//! * [`neighbour`]: ARP requests and neighbour solicitations, and replies to them.
-//! * [`ra_guard`]: router advertisements.
+//! * `ipv6`: the upper-layer protocol behind extension headers.
+//! * `ip_addresses`: the addresses that a packet claims for its sender, and its destination.
+//! * `neighbour`: ARP requests and neighbour solicitations, and replies to them.
+//! * `ra_guard`: router advertisements.
 //! * [`igmp_mld`]: group membership reports and queries.
 
 pub mod frame;

@@ -17,7 +17,7 @@
 //! offload, [`segmentation`] does its work.
 //!
 //! * [`layout`]: positions of the headers of a GSO packet.
-//! * [`segmentation`]: frames of a GSO packet. [`udp_gro`]: the other direction, for datagrams.
+//! * [`segmentation`]: frames of a GSO packet. `udp_gro`: the other direction, for datagrams.
 //! * [`gso_packet`]: GSO packets as a kernel sends them, to try out a kernel and for tests.
 //!
 //! A node can make its kernel send any header. It is checked against the headers of the frame before the

@@ -1,5 +1,4 @@
-//! Ports of the switch, where frames come in and leave: [TAPs](tap), [sockets of userspace
-//! stacks](stack_socket) and [uplinks](uplink).
+//! Ports of the switch, where frames come in and leave: TAPs, sockets of userspace stacks, uplinks.
 
 #[allow(unsafe_code)]
 pub(crate) mod stack_socket;
@@ -44,7 +43,7 @@ impl SwitchPort {
     /// Reads the next packet, truncated to the length of `into`; returns its length.
     ///
     /// # Errors
-    /// Those of [`Tap::receive`], [`StackSocket::receive`] and [`Uplink::receive`].
+    /// Those of [`Tap::receive`], `StackSocket::receive` and `Uplink::receive`.
     pub fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             SwitchPort::Tap(tap) => tap.receive(into),
@@ -56,7 +55,7 @@ impl SwitchPort {
     /// Sends a frame that needs no offload.
     ///
     /// # Errors
-    /// Those of [`Tap::send`], [`StackSocket::send`] and [`Uplink::send_frame`].
+    /// Those of [`Tap::send`], `StackSocket::send` and `Uplink::send_frame`.
     pub fn send_frame(&self, frame: &FrameParts<'_>) -> io::Result<()> {
         match self {
             SwitchPort::Tap(tap) => tap.send_frame(frame),

@@ -1,5 +1,5 @@
 //! TAPs: interfaces of the kernel whose other end is a descriptor. This module,
-//! [`crate::port::uplink`] and [`crate::port::stack_socket`] are the only ones with `unsafe`.
+//! `crate::port::uplink` and `crate::port::stack_socket` are the only ones with `unsafe`.
 //!
 //! A TAP is persistent: it outlives the driver that made it, and the next driver finds the
 //! interface with its addresses and connections. Its packets have a virtio-net header

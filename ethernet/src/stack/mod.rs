@@ -2,7 +2,7 @@
 //! interface of the kernel and without root.
 //!
 //! A node whose interface in a domain is a *stack* has no TAP there. One of its processes at a time
-//! has the addresses instead, and by [`Stack::open`] an end of a [`StackSocket`] to the driver. To
+//! has the addresses instead, and by [`Stack::open`] an end of a `StackSocket` to the driver. To
 //! other members it is a member like any other.
 //!
 //! ```no_run

@@ -1,15 +1,15 @@
 //! Tunnels: TCP connections to the drivers of other hosts, and the RDMA streams beside them.
 //!
 //! A tunnel carries packets with their virtio-net headers ([`crate::offload`]), in the byte order of these
-//! machines, each behind a [header](header) that names its domain, epoch and sender. The destination is in
+//! machines, each behind a header that names its domain, epoch and sender. The destination is in
 //! the frame. GSO packets and frames without checksums cross unchanged; the other driver does for each of
 //! its ports what the port needs.
 //!
-//! **No host waits for another.** Packets that the connection does not accept at once wait in a [queue](queues),
+//! **No host waits for another.** Packets that the connection does not accept at once wait in a queue,
 //! and packets that do not fit there are lost, as in any network with a slow receiver.
 //!
-//! Where both hosts have RDMA devices, packets go over an RDMA stream ([`rdma_stream`]) while there is one,
-//! in the same form. The connection stays, and carries [signals](signal) about the stream.
+//! Where both hosts have RDMA devices, packets go over an RDMA stream (`rdma_stream`) while there is one,
+//! in the same form. The connection stays, and carries signals about the stream.
 
 pub(crate) mod header;
 pub(crate) mod queues;
