@@ -1,24 +1,28 @@
-//! Tests that span crates, processes and namespaces, and the vocabulary that they are told in.
+//! Tests that span crates, processes and namespaces, and their vocabulary.
 //!
-//! [`conformance`] is the contract of a fabric provider, written once and run on each.
+//! * [`conformance`] is the contract of a fabric provider, written once and run on each.
+//! * [`fuzz`] has every reader of untrusted bytes as a function of bytes, and [`forged`] the frames that
+//!   the kernel of a node may send.
+//! * [`random`] chooses the same for the same seed, and [`value`] has values that describe themselves.
+//! * [`linearizability`] checks histories of a store, and [`checks`] has the frame of the programs that
+//!   record them.
 //!
-//! [`fuzz`] has every reader of bytes that a stranger may choose, [`forged`] what a node may have its
-//! kernel send. [`random`] chooses the same each time, and [`value`] has values that describe themselves.
-//! [`variants`] lets tests leave out what the store's protocol relies on.
-//!
-//! The system tests use the programs of this workspace as people do: [`cluster`] starts agents
-//! and runs commands in their nodes, [`process`] runs any command so that none can hang a test,
-//! [`software`] starts what others wrote in nodes, [`terminal`] is one at which a test types, [`outside`] is a network that is none of the
-//! fabric's, [`hosts`] are several of these on
-//! cables, [`user`] makes an ordinary user to be, and [`leftovers`] sees what was left behind.
+//! Stories run the programs of this workspace as users do. [`cluster`] starts agents and runs commands
+//! in their nodes, [`process`] runs any command with a limit of time, and [`actor`] is the program for
+//! which no stock program will do. [`software`] starts stock programs in nodes, and [`terminal`] is a
+//! terminal at which a story types. [`outside`] is a network outside of the fabric, [`hosts`] are
+//! several hosts on cables, [`user`] is an ordinary user, and [`leftovers`] finds processes, files and
+//! interfaces that a story left behind.
 
 pub mod actor;
+pub mod checks;
 pub mod cluster;
 pub mod conformance;
 pub mod forged;
 pub mod fuzz;
 pub mod hosts;
 pub mod leftovers;
+pub mod linearizability;
 pub mod outside;
 pub mod process;
 pub mod random;
@@ -26,4 +30,3 @@ pub mod software;
 pub mod terminal;
 pub mod user;
 pub mod value;
-pub mod variants;

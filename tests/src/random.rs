@@ -2,6 +2,17 @@
 
 use std::ops::Range;
 
+/// The increment of SplitMix64.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Mixes a word, as SplitMix64 does.
+pub fn mix(word: u64) -> u64 {
+    let word = word.wrapping_add(STEP);
+    let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
+}
+
 /// Numbers that are the same for the same seed (SplitMix64).
 #[derive(Clone, Copy, Debug)]
 pub struct Random(pub u64);
@@ -9,11 +20,9 @@ pub struct Random(pub u64);
 impl Random {
     /// Any number.
     pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
+        let state = self.0;
+        self.0 = state.wrapping_add(STEP);
+        mix(state)
     }
 
     /// Below `end`, or 0.

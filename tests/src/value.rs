@@ -4,20 +4,14 @@
 //! before. The length follows from key and version, too. So a value that is mixed of two, is another
 //! key's, has another's length, or is older than one seen before is noticed.
 
+use crate::random::mix;
+
 /// The shortest and the longest value, in bytes.
 const SHORTEST: usize = 8;
 const LONGEST: usize = 1 << 20;
 
 /// One key of so many has long values.
 const LONG_EVERY: u32 = 512;
-
-/// Mixes a word, as in splitmix64.
-pub fn mix(word: u64) -> u64 {
-    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ word >> 31
-}
 
 fn first(key: u32, version: u32) -> u64 {
     let check = mix(u64::from(key) << 32 | u64::from(version)) as u32;
@@ -38,7 +32,7 @@ fn len(key: u32, version: u32) -> usize {
     base + (random >> 32) as usize % (base + 1)
 }
 
-/// Writes a version of a key into `value`, instead of what was there.
+/// Replaces `value` by a version of a key.
 pub fn write(value: &mut Vec<u8>, key: u32, version: u32) {
     let len = len(key, version);
     value.clear();
@@ -53,7 +47,7 @@ pub fn write(value: &mut Vec<u8>, key: u32, version: u32) {
 /// The version of a key that a value is.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The reason for which the value is no version of the key.
 pub fn check(value: &[u8], key: u32) -> Result<u32, String> {
     let (words, rest) = value.as_chunks::<8>();
     let mut words = words.iter().map(|word| u64::from_le_bytes(*word));

@@ -1,70 +1,69 @@
-//! What a client does, until it is killed: it says what it is about to do, does it, and says what came
-//! of it.
+//! A client reports each operation before it begins, and its outcome, until it is killed.
 
 use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tests::checks::{Result, now_ns, task};
+use tests::linearizability::history::{KEYS, Operation, Outcome};
 use tests::random::Random;
 use tests::value;
 use toroid_client::member::{Domain, Member};
 use toroid_kv::Client;
 
-use crate::history::{KEYS, Operation, Outcome};
-use crate::keeper::{Order, Part};
+use crate::supervisor::{Part, Round};
 use crate::text::Text;
-use crate::{DOMAIN, Error, SERVER, now_ns};
+use crate::{DOMAIN, SERVER};
 
 /// Operations of a client in a history.
 const OPERATIONS: u32 = 10;
 
-/// Room for the longest value.
+/// Bytes of a buffer for the longest value.
 const ROOM: usize = 1 << 20;
 
-/// Between operations a client waits so long at most.
+/// Pause between operations, at most.
 const PAUSE_NS: usize = 20_000;
 
 /// A server that was killed is back within this time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a client says, each in a line.
+/// A report of a client, one a line.
 #[derive(Serialize, Deserialize)]
 pub enum Note {
-    /// It can be told what to do.
+    /// The client is connected.
     Ready,
-    /// It asks for this.
+    /// An operation is about to begin.
     Begin { operation: Operation, at_ns: u64 },
-    /// What was answered to the oldest thing that was not answered before.
+    /// The outcome of the last operation.
     End { outcome: Outcome, at_ns: u64 },
-    /// There will be no answer to that.
+    /// The last operation has no outcome.
     Failed { why: String },
-    /// It has done what it was told.
+    /// The round is over.
     Over,
 }
 
-fn say(note: &Note) -> Result<(), Error> {
+fn say(note: &Note) -> Result<()> {
     let mut line = serde_json::to_vec(note)?;
     line.push(b'\n');
-    // At once, so that who is killed has said it, or not.
+    // In one call, so that a client that is killed has reported it, or not.
     Ok(io::stdout().write_all(&line)?)
 }
 
-/// Does what the second argument and then the input say.
-pub fn obey() -> Result<(), Error> {
-    let part = std::env::args().nth(2).unwrap_or_default();
-    let mut actor = Actor::new(serde_json::from_str(&part)?)?;
+/// Takes the [`Part`] in the second argument, and plays each [`Round`] of the input.
+pub fn serve() -> Result<()> {
+    let mut participant = Participant::new(serde_json::from_str(&task())?)?;
     say(&Note::Ready)?;
     for line in io::stdin().lock().lines() {
         match serde_json::from_str(&line?)? {
-            Order::Prepare { history } => actor.prepare(history)?,
-            Order::Act {
+            Round::Prepare { history } => participant.prepare(history)?,
+            Round::Act {
                 history,
                 seed,
                 start_ns,
                 port,
                 ..
             } => {
-                actor.act(history, seed, start_ns, port)?;
+                participant.act(history, seed, start_ns, port)?;
             }
         }
         say(&Note::Over)?;
@@ -72,53 +71,55 @@ pub fn obey() -> Result<(), Error> {
     Ok(())
 }
 
-/// A way to the server.
-enum Door {
+/// A connection to the server.
+enum Connection {
     Rdma(Box<Client>),
     Text(Text),
     Closed,
 }
 
-struct Actor {
-    /// 0 is the client by memcached's protocol.
+struct Participant {
+    /// 0 is the client of memcached's protocol.
     number: u8,
     domain: Domain,
-    door: Door,
+    connection: Connection,
     value: Vec<u8>,
     room: Vec<u8>,
 }
 
-impl Actor {
-    fn new(part: Part) -> Result<Self, Error> {
-        let mut actor = Actor {
+impl Participant {
+    fn new(part: Part) -> Result<Self> {
+        let mut participant = Participant {
             number: match part {
                 Part::Rdma { number } => number,
                 _ => 0,
             },
             domain: Member::attach()?.domain(DOMAIN)?,
-            door: Door::Closed,
+            connection: Connection::Closed,
             value: Vec::new(),
             room: vec![0; ROOM],
         };
-        if actor.number > 0 {
-            actor.connect(0)?;
+        if participant.number > 0 {
+            participant.connect(0)?;
         }
-        Ok(actor)
+        Ok(participant)
     }
 
-    /// Also to a server that is only about to be there.
-    fn connect(&mut self, port: u16) -> Result<(), Error> {
+    /// Connects, also to a server that is about to start.
+    fn connect(&mut self, port: u16) -> Result<()> {
         let start = Instant::now();
         loop {
-            let door: Result<Door, Error> = match self.number {
-                0 => Text::connect(port).map(Door::Text).map_err(Error::from),
+            let connection: Result<Connection> = match self.number {
+                0 => Text::connect(port)
+                    .map(Connection::Text)
+                    .map_err(Into::into),
                 _ => Client::connect(&self.domain, Some(SERVER.parse()?))
-                    .map(|client| Door::Rdma(Box::new(client)))
-                    .map_err(Error::from),
+                    .map(|client| Connection::Rdma(Box::new(client)))
+                    .map_err(Into::into),
             };
-            match door {
-                Ok(door) => {
-                    self.door = door;
+            match connection {
+                Ok(connection) => {
+                    self.connection = connection;
                     return Ok(());
                 }
                 Err(error) if start.elapsed() > PATIENCE => return Err(error),
@@ -128,12 +129,12 @@ impl Actor {
     }
 
     /// One client gives all keys a value before the others begin.
-    fn prepare(&mut self, history: u32) -> Result<(), Error> {
+    fn prepare(&mut self, history: u32) -> Result<()> {
         if self.number == 1 {
             for key in 0..KEYS {
                 let version = version(history, 7, key.into());
                 let set = Operation::Set { key, version };
-                // It may be the first to notice that the server was killed.
+                // This may be the first call after the server was killed.
                 if !self.call(set, false)? {
                     self.connect(0)?;
                     self.call(set, false)?;
@@ -143,9 +144,9 @@ impl Actor {
         Ok(())
     }
 
-    fn act(&mut self, history: u32, seed: u64, start_ns: u64, port: u16) -> Result<(), Error> {
+    fn act(&mut self, history: u32, seed: u64, start_ns: u64, port: u16) -> Result<()> {
         let mut random = Random(seed ^ u64::from(self.number) << 56);
-        if matches!(self.door, Door::Closed) {
+        if matches!(self.connection, Connection::Closed) {
             self.connect(port)?;
         }
         wait_until(start_ns);
@@ -161,8 +162,8 @@ impl Actor {
                 _ => Operation::Flush,
             };
             if !self.call(operation, random.one_in(2))? {
-                // The server was killed. Where it is then, by memcached's protocol, is said later.
-                self.door = Door::Closed;
+                // The server was killed. Its next port for memcached's protocol comes with the next round.
+                self.connection = Connection::Closed;
                 match self.number {
                     0 => return Ok(()),
                     _ => self.connect(port)?,
@@ -173,8 +174,8 @@ impl Actor {
         Ok(())
     }
 
-    /// Returns whether the server answered. There are two ways to get a value.
-    fn call(&mut self, operation: Operation, other_way: bool) -> Result<bool, Error> {
+    /// Returns whether the server answered. `other_way` chooses between two ways to get a value.
+    fn call(&mut self, operation: Operation, other_way: bool) -> Result<bool> {
         if let Operation::Set { key, version } = operation {
             value::write(&mut self.value, number_of(key), version);
         }
@@ -192,38 +193,38 @@ impl Actor {
         Ok(answered)
     }
 
-    fn carry_out(&mut self, operation: Operation, other_way: bool) -> Result<Outcome, Error> {
-        Ok(match (&mut self.door, operation) {
-            (Door::Rdma(client), Operation::Set { key, .. }) => {
+    fn carry_out(&mut self, operation: Operation, other_way: bool) -> Result<Outcome> {
+        Ok(match (&mut self.connection, operation) {
+            (Connection::Rdma(client), Operation::Set { key, .. }) => {
                 client.set(name(key).as_bytes(), 0, 0, &self.value)?;
                 Outcome::Done
             }
-            (Door::Rdma(client), Operation::Delete { key }) => {
+            (Connection::Rdma(client), Operation::Delete { key }) => {
                 Outcome::Deleted(client.delete(name(key).as_bytes())?)
             }
-            (Door::Rdma(client), Operation::Get { key }) if other_way => {
+            (Connection::Rdma(client), Operation::Get { key }) if other_way => {
                 let found = client.get_into(name(key).as_bytes(), &mut self.room)?;
                 found_in(key, found.map(|(_, len)| &self.room[..len]))
             }
-            (Door::Rdma(client), Operation::Get { key }) => {
+            (Connection::Rdma(client), Operation::Get { key }) => {
                 let found = client.get(name(key).as_bytes())?;
                 found_in(key, found.as_ref().map(|value| &value.data[..]))
             }
-            (Door::Rdma(client), Operation::Flush) => {
+            (Connection::Rdma(client), Operation::Flush) => {
                 client.flush_all(0)?;
                 Outcome::Done
             }
-            (Door::Text(text), Operation::Set { key, .. }) => {
+            (Connection::Text(text), Operation::Set { key, .. }) => {
                 text.set(&name(key), &self.value)?;
                 Outcome::Done
             }
-            (Door::Text(text), Operation::Delete { key }) => {
+            (Connection::Text(text), Operation::Delete { key }) => {
                 Outcome::Deleted(text.delete(&name(key))?)
             }
-            (Door::Text(text), Operation::Get { key }) => {
+            (Connection::Text(text), Operation::Get { key }) => {
                 found_in(key, text.get(&name(key))?.as_deref())
             }
-            (Door::Text(text), Operation::Flush) => {
+            (Connection::Text(text), Operation::Flush) => {
                 text.flush()?;
                 Outcome::Done
             }

@@ -1,17 +1,17 @@
-//! A client by memcached's protocol.
+//! A client of memcached's protocol.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
-/// No answer takes as long.
+/// Limit of waiting for an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A connection to the server.
 pub struct Text(BufReader<TcpStream>);
 
 impl Text {
-    /// To a port of this node.
+    /// Connects to a port of this node.
     pub fn connect(port: u16) -> io::Result<Self> {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
         stream.set_nodelay(true)?;
@@ -45,7 +45,7 @@ impl Text {
             .map(drop)
     }
 
-    /// Whether it was there.
+    /// Returns whether the key was there.
     pub fn delete(&mut self, key: &str) -> io::Result<bool> {
         let words = [b"delete ", key.as_bytes(), b"\r\n"];
         Ok(self.expect(&words, &["DELETED", "NOT_FOUND"])? == 0)
@@ -55,7 +55,7 @@ impl Text {
         self.expect(&[b"flush_all\r\n"], &["OK"]).map(drop)
     }
 
-    /// Which of these the answer is.
+    /// The index of the answer in `answers`.
     fn expect(&mut self, words: &[&[u8]], answers: &[&str]) -> io::Result<usize> {
         let line = self.ask(words)?;
         let which = answers.iter().position(|answer| *answer == line);

@@ -4,8 +4,8 @@
 //! Other storms have the index grow, and flush all keys again and again: then no key may be missed, or
 //! be found after another that went with it is gone.
 //!
-//! It starts an agent of its own with one node for the server, one for who writes and one for each who
-//! reads. Exit status: 0 all values were right, 1 some were not, 2 bad usage or a failure.
+//! The program starts an agent of its own with one node for the server, one for the writer and one for
+//! each reader. Exit status: 0 all values were right, 1 some were not, 2 bad usage or a failure.
 
 mod storm;
 mod writer;
@@ -14,33 +14,30 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use bench::cluster::{Cluster, Process};
-use bench::roles::{self, StoreConfig};
+use bench::roles;
 use clap::Parser;
 use serde_json::json;
-use storm::{Kind, Orders, Part, Tally};
-use tests::variants::with_what_is_left_out;
+use storm::{Kind, Part, Tally, Task};
+use tests::checks::{self, Result, store_config, with_variant};
 use toroid_fabric::Torus;
-use toroid_kv::server::Limits;
 
-type Error = Box<dyn std::error::Error>;
-
-/// The hidden argument of who writes and who reads; [`Orders`] as JSON follow.
+/// The hidden argument of writers and readers; a [`Task`] as JSON follows.
 const STORM: &str = "__tear-storm";
 
-/// Values that each reader reads before it says what it found.
+/// Values that each reader reads before it reports.
 const ROUND: u64 = 200_000;
 
 /// The domain of all.
 const DOMAIN: &str = "storm";
 
-/// Where the server is.
+/// The node of the server.
 const SERVER: &str = "0,0,0";
 
 /// Read values that describe themselves while they are overwritten, resized, deleted and evicted.
 #[derive(Parser)]
 #[command(name = "tear-storm", version)]
 struct Cli {
-    /// What happens meanwhile.
+    /// The changes meanwhile.
     #[arg(long, value_enum, default_value_t = Kind::Changes)]
     storm: Kind,
     /// Values to read and check, by all readers together.
@@ -61,49 +58,30 @@ struct Cli {
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
-    /// What of the protocol is left out.
+    /// A check of the protocol to leave out.
     #[cfg(feature = "unsafe-variants")]
     #[arg(long, value_name = "WHAT", require_equals = true, value_parser = toroid_kv::variants::NAMES)]
     without: Option<String>,
 }
 
 fn main() -> ExitCode {
-    if let Some(status) = roles::run_if_asked() {
-        return status;
-    }
-    let result = match std::env::args().nth(1).as_deref() {
-        Some(STORM) => storm::obey().map(|()| true),
-        _ => {
-            let cli = Cli::parse();
-            run(&cli)
-        }
-    };
-    match result {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("tear-storm: {error}");
-            ExitCode::from(2)
-        }
-    }
+    checks::main(
+        "tear-storm",
+        &[(STORM, storm::serve)],
+        || run(&Cli::parse()),
+    )
 }
 
 /// Whether all values were right.
-fn run(cli: &Cli) -> Result<bool, Error> {
+fn run(cli: &Cli) -> Result<bool> {
     let start = Instant::now();
     let mut cluster = Cluster::start(Torus::new(cli.clients + 2, 1, 1)?, None)?;
     cluster.create_domain(DOMAIN)?;
-    let config = StoreConfig {
-        item: Limits::DEFAULT.item,
-        domain: DOMAIN.into(),
-        memory: cli.memory << 20,
-        stack: false,
-    };
-    let config = serde_json::to_string(&config)?;
-    let server = cluster.spawn(SERVER, &with_what_is_left_out(&[roles::STORE, &config]))?;
+    let config = store_config(DOMAIN, cli.memory << 20)?;
+    let server = cluster.spawn(SERVER, &with_variant(&[roles::STORE, &config]))?;
     let port = cluster.answer(&server)?;
     let mut spawn = |node: u16, part: Part| {
-        let orders = Orders {
+        let task = Task {
             domain: DOMAIN.into(),
             server: SERVER.into(),
             port,
@@ -113,15 +91,15 @@ fn run(cli: &Cli) -> Result<bool, Error> {
             seed: cli.seed.wrapping_add(node.into()),
             part,
         };
-        let orders = serde_json::to_string(&orders)?;
-        let arguments = with_what_is_left_out(&[STORM, &orders]);
-        Ok::<Process, Error>(cluster.spawn(&format!("{node},0,0"), &arguments)?)
+        let task = serde_json::to_string(&task)?;
+        let arguments = with_variant(&[STORM, &task]);
+        Result::Ok(cluster.spawn(&format!("{node},0,0"), &arguments)?)
     };
-    // Who flushes speaks memcached's protocol within the server's node.
+    // A writer that flushes speaks memcached's protocol within the server's node.
     let writer = u16::from(cli.storm != Kind::Flushes);
     let mut writer = spawn(writer, Part::Write)?;
     let readers = (0..cli.clients).map(|n| spawn(n + 2, Part::Read));
-    let mut readers = readers.collect::<Result<Vec<Process>, Error>>()?;
+    let mut readers = readers.collect::<Result<Vec<Process>>>()?;
     let mut all = Tally::default();
     while all.found < cli.gets {
         let left = (cli.gets - all.found).div_ceil(cli.clients.into());
@@ -134,7 +112,7 @@ fn run(cli: &Cli) -> Result<bool, Error> {
     Ok(all.wrong == 0)
 }
 
-fn report(cli: &Cli, all: &Tally, seconds: f64) -> Result<(), Error> {
+fn report(cli: &Cli, all: &Tally, seconds: f64) -> Result<()> {
     if cli.json {
         let mut result = serde_json::to_value(all)?;
         result["seconds"] = json!(seconds);

@@ -1,4 +1,4 @@
-//! What each process is told and tells, and who reads.
+//! Tasks and reports of writers and readers, and the readers.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -6,68 +6,69 @@ use std::io::{self, Write};
 use bench::worker;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use tests::checks::{Result, task};
+use tests::random::{Random, mix};
 use tests::value;
 use toroid_client::member::Member;
 use toroid_kv::{Client, View, ViewError};
 
-use crate::Error;
 use crate::writer::{self, Change};
 
-/// Room for the longest value.
+/// Bytes of a buffer for the longest value.
 const ROOM: usize = 1 << 20;
 
-/// What a process is to do.
+/// The task of a process.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Orders {
+pub struct Task {
     /// The domain.
     pub domain: String,
-    /// The server's place.
+    /// The node of the server.
     pub server: String,
     /// Its port for memcached's protocol.
     pub port: u16,
-    /// Bytes that it has for items.
+    /// Bytes that the server has for items.
     pub memory: u64,
-    /// What happens.
+    /// The changes.
     pub storm: Kind,
     /// Keys.
     pub keys: u32,
-    /// Where its random numbers start.
+    /// Seed of its random numbers.
     pub seed: u64,
-    /// What part it has.
+    /// Its part.
     pub part: Part,
 }
 
-/// What happens while values are read.
+/// The changes while values are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum Kind {
     /// Values are overwritten, resized, deleted and evicted.
     Changes,
-    /// Keys are added, and none goes: who has found one finds it for ever.
+    /// Keys are added, and none is removed: a reader that has found a key finds it for ever.
     Growth,
-    /// All keys are set and then flushed, again and again: when one is gone, so are all that were set
-    /// before.
+    /// All keys are set and then flushed, again and again: once one is gone, all that were set before it
+    /// are.
     Flushes,
 }
 
-/// What part a process has.
+/// The part of a process.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Part {
-    /// It changes things until it is asked for anything.
+    /// A writer, up to the first line of its input.
     Write,
-    /// It reads as many values as it is asked for.
+    /// A reader, of as many values as each line of its input says.
     Read,
 }
 
-/// What it did.
+/// Totals of a process.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Tally {
-    /// Values that were read and checked.
+    /// Values read and checked.
     pub found: u64,
-    /// Gets of keys that were not there.
+    /// Gets of absent keys.
     pub missed: u64,
-    /// Values that were not what they should be.
+    /// Wrong values.
     pub wrong: u64,
-    /// What was wrong with one.
+    /// The error of one of them.
     pub example: Option<String>,
     /// Values stored.
     pub sets: u64,
@@ -80,7 +81,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Adds what another did.
+    /// Adds the totals of another process.
     pub fn add(&mut self, other: &Tally) {
         self.found += other.found;
         self.missed += other.missed;
@@ -101,31 +102,20 @@ impl Tally {
     }
 }
 
-/// Random numbers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(1);
-        value::mix(self.0) % limit
-    }
-}
-
-/// Does what the second argument says, and answers with what was done.
-pub fn obey() -> Result<(), Error> {
-    let orders = std::env::args().nth(2).unwrap_or_default();
-    let orders: Orders = serde_json::from_str(&orders)?;
-    let domain = Member::attach()?.domain(&orders.domain)?;
-    let connect = || Ok::<_, Error>(Client::connect(&domain, Some(orders.server.parse()?))?);
-    let random = Random(value::mix(orders.seed));
-    match orders.part {
+/// Carries out the [`Task`] in the second argument, and reports a [`Tally`].
+pub fn serve() -> Result<()> {
+    let task: Task = serde_json::from_str(&task())?;
+    let domain = Member::attach()?.domain(&task.domain)?;
+    let connect = || Result::Ok(Client::connect(&domain, Some(task.server.parse()?))?);
+    let random = Random(mix(task.seed));
+    match task.part {
         Part::Write => {
-            let tally = match orders.storm {
-                Kind::Changes => writer::change(connect()?, orders.keys)?,
-                Kind::Growth => writer::grow(connect()?, orders.keys, orders.memory)?,
-                Kind::Flushes => writer::flush(orders.port, orders.keys)?,
+            let tally = match task.storm {
+                Kind::Changes => writer::change(connect()?, task.keys)?,
+                Kind::Growth => writer::grow(connect()?, task.keys, task.memory)?,
+                Kind::Flushes => writer::flush(task.port, task.keys)?,
             };
-            let answer: Result<Tally, String> = Ok(tally);
+            let answer: std::result::Result<Tally, String> = Ok(tally);
             Ok(writeln!(
                 io::stdout(),
                 "{}",
@@ -133,8 +123,8 @@ pub fn obey() -> Result<(), Error> {
             )?)
         }
         Part::Read => {
-            let mut reader = Reader::new(connect()?, random, &orders);
-            let read = |gets: u64| Ok::<_, Error>(serde_json::to_value(reader.read(gets)?)?);
+            let mut reader = Reader::new(connect()?, random, &task);
+            let read = |gets: u64| Result::Ok(serde_json::to_value(reader.read(gets)?)?);
             Ok(worker::serve(io::stdin().lock(), io::stdout(), read)?)
         }
     }
@@ -145,6 +135,9 @@ pub fn name(key: u32) -> [u8; 8] {
     let digit = |n: u32| b'a' + (key >> (4 * n) & 15) as u8;
     [7, 6, 5, 4, 3, 2, 1, 0].map(digit)
 }
+
+/// The version of a value, or its error.
+type Checked = std::result::Result<u32, String>;
 
 /// Gets and checks. The keys of a moment are few, so that places are known, and now and then any.
 struct Reader {
@@ -165,19 +158,19 @@ struct Reader {
 }
 
 impl Reader {
-    /// Gets of the same few keys.
+    /// Gets from the same few keys.
     const MOMENT: u64 = 4096;
 
-    /// Values that are held: more of the longest would be too much of the server's memory.
+    /// Borrowed values: more of the longest would take too much of the server's memory.
     const HELD: usize = 2;
 
-    fn new(client: Client, random: Random, orders: &Orders) -> Self {
+    fn new(client: Client, random: Random, task: &Task) -> Self {
         Reader {
             client,
             random,
-            storm: orders.storm,
-            keys: orders.keys.into(),
-            seen: vec![0; orders.keys as usize],
+            storm: task.storm,
+            keys: task.keys.into(),
+            seen: vec![0; task.keys as usize],
             known: 0,
             flushed: 0,
             room: vec![0; ROOM],
@@ -186,8 +179,8 @@ impl Reader {
         }
     }
 
-    /// Reads so many values, and returns what was new.
-    fn read(&mut self, count: u64) -> Result<Tally, Error> {
+    /// Reads so many values, and returns the totals of these.
+    fn read(&mut self, count: u64) -> Result<Tally> {
         let before = self.client.stats();
         let mut tally = Tally::default();
         while tally.found < count {
@@ -207,14 +200,14 @@ impl Reader {
         self.gets += 1;
         let near = self.gets / Self::MOMENT;
         let spread = match self.random.below(4) {
-            0 => self.keys,
+            0 => self.keys as usize,
             _ => 64,
         };
-        ((near + self.random.below(spread)) % self.keys) as u32
+        ((near + self.random.below(spread) as u64) % self.keys) as u32
     }
 
     /// In one of three ways.
-    fn get(&mut self, key: u32) -> Result<Option<Result<u32, String>>, Error> {
+    fn get(&mut self, key: u32) -> Result<Option<Checked>> {
         let name = name(key);
         Ok(match self.random.below(3) {
             0 => self
@@ -229,7 +222,7 @@ impl Reader {
     }
 
     /// Borrows and checks a value, and checks once more one that was borrowed before.
-    fn borrow(&mut self, key: u32) -> Result<Option<Result<u32, String>>, Error> {
+    fn borrow(&mut self, key: u32) -> Result<Option<Checked>> {
         let checked = loop {
             let Some(view) = self.client.borrow(&name(key))? else {
                 return Ok(None);
@@ -260,7 +253,7 @@ impl Reader {
     }
 
     /// `None` when the server has taken it back.
-    fn check_view(&mut self, key: u32, view: &View) -> Result<Option<Result<u32, String>>, Error> {
+    fn check_view(&mut self, key: u32, view: &View) -> Result<Option<Checked>> {
         let into = &mut self.room[..view.len()];
         match view.read(0, into) {
             Ok(()) => Ok(Some(value::check(into, key))),
@@ -269,7 +262,7 @@ impl Reader {
         }
     }
 
-    fn judge(&mut self, tally: &mut Tally, key: u32, checked: Result<u32, String>) {
+    fn judge(&mut self, tally: &mut Tally, key: u32, checked: Checked) {
         tally.found += 1;
         let newest = &mut self.seen[key as usize];
         match checked {
@@ -287,13 +280,13 @@ impl Reader {
         }
     }
 
-    /// Who changes begins with nothing before the last change is done.
+    /// A writer finishes each change before it begins the next.
     fn learn(&mut self, version: u32) {
         if self.storm == Kind::Changes {
             for number in self.known + 1..version {
                 let Change { key, is_delete } = Change::of(number, self.keys as u32);
                 let newest = &mut self.seen[key as usize];
-                // What is deleted can be found in a later version only.
+                // A deleted key is found in a later version only.
                 *newest = (*newest).max(number + u32::from(is_delete));
             }
             self.known = self.known.max(version.saturating_sub(1));

@@ -1,4 +1,4 @@
-//! Who changes what others read, until there is a line on standard input, or its end.
+//! Writers, which change values until there is a line on standard input, or its end.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -6,20 +6,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use tests::checks::Result;
+use tests::random::mix;
 use tests::value;
 use toroid_kv::Client;
 
-use crate::Error;
 use crate::storm::{Tally, name};
 
-/// Bytes of memory that an added key takes, with its share of what must stay free.
+/// Bytes of memory of an added key, with its share of the memory that must stay free.
 const ADDED: u64 = 128;
 
 static STOP: AtomicBool = AtomicBool::new(false);
 
 fn listen_for_the_end() {
     thread::spawn(|| {
-        // Whatever comes, also an error, ends it.
+        // A line, the end of the input, and an error end it alike.
         let _ = io::stdin().read_line(&mut String::new());
         STOP.store(true, Ordering::Relaxed);
     });
@@ -29,16 +30,16 @@ fn is_over() -> bool {
     STOP.load(Ordering::Relaxed)
 }
 
-/// What is changed at a time: readers can tell what must have happened before a version that they find.
+/// One change. Its number implies all changes before it, which readers use to judge versions.
 pub struct Change {
     pub key: u32,
     pub is_delete: bool,
 }
 
 impl Change {
-    /// The one of this number, from 1.
+    /// The change of this number, from 1.
     pub fn of(number: u32, keys: u32) -> Self {
-        let random = value::mix(number.into());
+        let random = mix(number.into());
         Change {
             key: (random % u64::from(keys)) as u32,
             is_delete: (random >> 32).is_multiple_of(8),
@@ -47,7 +48,7 @@ impl Change {
 }
 
 /// Sets and deletes; versions are the numbers of changes.
-pub fn change(mut client: Client, keys: u32) -> Result<Tally, Error> {
+pub fn change(mut client: Client, keys: u32) -> Result<Tally> {
     listen_for_the_end();
     let mut tally = Tally::default();
     let mut value = Vec::new();
@@ -69,7 +70,7 @@ pub fn change(mut client: Client, keys: u32) -> Result<Tally, Error> {
 }
 
 /// Sets each key once, and then adds others for as long as there is memory.
-pub fn grow(mut client: Client, keys: u32, memory: u64) -> Result<Tally, Error> {
+pub fn grow(mut client: Client, keys: u32, memory: u64) -> Result<Tally> {
     listen_for_the_end();
     let mut tally = Tally::default();
     let mut value = Vec::new();
@@ -79,7 +80,7 @@ pub fn grow(mut client: Client, keys: u32, memory: u64) -> Result<Tally, Error> 
             return Ok(tally);
         }
         value::write(&mut value, key, 1);
-        // What is added is never read.
+        // Added keys are never read.
         value.truncate(if key < keys { usize::MAX } else { 8 });
         client.set(&name(key), 0, 0, &value)?;
         tally.sets += 1;
@@ -91,7 +92,7 @@ pub fn grow(mut client: Client, keys: u32, memory: u64) -> Result<Tally, Error> 
 }
 
 /// Sets all keys to the number of the round, and flushes them, by memcached's protocol.
-pub fn flush(port: u16, keys: u32) -> Result<Tally, Error> {
+pub fn flush(port: u16, keys: u32) -> Result<Tally> {
     listen_for_the_end();
     let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     let mut tally = Tally::default();

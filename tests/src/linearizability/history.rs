@@ -1,52 +1,63 @@
-//! What was asked and answered, and when.
+//! Calls of a history: operations, answers and times.
 
 use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
-/// Keys that all use.
+/// Keys that all clients use.
 pub const KEYS: u8 = 3;
 
-/// What was asked.
+/// An operation on the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Operation {
-    /// Store this version.
-    Set { key: u8, version: u32 },
+    /// Store a version of a key.
+    Set {
+        /// The key, below [`KEYS`].
+        key: u8,
+        /// The version, which no other set has.
+        version: u32,
+    },
     /// Remove a key.
-    Delete { key: u8 },
-    /// Get what it is.
-    Get { key: u8 },
+    Delete {
+        /// The key, below [`KEYS`].
+        key: u8,
+    },
+    /// Get the version of a key.
+    Get {
+        /// The key, below [`KEYS`].
+        key: u8,
+    },
     /// Remove all keys.
     Flush,
-    /// The server was killed, and started again: as a flush.
+    /// Kill the server and start another one, which removes all keys.
     Restart,
 }
 
-/// What was answered.
+/// The answer to an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// It was done.
+    /// The operation was done.
     Done,
-    /// Whether it was there.
+    /// The key was removed, and was there before or not.
     Deleted(bool),
-    /// The version that was found.
+    /// The version found.
     Found(Option<u32>),
-    /// No value at all.
+    /// The error of a value that is no version of the key.
     Nonsense(String),
 }
 
-/// An operation from its beginning to its end, in nanoseconds of one clock.
+/// An operation from its begin to its end, in nanoseconds of one clock.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Call {
-    /// What was asked.
+    /// The operation.
     pub operation: Operation,
-    /// Before it.
+    /// A time before it.
     pub begin_ns: u64,
-    /// After it, and what was answered; `None` if who asked did not come to know.
+    /// A time after it, and the answer; `None` if the client did not receive one.
     pub end: Option<(u64, Outcome)>,
 }
 
-/// How many calls were under way while another one was.
+/// Calls that overlapped another one.
 pub fn overlapped(calls: &[Call]) -> usize {
     let span = |call: &Call| {
         (
@@ -62,8 +73,8 @@ pub fn overlapped(calls: &[Call]) -> usize {
     calls.iter().enumerate().filter(meets).count()
 }
 
-/// The calls as text, in the order of their beginnings.
-pub fn told(calls: &[Call]) -> String {
+/// The calls as text, in the order of their begins.
+pub fn to_text(calls: &[Call]) -> String {
     let mut calls: Vec<&Call> = calls.iter().collect();
     calls.sort_by_key(|call| call.begin_ns);
     let first = calls.first().map_or(0, |call| call.begin_ns);
@@ -83,7 +94,7 @@ pub fn told(calls: &[Call]) -> String {
                     end - first
                 )
             }
-            None => writeln!(text, "{begin:9} ns: {operation:?}: nobody knows"),
+            None => writeln!(text, "{begin:9} ns: {operation:?}: no answer"),
         };
     }
     text

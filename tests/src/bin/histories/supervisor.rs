@@ -1,128 +1,125 @@
-//! A process that starts one that is to be killed, kills it, starts it again, and tells what it did.
+//! A supervisor starts the server or a client, kills it on request, starts it again, and reports the
+//! calls of a client.
 
 use std::io::{self, BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use bench::roles::{self, StoreConfig};
+use bench::roles;
 use bench::worker;
 use serde::{Deserialize, Serialize};
-use tests::variants::with_what_is_left_out;
-use toroid_kv::server::Limits;
+use tests::checks::{Result, now_ns, store_config, task, with_variant};
+use tests::linearizability::history::{Call, Operation, Outcome};
 
 use crate::client::Note;
-use crate::history::{Call, Operation, Outcome};
-use crate::{CLIENT, DOMAIN, Error, now_ns};
+use crate::{CLIENT, DOMAIN};
 
 /// Bytes that the server has for items: no history fills them.
 const MEMORY: u64 = 64 << 20;
 
-/// What somebody is.
+/// The part of a supervised process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Part {
     Server,
-    /// A client by memcached's protocol, in the server's node.
+    /// A client of memcached's protocol, in the server's node.
     Text,
-    /// A client by RDMA: they are numbered from 1.
+    /// An RDMA client; they are numbered from 1.
     Rdma {
         number: u8,
     },
 }
 
-/// What all are told, each of which knows its part in it.
+/// A request to all supervisors; each knows its part.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub enum Order {
+pub enum Round {
     /// Give all keys a value.
     Prepare { history: u32 },
-    /// Do something, from a moment on.
+    /// Do random operations, from a moment on.
     Act {
         history: u32,
         seed: u64,
         start_ns: u64,
-        /// Of the server, for memcached's protocol.
+        /// The server's port for memcached's protocol.
         port: u16,
         kill: Option<Kill>,
     },
 }
 
-/// Who is killed, and when after the beginning.
+/// The process to kill, and the time after the begin.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Kill {
     Server { after_us: u64 },
     Client { number: u8, after_us: u64 },
 }
 
-/// What came of it.
+/// The calls of a round, and news of the server.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Answer {
+pub struct Recording {
     pub calls: Vec<Call>,
-    /// Where the server is from now on.
+    /// The server's port from now on.
     pub port: Option<u16>,
-    /// Why calls failed.
+    /// Errors of calls.
     pub failures: Vec<String>,
 }
 
-/// Does what the second argument and then the input say.
-pub fn obey() -> Result<(), Error> {
-    let part = std::env::args().nth(2).unwrap_or_default();
-    let mut keeper = Keeper::start(serde_json::from_str(&part)?)?;
-    let first: Result<Answer, String> = Ok(keeper.ready()?);
+/// Supervises a process of the [`Part`] in the second argument, and answers each [`Round`].
+pub fn serve() -> Result<()> {
+    let mut supervisor = Supervisor::start(serde_json::from_str(&task())?)?;
+    let first: std::result::Result<Recording, String> = Ok(supervisor.ready()?);
     writeln!(io::stdout(), "{}", serde_json::to_string(&first)?)?;
-    let obey = |order: Order| Ok::<_, Error>(serde_json::to_value(keeper.carry_out(order)?)?);
-    Ok(worker::serve(io::stdin().lock(), io::stdout(), obey)?)
+    let answer = |round: Round| {
+        Ok::<_, Box<dyn std::error::Error>>(serde_json::to_value(supervisor.carry_out(round)?)?)
+    };
+    Ok(worker::serve(io::stdin().lock(), io::stdout(), answer)?)
 }
 
-struct Keeper {
+struct Supervisor {
     part: Part,
     child: Child,
     says: Lines<BufReader<ChildStdout>>,
 }
 
-impl Keeper {
-    fn start(part: Part) -> Result<Self, Error> {
-        let config = StoreConfig {
-            item: Limits::DEFAULT.item,
-            domain: DOMAIN.into(),
-            memory: MEMORY,
-            stack: false,
-        };
+impl Supervisor {
+    fn start(part: Part) -> Result<Self> {
         let (first, second) = match part {
-            Part::Server => (roles::STORE, serde_json::to_string(&config)?),
+            Part::Server => (roles::STORE, store_config(DOMAIN, MEMORY)?),
             _ => (CLIENT, serde_json::to_string(&part)?),
         };
         let mut child = Command::new("/proc/self/exe")
-            .args(with_what_is_left_out(&[first, &second]))
+            .args(with_variant(&[first, &second]))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
         let says = BufReader::new(child.stdout.take().ok_or("no pipe")?).lines();
-        Ok(Keeper { part, child, says })
+        Ok(Supervisor { part, child, says })
     }
 
-    /// Waits until what was started can be used.
-    fn ready(&mut self) -> Result<Answer, Error> {
+    /// Waits until the process can be used.
+    fn ready(&mut self) -> Result<Recording> {
         let line = self.says.next().ok_or("it has ended")??;
         let port = match self.part {
-            Part::Server => Some(serde_json::from_str::<Result<u16, String>>(&line)??),
+            Part::Server => Some(serde_json::from_str::<std::result::Result<u16, String>>(
+                &line,
+            )??),
             _ => None,
         };
-        Ok(Answer {
+        Ok(Recording {
             port,
-            ..Answer::default()
+            ..Recording::default()
         })
     }
 
-    fn carry_out(&mut self, order: Order) -> Result<Answer, Error> {
-        let (start_ns, kill) = match order {
-            Order::Act { start_ns, kill, .. } => (start_ns, kill),
-            Order::Prepare { .. } => (0, None),
+    fn carry_out(&mut self, round: Round) -> Result<Recording> {
+        let (start_ns, kill) = match round {
+            Round::Act { start_ns, kill, .. } => (start_ns, kill),
+            Round::Prepare { .. } => (0, None),
         };
         match (self.part, kill) {
             (Part::Server, Some(Kill::Server { after_us })) => {
                 sleep_until(start_ns, after_us);
                 self.restart()
             }
-            (Part::Server, _) => Ok(Answer::default()),
+            (Part::Server, _) => Ok(Recording::default()),
             (
                 Part::Rdma { number },
                 Some(Kill::Client {
@@ -130,7 +127,7 @@ impl Keeper {
                     after_us,
                 }),
             ) if n == number => {
-                self.tell(&order)?;
+                self.tell(&round)?;
                 sleep_until(start_ns, after_us);
                 self.kill()?;
                 let answer = self.hear()?;
@@ -138,20 +135,20 @@ impl Keeper {
                 Ok(answer)
             }
             _ => {
-                self.tell(&order)?;
+                self.tell(&round)?;
                 self.hear()
             }
         }
     }
 
-    fn tell(&mut self, order: &Order) -> Result<(), Error> {
+    fn tell(&mut self, round: &Round) -> Result<()> {
         let input = self.child.stdin.as_mut().ok_or("no pipe")?;
-        Ok(writeln!(input, "{}", serde_json::to_string(order)?)?)
+        Ok(writeln!(input, "{}", serde_json::to_string(round)?)?)
     }
 
-    /// What it did until it was over, or was killed.
-    fn hear(&mut self) -> Result<Answer, Error> {
-        let mut answer = Answer::default();
+    /// The calls of a client up to its end of the round, or its death.
+    fn hear(&mut self) -> Result<Recording> {
+        let mut answer = Recording::default();
         for line in self.says.by_ref() {
             match serde_json::from_str(&line?)? {
                 Note::Ready => {}
@@ -169,25 +166,25 @@ impl Keeper {
                 Note::Over => break,
             }
         }
-        // A get that was not answered means nothing.
+        // A get without an answer has no effect.
         let known =
             |call: &Call| call.end.is_some() || !matches!(call.operation, Operation::Get { .. });
         answer.calls.retain(known);
         Ok(answer)
     }
 
-    fn kill(&mut self) -> Result<(), Error> {
+    fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
     }
 
-    fn begin_again(&mut self) -> Result<Answer, Error> {
-        *self = Keeper::start(self.part)?;
+    fn begin_again(&mut self) -> Result<Recording> {
+        *self = Supervisor::start(self.part)?;
         self.ready()
     }
 
-    fn restart(&mut self) -> Result<Answer, Error> {
+    fn restart(&mut self) -> Result<Recording> {
         let begin_ns = now_ns();
         self.kill()?;
         let answer = self.begin_again()?;
@@ -196,14 +193,14 @@ impl Keeper {
             begin_ns,
             end: Some((now_ns(), Outcome::Done)),
         };
-        Ok(Answer {
+        Ok(Recording {
             calls: vec![call],
             ..answer
         })
     }
 }
 
-/// It must not keep those from the processors that it waits for.
+/// Sleeps: spinning would keep the clients from the processors.
 fn sleep_until(start_ns: u64, after_us: u64) {
     let at_ns = start_ns + after_us * 1000;
     std::thread::sleep(Duration::from_nanos(at_ns.saturating_sub(now_ns())));

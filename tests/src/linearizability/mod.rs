@@ -1,19 +1,21 @@
-//! Whether one order explains a history: the search of Wing and Gong, with Lowe's memory of what was
-//! tried.
+//! Linearizability of a history of a store: the search of Wing and Gong, with Lowe's memory of states
+//! that were tried.
+
+pub mod history;
 
 use std::collections::HashSet;
 
-use super::history::{Call, KEYS, Operation, Outcome};
+use history::{Call, KEYS, Operation, Outcome};
 
-/// What each key is.
+/// The version of each key.
 type State = [Option<u32>; KEYS as usize];
 
 /// Calls of a history, at most: one bit each.
 const LIMIT: usize = 128;
 
-/// Whether the operations can be put in an order that explains all answers, each at a moment between its
-/// beginning and its end. At first there are no keys. One whose end is not known may have happened
-/// at any time after its beginning, or never.
+/// Whether some order of the operations explains all answers, each at a moment between its begin and its
+/// end. The store is empty at first. An operation without a known end may have happened at any time
+/// after its begin, or never.
 ///
 /// # Panics
 /// With more than [`LIMIT`] calls.
@@ -30,7 +32,7 @@ pub fn is_linearizable(calls: &[Call]) -> bool {
     let mut tried = HashSet::new();
     let mut stack = vec![(0u128, State::default())];
     while let Some((done, state)) = stack.pop() {
-        // What is left must not have ended before the next one began.
+        // No call that is left may have ended before the next one began.
         let Some(first_end) = ended(done) else {
             return true;
         };
@@ -49,7 +51,7 @@ pub fn is_linearizable(calls: &[Call]) -> bool {
     false
 }
 
-/// What keys may be after a call; nothing if its answer was wrong.
+/// Possible states after a call; none if its answer was wrong.
 fn after(call: &Call, state: &State) -> Vec<State> {
     let outcome = call.end.as_ref().map(|(_, outcome)| outcome);
     let with = |key: u8, value| {
@@ -59,7 +61,7 @@ fn after(call: &Call, state: &State) -> Vec<State> {
     };
     match (call.operation, outcome) {
         (Operation::Set { key, version }, Some(Outcome::Done)) => vec![with(key, Some(version))],
-        // A set that fails removes what was there.
+        // A set that fails may remove the key.
         (Operation::Set { key, version }, None) => vec![with(key, Some(version)), with(key, None)],
         (Operation::Delete { key }, Some(Outcome::Deleted(was))) => {
             let right = state[usize::from(key)].is_some() == *was;
@@ -111,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_may_have_happened_in_either_order() {
+    fn overlapping_calls_may_have_happened_in_either_order() {
         for (first, second) in [(None, Some(1)), (Some(1), Some(1)), (None, None)] {
             let gets = [get(0, first, 2, 3), get(0, second, 4, 5)];
             assert!(is_linearizable(&[&[set(1, 1, 9)], &gets[..]].concat()));
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_goes_back_to_an_older_value() {
+    fn no_client_goes_back_to_an_older_value() {
         let sets = [set(1, 0, 1), set(2, 2, 9)];
         let gets = [get(0, Some(2), 3, 4), get(0, Some(1), 5, 6)];
         assert!(!is_linearizable(&[sets, gets.clone()].concat()));
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_answered_may_have_happened_or_not() {
+    fn a_call_without_an_answer_may_have_happened_or_not() {
         let lost = unknown(Operation::Set { key: 0, version: 2 }, 2);
         for found in [Some(1), Some(2), None] {
             let calls = [set(1, 0, 1), lost.clone(), get(0, found, 5, 6)];
