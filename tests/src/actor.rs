@@ -233,7 +233,7 @@ impl Actor {
         Event::parse(&self.running.line())
     }
 
-    /// Waits until an event was reported, whatever was reported before and after it.
+    /// Waits until an event was reported, possibly with others before and after it.
     #[track_caller]
     pub fn reports(&self, event: &Event) {
         self.running.says(&event.line());
@@ -314,7 +314,7 @@ impl Actor {
         self.wait()
     }
 
-    /// Kills it, and returns what it had printed.
+    /// Kills it, and returns its output.
     pub fn kill(self) -> Outcome {
         self.running.kill()
     }
@@ -529,7 +529,7 @@ impl StoreClient {
         Ok(self.value()?.expect("views have values"))
     }
 
-    /// Begins what never ends.
+    /// Begins a request that never ends.
     #[track_caller]
     pub fn begin(&mut self, request: &Request) {
         self.answers(request, &Event::Ready);

@@ -1,5 +1,4 @@
-//! Agents as people use them: through the programs of this workspace, each on a state directory
-//! of its own.
+//! Agents as users run them: by the programs of this workspace, each with a state directory of its own.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -21,16 +20,16 @@ use crate::leftovers::{self, Leftovers, Namespaces};
 use crate::process::{Outcome, Running, eventually, run, run_with, send};
 use crate::user::{Tun, User, as_uid};
 
-/// What runs in nodes.
+/// Programs that stories run in nodes.
 const PROGRAMS: [&str; 4] = ["toroid", "toroid-ethernet", "toroid-kv", "actor"];
 
-/// Where the files of tests are: nodes have a `/tmp` of their own.
+/// The directory of test files; nodes have a `/tmp` of their own.
 pub(crate) const PLACE: &str = "/var/lib";
 
-/// No test takes this long.
+/// Limit of a story. A nightly one has 20 times as long.
 const WATCHDOG: Duration = Duration::from_secs(150);
 
-/// How long a test that was found hanging has to fail by itself.
+/// Time for a hanging story to fail by itself, after its processes were killed.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// A program of this workspace, built in the same profile as the test.
@@ -52,12 +51,12 @@ pub fn program(name: &str) -> PathBuf {
     program
 }
 
-/// Whether to take long about it.
+/// Whether stories run in their longer, nightly form.
 pub fn is_nightly() -> bool {
     env::var_os("TOROID_TEST_NIGHTLY").is_some_and(|value| !value.is_empty())
 }
 
-/// A place for an agent, where one may run.
+/// An agent, or a state directory for one. Dropping it ends the agent.
 #[derive(Debug)]
 pub struct Cluster {
     directory: TempDir,
@@ -65,8 +64,8 @@ pub struct Cluster {
     watchdog: Watchdog,
 }
 
-/// Asks an agent, or a member, to do without some of its protections. Only programs with the
-/// feature `unprotected` obey.
+/// Switches protections of an agent or a member off, by environment variables that only programs with
+/// the feature `unprotected` read.
 pub fn leave_out(command: &mut Command, protections: &[&str]) {
     let names = protections
         .iter()
@@ -93,12 +92,12 @@ impl Cluster {
         cluster
     }
 
-    /// A place where no agent runs yet.
+    /// A state directory without an agent.
     pub fn down_yet() -> Self {
         Self::of(None)
     }
 
-    /// A place for an agent of an ordinary user.
+    /// A state directory for an agent of an ordinary user.
     pub fn of_user(user: User) -> Self {
         Self::of(Some(user))
     }
@@ -109,7 +108,7 @@ impl Cluster {
         leftovers::adopt_orphans();
         let directory = tempfile::Builder::new()
             .prefix(&leftovers::prefix())
-            // The users of nodes are others.
+            // The users of nodes must read it.
             .permissions(Permissions::from_mode(0o755))
             .tempdir_in(PLACE);
         let directory = directory.expect("a temporary directory");
@@ -125,9 +124,9 @@ impl Cluster {
         }
     }
 
-    /// Says that a story of many rounds has got to another, which may take as long as a whole story.
+    /// Starts the next round of a long story, for which the watchdog waits as long as for a whole story.
     pub fn goes_on(&self) {
-        // Without a watchdog it has hung already.
+        // Without a watchdog the story has hung already.
         let _ = self.watchdog.alive.send(());
     }
 
@@ -136,18 +135,17 @@ impl Cluster {
         self.directory.path().join("state")
     }
 
-    /// Where the agent's directory is kept.
+    /// The data directory.
     pub fn data(&self) -> PathBuf {
         self.directory.path().join("data")
     }
 
-    /// A directory for the files of a test.
+    /// A directory for the files of a story.
     pub fn files(&self) -> &Path {
         self.directory.path()
     }
 
-    /// The command `toroid`, or another of this workspace, told of our state directory, as the
-    /// user whose cluster this is.
+    /// A command of this workspace with this state directory, run as the user of the agent.
     pub fn command(&self, name: &str) -> Command {
         match &self.user {
             Some(user) => self.told(user.command(name)),
@@ -164,7 +162,7 @@ impl Cluster {
         with_programs_in(&self.files().join("bin"))
     }
 
-    /// The same, where the tun device is as `tun` says.
+    /// The same with the given access to `/dev/net/tun`.
     pub fn command_with(&self, tun: Tun, name: &str) -> Command {
         match &self.user {
             Some(user) => self.told(user.command_with(tun, name)),
@@ -219,7 +217,7 @@ impl Cluster {
         self.existing(name)
     }
 
-    /// A domain that is there already.
+    /// A handle to an existing domain.
     pub fn existing<'a>(&'a self, name: &'a str) -> Domain<'a> {
         Domain {
             cluster: self,
@@ -245,16 +243,16 @@ impl Cluster {
         run(&mut self.in_node(node, &["sh", "-c", script]))
     }
 
-    /// Asserts that one packet from a node gets to a peer and back; `to` is a name or an address,
-    /// with options of ping(8) before it if need be.
+    /// Asserts that a packet gets from a node to a peer and back. `to` is a name or an address, after
+    /// options of ping(8).
     #[track_caller]
     pub fn reaches(&self, from: &str, to: &str) {
-        // A loaded machine may take its time, but the packet must not be lost.
+        // A loaded machine may be slow, but must not lose the packet.
         self.exec(from, &format!("ping -c 1 -W 10 {to}")).ok();
     }
 
-    /// Asserts that a packet leaves a node, but that no answer comes back from an address; options
-    /// of ping(8) may stand before the address.
+    /// Asserts that a packet leaves a node, and that no answer comes back. `address` may follow options of
+    /// ping(8).
     #[track_caller]
     pub fn cannot_reach(&self, from: &str, address: &str) {
         const NO_REPLY: i32 = 1;
@@ -266,7 +264,7 @@ impl Cluster {
         );
     }
 
-    /// Asserts that a node has no interface by which a packet could get to an address.
+    /// Asserts that a node has no route to an address.
     #[track_caller]
     pub fn has_no_route(&self, from: &str, address: &str) {
         const NOT_SENT: i32 = 2;
@@ -294,7 +292,7 @@ impl Cluster {
         command
     }
 
-    /// What `toroid status` says.
+    /// The answer of `toroid status`.
     #[track_caller]
     pub fn status(&self) -> Value {
         self.ask("status")
@@ -332,8 +330,8 @@ impl Cluster {
         pids
     }
 
-    /// The process that keeps what outlives the agent.
-    pub fn keeper_pid(&self) -> Option<u32> {
+    /// The process that holds the descriptors that outlive the agent.
+    pub fn fd_store_pid(&self) -> Option<u32> {
         let state = self.state();
         let words = ["__keeper", state.to_str()?];
         leftovers::processes_with(&words).next()
@@ -353,26 +351,26 @@ impl Cluster {
         eventually("the agent is gone", || leftovers::has_ended(agent));
     }
 
-    /// Kills the keeper without a warning; returns when another holds all that there is.
+    /// Kills that process without a warning; returns when another one holds all descriptors.
     #[track_caller]
-    pub fn kill_keeper(&self) {
+    pub fn kill_fd_store(&self) {
         let replaced = || {
             self.log()
-                .matches("another keeper holds all there is")
+                .matches("another fd store holds all there is")
                 .count()
         };
         let before = replaced();
-        send(self.keeper_pid().expect("there is one"), Signal::SIGKILL);
-        eventually("another keeper holds all", || replaced() > before);
+        send(self.fd_store_pid().expect("there is one"), Signal::SIGKILL);
+        eventually("another fd store holds all", || replaced() > before);
     }
 
-    /// Ends the agent as people do.
+    /// Ends the agent by `toroid down`.
     #[track_caller]
     pub fn down(&self) {
         self.toroid("down").ok();
     }
 
-    /// What is in the state directory.
+    /// Names of the files in the state directory.
     pub fn state_files(&self) -> BTreeSet<String> {
         let files = fs::read_dir(self.state()).into_iter().flatten();
         files
@@ -391,13 +389,13 @@ impl Drop for Cluster {
         if thread::panicking() {
             eprintln!("log of the agent:\n{}", self.log());
         }
-        // It says that no agent runs if the test has ended it.
+        // Fails if the story has ended the agent.
         let _ = self.toroid("down");
     }
 }
 
-/// The programs of this workspace where the users of nodes find them, too: the build directory may
-/// be closed to them. Beside them is a directory on a disk in which all may write.
+/// Links or copies programs to where the users of nodes find them: the build directory may be closed to
+/// them. Beside them is a directory on a disk that all users may write.
 fn furnish(directory: &Path) {
     let (bin, disk) = (directory.join("bin"), directory.join("disk"));
     fs::create_dir(&bin).expect("it is new");
@@ -460,7 +458,7 @@ impl Domain<'_> {
         self.change("grow", nodes);
     }
 
-    /// Takes nodes out.
+    /// Removes nodes.
     #[track_caller]
     pub fn shrink(&self, nodes: &[&str]) {
         self.change("shrink", nodes);
@@ -473,7 +471,7 @@ impl Domain<'_> {
         self.cluster.toroid(&words).ok();
     }
 
-    /// Removes it.
+    /// Removes the domain.
     #[track_caller]
     pub fn remove(&self) {
         self.cluster
@@ -481,13 +479,13 @@ impl Domain<'_> {
             .ok();
     }
 
-    /// What `toroid domain show` says.
+    /// The answer of `toroid domain show`.
     #[track_caller]
     pub fn show(&self) -> Value {
         self.cluster.ask(&format!("domain show {}", self.name))
     }
 
-    /// A member as `toroid domain show` says.
+    /// A member in the answer of `toroid domain show`.
     #[track_caller]
     pub fn member(&self, node: &str) -> Value {
         let members = self.members();
@@ -497,7 +495,7 @@ impl Domain<'_> {
             .clone()
     }
 
-    /// Its members as `toroid domain show` says.
+    /// The members in the answer of `toroid domain show`.
     #[track_caller]
     pub fn members(&self) -> Vec<Value> {
         let info = self.show();
@@ -513,7 +511,7 @@ impl Domain<'_> {
         text(&self.member(node)["mac"])
     }
 
-    /// Asserts that a node which is no member has neither a member's name nor a route to it.
+    /// Asserts that a node outside of the domain neither resolves a member's name nor has a route to it.
     #[track_caller]
     pub fn shuts_out(&self, node: &str, member: &str) {
         let name = format!("{}.{}", member.replace(',', "-"), self.name);
@@ -534,16 +532,15 @@ impl Domain<'_> {
     }
 }
 
-/// A story with its own look at what is left at the end: runs `story`, ends the cluster, and
-/// asserts that everything is as it was before.
+/// Runs a story, and asserts that no process, file or interface of it is left.
 pub fn leaves_nothing(story: impl FnOnce()) {
     let before = Leftovers::snapshot();
     story();
     before.assert_none_new();
 }
 
-/// Turns a hang into a failure: kills all that the test has started, so that it fails by itself,
-/// and then the test. It is one for each round of a story that [goes on](Cluster::goes_on).
+/// Turns a hang into a failure: kills all processes that the story has started, so that it fails by
+/// itself, and later the test. The limit starts again when the story [goes on](Cluster::goes_on).
 #[derive(Debug)]
 struct Watchdog {
     alive: Sender<()>,

@@ -1,5 +1,5 @@
-//! Two domains beside each other on one host, without interfaces: what a member of one sends, or another
-//! host does, and whom it reaches.
+//! Two domains beside each other on one host, without interfaces: the receivers of packets from a member
+//! of one of them, and from another host.
 
 use toroid_ethernet::forward::{Action, Bridges, NextHop};
 use toroid_ethernet::headers::frame::HEADER_LEN;
@@ -17,22 +17,22 @@ use toroid_protocol::driver::Port;
 /// The sender's domain, and the other one.
 const DOMAINS: [u32; 2] = [7, 8];
 
-/// The sender's place. Its domain's other members are at 0 and 2, and the latter is limited as it
-/// is itself.
+/// The sender's place. The other members of its domain are at 0 and 2; the sender and the latter are
+/// limited.
 const SENDER: u8 = 1;
 
-/// One that members may join.
+/// A group that members may join.
 const GROUP: [u8; 4] = [239, 1, 2, 3];
 
 const MTU: u32 = 1500;
 
-/// The longest frame: with an Ethernet header and a tag.
+/// Bytes of a frame with an Ethernet header and a tag, at most.
 const LONGEST: usize = HEADER_LEN + 4 + MTU as usize;
 
-/// The most frames that a packet may become, with that MTU or any other.
+/// Frames of one packet, at most, with any MTU.
 const MOST: usize = 745;
 
-/// The two of them. A member is known by the number of its domain and its place.
+/// Both domains. A member is identified by the number of its domain and its place.
 #[derive(Debug)]
 pub struct Neighbours {
     bridges: Bridges<(u32, u8)>,
@@ -56,11 +56,11 @@ impl Default for Neighbours {
 }
 
 impl Neighbours {
-    /// Sends a packet, with what comes before the frame; every receiver takes whole frames only.
-    /// Returns whether it reached anybody.
+    /// Sends a packet, with the header before its frame, to receivers without offload. Returns whether any
+    /// receiver was reached.
     ///
     /// # Panics
-    /// When it reaches whom it may not, or what it becomes is more or longer than it may be.
+    /// When it reaches a forbidden receiver, or becomes too many or too long frames.
     pub fn send(&mut self, packet: &[u8]) -> bool {
         let sender = Place {
             x: SENDER,
@@ -78,7 +78,7 @@ impl Neighbours {
             }
             Action::Drop(_) => return false,
         };
-        // Nobody listens to some groups but the sender.
+        // Some groups have no listener but the sender.
         if reached.is_empty() {
             return false;
         }
@@ -100,10 +100,10 @@ impl Neighbours {
         true
     }
 
-    /// Lets the member that the sender may reach join a group, as its kernel would say it.
+    /// Lets the member that the sender may reach join a group, by a report as of its kernel.
     ///
     /// # Panics
-    /// When somebody hears of it: there is no router.
+    /// When the report reaches a member: none is a router.
     pub fn listen(&mut self) {
         let place = Place { x: 0, y: 0, z: 0 };
         let ingress = self.bridges.ingress(Partition(DOMAINS[0]), place);
@@ -112,7 +112,7 @@ impl Neighbours {
         assert!(matches!(told, Action::Drop(DropReason::LinkReport)));
     }
 
-    /// Whether the sender is heard by who has joined that group.
+    /// Whether a packet to that group reaches the member that has joined it.
     ///
     /// # Panics
     /// As [`Neighbours::send`].
@@ -121,7 +121,7 @@ impl Neighbours {
         self.send(&for_group(SENDER, udp, &[0; 64]))
     }
 
-    /// Makes the sender of a packet its source, so that not all is refused for that.
+    /// Sets the source of a packet to the sender's, so that this is not always the reason of a denial.
     pub fn sign(packet: &mut [u8]) {
         let place = Place {
             x: SENDER,
@@ -161,11 +161,11 @@ impl Default for FarHost {
 }
 
 impl FarHost {
-    /// Sends all that a connection brings. Returns whether all of it was understood and each packet reached
-    /// somebody; of notices about lines that is all.
+    /// Sends all messages of a connection. Returns whether all were understood and each packet reached a
+    /// receiver; notices about RDMA streams have no receiver.
     ///
     /// # Panics
-    /// When any reaches whom it may not.
+    /// When any reaches a forbidden receiver.
     pub fn send(&mut self, mut bytes: &[u8]) -> bool {
         let (mut received, mut count, mut rest) = (ReceiveBuffer::default(), 0, bytes.len());
         while !bytes.is_empty() {
@@ -208,7 +208,7 @@ impl FarHost {
         };
         let source = addressing::mac(tag.partition.0 as u16, tag.place);
         assert_eq!(packet[Offload::LEN + 6..][..6], source);
-        // Member 1 is limited, as it is itself.
+        // Member 1 and the sender are limited.
         assert!(
             reached.iter().all(|to| *to == (tag.partition.0, 0)),
             "{reached:?}"
@@ -217,7 +217,7 @@ impl FarHost {
     }
 }
 
-/// All are of one host.
+/// All members are on one host.
 fn egress(next_hop: NextHop<'_, (u32, u8)>) -> (u32, u8) {
     match next_hop {
         NextHop::Port(egress) => *egress,

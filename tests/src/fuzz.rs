@@ -3,7 +3,7 @@
 //!
 //! `tests/tests/fuzz.rs` replays `tests/corpus` and thousands of changes of it with a stable
 //! compiler; `tests/fuzz` lets cargo-fuzz look for more with a nightly one. A target returns
-//! whether it accepted its input, so that a corpus that nobody understands any more is noticed.
+//! whether it accepted its input, so that a corpus that is no longer understood is noticed.
 
 mod connection;
 mod proxied;
@@ -78,17 +78,17 @@ pub const TARGETS: [(&str, Target); 21] = [
     ("store_memory", store_memory),
 ];
 
-/// What a client says to the agent, through either socket.
+/// A request of a client to the agent, through either socket.
 pub fn request(bytes: &[u8]) -> bool {
     json::<Request>(bytes)
 }
 
-/// What the agent says to a client or a member.
+/// A message of the agent to a client or a member.
 pub fn message(bytes: &[u8]) -> bool {
     json::<Message>(bytes)
 }
 
-/// What agent and driver say to each other.
+/// Messages between agent and driver.
 pub fn driver(bytes: &[u8]) -> bool {
     json::<DriverRequest>(bytes) || json::<DriverResponse>(bytes)
 }
@@ -106,7 +106,7 @@ fn json<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) -> bo
 
 /// A connection to the agent from its first byte to its last, of which descriptors are missing.
 pub fn stream(bytes: &[u8]) -> bool {
-    // As much as a socket holds without anybody who reads.
+    // As much as a socket holds without a reader.
     let bytes = &bytes[..bytes.len().min(64 * 1024)];
     let (mut stranger, ours) = UnixStream::pair().expect("a socket");
     let (mut reader, _writer) = wire::split(ours).expect("two halves");
@@ -143,7 +143,7 @@ const CHECK: LinkCheck = LinkCheck {
 /// Bytes of a ring's memory before its data.
 const RING_HEADER: u64 = 4096;
 
-/// Two rings into which the peer writes whatever it likes, at whatever place and moment.
+/// Two rings into which the peer writes any bytes, at any place and time.
 ///
 /// ```text
 ///  0        4      6
@@ -177,7 +177,7 @@ pub fn ring(bytes: &[u8]) -> bool {
             Err(ChannelError::Corrupt) => break,
             Err(other) => panic!("{other}"),
         }
-        // What the peer does leaves ours usable, full or ended.
+        // After anything the peer does, our end is usable, full or ended.
         match channel.send(&[&[7; MAX_PAYLOAD]]) {
             Ok(()) | Err(ChannelError::Full) => {}
             Err(ChannelError::Corrupt) => break,
@@ -199,7 +199,7 @@ pub fn records(bytes: &[u8]) -> bool {
     is_directory(&records)
 }
 
-/// What was read as a directory can be kept, and is then the same.
+/// A directory that was read can be written, and is then read as the same.
 fn is_directory(records: &Records) -> bool {
     let Ok(directory) = Directory::from_records(records) else {
         return false;
@@ -278,7 +278,7 @@ pub fn declaration(bytes: &[u8]) -> bool {
     }
 }
 
-/// What was understood is written in a way that is understood as the same.
+/// A message that was understood is written in a form that is understood as the same.
 fn in_one_form<T: FromStr<Err: Debug> + Display>(word: &str) {
     if let Ok(value) = word.parse::<T>() {
         let text = value.to_string();
@@ -287,12 +287,12 @@ fn in_one_form<T: FromStr<Err: Debug> + Display>(word: &str) {
     }
 }
 
-/// A packet from a node's interface, with what comes before the frame.
+/// A packet from a node's interface, with the header before its frame.
 pub fn frame(bytes: &[u8]) -> bool {
     Neighbours::default().send(bytes)
 }
 
-/// The same, and whatever whom it is from and for.
+/// The same with any source and destination.
 pub fn segment(bytes: &[u8]) -> bool {
     let Some((offload, frame)) = Offload::split(bytes) else {
         return false;
@@ -308,7 +308,7 @@ pub fn segment(bytes: &[u8]) -> bool {
     true
 }
 
-/// A frame that says something about groups: nobody else hears less for it.
+/// A frame about groups: the other members receive no less because of it.
 pub fn listener(bytes: &[u8]) -> bool {
     let mut neighbours = Neighbours::default();
     neighbours.listen();
@@ -324,7 +324,7 @@ pub fn listener(bytes: &[u8]) -> bool {
     message.is_some()
 }
 
-/// What the driver of another host sends, from its first byte to its last.
+/// All bytes from the driver of another host.
 pub fn trunk(bytes: &[u8]) -> bool {
     FarHost::default().send(bytes)
 }
@@ -333,7 +333,7 @@ fn place(x: u8) -> Place {
     Place { x, y: 0, z: 0 }
 }
 
-/// What a client says to the store by memcached's protocol, in pieces of a few bytes.
+/// A conversation of a client with the store by memcached's protocol, in pieces of a few bytes.
 pub fn conversation(bytes: &[u8]) -> bool {
     let store = cache();
     store.with(internals::Store::flush).expect("it is ours");
@@ -356,7 +356,7 @@ pub fn conversation(bytes: &[u8]) -> bool {
     }
 }
 
-/// Moves a piece of what is left into the room for it; returns its bytes.
+/// Moves a piece of the rest into the buffer; returns its bytes.
 fn give(room: &mut [u8], rest: &mut &[u8]) -> usize {
     let count = room.len().min(rest.len()).min(1 + rest.len() % 13);
     assert!(count > 0, "nothing can be read any more");

@@ -1,4 +1,4 @@
-//! Several hosts on one machine: an agent each, in a network of its own, on cables to one switch.
+//! Several hosts on one machine: an agent each, in a network namespace of its own, on cables to one switch.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -10,22 +10,22 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 use crate::process::{Outcome, Running, eventually, run};
 
-/// The key of hosts that trust each other.
+/// The key that hosts share.
 pub const KEY: &str = "11223344556677889900aabbccddeeff11223344556677889900aabbccddeeff";
 
 const PORT: u16 = 7470;
 
-/// Hosts `a`, `b` and so on, with a row each of a torus as long as there are hosts.
+/// Hosts `a`, `b` and so on, each with one row of the torus.
 #[derive(Debug)]
 pub struct Hosts {
     all: Vec<Host>,
     switch: Network,
 }
 
-/// One of them.
+/// A host.
 #[derive(Debug)]
 pub struct Host {
-    /// Its agent's place.
+    /// Its agent.
     pub agent: Cluster,
     name: &'static str,
     network: Network,
@@ -33,7 +33,7 @@ pub struct Host {
     torus: String,
 }
 
-/// What a host's file says, where it is not what it should be.
+/// Deviations of a host's file from the right one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Oddities<'a> {
     /// Another name.
@@ -44,12 +44,12 @@ pub struct Oddities<'a> {
     pub torus: Option<&'a str>,
     /// Another key.
     pub key: Option<&'a str>,
-    /// How long it waits for acknowledgements, in milliseconds.
+    /// The limit for acknowledgements, in milliseconds.
     pub ack_timeout: Option<u32>,
 }
 
 impl Hosts {
-    /// So many hosts, at most three, whose agents run. The first one holds the directory.
+    /// Up to three hosts with running agents. The first one has the directory.
     #[track_caller]
     pub fn up(count: usize) -> Self {
         let hosts = Self::down_yet(count);
@@ -95,14 +95,14 @@ impl Hosts {
         all.try_into().expect("so many were asked for")
     }
 
-    /// Pulls a host's cable out.
+    /// Cuts a host's cable.
     #[track_caller]
     pub fn cut(&self, host: &Host) {
         self.switch
             .run(&format!("ip link set {} down", port(host.name)));
     }
 
-    /// Puts it back.
+    /// Mends a host's cable.
     #[track_caller]
     pub fn mend(&self, host: &Host) {
         self.switch
@@ -130,7 +130,7 @@ impl Host {
         self.try_up(Oddities::default()).ok();
     }
 
-    /// Starts its agent, which is not quite what it should be.
+    /// Starts its agent with some deviations.
     #[must_use = "say whether it should have succeeded"]
     pub fn try_up(&self, oddities: Oddities<'_>) -> Outcome {
         let mut command = self.network.inside(&self.agent.command("toroid"));
@@ -166,7 +166,7 @@ impl Host {
         file
     }
 
-    /// Where its agent listens.
+    /// The address and port of its agent.
     pub fn address(&self) -> String {
         format!(
             "{}:{PORT}",
@@ -174,7 +174,7 @@ impl Host {
         )
     }
 
-    /// What this host's agent says of another one.
+    /// The status of another host, as this host's agent sees it.
     #[track_caller]
     pub fn about(&self, other: &str) -> Value {
         let status = self.agent.status();
@@ -183,7 +183,7 @@ impl Host {
         found.expect("it is one of the hosts").clone()
     }
 
-    /// Waits until it has a session with another one.
+    /// Waits until its agent has a session with another one.
     #[track_caller]
     pub fn meets(&self, other: &str) {
         eventually("they have a session", || {
@@ -197,7 +197,7 @@ impl Host {
         eventually("frames get there", || self.about(other)["frames"] == true);
     }
 
-    /// Waits until its agent says that something is wrong with another host.
+    /// Waits until its agent reports a problem of another host.
     #[track_caller]
     pub fn objects_to(&self, other: &str, words: &str) {
         eventually(&format!("it says \"{words}\" of host {other}"), || {
@@ -232,10 +232,10 @@ fn without_pids(mut nodes: Value) -> Value {
     nodes
 }
 
-/// A network namespace. It goes when it is dropped.
+/// A network namespace. Dropping it removes it.
 #[derive(Debug)]
 struct Network {
-    /// Keeps it.
+    /// The process that keeps it.
     holder: Running,
 }
 
@@ -271,7 +271,7 @@ impl Network {
         run(&mut self.inside(&command)).ok();
     }
 
-    /// A command, but in it.
+    /// The same command in the namespace.
     fn inside(&self, command: &Command) -> Command {
         let mut inside = Command::new("nsenter");
         let net = format!("--net=/proc/{}/ns/net", self.holder.pid());

@@ -1,7 +1,7 @@
-//! What a test has left behind.
+//! Processes, files and interfaces that a story has left behind.
 //!
-//! The test's process adopts every orphan among its descendants, so an agent in the background
-//! and all of its nodes stay in its family: whatever else runs on the machine does not disturb.
+//! The test's process adopts every orphan among its descendants, so an agent in the background and all
+//! of its nodes stay its descendants. Other processes of the machine are not considered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,14 +15,14 @@ use nix::unistd::Pid;
 
 use crate::process::{FOR_EVER, holds_within};
 
-/// What there was before a test.
+/// The state before a story.
 #[derive(Debug)]
 pub struct Leftovers {
     before: BTreeSet<String>,
 }
 
 impl Leftovers {
-    /// Remembers what there is.
+    /// Remembers the present state.
     pub fn snapshot() -> Self {
         adopt_orphans();
         Leftovers {
@@ -30,7 +30,7 @@ impl Leftovers {
         }
     }
 
-    /// Asserts that nothing new is there: no process, control group, interface, rule of nftables, mount, shared
+    /// Asserts that there is no new process, control group, interface, rule of nftables, mount, shared
     /// memory or socket.
     #[track_caller]
     pub fn assert_none_new(&self) {
@@ -48,7 +48,7 @@ impl Leftovers {
 pub struct Namespaces(BTreeSet<PathBuf>);
 
 impl Namespaces {
-    /// Those of processes, but for those that they share with this one.
+    /// The namespaces of processes that this process is not in.
     pub fn of(pids: &[u32]) -> Self {
         let own: BTreeSet<_> = of_process("self").collect();
         let all = pids
@@ -67,8 +67,7 @@ impl Namespaces {
         self.0.is_empty()
     }
 
-    /// Asserts that no process of the machine is in one of them or keeps one open, and that
-    /// none is mounted.
+    /// Asserts that none is mounted, and that no process is in one of them or keeps one open.
     #[track_caller]
     pub fn assert_gone(&self) {
         let mut held = Vec::new();
@@ -80,7 +79,7 @@ impl Namespaces {
     }
 
     fn held(&self) -> Vec<PathBuf> {
-        // One that has ended and was not waited for holds nothing but its number.
+        // A zombie holds nothing but its number.
         let running = pids().into_iter().filter(|pid| !has_ended(*pid));
         let in_use = running.flat_map(|pid| {
             let kept = links(&format!("/proc/{pid}/fd"));
@@ -96,10 +95,10 @@ impl Namespaces {
     }
 }
 
-/// Kills everything that this process and its descendants have started.
+/// Kills all descendants of this process.
 pub fn kill_descendants() {
     for pid in descendants().into_keys() {
-        // It fails when the process has ended meanwhile.
+        // Fails when the process has ended meanwhile.
         let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
     }
 }
@@ -123,14 +122,14 @@ pub fn adopt_orphans() {
     set_child_subreaper(true).expect("any process may adopt orphans");
 }
 
-/// How the names begin of what this process makes for all of the machine: directories and users. Another
-/// run may have the same process number in another namespace.
+/// Prefix of the names of directories and users that this process makes. Another run may have the same
+/// process number in another namespace, so the namespace is part of it.
 pub fn prefix() -> String {
     let namespace = fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino());
     format!("toroid-test-{namespace}-{}-", process::id())
 }
 
-/// Control groups that agents have made with state directories of this process's, at and below one.
+/// Control groups at and below `parent` of agents whose state directories are this process's.
 fn groups(parent: &Path) -> Vec<String> {
     let name = prefix().replace('-', "%2d");
     let below = fs::read_dir(parent).into_iter().flatten().flatten();
@@ -171,7 +170,7 @@ fn taps() -> impl Iterator<Item = String> {
         .map(|interface| format!("interface {}", interface.display()))
 }
 
-/// Pairs of interfaces and tables of rules that gateways have, and interfaces that forward.
+/// Interface pairs and rule tables of gateways, and interfaces that forward.
 fn gateways() -> impl Iterator<Item = String> {
     let name = |interface: &PathBuf| Some(interface.file_name()?.to_str()?.to_owned());
     let interfaces = entries("/sys/class/net").filter_map(|interface| name(&interface));
@@ -200,8 +199,7 @@ fn gateways() -> impl Iterator<Item = String> {
         .into_iter()
 }
 
-/// Unix sockets in directories of this test's, and those of agents without a path, which belong
-/// into nodes.
+/// Unix sockets in directories of this test, and abstract ones of agents, which are for nodes.
 fn sockets() -> impl Iterator<Item = String> {
     let names = lines_of("/proc/net/unix").filter_map(|line| {
         let name = line.split_whitespace().nth(7)?;
@@ -240,7 +238,7 @@ fn descendants() -> BTreeMap<u32, Stat> {
         .collect();
     let is_below = |pid: &u32| {
         let mut pid = *pid;
-        // A process and its new parent may be read at different times: no walk for ever.
+        // A process may change its parent between two reads, so the walk is limited.
         for _ in 0..64 {
             match all.get(&pid) {
                 Some(stat) if stat.parent == process::id() => return true,
@@ -281,7 +279,7 @@ fn lines_of(path: &str) -> impl Iterator<Item = String> {
         .into_iter()
 }
 
-/// What is in a directory; nothing, if it is not there.
+/// Names in a directory; none if it does not exist.
 fn entries(directory: &str) -> impl Iterator<Item = PathBuf> + use<> {
     let entries = fs::read_dir(Path::new(directory)).into_iter().flatten();
     entries.filter_map(|entry| Some(entry.ok()?.path()))

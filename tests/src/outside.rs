@@ -1,4 +1,4 @@
-//! What is outside of the fabric: a network of its own with an interface of the host that leads there.
+//! A network outside of the fabric, connected to an interface of the host.
 
 use std::fs;
 use std::panic::resume_unwind;
@@ -9,19 +9,19 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::process::{Outcome, Running, eventually, run};
 
-/// The numbers of networks that are tried: other tests may run on the same host.
+/// Numbers of networks to try: other tests may run on the same host.
 const NUMBERS: std::ops::Range<u8> = 0..250;
 
-/// A network outside, with one host in it. It goes when it is dropped.
+/// A network outside, with one host in it. Dropping it removes it.
 #[derive(Debug)]
 pub struct Outside {
     number: u8,
-    /// Keeps the network.
+    /// The process that keeps the namespace.
     holder: Running,
 }
 
 impl Outside {
-    /// Makes one, with addresses of 198.18.N.0/24 (RFC 2544: they are nobody's).
+    /// Makes a network with addresses of 198.18.N.0/24 (for benchmarks, RFC 2544).
     ///
     /// # Panics
     /// When it cannot be made.
@@ -40,13 +40,13 @@ impl Outside {
         outside
     }
 
-    /// Takes away the interface of the host, and with it the one there.
+    /// Removes the interface of the host, and thereby its peer outside.
     #[track_caller]
     pub fn remove_uplink(&self) {
         host(&format!("ip link delete {}", self.uplink()));
     }
 
-    /// Makes them anew.
+    /// Makes both interfaces anew.
     #[track_caller]
     pub fn restore_uplink(&self) {
         connect(self.number, &self.holder).ok();
@@ -63,38 +63,38 @@ impl Outside {
         self.run("ip link set out up").ok();
     }
 
-    /// The interface of the host that leads there.
+    /// The interface of the host.
     pub fn uplink(&self) -> String {
         format!("up{}", self.number)
     }
 
-    /// The host's address there.
+    /// The address of the toroid host.
     pub fn host_address(&self) -> String {
         format!("198.18.{}.1", self.number)
     }
 
-    /// The address of who is there.
+    /// The address of the host outside.
     pub fn address(&self) -> String {
         format!("198.18.{}.2", self.number)
     }
 
-    /// All addresses there.
+    /// The subnet.
     pub fn subnet(&self) -> String {
         format!("198.18.{}.0/24", self.number)
     }
 
-    /// Runs a command there to its end, words separated by white space.
+    /// Runs a command outside to its end, words separated by white space.
     #[must_use = "say whether it should have succeeded"]
     pub fn run(&self, words: &str) -> Outcome {
         run(&mut self.inside(words))
     }
 
-    /// Starts a command there.
+    /// Starts a command outside.
     pub fn spawn(&self, words: &str) -> Running {
         Running::start(self.inside(words).stdin(Stdio::piped()))
     }
 
-    /// A web server there, and its address.
+    /// A web server outside, and the URL of a page.
     #[track_caller]
     pub fn web_server(&self) -> (Running, String) {
         let server = self.spawn("python3 -u -m http.server 8000 --directory /etc");
@@ -103,7 +103,7 @@ impl Outside {
         (server, page)
     }
 
-    /// A DHCP server there.
+    /// A DHCP server outside.
     #[track_caller]
     pub fn dhcp_server(&self) -> Running {
         let (n, us) = (self.number, self.address());
@@ -136,16 +136,16 @@ impl Default for Outside {
 
 impl Drop for Outside {
     fn drop(&mut self) {
-        // At once: the kernel takes its time with the network of a process that has ended.
+        // Explicitly: the kernel removes the namespace of an ended process only later.
         let _ = run(Command::new("ip").args(["link", "delete", &self.uplink()]));
     }
 }
 
-/// Tells a story on a host with a network of its own, whose settings concern no other test. IPv4 packets
-/// are not forwarded there.
+/// Runs a story in a network namespace of its own, whose settings concern no other test and which does
+/// not forward IPv4 packets.
 ///
 /// # Panics
-/// When there can be none, and as the story does.
+/// Without the right to make a namespace, and as the story does.
 pub fn on_a_host_of_its_own(story: impl FnOnce() + Send) {
     let tell = || {
         unshare(CloneFlags::CLONE_NEWNET).expect("root may have another network");
@@ -153,12 +153,12 @@ pub fn on_a_host_of_its_own(story: impl FnOnce() + Send) {
         sysctl("net/ipv4/ip_forward", "0");
         story();
     };
-    // The children of a thread are in its network.
+    // The children of a thread are in its namespace.
     let told = thread::scope(|scope| scope.spawn(tell).join());
     told.unwrap_or_else(|panic| resume_unwind(panic));
 }
 
-/// Sets what /proc/sys has in the network of the calling thread.
+/// Sets a variable of /proc/sys in the network namespace of the calling thread.
 ///
 /// # Panics
 /// When the kernel refuses.
@@ -168,10 +168,10 @@ pub fn sysctl(name: &str, value: &str) {
     set.unwrap_or_else(|error| panic!("{name}: {error}"));
 }
 
-/// Makes a pair of interfaces, one of them in the network that `holder` keeps.
+/// Makes a pair of interfaces, one of them in the namespace of `holder`.
 fn connect(number: u8, holder: &Running) -> Outcome {
     let pid = holder.pid();
-    // Addresses that the kernel chooses begin like members' now and then.
+    // An address chosen by the kernel may begin like one of a member.
     let [ours, its] = [1, 2].map(|end| format!("02:00:00:00:{number:02x}:{end:02x}"));
     let words = format!(
         "link add up{number} address {ours} type veth peer name out address {its} netns {pid}"

@@ -1,4 +1,4 @@
-//! Commands that cannot hang a test: whoever waits for one waits with a limit.
+//! Commands that cannot hang a test: all waiting has a limit.
 
 use std::fmt;
 use std::fs;
@@ -14,24 +14,24 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// Nothing here takes this long; what does has hung.
+/// Limit of all waiting: a process that reaches it has hung.
 pub const FOR_EVER: Duration = Duration::from_secs(120);
 
-/// How often a condition is looked at.
+/// Time between two checks of a condition.
 const GLANCE: Duration = Duration::from_millis(2);
 
 /// Waits until `condition` holds.
 ///
 /// # Panics
-/// When it does not come true.
+/// When it does not hold within [`FOR_EVER`].
 pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
     within(FOR_EVER, what, condition);
 }
 
-/// Waits until `condition` holds, which the product promises within `limit`.
+/// Waits until `condition` holds, which must happen within `limit`.
 ///
 /// # Panics
-/// When it does not come true in time.
+/// When it does not hold in time.
 pub fn within(limit: Duration, what: &str, condition: impl FnMut() -> bool) {
     assert!(
         holds_within(limit, condition),
@@ -108,7 +108,7 @@ impl Outcome {
         self
     }
 
-    /// Asserts that it failed, as programs of others do, with any status.
+    /// Asserts that it failed with any status, as for programs whose statuses mean nothing.
     #[track_caller]
     pub fn fails_somehow(self) -> Self {
         assert!(self.status != 0, "should have failed: {self}");
@@ -153,12 +153,12 @@ pub struct Running {
     child: Child,
     stdout: Gathered,
     stderr: Gathered,
-    /// How much of `stdout` was handed out by [`Running::line`].
+    /// Bytes of `stdout` that [`Running::line`] has returned.
     taken: usize,
 }
 
 impl Running {
-    /// Starts a command and gathers what it prints.
+    /// Starts a command and gathers its output.
     ///
     /// # Panics
     /// When it cannot be started.
@@ -235,12 +235,12 @@ impl Running {
         );
     }
 
-    /// What it has printed so far.
+    /// Its standard output so far.
     pub fn so_far(&self) -> String {
         self.stdout.text()
     }
 
-    /// What it has printed so far on its standard error.
+    /// Its standard error so far.
     pub fn complaints_so_far(&self) -> String {
         self.stderr.text()
     }
@@ -274,9 +274,9 @@ impl Running {
         self.outcome()
     }
 
-    /// Kills it, and returns what it had printed.
+    /// Kills it, and returns its output.
     pub fn kill(mut self) -> Outcome {
-        // It fails when it has ended already.
+        // Fails when the process has ended already.
         let _ = self.child.kill();
         self.outcome()
     }
@@ -322,7 +322,7 @@ pub fn send(pid: u32, signal: Signal) {
     kill(to, signal).unwrap_or_else(|error| panic!("{signal} to process {pid}: {error}"));
 }
 
-/// Stops a process; none of its threads runs any more.
+/// Stops a process; returns once none of its threads runs.
 pub fn stop(pid: u32) {
     send(pid, Signal::SIGSTOP);
     let is_stopped = |task: PathBuf| {
@@ -338,7 +338,7 @@ pub fn stop(pid: u32) {
     });
 }
 
-/// What comes out of a pipe, gathered by a thread.
+/// The output of a pipe, gathered by a thread.
 #[derive(Debug)]
 struct Gathered {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -366,7 +366,7 @@ impl Gathered {
         self.reader.is_finished()
     }
 
-    /// All of it. Whoever keeps the pipe open after the command's end is found out here.
+    /// All of it. Fails when another process keeps the pipe open after the command's end.
     fn finish(&self, what: &str) -> Vec<u8> {
         assert!(
             holds_within(FOR_EVER, || self.is_closed()),
@@ -380,7 +380,7 @@ fn lock(bytes: &Mutex<Vec<u8>>) -> std::sync::MutexGuard<'_, Vec<u8>> {
     bytes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Nanoseconds since 1970, as `actor flood` writes them into what it sends.
+/// Nanoseconds since 1970, as in datagrams of `actor flood`.
 pub fn now_ns() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let nanoseconds = now.expect("it is after 1970").as_nanos();

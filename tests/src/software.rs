@@ -8,12 +8,12 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 use crate::process::{Running, eventually};
 
-/// What tshark calls segments whose checksum is wrong. Of the two zeros there are, the kernel writes
-/// the one that RFC 1624 avoids (`CSUM_MANGLED_0` in its `skb_checksum_help`), which any receiver
-/// takes and tshark does not: one segment in 65,536.
+/// The filter of tshark for segments with a wrong checksum. For a sum of zero the kernel writes the form
+/// that RFC 1624 avoids (`CSUM_MANGLED_0` in its `skb_checksum_help`), in one segment of 65,536. Any
+/// receiver takes it, but tshark does not.
 pub const WRONG_TCP: &str = "(tcp.checksum.status == 0 && tcp.checksum != 0xffff)";
 
-/// Runs iperf3 between two nodes, with more options for its client, and returns what that reports.
+/// Runs iperf3 between two nodes, with options for its client, and returns the client's report.
 #[track_caller]
 pub fn iperf3(cluster: &Cluster, from: &str, to: &str, name: &str, options: &str) -> Value {
     let server = iperf3_server(cluster, to);
@@ -25,7 +25,7 @@ pub fn iperf3(cluster: &Cluster, from: &str, to: &str, name: &str, options: &str
     report
 }
 
-/// Starts [such a server](IPERF3_SERVER) that listens when this returns.
+/// Starts an [iperf3 server](IPERF3_SERVER); it listens when this returns.
 #[track_caller]
 pub fn iperf3_server(cluster: &Cluster, node: &str) -> Running {
     let server = cluster.spawn(node, IPERF3_SERVER);
@@ -33,11 +33,10 @@ pub fn iperf3_server(cluster: &Cluster, node: &str) -> Running {
     server
 }
 
-/// What a server of iperf3 is started with that says often what it has received, and ends with its
-/// first client.
+/// The command of an iperf3 server that reports every 0.1 s, and ends with its first client.
 pub const IPERF3_SERVER: &str = "iperf3 -s -1 -i 0.1 --forceflush";
 
-/// Waits until more has arrived at such a server.
+/// Waits until more bytes have arrived at such a server.
 #[track_caller]
 pub fn goes_on(server: &Running) {
     let before = received_in_intervals(server).len();
@@ -47,7 +46,7 @@ pub fn goes_on(server: &Running) {
     });
 }
 
-/// What was received in each interval, as far as the server has said it: a number of some unit.
+/// Amounts received in the intervals reported so far, in units that differ.
 fn received_in_intervals(server: &Running) -> Vec<f64> {
     let text = server.so_far();
     let amount = |line: &str| {
@@ -70,7 +69,7 @@ pub fn bytes(report: &Value, sum: &str) -> u64 {
         .unwrap_or_else(|| panic!("no {sum}: {report}"))
 }
 
-/// Starts nginx, which gives out the files in `pages` on port 80.
+/// Starts nginx, which serves the files in `pages` on port 80.
 pub fn nginx(cluster: &Cluster, node: &str, pages: &Path) -> Running {
     let configuration = cluster.files().join("nginx.conf");
     let text = format!(

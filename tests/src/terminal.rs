@@ -1,4 +1,4 @@
-//! A terminal at which a test types.
+//! A terminal at which a story types.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -16,15 +16,15 @@ use crate::process::{FOR_EVER, code, holds_within};
 #[derive(Debug)]
 pub struct Terminal {
     keyboard: File,
-    /// What programs have. It is held open, so that the terminal outlives them.
+    /// The side of programs, held open so that the terminal outlives them.
     line: File,
     shown: Arc<Mutex<Vec<u8>>>,
-    /// How much of `shown` was looked at by [`Terminal::shows`].
+    /// Bytes of `shown` that [`Terminal::shows`] has passed.
     seen: Cell<usize>,
 }
 
 impl Terminal {
-    /// Makes one.
+    /// Makes a terminal.
     ///
     /// # Panics
     /// When there are no terminals.
@@ -88,7 +88,7 @@ impl Terminal {
         keyboard.write_all(keys.as_ref()).expect("it is there");
     }
 
-    /// Waits until it shows `text`, after what it was seen to show before.
+    /// Waits until it shows `text`, behind the text of the last call.
     #[track_caller]
     pub fn shows(&self, text: &str) {
         let find = || {
@@ -104,7 +104,7 @@ impl Terminal {
         self.seen.set(find().expect("it came"));
     }
 
-    /// All that it has shown.
+    /// All output so far.
     pub fn shown(&self) -> Vec<u8> {
         let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         shown.clone()
@@ -123,7 +123,7 @@ impl Terminal {
         tcsetwinsize(&self.keyboard, size(rows, columns)).expect("it is a terminal");
     }
 
-    /// How it treats what is typed.
+    /// Its settings for input.
     ///
     /// # Panics
     /// When the terminal has gone.
@@ -165,7 +165,7 @@ impl AtTerminal {
 
 impl Drop for AtTerminal {
     fn drop(&mut self) {
-        // They fail when it has ended already.
+        // Both fail when the command has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

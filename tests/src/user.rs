@@ -1,4 +1,4 @@
-//! An ordinary user, made for a test and removed after it.
+//! An ordinary user, made for a story and removed after it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use crate::cluster::{PLACE, program};
 use crate::leftovers::prefix;
 use crate::process::run;
 
-/// Programs that the user gets a copy of: the build directory may be closed to it.
+/// Programs copied for the user: the build directory may be closed to it.
 const PROGRAMS: [&str; 5] = [
     "toroid",
     "toroid-ethernet",
@@ -22,10 +22,10 @@ const PROGRAMS: [&str; 5] = [
     "actor",
 ];
 
-/// An ordinary user's, and what the furnishing needs.
+/// The `PATH` of an ordinary user, with the directories that [`BECOME`] needs.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 
-/// Furnishes a mount namespace of the command's own, and gives up what is root's.
+/// Prepares a mount namespace of the command's own, and drops the rights of root.
 const BECOME: &str = r#"
 set -e
 uid=$1 tun=$2
@@ -36,18 +36,18 @@ mount -t tmpfs -o mode=0755 none /dev/net
 exec setpriv --reuid "$uid" --regid "$uid" --clear-groups --inh-caps=-all -- "$@"
 "#;
 
-/// Whether a command finds /dev/net/tun.
+/// Access of a command to `/dev/net/tun`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tun {
-    /// Open to all, as distributions have it.
+    /// All users may open it, as in most distributions.
     Open,
-    /// There, for root alone.
+    /// Only root may open it.
     Closed,
-    /// Not there.
+    /// It does not exist.
     Missing,
 }
 
-/// The user.
+/// An ordinary user.
 #[derive(Debug)]
 pub struct User {
     name: String,
@@ -56,7 +56,7 @@ pub struct User {
 }
 
 impl User {
-    /// Makes one, with copies of this workspace's programs.
+    /// Makes a user, with copies of this workspace's programs.
     ///
     /// # Panics
     /// When that fails; only root can.
@@ -64,8 +64,7 @@ impl User {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}{count}", prefix());
-        // An interrupted run with the same process numbers may have left one, which is fine if
-        // it has not.
+        // An interrupted run with the same process numbers may have left one; usually there is none.
         let _ = run(Command::new("userdel").arg(&name));
         let home = tempfile::Builder::new().prefix(&prefix()).tempdir_in(PLACE);
         let home = home.expect("a temporary directory");
@@ -93,7 +92,7 @@ impl User {
         &self.name
     }
 
-    /// Its number, which is also its group's.
+    /// Its user id, which is also its group id.
     pub fn uid(&self) -> u32 {
         self.uid
     }
@@ -128,8 +127,8 @@ impl Drop for User {
     }
 }
 
-/// A command line to which program and arguments are to be added: they are run by `uid` (root
-/// is 0) in a mount namespace of their own.
+/// A command that runs the program and arguments appended to it as `uid` (0 is root), in a mount namespace
+/// of its own.
 pub fn as_uid(uid: u32, tun: Tun) -> Command {
     let tun = match tun {
         Tun::Open => "0666",

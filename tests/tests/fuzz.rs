@@ -34,7 +34,7 @@ fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
     files.into_iter().map(read).collect()
 }
 
-/// Runs a target; when it panics, says with what.
+/// Runs a target, and reports the input when it panics.
 fn run(name: &str, target: Target, bytes: &[u8]) -> bool {
     catch_unwind(AssertUnwindSafe(|| target(bytes))).unwrap_or_else(|_| {
         let text = String::from_utf8_lossy(bytes);

@@ -30,8 +30,8 @@ const KEY: RemoteKey = RemoteKey {
     secret: [9; 16],
 };
 
-/// A connection through which a stranger has said all it has to say. What is said is cut where a socket
-/// would not hold it, or the answers to it, without anybody who reads.
+/// A connection with all bytes of an untrusted peer. They are cut to as many as a socket holds, with the
+/// answers to them, without a reader.
 fn told(bytes: &[u8]) -> (UnixStream, UnixStream) {
     let bytes = &bytes[..bytes.len().min(16 * 1024)];
     let (ours, mut stranger) = UnixStream::pair().expect("a socket");
@@ -63,7 +63,7 @@ fn host() -> &'static OneRegion {
     })
 }
 
-/// What who serves is asked: every answer is one, whatever the questions were.
+/// Requests to the serving end: each has exactly one answer.
 pub fn connection_requests(bytes: &[u8]) -> bool {
     let (ours, mut stranger) = told(bytes);
     let served = serve(OwnedFd::from(ours), host());
@@ -79,7 +79,7 @@ pub fn connection_requests(bytes: &[u8]) -> bool {
     served.is_ok() && done > 0
 }
 
-/// What who asks is answered: every operation ends once, in order.
+/// Answers to the requesting end: every operation ends once, in order.
 pub fn connection_replies(bytes: &[u8]) -> bool {
     let (ours, _stranger) = told(bytes);
     let mut pair = QueuePair::new(
@@ -115,8 +115,8 @@ pub fn connection_replies(bytes: &[u8]) -> bool {
     read.is_ok() && done.iter().all(|done| done.result.is_ok())
 }
 
-/// What who receives packets is sent: what it sends itself is taken or refused. Once of who has no RDMA
-/// adapter, and once of who has one, and takes what is behind a mark at once.
+/// Packets to a receiver, whose own packets are taken or refused: once without an RDMA NIC, and once with
+/// one, which takes the packets behind a mark at once.
 pub fn connection_packets(bytes: &[u8]) -> bool {
     packets(bytes, true);
     packets(bytes, false)

@@ -1,4 +1,4 @@
-//! What a client says to a proxy is answered as by the server itself.
+//! A proxy answers a client as the server itself does.
 
 use std::sync::OnceLock;
 
@@ -32,7 +32,7 @@ pub fn proxy(bytes: &[u8]) -> bool {
     !closed && !lines.any(|line| line.starts_with(b"ERROR") || line.starts_with(b"CLIENT_"))
 }
 
-/// What is answered, and whether the connection is closed.
+/// The answer, and whether the connection is closed.
 fn by_proxy(server: Server<'_>, bytes: &[u8]) -> (Vec<u8>, bool) {
     let (mut conversation, mut said) = (ProxyConversation::new(server), Vec::new());
     let mut rest = bytes;

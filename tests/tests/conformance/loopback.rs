@@ -1,4 +1,4 @@
-//! On `loopback`: its network does what agents would.
+//! On `loopback`, whose network takes the part of agents.
 
 use tests::conformance::{HERE, PARTITION, Rig, THERE};
 use toroid_fabric::loopback::{Channel, Network, QueuePair, RemoteRegion};

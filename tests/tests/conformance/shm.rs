@@ -1,4 +1,4 @@
-//! On `shm`, without an agent: the rig does what its control thread would.
+//! On `shm`, without an agent: the rig takes the part of the control thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

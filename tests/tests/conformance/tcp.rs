@@ -1,4 +1,4 @@
-//! On `tcp`, over the loopback interface: the rig does what agents would, and has a network card
+//! On `tcp`, over the loopback interface: the rig takes the part of agents, and has a network card
 //! that serves regions of `shm`.
 
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ pub struct Tcp {
     channels: Mutex<Vec<Open>>,
 }
 
-/// What the network card may open.
+/// Regions that the network card may open.
 #[derive(Default)]
 struct Exported(Mutex<HashMap<RemoteKey, shm::RemoteRegion>>);
 
@@ -33,7 +33,7 @@ struct Exported(Mutex<HashMap<RemoteKey, shm::RemoteRegion>>);
 struct Open {
     status: Arc<Status>,
     cutter: Cutter,
-    /// At the peer's end: what the network card says when the peer has died.
+    /// The network card at the peer's end reports that the peer has died.
     socket: Option<File>,
 }
 

@@ -1,4 +1,4 @@
-//! What tcpdump writes in a node is what a wire would carry: whole frames with right checksums.
+//! tcpdump in a node sees frames as on a wire: whole, with right checksums.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -96,7 +96,7 @@ fn between_two_without_offload() {
     is_what_a_wire_would_carry(Mix::Plain);
 }
 
-/// What the other one sends is made whole for the one that has no offload.
+/// Packets of the other node are segmented for the node without offload.
 #[test]
 fn at_one_without_offload() {
     is_what_a_wire_would_carry(Mix::Mixed);

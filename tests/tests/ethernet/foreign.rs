@@ -1,4 +1,4 @@
-//! What is none of a domain's is not in it, whatever somebody sends.
+//! Frames that are not for a domain are not in it.
 //!
 //! Raw sockets listen at every interface. A story says which of them hear a mark; that they would
 //! is shown by those that do, in the sender's own domain, or once a check is left out.
@@ -22,13 +22,13 @@ struct Listeners<'a> {
     sockets: Vec<(String, Actor)>,
 }
 
-/// What one of them heard.
+/// Frames that one of the sockets received.
 #[derive(Debug)]
 struct Heard {
     node: String,
     /// How many frames of a storm.
     marked: u64,
-    /// Who sent any frame and is no member.
+    /// Sources of frames that are no members.
     strangers: Vec<String>,
 }
 
@@ -99,7 +99,7 @@ impl<'a> Neighbourhood<'a> {
         self.cluster.actor("0,0,0", what).end().ok();
     }
 
-    /// Ends it, and returns what blue heard; the others have not heard a thing.
+    /// Ends it, and returns the frames received in blue; the other domains have received none.
     #[track_caller]
     fn end(self) -> Vec<Heard> {
         for heard in self.others.into_iter().flat_map(Listeners::end) {
@@ -115,14 +115,14 @@ fn a_storm_in_one_domain_is_not_heard_in_others(mix: Mix) {
     let neighbourhood = Neighbourhood::new(mix, &cluster);
     let storm = cluster.actor("0,0,0", &format!("storm blue {MARK}"));
     neighbourhood.blue.all_hear_something();
-    // Programs that seek whoever is there, beside it.
+    // Programs that search for neighbours, beside the storm.
     for search in [
         "ping -b -f -c 50 -W 1 10.64.0.255",
         "ping -6 -f -c 50 -W 1 ff02::1%blue",
         "ping -c 1 -W 1 10.64.0.200",
         "udhcpc -i blue -f -n -q -t 1 -T 1 -s /bin/true",
     ] {
-        // Whether anybody answers is not the question.
+        // An answer is not required.
         let _ = cluster.exec("0,0,0", search);
     }
     storm.end().ok();
@@ -132,7 +132,8 @@ fn a_storm_in_one_domain_is_not_heard_in_others(mix: Mix) {
     }
 }
 
-/// Sends all that nobody should hear: in the names of others, and to who is not in the domain.
+/// Sends frames that no interface should receive: from the addresses of others, and to addresses
+/// outside of the domain.
 fn forge(neighbourhood: &Neighbourhood<'_>) {
     let (blue, red) = (neighbourhood.blue.domain, neighbourhood.others[0].domain);
     let (own, member) = (blue.mac("0,0,0"), blue.mac("1,0,0"));

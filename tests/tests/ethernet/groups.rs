@@ -16,7 +16,7 @@ for_each_mix!(
 
 const MEMBERS: &[&str] = &["0,0,0", "1,0,0", "2,0,0", "3,0,0"];
 
-/// Who sends has joined, too.
+/// The sender has joined the group as well.
 fn a_stream_for_a_group_reaches_all_who_joined(mix: Mix) {
     let cluster = Cluster::up("4x1x1");
     let _blue = mix.domain(&cluster, "blue", MEMBERS);

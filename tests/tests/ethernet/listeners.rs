@@ -1,4 +1,4 @@
-//! Groups reach who has joined them, each datagram once, whatever happens around.
+//! Datagrams to a group reach each member that has joined it, once, during changes as well.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ for_each_mix!(a_group_loses_nothing_while_others_come_and_go);
 
 const GROUP: &str = "239.1.2.3";
 
-/// `hear GROUP PORT` joins a group and sends back what comes for the port.
+/// `hear GROUP PORT` joins a group and sends back all datagrams for the port.
 const HEAR: &str = r#"
 import socket, struct, sys
 group, interface = sys.argv[1], socket.if_nametoindex("blue")
@@ -66,7 +66,7 @@ while goes_on():
 print("said", said)
 "#;
 
-/// What nobody needs to look for.
+/// A mark that no story looks for.
 const NO_MARK: &str = "unmarked";
 
 /// Longer than any machine takes.
@@ -112,7 +112,7 @@ impl<'a> Programs<'a> {
     }
 }
 
-/// Nor is a datagram sent more than once for those who hear it.
+/// A datagram is sent once for all its receivers.
 fn a_group_loses_nothing_while_others_come_and_go(mix: Mix) {
     let cluster = Cluster::up("4x1x1");
     let blue = mix.domain(&cluster, "blue", &["0,0,0", "1,0,0", "2,0,0"]);
@@ -140,7 +140,7 @@ fn a_group_loses_nothing_while_others_come_and_go(mix: Mix) {
     assert!((count..count * 3 / 2).contains(&(packets() - before)));
 }
 
-/// In each version of the protocols by which a kernel tells what it has joined.
+/// In each version of IGMP and MLD.
 #[test]
 fn who_has_not_joined_a_group_does_not_hear_it() {
     leaves_nothing(|| {
@@ -178,7 +178,8 @@ fn who_has_not_joined_a_group_does_not_hear_it() {
     });
 }
 
-/// The next driver does not know who has joined, and brings groups to all whom it finds.
+/// The next driver does not know the members of groups, and brings datagrams of groups to all
+/// nodes.
 #[test]
 fn who_has_joined_hears_another_driver_too() {
     leaves_nothing(|| {

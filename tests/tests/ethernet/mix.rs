@@ -5,7 +5,7 @@ use tests::cluster::{Cluster, Domain};
 /// The two ends of most stories.
 pub const PAIR: &[&str] = &["0,0,0", "1,0,0"];
 
-/// Who has it.
+/// The members with offload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
     /// All.

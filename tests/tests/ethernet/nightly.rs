@@ -1,4 +1,4 @@
-//! Databases, copies and parallel programs: what takes long.
+//! Databases, copies and parallel programs, which take long.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};

@@ -32,7 +32,7 @@ fn packets_as_large_as_the_mtu_cross_whole(mix: Mix) {
         let options = ["--mtu", &mtu.to_string()];
         let blue = mix.domain_with(&cluster, "blue", PAIR, &options);
         for (family, headers) in [("-4", 28), ("-6", 48)] {
-            // What ping can send at most is what IPv4 can carry.
+            // ping sends at most as much as IPv4 carries.
             let fits = (mtu - headers).min(65_507);
             let ping = format!("ping {family} -c 1 -W 10 -M do -s");
             cluster

@@ -5,7 +5,7 @@ use tests::process::Running;
 
 use crate::files::write_file;
 
-/// As the client's user would have it in a file of its own, which here is nobody's.
+/// Options that a user would have in a file of its own.
 pub const SSH_OPTIONS: &str = "-i /run/key -F none -o BatchMode=yes -o StrictHostKeyChecking=no \
     -o UserKnownHostsFile=/run/known_hosts";
 
@@ -18,8 +18,7 @@ pub fn make_key(cluster: &Cluster, node: &str) -> String {
     write_file(cluster, "authorized_keys", &key.stdout)
 }
 
-/// Starts the server as Debian has packaged and configured it, with a key of its own, which lets in as
-/// root a user who has the key.
+/// Starts Debian's server with its configuration and a new key, which lets its owner in as root.
 pub fn sshd(cluster: &Cluster, node: &str, authorized: &str) -> Running {
     let prepare = format!(
         "mkdir -p /run/sshd && mkdir -m 700 -p /root/.ssh && {KEYGEN} -f /run/host_key && \

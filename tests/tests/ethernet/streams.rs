@@ -40,7 +40,7 @@ fn tcp_streams_at_every_mtu(mix: Mix) {
 fn stream(cluster: &Cluster, options: &str) {
     let options = format!("-n 24M {options}");
     let report = iperf3(cluster, "0,0,0", "1,0,0", "1-0-0.blue", &options);
-    // What each stream has in flight at the end is not counted.
+    // Bytes in flight at the end of a stream are not counted.
     let received = bytes(&report, "sum_received");
     assert!(received > MIB, "{received} with {options}: {report}");
 }

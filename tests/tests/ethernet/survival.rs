@@ -1,4 +1,4 @@
-//! Connections that go on, whatever happens around them, and those that end with a membership.
+//! Connections that survive changes around them, and connections that end with a membership.
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -176,7 +176,7 @@ fn received_packets(cluster: &Cluster, node: &str) -> u64 {
         .sum()
 }
 
-/// Frames of `0,0,0` for who is no member.
+/// Frames of `0,0,0` for an address outside of the domain.
 fn refused(cluster: &Cluster) -> u64 {
     let drops = cluster.ask("domain drops blue");
     let of_sender = drops

@@ -20,7 +20,7 @@ fn memccapable_finds_nothing_missing() {
     assert!(!outcome.text().contains("FAIL"), "{outcome}");
 }
 
-/// What is in one server goes to another by the script that comes with memcached.
+/// memcached's own script copies the items of one server to another.
 #[test]
 fn memcached_tool_dumps_what_another_server_takes() {
     let servers = [Toroid::start(), Toroid::start()];
@@ -60,7 +60,7 @@ fn memcached_tool_dumps_what_another_server_takes() {
     }
 }
 
-/// What a Python program does with a cache, by the client that most of them use.
+/// Typical use of a cache in Python, with the most used client.
 #[test]
 fn pymemcache_is_served() {
     let library = program("toroid-kv").with_file_name("pymemcache");

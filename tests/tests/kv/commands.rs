@@ -28,7 +28,7 @@ const EXPTIMES: [&str; 9] = [
 /// A sequence of commands that are sent together.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// What is sent.
+    /// The commands.
     pub bytes: Vec<u8>,
     /// How many commands.
     pub commands: usize,
@@ -114,7 +114,8 @@ fn command(random: &mut Random) -> Vec<u8> {
     if random.one_in(60) && !bytes.contains(&0) {
         let at = random.below(bytes.len());
         let byte = random.pick(b" \r\nx0-");
-        // What announces a value would have the other commands for it; shorter times would pass.
+        // A command that announces a value would take the following commands for it; shorter times
+        // would pass.
         let is_line = bytes.iter().filter(|&&byte| byte == b'\n').count() == 1;
         if is_line && !bytes[at].is_ascii_digit() {
             let before = std::mem::replace(&mut bytes[at], byte);
@@ -296,7 +297,7 @@ fn meta_set(random: &mut Random) -> Vec<u8> {
     let choices = [&common[..], &["MA", "MP", "Mx", "b"]].concat();
     let flags = flags(random, &choices);
     let key = if flags.contains(" b") {
-        // What is no base64.
+        // Not base64.
         "!".to_owned()
     } else {
         key(random)

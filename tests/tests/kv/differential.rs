@@ -1,5 +1,6 @@
-//! The same random commands to a real memcached and to the store, at once or through a proxy: the
-//! replies are the same, byte by byte, but for what depends on the clock or on how memory is kept.
+//! The same random commands to a real memcached and to the store, directly or through a proxy. The
+//! replies are the same, byte by byte, except values that depend on the clock or on the layout of
+//! memory.
 
 use tests::cluster::is_nightly;
 use tests::random::Random;
@@ -96,7 +97,7 @@ fn answers(
     text.split_inclusive('\n').map(plain).collect()
 }
 
-/// A line without what two clocks may tell differently, or two ways to keep memory.
+/// A line without values that depend on the clock or on the layout of memory.
 fn timeless(line: &str) -> String {
     let words = line.split(' ').map(|word| {
         let (digits, ending) = match word.strip_suffix("\r\n") {
@@ -133,7 +134,8 @@ fn timeless(line: &str) -> String {
     }
 }
 
-/// A line without whether an item was got: who reads by himself tells so later, and not of each.
+/// A line without the flag of fetched items: a client with one-sided gets reports them later, and
+/// not each of them.
 fn unread(line: &str) -> String {
     if line.starts_with("VALUE") {
         line.to_owned()

@@ -36,7 +36,7 @@ fn no_memory_is_lost_with_clients_that_die_while_they_set() {
         );
     }
     witness.set("key", "after");
-    // What the last one asked for may be under way until the server has noticed its end.
+    // Requests of the last client are under way until the server notices its end.
     eventually("all memory is there again", || store.room() == room);
     assert_eq!(witness.get("key"), None);
 }

@@ -30,7 +30,8 @@ fn open_to_all(place: &Path) {
     fs::set_permissions(place, Permissions::from_mode(0o777)).expect("it is ours");
 }
 
-/// The first example of docs/memcached-server.md: the directory is root's, and the server is nobody.
+/// The first example of docs/memcached-server.md: the directory is root's, and the server runs as
+/// the user nobody.
 #[test]
 fn a_daemon_of_another_user_keeps_its_id_where_root_asked_for_it() {
     let (place, ports) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -73,11 +74,11 @@ fn a_daemon_of_another_user_keeps_its_id_where_root_asked_for_it() {
     eventually("it is empty", || fs::read(&file).unwrap().is_empty());
 }
 
-/// What cannot be had is said while it can be heard.
+/// Errors of a start are reported before the server detaches.
 #[test]
 fn a_daemon_that_cannot_keep_its_id_says_so_before_it_goes_to_the_background() {
     let (place, ports) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    // Others could put a link there, so it is not root who writes.
+    // Other users could place a link there, so the server does not write it as root.
     fs::set_permissions(place.path(), Permissions::from_mode(0o775)).unwrap();
     let file = place.path().join("pid");
     open_to_all(ports.path());

@@ -67,7 +67,7 @@ impl Connection {
         String::from_utf8_lossy(&self.receive(Some(end.as_bytes()))).into_owned()
     }
 
-    /// What is said until `end`, or until the connection is closed.
+    /// The bytes up to `end`, or up to the close of the connection.
     pub fn receive(&mut self, end: Option<&[u8]>) -> Vec<u8> {
         let (mut said, mut buffer) = (Vec::new(), vec![0; 64 * 1024]);
         loop {
@@ -171,7 +171,7 @@ impl Proxied {
         let _blue = cluster.domain("blue", &["*,0,0"]);
         let server = cluster.spawn("0,0,0", "toroid-kv serve");
         server.says("rdma blue 0,0,0\n");
-        // Where somebody in a node may make a socket, and we find it.
+        // A directory for sockets of a node that this test can reach.
         let place = cluster.files().join("sockets");
         fs::create_dir(&place).expect("it is new");
         fs::set_permissions(&place, Permissions::from_mode(0o777)).expect("it is ours");

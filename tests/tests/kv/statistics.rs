@@ -1,4 +1,4 @@
-//! What a server tells of itself, beside what memcached tells, and the tools that read it.
+//! A server's statistics beside memcached's, and the tools that read them.
 
 use std::process::Command;
 
@@ -231,7 +231,7 @@ fn commands_to_the_server_are_answered_as_there() {
     }
 }
 
-/// What a tool has changed, it reads again.
+/// A tool reads the setting that it has changed.
 #[test]
 fn settings_are_told_as_commands_have_changed_them() {
     let (_theirs, _ours, mut connections) = both(&[]);

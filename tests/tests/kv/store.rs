@@ -1,4 +1,4 @@
-//! A store in a domain, and clients that do what they are told.
+//! A store in a domain, and clients of it.
 
 use tests::actor::StoreClient;
 use tests::cluster::Cluster;
@@ -12,7 +12,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// It refuses what there is no memory for, so memory that is lost is missed.
+    /// It refuses sets beyond its memory, so that lost memory is noticed.
     pub fn up() -> Self {
         Self::over(Cluster::up("3x1x1"))
     }
@@ -63,7 +63,7 @@ impl Store {
         self.server = serve(&self.cluster, self.options);
     }
 
-    /// Speaks to the server by memcached's protocol, and returns what it said.
+    /// Sends bytes to the server by memcached's protocol, and returns the reply.
     pub fn say(&self, input: &[u8]) -> String {
         let words = "actor tcp 0-0-0.blue 11211";
         let said = self.cluster.exec_with("2,0,0", words, input).ok();

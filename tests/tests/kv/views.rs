@@ -65,7 +65,7 @@ fn is_revoked(views: &Result<String, String>) {
     assert!(views.as_ref().is_err_and(is_revoked), "{views:?}");
 }
 
-/// Puts a borrower to sleep, which then leaves; returns what it sees when it wakes up.
+/// Stops a borrower, which then leaves; returns its views after it is continued.
 fn wakes_up_outside(without: &[&str]) -> Result<String, String> {
     let store = Store::over(Cluster::up_without("3x1x1", without));
     let (mut sleeper, mut stays) = (store.client("1,0,0"), store.client("2,0,0"));
@@ -83,8 +83,7 @@ fn wakes_up_outside(without: &[&str]) -> Result<String, String> {
     sleeper.told_views()
 }
 
-/// A leaver that was not awake to hear of it once read zeros, where the pages of what it still had
-/// mapped had been taken away.
+/// A stopped leaver once read zeros, because the pages of its mapping had been punched.
 #[test]
 fn a_borrower_that_sleeps_while_it_leaves_wakes_up_revoked() {
     for _ in 0..if is_nightly() { 50 } else { 2 } {
@@ -97,7 +96,7 @@ fn a_borrower_that_sleeps_while_it_leaves_wakes_up_revoked() {
 mod unprotected {
     use super::*;
 
-    /// The same, where nothing ends what it holds before it hears of it.
+    /// The same without the fence that revokes its mappings.
     #[test]
     fn who_wakes_up_without_a_fence_would_be_noticed() {
         // It may happen to hear of it first.

@@ -1,8 +1,8 @@
-//! `watch`: what others do, told as memcached tells it.
+//! `watch`: the commands of other clients, in memcached's form.
 
 use crate::servers::{Connection, Memcached, Server, Toroid};
 
-/// Lines that a watcher is told, up to the one that has `last`, without what differs from run to run.
+/// Lines of a watcher up to the one with `last`, without fields that differ from run to run.
 fn lines(watcher: &mut Connection, last: &str) -> Vec<String> {
     let mut told = String::new();
     while !(told.contains(last) && told.ends_with('\n')) {
@@ -117,7 +117,8 @@ fn connections_evictions_and_deletions_are_told() {
     assert_eq!(lines(&mut deletions, "key=a"), [expected]);
 }
 
-/// Its buffer is bounded, so what it does not take is skipped, and nothing waits for it.
+/// The buffer of a watcher is bounded: lines that it does not read are skipped, and the server does
+/// not wait.
 #[test]
 fn a_watcher_that_does_not_read_holds_nothing_up() {
     let server = Toroid::start_with(&["-o", "watcher_logbuf_size=16"]);
@@ -146,7 +147,7 @@ fn a_watcher_that_does_not_read_holds_nothing_up() {
     assert_eq!(has(&told, "STAT log_watcher_sent ") + skipped, written);
     let connections = client.ask("stats conns\r\n", "END\r\n");
     assert!(connections.contains(":state conn_"), "{connections}");
-    // Once it reads, it learns what it has missed, while others go on.
+    // Once it reads, it learns how many lines it has missed.
     let mut said = String::new();
     while !said.lines().any(|line| line.starts_with("skipped=")) {
         client.ask(&get, "END\r\n");

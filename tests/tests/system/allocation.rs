@@ -46,7 +46,7 @@ fn eight_nodes_are_a_cube() {
     cluster.reaches(&from.join(","), &format!("{}.red", to.join("-")));
     assert_eq!(free(&cluster), 56);
 
-    // What is added lies next to what is there, and what is given back can be taken again.
+    // Added nodes lie next to the present ones, and freed nodes can be allocated again.
     let more = cluster.ask("alloc 4 -d red");
     assert_eq!(more["domain"]["size"], 12);
     assert_eq!(more["domain"]["diameter"], 4);
@@ -199,8 +199,8 @@ fn a_program_takes_and_gives_back_nodes_while_it_works() {
     assert_eq!(free(&cluster), 3);
 }
 
-/// A shrink waits for acknowledgements, also of the process that asked for it; what else that asks
-/// meanwhile waits for the shrink. Once the one waited for the other, until the process was fenced.
+/// A shrink waits for the acknowledgement of the process that asked for it, and other requests of
+/// that process wait for the shrink. Both once waited for each other, until the process was fenced.
 #[test]
 fn who_changes_a_domain_may_ask_for_more_meanwhile() {
     let cluster = Cluster::down_yet();

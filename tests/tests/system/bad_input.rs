@@ -1,5 +1,5 @@
-//! What people and programs get wrong: each gets an error that names the thing and the remedy,
-//! an exit status from the table in `toroid --help`, and the rest goes on.
+//! Wrong input of users and programs: an error names the object and the remedy, the exit status is
+//! one of `toroid --help`, and the agent goes on.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -344,7 +344,7 @@ fn strangers_at_the_control_socket_do_no_harm() {
             String::from_utf8_lossy(&input)
         );
     }
-    // Somebody who says nothing keeps nobody waiting.
+    // A silent connection does not delay others.
     let _silent: Vec<_> = (0..20)
         .map(|_| UnixStream::connect(cluster.state().join("agent.sock")))
         .collect();
@@ -383,7 +383,7 @@ fn a_node_makes_the_agent_hold_little() {
              262144 bytes and 16 descriptors"
         );
     }
-    // What may be sent is held, but that is little.
+    // Requests within the limit are held, which takes little memory.
     assert!(gorge(64 << 10).iter().all(Option::is_none));
     let more = peak_memory_kib(cluster.agent_pid()) - before;
     assert!(more < 64 << 10, "{more} KiB");

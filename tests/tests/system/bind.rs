@@ -71,7 +71,7 @@ fn file(path: &Path, text: &str, owner: &User) {
     chown(path, Some(owner.uid()), Some(owner.uid())).expect("this is root");
 }
 
-/// Her node could neither read her home nor write for her: what it left behind was nobody's.
+/// Her node could neither read her home nor write there: its files belonged to no user.
 #[test]
 fn files_of_a_bound_directory_are_the_callers_here_and_of_the_nodes_root_there() {
     let cluster = Cluster::up("2x1x1");
@@ -93,7 +93,7 @@ fn files_of_a_bound_directory_are_the_callers_here_and_of_the_nodes_root_there()
     assert_eq!(fs::read_to_string(&out).expect("it is there"), "result\n");
     assert_eq!(out.metadata().expect("it is there").mode() & 0o777, 0o640);
 
-    // What would be lost is not written: her home is not there, only the way to her project.
+    // Writes that would be lost fail: her home is not bound, only the path to her project.
     let lost = format!("touch {}/lost", alice.home.display());
     alice
         .runs(&["--bind", "."], &lost)
@@ -142,7 +142,7 @@ fn what_is_bound_read_only_stays_so() {
     assert!(!alice.project.join("x").exists());
 }
 
-/// Other users of the node enter a bound directory that is open to all, and are nobody there.
+/// Other users of the node enter a bound directory that is open to all, as the user nobody.
 #[test]
 fn nobody_becomes_the_caller_by_a_file_in_a_bound_directory() {
     let cluster = Cluster::up("2x1x1");
@@ -184,7 +184,7 @@ fn a_bound_directory_is_its_commands_alone_and_goes_with_it() {
     eventually("no process has it", || holders() == 0);
 }
 
-/// A node gets only what its caller could open itself.
+/// A node gets only files that its caller could open.
 #[test]
 fn what_the_caller_may_not_read_is_not_bound() {
     let cluster = Cluster::up("2x1x1");

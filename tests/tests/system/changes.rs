@@ -1,4 +1,4 @@
-//! `toroid-bench domains`: what changes of membership cost, in figures, and nothing left of it.
+//! `toroid-bench domains`: the cost of membership changes in figures, and no leftovers.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! What is made from the definition of the command line.
+//! Manual pages and completions, made from the definition of the command line.
 
 use std::fs;
 use std::path::Path;

@@ -28,7 +28,7 @@ const KEYS: [&str; 14] = [
     "samples",
 ];
 
-/// What must have been measured: section, path and operation.
+/// Rows that must have been measured: section, path and operation.
 const MEASURED: [(&str, &str, &str); 19] = [
     ("network", "ethernet", "stream"),
     ("network", "ethernet", "pingpong"),

@@ -9,7 +9,7 @@ use tests::process::{Outcome, run};
 
 const FAILED: i32 = 1;
 
-/// What Docker and podman leave to root in a container.
+/// Capabilities that Docker and podman leave to root in a container.
 const DEFAULT: &str = "chown,dac_override,fsetid,fowner,mknod,net_raw,setgid,setuid,setfcap,setpcap,\
                        net_bind_service,sys_chroot,kill,audit_write";
 

@@ -1,4 +1,4 @@
-//! Saying what shall be, once or many times.
+//! Declared state, applied once or many times.
 
 use std::fs;
 

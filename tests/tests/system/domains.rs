@@ -1,4 +1,4 @@
-//! Who may talk to whom, and from when on.
+//! Membership of domains, and the time from which it is in effect.
 
 use std::fs;
 use std::time::Duration;
@@ -110,7 +110,7 @@ fn shrinking_ends_established_traffic_at_once() {
         listener.heard_nothing_since(returned);
     }
 
-    // Those who stay do not notice.
+    // The members that stay do not notice.
     let seen = staying.so_far().lines().count();
     eventually("those who stay go on", || {
         staying.so_far().lines().count() > seen + 5
@@ -200,7 +200,7 @@ fn show_has_the_keys_that_programs_rely_on() {
     );
     assert_eq!(members[1]["ipv4"], "10.64.0.8");
 
-    // The interface in the node is what the agent says that it is.
+    // The interface in the node is as the agent describes it.
     for member in members {
         let node = member["node"].as_str().expect("text");
         let interface = cluster
@@ -382,7 +382,7 @@ fn cpu_time(pids: &[u32]) -> Duration {
     pids.iter().map(of).sum()
 }
 
-/// Memory of a process; its share of what it shares.
+/// Memory of a process, with its share of shared pages (PSS).
 fn proportional_kib(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("it runs");
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));

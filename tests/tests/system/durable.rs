@@ -40,7 +40,7 @@ fn domains_come_back_as_they_were() {
             cluster.existing("blue").shuts_out("0,1,0", "0,0,0");
             cluster.toroid("ping 0,0,0 1,1,0 -d blue").ok();
         }
-        // What comes next is newer than all before.
+        // The next event is newer than all before.
         cluster.toroid("domain shrink blue 1,1,0").ok();
         assert_eq!(cluster.ask("domain show blue")["epoch"], 3);
         let next = cluster.domain("next", &["0,0,0"]).show();

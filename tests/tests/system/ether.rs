@@ -52,7 +52,7 @@ fn ether(cluster: &Cluster, temporary: &Path) -> Running {
     Running::start(&mut command)
 }
 
-/// What a row must have measured, by its test.
+/// Fields that a row must have measured, by its test.
 fn figure(row: &Value) -> &'static str {
     match row["test"].as_str() {
         Some("tcp_rr") => "p50_ns",

@@ -14,7 +14,7 @@ fn tcp_streams_in_both_directions() {
     let _blue = cluster.domain("blue", &["*,0,0"]);
     for options in ["-n 200M", "-n 200M -R", "-n 60M -P 4", "-n 60M -6"] {
         let report = iperf3(&cluster, "0,0,0", "1,0,0", "1-0-0.blue", options);
-        // What each stream has in flight at the end is not counted.
+        // Bytes in flight at the end of a stream are not counted.
         assert!(bytes(&report, "sum_received") > 30 << 20, "{options}");
     }
 }
@@ -80,7 +80,7 @@ fn neighbours_are_known_by_the_addresses_that_the_directory_gave() {
             "{neighbours}"
         );
     }
-    // An address that nobody has is not answered for.
+    // An unused address is not answered for.
     cluster.cannot_reach("0,0,0", "10.64.0.200");
 }
 
@@ -89,7 +89,7 @@ fn broadcast_reaches_every_member_and_nobody_else() {
     let cluster = Cluster::up("2x2x1");
     let _blue = cluster.domain("blue", &["0,0,0", "1,0,0", "0,1,0"]);
     let _red = cluster.domain("red", &["1,1,0", "0,1,0"]);
-    // Without an address in blue's subnet its own kernel would drop what leaked to it.
+    // With an address in blue's subnet its kernel would take a leaked datagram.
     cluster
         .exec("1,1,0", "ip address add 10.64.0.77/24 dev red")
         .ok();
@@ -133,8 +133,8 @@ fn a_member_cannot_speak_as_another() {
     });
 }
 
-/// A program that tells a member that somebody else's addresses are its own: its MAC, the member's MAC, and the
-/// addresses of the other one.
+/// A program that claims the addresses of another node towards a member: its own MAC, the member's
+/// MAC, and the addresses of the other node.
 const CLAIM: &str = r#"
 import socket, struct, sys
 own, to = (bytes.fromhex(mac.replace(":", "")) for mac in sys.argv[1:3])
@@ -186,7 +186,7 @@ fn a_member_cannot_claim_the_addresses_of_another() {
     for address in [ipv4, ipv6] {
         assert!(known(address).contains(mac), "{}", known(address));
     }
-    // Those that nobody has can be claimed so, once the kernel takes a change of what is new to it.
+    // Unused addresses can be claimed so, once the kernel accepts changes of new entries.
     let free = ["10.64.0.200", "2001:db8::7"];
     for address in free {
         let add = format!("ip neigh add {address} lladdr {mac} dev blue nud stale");

@@ -1,4 +1,4 @@
-//! Every change and every denial is on record, with who asked.
+//! Every change and every denial is recorded, with the user that asked.
 
 use std::process::Stdio;
 
@@ -58,7 +58,7 @@ fn changes_and_denials_are_told_with_who_asked() {
     );
     assert_eq!(denied["request"]["nodes"], json!(["0,0,0"]));
 
-    // A user reads what concerns it.
+    // A user reads the events that concern it.
     let alices = lines(&cluster.toroid_of(&alice, "events --json").ok());
     assert_eq!(
         what(&alices),

@@ -62,8 +62,8 @@ fn home_and_agent_are_those_of_the_node() {
     assert_eq!(said.text(), "/run/root root\n700 0\nnone\n0,0,0");
 }
 
-/// The first of them in `PATH` was a script of pyenv below root's home: in a node it could neither
-/// read itself nor find its helpers, and what was nowhere was "Permission denied".
+/// The first match in `PATH` was a script of pyenv below root's home, which could neither be read
+/// in a node nor find its helpers. A missing program was reported as "Permission denied".
 #[test]
 fn programs_in_closed_directories_come_last() {
     let cluster = Cluster::up("1x1x1");
@@ -89,7 +89,7 @@ fn programs_in_closed_directories_come_last() {
     exec(&["nowhere"]).fails(127, &["no program nowhere in node 0,0,0"]);
 }
 
-/// Whoever owns a node reads the environment of what runs there.
+/// The owner of a node reads the environment of its processes.
 #[test]
 fn what_an_administrator_keeps_in_variables_stays_out_of_the_nodes_of_others() {
     let (cluster, alice) = (Cluster::up("2x1x1"), User::create());
@@ -263,7 +263,7 @@ fn many_commands_run_at_once() {
     }
 }
 
-/// Only the node's first thread can take orphans, and nobody else may take a command.
+/// Only the node's first thread can adopt orphans, and no other process may take a command.
 #[test]
 fn orphans_are_reaped_and_commands_keep_their_status() {
     let cluster = Cluster::up("1x1x1");

@@ -1,4 +1,4 @@
-//! Whoever wonders why two nodes talk, or do not, is told.
+//! `toroid explain`: the reasons why two nodes may talk, or may not.
 
 use serde_json::{Value, json};
 use tests::cluster::Cluster;

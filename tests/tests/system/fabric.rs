@@ -23,7 +23,7 @@ const KEYS: [&str; 8] = [
     "errors",
 ];
 
-/// Provider, operation and bytes of what must have been measured, each once for each depth.
+/// Provider, operation and bytes of the rows that must have been measured, each once per depth.
 const MEASURED: [(&str, &str, &[u64], u64); 7] = [
     ("shm", "pingpong", &[64, 4096, 65_536, 1 << 20], 1),
     ("libfabric-shm", "pingpong", &[64, 4096, 65_536, 1 << 20], 1),

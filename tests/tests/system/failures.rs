@@ -1,5 +1,5 @@
-//! What the system refuses: a driver that cannot be started, a full state directory, no IPv6, no
-//! places left. Each is said clearly, changes nothing, and is over when its cause is.
+//! Failures of the system: a driver that cannot start, a full state directory, no IPv6, no free
+//! connections. Each is reported, changes nothing, and ends with its cause.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -69,7 +69,7 @@ impl SmallDisk {
 
     fn fill(&self) -> PathBuf {
         let filler = self.0.join("filler");
-        // Writes what there is room for, and fails with the rest.
+        // Writes as much as there is room for, and then fails.
         let _ = fs::write(&filler, vec![0; 16 << 20]);
         filler
     }

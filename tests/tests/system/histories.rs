@@ -1,5 +1,5 @@
-//! Random histories of an agent, compared with plain sets: what a model says that there is, the
-//! agent has, also after it was killed and started again.
+//! Random histories of an agent, compared with plain sets: the agent has the members of the model,
+//! also after it was killed and started again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,7 +41,7 @@ impl Random {
     }
 }
 
-/// Does one thing to both, and returns what was done.
+/// Does one change to both, and returns its description.
 fn step(cluster: &Cluster, model: &mut BTreeMap<&str, Expected>, random: &mut Random) -> String {
     let (name, nodes) = (NAMES[random.below(NAMES.len())], random.nodes());
     let words: Vec<&str> = nodes.iter().copied().collect();
@@ -104,7 +104,7 @@ fn step(cluster: &Cluster, model: &mut BTreeMap<&str, Expected>, random: &mut Ra
     format!("{kind}: {name} {words:?}")
 }
 
-/// What the agent has.
+/// The domains of the agent.
 fn found(cluster: &Cluster) -> BTreeMap<String, (BTreeSet<String>, u64)> {
     let domains = cluster.ask("domain ls");
     let text = |value: &Value| value.as_str().expect("text").to_owned();

@@ -7,7 +7,7 @@ use tests::cluster::leaves_nothing;
 use tests::hosts::{Hosts, Oddities};
 use tests::process::{Running, eventually, send, stop};
 
-/// The exit status of what failed.
+/// The exit status of a failure.
 const FAILED: i32 = 1;
 
 #[test]
@@ -30,7 +30,7 @@ fn a_domain_spans_hosts_and_is_changed_from_any_of_them() {
         hosts.agree();
         a.agent.toroid("domain rm red").ok();
         hosts.agree();
-        // Who asked, and where.
+        // The user that asked, and its host.
         let told = a.agent.toroid("events --json").ok();
         let events = told.text().lines().map(serde_json::from_str::<Value>);
         let events: Vec<Value> = events.map(Result::unwrap).collect();
@@ -38,7 +38,7 @@ fn a_domain_spans_hosts_and_is_changed_from_any_of_them() {
         assert_eq!(asked("domain_grow")["host"], "b");
         assert_eq!(asked("domain_grow")["uid"], 0);
         assert!(asked("domain_remove")["host"].is_null());
-        // What the directory refuses is said in its words.
+        // A denial of the directory arrives in its own words.
         let refused = b.agent.toroid("domain create blue");
         refused.fails(5, &["exists already"]);
     });
@@ -81,7 +81,7 @@ fn nodes_have_one_host_and_hosts_one_agent() {
     let hosts = Hosts::down_yet(2);
     let [a, b] = hosts.each();
     a.up();
-    // Nobody carries it yet.
+    // No host carries it yet.
     let nowhere = a.agent.toroid("domain create red 0,1,0");
     nowhere.fails(4, &["no host carries 0,1,0 yet"]);
     let odd = |oddities: Oddities<'_>, words: &str| {
@@ -142,7 +142,8 @@ fn hosts_carry_more_nodes_together_than_each_may() {
     assert_eq!(b.agent.status()["nodes"], 64);
 }
 
-/// Says what strangers say, and prints what is answered: the bytes until the end of the connection.
+/// Sends bytes of a stranger, and prints the number of bytes answered before the end of the
+/// connection.
 const STRANGER: &str = r#"
 import socket, sys
 host, port = sys.argv[1].split(":")
@@ -241,7 +242,7 @@ fn nodes_outlive_the_agent_that_holds_the_directory() {
     let [a, b] = hosts.each();
     a.agent.domain("blue", &["*,*,0"]);
     a.agent.kill_agent();
-    // Its copy is what it goes on with.
+    // It goes on with its copy.
     b.agent.reaches("0,1,0", "1-1-0.blue");
     let refused = b.agent.toroid("domain shrink blue 1,1,0");
     refused.fails(FAILED, &["host a cannot be reached", "nothing was changed"]);
@@ -298,7 +299,7 @@ fn three_hosts_agree() {
     hosts.cut(c);
     let shrink = b.agent.toroid("domain shrink blue 0,0,0 0,2,0");
     shrink.fails(FAILED, &["on host c"]);
-    // What does not concern it does not fail.
+    // Changes that do not concern it succeed.
     a.agent.domain("red", &["*,0-1,0"]);
     hosts.mend(c);
     a.meets("c");

@@ -6,7 +6,7 @@ use tests::cluster::{leaves_nothing, program};
 use tests::hosts::{Host, Hosts};
 use tests::process::{eventually, send};
 
-/// Where the memory is, on host b, and who uses it, on host a.
+/// The node of the memory, on host b, and the node that uses it, on host a.
 const OWNER: &str = "0,1,0";
 const USER: &str = "0,0,0";
 
@@ -59,7 +59,7 @@ fn who_leaves_is_cut_off_at_the_other_host_and_those_who_stay_go_on() {
     a.agent.toroid("domain grow blue 1,0,0").ok();
     let (owner, key) = b.agent.owner(OWNER);
     let back = counter(a, "1,0,0", &key);
-    // The owner's leaving, too, ends what others have of it.
+    // The leave of the owner ends the access of others as well.
     a.agent
         .toroid(&format!("domain shrink blue {}", OWNER))
         .ok();
@@ -105,7 +105,7 @@ fn who_is_gone_cannot_be_reached() {
     let wrong = key.replace(&key[60..], "0000");
     let wrong = a.agent.open(USER, &wrong);
     wrong.fails(1, &["no region has this key"]);
-    // A cable that is cut is noticed, and what is asked for afterwards says so.
+    // A cut cable is noticed, and later requests fail with the host's name.
     let cut_off = counter(a, USER, &key);
     hosts.cut(b);
     assert_eq!(cut_off.failure().1, "Unreachable");
@@ -126,7 +126,7 @@ fn whoever_is_killed_of_the_two_agents_and_their_adapters_is_replaced() {
         let [a, b] = hosts.each();
         let (owner, key) = b.agent.owner(OWNER);
         let mut member = counter(a, USER, &key);
-        // What agents have begun goes on without them.
+        // Access that agents have granted goes on without them.
         for host in [a, b] {
             host.agent.kill_agent();
             host.up();

@@ -39,7 +39,7 @@ fn members_of_two_hosts_reach_each_other_by_name_however_long_the_packet() {
 fn streams_and_datagrams_cross_both_ways() {
     let hosts = blue();
     let [a, b] = hosts.each();
-    // What is on its way at the end the server does not count.
+    // The server does not count bytes in flight at the end.
     const LEN: u64 = 32 << 20;
     for (server, to, client, from) in [(b, "1,1,0", a, "0,0,0"), (a, "0,0,0", b, "1,1,0")] {
         let name = to.replace(',', "-") + ".blue";
@@ -64,7 +64,7 @@ fn streams_and_datagrams_cross_both_ways() {
     }
 }
 
-/// Who has an interface without offload gets whole frames from another host, too.
+/// An interface without offload gets whole frames from another host as well.
 #[test]
 fn super_frames_are_cut_for_whom_takes_none() {
     let hosts = Hosts::up(2);
@@ -93,7 +93,7 @@ fn super_frames_are_cut_for_whom_takes_none() {
     }
 }
 
-/// A server that says what it hears by UDP on a port.
+/// A server that prints datagrams of a port.
 const EAR: &str = r#"
 import socket, struct, sys
 group, port = sys.argv[1], int(sys.argv[2])
@@ -260,7 +260,7 @@ fn a_stream_goes_on_when_drivers_and_agents_are_killed() {
         host.up();
         goes_on(&server);
     }
-    // Nobody has noticed.
+    // No node has noticed.
     assert_eq!([a, b].map(|host| host.agent.driver_pid()), drivers);
     a.trunk_to("b");
     b.trunk_to("a");

@@ -1,4 +1,4 @@
-//! Nodes of a root agent have users of their own: root inside, nobody outside.
+//! Nodes of a root agent have users of their own: root inside, an unprivileged user outside.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -77,7 +77,7 @@ fn root_in_a_node_is_nobody_on_the_host() {
             "umount /etc/shadow".into(),
             "umount /tmp".into(),
             "umount /root".into(),
-            // What hides the host's sockets stays where it is.
+            // The mounts that hide the host's sockets stay.
             "umount /run".into(),
             "umount /etc/hosts".into(),
             "date -s 2001-01-01".into(),
@@ -138,7 +138,7 @@ fn no_two_lives_of_nodes_have_the_same_users() {
     let fourth = Cluster::up("4x1x1");
     let of_fourth = first_uids(&fourth);
     assert!(!overlap(&of_first, &of_fourth));
-    // Who gets a node finds nobody of those who had it.
+    // The next owner of a node finds no process of the former one.
     let alice = User::create().uid().to_string();
     fourth.toroid(&format!("node chown 0,0,0 {alice}")).ok();
     let anew = first_uids(&fourth);
@@ -146,7 +146,7 @@ fn no_two_lives_of_nodes_have_the_same_users() {
     assert!(!overlap(&anew[..1], &of_fourth), "{anew:?} {of_fourth:?}");
 }
 
-/// What a daemon inherits from whoever starts it is not its nodes'.
+/// Nodes do not inherit descriptors, signals and umask of the process that starts the agent.
 #[test]
 fn nodes_inherit_nothing_of_who_starts_the_agent() {
     let cluster = Cluster::down_yet();
@@ -178,7 +178,8 @@ fn nodes_inherit_nothing_of_who_starts_the_agent() {
     assert_eq!(of_init, ["1", "1", "0"], "group, session and terminal");
 }
 
-/// A node's users exist on the host, too: whoever becomes one of them there is still the node's.
+/// A node's users exist on the host as well: a process of the host that becomes one of them is
+/// still a node's user.
 #[test]
 fn a_user_of_a_node_is_nobody_to_the_agent() {
     let cluster = Cluster::up("1x1x1");
@@ -279,7 +280,7 @@ fn programs_scripts_and_directories_out_of_reach_are_passed_on() {
     assert_eq!(elsewhere.text(), "/");
     let name = closed.to_str().expect("UTF-8");
     assert!(elsewhere.stderr.contains(name), "{}", elsewhere.stderr);
-    // What the host has where the node has something else is not the node's.
+    // Files of the host below mounts of the node are hidden.
     let hidden = Path::new("/run").join(cluster.files().file_name().expect("it has one"));
     fs::create_dir(&hidden).expect("it is new");
     let outcome = exec(&hidden, "pwd", &[]);
@@ -288,7 +289,7 @@ fn programs_scripts_and_directories_out_of_reach_are_passed_on() {
     assert_eq!(elsewhere.text(), "/");
     let said = format!("{}: no such directory in the node", hidden.display());
     assert!(elsewhere.stderr.contains(&said), "{}", elsewhere.stderr);
-    // What the node's root may not execute stays so.
+    // Programs that the node's root may not execute stay so.
     fs::set_permissions(&script, Permissions::from_mode(0o700)).expect("it is ours");
     exec(&inside, "lister", &[]).fails(126, &["lister"]);
 }

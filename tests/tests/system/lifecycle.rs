@@ -26,7 +26,7 @@ fn down_leaves_everything_as_it_was() {
         cluster.exec("0,0,0", "ping -c 3 -i 0.01 1-1-1.blue").ok();
         assert_eq!(blue.show()["members"].as_array().map(Vec::len), Some(2));
 
-        // What runs in nodes ends with them, even what has left its session and group.
+        // Processes end with their node, even those that have left their session and group.
         let foreground = cluster.spawn("0,0,0", "sleep 1000");
         cluster
             .shell("1,1,1", "setsid sleep 1000 >/dev/null 2>&1 </dev/null &")
@@ -67,7 +67,7 @@ fn an_interrupted_start_ends_the_agent() {
     leaves_nothing(|| {
         let cluster = Cluster::down_yet();
         let mut up = Command::new("env");
-        // What a shell has started in the background ignores it, and so do these tests then.
+        // Background processes of a shell ignore SIGINT, and so might these tests.
         up.arg("--default-signal=INT").arg(program("toroid"));
         up.args(["up", "--torus", "16x8x8"]).stdin(Stdio::null());
         up.env("TOROID_STATE", cluster.state());
@@ -298,8 +298,8 @@ fn a_stale_lock_and_socket_are_no_obstacle() {
     let cluster = Cluster::down_yet();
     let state = cluster.state();
     fs::create_dir(&state).expect("it is new");
-    // As after a crash of the machine: nobody holds the lock, nobody listens, and the number in
-    // it may be another process's by now.
+    // As after a crash of the machine: no process holds the lock or listens, and the process number
+    // in it may belong to another process.
     fs::write(state.join("lock"), std::process::id().to_string()).expect("it is ours");
     drop(UnixListener::bind(state.join("agent.sock")).expect("it is ours"));
     cluster

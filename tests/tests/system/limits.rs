@@ -1,4 +1,4 @@
-//! What a node takes of its host is limited: memory, and processes and threads.
+//! Limits of a node: memory, processes and threads.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use tests::user::User;
 
 const NODE: &str = "0,0,0";
 
-/// The status of what was killed by SIGKILL, as the kernel ends what needs too much memory.
+/// The status after SIGKILL, by which the kernel ends a process over the limit of memory.
 const KILLED: i32 = 128 + 9;
 
 /// Forks until the kernel refuses, says why and how many there were, and ends them all when its input
@@ -99,7 +99,7 @@ fn a_node_has_no_more_processes_than_its_limit() {
     let before = cluster.node_pids();
     let full = forks(&cluster, NODE, Stdio::piped());
     full.says("EAGAIN");
-    // Another node, and the host, have what they had.
+    // Another node and the host are not affected.
     has_at_most_64(&cluster, "1,0,0");
     assert_eq!(cluster.node_pids(), before, "no node ended of it");
     // The owner of a full node empties it.
@@ -204,7 +204,7 @@ fn limits_outlive_the_agent_and_end_with_its_nodes() {
     });
 }
 
-/// Who asks for a limit is not left without it; who does not is told.
+/// An agent that is asked for a limit fails without it; otherwise it warns.
 #[test]
 fn where_nodes_cannot_be_limited_it_is_said() {
     let cluster = Cluster::of_user(User::create());

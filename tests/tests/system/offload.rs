@@ -1,4 +1,4 @@
-//! What is left undone in packets between nodes, and for whom it is made good.
+//! Offload between nodes, and the segmentation for receivers without it.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use tests::software::WRONG_TCP;
 /// A file header is all that there is before the first frame.
 const PCAP_HEADER: u64 = 24;
 
-/// tcpdump in a node. The node's root may not write where the test's files are, but into what the
+/// tcpdump in a node. The node's root may not write to the test's directory, but to a file that the
 /// test has opened.
 struct Capture {
     tcpdump: Child,

@@ -37,7 +37,7 @@ fn a_region_of_who_leaves_is_revoked() {
     // It gets no new access, and says why not.
     let again = cluster.open("1,0,0", &key);
     again.fails(1, &["blue", "1,0,0"]);
-    // Those who stay lose nothing.
+    // The members that stay lose nothing.
     cluster.open("2,0,0", &key).ok();
     let count = member.kill();
     assert!(!count.text().contains("Revoked"), "{count}");
@@ -157,7 +157,7 @@ fn what_a_shrink_needs_is_said_beforehand() {
         assert!(said.text().contains(word), "no {word}: {said}");
     }
 
-    // Nothing has changed, and what cannot be done is refused here, too.
+    // Nothing has changed, and an impossible shrink is refused here as well.
     assert_eq!(blue.show(), before);
     cluster.open("1,0,0", &key).ok();
     let refused = cluster.toroid("domain shrink --dry-run red 1,0,0");

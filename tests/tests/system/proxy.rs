@@ -20,7 +20,7 @@ fn proxy(cluster: &Cluster, options: &str) -> Running {
     proxy
 }
 
-/// Speaks to the proxy, and returns what it said.
+/// Sends bytes to the proxy, and returns the reply.
 fn say(cluster: &Cluster, input: &str) -> String {
     let words = format!("actor tcp 127.0.0.1 {PORT}");
     let said = cluster.exec_with("1,0,0", &words, input.as_bytes()).ok();

@@ -1,4 +1,4 @@
-//! What one user and one node may have of a shared agent.
+//! Quotas of users and nodes on a shared agent.
 
 use serde_json::{Value, json};
 use tests::cluster::Cluster;
@@ -35,7 +35,7 @@ fn a_node_has_no_more_than_its_quota_and_others_are_not_held_up() {
         .fails(EXHAUSTED, &["1 of at most 1 domains"]);
     assert_eq!(cluster.ask("domain ls").as_array().map(Vec::len), Some(1));
 
-    // What ends is counted no more; a limit that is lifted is none.
+    // An ended process is no longer counted, and a lifted limit no longer applies.
     first.kill();
     cluster.owner("0,0,0");
     cluster.toroid("quota set 0,0,0 --domains none").ok();
@@ -46,7 +46,7 @@ fn a_node_has_no_more_than_its_quota_and_others_are_not_held_up() {
     assert_eq!(of(&cluster, "0,0,0")["limits"], json!({"regions": 1}));
 }
 
-/// What is refused takes nothing, and who has something keeps it.
+/// A denied request takes nothing, and existing objects stay.
 #[test]
 fn bytes_descriptors_and_rings_have_limits_too() {
     let cluster = Cluster::up("2x1x1");

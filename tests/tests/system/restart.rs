@@ -1,5 +1,5 @@
-//! What an agent holds outlives it: nodes, interfaces, commands and traffic go on when it is killed,
-//! and the next agent takes them over.
+//! Nodes, interfaces, commands and traffic outlive a killed agent, and the next agent takes them
+//! over.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -13,7 +13,7 @@ use tests::leftovers::has_ended;
 use tests::process::{Running, eventually, send, within};
 use tests::software::{goes_on, iperf3_server};
 
-/// The promise of what hangs on an agent and a keeper that were both killed.
+/// The time in which everything ends after agent and fd store were both killed.
 const LAST_BREATH: Duration = Duration::from_secs(2);
 
 /// Nodes and driver, the processes that outlive their agent.
@@ -122,13 +122,13 @@ fn nodes_of_another_torus_are_not_taken_over() {
 }
 
 #[test]
-fn a_killed_keeper_is_replaced() {
+fn a_killed_fd_store_is_replaced() {
     leaves_nothing(|| {
         let cluster = Cluster::up("2x1x1");
         let _blue = cluster.domain("blue", &["*,0,0"]);
         let before = survivors(&cluster);
         for _ in 0..3 {
-            cluster.kill_keeper();
+            cluster.kill_fd_store();
         }
         cluster.kill_agent();
         cluster.toroid("up").ok();
@@ -147,9 +147,9 @@ fn nothing_outlives_agent_and_keeper() {
             cluster
                 .shell("1,0,0", "setsid sleep 1000 >/dev/null 2>&1 </dev/null &")
                 .ok();
-            let keeper = cluster.keeper_pid().expect("there is one");
+            let fd_store = cluster.fd_store_pid().expect("there is one");
             cluster.kill_agent();
-            send(keeper, Signal::SIGKILL);
+            send(fd_store, Signal::SIGKILL);
             within(LAST_BREATH, "agent, driver and nodes end", || {
                 pids.iter().all(|pid| has_ended(*pid))
             });
@@ -270,7 +270,7 @@ fn who_ends_while_there_is_no_agent_is_detached() {
 enum Victim {
     Agent,
     Driver,
-    Keeper,
+    FdStore,
     Member,
 }
 
@@ -281,7 +281,7 @@ fn whoever_is_killed_whenever_domains_are_whole() {
     let kills = if is_nightly() { 1000 } else { 100 };
     leaves_nothing(|| {
         let cluster = Cluster::down_yet();
-        // Patient: who is kept waiting by a loaded machine is fenced otherwise, and ends.
+        // With a long limit: on a loaded machine a slow process would be fenced, and end.
         let up = "up --torus 3x1x1 --ack-timeout 10000";
         cluster.toroid(up).ok();
         let blue = cluster.domain("blue", &["0,0,0", "1,0,0"]);
@@ -303,14 +303,14 @@ fn whoever_is_killed_whenever_domains_are_whole() {
             let victim = match random >> 48 & 7 {
                 0..=3 => Victim::Agent,
                 4 => Victim::Driver,
-                5 => Victim::Keeper,
+                5 => Victim::FdStore,
                 _ => Victim::Member,
             };
             match victim {
                 Victim::Agent => cluster.kill_agent(),
                 Victim::Driver => kill(cluster.driver_pid()),
-                // Nothing outlives an agent whose keeper does not hold it yet.
-                Victim::Keeper => cluster.kill_keeper(),
+                // Nothing outlives an agent whose fd store does not hold it yet.
+                Victim::FdStore => cluster.kill_fd_store(),
                 Victim::Member => member = count(),
             }
             let told = change.wait().status;
@@ -337,7 +337,7 @@ fn whoever_is_killed_whenever_domains_are_whole() {
 }
 
 fn kill(pid: Option<u32>) {
-    // Whoever was killed a moment ago may not have a successor yet.
+    // A process that was just killed may not have a successor yet.
     if let Some(pid) = pid {
         send(pid, Signal::SIGKILL);
     }

@@ -1,4 +1,4 @@
-//! Who may do what on an agent that several users share.
+//! Rights of users on a shared agent.
 
 use serde_json::{Value, json};
 use tests::cluster::Cluster;
@@ -120,7 +120,7 @@ fn what_others_have_is_theirs_to_know() {
     let his = &nodes.as_array().expect("a list")[2];
     assert_eq!(his["owner"], json!(bob.uid()));
     assert!(his["pid"].is_u64(), "{his}");
-    // Whoever shares a domain knows the names there.
+    // Members of a domain know its names.
     cluster.toroid_of(&bob, "node consent 0,1,0 -d secret").ok();
     cluster.toroid_of(&alice, "domain grow secret 0,1,0").ok();
     let nodes = cluster.toroid_of(&bob, "node ls --json").ok().json();
@@ -142,7 +142,7 @@ fn what_others_have_is_theirs_to_know() {
     assert!(own.text().contains("hidden.secret"), "{own}");
 }
 
-/// What ran in a node once stayed in it, and in the domains of the owner before.
+/// Processes of the former owner once stayed in the node, and in that owner's domains.
 #[test]
 fn a_node_that_changes_hands_takes_nobody_along() {
     let (cluster, alice, bob) = (Cluster::up("2x1x1"), User::create(), User::create());
@@ -191,7 +191,7 @@ fn a_guest_withdraws_no_consent_but_its_own() {
     assert_eq!(nodes[2]["consents"], json!(["blue"]));
 }
 
-/// In a node anybody may be root, or become one user after another.
+/// In a node any process may be root, or become one user after another.
 #[test]
 fn nodes_do_not_use_the_control_socket() {
     let cluster = Cluster::up("1x1x1");
@@ -258,7 +258,7 @@ fn limited_members_talk_to_full_ones_only() {
     cluster
         .shell("0,0,0", "ip link set blue address 06:00:01:00:00:00")
         .ok();
-    // Others see what concerns their own nodes.
+    // Other users see the drops of their own nodes.
     let alice = User::create();
     cluster
         .toroid_of(&alice, "domain drops blue")

@@ -136,7 +136,7 @@ fn without_a_place_for_its_state_it_asks_for_one() {
     outcome.fails(2, &["XDG_RUNTIME_DIR", "--state", "TOROID_STATE"]);
 }
 
-/// It once took nodes from their domains for a user who could never come.
+/// It once removed nodes from their domains for a user that could not use them.
 #[test]
 fn an_ordinary_users_agent_gives_nothing_to_others() {
     let cluster = Cluster::of_user(User::create());

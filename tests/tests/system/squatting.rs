@@ -26,7 +26,7 @@ fn hear(cluster: &Cluster, node: &str) -> Running {
     running
 }
 
-/// What was sent to the address of a new member went to a member that had taken the address before, for
+/// Packets to the address of a new member went to a member that had taken the address before, for
 /// some 40 s, until the sender's kernel asked again.
 #[test]
 fn a_member_cannot_squat_the_address_of_a_node_that_joins_later() {
@@ -66,8 +66,8 @@ fn a_member_cannot_squat_the_address_of_a_node_that_joins_later() {
     }
 }
 
-/// A kernel takes what is for any of its addresses from any of its interfaces, so a datagram from a member
-/// of blue alone came to a socket at the receiver's address in red.
+/// A kernel takes packets for any of its addresses from any of its interfaces, so a datagram from a
+/// member of blue alone came to a socket at the receiver's address in red.
 #[test]
 fn a_node_in_two_domains_is_reached_in_each_by_its_address_there() {
     let cluster = Cluster::up("3x1x1");
@@ -103,7 +103,7 @@ fn a_node_in_two_domains_is_reached_in_each_by_its_address_there() {
     assert_eq!(receiver.line(), "across");
 }
 
-/// A kernel asks again only after a while, here after ten minutes, and holds what it has to send.
+/// A kernel asks again only after a while, here after ten minutes, and queues packets until then.
 #[test]
 fn a_member_that_was_asked_for_in_vain_is_reached_as_soon_as_it_is_one() {
     let cluster = Cluster::up("2x2x1");

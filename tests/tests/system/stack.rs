@@ -181,13 +181,13 @@ fn pages_are_fetched_from_nginx() {
         let from = address(&blue, "2,0,0", family);
         let fetched = cluster.exec("0,0,0", &format!("actor stack blue fetch {from} 80"));
         assert!(fetched.ok().stdout == page());
-        // Nobody listens there, and whoever refuses is the kernel of the node.
+        // Without a listener the kernel of the node refuses.
         let refused = cluster.exec("0,0,0", &format!("actor stack blue fetch {from} 81"));
         refused.fails(1, &["ConnectionRefused"]);
     }
 }
 
-/// Who answers at `to`, on node `0,0,0`, and who has connected to it from `1,0,0`.
+/// A server at `to`, on node `0,0,0`, and a client of it on `1,0,0`.
 fn talk(cluster: &Cluster, to: &str) -> (Actor, Actor) {
     let server = cluster.ready_actor("0,0,0", "stack blue echo 7");
     let mut talk = cluster.actor("1,0,0", &format!("stack blue talk {to} 7"));
@@ -222,7 +222,7 @@ fn a_shrink_ends_it_and_nothing_newer_arrives() {
     say(&mut talk, "hello");
     blue.shrink(&["1,0,0"]);
     assert_eq!(Event::last(talk.end()), Event::Closed { revoked: true });
-    // Those who stay go on.
+    // The members that stay go on.
     let answer = cluster.shell("2,0,0", &format!("echo again | actor tcp {to} 7"));
     assert_eq!(answer.ok().text(), "again");
     cluster
@@ -271,7 +271,7 @@ fn a_hostile_process_harms_nobody() {
     let babble = cluster.ready_actor("0,0,0", "stack blue babble");
     let driver = cluster.driver_pid();
     cluster.reaches("2,0,0", "-4 3-0-0.blue");
-    // It reads nothing, so what is sent to it is lost, and holds up nobody.
+    // It reads nothing: packets to it are lost, and delay no other member.
     eventually("what is sent to it is lost", || {
         // All at once; how many of them get as far as the driver is the kernel's choice.
         let flood = "ping -4 -q -l 1000 -c 1000 -w 1 -s 8000 0-0-0.blue";

@@ -47,7 +47,7 @@ impl Store {
         self.cluster.exec("1,0,0", &format!("toroid-kv {words}"))
     }
 
-    /// Speaks to the server by TCP, and returns what it said.
+    /// Sends bytes to the server by TCP, and returns the reply.
     fn say(&self, input: &[u8]) -> String {
         let said = self
             .cluster
@@ -264,7 +264,7 @@ fn a_killed_server_can_be_started_again() {
             let late = cluster.exec("1,0,0", "toroid-kv get key");
             late.fails(NOT_REACHED, &["blue", "toroid-kv serve"]);
             server = serve(&cluster, "");
-            // It has forgotten, and no client reads what the one before knew.
+            // The next server is empty, and no client reads values of the one before.
             cluster
                 .exec("1,0,0", "toroid-kv get key")
                 .fails(1, &["key"]);

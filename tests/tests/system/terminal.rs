@@ -1,4 +1,4 @@
-//! A terminal, a command in a node, and what is typed when the command has ended.
+//! A terminal, a command in a node, and the input after the command has ended.
 
 use std::fs::{self, File};
 use std::process::{Command, Stdio};
@@ -19,8 +19,8 @@ fn bash(cluster: &Cluster) -> Command {
     bash
 }
 
-/// A command once got the caller's own terminal. What it left behind read what was typed into the
-/// caller's shell afterwards: passwords, and the input of programs.
+/// A command once got the caller's own terminal. Processes that it left behind read the later input
+/// of the caller's shell: passwords, and the input of programs.
 #[test]
 fn nothing_in_a_node_reads_what_is_typed_after_the_command() {
     let cluster = Cluster::up("1x1x1");
@@ -147,7 +147,7 @@ fn no_terminal_of_the_callers_gets_into_a_node() {
     terminal.shows("some words\r\nsome words\r\n");
     terminal.types([4]);
     assert_eq!(exec.wait(), 0);
-    // What is no terminal goes through as it is.
+    // Input and output other than a terminal pass unchanged.
     let all = "terminal 0\r\nterminal 1\r\nno more\r\n";
     let said = run(with(&["-t"], "0,0,0").stdin(Stdio::null())).ok();
     assert_eq!(String::from_utf8_lossy(&said.stdout), all);

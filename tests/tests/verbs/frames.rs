@@ -9,7 +9,7 @@ use tests::process::{Running, eventually, now_ns, run, send};
 use super::{Host, OWNER, THIRD, USER, down_yet, resources, up};
 
 impl Host {
-    /// What its agent knows of the other host.
+    /// The status of the other host, as its agent sees it.
     fn other(&self) -> Value {
         let hosts = self.agent.status()["hosts"].clone();
         let mut hosts = hosts.as_array().unwrap().iter();
@@ -20,7 +20,7 @@ impl Host {
         self.other()["frames_by_rdma"].as_u64().unwrap()
     }
 
-    /// What its agent says that frames from one node to another go over.
+    /// The path of frames between two nodes, as its agent explains it.
     fn explains(&self) -> String {
         let explain = self
             .agent
@@ -37,7 +37,7 @@ impl Host {
         member[kind].as_str().unwrap().to_owned()
     }
 
-    /// Lets each who connects to a node have its input, or some sum of it, back.
+    /// Starts a server that sends back the input of each connection, or a checksum of it.
     #[track_caller]
     fn serve(&self, node: &str, port: u16, program: &str) -> Running {
         let server = self
@@ -68,7 +68,7 @@ fn go_over(hosts: &[Host; 2], provider: &str) {
     });
 }
 
-/// A stream from a node of host a to one of host b, whose answers are what was said.
+/// A stream from a node of host a to one of host b, which echoes it.
 struct Talk {
     client: Running,
     input: ChildStdin,
@@ -217,7 +217,7 @@ pub(super) fn blackhole(verb: &str) {
     }
 }
 
-/// What the adapters are connected by, from host a's side.
+/// Changes the cable between the adapters, from host a's side.
 fn cable(words: &str) {
     run(Command::new("ip").args(words.split_whitespace())).ok();
 }

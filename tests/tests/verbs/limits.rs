@@ -7,7 +7,7 @@ use tests::cluster::Cluster;
 
 const NODE: &str = "0,0,0";
 
-/// The status of what was killed by SIGKILL, as the kernel ends what needs too much memory.
+/// The status after SIGKILL, by which the kernel ends a process over the limit of memory.
 const KILLED: i32 = 128 + 9;
 
 /// The agent is in a group with processes, as in a session, so the groups of nodes are beside it.

@@ -15,7 +15,7 @@ use tests::cluster::Cluster;
 use tests::hosts::KEY;
 use tests::process::{Outcome, Running, eventually, run, send, stop};
 
-/// Where the memory is, on host b, and who uses it, on host a.
+/// The node of the memory, on host b, and the node that uses it, on host a.
 const OWNER: &str = "0,1,0";
 const USER: &str = "0,0,0";
 const THIRD: &str = "1,0,0";
@@ -35,7 +35,7 @@ struct Host {
 }
 
 impl Host {
-    /// What its file says of the provider, and the rest.
+    /// Starts its agent with a file that has these lines about the provider.
     fn try_up(&self, provider: &str) -> Outcome {
         let (directory, row) = (self.agent.files(), self.row());
         let key = directory.join("key");
@@ -92,13 +92,13 @@ impl Host {
         fs::read_to_string(path).unwrap().trim().parse().unwrap()
     }
 
-    /// The process that has told the adapter what it knows.
+    /// The process that has registered memory with the adapter.
     fn process(&self) -> Option<u32> {
         let pid = self.agent.status()["adapter_pid"].as_u64()?;
         Some(pid.try_into().unwrap())
     }
 
-    /// Stops that process. What the adapter knows it goes on with.
+    /// Stops that process. The adapter goes on with its registrations.
     #[track_caller]
     fn stop_process(&self) -> u32 {
         let pid = self.process().expect("one");
@@ -122,7 +122,7 @@ impl Host {
     }
 }
 
-/// What `rdma resource` of iproute2 counts, by adapter.
+/// The counts of `rdma resource` of iproute2, by adapter.
 fn resources() -> String {
     run(Command::new("rdma").args(["resource", "show"]))
         .ok()
@@ -179,8 +179,8 @@ fn can_open(a: &Host, key: &str) {
     eventually("it can be opened", || a.agent.open(USER, key).status == 0);
 }
 
-/// What those who stay have read, written and added is right however often another leaves, and goes
-/// by the adapters again each time. Who leaves is cut off.
+/// Reads, writes and additions of members that stay are right after each leave of another, and go
+/// by the adapters again. The leaver is cut off.
 #[test]
 fn members_read_and_write_by_the_adapters_and_leavers_are_cut_off() {
     let before = resources();
@@ -207,7 +207,7 @@ fn members_read_and_write_by_the_adapters_and_leavers_are_cut_off() {
             .ok();
         added += leaver.revoked();
         a.agent.open(THIRD, &key).fails(1, &["blue"]);
-        // Those who stay go on, and soon by the adapters.
+        // The members that stay go on, and soon by the adapters.
         b.is_used();
         a.agent.toroid(&format!("domain grow blue {}", THIRD)).ok();
     }
@@ -238,7 +238,7 @@ fn whoever_is_killed_is_noticed_and_replaced() {
     b.is_used();
     b.up();
     assert!(!lasting.has_ended());
-    // The adapter's process has: it holds what the adapters know.
+    // The process of the adapter has: it holds the registrations.
     send(b.process().expect("one"), Signal::SIGKILL);
     assert_eq!(lasting.failure().1, "Unreachable");
     can_open(&a, &key);
@@ -246,8 +246,8 @@ fn whoever_is_killed_is_noticed_and_replaced() {
     b.is_used();
 }
 
-/// An adapter heeds no fence. If this one went on with what it was told, what is written by it
-/// would be lost, and nobody would be told.
+/// An adapter obeys no fence. If it went on with its registrations, its writes would be lost
+/// without an error.
 #[test]
 fn a_process_for_other_hosts_that_sleeps_through_a_change_is_replaced() {
     let [a, b] = hosts();
@@ -269,7 +269,7 @@ fn a_process_for_other_hosts_that_sleeps_through_a_change_is_replaced() {
     b.is_used();
 }
 
-/// What it has told the adapter does not end with the line in the file.
+/// Its registrations with the adapter do not end with the line in the file.
 #[test]
 fn the_same_becomes_of_it_where_the_file_says_tcp_by_then() {
     let [a, b] = hosts();
@@ -283,8 +283,8 @@ fn the_same_becomes_of_it_where_the_file_says_tcp_by_then() {
     assert_eq!(stays.failure().1, "Unreachable");
 }
 
-/// The next agent gave up what one that was stopped had, but the adapter went on, and no change of
-/// membership waited for it any more.
+/// The next agent once gave up the memory of a stopped process, but the adapter went on, and no
+/// change of membership waited for it any more.
 #[test]
 fn a_process_for_other_hosts_that_does_not_come_back_is_replaced() {
     let [a, b] = hosts();
@@ -341,7 +341,7 @@ fn a_store_is_read_by_the_adapters() {
         assert_eq!(store.get(&format!("key-{n}")), None);
     }
     assert_eq!(store.get("key-1").as_deref(), Some("second-1"));
-    // What is asked for by messages goes by them, too, and so do the answers.
+    // Requests by message and their answers go by the adapters as well.
     let before = [&a, &b].map(Host::sent);
     for n in 0..50 {
         store.set(&format!("key-{n}"), &format!("third-{n}"));
@@ -351,7 +351,7 @@ fn a_store_is_read_by_the_adapters() {
     }
 }
 
-/// What had not arrived when the adapters failed goes over TCP, and later by them again.
+/// Messages under way when the adapters fail go over TCP, and later ones by the adapters again.
 #[test]
 fn a_store_is_asked_over_tcp_while_nothing_gets_to_an_adapter() {
     let [a, b] = up(down_yet(true));

@@ -13,7 +13,7 @@ use tests::software::WRONG_TCP;
 
 use super::{fetches, gateway, ways_out};
 
-/// A script for udhcpc(8) that does what its own would do, with the one interface that it has.
+/// A script for udhcpc(8) that does as its default one, for one interface.
 const TAKE_LEASE: &str = "#!/bin/sh
 [ \"$1\" = bound ] || exit 0
 ip address add $ip/$mask dev $interface
@@ -106,8 +106,8 @@ fn a_bridge_outlives_driver_and_agent_and_ends_with_its_node() {
     });
 }
 
-/// Bytes of fabric MACs are a promise to members: nobody outside can speak as one of them, and what a
-/// member sends out does not come back to others over a loop outside.
+/// Fabric MACs are reserved for members: a host outside cannot send from one, and a frame of a
+/// member does not come back over a loop outside.
 #[test]
 fn what_has_the_address_of_a_member_does_not_come_from_outside() {
     let outside = Outside::new();

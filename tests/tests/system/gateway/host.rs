@@ -91,9 +91,9 @@ impl Neighbours {
     }
 }
 
-/// A kernel forwards what comes in by an interface that forwards, wherever it is for, and an uplink has to
-/// forward for its pair: so one gateway let packets from outside into all networks of the host, and
-/// gateways at two of them let connections pass.
+/// A kernel forwards all packets from an interface that forwards, and an uplink has to forward for
+/// its pair. So one gateway let packets from outside into all networks of the host, and gateways at
+/// two of them let connections pass.
 #[test]
 fn a_gateway_makes_no_router_of_its_host() {
     on_a_host_of_its_own(|| {
@@ -118,8 +118,8 @@ fn a_gateway_makes_no_router_of_its_host() {
     });
 }
 
-/// What its administrator has the host forward is not the gateway's to hinder, whenever that is decided;
-/// and IPv6 is none of its business.
+/// A gateway does not hinder the forwarding that an administrator has set up, before or after it;
+/// and it does not touch IPv6.
 #[test]
 fn a_host_that_is_a_router_stays_one() {
     on_a_host_of_its_own(|| {

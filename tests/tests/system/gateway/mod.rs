@@ -83,7 +83,7 @@ fn members_reach_servers_outside_and_nobody_reaches_them() {
             "{log}"
         );
 
-        // The host is not outside, and from outside nobody is inside.
+        // Members do not reach the host, and hosts outside do not reach members.
         cluster.cannot_reach("2,0,0", &host_address);
         cluster.reaches("2,0,0", &outside.address());
         let inside = blue.ipv4("1,0,0");
@@ -112,7 +112,7 @@ fn members_reach_servers_outside_and_nobody_reaches_them() {
 }
 
 /// The same addresses are used inside and outside: the host has no route to the domain that would
-/// hide what is outside.
+/// hide the network outside.
 #[test]
 fn a_network_outside_may_have_the_addresses_of_a_domain() {
     let outside = Outside::new();
@@ -188,7 +188,7 @@ fn a_gateway_outlives_driver_agent_and_node() {
                 cluster.exec("1,0,0", &fetch).status == 0
             });
         }
-        // The directory has it, whatever becomes of agent and nodes.
+        // The directory keeps the gateway over the end of agent and nodes.
         cluster.down();
         assert!(!has_rules());
         cluster.toroid("up").ok();
@@ -198,7 +198,7 @@ fn a_gateway_outlives_driver_agent_and_node() {
 
 #[test]
 fn nothing_is_left_of_a_gateway_whose_agent_was_killed() {
-    for also_keeper in [false, true] {
+    for also_fd_store in [false, true] {
         leaves_nothing(|| {
             let outside = Outside::new();
             let cluster = Cluster::up("2x1x1");
@@ -211,11 +211,11 @@ fn nothing_is_left_of_a_gateway_whose_agent_was_killed() {
             let forwarding = format!("/proc/sys/net/ipv4/conf/{}/forwarding", outside.uplink());
             let forwards = || fs::read_to_string(&forwarding).expect("it is there");
             assert_eq!(forwards(), "1\n");
-            let keeper = cluster.keeper_pid().expect("there is one");
+            let fd_store = cluster.fd_store_pid().expect("there is one");
             cluster.kill_agent();
-            if also_keeper {
-                send(keeper, Signal::SIGKILL);
-                eventually("it is gone", || has_ended(keeper));
+            if also_fd_store {
+                send(fd_store, Signal::SIGKILL);
+                eventually("it is gone", || has_ended(fd_store));
             }
             cluster.down();
             assert_eq!(forwards(), "0\n");

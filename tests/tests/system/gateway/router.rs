@@ -95,7 +95,7 @@ fn a_router_outside_gives_members_addresses_and_a_way_out() {
     fs::write(&program, ADVERTISE).expect("there is room");
     let advertise = format!("/usr/bin/python3 {} out", program.display());
     eventually("members hear of it", || {
-        // It has no address to say so from before it is sure that it is nobody else's.
+        // Fails until duplicate address detection of its own address is over.
         let _ = outside.run(&advertise);
         ["0,0,0", "1,0,0"]
             .iter()

@@ -9,7 +9,8 @@ use tests::process::{Outcome, Running, eventually, holds_within, now_ns, send, s
 
 use super::{MIB, up, up_with};
 
-/// Who stays reads all of the memory to which a region moves before it may, which leaves zeros there.
+/// A member that stays reads all of the memory to which a region moves too early, which leaves
+/// zeros there.
 #[test]
 fn a_reader_that_looks_too_early_does_no_harm() {
     let cluster = up(&[]);
@@ -30,7 +31,8 @@ fn a_reader_that_looks_too_early_does_no_harm() {
     }
 }
 
-/// Nothing may be copied while somebody who stays has not changed, and without an agent nothing is.
+/// Nothing may be copied before all members that stay have acknowledged, and nothing is without an
+/// agent.
 #[test]
 fn who_waits_for_what_moves_and_for_an_agent_in_vain_ends() {
     let cluster = up(&[]);
@@ -58,23 +60,24 @@ fn who_waits_for_what_moves_and_for_an_agent_in_vain_ends() {
     assert!(end.stderr.contains("PeerDead"), "{end}");
 }
 
-/// Who sleeps through a shrink, and acknowledges nothing, is cut as if it had left, and finds out
-/// before anything else. Memory that everybody else has left would read as it was, or as zeros.
+/// A member that sleeps through a shrink and acknowledges nothing is cut as if it had left, and
+/// learns of that before it reads anything else. The memory that the others have left would read as
+/// before, or as zeros.
 #[test]
 fn who_is_stopped_during_a_shrink_is_revoked_when_it_goes_on() {
     assert_eq!(oversleep(&[]), Vec::<String>::new());
 }
 
-/// Stops a process during a shrink, and returns what it then did that it must not.
+/// Stops a process during a shrink, and returns its forbidden actions afterwards.
 pub(super) fn oversleep(without: &[&str]) -> Vec<String> {
-    // Long for those who are awake, on a loaded machine, too.
+    // Long for running processes, on a loaded machine as well.
     let cluster = up_with("4x1x1", 3000, without);
     let blue = cluster.domain("blue", &["*,0,0"]);
     let words = format!("adversary guard blue {}", 4 * MIB);
     let (mut owner, key) = cluster.exporter("0,0,0", &words);
     let mut sum = || owner.number(&Request::Sum);
     let start = |node: &str, role: &str| cluster.peer(node, role, "0,0,0", &key);
-    // Some of what a leaver has done may be lost, so that has a word of its own.
+    // Some additions of a leaver may be lost, so it has a word of its own.
     let leaver = start("1,0,0", "spoil");
     let stopped = start("2,0,0", "watch");
     let other = start("3,0,0", "tally");
@@ -94,8 +97,8 @@ pub(super) fn oversleep(without: &[&str]) -> Vec<String> {
     wrongs(stopped, others, stopped_ns, sum)
 }
 
-/// What is wrong with the report of a process that was stopped at a time, where others have added
-/// `others` times, and `sum` is all that they and it have added.
+/// The errors in the report of a process that was stopped at a time. Others have added `others`
+/// times, and `sum` is the total of all.
 fn wrongs(stopped: Outcome, others: u64, stopped_ns: u64, sum: u64) -> Vec<String> {
     if stopped.status != 0 {
         return vec![format!("it was not revoked: {stopped}")];

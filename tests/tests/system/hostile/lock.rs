@@ -25,7 +25,7 @@ fn keep_lock(cluster: &Cluster, node: &str, who: &str, key: &str) -> Actor {
     fs::write(&file, "").expect("it is our directory");
     let (kind, mode) = (SFlag::S_IFCHR, Mode::from_bits_truncate(0o666));
     mknod(&device, kind, mode, makedev(10, 229)).expect("we are root");
-    // Whatever our umask.
+    // Independent of the umask.
     let everybody = Permissions::from_mode(0o666);
     fs::set_permissions(&device, everybody).expect("it is ours");
     let [device, file] = [&device, &file].map(|path| path.display());
@@ -40,7 +40,7 @@ fn shrink_and_settle(cluster: &Cluster, blue: &Domain<'_>, node: &str) {
     eventually("all has moved", || cluster.status()["moving_bytes"] == 0);
 }
 
-/// Processes of the agent's own, which has forked and executed nothing, that wait for what nobody can end.
+/// Forked children of the agent in uninterruptible sleep.
 fn hanging_children(cluster: &Cluster) -> usize {
     let agent = cluster.agent_pid().to_string();
     let read = |pid: &str, what| fs::read(format!("/proc/{pid}/{what}")).unwrap_or_default();
@@ -55,9 +55,9 @@ fn hanging_children(cluster: &Cluster) -> usize {
     names.filter(|pid| hangs(pid)).count()
 }
 
-/// Plays with a region that 0,0,0 owns, which 3,0,0 counts in, and whose lock somebody keeps: leavers
-/// leave again and again, and the agent ends in whatever way it has to. Returns the most processes
-/// that hung.
+/// Leavers leave again and again, while a process keeps the lock of a region that 0,0,0 owns and
+/// 3,0,0 adds to. The agent is killed and ends in the end. Returns the largest number of hanging
+/// processes.
 fn keep_lock_and_shrink(node: &str, who: &str, times: usize) -> usize {
     let before = Leftovers::snapshot();
     let cluster = up_with("4x1x1", PATIENCE_MS, &[]);
@@ -65,8 +65,8 @@ fn keep_lock_and_shrink(node: &str, who: &str, times: usize) -> usize {
     let words = format!("adversary guard blue {}", 4 * MIB);
     let (mut owner, key) = cluster.exporter("0,0,0", &words);
     let counter = cluster.peer("3,0,0", "tally", "0,0,0", &key);
-    let keeper = keep_lock(&cluster, node, who, &key);
-    keeper.reports(if who == "leave" {
+    let holder = keep_lock(&cluster, node, who, &key);
+    holder.reports(if who == "leave" {
         &Event::Blocked
     } else {
         &Event::Open
@@ -75,7 +75,7 @@ fn keep_lock_and_shrink(node: &str, who: &str, times: usize) -> usize {
     for _ in 0..times {
         let leaver = cluster.counter("1,0,0", "0,0,0", &key);
         shrink_and_settle(&cluster, &blue, "1,0,0");
-        keeper.reports(&Event::Blocked);
+        holder.reports(&Event::Blocked);
         assert!(leaver.revoked() > 0);
         let before = owner.number(&Request::Sum);
         eventually("the others go on", || owner.number(&Request::Sum) != before);
@@ -92,15 +92,15 @@ fn keep_lock_and_shrink(node: &str, who: &str, times: usize) -> usize {
     hung
 }
 
-/// Who has left keeps the kernel's lock of the memory that it had: whoever seals that memory or drops
-/// of it never comes back.
+/// A former member keeps the kernel's lock of the memory that it had: a process that seals or
+/// punches that memory never returns.
 #[test]
 fn a_leaver_that_keeps_the_lock_of_memory_holds_nobody_up() {
     keep_lock_and_shrink("1,0,0", "leave", 2);
 }
 
-/// The same of who stays, of each memory to which the region moves: who writes there otherwise than
-/// through a mapping never comes back. There are not as many who wait as there were moves.
+/// A member that stays keeps the lock of each memory to which the region moves: a process that
+/// writes there other than by a mapping never returns. Fewer processes wait than there were moves.
 #[test]
 fn nor_does_one_who_stays() {
     let hung = keep_lock_and_shrink("2,0,0", "stay", 2 * MOST_HANGING);

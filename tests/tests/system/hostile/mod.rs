@@ -47,7 +47,7 @@ fn start(cluster: &Cluster, torus: &str, ack_timeout_ms: u32, without: &[&str]) 
     run(&mut up).ok();
 }
 
-/// What a leaver does by way of io_uring, which not every system lets it have.
+/// Changes that need io_uring, which not every system allows.
 const NEED_RINGS: [&str; 2] = ["pins", "files"];
 
 /// No attempt to do more than was granted has gone through.
@@ -104,7 +104,7 @@ impl<'a> Attacked<'a> {
         attacked
     }
 
-    /// Lets another process attack, while the one before goes on with what it has.
+    /// Starts another leaver, while the one before goes on with what it was granted.
     fn attack_anew(&mut self) {
         if let Some(before) = self.leavers.last_mut() {
             before.answers(&Request::Retire, &Event::Done);
@@ -180,13 +180,13 @@ impl<'a> Attacked<'a> {
         assert!(is_denied, "{reply:?}");
     }
 
-    /// Shrinks; returns what then comes from the leaver, and what it learns.
+    /// Shrinks; returns the changes that then reach the owner, and those that the leaver learns of.
     fn shrink(&mut self) -> [Tally; 2] {
         self.blue.shrink(&["1,0,0"]);
         [self.owner_sees(), self.leaver_sees()]
     }
 
-    /// Nothing of those who stayed was lost.
+    /// Asserts that no addition of members that stayed was lost.
     fn end(mut self) {
         assert!(!self.counter.has_ended(), "it was not disturbed");
         let counted = self.counter.counted();
@@ -197,8 +197,8 @@ impl<'a> Attacked<'a> {
     }
 }
 
-/// Grows and shrinks again and again. What its descriptors and its users allow the leaver must not go
-/// further than what was granted, before the shrink and after it.
+/// Grows and shrinks again and again. The leaver's descriptors and users must not allow more than
+/// was granted, before the shrink and after it.
 fn grow_and_shrink(cycles: u32, bytes: u64) {
     let cluster = up(&[]);
     let mut attacked = Attacked::new(&cluster, bytes, &[]);

@@ -1,4 +1,4 @@
-//! What processes of a node reach of other nodes and of the agent, other than by a domain.
+//! Reach of a node's processes to other nodes and the agent, other than by a domain.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,7 +33,7 @@ fn processes_of_other_nodes_are_out_of_reach() {
         assert!(status.contains("TracerPid:\t0\n"), "{pid}: {status}");
     }
     assert!(!counter.has_ended() && !owner.has_ended());
-    // Where somebody is in reach it does go through.
+    // A process in the same node is in reach.
     let (prey, _) = cluster.owner("1,0,0");
     let through = ["kill", "open memory", "read maps", "trace", "write"].map(String::from);
     let through = Event::Through(through.into());
@@ -41,8 +41,8 @@ fn processes_of_other_nodes_are_out_of_reach() {
     prey.wait().fails(137, &[]);
 }
 
-/// To close a descriptor of a file system whose server answers nothing takes for ever, and who waits
-/// for that cannot even be killed.
+/// Closing a descriptor of a file system without an answering server takes for ever, and the
+/// waiting process cannot even be killed.
 #[test]
 fn descriptors_that_hang_on_closing_do_not_stop_the_agent() {
     let fuse = Path::new("/dev/fuse");
@@ -60,7 +60,7 @@ fn descriptors_that_hang_on_closing_do_not_stop_the_agent() {
         .arg(cluster.state())
         .arg(&file);
     let mut hang = Actor::start(&mut hang, "hang");
-    // Who carried them to the node, and the node.
+    // The process that carried the descriptors, and the node.
     for _ in 0..2 {
         assert_eq!(hang.event(), Event::Blocked);
     }
@@ -79,13 +79,13 @@ fn descriptors_that_hang_on_closing_do_not_stop_the_agent() {
     cluster.toroid("down").ok();
     up_again(&cluster);
     cluster.exec("0,0,0", "true").ok();
-    // The kernel ends what waits for a server that has gone.
+    // The kernel ends calls whose server has gone.
     hang.kill();
     drop(cluster);
     before.assert_none_new();
 }
 
-/// Who stops in the middle of handing over what its command needs, with what it has sent already.
+/// Callers that stop in the middle of handing over the descriptors of a command.
 #[test]
 fn callers_that_stall_end_with_the_agent() {
     let cluster = up(&[]);

@@ -21,8 +21,8 @@ fn linger(cluster: &Cluster, node: &str, key: &str, rights: &str) -> Actor {
     lingers
 }
 
-/// Lets 2,0,0 and then 1,0,0 leave a domain, of which the first only read and the second wrote, and
-/// returns in how many chunks the owner finds what the second wrote afterwards.
+/// Lets 2,0,0, which only read, and then 1,0,0, which wrote, leave a domain. Returns the number of
+/// chunks in which the owner finds later writes of the second.
 fn leave_one_after_the_other(bytes: u64, between: impl Fn(&Cluster)) -> u64 {
     let cluster = up(&[]);
     let blue = cluster.domain("blue", &["*,0,0"]);
@@ -49,7 +49,7 @@ fn the_second_of_two_leavers_changes_nothing_after_its_shrink() {
     }
 }
 
-/// The next agent knows of the second leaver what the one before knew.
+/// The next agent knows as much of the second leaver as the one before.
 #[test]
 fn nor_with_another_agent_between_the_two() {
     let restart = |cluster: &Cluster| {
