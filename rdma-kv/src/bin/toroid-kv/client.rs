@@ -10,29 +10,29 @@ use toroid_kv::{Client, ClientError};
 
 use crate::top;
 
-/// What to do with a key.
+/// Commands of the client.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Write a key's value to standard output.
+    /// Print the value of a key.
     Get {
         #[command(flatten)]
         server: Server,
-        /// The key.
+        /// Key.
         key: String,
     },
     /// Store a value under a key.
     Set {
         #[command(flatten)]
         server: Server,
-        /// Seconds until it expires (up to 30 days), or the Unix time when it does; 0 is never.
+        /// Expiry in seconds from now (up to 30 days) or as Unix time; 0 is never.
         #[arg(short = 'e', long, default_value_t = 0, allow_negative_numbers = true)]
         exptime: i64,
-        /// A number kept with the value.
+        /// Number stored with the value.
         #[arg(short = 'f', long, default_value_t = 0)]
         flags: u32,
-        /// The key.
+        /// Key.
         key: String,
-        /// The value; standard input when absent.
+        /// Value; read from standard input by default.
         value: Option<String>,
     },
     /// Remove a key.
@@ -40,31 +40,31 @@ pub enum Command {
     Delete {
         #[command(flatten)]
         server: Server,
-        /// The key.
+        /// Key.
         key: String,
     },
-    /// Show the keys that are used most, gets by reading included, until it is ended.
+    /// Show the most used keys, one-sided gets included, once a second.
     ///
-    /// A byte that is no letter, digit or one of -._~ is shown as % and two digits.
+    /// Bytes other than letters, digits and -._~ are shown as % and two hexadecimal digits.
     Top {
         #[command(flatten)]
         server: Server,
-        /// How many keys.
+        /// Number of keys.
         #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 20)]
         keys: u32,
-        /// Show them once.
+        /// Print once and exit.
         #[arg(long)]
         once: bool,
     },
 }
 
-/// Which server.
+/// Options that select the server.
 #[derive(Args)]
 pub struct Server {
-    /// The domain; the node's only one by default.
+    /// Domain; the node's only one by default.
     #[arg(short, long, value_name = "NAME")]
     domain: Option<String>,
-    /// The server's place, as x,y,z; the domain's only server by default.
+    /// Node of the server, as x,y,z; the domain's only server by default.
     #[arg(short, long, value_name = "PLACE")]
     server: Option<Place>,
 }
@@ -77,7 +77,7 @@ impl Server {
 }
 
 impl Command {
-    /// Whether it did what was asked; a key that is not there has been told.
+    /// Carries the command out; returns false after a message about a missing key.
     pub fn carry_out(self) -> Result<bool> {
         match self {
             Command::Get { server, key } => {
@@ -112,7 +112,7 @@ impl Command {
     }
 }
 
-/// The status that an error ends the process with: scripts tell an outage from a missing key.
+/// Exit status of an error: scripts tell an outage from a missing key.
 pub fn status(error: &anyhow::Error) -> u8 {
     const USAGE: u8 = 2;
     const NOT_REACHED: u8 = 3;

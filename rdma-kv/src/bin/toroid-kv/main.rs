@@ -15,20 +15,20 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Memcached's version whose command line and protocol these are, and ours.
+/// Version of memcached that the command line and the protocol follow, and the store's own.
 const VERSION: &str = concat!("1.6.18-toroid-", env!("CARGO_PKG_VERSION"));
 
 const EXIT_STATUSES: &str = "\
 Exit status of get, set, delete and top:
-  0  done                       3  not reached: no agent, node, domain or server
+  0  done                       3  unreachable: no agent, node, domain or server
   1  no such key                4  refused, such as a value that is too large
   2  wrong usage";
 
-/// A memcached-compatible store whose gets are reads of the server's memory.
+/// Memcached-compatible store with one-sided RDMA gets.
 #[derive(Parser)]
 #[command(name = "toroid-kv", version, after_help = EXIT_STATUSES)]
 struct Cli {
-    /// Say more, on standard error; RUST_LOG overrides.
+    /// Log more to standard error; RUST_LOG overrides.
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     verbose: u8,
     #[command(subcommand)]
@@ -37,20 +37,20 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serve the store: by the memcached protocol and, in a node, by RDMA.
+    /// Run a server: memcached protocol and, in a node, RDMA.
     #[command(
         disable_version_flag = true,
         infer_long_args = true,
         args_override_self = true
     )]
     Serve(Box<serve::Serve>),
-    /// Answer the memcached protocol in a node, with gets that read a server's memory.
+    /// Run a proxy: memcached protocol with one-sided gets from a server.
     Proxy(proxy::Proxy),
     #[command(flatten)]
     Client(client::Command),
 }
 
-/// A memcached that is a link to toroid-kv: "toroid-kv serve".
+/// Memcached-compatible server: "toroid-kv serve".
 #[derive(Parser)]
 #[command(
     name = "memcached",
@@ -59,7 +59,7 @@ enum Command {
     args_override_self = true
 )]
 struct Alone {
-    /// Say more, on standard error; RUST_LOG overrides.
+    /// Log more to standard error; RUST_LOG overrides.
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
     #[command(flatten)]
@@ -76,7 +76,7 @@ fn main() -> ExitCode {
                 command: Command::Serve(Box::new(alone.serve)),
             },
             Err(error) => {
-                // Nobody may be listening; the status says it, too.
+                // Standard error may be closed; the status says it as well.
                 let _ = error.print();
                 return ExitCode::from(u8::from(error.use_stderr()));
             }

@@ -1,4 +1,4 @@
-//! `toroid-kv proxy`: a server elsewhere, for those in a node that speak memcached's protocol.
+//! `toroid-kv proxy`: memcached's protocol in a node, with gets from a server on another node.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -11,18 +11,18 @@ use toroid_kv::server::{Listen, Rdma, Settings, Stop, UnixSocket, Users};
 
 use crate::serve::{parse_mode, signals};
 
-/// Options of the proxy. Those that memcached has are called alike, but for -d.
+/// Options of the proxy. Memcached's have memcached's names, except -d.
 #[derive(Args)]
 pub struct Proxy {
-    /// The server's place, as x,y,z; the domain's only server by default.
+    /// Node of the server, as x,y,z; the domain's only server by default.
     server: Option<Place>,
-    /// The domain; the node's only one by default.
+    /// Domain; the node's only one by default.
     #[arg(short, long, value_name = "NAME")]
     domain: Option<String>,
-    /// TCP port to listen at; 0 takes any free port. 11211 where there is no -s.
+    /// TCP port to listen on; 0 takes any free port. Default 11211 without -s.
     #[arg(short, long, value_name = "NUM")]
     port: Option<u16>,
-    /// Where to listen: HOST, HOST:PORT, [IPV6]:PORT or *, several with commas or by repetition.
+    /// Address to listen on: HOST, HOST:PORT, [IPV6]:PORT or *; separate several with commas.
     #[arg(
         short,
         long,
@@ -31,20 +31,20 @@ pub struct Proxy {
         default_value = "127.0.0.1"
     )]
     listen: Vec<Listen>,
-    /// Unix socket to listen at.
+    /// Unix socket to listen on.
     #[arg(short = 's', long, value_name = "FILE")]
     unix_socket: Option<PathBuf>,
     /// Permissions of the unix socket, in octal.
     #[arg(short = 'a', long, value_name = "MASK", default_value = "700", value_parser = parse_mode)]
     unix_mask: u32,
-    /// Connections at a time.
+    /// Maximum number of connections.
     #[arg(short, long, value_name = "NUM", default_value_t = 1024)]
     conn_limit: u32,
-    /// Threads that serve connections.
+    /// Number of worker threads.
     #[arg(short, long, value_name = "NUM", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: u16,
-    /// Serve nobody but the users in FILE, which has a line user:password for each; SIGHUP reads
-    /// it again. Passwords of the server are not asked for: it knows the proxy by its domain.
+    /// Require authentication as a user in FILE (lines user:password; SIGHUP reloads it). The proxy
+    /// itself needs no password of the server: its domain admits it.
     #[arg(short = 'Y', long, value_name = "FILE")]
     auth_file: Option<PathBuf>,
 }
@@ -73,17 +73,17 @@ impl Proxy {
     }
 }
 
-/// Serves until a signal ends it.
+/// Serves until a signal stops it.
 pub fn serve(options: &Proxy, verbosity: u8) -> Result<()> {
     let settings = options.settings(verbosity)?;
     let stop = Stop::new()?;
     signals::listen(&stop, settings.users.clone())?;
     let served = proxy::run(&settings, options.server, &stop, |ready| {
-        // Nobody may be listening; that is no reason not to serve.
+        // Standard output may be closed; serving does not depend on it.
         let _ = writeln!(std::io::stdout(), "{ready}");
     });
     match served {
-        // Its status is that of a server.
+        // Exit statuses are those of a server.
         Err(ProxyError::Serve(error)) => Err(error.into()),
         served => Ok(served?),
     }

@@ -1,4 +1,4 @@
-//! `toroid-kv top`: the keys that are used most.
+//! `toroid-kv top`: the most used keys.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
@@ -8,13 +8,13 @@ use std::time::Duration;
 use anyhow::Result;
 use toroid_kv::Client;
 
-/// What clears a terminal.
+/// Escape sequence that clears a terminal.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
-/// The server's figures change this often.
+/// Period of the server's figures.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Shows so many keys: once, or again and again until it is ended.
+/// Shows this many keys, once or periodically.
 pub fn show(client: &mut Client, keys: u32, once: bool) -> Result<()> {
     let mut output = std::io::stdout();
     loop {

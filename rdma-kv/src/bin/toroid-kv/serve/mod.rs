@@ -1,4 +1,4 @@
-//! `toroid-kv serve`, which is also what `memcached` is when it is a link to `toroid-kv`.
+//! `toroid-kv serve`, also under the name `memcached` by a link.
 
 mod extended;
 mod options;
@@ -15,12 +15,12 @@ pub use options::{Serve, parse_mode};
 
 use crate::VERSION;
 
-/// Memcached's statuses, where they are not 1: sysexits.h.
+/// Memcached's exit statuses other than 1, from sysexits.h.
 const EX_USAGE: u8 = 64;
 const EX_NOUSER: u8 = 67;
 const EX_OSERR: u8 = 71;
 
-/// Why a server does not start, and the status that says so to scripts made for memcached.
+/// Failure to start a server, with memcached's exit status.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub struct StartError {
@@ -34,7 +34,7 @@ impl StartError {
         StartError { status, text }
     }
 
-    /// Most of memcached's.
+    /// With status 1, which most failures of memcached have.
     fn one(text: impl Into<String>) -> Self {
         StartError::new(1, text)
     }
@@ -48,7 +48,7 @@ impl StartError {
     }
 }
 
-/// The status that an error ends the process with.
+/// Exit status of an error.
 pub fn status(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<StartError>() {
         return error.status;
@@ -59,7 +59,7 @@ pub fn status(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// Serves until a signal ends it.
+/// Serves until a signal stops it.
 pub fn serve(options: &Serve, verbosity: u8) -> Result<()> {
     if options.version {
         println!("memcached {VERSION}");
@@ -89,7 +89,7 @@ pub fn serve(options: &Serve, verbosity: u8) -> Result<()> {
         if let Some(file) = &mut pid_file {
             file.write();
         }
-        // Nobody may be listening; that is no reason not to serve.
+        // Standard output may be closed; serving does not depend on it.
         let _ = writeln!(std::io::stdout(), "{ready}");
         tracing::info!("ready after {:?}", start.elapsed());
     })?;

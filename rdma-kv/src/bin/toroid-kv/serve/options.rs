@@ -1,7 +1,7 @@
 //! Memcached's command line, as of version 1.6.18.
 //!
-//! What has no effect on results, durability, capacity or security is accepted with a notice.
-//! What has one and is not implemented is refused, with a word on what to do instead.
+//! Options without effect on results, durability, capacity or security are accepted with a notice.
+//! Options that have one and are not implemented are refused, with an alternative.
 
 use std::path::PathBuf;
 
@@ -11,21 +11,21 @@ use toroid_kv::server::{Listen, Rdma, Settings, UnixSocket};
 
 use super::{StartError, extended};
 
-/// What to use where memcached would have TLS.
+/// Alternative to memcached's TLS.
 pub const NO_TLS: &str = "there is no TLS here: serve inside a domain, or on 127.0.0.1 behind a \
                           TLS proxy such as stunnel";
 
 const PROTOCOL: &str = "Protocol";
 const PROCESS: &str = "Process";
-const IGNORED: &str = "Accepted without effect, as this store needs no such tuning";
-const REFUSED: &str = "Refused, with a word on what to use instead";
+const IGNORED: &str = "Accepted without effect";
+const REFUSED: &str = "Refused, with an alternative";
 const DOMAIN: &str = "Not memcached's";
 
 /// Options of the server.
 #[derive(Args, Default)]
 #[command(next_help_heading = "Memcached's options", after_help = EXTENDED)]
 pub struct Serve {
-    /// TCP port to listen at; 0 serves no TCP, -1 takes any free port.
+    /// TCP port to listen on; 0 disables TCP, -1 takes any free port.
     #[arg(
         short,
         long,
@@ -34,26 +34,26 @@ pub struct Serve {
         allow_negative_numbers = true
     )]
     port: i64,
-    /// Where to listen: HOST, HOST:PORT, [IPV6]:PORT or *, several with commas or by repetition;
-    /// everywhere by default.
+    /// Address to listen on: HOST, HOST:PORT, [IPV6]:PORT or *; separate several with commas.
+    /// Default: all addresses.
     #[arg(short, long, value_name = "ADDR")]
     listen: Vec<String>,
-    /// Unix socket to listen at, instead of TCP.
+    /// Unix socket to listen on, instead of TCP.
     #[arg(short = 's', long, value_name = "FILE")]
     unix_socket: Option<PathBuf>,
     /// Permissions of the unix socket, in octal.
     #[arg(short = 'a', long, value_name = "MASK", default_value = "700", value_parser = parse_mode)]
     unix_mask: u32,
-    /// Memory for items, in MiB.
+    /// Memory for items in MiB.
     #[arg(short, long, value_name = "MB", default_value_t = 64)]
     memory_limit: u64,
-    /// The largest item in bytes, with k, m or g for KiB, MiB or GiB: from 1k to half the memory.
+    /// Maximum item size in bytes, or with suffix k, m or g; from 1k to half the memory.
     #[arg(short = 'I', long, value_name = "SIZE", default_value = "1m", value_parser = parse_size)]
     max_item_size: u64,
-    /// An error when memory is full, instead of the loss of old items.
+    /// Return an error when memory is full, instead of evicting items.
     #[arg(short = 'M', long)]
     disable_evictions: bool,
-    /// Connections at a time.
+    /// Maximum number of connections.
     #[arg(
         short,
         long,
@@ -62,7 +62,7 @@ pub struct Serve {
         allow_negative_numbers = true
     )]
     conn_limit: i64,
-    /// Threads that serve connections.
+    /// Number of worker threads.
     #[arg(
         short,
         long,
@@ -71,119 +71,118 @@ pub struct Serve {
         allow_negative_numbers = true
     )]
     threads: i64,
-    /// Connections that the system keeps until they are accepted.
+    /// Length of the listen backlog.
     #[arg(short = 'b', long, value_name = "NUM", default_value_t = 1024)]
     listen_backlog: u16,
-    /// Suboptions with commas between them: see below.
+    /// Comma-separated suboptions; see below.
     #[arg(short = 'o', long, value_name = "LIST")]
     extended: Vec<String>,
 
-    /// Serve nobody but the users in FILE, which has a line user:password for each; SIGHUP reads
-    /// it again.
+    /// Require authentication as a user in FILE (lines user:password; SIGHUP reloads it).
     #[arg(short = 'Y', long, value_name = "FILE", help_heading = PROTOCOL)]
     pub auth_file: Option<PathBuf>,
-    /// Let clients end the server by "shutdown".
+    /// Enable the "shutdown" command.
     #[arg(short = 'A', long, help_heading = PROTOCOL)]
     enable_shutdown: bool,
-    /// No "flush_all".
+    /// Disable the "flush_all" command.
     #[arg(short = 'F', long, help_heading = PROTOCOL)]
     disable_flush_all: bool,
-    /// No "stats cachedump" and "lru_crawler metadump".
+    /// Disable "stats cachedump" and "lru_crawler metadump".
     #[arg(short = 'X', long, help_heading = PROTOCOL)]
     disable_dumping: bool,
-    /// No "watch".
+    /// Disable the "watch" command.
     #[arg(short = 'W', long, help_heading = PROTOCOL)]
     disable_watch: bool,
-    /// Count from the start what "stats detail" tells, for prefixes that end with this (default: ":").
+    /// Collect "stats detail" from the start, by key prefixes up to this delimiter (default: ":").
     #[arg(short = 'D', value_name = "CHAR", help_heading = PROTOCOL)]
     delimiter: Option<String>,
-    /// All cas numbers are 0, and none is ever the right one.
+    /// Disable CAS.
     #[arg(short = 'C', long, help_heading = PROTOCOL)]
     disable_cas: bool,
-    /// Requests of one connection before the next one's turn; all that one read brings by default.
+    /// Maximum requests per connection and turn; by default all that one read brings.
     #[arg(short = 'R', long, value_name = "NUM", allow_negative_numbers = true, help_heading = PROTOCOL)]
     max_reqs_per_event: Option<i64>,
-    /// auto or ascii.
+    /// Protocol: auto or ascii.
     #[arg(short = 'B', long, value_name = "NAME", default_value = "auto", help_heading = PROTOCOL)]
     protocol: String,
 
     /// Run in the background.
     #[arg(short, long, help_heading = PROCESS)]
     pub daemon: bool,
-    /// Keep the process's id in FILE while it serves.
+    /// Write the process id to FILE while serving.
     #[arg(short = 'P', long, value_name = "FILE", help_heading = PROCESS)]
     pub pidfile: Option<PathBuf>,
-    /// Become this user, when started as root.
+    /// Change to this user when started as root.
     #[arg(short, long, value_name = "NAME", help_heading = PROCESS)]
     pub user: Option<String>,
-    /// No limit to core files.
+    /// Remove the limit on core files.
     #[arg(short = 'r', long, help_heading = PROCESS)]
     pub enable_coredumps: bool,
-    /// Keep all memory from being paged out.
+    /// Lock all memory.
     #[arg(short = 'k', long, help_heading = PROCESS)]
     pub lock_memory: bool,
-    /// Print the licence and end.
+    /// Print the licence.
     #[arg(short = 'i', long, help_heading = PROCESS)]
     pub license: bool,
-    /// Print the version and end.
+    /// Print the version.
     #[arg(short = 'V', long, help_heading = PROCESS)]
     pub version: bool,
 
-    /// The domain to serve by RDMA; the node's only one by default.
+    /// Domain to serve by RDMA; the node's only one by default.
     #[arg(long, value_name = "NAME", help_heading = DOMAIN)]
     domain: Option<String>,
-    /// Serve without RDMA, in a node too.
+    /// Disable RDMA.
     #[arg(long, conflicts_with = "domain", help_heading = DOMAIN)]
     no_rdma: bool,
 
-    /// Growth of slab sizes.
+    /// Slab growth factor.
     #[arg(short = 'f', long, value_name = "NUM", help_heading = IGNORED)]
     slab_growth_factor: Option<f64>,
-    /// Smallest slab.
+    /// Minimum slab size.
     #[arg(short = 'n', long, value_name = "BYTES", help_heading = IGNORED)]
     slab_min_size: Option<u32>,
-    /// Large pages.
+    /// Use large pages.
     #[arg(short = 'L', long, help_heading = IGNORED)]
     enable_largepages: bool,
-    /// NAPI ids to choose threads by.
+    /// Number of NAPI ids.
     #[arg(short = 'N', long, value_name = "NUM", allow_negative_numbers = true, help_heading = IGNORED)]
     napi_ids: Option<i64>,
 
-    /// UDP port; 0 is none, and the only one.
+    /// UDP port; only 0 (disabled) is accepted.
     #[arg(short = 'U', long, value_name = "NUM", allow_negative_numbers = true, help_heading = REFUSED)]
     udp_port: Option<i64>,
-    /// SASL.
+    /// Enable SASL.
     #[arg(short = 'S', long, help_heading = REFUSED)]
     enable_sasl: bool,
-    /// TLS.
+    /// Enable TLS.
     #[arg(short = 'Z', long, help_heading = REFUSED)]
     enable_ssl: bool,
-    /// A file for items, and a warm restart.
+    /// Memory file for warm restarts.
     #[arg(short = 'e', long, value_name = "FILE", help_heading = REFUSED)]
     memory_file: Option<PathBuf>,
 }
 
 const EXTENDED: &str = "\
 Suboptions of -o:
-  idle_timeout=SECONDS  close connections that say nothing for so long (default: never)
-  no_maxconns_fast      let connections over the limit wait (default: refuse them at once)
-  track_sizes           let stats sizes tell from the start
-  watcher_logbuf_size=KIB  keep so much for each client that watches (default: 256)
+  idle_timeout=SECONDS     close idle connections (default: never)
+  no_maxconns_fast         queue connections over the limit (default: refuse them)
+  track_sizes              enable stats sizes from the start
+  watcher_logbuf_size=KIB  buffer of each watcher (default: 256)
   Memcached's others are accepted without effect (slabs, LRU, hash table), or refused
   (ext_*, ssl_*, proxy_*, drop_privileges, sock_cookie_id).
 
-When clients may come, it prints one line on standard output:
+Once clients can connect, it prints one line to standard output:
   ready tcp ADDRESS:PORT... unix FILE rdma DOMAIN PLACE
 
-Signals: SIGTERM, SIGINT and SIGUSR1 end the server; SIGHUP reads the file of -Y again.
+Signals: SIGTERM, SIGINT and SIGUSR1 stop the server; SIGHUP reloads the file of -Y.
 Where memcached refuses to run as root without -u, this server runs.";
 
-/// What a user should know about options that are accepted, once each.
+/// Notices about options without effect, once each.
 #[derive(Debug, Default)]
 pub struct Notices(Vec<String>);
 
 impl Notices {
-    /// `option` changes nothing, because of `reason`.
+    /// Adds the notice that `option` has no effect, for `reason`.
     pub fn without_effect(&mut self, option: &str, reason: &str) {
         let notice = format!("{option} has no effect: {reason}");
         if !self.0.contains(&notice) {
@@ -202,7 +201,7 @@ impl IntoIterator for Notices {
 }
 
 impl Serve {
-    /// What they mean.
+    /// Settings of these options, and notices.
     pub fn read(&self, verbosity: u8) -> Result<(Settings, Notices), StartError> {
         let mut settings = Settings {
             verbosity,
@@ -242,7 +241,7 @@ impl Serve {
         Ok((settings, notices))
     }
 
-    /// What matters and is not here.
+    /// Refuses options that matter and are not implemented.
     fn refuse(&self) -> Result<(), StartError> {
         match self.protocol.as_str() {
             "auto" | "ascii" => {}

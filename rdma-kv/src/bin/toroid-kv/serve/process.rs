@@ -1,6 +1,6 @@
-//! The process that a server becomes: its limits, its user, its terminal.
+//! Limits, user and terminal of a server's process.
 //!
-//! In memcached's order: limits while we may raise them, then the user, then the background, then
+//! In memcached's order: limits while root may raise them, then the user, then the background, then
 //! locked memory. Sockets are bound later, by the user that serves.
 
 use std::fs::{File, OpenOptions};
@@ -18,10 +18,10 @@ use toroid_kv::server::Settings;
 
 use super::{EX_NOUSER, Serve, StartError};
 
-/// Descriptors for what is not a connection: listeners, epolls, regions and the like.
+/// Descriptors other than connections: listeners, epolls, regions.
 const OTHER_DESCRIPTORS: u64 = 64;
 
-/// Makes this process what the options say; the file for its id is open afterwards, if there is to be one.
+/// Prepares the process as the options say; returns the open pid file, if there is one.
 pub fn prepare(options: &Serve, settings: &Settings) -> Result<Option<PidFile>> {
     if options.enable_coredumps {
         allow_core_files()?;
@@ -35,7 +35,7 @@ pub fn prepare(options: &Serve, settings: &Settings) -> Result<Option<PidFile>> 
         pid_file = path.and_then(PidFile::open_in_own_directory);
         become_user(name)?;
     }
-    // Before the background, where no complaint is heard.
+    // Before the background, where errors are not seen.
     let pid_file = pid_file.or_else(|| path.and_then(PidFile::open));
     if options.daemon {
         // Core files are to be found where it was started, and what is said is to be heard.
@@ -66,7 +66,7 @@ fn allow_core_files() -> Result<(), StartError> {
     }
 }
 
-/// The server takes what the hard limit allows; this raises it where it is too low.
+/// Raises the hard limit of descriptors where it is too low; the server raises the soft limit.
 fn allow_descriptors(settings: &Settings) -> Result<(), StartError> {
     let wanted = settings.connections as u64;
     let Some(allowed) = getrlimit(Resource::Nofile).maximum else {
@@ -106,8 +106,8 @@ fn become_user(name: &str) -> Result<(), StartError> {
         .map_err(failed)
 }
 
-/// Adds the ports to the file that MEMCACHED_PORT_FILENAME names, for whoever let the system choose
-/// them; serving does not depend on it.
+/// Writes the ports to the file that MEMCACHED_PORT_FILENAME names, for tests that let the system choose
+/// them. A failure is reported and ignored.
 pub fn tell_ports(addresses: &[SocketAddr]) {
     let Some(path) = std::env::var_os("MEMCACHED_PORT_FILENAME") else {
         return;
@@ -130,8 +130,8 @@ fn write_ports(path: &Path, addresses: &[SocketAddr]) -> io::Result<()> {
     file.write_all(lines.collect::<String>().as_bytes())
 }
 
-/// A file with this process's id, as long as it serves. Open before the process changes its user, so that
-/// it can be in a directory like `/run`.
+/// A file with the process id while the server serves. It is opened before the process changes its user,
+/// so that it can be in a directory like `/run`.
 pub struct PidFile {
     path: PathBuf,
     file: File,

@@ -1,11 +1,11 @@
-//! What signals do: as with memcached.
+//! Signals, as with memcached.
 
 use anyhow::Result;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use toroid_kv::server::{Stop, Users};
 
-/// Ends the server when asked to; on SIGHUP, reads its users again.
+/// Stops the server on a signal, and reloads its users on SIGHUP.
 pub fn listen(stop: &Stop, users: Option<Users>) -> Result<()> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1])?;
     let stop = stop.clone();
