@@ -13,7 +13,7 @@ fn address_in(word: u64) -> Option<ItemAddress> {
     u32::try_from(word.checked_sub(1)?).ok().map(ItemAddress)
 }
 
-/// A client that may borrow.
+/// Identifies a client that may borrow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Borrower(u64);
 
@@ -22,16 +22,16 @@ pub struct Borrower(u64);
 pub struct Borrows {
     borrowers: Vec<(Borrower, Box<dyn Mapped>)>,
     admitted: u64,
-    /// What was on the hazard pointers at the last look.
+    /// Content of the hazard pointers at the last scan.
     addresses: Vec<(Borrower, ItemAddress)>,
-    /// Tests: nobody looks at hazard pointers.
+    /// Tests: scans find nothing.
     #[cfg(test)]
     blind: bool,
 }
 
 impl Borrows {
-    /// From now on looks at these hazard pointers, too. They must be read as 64 bytes at a time, whose words
-    /// are whole.
+    /// Adds the hazard pointers of a client to later scans. Each line of 64 bytes must be
+    /// readable with atomic words.
     pub fn admit(&mut self, hazards: Box<dyn Mapped>) -> Borrower {
         self.admitted += 1;
         let borrower = Borrower(self.admitted);
@@ -39,11 +39,12 @@ impl Borrows {
         borrower
     }
 
-    /// Forgets a client's hazard pointers, after saying so there.
+    /// Drops the hazard pointers of a client, after it was told there.
     pub fn dismiss(&mut self, borrower: Borrower) {
         self.borrowers.retain(|(other, hazards)| {
             if *other == borrower {
-                // Where it cannot be written nobody reads what was borrowed, either.
+                // If it cannot be written, the client cannot read borrowed values
+                // either.
                 let _ = hazards.write(RECALLED, &word(1).0);
             }
             *other != borrower
@@ -56,30 +57,31 @@ impl Borrows {
         self.borrowers.len()
     }
 
-    /// Looks at all hazard pointers. To be done after the slots have changed that led to the memory that is
-    /// to be used again.
+    /// Reads all hazard pointers. Called after the slots have changed that led to memory that
+    /// is to be reused.
     pub fn scan(&mut self) {
         self.addresses.clear();
         #[cfg(test)]
         if self.blind {
             return;
         }
-        // Pairs with the borrower's, between its hazard pointer and its look at the slot.
+        // Pairs with the fence of the borrower, between its hazard pointer and its read of
+        // the slot.
         full_fence();
         let addresses = &mut self.addresses;
         self.borrowers.retain(|(borrower, hazards)| {
             let found = read_hazards(&**hazards, |address| addresses.push((*borrower, address)));
-            // Its node has left, or its process has ended.
+            // Otherwise its node has left, or its process has ended.
             found.is_ok()
         });
     }
 
-    /// Whether an address for which `is_there` was on a hazard pointer at the last look.
+    /// Whether the last scan found an address for which `is_there` holds.
     pub fn any(&self, is_there: impl Fn(ItemAddress) -> bool) -> bool {
         self.addresses.iter().any(|(_, address)| is_there(*address))
     }
 
-    /// What was on the hazard pointers at the last look, in order.
+    /// Addresses of the last scan, sorted.
     pub fn sorted(&self) -> Vec<ItemAddress> {
         let mut addresses: Vec<ItemAddress> =
             self.addresses.iter().map(|(_, address)| *address).collect();
@@ -87,8 +89,8 @@ impl Borrows {
         addresses
     }
 
-    /// Dismisses who had the most hazard pointers with addresses for which `is_there` at the last look; returns
-    /// whether there was anybody.
+    /// Drops the client with the most addresses for which `is_there` holds at the last scan;
+    /// returns whether there was one.
     pub fn recall_most(&mut self, is_there: impl Fn(ItemAddress) -> bool) -> bool {
         let count = |borrower: Borrower| {
             let addresses = self.addresses.iter();
@@ -105,7 +107,7 @@ impl Borrows {
         true
     }
 
-    /// From now on hazard pointers are not looked at.
+    /// Makes later scans find nothing.
     #[cfg(test)]
     pub fn go_blind(&mut self) {
         self.blind = true;

@@ -2,34 +2,34 @@
 
 use crate::protocol::layout::{ItemHeader, Marks};
 
-/// What a store holds and what became of its items.
+/// Counters of items and of their fate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Items now.
+    /// Items in the store.
     pub items: u64,
     /// Items ever stored.
     pub total_items: u64,
     /// Bytes of all items, headers and keys included.
     pub bytes: u64,
-    /// Live items that gave way to others.
+    /// Live items that were evicted.
     pub evictions: u64,
-    /// Of these, such that nobody ever got.
+    /// Evicted items that no client ever got.
     pub evicted_unfetched: u64,
-    /// Expired items whose memory was needed for others.
+    /// Expired items that were removed to make room.
     pub reclaimed: u64,
-    /// Expired items that were looked for, and found.
+    /// Expired items that sweeps removed.
     pub crawler_reclaimed: u64,
-    /// Of both, such that nobody ever got.
+    /// Items of both kinds that no client ever got.
     pub expired_unfetched: u64,
-    /// Expired items that somebody asked for.
+    /// Expired items that gets removed.
     pub expired_found: u64,
-    /// Segments that were looked through for expired items.
+    /// Sweeps of segments.
     pub sweeps: u64,
-    /// Items that were looked at for it.
+    /// Items that sweeps examined.
     pub swept: u64,
-    /// Gets by clients that read by themselves, as far as they have reported them.
+    /// One-sided gets, as far as clients have reported them.
     pub one_sided_gets: u64,
-    /// Of these, such that found something.
+    /// One-sided gets that found an item.
     pub one_sided_hits: u64,
 }
 
@@ -45,7 +45,7 @@ impl Counters {
         self.bytes = self.bytes.saturating_sub(header.item_len());
     }
 
-    /// An item that nobody removed goes.
+    /// Counts an item that was evicted, or had expired.
     pub(super) fn lose(&mut self, header: &ItemHeader, clock: u32) {
         self.drop(header);
         let unfetched = u64::from(!header.marks.contains(Marks::FETCHED));
@@ -59,11 +59,11 @@ impl Counters {
     }
 }
 
-/// A log of evictions, told under the store's lock.
+/// Log of evictions, called under the lock of the store.
 pub trait EvictionLog: std::fmt::Debug + Send + Sync {
-    /// Whether it takes lines just now.
+    /// Whether evictions are logged at present.
     fn is_wanted(&self) -> bool;
 
-    /// An item that gave way to others, by the store's clock.
+    /// Logs an eviction at this clock time.
     fn evicted(&self, header: &ItemHeader, key: &[u8], clock: u32);
 }

@@ -8,7 +8,7 @@ impl Store {
     /// Removes all items.
     ///
     /// # Errors
-    /// None but our own mistakes.
+    /// Only for a bug of the store.
     pub fn flush(&mut self) -> Result<(), OpError> {
         self.index.clear_all()?;
         self.free_all();
@@ -22,7 +22,7 @@ impl Store {
         self.free_all();
     }
 
-    /// Nothing is live any more.
+    /// Frees all memory, after the index was cleared.
     pub(super) fn free_all(&mut self) {
         self.cleaning = None;
         self.crawl.clear();
@@ -31,10 +31,10 @@ impl Store {
         (self.counters.items, self.counters.bytes) = (0, 0);
     }
 
-    /// Removes all items when the clock has come to `at`, or never, whatever was said before.
+    /// Sets the clock time at which all items are removed, or cancels it.
     ///
     /// # Errors
-    /// None but our own mistakes.
+    /// Only for a bug of the store.
     pub fn flush_at(&mut self, at: Option<u32>) -> Result<(), OpError> {
         self.flush_at = at;
         self.flush_if_due()

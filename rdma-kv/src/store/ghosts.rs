@@ -12,46 +12,46 @@
 
 use crate::store::segments::Queue;
 
-/// Bytes for items to a byte of the table.
+/// Bytes for items per byte of the table.
 const SHARE: u64 = 128;
 
-/// Entries of a set, which share half a line of cache.
+/// Entries of a set: half a cache line.
 const WAYS: usize = 8;
 
-/// Entries are as old as their generation, of which there are so many while the table is filled once.
+/// Generations that pass while the table is filled once; the age of an entry.
 const GENERATIONS: u64 = 1 << 12;
 
-/// Bits of an entry: those of the hash, the queue, and the generation.
+/// Bits of an entry: hash, queue and generation.
 const FINGERPRINT: u32 = 0xffff_0000;
 const MAIN: u32 = 1 << 15;
 const GENERATION: u32 = MAIN - 1;
 
-/// Keys that were evicted.
+/// The table of evicted keys.
 #[derive(Debug)]
 pub(crate) struct Ghosts {
-    /// An entry is 0 where there is none. No memory is used before the first eviction.
+    /// Entries, 0 if vacant. Allocated at the first eviction.
     sets: Vec<[u32; WAYS]>,
     count: usize,
-    /// Keys that were ever added.
+    /// Keys that were added so far.
     added: u64,
-    /// About how many of each queue are here.
+    /// Approximate number of ghosts of each queue.
     of: [u64; 2],
 }
 
-/// A key left too early.
+/// A key that was evicted too early.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Ghost {
     /// The queue that it was evicted from.
     pub(crate) queue: Queue,
-    /// How many there are for each of this queue, if that has fewer than the other.
+    /// Ghosts of the other queue per ghost of this one; at least 1.
     pub(crate) weight: f64,
 }
 
 impl Ghosts {
-    /// The most that one ghost weighs.
+    /// Greatest weight of a ghost.
     const WEIGHT_MAX: f64 = 64.0;
 
-    /// For a store with so many bytes for items.
+    /// The table for a store with this many bytes for items.
     pub(crate) fn new(memory: u64) -> Self {
         let set = size_of::<[u32; WAYS]>() as u64;
         Ghosts {
@@ -62,7 +62,7 @@ impl Ghosts {
         }
     }
 
-    /// A key was evicted from a queue.
+    /// Notes an eviction from a queue.
     pub(crate) fn add(&mut self, hash: u64, queue: Queue) {
         if self.sets.is_empty() {
             self.sets = vec![[0; WAYS]; self.count];
@@ -85,7 +85,7 @@ impl Ghosts {
         set[way] = fingerprint | if queue == Queue::Main { MAIN } else { 0 } | now;
     }
 
-    /// Takes the ghost of a key that is stored, in a store of so many items.
+    /// Removes and returns the ghost of a key that is stored, in a store of `items` items.
     pub(crate) fn take(&mut self, hash: u64, items: u64) -> Option<Ghost> {
         let (at, fingerprint) = self.place(hash);
         let now = self.generation();
@@ -109,7 +109,7 @@ impl Ghosts {
         Some(Ghost { queue, weight })
     }
 
-    /// Nothing was evicted.
+    /// Removes all ghosts.
     pub(crate) fn clear(&mut self) {
         self.sets = Vec::new();
         self.of = [0; 2];
@@ -120,7 +120,7 @@ impl Ghosts {
         (self.count * WAYS) as u64
     }
 
-    /// Keys that are added in one generation.
+    /// Keys that are added per generation.
     fn grain(&self) -> u64 {
         self.capacity().div_ceil(GENERATIONS)
     }
@@ -129,7 +129,7 @@ impl Ghosts {
         (self.added / self.grain()) as u32 & GENERATION
     }
 
-    /// The set of a key, and the bits by which it is told from others there; never 0.
+    /// The set of a key, and its fingerprint there, which is never 0.
     fn place(&self, hash: u64) -> (usize, u32) {
         let at = (u128::from(hash) * self.count as u128) >> 64;
         let fingerprint = (hash as u32) << 16;

@@ -7,30 +7,30 @@ use crate::protocol::layout::{
     TableEpoch, UNIT,
 };
 
-/// Items that a main bucket of seven slots has on average when the index grows: rarely does a chain
-/// then have a second bucket.
+/// Items per main bucket of seven slots from which the index grows: chains then rarely have a
+/// second bucket.
 const LOAD: u64 = 5;
 
 /// Bytes of the smallest item: a header, a key and no value.
 const ITEM_MIN: u64 = 3 * UNIT as u64;
 
-/// The index, written by one server and read by anyone.
+/// The index. One server writes it, and clients read it.
 #[derive(Debug)]
 pub struct Index {
     region: Region,
     buckets: Buckets,
-    /// Overflow buckets in no chain; their slots are empty.
+    /// Free overflow buckets, whose slots are empty.
     unused: Vec<Bucket>,
-    /// Overflow buckets from here on were never used.
+    /// First overflow bucket that was never used.
     fresh: Bucket,
     items: u64,
     flush: FlushEpoch,
 }
 
-/// Of an index in which nothing has been stored.
+/// Size of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexSize {
-    /// Bytes of its region. Memory is used as the index grows.
+    /// Bytes of its region. Pages are allocated as the index grows.
     pub len: u64,
     /// Main buckets that there is room for.
     pub capacity: u64,
@@ -40,7 +40,7 @@ impl IndexSize {
     /// Main buckets of an empty index.
     const FIRST: u64 = 64;
 
-    /// Room for as many items as can be in `items_len` bytes, and a quarter more for chains.
+    /// The index for as many items as fit into `items_len` bytes, plus a quarter for chains.
     pub fn of(items_len: u64) -> Self {
         let capacity = (items_len / ITEM_MIN / LOAD).clamp(Self::FIRST, 1 << 28);
         let overflow = capacity / 4 + Self::FIRST;
@@ -84,7 +84,7 @@ impl Index {
         })
     }
 
-    /// The slot of a key: the first of its chain with its tag for which `is_it` holds.
+    /// The slot of a key: the first one in its chain with its tag for which `is_it` holds.
     ///
     /// # Errors
     /// What `is_it` returns.
@@ -108,11 +108,12 @@ impl Index {
         Ok(None)
     }
 
-    /// Goes through all that is in the index, a chain at a time, from `at`, at first 0: adds what is in it to
-    /// `words` and returns where to go on. What is there all the while is met once, however the index grows.
+    /// Walks one chain of the index, from `at`, which is 0 at first: appends its slot words to
+    /// `words`, and returns the next `at`. A walk meets each item that stays in the index once,
+    /// even while the index grows.
     ///
     /// # Errors
-    /// None but our own mistakes.
+    /// Only for a bug of the store.
     pub fn walk(&self, at: u64, words: &mut Vec<SlotWord>) -> Result<Option<u64>, OpError> {
         let Some((main, onwards)) = self.buckets.onwards(at) else {
             return Ok(None);
@@ -128,11 +129,11 @@ impl Index {
         Ok(Some(onwards))
     }
 
-    /// An empty slot of a key's chain; the chain grows if it has none. `None` when there is no
-    /// bucket left to grow by, or the chain is as long as any may be.
+    /// An empty slot in the chain of a key, which grows if needed. `None` when there is no
+    /// overflow bucket left, or the chain has its greatest length.
     ///
     /// # Errors
-    /// None but our own mistakes.
+    /// Only for a bug of the store.
     pub fn vacant(&mut self, hash: u64) -> Result<Option<Slot>, OpError> {
         self.vacant_from(self.buckets.main(hash))
     }
@@ -169,7 +170,7 @@ impl Index {
     /// The first slot of a key's main bucket that is in use.
     ///
     /// # Errors
-    /// None but our own mistakes.
+    /// Only for a bug of the store.
     pub fn neighbour(&self, hash: u64) -> Result<Option<(Slot, SlotWord)>, OpError> {
         for slot in self.buckets.main(hash).slots() {
             let word = self.word(slot)?;
@@ -180,43 +181,43 @@ impl Index {
         Ok(None)
     }
 
-    /// Whether this is in a slot, and is an item. There need be no such slot.
+    /// Whether the slot exists and has this word, and the word is an item.
     pub fn has(&self, slot: Slot, word: SlotWord) -> bool {
         let is_slot = self.buckets.is_slot(slot);
         is_slot && word != SlotWord::EMPTY && self.word(slot) == Ok(word)
     }
 
-    /// Publishes an item in a slot that was empty: the point at which every reader sees it.
+    /// Publishes an item in an empty slot, for all readers at once.
     ///
     /// # Errors
-    /// None but our own mistakes.
+    /// Only for a bug of the store.
     pub fn insert(&mut self, slot: Slot, word: SlotWord) -> Result<(), OpError> {
         self.items += 1;
         self.replace(slot, word)
     }
 
-    /// Publishes an item instead of another, at once.
+    /// Replaces the item of a slot, for all readers at once.
     ///
     /// # Errors
-    /// None but our own mistakes.
+    /// Only for a bug of the store.
     pub fn replace(&self, slot: Slot, word: SlotWord) -> Result<(), OpError> {
         self.region.store(slot.offset(), word.0)
     }
 
-    /// Removes an item: from now on no reader takes it for live.
+    /// Removes an item: from now on no reader accepts it.
     ///
     /// # Errors
-    /// None but our own mistakes.
+    /// Only for a bug of the store.
     pub fn clear(&mut self, slot: Slot) -> Result<(), OpError> {
         self.items = self.items.saturating_sub(1);
         self.replace(slot, SlotWord::EMPTY)
     }
 
-    /// Removes all items, for readers at one moment: at the end. Until then none that misses a key
-    /// believes it.
+    /// Removes all items; for readers at one moment, the end. Until then no reader that misses
+    /// a key reports that.
     ///
     /// # Errors
-    /// None but our own mistakes.
+    /// Only for a bug of the store.
     pub fn clear_all(&mut self) -> Result<(), OpError> {
         self.clear_each(|| ())
     }
@@ -237,14 +238,14 @@ impl Index {
         self.publish_flush()
     }
 
-    /// Publishes that all items are being removed, or that they are gone.
+    /// Publishes the beginning or the end of a removal of all items.
     fn publish_flush(&mut self) -> Result<(), OpError> {
         self.flush = self.flush.next();
         self.region.store(ControlLine::FLUSH_EPOCH, self.flush.0)
     }
 
-    /// Adds a main bucket if there are more items than suit those in use, and moves its share to
-    /// it; `hash_of` reads the hash of an item's key. Cheap enough to be called for each new item.
+    /// Adds a main bucket if the load is too high, and moves its share of the items to it;
+    /// `hash_of` reads the hash of the key of an item. Cheap enough for each new item.
     ///
     /// # Errors
     /// What `hash_of` returns.
@@ -275,7 +276,8 @@ impl Index {
             next = self.next(bucket)?;
         }
         self.buckets = grown;
-        // Who finds one of these empty, or moved, sees this afterwards, and looks again.
+        // A reader that finds one of these slots empty or moved reads this epoch
+        // afterwards, and looks again.
         self.publish_epoch(true)?;
         self.region.release_fence();
         for slot in moved {
@@ -291,7 +293,7 @@ impl Index {
         self.region.store(ControlLine::TABLE_EPOCH, epoch.0)
     }
 
-    /// Moves what is at the end of a chain into its gaps, and trims it.
+    /// Compacts a chain, and trims it.
     fn draw_together(&mut self, main: Bucket) -> Result<(), OpError> {
         let mut slots = Vec::new();
         let mut next = Some(main);
@@ -315,7 +317,7 @@ impl Index {
         self.trim(main)
     }
 
-    /// Empties a new bucket that nobody knows of.
+    /// Empties a new bucket that is not published.
     fn ungrow(&mut self, new: Bucket) -> Result<(), OpError> {
         let mut next = Some(new);
         while let Some(bucket) = next {
@@ -327,9 +329,9 @@ impl Index {
         self.trim(new)
     }
 
-    /// Gives back the empty buckets at the end of a chain. A reader that stands on one may be led
-    /// into another chain and miss what is put into this one meanwhile, but nothing that was in
-    /// it all the time: keys move only when the index grows, and then the reader looks again.
+    /// Frees the empty buckets at the end of a chain. A reader in one of them may be led into
+    /// another chain, and miss items that are added to this one meanwhile. It misses no item
+    /// that stays: items move only when the index grows, and then the reader looks again.
     fn trim(&mut self, main: Bucket) -> Result<(), OpError> {
         let mut chain = vec![main];
         while let Some(next) = self.next(chain[chain.len() - 1])? {
@@ -351,12 +353,12 @@ impl Index {
     /// Publishes the clock.
     ///
     /// # Errors
-    /// None but our own mistakes.
+    /// Only for a bug of the store.
     pub fn set_clock(&self, clock: u64) -> Result<(), OpError> {
         self.region.store(ControlLine::CLOCK, clock)
     }
 
-    /// The region that peers read.
+    /// The index region.
     pub fn region(&self) -> &Region {
         &self.region
     }
@@ -376,13 +378,13 @@ impl Index {
     }
 }
 
-/// Why an index could not be laid out.
+/// Failure to lay an index out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IndexError {
     /// Caller: the region is too small.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// Us.
+    /// A bug of the store.
     #[error(transparent)]
     Memory(#[from] OpError),
 }

@@ -6,7 +6,7 @@ use super::segments::room_of;
 use crate::protocol::hash::hash;
 use crate::protocol::layout::{ItemAddress, ItemHeader, Line, Location, MAX_KEY, Marks, UNIT};
 
-/// Room for an item.
+/// Reserved room for an item.
 #[derive(Debug)]
 #[must_use = "commit or abandon it, or its memory is lost"]
 pub struct Reservation {
@@ -17,7 +17,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Where the value belongs in the items region.
+    /// Offset of the value in the items region.
     pub fn value_offset(&self) -> u64 {
         self.address.offset() + (ItemHeader::LEN as u64) + u64::from(self.key_len)
     }
@@ -31,27 +31,28 @@ impl Reservation {
     }
 }
 
-/// What a client gives with a value.
+/// Attributes of a new item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// The client's.
+    /// Flags that the client gave.
     pub flags: u32,
-    /// By the store's clock, from when it is dead; 0 is never. See [`Store::deadline`].
+    /// Expiry by the store's clock; 0 is never. See
+    /// [`Store::deadline`](super::Store::deadline).
     pub exptime: u32,
-    /// Its cas; the next number when it is `None`.
+    /// Cas; the next number when `None`.
     pub cas: Option<u64>,
-    /// What it is marked with from the start.
+    /// Initial marks.
     pub marks: Marks,
 }
 
 /// A live item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Of its key.
+    /// Hash of its key.
     pub hash: u64,
     /// Its header.
     pub header: ItemHeader,
-    /// Where it is.
+    /// Its location.
     pub location: Location,
 }
 
@@ -60,7 +61,7 @@ impl Item {
         room_of(self.header.item_len() as usize)
     }
 
-    /// Where its value starts in the items region.
+    /// Offset of the value in the items region.
     pub fn value_offset(&self) -> u64 {
         let address = self.location.word.address();
         address.offset() + (ItemHeader::LEN as u64) + u64::from(self.header.key_len)
@@ -88,7 +89,7 @@ pub(super) fn write_header(
     items.write(address.offset(), bytes)
 }
 
-/// Room for a key's copy, aligned so that the fabric moves a short one word by word.
+/// Buffer for a key, aligned so that the fabric copies a short one word by word.
 #[repr(align(8))]
 pub(super) struct KeyCopy([u8; MAX_KEY.next_multiple_of(8)]);
 
@@ -99,7 +100,7 @@ impl Default for KeyCopy {
 }
 
 impl KeyCopy {
-    /// The key of the item at `address`, which has this header.
+    /// Reads the key of the item at `address`, which has this header.
     pub(super) fn read(
         &mut self,
         items: &Region,
@@ -108,7 +109,7 @@ impl KeyCopy {
     ) -> Result<&[u8], OpError> {
         let len = usize::from(header.key_len).min(MAX_KEY);
         let offset = address.offset() + ItemHeader::LEN as u64;
-        // To the end of its last word, which is the item's, too.
+        // To the end of its last word, which belongs to the item.
         items.read(offset, &mut self.0[..len.next_multiple_of(8)])?;
         Ok(&self.0[..len])
     }
@@ -122,7 +123,7 @@ pub(super) fn hash_of(items: &Region, seed: u64, address: ItemAddress) -> Result
     ))
 }
 
-/// The address of the next item of a segment.
+/// Address of the next item in the segment.
 pub(super) fn behind(at: ItemAddress, header: &ItemHeader) -> ItemAddress {
     ItemAddress(at.0 + room_of(header.item_len() as usize) / UNIT as u32)
 }

@@ -1,27 +1,26 @@
-//! How large a store and its items may be.
+//! Limits of a store and its items.
 
 use crate::protocol::layout::{ItemAddress, UNIT};
 use crate::store::index;
 
-/// What an item of memcached adds to a key and a value when it compares with the limit: its
-/// header with cas, the key's NUL and the value's line end.
+/// Bytes that memcached adds to key and value when it compares an item with the limit: header with
+/// cas, NUL of the key, line end of the value.
 const MEMCACHED_OVERHEAD: usize = 48 + 8 + 1 + 2;
 
-/// Memcached keeps items of more bytes in chunks, whatever the limit: its `slab_chunk_max`.
+/// Size from which memcached stores items in chunks: its `slab_chunk_max`.
 const MEMCACHED_CHUNK: usize = 512 << 10;
 
-/// How many segments the memory is divided into, if two of the largest items fit into one: where
-/// only one fits, almost half may stay unused.
+/// Segments of a store, if two of the largest items fit into one; where only one fits, almost half
+/// may stay unused.
 const SEGMENTS: u64 = 64;
 
-/// How few there may be for that; one is kept free.
+/// Least number of segments for that; one of them is kept free.
 const SEGMENTS_MIN: u64 = 32;
 
-/// Segments are not longer than this, unless one item is: shorter than what the kernel moves
-/// while nobody notices.
+/// Longest segment, unless one item is longer: short enough that the kernel migrates it unnoticed.
 const SEGMENT_MAX: u64 = 8 << 20;
 
-/// What a store is made with.
+/// Limits of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes for items (`-m`).
@@ -30,13 +29,13 @@ pub struct Limits {
     pub item: u32,
 }
 
-/// Why limits make no store.
+/// Invalid limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitsError {
-    /// Memcached's bounds.
+    /// The item size is outside of memcached's bounds.
     #[error("an item size limit of {0} bytes is impossible: give from 1k to 1g")]
     Item(u32),
-    /// Two items of the largest size must fit.
+    /// Two items of the largest size do not fit.
     #[error(
         "{memory} bytes of memory are too little for items of up to {item} bytes: \
          give at least twice as much, or a smaller item size"
@@ -47,7 +46,7 @@ pub enum LimitsError {
         /// Bytes of the largest item.
         item: u32,
     },
-    /// Beyond what a slot word can name.
+    /// The memory exceeds what a slot word can address.
     #[error("{0} bytes of memory are too much: at most 64 GiB")]
     TooLarge(u64),
 }
@@ -75,7 +74,7 @@ impl Limits {
         Ok(())
     }
 
-    /// Whether a value may be stored under a key of this length; memcached's arithmetic.
+    /// Whether a value may be stored under a key of this length, by memcached's arithmetic.
     pub fn admit(&self, key_len: usize, flags: u32, value_len: usize) -> bool {
         memcached_len(key_len, flags, value_len) <= self.item as usize
     }
@@ -91,7 +90,7 @@ impl Limits {
         (self.memory / SEGMENTS).min(SEGMENT_MAX).max(least) as u32
     }
 
-    /// The same with as much memory as there may be.
+    /// These limits with the most memory that a store can have.
     pub fn largest(&self) -> Limits {
         Limits {
             memory: ItemAddress::LIMIT * UNIT as u64,
@@ -99,13 +98,13 @@ impl Limits {
         }
     }
 
-    /// Bytes of the two regions, index and items.
+    /// Bytes of the index region and of the items region.
     pub fn regions(&self) -> (u64, u64) {
         (index::IndexSize::of(self.memory).len, self.memory)
     }
 }
 
-/// Whether memcached would keep such an item in chunks. It takes none of these for a number.
+/// Whether memcached would store such an item in chunks, which it never takes for a number.
 pub fn is_chunked(key_len: usize, flags: u32, value_len: usize) -> bool {
     memcached_len(key_len, flags, value_len) > MEMCACHED_CHUNK
 }

@@ -1,14 +1,14 @@
-//! The store: items in two regions, written here and read by anyone.
+//! The store: items in two regions, which the server writes and clients read.
 //!
-//! [`Store`] does no I/O and knows no time but what [`Store::tick`] says. A set has two steps:
-//! [`Store::reserve`] finds room, into which the caller brings the value (from a socket's buffer,
-//! or by an RDMA read) without holding anything up, and [`Store::commit`] publishes. What is
-//! reserved and never committed must be given back by [`Store::abandon`].
+//! [`Store`] does no I/O, and learns the time from [`Store::tick`]. A set has two steps.
+//! [`Store::reserve`] finds room, into which the caller copies the value (from a socket's buffer,
+//! or by an RDMA read) without the lock. [`Store::commit`] publishes the item. A reservation that
+//! is not committed must be returned by [`Store::abandon`].
 //!
-//! Memory is reused only after the slot of what was in it changed: unlink, release fence, the
-//! new generation, then the rest. A reader that meets the new bytes thus finds its slot changed.
-//! What clients have [borrowed](crate::protocol::hazards) is not reused.
-//! An item that is moved becomes another with the same value, also for readers.
+//! Memory is reused only after the slot of its old item has changed: unlink, release fence, the new
+//! generation, then the rest. So a reader that meets new bytes finds the slot changed.
+//! [Borrowed](crate::protocol::hazards) memory is not reused. A moved item becomes another item
+//! with the same value, for readers too.
 
 pub(crate) mod borrows;
 mod cleaning;
@@ -53,39 +53,39 @@ use crate::store::heavy_hitters::HeavyHitters;
 use crate::store::index::{Index, IndexError};
 use crate::store::segments::{Queue, SegmentNumber, Segments, room_of};
 
-/// The clock starts here: 0 means never, and 1 is the time before the server started.
+/// Start of the clock: 0 means never, and 1 is before the start of the server.
 const CLOCK_START: u32 = 2;
 
-/// Expiry times up to this many seconds, 30 days, count from now; larger ones are Unix time.
+/// Expiry times up to this many seconds (30 days) are relative; larger ones are Unix time.
 const RELATIVE_LIMIT: i64 = 60 * 60 * 24 * 30;
 
-/// How many times an item's bytes a queue gains that evicted it too early. With more of them the shares
-/// follow a working set sooner, and chance as well. The young queue gains more: an item that it evicted too
-/// early is of a working set that moves, and the next ones are as well.
+/// Bytes that a queue gains per byte of an item that it evicted too early. Higher rates follow a
+/// working set sooner, and noise as well. The young queue gains more: an item that it evicted too
+/// early belongs to a working set that moves, as do the next ones.
 const YOUNG_GHOST_RATE: f64 = 6.0;
 const MAIN_GHOST_RATE: f64 = 3.0;
 
-/// Why nothing was stored.
+/// Failure to store a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetError {
     /// Caller: the key is empty or longer than [`MAX_KEY`].
     #[error("a key of {0} bytes: give from 1 to {MAX_KEY}")]
     Key(usize),
-    /// Caller: over the item size limit.
+    /// Caller: the item exceeds the size limit.
     #[error("object too large for cache")]
     TooLarge,
-    /// Everything is in the middle of being set.
+    /// All memory is reserved for values on their way.
     #[error("out of memory storing object")]
     OutOfMemory,
-    /// Client: its memory could not be read.
+    /// Client: the value could not be read from its memory.
     #[error("the value could not be read from the client")]
     NotFetched,
-    /// Us.
+    /// A bug of the store.
     #[error(transparent)]
     Memory(#[from] OpError),
 }
 
-/// The server's side of the items and their index.
+/// The server's side of items and index.
 #[derive(Debug)]
 pub struct Store {
     index: Index,
@@ -93,11 +93,11 @@ pub struct Store {
     segments: Segments,
     cleaning: Option<Cursor>,
     sweep: Option<Sweep>,
-    /// Segments that [`Store::crawl`] wants looked through.
+    /// Segments that [`Store::crawl`] still has to search.
     crawl: Vec<SegmentNumber>,
     may_evict: bool,
     has_cas: bool,
-    /// For the value of an item that is moved.
+    /// Buffer for the value of an item that is moved.
     scratch: Vec<u8>,
     limits: Limits,
     boot_id: u64,
@@ -108,17 +108,17 @@ pub struct Store {
     counters: Counters,
     heavy_hitters: HeavyHitters,
     ghosts: Ghosts,
-    /// Unix time at which the clock stood at 0.
+    /// Unix time in seconds at which the clock was 0.
     epoch_s: i64,
-    /// By the clock, when all items are to be removed.
+    /// Clock time at which all items are to be removed.
     flush_at: Option<u32>,
     eviction_log: Option<Arc<dyn EvictionLog>>,
 }
 
 impl Store {
     /// An empty store in two zeroed regions of [`Limits::regions`], with random numbers for its
-    /// boot id and its hash, and the Unix time in seconds. The regions may be those of more memory, so
-    /// that [`Store::limit_memory`] can raise the limit.
+    /// boot id and its hash seed, and the Unix time in seconds. Larger regions let
+    /// [`Store::limit_memory`] raise the limit.
     ///
     /// # Errors
     /// [`IndexError`] when a region is too small.
@@ -157,7 +157,7 @@ impl Store {
         })
     }
 
-    /// What clients need; `None` for a store in local memory.
+    /// The geometry for clients; `None` for a store in local memory.
     pub fn geometry(&self) -> Option<Geometry> {
         Some(Geometry {
             index: self.index.region().remote_key()?,
@@ -168,7 +168,7 @@ impl Store {
         })
     }
 
-    /// The region that values go to.
+    /// The items region.
     pub fn items(&self) -> &Region {
         &self.items
     }
@@ -178,13 +178,13 @@ impl Store {
         self.index.region()
     }
 
-    /// Its limits now.
+    /// Current limits.
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Changes the memory for items; returns whether that is possible. If it is less, [`Store::sweep`] gives
-    /// back what is too much.
+    /// Changes the memory for items; returns whether that is possible. [`Store::sweep`] then
+    /// releases memory beyond the limit.
     pub fn limit_memory(&mut self, memory: u64) -> bool {
         let limits = Limits {
             memory,
@@ -199,10 +199,10 @@ impl Store {
         may_be
     }
 
-    /// Publishes the time since the store was made, in seconds.
+    /// Sets and publishes the clock: seconds since the store was made.
     ///
     /// # Errors
-    /// None but our own mistakes.
+    /// Only for a bug of the store.
     pub fn tick(&mut self, uptime_s: u64) -> Result<(), OpError> {
         let uptime = u32::try_from(uptime_s).unwrap_or(u32::MAX);
         self.clock = CLOCK_START.saturating_add(uptime);
@@ -211,7 +211,7 @@ impl Store {
         self.flush_if_due()
     }
 
-    /// Finds room for an item, evicting if needed.
+    /// Reserves room for an item, evicting others if needed.
     ///
     /// # Errors
     /// [`SetError`].
@@ -224,8 +224,8 @@ impl Store {
         self.reserve_for(Need::More, key, flags, value_len)
     }
 
-    /// As [`Store::reserve`], for an item that replaces one of the same length: also where a store
-    /// that may not evict is full.
+    /// Reserves room for an item that replaces one of the same length: also in a full store
+    /// that may not evict.
     ///
     /// # Errors
     /// [`SetError`].
@@ -262,7 +262,7 @@ impl Store {
             key_len: key_len as u16,
             ..ItemHeader::default()
         };
-        // Its lengths lead who cleans past it.
+        // Its lengths lead the cleaning past it.
         write_header(&self.items, address, &header)?;
         Ok(Reservation {
             address,
@@ -272,7 +272,7 @@ impl Store {
         })
     }
 
-    /// The queue for a new item: the main one if its key was evicted not long ago.
+    /// The queue for a new item: the main queue if the key was evicted recently.
     fn queue_for(&mut self, key: &[u8], room: u32) -> Queue {
         let hash = hash(self.seed, key);
         let Some(Ghost { queue, weight }) = self.ghosts.take(hash, self.counters.items) else {
@@ -285,16 +285,17 @@ impl Store {
         let bytes = f64::from(room) * weight * rate;
         self.segments.note_ghost(queue, bytes as u64);
         match self.segments.spare() {
-            // Each queue has a segment that is not full, and there are not enough for both.
+            // Each queue needs an open segment, and there are too few segments for
+            // both.
             0 => Queue::Young,
             _ => Queue::Main,
         }
     }
 
-    /// Publishes an item whose value is in place, instead of what the key had.
+    /// Publishes an item whose value is in its room, and replaces the old item of the key.
     ///
     /// # Errors
-    /// None but our own mistakes; also a key of another length than reserved.
+    /// Only for a bug of the store, and for a key of another length than reserved.
     pub fn commit(
         &mut self,
         room: Reservation,
@@ -354,15 +355,15 @@ impl Store {
         })
     }
 
-    /// Gives back what was reserved.
+    /// Returns a reservation.
     pub fn abandon(&mut self, room: Reservation) {
         self.segments.abandon(room.address, room.room());
     }
 
-    /// Finds a key that is alive.
+    /// Finds the live item of a key.
     ///
     /// # Errors
-    /// None but our own mistakes.
+    /// Only for a bug of the store.
     pub fn find(&mut self, key: &[u8]) -> Result<Option<Item>, OpError> {
         let hash = hash(self.seed, key);
         let Some((slot, word, header)) = self.slot_of(hash, key)? else {
@@ -388,47 +389,47 @@ impl Store {
         }))
     }
 
-    /// Removes an item that was found.
+    /// Removes an item that [`Store::find`] returned.
     ///
     /// # Errors
-    /// None but our own mistakes.
+    /// Only for a bug of the store.
     pub fn remove(&mut self, item: &Item) -> Result<(), OpError> {
         self.index.clear(item.location.slot)?;
         self.forget(&item.header, item.location.word.address());
         Ok(())
     }
 
-    /// Keeps the memory of an item that was found as it is, whatever becomes of the item, until
-    /// [`Store::unpin`]: for who reads it without the lock.
+    /// Pins the memory of an item until [`Store::unpin`], even if the item is removed: for
+    /// readers without the lock.
     pub fn pin(&mut self, item: &Item) {
         self.segments.pin(item.location.word.address(), item.room());
     }
 
-    /// The end of [`Store::pin`].
+    /// Unpins the memory of an item.
     pub fn unpin(&mut self, item: &Item) {
         self.segments
             .unpin(item.location.word.address(), item.room());
     }
 
-    /// What clients have borrowed.
+    /// Hazard pointers of all clients.
     pub fn borrows(&mut self) -> &mut Borrows {
         self.segments.borrows()
     }
 
-    /// Marks an item that was found, with these marks and no others; how often it was used stays.
+    /// Sets the marks of an item, except its frequency.
     ///
     /// # Errors
-    /// None but our own mistakes.
+    /// Only for a bug of the store.
     pub fn mark(&mut self, item: &mut Item, marks: Marks) -> Result<(), OpError> {
         let often = item.header.marks & Marks::FREQUENCY;
         item.header.marks = (marks - Marks::FREQUENCY) | often;
         self.store_word(item, ItemHeader::NOTES_WORD, item.header.notes_word())
     }
 
-    /// Changes when an item that was found is dead; see [`Store::deadline`].
+    /// Changes the expiry of an item; see [`Store::deadline`].
     ///
     /// # Errors
-    /// None but our own mistakes.
+    /// Only for a bug of the store.
     pub fn touch(&mut self, item: &mut Item, exptime: u32) -> Result<(), OpError> {
         item.header.exptime = exptime;
         self.segments
@@ -436,28 +437,28 @@ impl Store {
         self.store_word(item, ItemHeader::EXPTIME_WORD, item.header.exptime_word())
     }
 
-    /// Gives an item that was found another cas.
+    /// Changes the cas of an item.
     ///
     /// # Errors
-    /// None but our own mistakes.
+    /// Only for a bug of the store.
     pub fn renumber(&mut self, item: &mut Item, cas: u64) -> Result<(), OpError> {
         item.header.cas = cas;
         self.store_word(item, ItemHeader::CAS_WORD, cas)
     }
 
-    /// The next number for a stored value; 0, which is never the right one, where values have none.
+    /// The next cas; 0, which never matches, if cas is disabled.
     pub fn next_cas(&mut self) -> u64 {
         self.cas += u64::from(self.has_cas);
         self.cas
     }
 
-    /// Seconds by the store's clock, which items' times are in terms of.
+    /// The clock in seconds; times of items are in its terms.
     pub fn now(&self) -> u32 {
         self.clock
     }
 
-    /// When an item is dead by the store's clock, from memcached's time: 0 never, negative at
-    /// once, up to 30 days (in seconds) from now, else Unix time.
+    /// The clock time of an expiry in memcached's form: 0 never, negative at once, up to 30
+    /// days (in seconds) from now, else Unix time.
     pub fn deadline(&self, exptime: i64) -> u32 {
         let now = i64::from(self.clock);
         let at = match exptime {
@@ -469,22 +470,22 @@ impl Store {
         u32::try_from(at).unwrap_or(u32::MAX)
     }
 
-    /// What it holds and what became of its items.
+    /// Current counters.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Whether values that are stored from now on have cas numbers. They do from the start.
+    /// Enables or disables cas numbers of later values. Enabled by default.
     pub fn set_has_cas(&mut self, has_cas: bool) {
         self.has_cas = has_cas;
     }
 
-    /// Tells evictions to `log` from now on.
+    /// Sets the log of evictions.
     pub fn set_eviction_log(&mut self, log: Arc<dyn EvictionLog>) {
         self.eviction_log = Some(log);
     }
 
-    /// Whether items that are alive may give way to others; else a full store refuses (`-M`).
+    /// Whether live items may be evicted; otherwise a full store refuses sets (`-M`).
     pub fn set_may_evict(&mut self, may_evict: bool) {
         self.may_evict = may_evict;
         self.segments.fill_all(!may_evict);
@@ -502,19 +503,19 @@ impl Store {
         self.segments.reuse_at_once();
     }
 
-    /// A generation for what will be at `address`.
+    /// Starts an item at `address`: publishes a new generation there.
     fn start_item(&mut self, address: ItemAddress) -> Result<u64, OpError> {
         self.generation += 1;
-        // What was here is unlinked. Whoever meets this generation, or a byte that follows it,
-        // finds the slot that led here changed.
+        // The old item is unlinked. A reader that meets this generation, or a later byte,
+        // finds the slot of the old item changed.
         self.items.release_fence();
         self.items.store(address.offset(), self.generation)?;
-        // And whoever meets a byte that follows it meets this generation afterwards.
+        // A reader that meets a later byte finds this generation afterwards.
         self.items.release_fence();
         Ok(self.generation)
     }
 
-    /// The slot of the item at `at`, if it is live, and its key's hash.
+    /// The slot of the item at `at` and the hash of its key, if it is live.
     fn live(
         &self,
         header: &ItemHeader,
@@ -528,20 +529,20 @@ impl Store {
         Ok(found.map(|(slot, word)| (slot, word, hash)))
     }
 
-    /// An item that a client removed or replaced is gone.
+    /// Frees an item that a client removed or replaced.
     fn forget(&mut self, header: &ItemHeader, address: ItemAddress) {
         self.counters.drop(header);
         self.release(header, address);
     }
 
-    /// An item that had expired is gone, as somebody looked for it.
+    /// Frees an expired item that a sweep found.
     fn expire(&mut self, header: &ItemHeader, address: ItemAddress) {
         self.counters.crawler_reclaimed += 1;
         self.counters.expired_unfetched += u64::from(!header.marks.contains(Marks::FETCHED));
         self.forget(header, address);
     }
 
-    /// An item that nobody removed gave way to others.
+    /// Frees an item that was evicted, or had expired.
     fn lose(&mut self, header: &ItemHeader, address: ItemAddress) {
         if let Some(log) = self.eviction_log.as_ref().filter(|log| log.is_wanted())
             && !header.expired(self.clock.into())
@@ -567,7 +568,7 @@ impl Store {
         self.items.store(address.offset() + offset, word)
     }
 
-    /// The slot of a key, and the header of what it leads to.
+    /// The slot of a key, and the header of its item.
     fn slot_of(
         &self,
         hash: u64,
@@ -582,7 +583,7 @@ impl Store {
         Ok(found.map(|(slot, word)| (slot, word, header)))
     }
 
-    /// A slot for a new key. When its chain cannot grow, a neighbour makes room.
+    /// A vacant slot for a new key. If the chain cannot grow, a neighbour is evicted.
     fn vacant(&mut self, hash: u64) -> Result<Slot, SetError> {
         if let Some(slot) = self.index.vacant(hash)? {
             return Ok(slot);
@@ -595,7 +596,7 @@ impl Store {
         Ok(slot)
     }
 
-    /// The header of an item, and its key's hash.
+    /// The header of an item, and the hash of its key.
     fn head(&self, address: ItemAddress) -> Result<(ItemHeader, u64), OpError> {
         let header = self.header(address)?;
         let mut key = KeyCopy::default();

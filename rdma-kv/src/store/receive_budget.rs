@@ -8,21 +8,21 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Shorter values are not counted: a connection may have a buffer of as many bytes.
+/// Values up to this many bytes are not counted: a connection may have a buffer of that size.
 const SHORT: usize = 16 * 1024;
 
-/// What all connections may keep.
+/// Budget of all connections.
 #[derive(Clone, Debug)]
 pub(crate) struct ReceiveBudget {
-    /// The store's memory.
+    /// Memory of the store.
     memory: Arc<AtomicU64>,
-    /// Bytes of its largest item.
+    /// Largest item in bytes.
     item: u32,
-    /// Bytes of values that were announced.
+    /// Bytes of values that are arriving.
     taken: Arc<AtomicU64>,
 }
 
-/// Room for a value until it has arrived.
+/// Permit to buffer a value until it has arrived.
 #[derive(Debug)]
 pub(crate) struct BudgetPermit {
     bytes: u64,
@@ -30,7 +30,7 @@ pub(crate) struct BudgetPermit {
 }
 
 impl ReceiveBudget {
-    /// For a store with so much memory, which may change, and items of up to `item` bytes.
+    /// The budget of a store with this memory, which may change, and this largest item.
     pub(crate) fn new(memory: Arc<AtomicU64>, item: u32) -> Self {
         ReceiveBudget {
             memory,
@@ -39,10 +39,10 @@ impl ReceiveBudget {
         }
     }
 
-    /// Room for a value of so many bytes; `None` when others have taken it.
+    /// A permit for a value of `len` bytes; `None` when the budget is spent.
     pub(crate) fn take(&self, len: usize) -> Option<BudgetPermit> {
         let bytes = if len <= SHORT { 0 } else { len as u64 };
-        // These are numbers alone, which order nothing else.
+        // These numbers order no other memory.
         let order = Ordering::Relaxed;
         let limit = (self.memory.load(order) / 4).max(self.item.into());
         let add = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= limit);

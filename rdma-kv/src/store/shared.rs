@@ -1,4 +1,4 @@
-//! One store, many threads.
+//! A store behind a lock, for many threads.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,26 +11,26 @@ use crate::protocol::geometry::Geometry;
 use crate::store::receive_budget::{BudgetPermit, ReceiveBudget};
 use crate::store::{Item, Limits, Store};
 
-/// How often to look whether a lock that is taken is free, with pauses of the processor in between, as
-/// each look takes the lock's line of memory from who has it: some ten microseconds in all.
+/// Attempts to take the lock before a thread sleeps, and pauses between them: about ten
+/// microseconds in all. Each attempt takes the cache line of the lock from its owner.
 const LOOKS: u32 = 60;
 const PAUSES: u32 = 10;
 
-/// A store behind a lock. Values are read, and large ones brought to reserved memory, without it:
-/// so they delay nobody.
+/// A store behind a lock. Values are read, and large ones copied to reserved memory, without the
+/// lock.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    /// Apart from the lock's own line, at which others look.
+    /// Padded apart from the line of the lock, which waiting threads read.
     store: Arc<Mutex<CachePadded<Store>>>,
     items: Region,
     limits: Limits,
-    /// [`Limits::memory`] now.
+    /// Current [`Limits::memory`].
     memory: Arc<AtomicU64>,
     receive_budget: ReceiveBudget,
 }
 
 impl Shared {
-    /// Shares `store`.
+    /// Puts a store behind a lock.
     pub fn new(store: Store) -> Self {
         let limits = store.limits();
         let memory = Arc::new(AtomicU64::new(limits.memory));
@@ -43,7 +43,7 @@ impl Shared {
         }
     }
 
-    /// The limits of the store now.
+    /// Current limits of the store.
     pub fn limits(&self) -> Limits {
         Limits {
             memory: self.memory.load(Ordering::Relaxed),
@@ -55,30 +55,31 @@ impl Shared {
     pub fn limit_memory(&self, memory: u64) -> bool {
         let mut store = self.lock();
         let may_be = store.limit_memory(memory);
-        // It is a number alone, which orders nothing else.
+        // This number orders no other memory.
         self.memory.store(store.limits().memory, Ordering::Relaxed);
         may_be
     }
 
-    /// Room for a value of so many bytes until it has arrived; `None` when there is too little.
+    /// A permit to buffer a value of `len` bytes until it has arrived; `None` when the budget
+    /// is spent.
     pub(crate) fn receive_permit(&self, len: usize) -> Option<BudgetPermit> {
         self.receive_budget.take(len)
     }
 
-    /// What clients need to read from it; `None` for a store in local memory.
+    /// The geometry for clients; `None` for a store in local memory.
     pub fn geometry(&self) -> Option<Geometry> {
         self.lock().geometry()
     }
 
-    /// Calls `with` with the store, while nobody else changes it.
+    /// Calls `with` with the locked store.
     pub fn with<T>(&self, with: impl FnOnce(&mut Store) -> T) -> T {
         with(&mut self.lock())
     }
 
-    /// Removes a key; returns whether it was there and alive.
+    /// Removes a key; returns whether it was present.
     ///
     /// # Errors
-    /// None but our own mistakes.
+    /// Only for a bug of the store.
     pub fn delete(&self, key: &[u8]) -> Result<bool, OpError> {
         let mut store = self.lock();
         let found = store.find(key)?;
@@ -88,7 +89,8 @@ impl Shared {
             .map(|removed| removed.is_some())
     }
 
-    /// Finds a key that is alive and gives it to `read`, as [`Shared::read`] does.
+    /// Finds the live item of a key, notes its use, and passes it to `read`, as
+    /// [`Shared::read`] does.
     ///
     /// # Errors
     /// What `read` returns.
@@ -105,8 +107,8 @@ impl Shared {
         self.read(find, read)
     }
 
-    /// Gives what `find` returns to `read`, together with the items region, while its memory
-    /// cannot change. Others use the store meanwhile.
+    /// Passes the item that `find` returns to `read`, with the items region. The item is pinned
+    /// meanwhile, and the lock is free.
     ///
     /// # Errors
     /// What `find` and `read` return.
@@ -125,8 +127,8 @@ impl Shared {
             .map(Some)
     }
 
-    /// Gives the items region to `read`, while the memory of an item that is [pinned](Store::pin) cannot
-    /// change, and unpins the item. Others use the store meanwhile.
+    /// Passes the items region to `read` without the lock, then unpins the item, which must be
+    /// [pinned](Store::pin).
     pub fn read_pinned<T>(&self, item: &Item, read: impl FnOnce(&Region) -> T) -> T {
         let result = read(&self.items);
         self.lock().unpin(item);
@@ -136,7 +138,7 @@ impl Shared {
     /// See [`Store::tick`].
     ///
     /// # Errors
-    /// None but our own mistakes.
+    /// Only for a bug of the store.
     pub fn tick(&self, uptime_s: u64) -> Result<(), OpError> {
         self.lock().tick(uptime_s)
     }
@@ -152,8 +154,8 @@ impl Shared {
         [self.lock().index_region().clone(), self.items.clone()]
     }
 
-    /// Nobody has the lock for long, so who finds it taken looks again for a while: to sleep and to be
-    /// woken takes longer.
+    /// The lock is never held for long, so a thread that finds it taken spins first: sleep and
+    /// wake-up take longer.
     fn lock(&self) -> MutexGuard<'_, CachePadded<Store>> {
         for _ in 0..LOOKS {
             match self.store.try_lock() {

@@ -1,4 +1,4 @@
-//! Memory that comes back by itself: of expired items that nobody asks for any more, and what is too much.
+//! Sweeps: removal of expired items that no client asks for, and release of memory over the limit.
 
 use toroid_fabric::OpError;
 
@@ -8,35 +8,35 @@ use super::item::behind;
 use crate::protocol::layout::ItemAddress;
 use crate::store::segments::SegmentNumber;
 
-/// Items that are looked at in one go for whether they have expired.
+/// Items that a sweep examines per call.
 const SWEPT: u32 = 4096;
 
-/// The same where each is also looked up, or moved.
+/// Items per call if each is also looked up, or moved.
 const MOVED: u32 = 1024;
 
-/// A segment that was swept is not swept again for so many seconds, or one in which items expire all
-/// the time would be all the time.
+/// Seconds until a segment is swept again; otherwise a segment in which items always expire would
+/// be swept without pause.
 const SWEEP_REST_S: u32 = 10;
 
-/// Where the search for expired items in a segment goes on.
+/// Position of a sweep in a segment.
 #[derive(Debug)]
 pub(super) struct Sweep {
     segment: SegmentNumber,
-    /// Of the segment; another one is used anew.
+    /// Stamp of the segment; it changes when the segment is reused.
     stamp: u64,
     next: ItemAddress,
-    /// The earliest expiry that is still to come.
+    /// Earliest expiry still to come.
     earliest: u32,
-    /// It was asked for, so all items count that are alive.
+    /// Whether a crawl asked for it; then all live items count.
     is_asked: bool,
 }
 
 impl Store {
-    /// Takes the memory of some expired items back, and some that is over the limit; returns whether there
-    /// may be more.
+    /// Removes some expired items, and releases some memory over the limit; returns whether
+    /// there may be more.
     ///
     /// # Errors
-    /// None but our own mistakes.
+    /// Only for a bug of the store.
     pub fn sweep(&mut self) -> Result<bool, OpError> {
         if self.shrink()? {
             return Ok(true);
@@ -45,7 +45,7 @@ impl Store {
             return Ok(false);
         };
         for _ in 0..if sweep.is_asked { MOVED } else { SWEPT } {
-            // It may have been freed meanwhile, also by us.
+            // The segment may have been freed meanwhile, also by this sweep.
             if !self.segments.is_still(sweep.segment, sweep.stamp) {
                 return Ok(true);
             }
@@ -77,12 +77,12 @@ impl Store {
         Ok(true)
     }
 
-    /// Looks through all segments for expired items from now on, by [`Store::sweep`].
+    /// Starts a crawl: [`Store::sweep`] searches all segments.
     pub fn crawl(&mut self) {
         self.crawl = self.segments.all().collect();
     }
 
-    /// Whether there is something left of [`Store::crawl`].
+    /// Whether a crawl is under way.
     pub fn is_crawling(&self) -> bool {
         !self.crawl.is_empty() || self.sweep.as_ref().is_some_and(|sweep| sweep.is_asked)
     }
@@ -101,8 +101,8 @@ impl Store {
         })
     }
 
-    /// Takes a segment out of use if too many are, or empties one in part; returns whether there may be
-    /// more to do.
+    /// Takes a segment out of use if there are too many, or empties one in part; returns
+    /// whether there may be more to do.
     fn shrink(&mut self) -> Result<bool, OpError> {
         if let Some(number) = self.segments.withhold() {
             let (start, len) = self.segments.bytes_of(number);

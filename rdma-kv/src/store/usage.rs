@@ -1,4 +1,4 @@
-//! Uses of items: which are kept, and which keys are used most.
+//! Uses of items: they decide which items stay, and which keys are used most.
 
 use toroid_fabric::OpError;
 
@@ -8,10 +8,10 @@ use super::item::{Item, KeyCopy, hash_of};
 use crate::protocol::layout::{ItemHeader, Location, Marks, Slot, SlotWord};
 
 impl Store {
-    /// Notes that somebody got an item that was found.
+    /// Notes a use of an item.
     ///
     /// # Errors
-    /// None but our own mistakes.
+    /// Only for a bug of the store.
     pub fn used(&mut self, item: &mut Item) -> Result<(), OpError> {
         self.used_often(item, 1)
     }
@@ -29,7 +29,7 @@ impl Store {
         self.store_word(item, ItemHeader::NOTES_WORD, item.header.notes_word())
     }
 
-    /// Hints that [`Store::used_at`] is about to be told of what was in a slot.
+    /// Prefetches the memory that [`Store::used_at`] will read.
     pub fn fetch_ahead(&self, slot: Slot, word: SlotWord) {
         let item = word.address().offset();
         self.index.region().fetch_ahead(slot.offset());
@@ -37,11 +37,11 @@ impl Store {
         self.items.fetch_ahead(item + ItemHeader::LEN as u64);
     }
 
-    /// Notes that somebody read the item that was in a slot so often, if it still is. None of this need
-    /// be right.
+    /// Notes `times` uses of the item that was in a slot, if it still is. The arguments come
+    /// from a client, and may be wrong.
     ///
     /// # Errors
-    /// None but our own mistakes.
+    /// Only for a bug of the store.
     pub fn used_at(&mut self, slot: Slot, word: SlotWord, times: u32) -> Result<(), OpError> {
         if !self.index.has(slot, word) {
             return Ok(());
@@ -62,11 +62,10 @@ impl Store {
         self.used_often(&mut item, times)
     }
 
-    /// The keys that are used most and how often, in thousandths of a use per second at least; up to so
-    /// many.
+    /// The `limit` most used keys, each with a lower bound of its uses per 1,000 seconds.
     ///
     /// # Errors
-    /// None but our own mistakes.
+    /// Only for a bug of the store.
     pub fn most_used(&self, limit: usize) -> Result<Vec<(Vec<u8>, u64)>, OpError> {
         let mut most = Vec::new();
         for HeavyHitter { hash, per_ks } in self.heavy_hitters.most() {
@@ -84,7 +83,7 @@ impl Store {
         Ok(most)
     }
 
-    /// Counts gets by clients that read by themselves.
+    /// Counts one-sided gets.
     pub fn count_one_sided(&mut self, gets: u64, hits: u64) {
         self.counters.one_sided_gets += gets;
         self.counters.one_sided_hits += hits;

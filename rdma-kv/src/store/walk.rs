@@ -1,4 +1,4 @@
-//! Going through all items, a few at a time.
+//! Walks through all items, a few at a time.
 
 use toroid_fabric::OpError;
 
@@ -6,22 +6,22 @@ use super::Store;
 use super::item::KeyCopy;
 use crate::protocol::layout::{ItemHeader, SlotWord};
 
-/// How far somebody has come who goes through all items.
+/// Position of a walk.
 #[derive(Debug, Default)]
 pub struct Walk {
     /// See [`crate::protocol::layout::Buckets::onwards`].
     at: u64,
-    /// Kept for its memory.
+    /// Buffer.
     words: Vec<SlotWord>,
 }
 
 impl Store {
-    /// Calls `each` with the headers and keys of a few items that are alive, five as a rule; returns
-    /// whether there may be more. What is there from the walk's beginning to its end is met once, what comes or
-    /// goes meanwhile once or not at all.
+    /// Calls `each` with headers and keys of the next few live items, usually five; returns
+    /// whether there may be more. A walk meets each item that stays once, and others at most
+    /// once.
     ///
     /// # Errors
-    /// None but our own mistakes.
+    /// Only for a bug of the store.
     pub fn walk_on(
         &self,
         walk: &mut Walk,

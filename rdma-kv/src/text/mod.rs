@@ -198,7 +198,7 @@ impl Conversation {
     /// Carries out what has arrived completely, and appends the replies.
     ///
     /// # Errors
-    /// None but the store's own mistakes.
+    /// Only for a bug of the store.
     pub fn run(&mut self, store: &Shared, replies: &mut Vec<u8>) -> Result<Next, OpError> {
         let before = replies.len();
         let next = self.carry_out(store, replies);

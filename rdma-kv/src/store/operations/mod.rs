@@ -1,5 +1,4 @@
-//! What memcached's commands do to a store. Each is one step, under the store's lock: nobody sees
-//! half of it.
+//! Memcached's commands on a store. Each is one atomic step under the lock.
 
 mod storing;
 
@@ -13,28 +12,28 @@ use crate::protocol::layout::Marks;
 use crate::store::{Attributes, Item, Reservation, SetError, Store, is_chunked};
 use storing::commit;
 
-/// As much of a value is looked at for a number; one that goes on behind it is none.
+/// Longest value that is parsed as a number.
 const LONGEST_NUMBER: usize = 128;
 
-/// What became of a number to be changed.
+/// Result of a change of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
-    /// It is this one now.
+    /// The number was changed.
     Done {
-        /// The number.
+        /// The new number.
         value: u64,
-        /// Where it is.
+        /// Its item.
         item: Item,
     },
-    /// The value is none.
+    /// The value is no number.
     NotANumber,
-    /// It has another cas.
+    /// The item has another cas.
     Exists,
-    /// There is none.
+    /// The key is absent.
     NotFound,
 }
 
-/// Changes a value that is a number, if its cas is the one given, or that is 0.
+/// Changes a number, if the item has this cas, or `cas` is 0.
 ///
 /// # Errors
 /// `SetError`.
@@ -57,7 +56,7 @@ pub fn count(store: &mut Store, key: &[u8], delta: Delta, cas: u64) -> Result<Co
         Delta::Subtract(amount) => number.saturating_sub(amount),
     };
     let digits = Digits::of(value);
-    // As with memcached, a number does not get shorter: blanks follow it.
+    // As in memcached, a number never gets shorter: blanks follow it.
     let len = digits.bytes().len().max(value_len);
     let grown = len > value_len;
     let flags = old.header.flags;
@@ -86,11 +85,11 @@ pub fn count(store: &mut Store, key: &[u8], delta: Delta, cas: u64) -> Result<Co
     Ok(item.map_or(Counted::NotFound, |item| Counted::Done { value, item }))
 }
 
-/// Finds a key for somebody who gets it, and changes when it is dead if `exptime` says when; tells also
-/// whether it was there and had expired.
+/// Gets an item and notes its use, and changes its expiry if `exptime` is given; returns also
+/// whether the key was present and had expired.
 ///
 /// # Errors
-/// None but our own mistakes.
+/// Only for a bug of the store.
 pub fn get(
     store: &mut Store,
     key: &[u8],
@@ -108,10 +107,10 @@ pub fn get(
     Ok((item, store.counters().expired_found > expired))
 }
 
-/// Changes when a key is dead, as somebody who gets it.
+/// Changes the expiry of an item, which counts as a use.
 ///
 /// # Errors
-/// None but our own mistakes.
+/// Only for a bug of the store.
 pub fn touch(store: &mut Store, key: &[u8], exptime: i64) -> Result<Option<Item>, OpError> {
     let Some(mut item) = store.find(key)? else {
         return Ok(None);
@@ -122,14 +121,14 @@ pub fn touch(store: &mut Store, key: &[u8], exptime: i64) -> Result<Option<Item>
     Ok(Some(item))
 }
 
-/// Removes everything when `delay` seconds have passed, or at that Unix time, or at once if it is 0
-/// or negative; this calls off what was to happen later.
+/// Removes all items after `delay` seconds, or at that Unix time, or at once if it is 0 or
+/// negative; cancels an earlier delay.
 ///
 /// # Errors
-/// None but our own mistakes.
+/// Only for a bug of the store.
 pub fn flush(store: &mut Store, delay: i64) -> Result<(), OpError> {
-    // In memcached a flush takes effect a second before its time, and one whose time was before
-    // the server's start never does.
+    // In memcached a flush takes effect one second early, and a flush before the start of the
+    // server never does.
     let at = match delay {
         ..=0 => store.now(),
         _ => store.deadline(delay) - 1,
@@ -150,7 +149,7 @@ fn number_in(items: &Region, item: &Item) -> Result<Option<u64>, OpError> {
     Ok(number::unsigned(value))
 }
 
-/// Brings a value to its room, or gives that back.
+/// Fills reserved room, or returns it on failure.
 fn filled(
     store: &mut Store,
     room: Reservation,

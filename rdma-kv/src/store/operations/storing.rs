@@ -1,8 +1,8 @@
-//! Storing a value, on a condition.
+//! Stores of values, on a condition.
 //!
-//! It has three steps: find room, bring the value there, publish. A large value, or one that has to
-//! be fetched, is brought without the lock; the conditions are then looked at when it is published,
-//! so that all is as if it had happened at that moment.
+//! A store has three steps: reserve room, copy the value there, publish. A large value, or one that
+//! is fetched, is copied without the lock. The condition is then evaluated at the publication, so
+//! the whole operation takes effect at that moment.
 
 use toroid_fabric::{OpError, Region};
 
@@ -11,7 +11,7 @@ use crate::protocol::layout::Marks;
 use crate::store::shared::Shared;
 use crate::store::{Attributes, Item, Reservation, SetError, Store};
 
-/// Values up to this many bytes are written under the lock, which is then taken only once.
+/// Values up to this many bytes are copied under the lock, which is then taken once.
 const SMALL: usize = 4096;
 
 /// Stores a value.
@@ -29,8 +29,8 @@ pub fn store(shared: &Shared, change: &Change<'_>, value: &[u8]) -> Result<Store
     })
 }
 
-/// Stores a value of `value_len` bytes that `fill` brings to an offset in the items region, while
-/// others use the store.
+/// Stores a value of `value_len` bytes that `fill` copies to an offset in the items region, without
+/// the lock.
 ///
 /// # Errors
 /// As [`store`], and what `fill` returns.
@@ -96,24 +96,24 @@ pub fn store_at_once(
     publish(store, room, change, filled.map_err(SetError::from))
 }
 
-/// Room for a value, and for the one before if it is added to that.
+/// Room for a value, and for the old value that it extends.
 struct Room {
     reservation: Reservation,
     mode: Mode,
     value_len: usize,
-    /// Bytes of the value before.
+    /// Bytes of the old value.
     old_len: usize,
 }
 
 impl Room {
-    /// Finds room, or says why the value cannot be stored.
+    /// Reserves room, or returns why the value is not stored.
     fn find(
         store: &mut Store,
         change: &Change<'_>,
         value_len: usize,
     ) -> Result<Result<Self, Stored>, SetError> {
         let Change { mode, key, .. } = *change;
-        // Whatever it would be added to.
+        // Independent of the old value.
         if !store.limits().admit(key.len(), change.flags, value_len) {
             return Err(SetError::TooLarge);
         }
@@ -139,7 +139,7 @@ impl Room {
         }
     }
 
-    /// Where the value belongs in the items region.
+    /// Offset of the value in the items region.
     fn value_at(&self) -> u64 {
         let before = match self.mode {
             Mode::Append => self.old_len,
@@ -148,7 +148,7 @@ impl Room {
         self.reservation.value_offset() + before as u64
     }
 
-    /// Where the value before belongs.
+    /// Offset of the old value.
     fn old_at(&self) -> u64 {
         let before = match self.mode {
             Mode::Prepend => self.value_len,
@@ -159,13 +159,13 @@ impl Room {
 }
 
 impl Mode {
-    /// Whether the value is added to the one before.
+    /// Whether the value extends the old one.
     fn extends(self) -> bool {
         matches!(self, Mode::Append | Mode::Prepend)
     }
 }
 
-/// Publishes a value that is in place, if its condition holds; else its room is given back.
+/// Publishes a value in its room if the condition holds; otherwise returns the room.
 fn publish(
     store: &mut Store,
     mut room: Room,
@@ -192,7 +192,7 @@ fn publish(
     }
 }
 
-/// What the value is stored with, or why it is not.
+/// Attributes of the value, or why it is not stored.
 fn admit(store: &mut Store, change: &Change<'_>) -> Result<Result<Attributes, Stored>, OpError> {
     let mut attributes = Attributes {
         flags: change.flags,
@@ -206,7 +206,7 @@ fn admit(store: &mut Store, change: &Change<'_>) -> Result<Result<Attributes, St
     let old = store.find(change.key)?;
     Ok(match (change.mode, old) {
         (Mode::Compare, None) => Err(Stored::NotFound),
-        // There is no such number as 0.
+        // No item has cas 0.
         (Mode::Compare, Some(old)) if change.cas == old.header.cas && change.cas != 0 => {
             Ok(attributes)
         }
@@ -223,7 +223,7 @@ fn admit(store: &mut Store, change: &Change<'_>) -> Result<Result<Attributes, St
     })
 }
 
-/// The item that is to be added to, or why nothing is.
+/// The item to extend, or why there is none.
 fn extended(change: &Change<'_>, old: Option<Item>) -> Result<Item, Stored> {
     match old {
         None => Err(Stored::NotStored),
@@ -232,7 +232,7 @@ fn extended(change: &Change<'_>, old: Option<Item>) -> Result<Item, Stored> {
     }
 }
 
-/// Puts the value before next to the one that is in place.
+/// Copies the old value next to the new bytes.
 fn extend(
     store: &mut Store,
     room: &mut Room,
@@ -247,7 +247,7 @@ fn extend(
     {
         return Ok(Err(refused));
     }
-    // It may have moved, or have made way for the new one.
+    // The old item may have moved, or been evicted for the new one.
     let old = match extended(change, store.find(change.key)?) {
         Ok(old) if old.header.value_len as usize == room.old_len => old,
         _ => return Ok(Err(Stored::NotStored)),
@@ -266,7 +266,7 @@ fn extend(
     }))
 }
 
-/// Finds other room, as the value before has another length than when there was room found.
+/// Reserves other room, as the length of the old value has changed.
 fn refit(
     store: &mut Store,
     room: &mut Room,

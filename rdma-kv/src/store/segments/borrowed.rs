@@ -4,8 +4,8 @@ use super::{SegmentNumber, Segments, number_of};
 use crate::store::borrows::Borrows;
 
 impl Segments {
-    /// Looks which segments nobody reads from any more: no slot leads there, so nobody begins to. If
-    /// too many would still have to wait, clients lose what they have borrowed.
+    /// Frees segments that no client reads from any more: no slot leads there, so no client
+    /// begins to. If too many would still wait, clients lose their borrowed values.
     pub(super) fn free_returned(&mut self) {
         self.borrows.scan();
         self.free_others();
@@ -20,14 +20,13 @@ impl Segments {
         self.free.extend(free);
     }
 
-    /// Whether somebody read from a segment at the last look.
+    /// Whether the last scan found an address in a segment.
     pub(super) fn is_borrowed(&self, number: u32) -> bool {
         let is_there = |address| self.number_of(address).0 == number;
         self.borrows.any(is_there)
     }
 
-    /// Takes away what the client has borrowed for whom the most segments wait; returns whether
-    /// there was one.
+    /// Drops the client for which the most segments wait; returns whether there was one.
     pub(super) fn recall_most(&mut self) -> bool {
         let (len, borrowed, segments) = (self.len, &self.borrowed, &self.segments);
         let is_idle = |open: &u32| segments[*open as usize].live == 0;
@@ -41,13 +40,13 @@ impl Segments {
         recalled
     }
 
-    /// Ends all waiting for what clients have borrowed: they lose it.
+    /// Drops all clients for which segments wait.
     pub fn recall_borrows(&mut self) {
         self.borrows.scan();
         while self.recall_most() {}
     }
 
-    /// What clients have borrowed.
+    /// Hazard pointers of all clients.
     pub fn borrows(&mut self) -> &mut Borrows {
         &mut self.borrows
     }

@@ -1,11 +1,11 @@
-//! Holes: memory of items that are gone, used again before its segment is cleaned.
+//! Holes: memory of removed items, reused before its segment is cleaned.
 
 use super::Queue;
 use super::{Allocation, SegmentNumber, Segments, number_of, room_of};
 use crate::protocol::layout::{ItemAddress, ItemHeader, UNIT};
 
 impl Segments {
-    /// As [`Segments::append`], in a hole.
+    /// Allocates memory in a hole, as [`Segments::append`] does.
     pub fn fill(&mut self, room: u32) -> Option<Allocation> {
         let allocation = self.take_hole(room)?;
         self.pin_memory(allocation.address, room);
@@ -15,7 +15,7 @@ impl Segments {
         Some(allocation)
     }
 
-    /// A hole of which nobody has borrowed what was there.
+    /// Takes a hole that is not borrowed.
     pub(super) fn take_hole(&mut self, room: u32) -> Option<Allocation> {
         if !self.free_list.has(room) && self.free_list.is_scan_due(self.borrowers()) {
             self.borrows.scan();
@@ -52,7 +52,7 @@ impl Segments {
         })
     }
 
-    /// From now on holes are filled wherever they are, or only where new items go.
+    /// Fills holes in all segments, or only in the open young one.
     pub fn fill_all(&mut self, fills_all: bool) {
         self.fills_all = fills_all;
         if !fills_all {
@@ -60,7 +60,7 @@ impl Segments {
         }
     }
 
-    /// Clients for each of whom a look at hazard pointers costs something.
+    /// Clients whose hazard pointers a scan reads.
     pub(super) fn borrowers(&self) -> usize {
         #[cfg(test)]
         if self.reuses_at_once {
@@ -69,7 +69,7 @@ impl Segments {
         self.borrows.borrowers()
     }
 
-    /// Whether holes in a segment are for new items.
+    /// Whether holes of a segment may be filled.
     pub(super) fn may_be_filled(&self, number: u32) -> bool {
         #[cfg(test)]
         if self.reuses_at_once {
@@ -82,7 +82,7 @@ impl Segments {
         }
     }
 
-    /// New items go to another segment from now on.
+    /// Drops the holes, as new items go to another segment.
     pub(super) fn forget_holes(&mut self) {
         #[cfg(test)]
         if self.reuses_at_once {
@@ -93,7 +93,7 @@ impl Segments {
         }
     }
 
-    /// A segment is used anew, or is going to be.
+    /// Drops the holes of a segment that is reused.
     pub(super) fn forget_holes_of(&mut self, number: u32) {
         #[cfg(test)]
         if self.reuses_at_once {
@@ -104,8 +104,7 @@ impl Segments {
             .forget(|address| number_of(address, len) == SegmentNumber(number));
     }
 
-    /// From now on memory that is given back is used again at once, for items of the same
-    /// length: the worst that can happen to a reader.
+    /// Reuses freed memory at once, for items of the same length: the worst case for readers.
     #[cfg(test)]
     pub fn reuse_at_once(&mut self) {
         self.reuses_at_once = true;

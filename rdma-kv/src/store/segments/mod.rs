@@ -1,25 +1,26 @@
-//! Who owns which part of the items region: a log of segments.
+//! Segments: allocation of the items region as a log.
 //!
-//! The region is divided into segments of one length. Items are appended to the open one; what is
-//! removed leaves a hole, and holes are not filled, but those of the open one by items of just their
-//! length ([`crate::store::free_list`]): a segment becomes free as a whole, when
-//! nothing in it is live, or when the store has *cleaned* it by moving to another what is to be
-//! kept. So memory is never bound to a size, and no size that was once common starves another.
+//! The region is divided into segments of one length. Items are appended to an open segment. A
+//! removed item leaves a hole. Holes are not filled, except those of the open segment by items of
+//! exactly their length ([`crate::store::free_list`]). A segment becomes free as a whole: when no
+//! item in it is live, or when the store has *cleaned* it by moving the items that stay. So memory
+//! is never bound to a size, and no size that was once common starves another.
 //!
-//! There are two queues of segments, as in S3-FIFO (Yang et al., SOSP 2023): new items go to
-//! *young* ones, and what was used there goes on to *main* ones; the rest, mostly items that
-//! nobody asks for again, leaves soon. In a cache that is fuller of one-time items than of others,
-//! which is the common case, this keeps more of what is wanted than LRU, segmented or not, and it
-//! needs no list: two bits in the item, and no lock or line that all gets share.
+//! There are two queues of segments, as in S3-FIFO (Yang et al., SOSP 2023). New items go to
+//! *young* segments. Items that were used there move on to *main* ones; the others, mostly items
+//! that are used once, leave soon. In a cache with many one-time items, the common case, this keeps
+//! more useful items than LRU, segmented or not. It needs no list: two bits in the item, and no
+//! lock or line that all gets share.
 //!
-//! The share of the young queue is a tenth at first. It follows the [ghosts](crate::store::ghosts) of keys
-//! that were evicted too early. A main segment without a use since the oldest young one was opened
-//! gives way first, whatever the share: a working set that nobody uses any more does not stay.
+//! The young queue has a tenth of the memory at first. Its share follows the
+//! [ghosts](crate::store::ghosts) of keys that were evicted too early. A main segment without a use
+//! since the oldest young one was opened is evicted first, whatever the share: an abandoned working
+//! set does not stay.
 //!
-//! What clients have [borrowed](crate::protocol::hazards) is not used again: a segment in which nothing lives,
-//! but of which somebody still reads something, waits.
+//! [Borrowed](crate::protocol::hazards) memory is not reused: a segment without live items waits
+//! until no client reads from it.
 //!
-//! This is bookkeeping: no byte of the region is touched here.
+//! This module only accounts: it touches no byte of the region.
 
 mod borrowed;
 mod holes;
@@ -39,7 +40,7 @@ pub use victim::{CleaningMode, Retention};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentNumber(u32);
 
-/// Which queue a segment is in.
+/// Queue of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
     /// New items.
@@ -48,39 +49,40 @@ pub enum Queue {
     Main,
 }
 
-/// The bookkeeping of the items region.
+/// Accounts of the items region.
 #[derive(Debug)]
 pub struct Segments {
     /// Bytes of a segment.
     len: u32,
-    /// Those that were ever in use.
+    /// Segments that were ever in use.
     segments: Vec<Segment>,
-    /// Segments that the region has room for, and how many of them may be in use.
+    /// Most segments of the region, and most that may be in use.
     most: u32,
     limit: u32,
-    /// Free ones of those in use.
+    /// Free segments of those in use.
     free: Vec<u32>,
-    /// Those that are out of use.
+    /// Segments out of use.
     withheld: Vec<u32>,
-    /// Those that would be free, but for what was borrowed when somebody last looked.
+    /// Segments that were borrowed from at the last scan, and are free otherwise.
     borrowed: Vec<u32>,
     borrows: Borrows,
     open: [Option<u32>; 2],
-    /// In the open segment of young items, or in all.
+    /// Holes of the open young segment, or all holes.
     free_list: FreeList,
-    /// FreeList are filled wherever they are, as nothing else gives memory back.
+    /// Whether holes are filled everywhere: where nothing is evicted, no other memory becomes
+    /// free.
     fills_all: bool,
-    /// The one that is being cleaned.
+    /// The segment that is being cleaned.
     victim: Option<u32>,
-    /// What is read by somebody who does not keep others out, once for each of them.
+    /// Pinned items, once per pin.
     pinned: Vec<ItemAddress>,
-    /// Full ones, the oldest first.
+    /// Full segments, the oldest first.
     sealed: [VecDeque<u32>; 2],
-    /// The last that was given to a segment.
+    /// Last stamp of a segment.
     stamp: u64,
-    /// Segments ever opened: the time by which uses are told.
+    /// Segments opened so far: the clock of uses.
     opened: u64,
-    /// Bytes that the young queue may have before it gives way to the main one.
+    /// Bytes of the young queue from which it is evicted before the main queue.
     young: u64,
     /// Tests: holes are filled at once, wherever they are.
     #[cfg(test)]
@@ -89,25 +91,25 @@ pub struct Segments {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Segment {
-    /// Bytes given out, from its start.
+    /// Bytes allocated, from its start.
     used: u32,
-    /// Bytes of these that are reserved or live.
+    /// Allocated bytes that are reserved or live.
     live: u32,
-    /// Bytes of these that are reserved.
+    /// Allocated bytes that are reserved.
     reserved: u32,
-    /// The earliest expiry of its items, or before it; `u32::MAX` when none expires.
+    /// Lower bound of the expiry of its items; `u32::MAX` when none expires.
     earliest: u32,
-    /// Different each time that it is used anew.
+    /// Changes each time the segment is reused.
     stamp: u64,
-    /// When it was opened, by [`Segments::opened`].
+    /// Value of [`Segments::opened`] when it was opened.
     opened: u64,
-    /// When one of its items was used last.
+    /// Value of [`Segments::opened`] at the last use of an item.
     used_at: u64,
-    /// Bytes of its items that were used so often since they were moved.
+    /// Bytes of its items by frequency.
     by_frequency: [u32; FREQUENCIES],
 }
 
-/// How often an item may have been used: see [`Marks::frequency`](crate::protocol::layout::Marks::frequency).
+/// Values of [`Marks::frequency`](crate::protocol::layout::Marks::frequency).
 const FREQUENCIES: usize = 4;
 
 impl Segment {
@@ -124,51 +126,51 @@ impl Segment {
 }
 
 impl Segment {
-    /// Some bytes that were used so often are no more. What somebody saw of an item may be older than
-    /// the last use, so this may be told of the wrong ones.
+    /// Subtracts bytes from a frequency. A frequency may be older than the last use, so this
+    /// can hit the wrong one.
     fn uncount(&mut self, frequency: u16, room: u32) {
         let count = &mut self.by_frequency[usize::from(frequency)];
         *count = count.saturating_sub(room);
     }
 }
 
-/// Memory that was given out.
+/// Allocated memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// Where it begins.
+    /// Its address.
     pub address: ItemAddress,
-    /// The rest of the hole that it is in, and its bytes, where something that looks like an item has to be:
-    /// these lead from one item to the next.
+    /// The rest of its hole and its length; the rest needs a header, as headers lead from one
+    /// item to the next.
     pub rest: Option<(ItemAddress, u32)>,
 }
 
-/// The bytes that an item takes.
+/// Bytes that an item of `len` bytes occupies.
 pub fn room_of(len: usize) -> u32 {
     u32::try_from(len.next_multiple_of(UNIT)).unwrap_or(u32::MAX)
 }
 
 impl Segments {
-    /// Segments of whose bytes, of ten, at most this many are live are compacted before anything is
-    /// evicted. So at most two tenths of the memory are holes, and to free a byte costs to copy at
-    /// most four.
+    /// Segments with at most this many tenths of live bytes are compacted before any eviction.
+    /// So at most two tenths of the memory are holes, and to free a byte costs at most four
+    /// copied bytes.
     const SPARSE_TENTHS: u64 = 8;
 
-    /// Of ten bytes of a main segment that is evicted, those of items that were used stay up to this
-    /// many. So there is an end to it, at less cost than compaction.
+    /// Tenths of a main segment that stay at an eviction, at most. This bounds the work, at
+    /// less cost than compaction.
     const KEPT_TENTHS: u64 = 6;
 
-    /// The least and the most share of the young queue in tenths of the memory. The least is that
-    /// of S3-FIFO's paper.
+    /// Least and greatest share of the young queue in tenths of the memory. The least is that
+    /// of the S3-FIFO paper.
     const YOUNG_TENTHS: [u64; 2] = [1, 8];
 
-    /// Of so many segments, one at most waits for what clients have borrowed.
+    /// One segment in this many may wait for borrowed values.
     const BORROWED_SHARE: usize = 4;
 
-    /// Fewer segments than this have none for cleaning.
+    /// Least number of segments of which one is kept for cleaning.
     const SPARE_FROM: usize = 4;
 
-    /// Manages `memory` of the `most` bytes of a region in segments of `len` bytes, all rounded down to
-    /// whole units.
+    /// Segments of `len` bytes for `memory` of the `most` bytes of a region, rounded down to
+    /// units.
     pub fn new(memory: u64, most: u64, len: u32) -> Self {
         let len = (len / UNIT as u32).max(1) * UNIT as u32;
         let segments = |bytes: u64| {
@@ -199,19 +201,19 @@ impl Segments {
         }
     }
 
-    /// How many segments are free, in use or not.
+    /// Free segments, in use or not.
     pub fn free(&self) -> usize {
         self.free.len() + self.limit.saturating_sub(self.in_use()) as usize
     }
 
-    /// How many segments may be in use.
+    /// Segments that may be in use.
     pub fn count(&self) -> usize {
         self.limit as usize
     }
 
-    /// From now on `memory` bytes may be in use; those that are too many have to be
-    /// [withheld](Segments::withhold). Returns whether that is possible: the region may be too short, and
-    /// there have to be enough segments for cleaning.
+    /// Limits the bytes in use to `memory`; segments beyond have to be
+    /// [withheld](Segments::withhold). Returns whether that is possible: the region may be too
+    /// short, or too few segments would be left for cleaning.
     pub fn limit_to(&mut self, memory: u64) -> bool {
         let limit = u32::try_from(memory / u64::from(self.len)).unwrap_or(u32::MAX);
         if limit > self.most || limit < Self::SPARE_FROM as u32 {
@@ -236,18 +238,18 @@ impl Segments {
         }))
     }
 
-    /// Segments that have or had items, and their memory.
+    /// Segments in use.
     fn in_use(&self) -> u32 {
         (self.segments.len() - self.withheld.len()) as u32
     }
 
-    /// Whether more segments are in use than may be, and those that wait for what clients have borrowed
-    /// are not enough to give back.
+    /// Whether more segments are in use than may be, even without those that wait for borrowed
+    /// values.
     pub fn is_over(&self) -> bool {
         self.in_use() - self.borrowed.len() as u32 > self.limit
     }
 
-    /// Takes a free segment out of use if too many are, but none that cleaning needs.
+    /// Takes a free segment out of use if there are too many, but none that cleaning needs.
     pub fn withhold(&mut self) -> Option<SegmentNumber> {
         if self.in_use() <= self.limit {
             return None;
@@ -269,13 +271,13 @@ impl Segments {
         open.is_none_or(|open| self.segments[open as usize].used >= self.len / 8 * 7)
     }
 
-    /// Segments that only cleaning may take, so that it always has somewhere to move items to.
+    /// Segments that only cleaning may take, so that it can always move items.
     pub fn spare(&self) -> usize {
         usize::from(self.count() >= Self::SPARE_FROM)
     }
 
-    /// Gives out `room` bytes at the end of a queue, leaving `spare` segments free, or those of a hole
-    /// there. They are reserved: their segment is not cleaned until [`Segments::commit`] or
+    /// Allocates `room` bytes at the end of a queue, leaving `spare` segments free, or in a
+    /// hole. They are reserved: their segment is not cleaned until [`Segments::commit`] or
     /// [`Segments::release`].
     pub fn append(&mut self, queue: Queue, room: u32, spare: usize) -> Option<Allocation> {
         if queue == Queue::Young
@@ -308,7 +310,7 @@ impl Segments {
         self.segments[number as usize].used + room <= self.len
     }
 
-    /// Uses an open segment from its start again, if nothing lives in it and nobody reads from it.
+    /// Reuses an open segment from its start, if it has neither live items nor readers.
     fn starts_over(&mut self, number: u32) -> bool {
         if self.segments[number as usize].live > 0 {
             return false;
@@ -347,8 +349,7 @@ impl Segments {
         Some(next)
     }
 
-    /// What was reserved holds an item, which expires at `exptime` unless that is 0, and which was used
-    /// so often.
+    /// Commits reserved memory to an item with this expiry (0 for none) and frequency.
     pub fn commit(&mut self, address: ItemAddress, room: u32, exptime: u32, frequency: u16) {
         let number = self.number_of(address);
         let segment = &mut self.segments[number.0 as usize];
@@ -357,7 +358,7 @@ impl Segments {
         self.note_expiry(address, exptime);
     }
 
-    /// An item was used, and by that so often as `to` says.
+    /// Notes a use of an item, which changes its frequency.
     pub fn note_use(&mut self, address: ItemAddress, room: u32, from: u16, to: u16) {
         let number = self.number_of(address);
         let segment = &mut self.segments[number.0 as usize];
@@ -366,8 +367,8 @@ impl Segments {
         segment.by_frequency[usize::from(to)] += room;
     }
 
-    /// Keys that were evicted from a queue are stored again, with so many bytes: that queue is to have as
-    /// much more of the memory.
+    /// Notes that evicted keys of a queue are stored again, with this many bytes, by which its
+    /// share of the memory grows.
     pub fn note_ghost(&mut self, queue: Queue, room: u64) {
         let all = u64::from(self.len) * self.count() as u64;
         let [least, most] = Self::YOUNG_TENTHS.map(|tenths| all * tenths / 10);
@@ -378,15 +379,14 @@ impl Segments {
         self.young = self.young.clamp(least, most);
     }
 
-    /// What was reserved will hold nothing.
+    /// Frees reserved memory.
     pub fn abandon(&mut self, address: ItemAddress, room: u32) {
         let number = self.number_of(address);
         self.segments[number.0 as usize].reserved -= room;
         self.release_memory(address, room);
     }
 
-    /// The memory of an item is to stay as it is, also without the item, until
-    /// [`Segments::unpin`].
+    /// Pins the memory of an item until [`Segments::unpin`], even if the item is removed.
     pub fn pin(&mut self, address: ItemAddress, room: u32) {
         self.pinned.push(address);
         self.pin_memory(address, room);
@@ -399,7 +399,7 @@ impl Segments {
         segment.reserved += room;
     }
 
-    /// The end of [`Segments::pin`].
+    /// Unpins the memory of an item.
     pub fn unpin(&mut self, address: ItemAddress, room: u32) {
         if let Some(at) = self.pinned.iter().position(|pinned| *pinned == address) {
             self.pinned.swap_remove(at);
@@ -411,7 +411,7 @@ impl Segments {
         self.recycle_if_empty(number);
     }
 
-    /// An item is gone that was used so often.
+    /// Frees an item of this frequency.
     pub fn release(&mut self, address: ItemAddress, room: u32, frequency: u16) {
         let number = self.number_of(address);
         self.segments[number.0 as usize].uncount(frequency, room);
@@ -431,7 +431,7 @@ impl Segments {
         self.recycle_if_empty(number);
     }
 
-    /// An item now expires at `exptime`, unless that is 0.
+    /// Notes that an item expires at `exptime`, unless that is 0.
     pub fn note_expiry(&mut self, address: ItemAddress, exptime: u32) {
         if exptime != 0 {
             let number = self.number_of(address);
@@ -440,7 +440,7 @@ impl Segments {
         }
     }
 
-    /// A segment that was cleaned is free, or will be when nobody reads from it.
+    /// Frees a segment that was cleaned, as soon as no client reads from it.
     pub fn recycle(&mut self, number: SegmentNumber) {
         self.empty(number);
         self.free_returned();
@@ -459,8 +459,8 @@ impl Segments {
         self.borrowed.push(number.0);
     }
 
-    /// A segment that was cleaned is free, unless memory in it is pinned; then it is one of its
-    /// queue again. Returns which.
+    /// Frees a segment that was cleaned, unless memory in it is pinned: then it returns to its
+    /// queue. Returns whether it is free.
     pub fn recycle_unless_pinned(&mut self, number: SegmentNumber, queue: Queue) -> bool {
         let pinned = self.segments[number.0 as usize].reserved > 0;
         self.victim = None;
@@ -472,7 +472,7 @@ impl Segments {
         !pinned
     }
 
-    /// A segment is not cleaned after all, and becomes the newest of its queue.
+    /// Returns a segment to its queue uncleaned, as the newest.
     pub fn put_back(&mut self, number: SegmentNumber, queue: Queue) {
         self.victim = None;
         self.sealed[queue as usize].push_back(number.0);
@@ -492,7 +492,7 @@ impl Segments {
         }
     }
 
-    /// Everything is free but what is reserved.
+    /// Frees all memory that is not reserved.
     pub fn clear(&mut self) {
         self.open = [None; 2];
         self.sealed = [VecDeque::new(), VecDeque::new()];
@@ -516,36 +516,37 @@ impl Segments {
         self.free_returned();
     }
 
-    /// A segment with an item that has expired at `clock`, perhaps.
+    /// A segment that may have an item that has expired at `clock`.
     pub fn stale(&self, clock: u32) -> Option<SegmentNumber> {
         let mut all = self.all();
         all.find(|number| self.segments[number.0 as usize].earliest <= clock)
     }
 
-    /// The segments that something was appended to, full ones first.
+    /// All segments with items, full ones first.
     pub fn all(&self) -> impl Iterator<Item = SegmentNumber> {
         let open = self.open.iter().flatten();
         let all = self.sealed.iter().flatten().chain(open);
         all.map(|number| SegmentNumber(*number))
     }
 
-    /// What expires in a segment will be looked for now.
+    /// Forgets the expiry of a segment, which is about to be swept.
     pub fn forget_expiry(&mut self, number: SegmentNumber) {
         self.segments[number.0 as usize].earliest = u32::MAX;
     }
 
-    /// Nothing in a segment is to be looked for before `earliest`, but for what was noted meanwhile.
+    /// Notes that nothing in a segment expires before `earliest`, except what was noted
+    /// meanwhile.
     pub fn expect_expiry(&mut self, number: SegmentNumber, earliest: u32) {
         let segment = &mut self.segments[number.0 as usize];
         segment.earliest = segment.earliest.min(earliest);
     }
 
-    /// Which of its uses a segment is in; see [`Segments::is_still`].
+    /// Stamp of a segment; see [`Segments::is_still`].
     pub fn stamp(&self, number: SegmentNumber) -> u64 {
         self.segments[number.0 as usize].stamp
     }
 
-    /// Whether a segment has not been used anew since [`Segments::stamp`].
+    /// Whether a segment has not been reused since [`Segments::stamp`].
     pub fn is_still(&self, number: SegmentNumber, stamp: u64) -> bool {
         self.stamp(number) == stamp
     }

@@ -4,28 +4,28 @@ use std::cmp::Ordering;
 
 use super::{FREQUENCIES, Queue, Segment, SegmentNumber, Segments};
 
-/// What is to become of the items of a segment that is cleaned.
+/// Mode of a cleaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CleaningMode {
-    /// All stay: there are enough holes between them.
+    /// All items stay: the holes between them are enough.
     Compact,
-    /// Those that were not used go.
+    /// Unused items are evicted.
     Evict,
 }
 
-/// Which items of a main segment stay when it is cleaned: those that were used most.
+/// The items of a main segment that stay at an eviction: the most used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// All that were used more often than this, which is at least once.
+    /// Items above this frequency stay; at least 1.
     above: u16,
-    /// Bytes of those that were used just so often.
+    /// Bytes of items of just this frequency that stay.
     equal: u32,
-    /// Bytes of all, which may be used more often meanwhile.
+    /// Bytes that stay in all, as frequencies may rise meanwhile.
     all: u32,
 }
 
 impl Retention {
-    /// Whether an item stays that was used so often.
+    /// Whether an item of this frequency stays.
     pub fn admits(&mut self, frequency: u16, room: u32) -> bool {
         let is_kept = room <= self.all
             && match frequency.cmp(&self.above) {
@@ -44,8 +44,9 @@ impl Retention {
 }
 
 impl Segments {
-    /// A segment worth cleaning, taken out of its queue: [`Segments::recycle`] it afterwards, or
-    /// [`Segments::put_back`]. `None` if there is none, or only by an eviction that is not allowed.
+    /// Chooses a segment to clean and takes it out of its queue; [`Segments::recycle`] or
+    /// [`Segments::put_back`] follows. `None` if none is worth it, or eviction is needed and
+    /// not allowed.
     pub fn victim(&mut self, may_evict: bool) -> Option<(SegmentNumber, Queue, CleaningMode)> {
         let sealed = [Queue::Young, Queue::Main].map(|queue| {
             let numbers = self.sealed[queue as usize].iter().copied();
@@ -62,7 +63,7 @@ impl Segments {
         let sparse = all.filter(|&(number, _)| self.is_sparse(number));
         let sparsest = sparse.max_by_key(|&(number, _)| holes(number));
         let [(_, young), (_, main)] = &sealed;
-        // Fewer than two would be no queue.
+        // A queue has at least two.
         let enough = young.len() as u64 >= (self.young / u64::from(self.len)).max(2);
         let oldest = match (young.first(), main.first()) {
             (Some(&young), Some(&main)) if enough && self.is_dead(main, young) => {
@@ -82,13 +83,13 @@ impl Segments {
         Some((SegmentNumber(number), queue, cleaning))
     }
 
-    /// Whether nothing in a main segment was used since a young one was opened. So the young items are
-    /// newer than the last use of any of these.
+    /// Whether a main segment had no use since a young one was opened: the young items are
+    /// newer than its last use.
     pub(super) fn is_dead(&self, main: u32, young: u32) -> bool {
         self.segments[main as usize].used_at < self.segments[young as usize].opened
     }
 
-    /// Which items of a segment stay when it is evicted.
+    /// The retention of a segment that is evicted.
     pub fn retention(&self, number: SegmentNumber) -> Retention {
         let all = (u64::from(self.len) * Self::KEPT_TENTHS / 10) as u32;
         let Segment { by_frequency, .. } = self.segments[number.0 as usize];
@@ -113,13 +114,13 @@ impl Segments {
         }
     }
 
-    /// Half of the holes that each segment would have if all together were one segment long.
+    /// Half of the holes per segment, if all holes together are one segment long.
     pub fn half_of_holes(&self) -> u32 {
         self.len / (2 * self.count() as u32)
     }
 
-    /// As [`Segments::victim`], one whose items all stay: that with the most holes, if these are at
-    /// least so many bytes. It may be the one where new items go, which is then closed.
+    /// Chooses the segment with the most holes, if these have at least `least` bytes; all its
+    /// items stay. The open young segment may be chosen, and is then closed.
     pub fn victim_with_holes(
         &mut self,
         least: u32,
@@ -146,7 +147,7 @@ impl Segments {
     }
 
     pub(super) fn is_sparse(&self, number: u32) -> bool {
-        // What is left over behind the last item would be left over anywhere.
+        // The rest behind the last item does not count: it would be lost anywhere.
         let Segment { used, live, .. } = self.segments[number as usize];
         u64::from(live) * 10 <= u64::from(used) * Self::SPARSE_TENTHS
     }
