@@ -1,0 +1,41 @@
+//! The driver against real interfaces: nodes are network namespaces, each made by a thread and
+//! ended with its descriptor, and the agent is the test. Needs root; without it the tests fail
+//! when `CI=true` asks for them, and say that they did nothing otherwise.
+
+mod agent;
+mod hosts;
+mod membership;
+mod node;
+mod reachability;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
+use toroid_ethernet::driver::{self, DriverError};
+use toroid_ethernet::offload::Offload;
+use toroid_ethernet::tunnel::TunnelHeader;
+use toroid_fabric::{Epoch, Partition, Place};
+use toroid_model::addressing;
+use toroid_model::ethernet::DropReason;
+use toroid_netlink::{Link, Netlink};
+use toroid_protocol::driver::{DriverRequest, DriverResponse, Port, PortError};
+use toroid_protocol::liveness;
+use toroid_protocol::wire::{self, Reader, Writer};
+
+use agent::Agent;
+use node::*;
+
+const BLUE: u32 = 7;
+const RED: u32 = 0x1234;
+
+/// After this a wait is a hang.
+const WATCHDOG: Duration = Duration::from_secs(20);

@@ -1,0 +1,225 @@
+//! Members that come and go, and drivers and agents that restart.
+
+use super::*;
+
+#[test]
+fn a_restarted_driver_resumes_interfaces_and_connections() {
+    if !allowed() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let nodes = [Node::new(0), Node::new(1)];
+    agent.join(BLUE, &nodes);
+    let [mut client, mut server] = connect(&nodes[0], &nodes[1], ipv4(BLUE, 1));
+    let mut say = |text: &[u8; 4]| {
+        client.write_all(text).unwrap();
+        let mut heard = [0; 4];
+        server.read_exact(&mut heard).unwrap();
+        assert_eq!(heard, *text);
+        server.write_all(text).unwrap();
+        client.read_exact(&mut heard).unwrap();
+        assert_eq!(heard, *text);
+    };
+    say(b"once");
+    let before = nodes[0].link("d7");
+    agent.stop();
+
+    let mut agent = Agent::start();
+    agent.join(BLUE, &nodes);
+    assert_eq!(nodes[0].link("d7"), before);
+    say(b"more");
+    agent.stop();
+}
+
+#[test]
+fn the_next_agent_finds_the_ports_and_sets_right_what_differs() {
+    if !allowed() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let mut nodes = [Node::new(0), Node::new(1), Node::new(2)];
+    agent.join(BLUE, &nodes);
+    agent.join(RED, &nodes);
+    let interface = nodes[0].link("d7");
+    agent.restart();
+    assert!(reaches(&nodes[0], &nodes[1], RED), "without an agent");
+    // Meanwhile a node was made anew, and one domain was removed.
+    nodes[1] = Node::new(1);
+    let ports = (0..3).map(|node| (BLUE, node)).collect();
+    let hosts = Vec::new();
+    agent.send(DriverRequest::Retain {
+        ports,
+        hosts,
+        rdma: None,
+    });
+    assert_eq!(agent.tunnels(), [""; 0]);
+    agent.join(BLUE, &nodes);
+    assert_eq!(nodes[0].link("d7"), interface);
+    assert_eq!(nodes[0].link("d4660"), None);
+    assert!(reaches(&nodes[0], &nodes[1], BLUE));
+    agent.stop();
+}
+
+#[test]
+fn a_removed_port_is_cut_and_its_interface_gone() {
+    if !allowed() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let nodes = [Node::new(0), Node::new(1), Node::new(2)];
+    agent.join(BLUE, &nodes);
+    agent.send(DriverRequest::RemovePort {
+        domain_id: BLUE,
+        node: 1,
+    });
+    agent.send(DriverRequest::RemovePort {
+        domain_id: BLUE,
+        node: 77,
+    });
+    agent.send(DriverRequest::Epoch {
+        domain_id: BLUE,
+        epoch: 2,
+    });
+    assert_eq!(agent.sync(), []);
+    assert_eq!(nodes[1].link("d7"), None);
+    assert!(reaches(&nodes[0], &nodes[2], BLUE));
+
+    // Back again, in the new epoch; in the old one it would be refused.
+    agent.add(&nodes[1], nodes[1].port(BLUE));
+    let errors = agent.sync();
+    assert_eq!(errors.len(), 1);
+    assert!(errors[0].message.contains("epoch"), "{}", errors[0].message);
+    agent.add(
+        &nodes[1],
+        Port {
+            epoch: 2,
+            ..nodes[1].port(BLUE)
+        },
+    );
+    assert_eq!(agent.sync(), []);
+    assert!(reaches(&nodes[0], &nodes[1], BLUE));
+    agent.stop();
+}
+
+#[test]
+fn who_comes_and_goes_a_thousand_times_is_a_member_each_time() {
+    if !allowed() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let nodes = [Node::new(0), Node::new(1)];
+    agent.join(BLUE, &nodes);
+    let port = |epoch| Port {
+        epoch,
+        ..nodes[1].port(BLUE)
+    };
+    for epoch in 2..=1001 {
+        agent.remove(&nodes[1], BLUE);
+        assert_eq!(agent.sync(), []);
+        // In between it is deleted, and made anew.
+        if epoch % 250 == 0 {
+            eventually(|| nodes[1].links() == 1);
+        }
+        agent.add(&nodes[1], port(epoch));
+        assert_eq!(agent.sync(), []);
+        if epoch % 100 == 0 {
+            assert!(reaches(&nodes[0], &nodes[1], BLUE), "epoch {epoch}");
+        }
+    }
+    assert_eq!(nodes[1].links(), 2, "nothing is left of the others");
+    agent.stop();
+}
+
+#[test]
+fn what_was_sent_while_it_was_no_member_arrives_never() {
+    if !allowed() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let nodes = [Node::new(0), Node::new(1)];
+    agent.join(BLUE, &nodes);
+    let bind = |node: &Node| node.inside(|| Udp::bind(SocketAddr::from(([0; 4], 0))));
+    let (receiver, sender) = (bind(&nodes[0]), bind(&nodes[1]));
+    let port = receiver.local_addr().unwrap().port();
+    let everyone = SocketAddr::from(([10, 64, 0, 255], port));
+    sender.0.set_broadcast(true).unwrap();
+    agent.remove(&nodes[1], BLUE);
+    assert_eq!(agent.sync(), []);
+    // Root of the node finds the interface and raises it.
+    nodes[1].inside(|| {
+        let mut netlink = Netlink::open().unwrap();
+        let lowered = (0..9).find_map(|n| netlink.link(&format!("~gone{n}")).ok());
+        let lowered = lowered.expect("it is still there");
+        assert!(!lowered.up);
+        netlink.set_up(lowered.index).unwrap();
+    });
+    sender.0.send_to(b"secret", everyone).unwrap();
+    agent.add(&nodes[1], nodes[1].port(BLUE));
+    assert_eq!(agent.sync(), []);
+    sender.send_to(b"a member again", everyone);
+    assert_eq!(receiver.receive(), b"a member again");
+    agent.stop();
+}
+
+#[test]
+fn another_domain_may_have_the_name_at_once() {
+    if !allowed() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let nodes = [Node::new(0), Node::new(1)];
+    agent.join(BLUE, &nodes);
+    for node in &nodes {
+        agent.remove(node, BLUE);
+        let ifname = "d7".into();
+        agent.add(
+            node,
+            Port {
+                ifname,
+                ..node.port(RED)
+            },
+        );
+    }
+    assert_eq!(agent.sync(), []);
+    assert!(reaches(&nodes[0], &nodes[1], RED));
+    eventually(|| nodes[0].links() == 2);
+    agent.stop();
+}
+
+#[test]
+fn bad_commands_are_errors_of_their_port_only() {
+    if !allowed() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let nodes = [Node::new(0), Node::new(1)];
+    agent.join(BLUE, &nodes);
+    let mut refused = |port: Port| {
+        agent.add(&nodes[0], port);
+        let errors = agent.sync();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        errors[0].message.clone()
+    };
+    let port = nodes[0].port(BLUE);
+    let message = refused(Port {
+        mtu: 1500,
+        ..port.clone()
+    });
+    assert!(message.contains("there already"), "{message}");
+    let message = refused(Port {
+        ifname: "lo".into(),
+        ..nodes[0].port(RED)
+    });
+    assert!(message.contains("TAP lo"), "{message}");
+    let message = refused(Port {
+        mac: port.mac,
+        ..nodes[0].port(RED)
+    });
+    assert!(message.contains("is not the address"), "{message}");
+    agent.send(DriverRequest::AddPort(nodes[0].port(RED)));
+    assert!(agent.sync()[0].message.contains("namespace"));
+    // The same again, as an agent that lost its memory might send it.
+    agent.join(BLUE, &nodes);
+    assert!(reaches(&nodes[0], &nodes[1], BLUE));
+    agent.stop();
+}

@@ -1,0 +1,170 @@
+//! Frames between members.
+
+use super::*;
+
+#[test]
+fn members_with_and_without_offload_reach_each_other() {
+    if !allowed() {
+        return;
+    }
+    const DATAGRAM: usize = 1000;
+    let mut agent = Agent::start();
+    let nodes = [0, 1, 2].map(Node::new);
+    for node in &nodes {
+        let offload = node.x != 1;
+        agent.add(
+            node,
+            Port {
+                offload,
+                ..node.port(BLUE)
+            },
+        );
+    }
+    assert_eq!(agent.sync(), []);
+    for (from, to) in [(0, 1), (1, 0), (0, 2)] {
+        for address in [ipv4(BLUE, to), ipv6(BLUE, to)] {
+            let [receiver, sender] = udp(&nodes[usize::from(to)], &nodes[from], address);
+            // A row of datagrams in one call, and perhaps in one GSO packet.
+            setsockopt(&sender.0, UdpGsoSegment, &(DATAGRAM as i32)).unwrap();
+            let row: Vec<u8> = (0..20_500).map(|n| (n / DATAGRAM) as u8).collect();
+            sender.send_to(&row, receiver.local_addr().unwrap());
+            for datagram in row.chunks(DATAGRAM) {
+                assert_eq!(receiver.receive(), datagram);
+            }
+            let [mut client, mut server] = connect(&nodes[from], &nodes[usize::from(to)], address);
+            let sending = thread::spawn(move || client.write_all(&vec![7; 16 << 20]).map(drop));
+            let mut received = Vec::new();
+            server.read_to_end(&mut received).unwrap();
+            sending.join().unwrap().unwrap();
+            assert!(received == vec![7; 16 << 20]);
+        }
+    }
+    agent.stop();
+}
+
+#[test]
+fn members_reach_each_other_by_udp_and_tcp() {
+    if !allowed() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let nodes = [Node::new(0), Node::new(1)];
+    agent.join(BLUE, &nodes);
+    for to in [ipv4(BLUE, 1), ipv6(BLUE, 1)] {
+        // Over the MTU, too: the kernel fragments.
+        for len in [0, 1, 1000, 8900, 20_000] {
+            let [receiver, sender] = udp(&nodes[1], &nodes[0], to);
+            sender.send_to(&vec![7; len], receiver.local_addr().unwrap());
+            assert_eq!(receiver.receive(), vec![7; len]);
+        }
+        let [mut client, mut server] = connect(&nodes[0], &nodes[1], to);
+        let sent: Vec<u8> = (0..16 << 20).map(|n: u32| ((n * 31) >> 8) as u8).collect();
+        let receiving = thread::spawn(move || {
+            let mut received = Vec::new();
+            server.read_to_end(&mut received).map(|_| received)
+        });
+        client.write_all(&sent).unwrap();
+        drop(client);
+        assert!(receiving.join().unwrap().unwrap() == sent);
+    }
+    agent.stop();
+}
+
+#[test]
+fn broadcast_reaches_every_member_and_no_other_domain() {
+    if !allowed() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let blue = [Node::new(0), Node::new(1), Node::new(2)];
+    let red = [Node::new(0), Node::new(1)];
+    agent.join(BLUE, &blue);
+    // With the addresses of the other domain, so that only the driver tells them apart.
+    for node in &red {
+        agent.add(
+            node,
+            Port {
+                ipv4: node.port(BLUE).ipv4,
+                ..node.port(RED)
+            },
+        );
+    }
+    assert_eq!(agent.sync(), []);
+
+    let port = 4000;
+    let listen = |node: &Node| node.inside(move || Udp::bind(SocketAddr::from(([0; 4], port))));
+    let blue_ears = [listen(&blue[1]), listen(&blue[2])];
+    let red_ear = listen(&red[1]);
+    let everyone = SocketAddr::from(([10, 64, 0, 255], port));
+    let shout = |node: &Node, text: &[u8]| {
+        let sender = node.inside(|| Udp::bind(SocketAddr::from(([0; 4], 0))));
+        sender.0.set_broadcast(true).unwrap();
+        sender.send_to(text, everyone);
+    };
+    shout(&blue[0], b"blue");
+    for ear in blue_ears {
+        assert_eq!(ear.receive(), b"blue");
+    }
+    shout(&red[0], b"red");
+    assert_eq!(red_ear.receive(), b"red", "and nothing before");
+    agent.stop();
+}
+
+#[test]
+fn limited_members_talk_to_full_ones_only_and_may_become_full() {
+    if !allowed() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let nodes = [Node::new(0), Node::new(1), Node::new(2)];
+    for (node, limited) in nodes.iter().zip([false, true, true]) {
+        let port = node.port(BLUE);
+        agent.add(node, Port { limited, ..port });
+    }
+    assert_eq!(agent.sync(), []);
+    assert!(reaches(&nodes[1], &nodes[0], BLUE));
+    assert!(reaches(&nodes[0], &nodes[2], BLUE));
+    assert!(is_cut(&nodes[1], &nodes[2], BLUE));
+
+    let interface = nodes[2].link("d7");
+    agent.add(&nodes[2], nodes[2].port(BLUE));
+    assert_eq!(agent.sync(), []);
+    assert_eq!(nodes[2].link("d7"), interface);
+    assert!(reaches(&nodes[1], &nodes[2], BLUE));
+    agent.stop();
+}
+
+#[test]
+fn what_a_node_does_to_its_interface_harms_nobody_else() {
+    if !allowed() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let nodes = [Node::new(0), Node::new(1), Node::new(2)];
+    agent.join(BLUE, &nodes);
+    let meddle = |change: fn(&mut Netlink, u32)| {
+        nodes[1].inside(move || {
+            let mut netlink = Netlink::open().unwrap();
+            let index = netlink.index("d7").unwrap();
+            change(&mut netlink, index);
+        });
+    };
+    let mac = addressing::mac(BLUE as u16, place(1));
+    assert!(reaches(&nodes[0], &nodes[1], BLUE));
+    assert_eq!(mac, [6, 0, 7, 1, 0, 0]);
+    meddle(|netlink, index| netlink.set_mac(index, [6, 0, 7, 2, 0, 0]).unwrap());
+    assert!(is_cut(&nodes[1], &nodes[0], BLUE), "with another's address");
+    meddle(|netlink, index| netlink.set_mac(index, [6, 0, 7, 1, 0, 0]).unwrap());
+    assert!(reaches(&nodes[1], &nodes[0], BLUE));
+    meddle(|netlink, index| netlink.set_down(index).unwrap());
+    assert!(is_cut(&nodes[0], &nodes[1], BLUE), "which is down");
+    meddle(|netlink, index| netlink.delete(index).unwrap());
+    assert!(is_cut(&nodes[0], &nodes[1], BLUE), "which is gone");
+    assert!(reaches(&nodes[0], &nodes[2], BLUE));
+    agent.send(DriverRequest::RemovePort {
+        domain_id: BLUE,
+        node: 1,
+    });
+    assert_eq!(agent.sync(), []);
+    agent.stop();
+}
