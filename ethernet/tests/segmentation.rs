@@ -30,7 +30,7 @@ const NAME: &str = "out";
 const WATCHDOG: Duration = Duration::from_secs(20);
 
 sockopt_impl!(
-    /// What is sent starts with the header of virtio-net.
+    /// Sent packets start with a virtio-net header.
     PacketHeader,
     SetOnly,
     SOL_PACKET,
@@ -134,7 +134,7 @@ impl Kernel {
         Kernel { tap, socket }
     }
 
-    /// What comes out of a packet that becomes so many.
+    /// The frames of a packet, which are this many.
     fn frames(&self, packet: &[u8], count: usize) -> Vec<Vec<u8>> {
         send(self.socket.as_raw_fd(), packet, MsgFlags::empty()).unwrap();
         let source = &packet[Offload::LEN + 6..][..6];

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_advertised_is_a_second_address() {
+    fn an_advertised_address_is_claimed_too() {
         let owned: [u8; 16] = std::array::from_fn(|n| n as u8 + 100);
         let packet = |headers: &[u8], kind: u8| {
             let next = if headers.is_empty() {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_something_else_has_none() {
+    fn truncated_and_other_packets_claim_none() {
         for (ethertype, header) in [([8, 0], 20), ([0x86, 0xdd], 40), ([8, 6], 28)] {
             let packet = [&[0, 1], &ARP_TYPES[..], &[0; 40]].concat();
             assert!(found(ethertype, &packet[..header]).is_some());

@@ -239,7 +239,7 @@ mod tests {
         packet
     }
 
-    /// What a packet's longest frame is and what it needs, or `None` if it is refused.
+    /// Longest frame and needed capabilities of a packet; `None` if it is refused.
     fn read(packet: &[u8]) -> Option<(usize, Capabilities)> {
         let (offload, frame) = Offload::split(packet)?;
         Some((offload.longest(frame.len()), offload.needs()))

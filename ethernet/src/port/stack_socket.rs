@@ -146,7 +146,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_the_other_end() {
+    fn neither_end_waits_for_the_other() {
         let [here, there] = pair();
         let full = (0..10_000).find_map(|_| here.send(&[0; 9000]).err());
         assert_eq!(

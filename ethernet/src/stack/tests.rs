@@ -10,7 +10,7 @@ use crate::port::stack_socket::tests::pair;
 
 const MTU: u32 = 9000;
 
-/// Hands out what a test sends it; the other end of the channel being closed means revoked.
+/// Hands out stack sockets that a test sends; the other end of the channel being closed means revoked.
 struct Supply(Receiver<StackSocket>);
 
 impl Connector for Supply {
@@ -86,7 +86,7 @@ fn streams_arrive_whole_in_both_directions_by_both_protocols() {
 }
 
 #[test]
-fn what_was_written_is_sent_when_all_is_dropped() {
+fn written_data_is_sent_after_everything_is_dropped() {
     let [(first, _one), (second, _two)] = both();
     let [client, mut server] = connected(&first, &second);
     let reading = thread::spawn(move || {
@@ -120,7 +120,7 @@ fn a_connection_survives_its_stack_socket() {
 }
 
 #[test]
-fn who_has_left_is_told_at_once_wherever_it_waits() {
+fn waiting_threads_learn_of_revocation_at_once() {
     let [(first, one), (second, _two)] = both();
     let [client, _server] = connected(&first, &second);
     let listener = first.listen(81).unwrap();
@@ -142,7 +142,7 @@ fn who_has_left_is_told_at_once_wherever_it_waits() {
 }
 
 #[test]
-fn datagrams_arrive_and_those_for_nobody_hold_up_no_others() {
+fn datagrams_for_missing_nodes_delay_no_others() {
     let [(first, _one), (second, _two)] = both();
     let [here, there] = [&first, &second].map(|stack| stack.bind_udp(5000).unwrap());
     for to in [IpAddr::from(second.ipv4()), second.ipv6().into()] {
@@ -219,7 +219,7 @@ fn more_connections_than_wait_at_a_time_are_served() {
 }
 
 #[test]
-fn garbage_harms_nobody() {
+fn random_bytes_cause_no_failure() {
     let [here, there] = pair();
     let (stack, _supply) = stack(1, here);
     let mut seed = 1u64;

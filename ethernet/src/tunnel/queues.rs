@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_takes_is_bounded() {
+    fn a_send_queue_is_bounded() {
         let (mut send_queue, mut narrow) = (SendQueue::default(), Narrow::default());
         let mut send = || send_queue.send(&mut narrow, &HEADER.to_bytes(9000), &packet(9000));
         let taken = (0..1000).take_while(|_| send().is_ok()).count();

@@ -36,7 +36,7 @@ impl Agent {
             .unwrap();
     }
 
-    /// Makes all nodes members, who can be reached as soon as that is so: once, the kernel was
+    /// Makes all nodes members, which can be reached at once. In the past the kernel was
     /// still busy giving them their IPv6 addresses.
     pub(crate) fn join(&mut self, domain: u32, nodes: &[Node]) {
         nodes
@@ -87,7 +87,7 @@ impl Agent {
         self.commands.send(&command, &[socket.as_fd()]).unwrap();
     }
 
-    /// What other hosts have sent in vain.
+    /// Dropped frames of other hosts.
     pub(crate) fn drops(&mut self, domain_id: u32) -> BTreeMap<String, BTreeMap<DropReason, u64>> {
         self.send(DriverRequest::Drops { n: 1, domain_id });
         match self.answers.receive().unwrap() {
@@ -96,7 +96,7 @@ impl Agent {
         }
     }
 
-    /// What members have sent in vain, by their numbers.
+    /// Dropped frames of members, by node number.
     pub(crate) fn port_drops(
         &mut self,
         domain_id: u32,

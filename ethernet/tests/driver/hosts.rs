@@ -53,7 +53,7 @@ fn two_drivers_are_one_ethernet() {
 }
 
 #[test]
-fn a_host_that_lies_is_believed_nothing() {
+fn forged_packets_of_a_host_are_dropped() {
     if !allowed() {
         return;
     }
@@ -121,7 +121,7 @@ fn a_host_that_lies_is_believed_nothing() {
         eprintln!("{kind}");
         say(tag, &packet);
     }
-    // What comes in order comes last.
+    // Packets of one connection arrive in order.
     say(tag(BLUE, 1, 2), &datagram(BLUE, 2, b"the end"));
     assert_eq!(ears[0].receive(), b"the end");
     let counts =
@@ -140,7 +140,7 @@ fn a_host_that_lies_is_believed_nothing() {
     ears[1].0.set_nonblocking(true).unwrap();
     assert!(ears[1].0.recv(&mut [0; 9]).is_err(), "nothing came to red");
 
-    // Whoever has left says nothing any more, however it is said.
+    // A former member does not reach others in any epoch.
     agent.send(DriverRequest::RemovePort {
         domain_id: BLUE,
         node: 2,
@@ -171,9 +171,9 @@ fn a_host_that_lies_is_believed_nothing() {
     agent.stop();
 }
 
-/// It once could have been that whoever does not read keeps all others waiting.
+/// A host that does not read once could delay all others.
 #[test]
-fn a_host_that_does_not_read_is_in_nobody_elses_way() {
+fn a_host_that_does_not_read_delays_no_other() {
     if !allowed() {
         return;
     }

@@ -102,7 +102,7 @@ fn a_removed_port_is_cut_and_its_interface_gone() {
 }
 
 #[test]
-fn who_comes_and_goes_a_thousand_times_is_a_member_each_time() {
+fn a_member_that_returns_a_thousand_times_is_a_member_each_time() {
     if !allowed() {
         return;
     }
@@ -131,7 +131,7 @@ fn who_comes_and_goes_a_thousand_times_is_a_member_each_time() {
 }
 
 #[test]
-fn what_was_sent_while_it_was_no_member_arrives_never() {
+fn frames_of_a_former_member_never_arrive() {
     if !allowed() {
         return;
     }

@@ -135,7 +135,7 @@ pub(crate) fn connect(from: &Node, to: &Node, address: IpAddr) -> [TcpStream; 2]
 }
 
 /// Whether a TCP connection can be made, over IPv6. A kernel that was not answered before asks
-/// again when it likes, or fails at once what waits for the answer: so there are several tries.
+/// again at its own pace, or fails waiting packets at once, so there are several tries.
 pub(crate) fn reaches(from: &Node, to: &Node, domain: u32) -> bool {
     let deadline = Instant::now() + WATCHDOG;
     while Instant::now() < deadline {

@@ -135,7 +135,7 @@ fn limited_members_talk_to_full_ones_only_and_may_become_full() {
 }
 
 #[test]
-fn what_a_node_does_to_its_interface_harms_nobody_else() {
+fn changes_of_an_interface_affect_its_node_only() {
     if !allowed() {
         return;
     }

@@ -26,7 +26,7 @@ const DOMAIN: u16 = 7;
 /// No test takes as long.
 const FOR_EVER: Duration = Duration::from_secs(60);
 
-/// The adapters of both hosts, and what is between them.
+/// RDMA devices of both hosts, and the fabric between them.
 #[derive(Debug, Default)]
 struct Fabric {
     /// Whether there are adapters.
@@ -387,7 +387,7 @@ fn a_tunnel_that_is_cut_takes_its_line_along() {
     sides[1].hears(false);
     let ended = sides[1].events.recv_timeout(FOR_EVER).unwrap().1;
     assert!(matches!(ended, TunnelEvent::Ended(_)), "{ended:?}");
-    // Both threads have let go of the fabric, and of what leads to it.
+    // Both threads have dropped the fabric and their streams.
     let began = Instant::now();
     while Arc::strong_count(&fabric) > 1 {
         assert!(began.elapsed() < FOR_EVER);

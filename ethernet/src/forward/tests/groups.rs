@@ -1,6 +1,7 @@
-//! Who hears which groups.
+//! Recipients of group frames.
 
 use std::collections::BTreeSet;
+use std::net::Ipv6Addr;
 
 use super::*;
 use crate::interface::QUEUE_LEN;
@@ -78,21 +79,21 @@ fn hear(bridges: &Bridges<Name>, x: u8, bytes: &[u8]) -> Vec<u8> {
     reached.into_iter().map(|(_, x)| x).collect()
 }
 
-/// A report that nobody but the switch needs.
+/// Sends a report that only the switch needs.
 fn tell(bridges: &Bridges<Name>, x: u8, bytes: &[u8]) {
     let useless = Err(DropReason::LinkReport);
     assert_eq!(reached(bridges, x, bytes), useless);
 }
 
 #[test]
-fn a_group_that_somebody_joined_reaches_only_who_did() {
+fn a_reported_group_reaches_its_subscribers_only() {
     let bridges = bridges();
     assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [1, 2]);
     tell(&bridges, 1, &says(1, 2, JOIN, GROUP));
     assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [1]);
     assert_eq!(hear(&bridges, 2, &data(2, GROUP)), [1]);
     assert!(hear(&bridges, 1, &data(1, GROUP)).is_empty());
-    // Nobody joined these, and one everybody has.
+    // Groups without members, and a group of all nodes.
     let others = [[239, 1, 2, 4], [239, 129, 2, 3], [224, 0, 0, 251]];
     tell(&bridges, 1, &says(1, 2, JOIN, [224, 0, 0, 251]));
     for other in others {
@@ -102,15 +103,15 @@ fn a_group_that_somebody_joined_reaches_only_who_did() {
     assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [1, 2]);
     tell(&bridges, 1, &says(1, 2, LEAVE, GROUP));
     assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [2]);
-    // Nobody: it is unknown again.
+    // The group is unknown again.
     tell(&bridges, 2, &says(2, 3, LEAVE, GROUP));
     tell(&bridges, 2, &says(2, 3, LEAVE, GROUP));
     assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [1, 2]);
 }
 
-/// Which members of another host listen to what its own driver knows, but that any do must be known here.
+/// The other driver knows the subscribers on its host; this driver has to know that there are some.
 #[test]
-fn reports_travel_to_other_hosts_and_are_believed_there() {
+fn reports_go_to_other_hosts_and_count_there() {
     let mut bridges = bridges();
     let b = HostId(1);
     let remote = Port {
@@ -148,7 +149,7 @@ fn reports_travel_to_other_hosts_and_are_believed_there() {
 }
 
 #[test]
-fn groups_of_ipv6_are_heard_by_who_joined_them() {
+fn ipv6_groups_reach_their_members() {
     let (to_include, to_exclude, block) = (3, 4, 6);
     let bridges = bridges();
     let data = |x| ipv6(x, "ff15::7", 17, &[0; 100]);
@@ -190,7 +191,7 @@ fn a_host_that_gets_an_address_may_leave_in_its_name() {
 }
 
 #[test]
-fn routers_and_who_is_not_known_hear_all_groups_and_reports() {
+fn routers_and_unknown_members_receive_all_groups_and_reports() {
     let bridges = &mut bridges();
     tell(bridges, 1, &says(1, 2, JOIN, GROUP));
     // For all of them, and for the group only.
@@ -211,13 +212,13 @@ fn routers_and_who_is_not_known_hear_all_groups_and_reports() {
     bridges.receive_all(Partition(7), place(1));
     assert_eq!(hear(bridges, 0, &report), [1, 2]);
     assert_eq!(hear(bridges, 2, &data(2, [239, 9, 9, 9])), [0, 1]);
-    // What it joins and leaves makes no difference.
+    // Further reports make no difference.
     assert_eq!(hear(bridges, 1, &says(1, 2, LEAVE, [239, 9, 9, 9])), [2]);
     assert_eq!(hear(bridges, 2, &data(2, [239, 9, 9, 9])), [0, 1]);
 }
 
 #[test]
-fn who_left_the_domain_has_joined_nothing() {
+fn a_former_member_has_joined_no_groups() {
     let mut bridges = bridges();
     tell(&bridges, 1, &says(1, 2, JOIN, GROUP));
     bridges.detach(Partition(7), NodeId(1));
@@ -234,7 +235,7 @@ fn who_left_the_domain_has_joined_nothing() {
 }
 
 #[test]
-fn outside_hears_every_group_and_is_heard_by_who_joined() {
+fn the_external_network_receives_every_group_and_reaches_subscribers() {
     let bridges = connected(false);
     let report = says(1, 2, JOIN, GROUP);
     assert_eq!(hear(&bridges, 1, &report), [OUTSIDE]);
@@ -256,7 +257,7 @@ fn outside_hears_every_group_and_is_heard_by_who_joined() {
 }
 
 #[test]
-fn who_may_have_lost_a_report_hears_everything() {
+fn a_member_with_lost_reports_receives_every_group() {
     let bridges = bridges();
     let queue = || bridges.ingress(Partition(7), place(1)).unwrap();
     let read = |count: u32| (0..count).for_each(|_| queue().record_read());
@@ -271,14 +272,14 @@ fn who_may_have_lost_a_report_hears_everything() {
     assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [2]);
     read(QUEUE_LEN / 2);
     assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [1, 2]);
-    // What was lost stays lost.
+    // Lost reports stay lost.
     queue().record_empty();
     assert_eq!(hear(&bridges, 0, &data(0, GROUP)), [1, 2]);
 }
 
 /// Its groups are no longer told apart, so others do not hear less, and nothing grows.
 #[test]
-fn who_joins_without_end_hears_everything() {
+fn a_member_with_too_many_reports_receives_every_group() {
     let bridges = bridges();
     tell(&bridges, 2, &says(2, 3, JOIN, GROUP));
     for n in 0..=255 {
@@ -300,7 +301,7 @@ fn any_step() -> impl Strategy<Value = (u8, u8, [u8; 4])> {
 proptest! {
     /// Against sets of members by group.
     #[test]
-    fn who_joined_and_has_not_left_hears(steps in proptest::collection::vec(any_step(), 0..60)) {
+    fn members_receive_the_groups_that_they_joined(steps in proptest::collection::vec(any_step(), 0..60)) {
         let bridges = bridges();
         let mut joined = BTreeSet::new();
         for (x, kind, group) in steps {

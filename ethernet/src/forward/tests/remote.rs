@@ -42,7 +42,7 @@ fn tag(domain: u32, epoch: u32, x: u8) -> TunnelHeader {
     }
 }
 
-/// Whom a frame reaches that a host says is from member `x` of domain 7, in epoch 1.
+/// Recipients of a frame that a host sends for member `x` of domain 7, in epoch 1.
 fn told(
     bridges: &Bridges<Name>,
     host: HostId,
@@ -96,7 +96,7 @@ fn a_host_speaks_for_its_own_members_only() {
     assert_eq!(told(&bridges, B, 2, &to_us(2)), Ok(vec![(7, 1)]));
     assert_eq!(told(&bridges, C, 4, &to_us(4)), Ok(vec![(7, 1)]));
     let forged = Err(DropReason::WrongSource);
-    // Of another host, of this one, of nobody; and another member's address, whoever's.
+    // Members of another host and of this one, a missing one; and addresses of other members.
     for x in [4, 0, 1, 5] {
         assert_eq!(told(&bridges, B, x, &to_us(x)), forged, "{x}");
     }
@@ -163,7 +163,7 @@ fn frames_of_remote_members_pass_the_same_checks_as_those_of_local_ones() {
     assert_eq!(counted(&bridges, B, DropReason::Limited), 1);
 }
 
-/// Where nobody was in the other domain, IPv6 packets from there once were foreign, IPv4 ones not.
+/// IPv6 packets of a domain without local members once were foreign, IPv4 packets not.
 #[test]
 fn a_remote_router_brings_packets_of_domains_that_are_not_here() {
     let mut bridges = spread();
@@ -234,7 +234,7 @@ fn epochs_count_from_when_one_is_a_member_to_the_present() {
     assert!(is_admitted(&bridges, 1));
     assert!(!is_admitted(&bridges, 0) && !is_admitted(&bridges, 2));
     bridges.raise_epoch(Partition(7), Epoch(2));
-    // Its host may not have heard yet that somebody else has left.
+    // Its host may not have heard yet that another member has left.
     assert!(is_admitted(&bridges, 1) && is_admitted(&bridges, 2));
     assert!(!is_admitted(&bridges, 0) && !is_admitted(&bridges, 3));
     assert_eq!(counted(&bridges, B, DropReason::OtherEpoch), 4);
@@ -258,7 +258,7 @@ fn epochs_count_from_when_one_is_a_member_to_the_present() {
 }
 
 #[test]
-fn who_left_another_host_reaches_nobody_and_is_reached_by_nobody() {
+fn a_former_remote_member_neither_reaches_nor_is_reached() {
     let mut bridges = spread();
     assert_eq!(bridges.detach(Partition(7), NodeId(2)), None);
     let from = packet(mac(7, 1), mac(7, 2), 100);
@@ -271,7 +271,7 @@ fn who_left_another_host_reaches_nobody_and_is_reached_by_nobody() {
     // The other one of that host.
     bridges.detach(Partition(7), NodeId(3));
     assert_eq!(reached(&bridges, 0, &to_all), Ok(vec![(7, 1), host(C)]));
-    // Nobody answers for it, and its address is free.
+    // No reply names it, and its address is free.
     let query = arp(mac(7, 0), [10, 64, 7, 3]);
     assert_eq!(reached(&bridges, 0, &query), Ok(vec![(7, 1), host(C)]));
     bridges.attach(unique(7, 2), (7, 2)).unwrap();
@@ -286,7 +286,7 @@ fn questions_about_remote_members_are_answered_here() {
         panic!("no answer");
     };
     assert_eq!(answer[22..28], mac(7, 4));
-    // But not to whom they may not talk to.
+    // But not to members that they may not reach.
     let limited = |x| Port {
         limited: true,
         ..unique(7, x)
@@ -300,7 +300,7 @@ fn questions_about_remote_members_are_answered_here() {
     );
     let unicast = packet(mac(7, 4), mac(7, 0), 100);
     assert_eq!(reached(&bridges, 0, &unicast), refused);
-    // A host with nobody whom it may reach gets no copy, and one with somebody does.
+    // A host without a reachable member gets no copy; a host with one does.
     bridges.attach_remote(limited(3), B).unwrap();
     let to_all = packet(BROADCAST, mac(7, 0), 100);
     assert_eq!(reached(&bridges, 0, &to_all), Ok(vec![(7, 1), host(B)]));
@@ -326,9 +326,9 @@ fn members_have_one_place_each() {
     );
 }
 
-/// What is outside is the matter of the host that is connected to it.
+/// The external network belongs to the host with the uplink.
 #[test]
-fn what_is_outside_is_not_for_other_hosts() {
+fn the_external_network_is_not_for_other_hosts() {
     let mut bridges = spread();
     bridges.connect(&uplink(false), (7, OUTSIDE));
     let nobody = Err(DropReason::NoSuchMember);

@@ -25,7 +25,7 @@ fn pieces(packet: &[u8]) -> Vec<Vec<u8>> {
     all
 }
 
-/// What a piece carries and says of itself.
+/// Content of a segment.
 #[derive(Debug, PartialEq)]
 struct Seen {
     payload: Vec<u8>,
@@ -113,7 +113,7 @@ fn see(of: &GsoPacket, frame: &[u8]) -> Seen {
     }
 }
 
-/// What the pieces must be.
+/// The expected segments.
 fn expected(of: &GsoPacket) -> Vec<Seen> {
     let size = usize::from(of.size);
     let count = of.payload.len().div_ceil(size).max(1);
@@ -196,7 +196,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_forged_is_refused_or_cut(mut packet: Vec<u8>, of in gso_packets(), edits: Vec<(u16, u8)>) {
+    fn forged_packets_are_refused_or_segmented(mut packet: Vec<u8>, of in gso_packets(), edits: Vec<(u16, u8)>) {
         for bytes in [&mut packet, &mut of.to_bytes()] {
             for (at, byte) in &edits {
                 let len = bytes.len();
@@ -217,7 +217,7 @@ proptest! {
 }
 
 #[test]
-fn what_needs_nothing_stays_as_it_is() {
+fn packets_without_offloads_stay_unchanged() {
     let mut packet = vec![0; Offload::LEN];
     packet.extend([7; 60]);
     assert_eq!(pieces(&packet), [vec![7; 60]]);

@@ -165,7 +165,7 @@ fn numbers_of_packets_that_may_be_cut_are_kept() {
     };
     assert!(follows(3, 4));
     assert!(!follows(3, 5));
-    // Nobody puts together what is never cut, so its number says nothing.
+    // Packets that are never fragmented are never reassembled, so their identification is ignored.
     let mut gro = UdpGro::default();
     let flow = GsoPacket::default();
     assert!(offer(&mut gro, &nth(&flow, 0, &[1; 100])));
