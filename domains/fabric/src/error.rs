@@ -2,7 +2,7 @@
 
 use crate::key::Access;
 
-/// Why an operation did not happen. Each says whose fault it is.
+/// Why an operation did not happen. Each error names the party at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpError {
@@ -28,11 +28,11 @@ pub enum OpError {
         /// The right that the operation needs.
         needed: Access,
     },
-    /// Caller: the region belongs to another node or partition than the queue pair; or the peer's
-    /// device does not know its key, or not any more.
+    /// Caller: the region belongs to another node or partition than the queue pair; or the key is
+    /// not, or no longer, valid at the peer's device.
     #[error("the key is not one of the node and partition that this queue pair leads to")]
     WrongKey,
-    /// Caller: the region is another host's, so the processor cannot reach it. Use a queue pair.
+    /// Caller: the region is on another host, out of reach of the processor. Use a queue pair.
     #[error("the region is not mapped here: it is read and written through a queue pair")]
     NotMapped,
     /// Policy: this node, or the region's, is no longer a member of the partition.
@@ -41,27 +41,28 @@ pub enum OpError {
     /// Peer: the process that owned the region has gone, or freed it.
     #[error("the region's owner is gone")]
     PeerDead,
-    /// Network: the connection to the peer's host was cut, or it has been silent for too long. The
-    /// operation may have happened or not. Another queue pair may get through.
+    /// Network: the connection to the peer's host was cut, or that host was silent for too long. The
+    /// operation may have happened or not. Another queue pair may succeed.
     #[error("the peer's host cannot be reached")]
     Unreachable,
-    /// Peer: its host sent what no correct host sends; the connection was cut.
+    /// Peer: its host broke the protocol; the connection was cut.
     #[error("the peer's host broke the protocol")]
     Corrupt,
-    /// Caller: an earlier operation of the queue pair failed in a way that ended it. Nobody knows
-    /// whether this one has happened.
+    /// Caller: an earlier operation failed and ended the queue pair. This operation may have happened
+    /// or not.
     #[error("the queue pair ended with an earlier operation's error")]
     Flushed,
-    /// Provider: the device gave up, with a status (`enum ibv_wc_status`) that says no more.
+    /// Provider: the device failed, with a status (`enum ibv_wc_status`) that has no other meaning
+    /// here.
     #[error("the device reports status {status}")]
     Device {
-        /// What it reports.
+        /// The status.
         status: u32,
     },
-    /// System: it did not take the operation, or could not register the local memory.
+    /// System: it did not accept the operation, or could not register the local memory.
     #[error("the system refuses: {}", std::io::Error::from_raw_os_error(*errno))]
     System {
-        /// The number of its error.
+        /// The error number.
         errno: i32,
     },
 }

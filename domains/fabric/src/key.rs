@@ -1,11 +1,11 @@
-//! Names of regions: what an owner hands out so that a peer can ask for access.
+//! Names of regions, which an owner publishes so that peers can ask for access.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::topology::NodeId;
 
-/// What the fabric sees of a domain: an opaque number that packets carry and keys name.
+/// A domain as the fabric sees it: an opaque number in packets and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Partition(pub u32);
 
@@ -18,7 +18,7 @@ pub struct Epoch(pub u32);
 pub struct RegionId(pub u64);
 
 bitflags::bitflags! {
-    /// What a peer may do to a region, as with verbs' access flags.
+    /// Rights of peers to a region, as with the access flags of verbs.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Access: u8 {
         /// Peers may read.
@@ -26,25 +26,25 @@ bitflags::bitflags! {
         /// Peers may write.
         const REMOTE_WRITE = 1 << 1;
         /// Peers may compare-and-swap and fetch-and-add. On `shm` this right and
-        /// `REMOTE_WRITE` are one mapping, so each is enforced by the library alone when only
-        /// the other was given.
+        /// `REMOTE_WRITE` are one mapping: where only one is granted, the library alone withholds
+        /// the other.
         const REMOTE_ATOMIC = 1 << 2;
     }
 }
 
 /// The name of a region that its owner publishes.
 ///
-/// It is an allegation until the peer's agent has checked it: membership and rights decide, and
-/// the 128-bit secret keeps a key from being guessed. As text it is 64 hexadecimal digits.
+/// A key is an allegation until the peer's agent has checked it against membership and rights. The
+/// 128-bit secret keeps keys from being guessed. The text form is 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RemoteKey {
     /// The owner's node.
     pub node: NodeId,
     /// The partition that the region belongs to.
     pub partition: Partition,
-    /// Which region.
+    /// The region.
     pub id: RegionId,
-    /// Random bytes, known to the owner and to whom it told.
+    /// Random bytes, known to the owner and to the peers that it gave the key.
     pub secret: [u8; 16],
 }
 

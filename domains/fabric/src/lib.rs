@@ -1,26 +1,58 @@
-//! The data path of Toroid: memory that peers reach directly, and packets.
+//! The data path of Toroid: memory that peers read and write directly, and packets.
 //!
-//! From the bottom up:
+//! The fabric knows no domain. It sees a [`Partition`] with an [`Epoch`] and enforces bounds, rights
+//! and epochs. An agent above it decides which node gets which access.
 //!
-//! * [`topology`]: nodes and their places in a torus.
-//! * [`key`]: names of regions, partitions, epochs, and the rights of peers.
-//! * [`region`]: registered memory, as its owner sees it.
-//! * [`endpoint`]: one-sided operations on a peer's region, the trait [`Endpoint`].
-//! * [`link`], [`channel`]: packets with a link header over byte rings, the trait
-//!   [`PacketChannel`].
-//! * [`mapped`]: regions that need no queue pair to be read.
-//! * [`shm`]: the provider for processes of one host.
-//! * [`tcp`]: the provider for hosts without RDMA.
-//! * `verbs`: the provider for RDMA devices, behind the feature of that name.
-//! * [`provider`]: one type over all of them.
-//! * [`line`]: bytes between two trusted processes, the trait [`Line`].
-//! * [`parameters`]: what two sides have to know of each other's RDMA devices.
-//! * [`protection`]: what tests may leave out.
-//! * [`inherited`]: what processes shall not pass on.
-//! * [`mounts`]: directories that they lend.
+//! # Layers
 //!
-//! The fabric knows no domain. It sees a [`Partition`] with an [`Epoch`] and enforces bounds,
-//! rights and epochs; who gets which is decided above.
+//! From the bottom up; a layer uses those above it in this list only:
+//!
+//! * [`topology`], [`key`]: nodes and their places in a torus; names of regions, partitions, epochs
+//!   and rights.
+//! * [`os`]: system calls that no library wraps.
+//! * [`mem`]: memory that processes share, its migration to fresh pages when a node leaves, and the
+//!   fences that end access.
+//! * `core`, re-exported here: [`Region`], one-sided operations ([`Endpoint`]), regions that need
+//!   none ([`Mapped`]), packets ([`PacketChannel`]) with their link header ([`link`]), RDMA streams
+//!   ([`rdma_stream`]).
+//! * Providers, one folder each: [`shm`] for processes of one host, [`tcp`] for hosts without RDMA,
+//!   `verbs` for RDMA devices and `failover` for both together (feature `verbs`), [`loopback`] for
+//!   tests within one process.
+//! * [`provider`]: the trait of all providers, and one type over those that an agent chooses from.
+//!
+//! # Example
+//!
+//! ```
+//! use std::time::Duration;
+//! use toroid_fabric::loopback::Network;
+//! use toroid_fabric::provider::Provider;
+//! use toroid_fabric::{Access, Completion, Endpoint, NodeId, Operation, Partition, Region};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let network = Network::new(Partition(7));
+//! let (owner, peer) = (network.join(NodeId(0)), network.join(NodeId(1)));
+//! let region = owner.alloc(4096, Access::all())?;
+//! let key = region.remote_key().ok_or("an exported region has a key")?;
+//!
+//! // The peer writes 5 bytes at offset 8 of the region.
+//! let local = Region::local(4096)?;
+//! local.write(0, b"hello")?;
+//! let remote = peer.open(key, Access::REMOTE_WRITE)?;
+//! let mut pair = peer.queue_pair(NodeId(0), 16)?;
+//! pair.post(1, Operation::write(&remote, 8, &local, 0..5))?;
+//! pair.flush();
+//! let mut done = [Completion::default()];
+//! while pair.poll(&mut done) == 0 {
+//!     pair.wait(Duration::from_secs(1));
+//! }
+//! assert_eq!((done[0].id, done[0].result), (1, Ok(5)));
+//!
+//! let mut bytes = [0; 5];
+//! region.read(8, &mut bytes)?;
+//! assert_eq!(&bytes, b"hello");
+//! # Ok(())
+//! # }
+//! ```
 
 mod core;
 mod error;

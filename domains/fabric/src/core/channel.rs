@@ -1,4 +1,4 @@
-//! Packets between two processes: what a consumer of the fabric asks of a channel.
+//! Packets between two processes.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use crate::topology::NodeId;
 /// carries as much (virtio-net 12, Ethernet 14, tag 4, rounded up).
 pub const MAX_PAYLOAD: usize = 64 * 1024 + 128;
 
-/// Why a packet was not sent or received.
+/// Why a packet was not sent or received. Each error names the party at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChannelError {
-    /// Nobody: the peer has not made room yet. Wait and try again.
+    /// No party: the peer has not made room yet. Wait and try again.
     #[error("the channel is full")]
     Full,
     /// Caller: longer than [`MAX_PAYLOAD`].
@@ -26,22 +26,22 @@ pub enum ChannelError {
     /// Policy: one of the two nodes has left the domain.
     #[error("the channel was revoked: one of the two nodes has left the domain")]
     Revoked,
-    /// Peer: its process has gone.
+    /// Peer: its process has ended.
     #[error("the process at the other end is gone")]
     PeerDead,
-    /// Network: the connection to the peer's host was cut, or it has been silent for too long. What
-    /// was sent may have arrived or not. Another channel may get through.
+    /// Network: the connection to the peer's host was cut, or that host was silent for too long.
+    /// Packets in flight may have arrived or not. Another channel may succeed.
     #[error("the peer's host cannot be reached")]
     Unreachable,
-    /// Peer: it wrote what no correct peer writes; the channel is closed.
+    /// Peer: it broke the format of the channel, which is closed.
     #[error("the peer broke the channel's format")]
     Corrupt,
 }
 
 /// An ordered, reliable packet channel between a process here and one at a peer node.
 ///
-/// Every packet carries a link header, checked before the payload is looked at: what is not of
-/// the channel's partition, epochs, source and protocol is dropped and counted.
+/// Every packet carries a link header, which is checked before the payload: packets of another
+/// partition, epoch, source or protocol are dropped and counted.
 pub trait PacketChannel {
     /// The node at the other end.
     fn peer(&self) -> NodeId;
@@ -52,29 +52,29 @@ pub trait PacketChannel {
     /// Sends the concatenation of `parts` as one packet; never blocks.
     ///
     /// # Errors
-    /// [`ChannelError::Full`], [`ChannelError::TooLong`], and how the channel ended.
+    /// [`ChannelError::Full`], [`ChannelError::TooLong`]; how the channel ended.
     fn send(&mut self, parts: &[&[u8]]) -> Result<(), ChannelError>;
 
-    /// Replaces the contents of `into` by the next packet's payload; returns whether there was
-    /// one. Never blocks. What arrived before the peer's process ended can still be received.
+    /// Replaces the contents of `into` by the next packet's payload; returns whether there was one.
+    /// Never blocks. Packets that arrived before the peer's process ended can still be received.
     ///
     /// # Errors
     /// How the channel ended.
     fn receive(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError>;
 
-    /// Spins briefly, then sleeps, until there is a packet, room after [`ChannelError::Full`],
-    /// the end of the channel, or `timeout` has passed. May return early.
+    /// Polls briefly, then sleeps, until a packet has come, there is room after
+    /// [`ChannelError::Full`], the channel has ended or `timeout` has passed. May return early.
     fn wait(&mut self, timeout: Duration);
 
-    /// A descriptor that becomes readable when an armed channel wants attention, for waiting on
-    /// many with poll(2).
+    /// A descriptor that becomes readable when an armed channel has news, to wait for several
+    /// channels with poll(2).
     fn wake_fd(&self) -> BorrowedFd<'_>;
 
-    /// Asks the peer to signal [`PacketChannel::wake_fd`]; returns whether to sleep: if not,
-    /// something is there already. Spurious wake-ups are possible.
+    /// Asks the peer to signal [`PacketChannel::wake_fd`]. Returns false if there are news already:
+    /// then do not sleep. Spurious wake-ups are possible.
     fn arm(&mut self) -> bool;
 
-    /// Takes the request back and empties the descriptor, after waking up.
+    /// Revokes [`PacketChannel::arm`] and empties the descriptor, after waking up.
     fn disarm(&mut self);
 }
 

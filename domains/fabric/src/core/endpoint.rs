@@ -1,4 +1,4 @@
-//! One-sided operations: what a consumer of the fabric asks of a queue pair.
+//! One-sided operations on regions of peers.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -17,53 +17,53 @@ pub enum PostError {
     /// As many operations as the queue holds are posted or wait to be polled.
     #[error("the queue pair holds {depth} operations already: poll completions first")]
     QueueFull {
-        /// What the queue holds.
+        /// Operations that the queue holds.
         depth: usize,
     },
 }
 
 /// A one-sided operation on a remote region `R`.
 ///
-/// Offsets and lengths are in bytes. They are checked when the operation executes; what fails
-/// there is the completion's error.
+/// Offsets and lengths are in bytes. They are checked when the operation executes; a failure is the
+/// error of its completion.
 #[derive(Clone, Debug)]
 pub enum Operation<R> {
-    /// Copies bytes from the remote region to local ones.
+    /// Copies bytes from the remote region to local regions.
     Read {
-        /// Where to read.
+        /// The region to read.
         remote: R,
         /// First byte in `remote`.
         offset: u64,
-        /// Where the bytes go: as many as are read.
+        /// Destination of the bytes; its length is the number of bytes read.
         into: Segments,
     },
     /// Copies bytes from local regions to the remote one.
     Write {
-        /// Where to write.
+        /// The region to write.
         remote: R,
         /// First byte in `remote`.
         offset: u64,
-        /// Where the bytes come from: as many as are written.
+        /// Source of the bytes; its length is the number of bytes written.
         from: Segments,
     },
     /// Replaces the word at `offset` by `desired` if it is `expected`.
     CompareAndSwap {
-        /// Where.
+        /// The region.
         remote: R,
-        /// The word, a multiple of 8.
+        /// Offset of the word, a multiple of 8.
         offset: u64,
-        /// What must be there.
+        /// The value to compare with.
         expected: u64,
-        /// What is put there.
+        /// The value to store.
         desired: u64,
     },
     /// Adds to the word at `offset`, wrapping around.
     FetchAdd {
-        /// Where.
+        /// The region.
         remote: R,
-        /// The word, a multiple of 8.
+        /// Offset of the word, a multiple of 8.
         offset: u64,
-        /// What to add.
+        /// The summand.
         add: u64,
     },
 }
@@ -128,7 +128,7 @@ impl<R> Operation<R> {
         }
     }
 
-    /// The same on what `convert` makes of the remote region.
+    /// The same operation on the region that `convert` returns for the remote region.
     pub(crate) fn on<S>(
         self,
         convert: impl FnOnce(R) -> Result<S, OpError>,
@@ -195,7 +195,7 @@ impl<T: Clone + Send + Sync + 'static> AsRegion<T> for T {
     }
 }
 
-/// The end of an operation.
+/// The result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The number that the operation was posted with.
@@ -204,7 +204,7 @@ pub struct Completion {
     pub result: Result<u64, OpError>,
 }
 
-/// A place for a completion to be polled into.
+/// An empty slot for [`Endpoint::poll`].
 impl Default for Completion {
     fn default() -> Self {
         Completion {
@@ -217,7 +217,7 @@ impl Default for Completion {
 /// One element of [`Endpoint::read_batch`].
 #[derive(Debug)]
 pub struct Read<'a, R> {
-    /// Where to read.
+    /// The region to read.
     pub remote: &'a R,
     /// First byte in `remote`.
     pub offset: u64,
@@ -227,17 +227,17 @@ pub struct Read<'a, R> {
 
 /// A queue pair that leads to one peer node in one partition.
 ///
-/// Operations execute in the order in which they were posted, after [`Endpoint::flush`]; each
-/// ends in exactly one completion. In transfers of up to 64 bytes whose ends here and there are
-/// multiples of 8, those of each segment too, each 8-byte word is read and written whole; beyond
-/// that a transfer may be seen in pieces, in any order.
+/// Operations execute in posted order, after [`Endpoint::flush`]. Each ends in exactly one
+/// completion. A transfer of up to 64 bytes reads and writes each 8-byte word whole, if its ends on
+/// both sides, and those of each segment, are multiples of 8. Other transfers may become visible in
+/// pieces and in any order.
 ///
 /// **Exception: failover between hosts.** When acknowledgements are lost until an RDMA device gives
-/// up, the queue pairs of `verbs` execute the failed operation and all later ones again, over TCP.
-/// So reads and writes may execute twice, and an earlier write is repeated after a later one has
-/// executed. At the completion of the last one, memory is as if each had executed once, in posted
-/// order, unless the peer has written to the same bytes meanwhile: those may be overwritten. A peer
-/// must therefore answer a write in other bytes, by an atomic, or by a packet. Atomics execute once.
+/// up, queue pairs of `failover` execute the failed operation and all later ones again, over TCP. So
+/// reads and writes may execute twice, and an earlier write may be repeated after a later one. Once
+/// the last one has completed, memory is as if each had executed once, in posted order. Bytes that
+/// the peer wrote meanwhile in the same place may be overwritten, so a peer must answer a write in
+/// other bytes, by an atomic or by a packet. Atomics execute once.
 pub trait Endpoint {
     /// A region of the peer, opened by the agent.
     type Remote: Clone + Send + Sync + 'static;
@@ -248,28 +248,28 @@ pub trait Endpoint {
     /// The partition that the queue pair belongs to.
     fn partition(&self) -> Partition;
 
-    /// Queues an operation under a number of the caller's choice.
+    /// Queues an operation under a number that the caller chooses.
     ///
     /// # Errors
-    /// [`PostError::QueueFull`] when nothing more fits; the queue is as before.
+    /// [`PostError::QueueFull`] when no operation fits; the queue is unchanged.
     fn post(&mut self, id: u64, operation: Operation<Self::Remote>) -> Result<(), PostError>;
 
-    /// Hands what was posted to the provider: the doorbell.
+    /// Hands posted operations to the provider: the doorbell.
     fn flush(&mut self);
 
-    /// Moves completions to `into`, oldest first, and returns how many.
+    /// Moves completions to `into`, oldest first, and returns their number.
     fn poll(&mut self, into: &mut [Completion]) -> usize;
 
-    /// Waits until [`Endpoint::poll`] has something, all is complete, or `timeout` has passed;
-    /// returns whether there is something to poll.
+    /// Waits until there is a completion to poll, no operation is in flight, or `timeout` has
+    /// passed. Returns whether there is a completion to poll.
     fn wait(&mut self, timeout: Duration) -> bool;
 
-    /// Reads in order, in one go, straight into the caller's memory, and waits for the end.
+    /// Executes reads in order into the caller's memory, and waits for the last.
     ///
-    /// What was posted is flushed before. The memory of a later read is loaded after that of an
+    /// Posted operations are flushed before. The memory of a later read is loaded after that of an
     /// earlier one.
     ///
     /// # Errors
-    /// The first read that failed; those after it did not happen.
+    /// That of the first read that failed; later reads did not happen.
     fn read_batch(&mut self, reads: &mut [Read<'_, Self::Remote>]) -> Result<(), OpError>;
 }

@@ -1,38 +1,38 @@
-//! Regions that the processor reaches where they are.
+//! Regions that are mapped into this process.
 //!
-//! On providers of one host a region is mapped, so it can be read without a queue pair, by any
-//! thread, and piece by piece where a copy of the whole would be a waste.
+//! A mapped region needs no queue pair: any thread reads it, and folds over blocks of it where a copy
+//! of the whole would be wasteful.
 
 use crate::core::region::{self, Region};
 use crate::error::OpError;
 #[cfg(any(not(target_arch = "x86_64"), miri, loom))]
 use crate::sync::{Ordering, fence};
 
-/// A region that the processor reaches where it is: our own, or a peer's that is mapped.
+/// A mapped region: one of this process, or of a peer on the same host.
 ///
-/// As everywhere, no reference to its bytes is given: whoever may write them can do so at any
-/// time, so what is read is a copy, in memory or in registers.
+/// No method returns a reference to the bytes, because peers may write them at any time. A read
+/// returns a copy, in memory or in registers.
 pub trait Mapped: Send + Sync + 'static {
-    /// Whether it is: a type for regions of several providers has others too, whose reads and writes
-    /// fail with [`OpError::NotMapped`].
+    /// Whether the region is mapped. A type over several providers also has regions of other hosts,
+    /// on which reads and writes fail with [`OpError::NotMapped`].
     fn is_mapped(&self) -> bool {
         true
     }
 
-    /// Copies bytes at `offset` out of the region. What is loaded afterwards is loaded after them.
+    /// Copies bytes at `offset` out of the region. Later loads happen after it.
     ///
     /// # Errors
-    /// [`OpError`], as the completion of a read has.
+    /// [`OpError`], as in the completion of a read.
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OpError>;
 
-    /// Folds `len` bytes at `offset`: gives them to `each`, in order and in blocks of any length, with
-    /// what has come of those before, which is `start` at first. On x86-64 most blocks come in registers, and
-    /// are not copied where `each` is inlined.
+    /// Folds `len` bytes at `offset`: calls `each` with the accumulator, which begins as `start`, and
+    /// with the bytes in order, in blocks of any length. On x86-64 most blocks are in registers and
+    /// not copied where `each` is inlined.
     ///
-    /// What a block has is known to be the region's only when this returns. If it was not, as when the
-    /// region has just moved, `each` gets up to 64 KiB again, with a clone of what had come of those before,
-    /// which is made every 64 KiB: so it should be small, share nothing with its clones, and be all that
-    /// `each` changes. What is loaded afterwards is loaded after the bytes.
+    /// A block is known to be the region's only when this returns. When it was not, as after a
+    /// migration, `each` gets up to 64 KiB again, with a clone of the accumulator from before them.
+    /// Clones are made every 64 KiB. So the accumulator should be small, share nothing with its
+    /// clones, and be all that `each` changes. Later loads happen after those of the bytes.
     ///
     /// # Errors
     /// As [`Mapped::read`].
@@ -46,13 +46,13 @@ pub trait Mapped: Send + Sync + 'static {
     where
         Self: Sized;
 
-    /// Copies bytes into the region at `offset`. What is stored afterwards is seen after them.
+    /// Copies bytes into the region at `offset`. Later stores become visible after them.
     ///
     /// # Errors
-    /// [`OpError`], as the completion of a write has.
+    /// [`OpError`], as in the completion of a write.
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OpError>;
 
-    /// Hints that the line at `offset` is about to be read.
+    /// Prefetches the cache line at `offset`.
     fn fetch_ahead(&self, offset: u64) {
         let _ = offset;
     }

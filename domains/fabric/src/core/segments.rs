@@ -1,4 +1,4 @@
-//! Where a transfer's bytes are at the local side: in one place, or scattered over several.
+//! The local side of a transfer: a scatter/gather list.
 
 use std::iter;
 use std::ops::Range;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 use crate::core::region::{self, Region};
 use crate::error::OpError;
 
-/// Bytes of a local region.
+/// Bytes of a local region: an element of a scatter/gather list.
 #[derive(Clone, Debug)]
 pub struct Segment {
-    /// Where they are.
+    /// The region.
     pub region: Region,
-    /// The first of them in `region`.
+    /// Offset of the first byte in `region`.
     pub offset: u64,
-    /// How many they are; may be 0.
+    /// Number of bytes; may be 0.
     pub len: u64,
 }
 
@@ -29,7 +29,7 @@ impl Segment {
         }
     }
 
-    /// Whether it is inside of its region, and that may still be used.
+    /// Checks that the segment is inside its region, and that the region has not ended.
     fn check(&self) -> Result<(), OpError> {
         let memory = self.region.memory();
         region::bounds(memory, self.offset, self.len)?;
@@ -37,23 +37,23 @@ impl Segment {
     }
 }
 
-/// Segments that a transfer takes for one, in order: a scatter/gather list.
+/// A scatter/gather list: segments that a transfer takes in order as one range of bytes.
 ///
-/// They may be as many as wanted, of as many regions; a single one needs no allocation, and to clone
-/// a list takes none. Each part of a long transfer looks for its segments from the first on. Where those
-/// that a read fills overlap it is not specified what is there.
+/// A list has any number of segments, of any number of regions. A single segment and the clone of a
+/// list need no allocation. Each part of a long transfer searches the list from the start. Where
+/// segments of a read overlap, the bytes are unspecified.
 #[derive(Clone, Debug)]
 pub struct Segments(List);
 
 #[derive(Clone, Debug)]
 enum List {
     One(Segment),
-    /// With the bytes of all together.
+    /// With the sum of their bytes.
     Many(Arc<[Segment]>, u64),
 }
 
 impl Segments {
-    /// Bytes of all together.
+    /// Bytes of all segments.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u64 {
         match &self.0 {
@@ -62,7 +62,7 @@ impl Segments {
         }
     }
 
-    /// Each of them.
+    /// The segments.
     #[inline]
     pub fn as_slice(&self) -> &[Segment] {
         match &self.0 {
@@ -71,13 +71,13 @@ impl Segments {
         }
     }
 
-    /// Whether all are inside of their regions, and those may still be used.
+    /// Checks each segment.
     pub(crate) fn check(&self) -> Result<(), OpError> {
         self.as_slice().iter().try_for_each(Segment::check)
     }
 
-    /// What of them has the bytes `first..first + len` of all: the region, the first byte in it and how
-    /// many, none of them empty.
+    /// The pieces that hold the bytes `first..first + len` of the list: region, offset of the first
+    /// byte and number of bytes, which is not 0.
     pub(crate) fn part(&self, first: u64, len: u64) -> impl Iterator<Item = (&Region, u64, u64)> {
         let (mut skip, mut left) = (first, len);
         let mut segments = self.as_slice().iter();
@@ -110,7 +110,7 @@ impl From<Vec<Segment>> for Segments {
         {
             return segment.into();
         }
-        // No region has as many as what this stops at.
+        // The sum saturates far above the length of any region.
         let add = |all: u64, segment: &Segment| all.saturating_add(segment.len);
         let len = segments.iter().fold(0, add);
         Segments(List::Many(segments.into(), len))
