@@ -627,7 +627,7 @@ impl PacketChannel for Channel {
     }
 }
 
-impl tcp::Far for Channel {
+impl tcp::RemoteEnd for Channel {
     fn arm_for(&mut self, packets: bool) -> bool {
         Channel::arm_for(self, packets)
     }

@@ -1,11 +1,10 @@
 //! Packets over a connection.
 //!
-//! Each side may send as many bytes as the other has given it credit for, so that a reader who
-//! sleeps keeps nobody waiting but who sends to it: both sides always have room for what they
-//! receive, and take the other's credits out of what they have not read yet.
+//! A side may send as many bytes as it has credit for. So both sides always have room for incoming
+//! bytes, find the credits among them, and a process that does not read delays only its own peer.
 //!
-//! Packets that go by RDMA devices meanwhile are [`failover::Channel`]'s business. Here is what the
-//! two sides tell each other of them, and the mark behind which they come by the devices.
+//! Packets that RDMA devices carry meanwhile belong to [`failover::Channel`]. This module has the
+//! negotiation about devices, and the mark behind which packets come by the devices.
 //!
 //! [`failover::Channel`]: ../../failover/struct.Channel.html
 
@@ -34,7 +33,7 @@ use crate::topology::NodeId;
 /// a socket unless told otherwise, and more than two of the longest packets.
 pub const WINDOW: usize = 192 * 1024;
 
-/// Credit is given back when it is so much.
+/// Bytes of credit that are returned at a time.
 const CREDIT: usize = WINDOW / 4;
 
 /// Bytes of a packet's frame before the payload.
@@ -43,16 +42,16 @@ const HEAD: usize = Frame::LEN + LinkHeader::LEN;
 /// Packets that one call drops before it gives its caller a chance to do something else.
 const FORGERIES: usize = 64;
 
-/// What a correct peer says of its device before it hears our answer, and some more.
+/// Messages about its device that a peer may send ahead of our answers: more than a correct one does.
 const MOST_NEWS: usize = 4;
 
-/// The same of what is said to a correct peer before it listens.
+/// Messages about our device that may wait for a peer that does not read.
 const MOST_SAID: usize = 16;
 
-/// How long the other side may take to hear how a channel ended.
+/// The longest wait for the other side to read the end of a channel.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// What the other side has said of its RDMA device; see [`Frame`].
+/// A message of the other side about its RDMA device; see [`Frame`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum News {
@@ -66,32 +65,32 @@ pub enum News {
 #[derive(Debug)]
 pub struct Channel {
     stream: Stream,
-    /// In it is the socket while the channel is armed.
+    /// An epoll(7) that contains the socket while the channel is armed.
     wake: OwnedFd,
     is_armed: bool,
     check: LinkCheck,
     local: NodeId,
     membership: Membership,
     status: Arc<Status>,
-    /// Bytes at the front of what was received that are whole packets.
+    /// Bytes of whole packets at the front of the received bytes.
     whole: usize,
-    /// Those of them before the mark, if it has come: it is for others to say when the rest may be
-    /// taken.
+    /// The part of them before the mark, if the mark has come. The owner of the channel says when the
+    /// rest may be taken.
     before_mark: Option<usize>,
-    /// Whether packets may follow the mark.
+    /// Whether packets may follow the mark on the connection.
     is_back: bool,
-    /// What the other side has said of its device, oldest first; `None` for who has none.
+    /// Messages of the other side about its device, oldest first; `None` without a device here.
     news: Option<VecDeque<News>>,
-    /// What was said of ours since all was sent last.
+    /// Messages about our device since the outgoing bytes were last empty.
     said: usize,
     /// Bytes that may be sent; at most [`WINDOW`].
     credit: usize,
-    /// Bytes received, used, and not yet given back; with those received and not used at most
+    /// Bytes taken and not yet returned as credit. Together with bytes received and not taken at most
     /// [`WINDOW`].
     owed: usize,
-    /// Bytes that the last `send` had no room for, so that waiting means waiting for it too.
+    /// Bytes for which the last `send` had no room, and for which a wait then also waits.
     wanted: Option<usize>,
-    /// How the other side or the connection ended.
+    /// How the other side or the connection ended, if it has.
     end: Option<ChannelError>,
     /// Dropped with the channel.
     _guard: Option<DropGuard>,
@@ -111,7 +110,7 @@ impl Channel {
         guard: Option<DropGuard>,
     ) -> std::io::Result<Self> {
         Ok(Channel {
-            // Twice as much, so that what is left is seldom moved to the start.
+            // Twice as much, so that remaining bytes are seldom moved to the start.
             stream: Stream::new(socket, 2 * WINDOW),
             wake: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             is_armed: false,
@@ -132,19 +131,19 @@ impl Channel {
         })
     }
 
-    /// For the control thread: ends the connection, after the status has.
+    /// Ends the connection: for the control thread, after it has ended the status.
     pub fn cutter(&self) -> Cutter {
         self.stream.cutter()
     }
 
-    /// Tells the other side how the channel ended, behind what was sent before. It takes up to a
-    /// second if the other side does not listen.
+    /// Announces the end of the channel to the other side, behind all packets. It takes up to a
+    /// second if the other side does not read.
     pub fn finish(&mut self, end: End) {
         let start = Instant::now();
         self.stream.outgoing().extend(Frame::End(end).to_bytes());
         while start.elapsed() < FAREWELL {
             match self.stream.push() {
-                // It has read all when it ends its side too. To close before would be to take back
+                // The other side has read all when it ends its side too. Closing before would discard
                 // what it has not read.
                 Ok(true) if shutdown(self.stream.fd(), Shutdown::Write).is_err() => return,
                 Err(Cut) => return,
@@ -159,7 +158,7 @@ impl Channel {
         }
     }
 
-    /// Whether it has ended, and how.
+    /// How the channel ended, if it has.
     fn state(&self) -> Result<(), ChannelError> {
         match (self.status.check(), self.end) {
             (Err(OpError::Revoked), _) => Err(ChannelError::Revoked),
@@ -173,13 +172,13 @@ impl Channel {
         self.state() == Err(ChannelError::Revoked)
     }
 
-    /// Sends and receives what can be at once.
+    /// Sends and receives as much as is possible without blocking.
     pub fn pump(&mut self) {
         if self.end.is_some() {
             return;
         }
         let pushed = self.stream.push();
-        // What was sent may fail before what was received is read, which may say why.
+        // A send may fail before received bytes are read, which may tell why.
         let ended = match self.stream.pull() {
             Ok(0) => pushed.err().map(|Cut| ChannelError::Unreachable),
             Ok(_) => self.scan().err().map(|Malformed| ChannelError::Corrupt),
@@ -191,7 +190,8 @@ impl Channel {
         }
     }
 
-    /// Looks at what has come: takes credits out, and finds where whole packets end.
+    /// Parses received bytes: takes credits and device messages out, and finds the end of the whole
+    /// packets.
     fn scan(&mut self) -> Result<(), Malformed> {
         while self.end.is_none() {
             let bytes = &self.stream.incoming()[self.whole..];
@@ -256,7 +256,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Takes out what follows the whole packets.
+    /// Removes bytes behind the whole packets.
     fn take_out(&mut self, count: usize) {
         self.stream.take_out(self.whole, count);
     }
@@ -272,8 +272,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Says something of our RDMA device, behind what was sent before. Who has that said again and
-    /// again, and does not listen, is left.
+    /// Sends a message about our RDMA device, behind all packets. A peer that provokes many of them
+    /// and does not read is disconnected.
     pub fn say(&mut self, frame: Frame, what_follows: &[u8]) {
         self.said = match self.stream.unsent() {
             0 => 1,
@@ -286,67 +286,67 @@ impl Channel {
         let outgoing = self.stream.outgoing();
         outgoing.extend(frame.to_bytes());
         outgoing.extend_from_slice(what_follows);
-        // If it fails, receiving tells.
+        // A failure shows when receiving.
         let _ = self.stream.push();
     }
 
-    /// Nobody waits for room any more.
+    /// Forgets the packet that had no room: the caller sends it elsewhere.
     pub fn forget_wanted(&mut self) {
         self.wanted = None;
     }
 
-    /// Keeps what the other side says of its device from now on. Without this, there is none here.
+    /// Accepts messages about the device of the other side. Without this call, offers are declined.
     pub fn listen(&mut self) {
         self.news = Some(VecDeque::with_capacity(MOST_NEWS));
     }
 
-    /// The oldest that it has said.
+    /// Takes the oldest message about the device of the other side.
     pub fn news(&mut self) -> Option<News> {
         self.news.as_mut()?.pop_front()
     }
 
-    /// Whether it has said anything.
+    /// Whether there is a message about the device of the other side.
     pub fn has_news_of_device(&self) -> bool {
         self.news.as_ref().is_some_and(|news| !news.is_empty())
     }
 
-    /// Whether the other side has said that its packets come by its device.
+    /// Whether the mark has come: later packets of the other side come by its device.
     pub fn has_mark(&self) -> bool {
         self.before_mark.is_some()
     }
 
-    /// Whether all before the mark was taken.
+    /// Whether all packets before the mark have been taken.
     pub fn is_at_mark(&self) -> bool {
         self.before_mark == Some(0)
     }
 
-    /// What is behind the mark may be taken.
+    /// Permits to take the packets behind the mark.
     pub fn lift_mark(&mut self) {
         self.before_mark = None;
         self.is_back = false;
     }
 
-    /// What the packets of this channel go by, whichever way.
+    /// The link check, membership and status of the channel, for packets on another path.
     pub fn terms(&self) -> (LinkCheck, Membership, Arc<Status>) {
         let membership = self.membership.clone();
         (self.check, membership, Arc::clone(&self.status))
     }
 
-    /// How access or the connection has ended, as far as is known without a look at it.
+    /// Checks whether access or the connection has ended, without a system call.
     ///
     /// # Errors
-    /// How.
+    /// How it ended.
     pub fn end(&self) -> Result<(), ChannelError> {
         self.state()
     }
 
-    /// The other side has broken the protocol.
+    /// Ends the connection, because the other side has broken the protocol.
     pub fn leave(&mut self) -> ChannelError {
         self.stream.cutter().cut();
         *self.end.insert(ChannelError::Corrupt)
     }
 
-    /// Takes the next packet that is there as a whole.
+    /// Takes the next whole packet.
     fn take(&mut self, into: &mut Vec<u8>) -> Option<LinkHeader> {
         into.clear();
         let whole = &self.stream.incoming()[..self.takeable()];
@@ -374,7 +374,7 @@ impl Channel {
         self.owed = 0;
         let credit = Frame::Credit { bytes };
         self.stream.outgoing().extend(credit.to_bytes());
-        // If it fails, receiving tells.
+        // A failure shows when receiving.
         let _ = self.stream.push();
     }
 
@@ -388,13 +388,13 @@ impl Channel {
         self.state().is_err() || has_packets || has_room
     }
 
-    /// Whether the other side will send no more than what is there.
+    /// Whether the other side sends nothing more than the bytes received so far.
     pub fn has_hung_up(&self) -> bool {
         self.stream.has_hung_up()
     }
 
-    /// As [`PacketChannel::arm`]; without `packets` for who has no place for one: only for room
-    /// after [`ChannelError::Full`], and the end of the channel.
+    /// As [`PacketChannel::arm`]. Without `packets`, only for room after [`ChannelError::Full`] and
+    /// for the end of the channel.
     pub fn arm_for(&mut self, packets: bool) -> bool {
         self.pump();
         self.give_credit();
@@ -405,7 +405,7 @@ impl Channel {
         let mut events = epoll::EventFlags::IN;
         events.set(epoll::EventFlags::OUT, self.stream.unsent() > 0);
         let socket = self.stream.fd();
-        // What came since is seen too: it is asked for what is there, not for what comes.
+        // epoll is level-triggered: bytes that came since then are reported, too.
         self.is_armed =
             epoll::add(&self.wake, socket, epoll::EventData::new_u64(0), events).is_ok();
         self.is_armed
@@ -458,8 +458,8 @@ impl PacketChannel for Channel {
     }
 
     fn receive(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError> {
-        // Asked before the connection is looked at, so that the last words of a peer that then
-        // dies are found there.
+        // Checked before the connection is read, so that the last packets of a peer that dies
+        // meanwhile are found there.
         let status = self.status.check();
         for _ in 0..FORGERIES {
             if self.takeable() == 0 {
@@ -503,17 +503,17 @@ impl PacketChannel for Channel {
 
     fn disarm(&mut self) {
         if std::mem::take(&mut self.is_armed) {
-            // It fails when it is not there.
+            // It fails when the socket is not in it.
             let _ = epoll::delete(&self.wake, self.stream.fd());
         }
     }
 }
 
 impl Drop for Channel {
-    /// A socket that is closed with something unread takes back what it has sent.
+    /// Reads what is left: closing a socket with unread bytes discards what it has sent.
     fn drop(&mut self) {
         self.stream.consume(usize::MAX);
-        // One look takes a whole window.
+        // One read takes a whole window.
         let _ = self.stream.pull();
     }
 }

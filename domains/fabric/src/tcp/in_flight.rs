@@ -7,16 +7,16 @@ use crate::core::endpoint::Operation;
 use crate::error::OpError;
 use crate::mem::Status;
 
-/// What waits for replies, or for those before it.
+/// A request that waits for replies, or for requests before it.
 #[derive(Debug)]
 pub(super) enum InFlight {
     Operation(Sent),
     Open {
         handle: u32,
     },
-    /// Something of the other side's device.
+    /// A question about the device of the other side.
     Question,
-    /// It was never sent.
+    /// An operation that was not sent.
     Failed {
         id: u64,
         error: OpError,
@@ -35,12 +35,12 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    /// Bytes of the whole.
+    /// Bytes of the operation.
     fn len(&self) -> u64 {
         target(&self.operation).2
     }
 
-    /// Appends a part to what is to be sent.
+    /// Appends a part to the outgoing bytes.
     pub(super) fn append_part(&self, part: u64, outgoing: &mut Vec<u8>) -> Result<(), OpError> {
         outgoing.extend(self.request(part).to_bytes());
         let Operation::Write { from, .. } = &self.operation else {
@@ -131,7 +131,7 @@ impl Sent {
         Ok(())
     }
 
-    /// What came of it. It is no success if the right has ended meanwhile.
+    /// The result. It is no success if the right has ended meanwhile.
     pub(super) fn outcome(&self, status: &Status) -> Result<u64, OpError> {
         status.check()?;
         target(&self.operation).0.0.status.check()?;
@@ -139,7 +139,7 @@ impl Sent {
     }
 }
 
-/// The first reply in these bytes, and what follows it, if all of it is there.
+/// The first reply in `bytes` and its data, if both are complete.
 pub(super) fn split_reply(bytes: &[u8]) -> Result<Option<(Reply, &[u8])>, Malformed> {
     let Some((head, rest)) = bytes.split_first_chunk() else {
         return Ok(None);
@@ -182,7 +182,7 @@ pub(super) fn target(operation: &Operation<RemoteRegion>) -> (&RemoteRegion, u64
     }
 }
 
-/// How many requests an operation takes.
+/// Number of requests of an operation.
 pub(super) fn parts(operation: &Operation<RemoteRegion>) -> u64 {
     target(operation).2.div_ceil(CHUNK as u64).max(1)
 }

@@ -1,14 +1,14 @@
-//! The `tcp` provider: hosts without RDMA. A connection to the peer's host takes the place of the
-//! fabric, and a trusted process there that of the network card.
+//! The `tcp` provider: hosts without RDMA. A TCP connection to the peer's host stands for the fabric,
+//! and a trusted process there for the network card.
 //!
-//! Nothing here connects or decides who may: who has proved whom it speaks for gets a connected
-//! socket, [tuned](tune). The initiating process owns it from then on, as a [`QueuePair`] or a
-//! [`Channel`]. At the target's host, [`serve`] executes operations on regions of `shm`, under the
-//! right that its host gives at that moment, and [`relay`] carries packets to a channel of `shm`;
-//! so the target's process needs to know nothing of it. [`wire`] is what they say.
+//! Callers connect, authenticate and authorize; this module gets a connected socket, [tuned](tune).
+//! The initiating process owns the socket from then on, as a [`QueuePair`] or a [`Channel`]. At the
+//! target's host, [`serve`] executes operations on regions of `shm`, with the rights that they have
+//! at that moment, and [`relay`] carries packets to a channel of `shm`. So the target process takes
+//! no part in either. [`wire`] has the messages.
 //!
-//! Whoever is at the other end may be malicious, and may go away at any time: then everything here
-//! ends with an error, within [`queue_pair`]'s patience or what [`tune`] allows.
+//! The other end may be malicious and may go away at any time. Then every operation ends with an
+//! error, within the reply timeout of [`queue_pair`] or the timeouts of [`tune`].
 
 mod batch;
 pub mod channel;
@@ -29,6 +29,6 @@ mod words;
 pub use channel::Channel;
 pub use queue_pair::QueuePair;
 pub use region::RemoteRegion;
-pub use relay::{Far, relay};
+pub use relay::{RemoteEnd, relay};
 pub use serve::{DeviceTarget, Opened, Regions, serve};
 pub use stream::Cutter;

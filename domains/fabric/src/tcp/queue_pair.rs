@@ -18,21 +18,21 @@ use crate::mem::DropGuard;
 use crate::mem::Status;
 use crate::topology::NodeId;
 
-/// How long a reply may take without a byte of any. It is longer than the far side waits for its
-/// agent when it opens a region.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// Reply timeout: the longest time without a byte of any reply. Longer than the peer's host waits for
+/// its agent when it opens a region.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Room for replies that were received and not yet used: two of the longest.
+/// Bytes of received replies that are not yet processed: two of the longest.
 const ROOM: usize = 2 * (Reply::LEN + CHUNK);
 
-/// What is to be sent is sent when it is so much.
+/// Outgoing bytes are sent once there are this many.
 const ENOUGH: usize = CHUNK;
 
 /// A queue pair over a connection to the peer's host.
 ///
-/// Flushing sends what was posted, and takes what has come meanwhile when the connection is full.
-/// Regions are opened on the connection when they are first used on it. Once it is cut, all ends
-/// with [`OpError::Unreachable`], or with what the status says.
+/// A flush sends posted operations, and takes replies while the connection is full. A region is opened
+/// on the connection when it is first used there. Once the connection is cut, all operations end with
+/// [`OpError::Unreachable`], or with the error of the status.
 #[derive(Debug)]
 pub struct QueuePair<R = RemoteRegion> {
     pub(super) stream: Stream,
@@ -43,22 +43,22 @@ pub struct QueuePair<R = RemoteRegion> {
     pub(super) handles: Handles<Grant>,
     posted: VecDeque<(u64, Operation<R>)>,
     pub(super) in_flight: VecDeque<InFlight>,
-    /// Those of `in_flight` that end in a completion.
+    /// Elements of `in_flight` that end in a completion.
     operations: usize,
     completed: VecDeque<Completion>,
-    /// Bytes of the region that was opened last, or why it was not.
+    /// Bytes of the region that was opened last, or the error.
     opened: Result<u64, OpError>,
-    /// What was asked for last that is no operation, or why it is not there.
+    /// The last reply to a question that is no operation, or the error.
     pub(super) answer: Result<Vec<u8>, OpError>,
-    /// Since when no reply has come, although some are due.
+    /// The last time that a byte came or no reply was due.
     silent: Instant,
     pub(super) broken: Option<OpError>,
 }
 
 impl<R> QueuePair<R> {
     /// A queue pair to `peer` in `partition` for up to `depth` operations that are posted or not
-    /// yet polled, over a connection to who [serves](super::serve::serve) there. When `status`
-    /// ends, so does everything here.
+    /// yet polled, over a connection whose other end [serves](super::serve::serve) it. All operations
+    /// end with `status`.
     pub fn new(
         socket: impl Into<Arc<OwnedFd>>,
         peer: NodeId,
@@ -84,12 +84,12 @@ impl<R> QueuePair<R> {
         }
     }
 
-    /// What ends it.
+    /// The status that ends the queue pair.
     pub fn status(&self) -> &Arc<Status> {
         &self.status
     }
 
-    /// For the control thread: ends the connection, after the status has.
+    /// Ends the connection: for the control thread, after it has ended the status.
     pub fn cutter(&self) -> Cutter {
         self.stream.cutter()
     }
@@ -100,7 +100,7 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
     /// dropped with the last handle.
     ///
     /// # Errors
-    /// What the far side says, and how the connection ended.
+    /// That of the peer's host; how the connection ended.
     pub fn open(
         &mut self,
         key: RemoteKey,
@@ -128,7 +128,7 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
         Ok(RemoteRegion(grant))
     }
 
-    /// Sends an operation; what cannot be sent is to end in its turn.
+    /// Sends an operation. One that cannot be sent ends with an error in its turn.
     fn launch(&mut self, id: u64, operation: Operation<R>) {
         self.operations += 1;
         let operation = operation.on(|remote| remote.as_region().cloned());
@@ -153,7 +153,7 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
         }
     }
 
-    /// Checks what this side knows; returns the handle of the region.
+    /// Checks what this side can check; returns the handle of the region.
     fn prepare(&mut self, operation: &Operation<RemoteRegion>) -> Result<u32, OpError> {
         let (remote, offset, len) = target(operation);
         if let Operation::Read { into: local, .. } | Operation::Write { from: local, .. } =
@@ -164,7 +164,7 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
         self.reach(remote, offset, len)
     }
 
-    /// The handle of a region, which is opened when it is not yet.
+    /// The handle of a region, which is opened first if needed.
     pub(super) fn reach(
         &mut self,
         remote: &RemoteRegion,
@@ -179,8 +179,8 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
         grant.status.check()?;
         self.broken.map_or(Ok(()), Err)?;
         if len > CHUNK as u64 {
-            // The far side sees each part by itself, and a part must not be done when the whole
-            // cannot be.
+            // The peer's host checks each part by itself, and no part must be executed if the whole
+            // is out of bounds.
             in_flight::within(offset, len, grant.len)?;
         }
         if let Some(handle) = self.handles.find(grant) {
@@ -213,7 +213,7 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
                 return;
             };
             if let Err(error) = sent.append_part(part, self.stream.outgoing()) {
-                // The local side has ended. What was not sent will not be answered.
+                // The local region has ended. Parts that were not sent get no reply.
                 sent.parts = part;
                 sent.result = sent.result.and(Err(error));
                 return;
@@ -224,14 +224,14 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
         }
     }
 
-    /// Sends all that waits, and takes what comes meanwhile.
+    /// Sends all outgoing bytes, and takes replies meanwhile.
     pub(super) fn push_out(&mut self) {
         loop {
             match self.stream.push() {
                 Ok(true) => return,
-                Ok(false) => self.await_bytes(PATIENCE),
+                Ok(false) => self.await_bytes(REPLY_TIMEOUT),
                 Err(Cut) => {
-                    // What came before may say more.
+                    // Replies that came before may tell more.
                     while self.pull() && !self.stream.is_full() {}
                     self.fail(OpError::Unreachable);
                 }
@@ -242,27 +242,27 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
         }
     }
 
-    /// Waits until all that is in flight has ended.
+    /// Waits until nothing is in flight.
     pub(super) fn settle(&mut self) {
         self.push_out();
         self.take_replies();
         while !self.in_flight.is_empty() {
-            self.await_bytes(PATIENCE);
+            self.await_bytes(REPLY_TIMEOUT);
         }
     }
 
-    /// Takes what has come; if that is nothing, sleeps for a while.
+    /// Takes replies; sleeps up to `timeout` if there are none.
     pub(super) fn await_bytes(&mut self, timeout: Duration) {
         if !self.pull() && self.broken.is_none() {
-            let left = PATIENCE.saturating_sub(self.silent.elapsed());
+            let left = REPLY_TIMEOUT.saturating_sub(self.silent.elapsed());
             self.stream.sleep(true, timeout.min(left));
-            if !self.pull() && self.silent.elapsed() >= PATIENCE {
+            if !self.pull() && self.silent.elapsed() >= REPLY_TIMEOUT {
                 self.fail(OpError::Unreachable);
             }
         }
     }
 
-    /// Takes what has come; returns whether that was anything.
+    /// Takes received bytes; returns whether there were any.
     fn pull(&mut self) -> bool {
         if self.broken.is_some() {
             return false;
@@ -281,7 +281,7 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
         }
     }
 
-    /// Brings replies to what waits for them.
+    /// Matches replies with the requests in flight.
     fn take_replies(&mut self) {
         if let Err(Malformed) = self.try_take_replies() {
             self.fail(OpError::Corrupt);
@@ -318,7 +318,7 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
         }
     }
 
-    /// Completes what is first and waits for nothing.
+    /// Completes operations at the front that wait for no reply.
     fn complete_answered(&mut self) {
         while let Some(first) = self.in_flight.front() {
             let (id, result) = match first {
@@ -338,7 +338,7 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
         self.completed.push_back(Completion { id, result });
     }
 
-    /// Ends the connection and all that waits for it.
+    /// Ends the connection and everything in flight.
     pub(super) fn fail(&mut self, error: OpError) {
         let error = self.status.check().err().unwrap_or(error);
         let error = *self.broken.get_or_insert(error);

@@ -1,5 +1,5 @@
-//! Packets between a process of this host and one of another: the target's network card carries
-//! them from a connection to a channel of the host, and back.
+//! Packets between a process of this host and one of another, carried from a connection to a channel
+//! of this host and back.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -8,34 +8,34 @@ use super::wire::End;
 use crate::core::channel::{ChannelError, PacketChannel};
 use crate::shm;
 
-/// See [`sleep`].
+/// Time that a process may take for the last packets of a peer that has gone.
 const LINGER: Timespec = Timespec {
     tv_sec: 60,
     tv_nsec: 0,
 };
 
-/// Packets that are carried in one direction before it is the other's turn.
+/// Packets that are carried in one direction before the other has its turn.
 const TURN: usize = 64;
 
-/// An end of a channel that leads to another host.
-pub trait Far: PacketChannel {
-    /// As [`PacketChannel::arm`]; without `packets` for who has no place for one: only for room
-    /// after [`ChannelError::Full`], and the end of the channel.
+/// The end of a channel to a process of another host.
+pub trait RemoteEnd: PacketChannel {
+    /// As [`PacketChannel::arm`]. Without `packets`, only for room after [`ChannelError::Full`] and
+    /// for the end of the channel: for callers that have no place for a packet.
     fn arm_for(&mut self, packets: bool) -> bool;
 
-    /// The same for who has nothing to send either: only for what is its own business, and as long as
-    /// it has not ended.
+    /// As [`RemoteEnd::arm_for`], for callers that neither receive nor send: only for events of the
+    /// channel itself, until it has ended.
     fn arm_for_itself(&mut self) -> bool;
 
-    /// Whether the other side will send no more than what is there.
+    /// Whether the other side sends nothing more than the bytes received so far.
     fn has_hung_up(&self) -> bool;
 
-    /// Tells the other side how the channel ended, behind what was sent before. It takes up to a
-    /// few seconds if the other side does not listen.
+    /// Announces the end of the channel to the other side, behind all packets. It takes up to a few
+    /// seconds if the other side does not read.
     fn finish(&mut self, end: End);
 }
 
-impl Far for Channel {
+impl RemoteEnd for Channel {
     fn arm_for(&mut self, packets: bool) -> bool {
         Channel::arm_for(self, packets)
     }
@@ -53,26 +53,26 @@ impl Far for Channel {
     }
 }
 
-/// Carries packets until one side has ended; then tells the other how.
+/// Carries packets until one side has ended, and announces that to the other.
 ///
-/// What a side sent before it ended still arrives, unless its node left the domain. While one side
-/// has no room, the other is not read, so both see the other's pace.
-pub fn relay(mut near: shm::Channel, mut far: impl Far) {
-    let (mut inward, mut outward) = (Passage::default(), Passage::default());
+/// Packets sent before the end still arrive, unless the node has left the domain. While one side has
+/// no room, the other is not read, so each side sees the pace of the other.
+pub fn relay(mut near: shm::Channel, mut remote: impl RemoteEnd) {
+    let (mut inward, mut outward) = (Direction::default(), Direction::default());
     loop {
         let (came, went) = (
-            inward.carry(&mut far, &mut near),
-            outward.carry(&mut near, &mut far),
+            inward.carry(&mut remote, &mut near),
+            outward.carry(&mut near, &mut remote),
         );
         match (came, went) {
-            (_, Carried::SourceEnded(error)) => return far.finish(end_of(error)),
-            // Its process learns by it that this end has gone.
+            (_, Carried::SourceEnded(error)) => return remote.finish(end_of(error)),
+            // The drop tells the process of this host.
             (Carried::SourceEnded(_), _) => return drop(near),
             _ if inward.is_closed && outward.is_closed => return,
             (Carried::More, _) | (_, Carried::More) => {}
             _ => {
-                let has_moved = sleep(&mut near, &mut far, &inward, &outward);
-                if !has_moved && inward.is_held && far.has_hung_up() {
+                let has_moved = sleep(&mut near, &mut remote, &inward, &outward);
+                if !has_moved && inward.is_held && remote.has_hung_up() {
                     return;
                 }
             }
@@ -80,7 +80,7 @@ pub fn relay(mut near: shm::Channel, mut far: impl Far) {
     }
 }
 
-/// What the process at the other side is told. What broke here is not its fault.
+/// The end as the other side gets it. A failure here is not the fault of that process.
 fn end_of(error: ChannelError) -> End {
     match error {
         ChannelError::Revoked => End::Revoked,
@@ -88,9 +88,9 @@ fn end_of(error: ChannelError) -> End {
     }
 }
 
-/// One direction.
+/// One direction of a relay.
 #[derive(Default)]
-struct Passage {
+struct Direction {
     packet: Vec<u8>,
     /// Whether the packet waits for room.
     is_held: bool,
@@ -98,7 +98,7 @@ struct Passage {
     is_closed: bool,
 }
 
-/// How far it came.
+/// The result of a turn.
 enum Carried {
     /// There may be more.
     More,
@@ -108,7 +108,7 @@ enum Carried {
     SourceEnded(ChannelError),
 }
 
-impl Passage {
+impl Direction {
     fn carry(&mut self, from: &mut impl PacketChannel, to: &mut impl PacketChannel) -> Carried {
         for _ in 0..TURN {
             if self.is_closed {
@@ -124,7 +124,7 @@ impl Passage {
             self.is_held = match to.send(&[&self.packet]) {
                 Ok(()) => false,
                 Err(ChannelError::Full) => return self.hold(),
-                // Its own passage tells how it ended, once what it sent before has been carried.
+                // The other direction reports how it ended, after its last packets.
                 Err(_) => {
                     self.is_closed = true;
                     false
@@ -139,42 +139,47 @@ impl Passage {
         Carried::All
     }
 
-    /// Whether it waits for its source.
+    /// Whether this direction waits for its source.
     fn is_hungry(&self) -> bool {
         !self.is_held && !self.is_closed
     }
 }
 
-/// Sleeps until there is something to carry or room for it; returns whether that is so before the
-/// time is over that a process may take for the last packets of one that has gone.
-fn sleep(near: &mut shm::Channel, far: &mut impl Far, inward: &Passage, outward: &Passage) -> bool {
+/// Sleeps until there is a packet to carry or room for one. Returns false if neither came within
+/// [`LINGER`].
+fn sleep(
+    near: &mut shm::Channel,
+    remote: &mut impl RemoteEnd,
+    inward: &Direction,
+    outward: &Direction,
+) -> bool {
     let mut has_moved = true;
-    // Who neither is to give nor to take anything is not asked: the same news would come again.
+    // A side that has neither to give nor to take is not armed: the same news would wake it again.
     let near_sleeps = match (outward.is_hungry(), inward.is_held) {
         (true, _) => near.arm(),
         (false, true) => near.arm_for_room(),
         (false, false) => true,
     };
-    let far_sleeps = match (inward.is_hungry(), outward.is_held) {
-        (true, _) => far.arm_for(true),
-        (false, true) => far.arm_for(false),
-        (false, false) => far.arm_for_itself(),
+    let remote_sleeps = match (inward.is_hungry(), outward.is_held) {
+        (true, _) => remote.arm_for(true),
+        (false, true) => remote.arm_for(false),
+        (false, false) => remote.arm_for_itself(),
     };
-    if near_sleeps && far_sleeps {
-        let fds = [near.wake_fd(), far.wake_fd()];
-        let [near, far] = &fds;
+    if near_sleeps && remote_sleeps {
+        let fds = [near.wake_fd(), remote.wake_fd()];
+        let [near, remote] = &fds;
         let timeout = inward.is_held.then_some(&LINGER);
         // An interrupted sleep is one that ends early.
         let woken = poll(
             &mut [
                 PollFd::new(near, PollFlags::IN),
-                PollFd::new(far, PollFlags::IN),
+                PollFd::new(remote, PollFlags::IN),
             ],
             timeout,
         );
         has_moved = woken != Ok(0);
     }
     near.disarm();
-    far.disarm();
+    remote.disarm();
     has_moved
 }
