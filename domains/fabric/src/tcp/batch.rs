@@ -1,5 +1,5 @@
-//! [`Endpoint::read_batch`](crate::Endpoint::read_batch) over a connection: all requests in one
-//! go, each linked to the one before, and the replies straight into the caller's memory.
+//! [`Endpoint::read_batch`](crate::Endpoint::read_batch) over a connection: requests are sent
+//! together, each linked to the one before, and replies are copied straight into the caller's memory.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use super::wire::{CHUNK, Malformed, Reply, Request};
 use crate::core::endpoint::{AsRegion, Read};
 use crate::error::OpError;
 
-/// Reads whose regions are looked up at a time: fewer than a connection can have open.
+/// Reads whose regions are opened at a time: fewer than a connection can have open.
 const WINDOW: usize = 256;
 
-/// Parts that are asked for ahead of the replies: requests that the far side has room for even
-/// while nobody takes its replies.
+/// Requests that are sent ahead of their replies: the peer's host has room for as many even while its
+/// replies are not read.
 const AHEAD: u64 = 512;
 
-/// The longest that one sleep lasts; the queue pair knows for how long to wait in all.
+/// The longest sleep; the queue pair limits the whole wait.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Reads in order. Nothing is in flight.
+/// Executes reads in order, while nothing else is in flight.
 pub(super) fn read<R: AsRegion<RemoteRegion>>(
     pair: &mut QueuePair<R>,
     reads: &mut [Read<'_, R>],
@@ -28,7 +28,7 @@ pub(super) fn read<R: AsRegion<RemoteRegion>>(
     for window in reads.chunks_mut(WINDOW) {
         let mut handles = [0; WINDOW];
         let reached = reach(pair, window, &mut handles);
-        // Those before the first that is impossible are read all the same.
+        // Reads before the first that is refused are executed all the same.
         let possible = &mut window[..reached.0];
         read_window(pair, possible, &handles)?;
         for read in possible {
@@ -39,7 +39,7 @@ pub(super) fn read<R: AsRegion<RemoteRegion>>(
     pair.end()
 }
 
-/// Looks up regions; returns how many there are before the first error.
+/// Opens regions; returns the number before the first error.
 fn reach<R: AsRegion<RemoteRegion>>(
     pair: &mut QueuePair<R>,
     window: &[Read<'_, R>],
@@ -81,7 +81,7 @@ fn read_window<R: AsRegion<RemoteRegion>>(
     result
 }
 
-/// Takes the replies that have come.
+/// Takes replies.
 fn take<R: AsRegion<RemoteRegion>>(
     pair: &mut QueuePair<R>,
     reads: &mut [Read<'_, R>],
@@ -124,7 +124,7 @@ fn take<R: AsRegion<RemoteRegion>>(
 struct Cursor {
     read: usize,
     part: u64,
-    /// Parts before this one.
+    /// Number of parts before this one.
     count: u64,
 }
 

@@ -1,17 +1,17 @@
-//! Which regions are open on a connection, as the initiating side has them in mind.
+//! Regions that are open on a connection, as the initiating side knows them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use super::wire::HANDLES;
 
-/// Handles of a connection, each of a `G` that somebody uses, or used when it was last looked at.
+/// Handles of a connection, each of a grant `G` that was in use when it was last checked.
 #[derive(Debug)]
 pub(super) struct Handles<G> {
-    /// By address. While a weak reference is kept, nothing else gets the same.
+    /// Handles by address of the grant. A weak reference keeps the address from being reused.
     known: HashMap<usize, u32>,
     slots: Vec<Option<Weak<G>>>,
-    /// Which slot is taken next when none is free.
+    /// The slot that is reused next when none is free.
     victim: u32,
 }
 
@@ -24,12 +24,12 @@ impl<G> Handles<G> {
         }
     }
 
-    /// The handle of this one, if it has any.
+    /// The handle of a grant, if it is open.
     pub(super) fn find(&self, grant: &Arc<G>) -> Option<u32> {
         self.known.get(&address(grant)).copied()
     }
 
-    /// A handle for what is about to be opened; calls `close` with those that nobody uses.
+    /// A handle for a grant that is about to be opened; calls `close` for handles of dropped grants.
     pub(super) fn vacate(&mut self, mut close: impl FnMut(u32)) -> u32 {
         let is_unused =
             |slot: &Option<Weak<G>>| slot.as_ref().is_some_and(|grant| grant.strong_count() == 0);
@@ -51,7 +51,7 @@ impl<G> Handles<G> {
         self.victim
     }
 
-    /// The handle stands for this one from now on.
+    /// Makes the handle stand for a grant.
     pub(super) fn assign(&mut self, handle: u32, grant: &Arc<G>) {
         if let Some(slot) = self.slots.get_mut(handle as usize) {
             *slot = Some(Arc::downgrade(grant));
@@ -59,7 +59,7 @@ impl<G> Handles<G> {
         }
     }
 
-    /// The handle stands for nothing.
+    /// Makes the handle stand for no grant.
     pub(super) fn forget(&mut self, handle: u32) {
         let slot = self.slots.get_mut(handle as usize);
         if let Some(grant) = slot.and_then(Option::take) {

@@ -1,4 +1,4 @@
-//! One-sided operations over a connection: the serving side, which is the target's network card.
+//! One-sided operations over a connection: the serving side, which stands for the network card.
 
 use std::fmt::Debug;
 use std::io;
@@ -16,16 +16,16 @@ use crate::key::{Access, RemoteKey};
 use crate::mem::DropGuard;
 use crate::shm::RemoteRegion;
 
-/// Room for requests that were received and not yet executed: two of the longest.
+/// Bytes of received requests that are not yet executed: two of the longest.
 const ROOM: usize = 2 * (Request::LEN + CHUNK);
 
-/// Replies are sent when they are so many bytes, or nothing more is asked.
+/// Replies are sent once there are this many bytes, or no request is left.
 const ENOUGH: usize = CHUNK;
 
-/// The longest that one sleep lasts. The system knows how long a connection may be silent.
+/// The longest sleep. The socket options limit how long a connection may be silent.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// A region that was opened for the other side, and what is dropped when that has closed it.
+/// A region that was opened for the other side, with a guard that is dropped when it is closed.
 #[derive(Debug)]
 pub struct Opened {
     region: RemoteRegion,
@@ -33,7 +33,7 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// One that is accounted for by `guard`.
+    /// A region that `guard` charges to the other side.
     pub fn new(region: RemoteRegion, guard: DropGuard) -> Self {
         Opened {
             region,
@@ -97,11 +97,11 @@ pub trait DeviceTarget: Debug {
     fn forget(&mut self, handle: usize);
 }
 
-/// Executes what the other side of a connection asks for, until it ends the connection.
+/// Executes the requests of the other side of a connection, until that ends.
 ///
-/// Requests are executed in order, each under the right that its region has at that moment. The
-/// other side may be anybody: it gets an error for each request that it may not make. While it
-/// takes no replies, nothing more is executed.
+/// Requests are executed in order, each with the rights that its region has at that moment. The other
+/// side may be malicious: a request that is not permitted gets an error. While the other side reads no
+/// replies, no request is executed.
 ///
 /// # Errors
 /// [`Malformed`] when the other side breaks the protocol; the connection is cut.
@@ -130,16 +130,16 @@ pub fn serve(socket: impl Into<Arc<OwnedFd>>, regions: &impl Regions) -> Result<
 struct Server<'a, R> {
     stream: Stream,
     regions: &'a R,
-    /// By handle; `None` is not open.
+    /// Regions by handle; `None` is closed.
     opened: Vec<Option<Result<Opened, OpError>>>,
-    /// Whether the last request was not done.
+    /// Whether the last request failed.
     has_failed: bool,
     /// The device that the other side's queue pair is connected with.
     device: Option<Box<dyn DeviceTarget>>,
 }
 
 impl<R: Regions> Server<'_, R> {
-    /// Executes the requests that are there as a whole.
+    /// Executes requests that were received completely.
     fn execute_received(&mut self) -> Result<(), Malformed> {
         loop {
             let incoming = self.stream.incoming();
@@ -160,7 +160,7 @@ impl<R: Regions> Server<'_, R> {
 
     fn send_all(&mut self) -> Result<(), Cut> {
         while !self.stream.push()? {
-            // Nothing is received meanwhile: who takes no replies is not to ask for more.
+            // Nothing is received meanwhile: a peer that reads no replies gets no more work done.
             self.stream.sleep(false, LONG);
         }
         Ok(())
@@ -238,7 +238,7 @@ impl<R: Regions> Server<'_, R> {
         if self.opened.len() <= handle {
             self.opened.resize_with(handle + 1, || None);
         }
-        // What was there is given back first: the other side may be at a limit.
+        // The previous region is closed first: the other side may be at a limit.
         self.vacate(handle);
         let opened = self.regions.open(key, access);
         let len = opened
@@ -290,7 +290,7 @@ impl<R: Regions> Server<'_, R> {
         outgoing.extend(parameters.into_iter().flatten());
     }
 
-    /// Replies with bytes, which are copied to where they are sent from.
+    /// Replies with bytes of a region, copied into the outgoing bytes.
     fn read(&mut self, handle: u32, offset: u64, len: u32) {
         let mut outgoing = std::mem::take(self.stream.outgoing());
         let start = outgoing.len();

@@ -1,6 +1,7 @@
-//! A connected socket and the bytes on their way through it.
+//! A connected socket and the bytes in transit.
 //!
-//! No call here blocks but [`Stream::sleep`], whatever flags the socket has: others may hold it too.
+//! No call blocks but [`Stream::sleep`], whatever flags the socket has: other processes may hold it
+//! too.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
@@ -10,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 
-/// The connection has ended, without a word.
+/// The connection has ended, without a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cut;
 
@@ -18,31 +19,31 @@ pub(super) struct Cut;
 #[derive(Debug)]
 pub(super) struct Stream {
     socket: Arc<OwnedFd>,
-    /// What is to be sent; those before `sent` are.
+    /// Bytes to send; those before `sent` have been sent.
     outgoing: Vec<u8>,
     sent: usize,
-    /// Received and not yet used are those from `head` to `end`.
+    /// Received bytes; those from `head` to `end` are unprocessed.
     incoming: Box<[u8]>,
     head: usize,
     end: usize,
 }
 
-/// Ends a connection from another thread; who sleeps on it wakes up.
+/// Ends a connection from another thread, and wakes a sleeper on it.
 #[derive(Clone, Debug)]
 pub struct Cutter(Weak<OwnedFd>);
 
 impl Cutter {
-    /// One for the connection with this socket.
+    /// The cutter of the connection with this socket.
     pub fn of(socket: &Arc<OwnedFd>) -> Self {
         Cutter(Arc::downgrade(socket))
     }
 
-    /// Whether nobody has the connection any more.
+    /// Whether the connection has been dropped.
     pub fn is_over(&self) -> bool {
         self.0.strong_count() == 0
     }
 
-    /// Ends it. The status under which it is must have ended before, so that it can say why.
+    /// Ends the connection. Its status must have ended before, so that operations return the reason.
     pub fn cut(&self) {
         if let Some(socket) = self.0.upgrade() {
             // It fails when the other side has ended it already.
@@ -52,7 +53,7 @@ impl Cutter {
 }
 
 impl Stream {
-    /// `room` is for bytes that were received and not yet used.
+    /// A stream with a buffer of `room` bytes for received, unprocessed bytes.
     pub(super) fn new(socket: impl Into<Arc<OwnedFd>>, room: usize) -> Self {
         Stream {
             socket: socket.into(),
@@ -72,7 +73,7 @@ impl Stream {
         self.socket.as_fd()
     }
 
-    /// Where to append what is to be sent.
+    /// The outgoing bytes, to append to.
     pub(super) fn outgoing(&mut self) -> &mut Vec<u8> {
         &mut self.outgoing
     }
@@ -82,7 +83,7 @@ impl Stream {
         self.outgoing.len() - self.sent
     }
 
-    /// Sends what the socket takes; returns whether that was all.
+    /// Sends as much as the socket takes; returns whether that was all.
     pub(super) fn push(&mut self) -> Result<bool, Cut> {
         while self.unsent() > 0 {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -97,7 +98,7 @@ impl Stream {
         Ok(true)
     }
 
-    /// Whether the other side will send no more than what is there.
+    /// Whether the other side sends nothing more than the bytes received so far.
     pub(super) fn has_hung_up(&self) -> bool {
         let now = Timespec {
             tv_sec: 0,
@@ -107,13 +108,13 @@ impl Stream {
         poll(&mut socket, Some(&now)).is_ok_and(|count| count > 0)
     }
 
-    /// Drops what waits to be sent.
+    /// Discards outgoing bytes.
     pub(super) fn forget_outgoing(&mut self) {
         self.outgoing.clear();
         self.sent = 0;
     }
 
-    /// Receives what is there and fits; returns how many bytes.
+    /// Receives as much as there is and fits; returns the number of bytes.
     pub(super) fn pull(&mut self) -> Result<usize, Cut> {
         self.make_room();
         if self.end == self.incoming.len() {
@@ -134,7 +135,7 @@ impl Stream {
         }
     }
 
-    /// Moves what is left to the start: when nothing is, or little room is behind it.
+    /// Moves unprocessed bytes to the start, when there are none or little room is behind them.
     fn make_room(&mut self) {
         let is_cramped = self.incoming.len() - self.end < self.incoming.len() / 4;
         if self.head == self.end || is_cramped {
@@ -144,30 +145,30 @@ impl Stream {
         }
     }
 
-    /// What was received and not yet used.
+    /// Received, unprocessed bytes.
     pub(super) fn incoming(&self) -> &[u8] {
         &self.incoming[self.head..self.end]
     }
 
-    /// Whether no more can be received before something is used.
+    /// Whether nothing can be received before bytes are consumed.
     pub(super) fn is_full(&self) -> bool {
         self.end - self.head == self.incoming.len()
     }
 
-    /// The first bytes have been used.
+    /// Marks the first `count` bytes as processed.
     pub(super) fn consume(&mut self, count: usize) {
         self.head = self.end.min(self.head.saturating_add(count));
     }
 
-    /// Takes bytes in the middle out.
+    /// Removes bytes in the middle.
     pub(super) fn take_out(&mut self, at: usize, count: usize) {
         let start = self.head + at;
         self.incoming.copy_within(start + count..self.end, start);
         self.end -= count;
     }
 
-    /// Sleeps until the socket takes what is to be sent, or it has ended, or `timeout` has passed,
-    /// or, if `for_incoming`, something was received and there is room for it; it may return early.
+    /// Sleeps until the socket takes outgoing bytes, the connection has ended, `timeout` has passed or,
+    /// with `for_incoming`, bytes have come that fit. May return early.
     pub(super) fn sleep(&self, for_incoming: bool, timeout: Duration) {
         let mut events = PollFlags::empty();
         events.set(PollFlags::IN, for_incoming && !self.is_full());

@@ -1,5 +1,4 @@
-//! What a socket is told before it is used: how long the other side may be silent, and how much
-//! may be on its way.
+//! Socket options: how long the other side may be silent, and how many bytes may be in flight.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,22 +8,21 @@ use rustix::net::sockopt;
 
 use super::channel::WINDOW;
 
-/// A connection on which nothing is on its way is asked after so long whether it is still there,
-/// and then [`PROBES`] times every second.
+/// Idle time before keepalive probes, of which [`PROBES`] follow every second.
 const IDLE: Duration = Duration::from_secs(2);
 const PROBES: u32 = 4;
 
-/// How long the other side's system may take to acknowledge what was sent. On a channel the other
-/// side always has room.
+/// Longest time without an acknowledgement by the other host on a channel, where that always has
+/// room.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(6);
 
-/// The same for replies to operations: also how long who asked may leave them.
+/// The same for replies to operations, which includes the time that they are left unread.
 const UNREAD: Duration = Duration::from_secs(120);
 
-/// Bytes that the system keeps for a socket in each direction, as many as it counts for a window.
+/// Bytes of the socket buffers in each direction: the kernel counts twice the payload.
 const BUFFER: usize = 2 * WINDOW;
 
-/// For the connection of a [`QueuePair`](super::QueuePair), which knows how long to wait for replies.
+/// For the connection of a [`QueuePair`](super::QueuePair), which has its own reply timeout.
 ///
 /// # Errors
 /// The system's: it is no TCP socket.
@@ -51,7 +49,7 @@ pub fn for_packets(socket: impl AsFd) -> io::Result<()> {
     let socket = socket.as_fd();
     keep_alive(socket)?;
     sockopt::set_tcp_user_timeout(socket, UNACKNOWLEDGED.as_millis() as u32)?;
-    // Only an administrator may pass the system's limit; others get what it allows.
+    // Only an administrator may exceed the system's limit; others get that limit.
     sockopt::set_socket_recv_buffer_size_force(socket, BUFFER)
         .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, BUFFER))?;
     sockopt::set_socket_send_buffer_size_force(socket, BUFFER)

@@ -1,8 +1,8 @@
-//! What the two sides of a connection say to each other.
+//! Messages between the two sides of a connection.
 //!
-//! For one-sided operations: a request, behind a write's its bytes, and a reply for each request
-//! but *close* and *disconnect*, in order, behind a read's its bytes, behind a *connect*'s and a
-//! *register*'s what they ask for.
+//! One-sided operations: a request, followed by its bytes for a write. Each request but *close* and
+//! *disconnect* has a reply, in order, followed by the bytes of a read or by the parameters that a
+//! *connect* or *register* asks for.
 //!
 //! ```text
 //!  0      1        2      4        8           40
@@ -16,8 +16,8 @@
 //!  +------+------+--------+-------+-------+
 //! ```
 //!
-//! For packets, either way: a frame, behind a packet's its [link header](crate::core::link) and payload,
-//! behind an offer and its acceptance the [parameters](ConnectionParameters) of a queue pair.
+//! Packets, in both directions: a frame, followed by the [link header](crate::link) and payload of a packet,
+//! or by the [parameters](ConnectionParameters) of a queue pair for an offer and its acceptance.
 //!
 //! ```text
 //!  0      1      4       8
@@ -26,104 +26,104 @@
 //!  +------+------+-------+-------------+---------+
 //! ```
 //!
-//! Packets may also go by RDMA devices. The initiating side offers a queue pair, the other accepts it
-//! with one of its own or declines. A mark says that the packets after it come by the device, until
-//! both sides have said how many have come by it; those that had not come follow.
+//! RDMA devices may carry packets, too. The initiating side offers a queue pair. The other side accepts
+//! with one of its own or declines. A mark says that later packets come by the device. After a failure
+//! both sides say how many packets have come by it, and the missing ones follow on the connection.
 //!
-//! The other side is another host's, so everything here is an allegation: lengths are bounded, and
-//! a value has one form, so that what is not of ours is noticed.
+//! Everything here is an allegation of another host: lengths are bounded, and every value has one form,
+//! so that foreign bytes are noticed.
 
 use crate::core::channel::ChannelError;
 use crate::core::parameters::ConnectionParameters;
 use crate::error::OpError;
 use crate::key::{Access, RemoteKey};
 
-/// The most bytes of one read or write; longer operations are made of several. After each the
-/// serving side looks at the right again.
+/// The most bytes of one read or write; longer operations take several requests. The serving side
+/// checks the right for each.
 pub const CHUNK: usize = 64 * 1024;
 
 /// Regions that a connection may have open at a time.
 pub const HANDLES: u32 = 1024;
 
-/// The other side sent what is no message of this protocol. Nothing that follows makes sense.
+/// The other side sent bytes that are no message of this protocol. Later bytes have no meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the other side broke the protocol")]
 pub struct Malformed;
 
-/// What the initiating side wants.
+/// A request of the initiating side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Use a region under this handle, in place of what was there.
+    /// Opens a region under a handle, in place of the region that had it.
     Open {
-        /// Chosen by who asks.
+        /// The handle, which the initiating side chooses.
         handle: u32,
         /// The rights wanted.
         access: Access,
         /// The region.
         key: RemoteKey,
     },
-    /// The handle is no longer used.
+    /// Closes the region under a handle.
     Close {
-        /// As in `Open`.
+        /// The handle.
         handle: u32,
     },
-    /// Copy bytes out.
+    /// Reads bytes.
     Read {
-        /// Which region.
+        /// Handle of the region.
         handle: u32,
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// At most [`CHUNK`].
+        /// Number of bytes, at most [`CHUNK`].
         len: u32,
-        /// Only if the request before was done.
+        /// Whether it is skipped if the request before failed.
         is_linked: bool,
     },
-    /// Copy in the bytes that follow.
+    /// Writes the bytes that follow.
     Write {
-        /// Which region.
+        /// Handle of the region.
         handle: u32,
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// At most [`CHUNK`].
+        /// Number of bytes, at most [`CHUNK`].
         len: u32,
-        /// Only if the request before was done.
+        /// Whether it is skipped if the request before failed.
         is_linked: bool,
     },
-    /// Replace a word if it is as expected.
+    /// Compares and swaps a word.
     CompareAndSwap {
-        /// Which region.
+        /// Handle of the region.
         handle: u32,
-        /// The word.
+        /// Offset of the word.
         offset: u64,
-        /// What must be there.
+        /// The value to compare with.
         expected: u64,
-        /// What is put there.
+        /// The value to store.
         desired: u64,
     },
-    /// Add to a word.
+    /// Adds to a word.
     FetchAdd {
-        /// Which region.
+        /// Handle of the region.
         handle: u32,
-        /// The word.
+        /// Offset of the word.
         offset: u64,
-        /// What to add.
+        /// The summand.
         add: u64,
     },
-    /// Let this queue pair of an RDMA device reach what is [registered](Request::Register), in place
-    /// of the one before. The reply is [`ConnectionParameters`].
+    /// Connects a device with this queue pair, in place of the one before. The reply is
+    /// [`ConnectionParameters`].
     Connect(ConnectionParameters),
-    /// Register a region for it. The reply is [`RegionParameters`](crate::core::parameters::RegionParameters).
+    /// Registers a region with that device. The reply is [`RegionParameters`](crate::core::parameters::RegionParameters).
     Register {
-        /// Which region.
+        /// Handle of the region.
         handle: u32,
     },
-    /// Let the queue pair reach nothing more: what of its operations has not been executed by now
-    /// never will be.
+    /// Disconnects the device. Operations of the queue pair that have not been executed never will
+    /// be.
     Disconnect,
 }
 
 impl Request {
-    /// Bytes of a request without those that follow a write's.
+    /// Bytes of a request without the data of a write.
     pub const LEN: usize = 40;
 
     /// The wire form.
@@ -231,7 +231,7 @@ impl Request {
         }
     }
 
-    /// Bytes that follow the reply when it was done.
+    /// Bytes that follow a successful reply.
     pub fn wanted(&self) -> usize {
         match self {
             Request::Read { len, .. } => *len as usize,
@@ -239,7 +239,7 @@ impl Request {
         }
     }
 
-    /// Whether it shall be left out when the one before was not done.
+    /// Whether it is skipped if the request before failed.
     pub fn is_linked(&self) -> bool {
         match self {
             Request::Read { is_linked, .. } | Request::Write { is_linked, .. } => *is_linked,
@@ -248,23 +248,23 @@ impl Request {
     }
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// It was done.
+    /// Success.
     Done {
-        /// The word before an atomic, the bytes of a region that was opened, otherwise 0.
+        /// The previous word for an atomic, the length for an open, otherwise 0.
         value: u64,
         /// Bytes that follow, at most [`CHUNK`].
         len: u32,
     },
-    /// It was not done.
+    /// Failure.
     Failed(Failure),
-    /// It was linked to one that was not done.
+    /// It was linked to a request that failed.
     Skipped,
 }
 
-/// An [`OpError`] as it travels: without what who asked knows.
+/// An [`OpError`] on the wire, without the fields that the initiating side knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Failure {
@@ -340,7 +340,7 @@ impl Reply {
 }
 
 impl Failure {
-    /// What travels of an error.
+    /// The wire form of an error.
     pub fn of(error: OpError) -> Self {
         match error {
             OpError::OutOfBounds { limit, .. } => Failure::OutOfBounds { limit },
@@ -350,7 +350,7 @@ impl Failure {
             OpError::Revoked => Failure::Revoked,
             OpError::PeerDead => Failure::PeerDead,
             OpError::Unreachable | OpError::Corrupt | OpError::NotMapped => Failure::Unreachable,
-            // Devices have these, and no device answers here.
+            // Errors of devices, which execute nothing here.
             OpError::Flushed | OpError::Device { .. } => Failure::Unreachable,
             OpError::System { errno } => Failure::System { errno },
         }
@@ -371,32 +371,32 @@ impl Failure {
     }
 }
 
-/// What one end of a channel tells the other.
+/// A message of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// A link header and a payload follow.
     Packet,
-    /// So many bytes of frames were received: there is room for as many again.
+    /// Returns credit: the bytes of frames that were taken.
     Credit {
-        /// Never 0.
+        /// Number of bytes, never 0.
         bytes: u32,
     },
-    /// Nothing follows.
+    /// The end of the channel.
     End(End),
-    /// Packets could go by the devices: the parameters of a queue pair of ours follow.
+    /// Offers a queue pair of a device, whose parameters follow.
     Offer,
-    /// They can: the parameters of one of ours, which is connected to the one that was offered.
+    /// Accepts the offer; the parameters of the queue pair that is connected with it follow.
     Accept,
-    /// They cannot.
+    /// Declines the offer.
     Decline {
-        /// Nor can they ever.
+        /// Whether every later offer would be declined, too.
         for_ever: bool,
     },
-    /// The packets after this come by the device.
+    /// The mark: later packets come by the device.
     ByDevice,
-    /// Nothing more is taken from the device.
+    /// The device has failed: no more packets are taken from it.
     Back {
-        /// Packets that have come by it.
+        /// Number of packets that have come by it.
         arrived: u32,
     },
 }
@@ -406,7 +406,7 @@ pub enum Frame {
 pub enum End {
     /// One of the two nodes has left the domain.
     Revoked,
-    /// The process has gone.
+    /// The process has ended.
     PeerDead,
 }
 

@@ -1,15 +1,15 @@
-//! Copies of few bytes, whose 8-byte words must be read and written whole: on the way between a
-//! region and a message, where nothing is aligned, they rest in a place that is.
+//! Copies of few bytes, whose 8-byte words must be read and written whole. Messages are not aligned,
+//! so the bytes pass through an aligned buffer.
 
 use crate::error::OpError;
 
-/// Transfers of up to so many bytes are copied by words, see [`crate::Endpoint`].
+/// Transfers of up to this many bytes are copied by words, see [`crate::Endpoint`].
 const LINE: usize = 64;
 
 #[repr(align(8))]
 struct Line([u8; LINE]);
 
-/// Fills `into` with what `read` gives.
+/// Fills `into` with the bytes that `read` copies.
 pub(super) fn read_whole(
     into: &mut [u8],
     read: impl FnOnce(&mut [u8]) -> Result<(), OpError>,
