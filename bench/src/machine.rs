@@ -1,6 +1,5 @@
 //! The machine of a run.
 
-use std::fmt;
 use std::fs;
 use std::thread;
 use std::time::Duration;
@@ -8,50 +7,34 @@ use std::time::Duration;
 use crate::busy;
 use crate::report::Fields;
 
-/// This machine, and the program that measures it. Displayed: its processors, its kernel, and
-/// whether something spun beside.
-#[derive(Clone, Debug)]
-pub struct Machine {
-    version: &'static str,
-    /// Logical processors that the run could use.
-    cpus: usize,
-    cpu: String,
-    kernel: String,
-    /// Whether a process spun beside the run: see [`crate::busy`].
-    busy: bool,
+/// This machine, and the program that measures it, as reports have them.
+pub fn fields() -> Fields {
+    Fields::default()
+        .with("version", env!("CARGO_PKG_VERSION"))
+        .with("cpus", cpus())
+        .with("cpu", cpu_name())
+        .with("kernel", kernel_release())
+        .with("busy", busy::spins())
 }
 
-impl Machine {
-    pub fn this() -> Self {
-        Machine {
-            version: env!("CARGO_PKG_VERSION"),
-            cpus: thread::available_parallelism().map_or(1, usize::from),
-            cpu: cpu_name(),
-            kernel: kernel_release(),
-            busy: busy::spins(),
-        }
-    }
-
-    /// As reports have it.
-    pub fn fields(self) -> Fields {
-        Fields::default()
-            .with("version", self.version)
-            .with("cpus", self.cpus)
-            .with("cpu", self.cpu)
-            .with("kernel", self.kernel)
-            .with("busy", self.busy)
-    }
+/// The processors and the kernel of this machine, and whether a process [spins](busy) beside.
+pub fn describe() -> String {
+    let beside = if busy::spins() {
+        ", one process spinning beside"
+    } else {
+        ""
+    };
+    format!(
+        "{} x {}, Linux {}{beside}",
+        cpus(),
+        cpu_name(),
+        kernel_release()
+    )
 }
 
-impl fmt::Display for Machine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} x {}, Linux {}", self.cpus, self.cpu, self.kernel)?;
-        if self.busy {
-            f.write_str(", one process spinning beside")
-        } else {
-            Ok(())
-        }
-    }
+/// Logical processors that the run can use.
+fn cpus() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// The time for which the processors of this machine, all together, have been busy since its start

@@ -5,7 +5,7 @@ use std::time::Instant;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use crate::machine::Machine;
+use crate::machine;
 use crate::plan::Effort;
 use crate::samples::Series;
 use crate::table::{self, Table};
@@ -256,7 +256,7 @@ impl Serialize for Report {
 fn circumstances(effort: Effort, start: Instant) -> Fields {
     Fields::default()
         .with("effort", effort)
-        .and(Machine::this().fields())
+        .and(machine::fields())
         .with("elapsed_s", start.elapsed().as_secs_f64())
 }
 

@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 
-use crate::machine::Machine;
+use crate::machine;
 use crate::memory;
 use crate::report::{Fields, Report};
 
@@ -69,7 +69,7 @@ struct Saved<'a> {
 impl<'a> Saved<'a> {
     fn of(report: &'a Report) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let machine = Machine::this().fields();
+        let machine = machine::fields();
         Saved {
             command: std::iter::once("toroid-bench".into())
                 .chain(std::env::args().skip(1))

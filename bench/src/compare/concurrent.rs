@@ -9,7 +9,7 @@ use toroid_model::refusal::Refusal;
 
 use super::{CLIENT, DOMAIN, SERVER, connect_memory, start_pair};
 use crate::cluster::{Cluster, ClusterError, Process};
-use crate::machine::Machine;
+use crate::machine;
 use crate::plan::{Effort, LONG_WRITE, PIPELINE, Path};
 use crate::progress::Progress;
 use crate::report::{self, Fields, PERCENT, RATE, Report, Row, Show};
@@ -187,7 +187,7 @@ fn render(rows: &[Row], no_taps: Option<&Refusal>, start: Instant) -> String {
     let mut text = format!(
         "Both paths between two nodes of one domain, each alone and both at once ({}).\n\
          Shared memory stands in for RDMA. Medians of {} rounds.\n",
-        Machine::this(),
+        machine::describe(),
         rows.first().map_or("0".into(), |row| row.text("rounds")),
     );
     if let Some(no_taps) = no_taps {

@@ -65,7 +65,7 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report, Cluster
     let files = bed.files(options, plan::file_time(left), progress)?;
     let cold_sets = bed.all_cold(start, &mut runner)?;
     let rootless = bed.cluster.rootless()?;
-    let (no_taps, mtus) = (bed.no_taps.take(), bed.mtus);
+    let (no_taps, mtus) = (bed.no_taps.take(), std::mem::take(&mut bed.mtus));
     progress.say("cleaning up");
     drop(bed);
     let run = report::Run {
@@ -79,14 +79,6 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report, Cluster
         files,
     };
     Ok(run.report(&runner.finish()))
-}
-
-/// MTUs of the interfaces in bytes.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Mtus {
-    pub ethernet: u32,
-    pub loopback: u32,
-    pub veth: u32,
 }
 
 /// Real input, measured.
@@ -119,7 +111,8 @@ struct Bed {
     sessions: Vec<(Path, SocketAddrV4)>,
     /// The reason why Ethernet is between stacks: those of the store and of the active side.
     no_taps: Option<Refusal>,
-    mtus: Mtus,
+    /// MTUs of the interfaces in bytes.
+    mtus: Vec<(Path, u32)>,
     effort: Effort,
     cold_bytes: u64,
     salt: u64,
@@ -138,10 +131,7 @@ impl Bed {
             no_taps: cluster.no_taps()?,
             cluster,
             address,
-            mtus: Mtus {
-                ethernet: domain.mtu,
-                ..Mtus::default()
-            },
+            mtus: vec![(Path::Ethernet, domain.mtu)],
             effort: options.effort,
             cold_bytes: memory_for_cold_set(),
             salt: 0,
@@ -159,8 +149,10 @@ impl Bed {
         self.passive::<()>(&configure(veth::LENDER))?;
         self.active::<()>(&configure(veth::CREATOR))?;
         let interface = Some("lo".into());
-        self.mtus.loopback = self.active(&Order::Mtu(interface))?;
-        self.mtus.veth = self.active(&Order::Mtu(None))?;
+        for (path, interface) in [(Path::Loopback, interface), (Path::Veth, None)] {
+            let mtu = self.active(&Order::Mtu(interface))?;
+            self.mtus.push((path, mtu));
+        }
 
         let remote = self.passive(&Order::Serve)?;
         let local = self.cluster.ask(&mut self.neighbour, &Order::Serve)?;

@@ -9,8 +9,8 @@ use toroid_model::refusal::Refusal;
 
 use super::plan::{Op, Test, VALUES};
 use super::tables::{Rows, copy, file, one_sided, socket, value};
-use super::{CLIENT, Files, Mtus, SERVER, TORUS};
-use crate::machine::Machine;
+use super::{CLIENT, Files, SERVER, TORUS};
+use crate::machine;
 use crate::plan::{COLD_BYTES, Effort, HOT_BYTES, LONG_WRITE, PIPELINE, Path, WorkingSet};
 use crate::report::{Fields, Report, Row, number, tenths};
 use crate::samples::{Series, quotient};
@@ -28,7 +28,7 @@ pub struct Run {
     /// The reason why Ethernet is between stacks in the processes (smoltcp), and the remedy.
     pub no_taps: Option<Refusal>,
     pub rootless: bool,
-    pub mtus: Mtus,
+    pub mtus: Vec<(Path, u32)>,
     /// The cold working set of each size of values: less than [`COLD_BYTES`] where memory or time
     /// were short.
     pub cold_sets: Vec<KeySet>,
@@ -71,7 +71,7 @@ impl Run {
             .with("torus", torus())
             .with("server", SERVER)
             .with("client", CLIENT)
-            .with("mtu", self.mtus.ethernet)
+            .with("mtu", self.mtu(Path::Ethernet))
             .with("rootless", self.rootless)
             .with("rounds", self.effort.rounds())
             .with("hot_bytes", HOT_BYTES)
@@ -80,6 +80,12 @@ impl Run {
             .with("pipeline", PIPELINE)
             .with("dir", &self.dir)
             .with("files", &self.files.tally)
+    }
+
+    fn mtu(&self, path: Path) -> Option<u32> {
+        self.mtus
+            .iter()
+            .find_map(|(of, mtu)| (*of == path).then_some(*mtu))
     }
 
     fn row(&self, test: &Test, series: &Series) -> Row {
@@ -103,12 +109,6 @@ impl Run {
         series: &Series,
         is_throughput: bool,
     ) -> Row {
-        let mtu = match path {
-            Path::Ethernet => Some(self.mtus.ethernet),
-            Path::Loopback => Some(self.mtus.loopback),
-            Path::Veth => Some(self.mtus.veth),
-            _ => None,
-        };
         let batch = series.batch().filter(|_| op != json!(Op::Stream));
         Row::of(series)
             .label("section", section)
@@ -118,7 +118,7 @@ impl Run {
             .label("bytes", bytes)
             .label("depth", depth)
             .label("set", set)
-            .label("mtu", mtu)
+            .label("mtu", self.mtu(path))
             .figure("batch", batch)
             .figure("ops_per_s", tenths(series.ops_per_s()))
             .figure(
@@ -148,13 +148,13 @@ impl Run {
              RDMA/Eth.: speed of RDMA over that of Ethernet, for latencies, too. Paper: Blue Gene/P, \
              Figures 4 and 5.",
             torus(),
-            Machine::this(),
+            machine::describe(),
             if self.rootless { ", rootless" } else { "" },
             match self.no_taps {
                 None => "Interfaces",
                 Some(_) => "No interfaces; Ethernet is between stacks in the processes (smoltcp)",
             },
-            self.mtus.ethernet,
+            self.mtu(Path::Ethernet).unwrap_or_default(),
             self.effort.rounds(),
         )?;
         if let Some(no_taps) = &self.no_taps {
@@ -312,7 +312,7 @@ mod tests {
             effort: Effort::Quick,
             no_taps: None,
             rootless: true,
-            mtus: Mtus::default(),
+            mtus: Vec::new(),
             cold_sets: Vec::new(),
             files,
         }

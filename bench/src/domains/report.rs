@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::cycles::Outcome;
-use crate::machine::Machine;
+use crate::machine;
 use crate::memory;
 use crate::plan::Effort;
 use crate::report::{self, Fields, MEBIBYTES, PERCENT, Report, Row, Show, TEXT, TIME};
@@ -136,7 +136,7 @@ impl Run {
             "Domains on this machine ({}{}). Shared memory stands in for RDMA.\n\
              Huge pages for it: {huge_pages}. Directory in {}, where 4 KiB take {} to reach the disk,\n\
              {} at p99, and {} at p99 while members work.\n",
-            Machine::this(),
+            machine::describe(),
             if self.rootless { ", rootless" } else { "" },
             self.data,
             time(Some(sync(0.5))),

@@ -10,7 +10,7 @@ use super::plan::{
     Test, USUAL,
 };
 use crate::features;
-use crate::machine::Machine;
+use crate::machine;
 use crate::plan::{Effort, Path};
 use crate::report::{Fields, Report, Row, name};
 use crate::samples::Series;
@@ -88,7 +88,7 @@ pub fn report(
          Medians of {} rounds, in each of which one path was measured after another.\n\n{}\n\
          Medians of each round's ratio\n{}\n{}\n{:.0} s in all.\n",
         Bed::torus(),
-        Machine::this(),
+        machine::describe(),
         rows.first().map_or("0".into(), |row| row.text("rounds")),
         tables(&rows),
         target::render(judged.iter().map(|judged| &judged.target)),

@@ -5,7 +5,7 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::plan::{self, Measurement, Op, Provider};
-use crate::machine::Machine;
+use crate::machine;
 use crate::plan::Effort;
 use crate::report::{self, COUNT, Fields, RATE, Report, Row, Show, TEXT, TIME, name, number};
 use crate::samples::{Series, quotient};
@@ -44,7 +44,7 @@ pub fn report(
     report.text = format!(
         "{}\nLibfabric {libfabric}, of which a stream is a ping-pong: it has no other; {rounds} rounds, \
          {:.0} s\n\n{}\n{}",
-        Machine::this(),
+        machine::describe(),
         start.elapsed().as_secs_f64(),
         report::table(&rows, 2, &COLUMNS),
         target::render(&targets),

@@ -9,7 +9,7 @@ use toroid_fabric::Torus;
 
 use super::bed::{self, DOMAIN, PORT};
 use crate::cluster::{Cluster, ClusterError};
-use crate::machine::Machine;
+use crate::machine;
 use crate::plan::{Effort, Path};
 use crate::progress::Progress;
 use crate::report::{self, Fields, Report, Row, SHARE, Show, TEXT, name, number};
@@ -64,7 +64,7 @@ pub fn measure(effort: Effort, progress: &Progress) -> Result<Report, ClusterErr
     let table = report::table(&rows, 2, &columns);
     found.text = format!(
         "{}\nHit rates with {} MiB each, {:.0} s\n\n{table}\n{}",
-        Machine::this(),
+        machine::describe(),
         MEMORY >> 20,
         start.elapsed().as_secs_f64(),
         target::render(&targets),

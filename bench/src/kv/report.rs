@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::bed::THREADS;
 use super::plan::{Measurement, Op, SMALL};
 use super::targets;
-use crate::machine::Machine;
+use crate::machine;
 use crate::plan::{Effort, Path};
 use crate::report::{self, COUNT, Fields, RATIO, Report, Row, SHARE, Show, TEXT, TIME};
 use crate::samples::{Samples, Series, median};
@@ -74,14 +74,13 @@ impl Run {
         report.targets(&targets);
         // Nothing is known of rows that were not chosen.
         let found = targets.iter().filter(|target| target.found.is_some());
-        report.text = format!(
-            "{}\n{}\n{}\n{}\n{}",
-            self.introduction(),
-            report::table(&rows, 3, &COLUMNS),
-            report::table(&mixes, 2, &MIX_COLUMNS),
-            memory_lines(&memory),
-            target::render(found)
-        );
+        let mut text = self.introduction();
+        text += &format!("\n{}", report::table(&rows, 3, &COLUMNS));
+        if !mixes.is_empty() {
+            text += &format!("\n{}", report::table(&mixes, 2, &MIX_COLUMNS));
+            text += &format!("\n{}", memory_lines(&memory));
+        }
+        report.text = format!("{text}\n{}", target::render(found));
         report
     }
 
@@ -95,7 +94,7 @@ impl Run {
             "{}\nServers of {THREADS} threads, memcached {}; load: clients x requests of each under way \
              x keys of a request; {} rounds, {:.0} s\n\
              Over sockets, with one request under way, client and server ran {in_turns}.\n",
-            Machine::this(),
+            machine::describe(),
             self.memcached,
             self.rounds,
             self.start.elapsed().as_secs_f64(),

@@ -380,29 +380,13 @@ mod tests {
 
     use toroid_fabric::Membership;
     use toroid_fabric::link::LinkCheck;
-    use toroid_fabric::mem::memfd::create_memory;
     use toroid_fabric::shm::{self, ChannelEnds};
-    use toroid_fabric::{Epoch, NodeId, Partition, RegionId, RemoteKey};
+    use toroid_fabric::{Epoch, NodeId, Partition};
 
+    use super::super::one_sided::tests::export;
     use super::*;
 
     const PARTITION: Partition = Partition(1);
-
-    fn inbox(node: NodeId) -> (Region, RemoteRegion) {
-        let (memory, status) = (create_memory(INBOX as u64).unwrap(), Arc::default());
-        let key = RemoteKey {
-            node,
-            partition: PARTITION,
-            id: RegionId(1),
-            secret: [0; 16],
-        };
-        let access = Access::REMOTE_WRITE;
-        let remote = shm::RemoteRegion::map(&memory, INBOX, key, access, status, None).unwrap();
-        (
-            Region::exported(&memory, INBOX, key, Arc::default(), None).unwrap(),
-            RemoteRegion::Shm(remote),
-        )
-    }
 
     fn sides() -> [Side; 2] {
         let (ours, theirs) = ChannelEnds::create(RING_BYTES).unwrap();
@@ -421,10 +405,10 @@ mod tests {
             Side::of(channel, QueuePair::Shm(pair), inbox, outbox).unwrap()
         };
         let (here, there) = (NodeId(0), NodeId(1));
-        let ((near, to_near), (far, to_far)) = (inbox(here), inbox(there));
+        let [near, far] = [0, 1].map(|node| export(node, 1, INBOX, Access::REMOTE_WRITE));
         [
-            side(ours, here, there, near, to_far),
-            side(theirs, there, here, far, to_near),
+            side(ours, here, there, near.0, far.1),
+            side(theirs, there, here, far.0, near.1),
         ]
     }
 
@@ -437,28 +421,24 @@ mod tests {
         one.wrong + other.wrong
     }
 
-    const SESSIONS: [(bool, usize); 8] = [
-        (true, 64),
-        (true, PACKET),
-        (true, 2 * PACKET),
-        (true, LONGEST),
-        (false, 64),
-        (false, PACKET),
-        (false, 2 * PACKET),
-        (false, LONGEST),
-    ];
+    /// Messages to and fro or in one direction, packets and long ones, `count` of each.
+    fn sessions(count: impl Fn(usize) -> u32) -> Vec<Session> {
+        let of = |bytes| {
+            let count = count(bytes);
+            [true, false].map(|pingpong| Session {
+                pingpong,
+                bytes,
+                count,
+            })
+        };
+        [64, PACKET, 2 * PACKET, LONGEST].map(of).concat()
+    }
 
     /// Once a place was overwritten by the next session's messages while the last one was looked at.
     #[test]
     fn all_messages_arrive_whole() {
-        for (pingpong, bytes) in SESSIONS {
-            // More than are on their way at once, and no multiple of what is answered together.
-            let count = 3 * window(bytes) + 1;
-            let session = Session {
-                pingpong,
-                bytes,
-                count,
-            };
+        // More than are on their way at once, and no multiple of what is answered together.
+        for session in sessions(|bytes| 3 * window(bytes) + 1) {
             let wrong = both(|side, begins| _ = side.run(session, begins).unwrap());
             assert_eq!(wrong, 0, "{session:?}");
         }
@@ -466,19 +446,13 @@ mod tests {
 
     #[test]
     fn wrong_numbers_and_wrong_bytes_are_noticed() {
-        for (pingpong, bytes) in SESSIONS {
-            let count = 2;
-            let session = Session {
-                pingpong,
-                bytes,
-                count,
-            };
+        for session in sessions(|_| 2) {
             let wrong = both(|side, begins| {
                 let first = if begins { 3 } else { 0 };
                 side.exchange(session, first..first + 2, begins).unwrap();
             });
             // Each message has another number, and the last is looked at whole.
-            let receivers = if pingpong { 2 } else { 1 };
+            let receivers = if session.pingpong { 2 } else { 1 };
             assert_eq!(wrong, 3 * receivers, "{session:?}");
         }
     }

@@ -258,7 +258,7 @@ impl Work for OneSided<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::Arc;
 
     use toroid_fabric::mem::memfd::create_memory;
@@ -266,27 +266,24 @@ mod tests {
 
     use super::*;
 
-    fn export(id: u64, access: Access) -> (Region, RemoteRegion) {
+    /// A region that `node` exports, and a mapping of it.
+    pub(crate) fn export(node: u32, id: u64, len: usize, access: Access) -> (Region, RemoteRegion) {
         let key = RemoteKey {
-            node: NodeId(0),
+            node: NodeId(node),
             partition: Partition(1),
             id: RegionId(id),
             secret: [0; 16],
         };
-        let memory = create_memory(HOT as u64).unwrap();
-        let status = Arc::default();
-        (
-            Region::exported(&memory, HOT, key, Arc::default(), None).unwrap(),
-            RemoteRegion::Shm(
-                shm::RemoteRegion::map(&memory, HOT, key, access, status, None).unwrap(),
-            ),
-        )
+        let memory = create_memory(len as u64).unwrap();
+        let region = Region::exported(&memory, len, key, Arc::default(), None);
+        let remote = shm::RemoteRegion::map(&memory, len, key, access, Arc::default(), None);
+        (region.unwrap(), RemoteRegion::Shm(remote.unwrap()))
     }
 
     fn connected() -> (Exports, Peer) {
-        let (readable, remote_readable) = export(1, Access::REMOTE_READ);
-        let (writable, remote_writable) = export(2, Access::REMOTE_WRITE);
-        let (word, remote_word) = export(3, Access::REMOTE_ATOMIC);
+        let (readable, remote_readable) = export(0, 1, HOT, Access::REMOTE_READ);
+        let (writable, remote_writable) = export(0, 2, HOT, Access::REMOTE_WRITE);
+        let (word, remote_word) = export(0, 3, HOT, Access::REMOTE_ATOMIC);
         (
             Exports::of(readable, writable, Some(word)).unwrap(),
             Peer::of(remote_readable, remote_writable, remote_word).unwrap(),
