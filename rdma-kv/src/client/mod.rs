@@ -1,9 +1,9 @@
 //! The client: gets by reading the server's memory, changes by messages.
 //!
 //! * `reader`: one-sided gets, with its `location_cache`; `view`: borrowed values; `uses`: reports
-//! of gets.
+//!   of gets.
 //! * `gets`, `borrow`, `changes`: operations; `posting`: changes without waiting for each; `text`:
-//! memcached's protocol over messages, for proxies and statistics.
+//!   memcached's protocol over messages, for proxies and statistics.
 //! * `exchange`: requests and replies; `staging`: memory for large values on their way.
 
 mod borrow;

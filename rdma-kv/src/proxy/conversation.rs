@@ -1,4 +1,4 @@
-//! One connection to a proxy, without I/O: bytes in, replies appended.
+//! A conversation of a client with a proxy, without I/O: bytes in, replies appended.
 
 use super::Upstream;
 use super::framing::{Batch, Command};
@@ -7,58 +7,58 @@ use crate::protocol::messages::{Awaiting, TEXT_LIMIT};
 use crate::text::input::{Input, Tokens, TooLong, line, too_long};
 use crate::text::{LONG_GET, Next, REPLIES};
 
-/// A connection's side of the protocol: gets are answered by reading, all else is the server's.
+/// A conversation: gets are answered by one-sided reads, other commands are forwarded.
 #[derive(Debug)]
 pub struct ProxyConversation<U> {
     upstream: U,
     input: Input,
     state: State,
-    /// Bytes of the input that hold no line's end.
+    /// Input bytes that are known to hold no line end.
     searched: usize,
-    /// Bytes that are needed to go on.
+    /// Bytes that are needed to continue.
     need: usize,
 }
 
-/// What comes next.
+/// What the conversation expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// A command.
     Command,
-    /// What is left of a get's line, whose first keys are answered.
+    /// The rest of a get's line, whose first keys are answered.
     Getting(Getting),
     /// What the server waits for, before the next command.
     Server(Unfinished),
     /// The rest of a line that is too long.
     SkippingLine,
-    /// Bytes of a value that went to no server.
+    /// Bytes of a value that is dropped.
     Dropping(u64),
-    /// Nothing.
+    /// Nothing: it has ended.
     Over,
 }
 
 /// Reason why no line is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unready {
-    /// The line has not arrived as a whole, or never will.
+    /// The line is incomplete, or will stay so.
     Next(Next),
     /// The line is a get beyond the limit.
     LongGet,
 }
 
-/// A command that the server does not have as a whole, or has not answered as a whole.
+/// A command that is forwarded in part, or answered in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Unfinished {
     /// What the server waits for.
     then: Awaiting,
-    /// The command wants no answer.
+    /// Whether the command wants no reply.
     is_quiet: bool,
-    /// Something was answered since the message with its beginning: perhaps the command, for a value
-    /// is refused before it has come.
+    /// Whether replies came since the beginning of the command: a value may be refused before
+    /// it has arrived.
     is_answered: bool,
 }
 
 impl<U: Upstream> ProxyConversation<U> {
-    /// With somebody who has said nothing yet.
+    /// A conversation without input.
     pub fn new(upstream: U) -> Self {
         ProxyConversation {
             upstream,
@@ -69,17 +69,17 @@ impl<U: Upstream> ProxyConversation<U> {
         }
     }
 
-    /// What has arrived and is not yet used.
+    /// Received bytes that are not used yet.
     pub(crate) fn input(&mut self) -> &mut Input {
         &mut self.input
     }
 
-    /// Room for bytes from the client; at least one.
+    /// Buffer for received bytes; at least one.
     pub fn room(&mut self) -> &mut [u8] {
         self.input.room(self.need)
     }
 
-    /// So many bytes were put into the room.
+    /// Notes that `count` bytes were received into the buffer.
     pub fn received(&mut self, count: usize) {
         self.input.end += count;
     }
@@ -94,7 +94,7 @@ impl<U: Upstream> ProxyConversation<U> {
         }
     }
 
-    /// Carries out what has arrived, and appends the replies.
+    /// Carries received commands out, and appends the replies.
     pub fn run(&mut self, replies: &mut Vec<u8>) -> Next {
         while replies.len() < REPLIES {
             let next = match self.state {
@@ -173,7 +173,7 @@ impl<U: Upstream> ProxyConversation<U> {
         None
     }
 
-    /// After some keys of a get's line of `len` bytes; so many bytes of it are left.
+    /// Continues after some keys of a get's line of `len` bytes, of which `left` remain.
     fn got(
         &mut self,
         newline: usize,
@@ -196,7 +196,7 @@ impl<U: Upstream> ProxyConversation<U> {
         }
     }
 
-    /// Says commands to the server.
+    /// Forwards commands to the server.
     fn forward(&mut self, batch: Batch, replies: &mut Vec<u8>) {
         let text = &self.input.bytes()[..batch.len];
         let before = replies.len();
@@ -221,7 +221,7 @@ impl<U: Upstream> ProxyConversation<U> {
         }
     }
 
-    /// Says what else belongs to a command, or asks for more of its replies.
+    /// Forwards the rest of a command, or asks for more of its replies.
     fn go_on_saying(&mut self, unfinished: Unfinished, replies: &mut Vec<u8>) -> Option<Next> {
         let then = unfinished.then;
         let bytes = self.input.bytes();
@@ -246,7 +246,7 @@ impl<U: Upstream> ProxyConversation<U> {
                     is_answered: unfinished.is_answered || has_answered,
                     ..unfinished
                 });
-                // A server that says no more than that there is more shall not keep this thread.
+                // A server that only promises more must not occupy this thread.
                 if then == Awaiting::More && !has_answered {
                     return Some(Next::Continue);
                 }
@@ -257,8 +257,8 @@ impl<U: Upstream> ProxyConversation<U> {
                 }
                 self.state = State::Dropping(count.saturating_sub(len as u64));
             }
-            // Where the next command begins is not known, or its reply would be taken for that to
-            // another one, or the rest of it.
+            // The beginning of the next command is unknown, or its reply would be taken
+            // for another one's.
             (Err(_), _) => self.state = State::Over,
         }
         None
@@ -267,7 +267,7 @@ impl<U: Upstream> ProxyConversation<U> {
     fn heard(&mut self, unfinished: Unfinished) {
         self.state = match unfinished.then {
             Awaiting::Command => State::Command,
-            // Who waits for nothing would wait for ever.
+            // A wait for 0 bytes would never end.
             Awaiting::End | Awaiting::Bytes(0) => State::Over,
             _ => State::Server(unfinished),
         };
@@ -289,7 +289,7 @@ impl<U: Upstream> ProxyConversation<U> {
         }
     }
 
-    /// Where the line ends; what to do if it has not come, or will not.
+    /// Position of the line end, or why there is none.
     fn newline(&mut self) -> Result<usize, Unready> {
         let bytes = self.input.bytes();
         let newline = memchr::memchr(b'\n', &bytes[self.searched..]);
@@ -327,7 +327,7 @@ impl<U: Upstream> ProxyConversation<U> {
         }
     }
 
-    /// The next command begins after so many bytes, unless it is said otherwise.
+    /// Consumes `count` bytes; a command comes next by default.
     fn used(&mut self, count: usize) {
         self.input.start += count;
         (self.searched, self.need) = (0, 1);

@@ -1,9 +1,9 @@
-//! What a proxy has to understand of memcached's protocol: which commands it can answer by itself,
-//! and about how many bytes belong to each of the others.
+//! Framing: which commands a proxy answers, and roughly how many bytes belong to each of the
+//! others.
 //!
-//! About, because the server knows better, and says after each message what it waits for. A line
-//! that only looks like a set has no value behind it for the server, and it reads on with the next
-//! line, as it would on a connection of its own.
+//! Roughly, because the server decides, and says after each message what it waits for. A line that
+//! only looks like a set has no value behind it for the server, which then reads the next line, as
+//! on a connection of its own.
 
 use crate::number;
 use crate::protocol::layout::MAX_KEY;
@@ -11,29 +11,29 @@ use crate::protocol::messages::TEXT_LIMIT;
 use crate::text::input::{Arguments, Tokens, line};
 use crate::text::value_len;
 
-/// A line, as a proxy sees it.
+/// A command line.
 #[derive(Clone, Debug)]
 pub(super) enum Command<'a> {
-    /// `get` or `gets`, with keys that there can be.
+    /// `get` or `gets`, with valid keys.
     Get {
-        /// Their cas is told, too.
+        /// Whether the reply has the cas.
         cas: bool,
-        /// At least one.
+        /// Keys; at least one.
         keys: Tokens<'a>,
     },
-    /// `mg` that changes nothing, and tells only what lies in an item.
+    /// `mg` that changes nothing, and asks only for what an item holds.
     MetaGet {
         /// The key.
         key: &'a [u8],
-        /// What to tell.
+        /// Flags.
         flags: Tokens<'a>,
     },
-    /// Another: the server's.
+    /// Any other command, which is forwarded.
     Other,
 }
 
 impl<'a> Command<'a> {
-    /// Of a line without its end.
+    /// The command of a line without its end.
     pub(super) fn of(line: &'a [u8]) -> Self {
         let mut tokens = Tokens(line);
         let command = tokens.next().unwrap_or_default();
@@ -57,8 +57,8 @@ fn are_keys(mut tokens: Tokens<'_>) -> bool {
     !tokens.is_empty() && tokens.all(|key| key.len() <= MAX_KEY)
 }
 
-/// Whether a reader can answer these flags of `mg`. Not so with the cas: a reader could meet the one
-/// that an item got when it was declared stale, and the marks from before.
+/// Whether a reader can answer these flags of `mg`. Not the cas: a reader could meet the new cas of
+/// an item that was declared stale, with its old marks.
 fn are_plain(flags: Tokens<'_>) -> bool {
     /// The longest opaque token, with its letter.
     const LONGEST_OPAQUE: usize = 32;
@@ -78,25 +78,25 @@ fn are_plain(flags: Tokens<'_>) -> bool {
     true
 }
 
-/// Commands for the server that go in one message.
+/// Commands that are forwarded in one message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Batch {
     /// Bytes of the message.
     pub(super) len: usize,
-    /// Commands in it that are to be answered.
+    /// Commands that want a reply.
     pub(super) answers: usize,
-    /// The last one is not.
+    /// Whether the last command wants no reply.
     pub(super) is_quiet: bool,
-    /// Bytes that the last one is likely to have besides.
+    /// Bytes of the last command that are probably missing.
     pub(super) missing: u64,
-    /// One of them is `quit`.
+    /// Whether one of them is `quit`.
     pub(super) ends: bool,
-    /// One of them asks what was counted.
+    /// Whether one of them is `stats`.
     pub(super) counts: bool,
 }
 
 impl Batch {
-    /// From a command on that is the server's.
+    /// The batch at the beginning of `bytes`, whose first command is forwarded.
     pub(super) fn of(bytes: &[u8]) -> Self {
         let mut batch = Batch::default();
         while let Some(newline) = memchr::memchr(b'\n', &bytes[batch.len..]) {
@@ -125,7 +125,7 @@ impl Batch {
         let command = tokens.next().unwrap_or_default();
         self.is_quiet = match command {
             b"quit" => true,
-            // Their last word may be a key of this name.
+            // The last word may be a key of this name.
             [b'm', _] | b"get" | b"gets" | b"bget" | b"gat" | b"gats" => false,
             _ => Arguments::of(tokens).noreply(),
         };
@@ -135,7 +135,7 @@ impl Batch {
     }
 }
 
-/// How many bytes a command's value has, with its end, if it is one that brings a value.
+/// Bytes of the value of a command with its line end, if it has a value.
 fn announced(line: &[u8]) -> u64 {
     let mut tokens = Tokens(line);
     let at = match tokens.next() {

@@ -1,4 +1,4 @@
-//! `get`, `gets` and `mg`, answered by reading.
+//! `get`, `gets` and `mg`, answered by one-sided reads.
 
 use super::{Upstream, UpstreamError};
 use crate::client::reader::{ItemRef, Lookup};
@@ -7,20 +7,20 @@ use crate::protocol::messages::Awaiting;
 use crate::text::input::Tokens;
 use crate::text::{REPLIES, append_flag, append_number, echo};
 
-/// Keys that are looked for in one go.
+/// Most keys per lookup.
 const KEYS: usize = 16;
 
-/// A reply with one value is shorter, in bytes: no server takes larger items.
+/// Bound of a reply with one value: no server takes larger items.
 const LONGEST: usize = (1 << 30) + 1024;
 
 const END: &[u8] = b"END\r\n";
 
-/// A `get` or `gets`, between its batches.
+/// State of a `get` or `gets` between its batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Getting {
-    /// The cas is told, too.
+    /// Whether the reply has the cas.
     cas: bool,
-    /// Keys that are looked for in one go: about as many as there is room for their values.
+    /// Keys per lookup: about as many as there is room for their values.
     most: usize,
 }
 
@@ -30,12 +30,12 @@ impl Getting {
     }
 }
 
-/// Why the rest of a get's keys is not looked for.
+/// Reason for which a get is not continued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unable {
     /// The server cannot be reached.
     Upstream(UpstreamError),
-    /// It has said why, and hears no more.
+    /// The server has replied, and ended the session.
     Over,
 }
 
@@ -45,8 +45,7 @@ impl From<UpstreamError> for Unable {
     }
 }
 
-/// Answers the keys of a `get`, in their order, until there is enough for a batch; returns those that
-/// are left.
+/// Answers keys of a `get` in order, until a batch is full; returns the remaining keys.
 pub(super) fn get<'a>(
     upstream: &mut impl Upstream,
     mut keys: Tokens<'a>,
@@ -66,7 +65,7 @@ pub(super) fn get<'a>(
                 ask(upstream, chunk[answered], cas, replies)?;
                 answered += 1;
             }
-            // It was dropped for want of room: the first one always has some.
+            // The next value had no room: the first one always has.
             Some(_) => getting.most = answered.max(1),
             None if replies.len() < REPLIES => getting.most = KEYS.min(2 * getting.most),
             None => {}
@@ -81,7 +80,7 @@ pub(super) fn get<'a>(
     Ok(keys)
 }
 
-/// Lets the server answer one key that others change all the time.
+/// Forwards one key that changes too often to be read.
 fn ask(
     upstream: &mut impl Upstream,
     key: &[u8],
@@ -98,7 +97,7 @@ fn ask(
         replies.truncate(end);
         return Ok(());
     }
-    // Whatever followed a part of a value would be taken for the rest of it.
+    // Bytes after a partial value would be taken for its rest.
     replies.truncate(start);
     Err(said.err().unwrap_or(UpstreamError::Gone).into())
 }
@@ -112,7 +111,7 @@ fn say_get(
     let command = if cas { &b"gets "[..] } else { b"get " };
     let start = replies.len();
     let mut then = upstream.say(false, &[command, key, b"\r\n"].concat(), replies)?;
-    // A server that goes on for ever is not listened to.
+    // A server that never ends its reply is cut off.
     while then == Awaiting::More && replies.len() - start < LONGEST {
         let before = replies.len();
         then = upstream.say(true, b"", replies)?;
@@ -123,13 +122,13 @@ fn say_get(
     Ok(then)
 }
 
-/// What is known of a key.
+/// State of a key.
 #[derive(Clone, Copy, Debug)]
 enum Seen {
-    /// Nothing.
+    /// No result yet.
     Not,
     Absent,
-    /// Its answer, as a part of those that are kept.
+    /// Its reply, as a range of those that are kept.
     Kept {
         start: usize,
         end: usize,
@@ -137,15 +136,15 @@ enum Seen {
     Retry,
 }
 
-/// Answers come in any order, and go out in that of the keys.
+/// Puts replies, which come in any order, into the order of the keys.
 struct Answers<'a> {
     keys: &'a [&'a [u8]],
     cas: bool,
     replies: &'a mut Vec<u8>,
     seen: [Seen; KEYS],
-    /// Keys that are answered.
+    /// Keys that are answered so far.
     next: usize,
-    /// Answers that came before their turn.
+    /// Replies that came before their turn.
     kept: Vec<u8>,
 }
 
@@ -162,7 +161,7 @@ impl<'a> Answers<'a> {
     }
 
     fn note(&mut self, number: usize, lookup: Lookup<ItemRef<'_>>) {
-        // Looked for once more, as the server came back meanwhile.
+        // Looked up again after a reconnection.
         if number < self.next {
             return;
         }
@@ -191,7 +190,7 @@ impl<'a> Answers<'a> {
         }
     }
 
-    /// How many keys are answered, and what is known of the next one.
+    /// Number of answered keys, and the state of the next one.
     fn finish(self) -> (usize, Option<Seen>) {
         let next = self.seen[..self.keys.len()].get(self.next);
         (self.next, next.copied())
@@ -212,8 +211,8 @@ fn append_value(replies: &mut Vec<u8>, key: &[u8], item: &ItemRef<'_>, cas: bool
     replies.extend_from_slice(b"\r\n");
 }
 
-/// Answers a plain `mg`; returns whether it could. Not so with an item that somebody is to store
-/// anew: the server knows whom to tell.
+/// Answers a plain `mg`; returns whether it could. It cannot for an item that a client is to store
+/// anew: the server knows which client.
 pub(super) fn meta_get(
     upstream: &mut impl Upstream,
     key: &[u8],

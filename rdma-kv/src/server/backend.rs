@@ -1,4 +1,4 @@
-//! What connections lead to: the store, and what the protocol is told about the server.
+//! Backend of all connections: the store, and the state of the server.
 
 use std::io;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use crate::store::shared::Shared;
 use crate::text::input::Input;
 use crate::text::{Conversation, DisconnectReason, Ends, Next, Rules, ServerState, Wants};
 
-/// What memcached tells of requests per turn when nobody has chosen.
+/// `reqs_per_event` that `stats settings` shows by default.
 const DEFAULT_PER_TURN: u32 = 20;
 
-/// The store behind the sockets, and behind the proxies.
+/// The store and the state of the server.
 #[derive(Clone)]
 pub(super) struct Backend {
     pub(super) store: Shared,
@@ -41,7 +41,7 @@ impl sockets::SessionFactory for Backend {
 }
 
 impl Backend {
-    /// With somebody who speaks to a proxy at this node; `None` where there are too many.
+    /// A session of a client of a proxy at this node; `None` when there are too many.
     pub(super) fn converse_by_proxy(&self, node: NodeId) -> Option<Session> {
         if self.server.is_full() {
             self.server.refused();
@@ -58,7 +58,7 @@ impl Backend {
     }
 }
 
-/// A conversation with the store.
+/// A session: a conversation with the store.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) store: Shared,
@@ -78,7 +78,7 @@ impl Converse for Session {
         self.conversation.sends(waits);
     }
 
-    /// As memcached has it, the beginning of a line is idle, and the beginning of a value is not.
+    /// As in memcached, the beginning of a line is idle, and that of a value is not.
     fn is_idle(&self) -> bool {
         !matches!(self.conversation.wants(), Wants::Bytes(_))
     }
@@ -101,7 +101,7 @@ impl Converse for Session {
     }
 }
 
-/// What all conversations of this server share.
+/// State that all sessions of a server share.
 pub(super) fn server_state(settings: &Settings, listeners: &Listeners, stop: &Stop) -> ServerState {
     let commands = &settings.commands;
     let stop = stop.clone();
@@ -128,7 +128,8 @@ pub(super) fn server_state(settings: &Settings, listeners: &Listeners, stop: &St
     })
 }
 
-/// What `stats settings` tells, in memcached's order; some of it changes with the server's life.
+/// Settings as `stats settings` shows them, in memcached's order; some change while the server
+/// runs.
 fn told(settings: &Settings) -> Vec<(&'static str, String)> {
     let Settings {
         commands, tuning, ..
@@ -137,7 +138,7 @@ fn told(settings: &Settings) -> Vec<(&'static str, String)> {
     let listen: Vec<_> = listen.collect();
     let unix = settings.unix.as_ref();
     let tcp_port = match settings.port {
-        // As `-p` had it.
+        // As `-p` gave it.
         Some(0) => "-1".to_owned(),
         port => port.unwrap_or_default().to_string(),
     };
@@ -241,7 +242,7 @@ fn told(settings: &Settings) -> Vec<(&'static str, String)> {
     told.into_iter().chain(absent).collect()
 }
 
-/// Memcached's settings of external storage, TLS and the like, none of which exists here.
+/// Memcached's settings of features that do not exist here, such as external storage and TLS.
 const ABSENT: [(&str, &str); 24] = [
     ("ext_item_size", "0"),
     ("ext_item_age", "0"),

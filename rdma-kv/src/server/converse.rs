@@ -1,15 +1,15 @@
-//! The memcached protocol over any stream of bytes.
+//! Memcached's protocol over any stream of bytes.
 
 use std::io::{self, ErrorKind, Read, Write};
 
 use crate::store::shared::Shared;
 use crate::text::{BINARY_REMEDY, BINARY_REQUEST, Conversation, Next};
 
-/// Replies beyond this many bytes do not keep their memory.
+/// Bytes of memory for replies that are kept.
 const REPLIES_KEPT: usize = 512 * 1024;
 
-/// Serves one client over any stream of bytes, such as a connection that did not come through this
-/// host's TCP, until either side ends it.
+/// Serves one client over a stream, such as a connection that this host's TCP did not accept, until
+/// either side ends it.
 ///
 /// # Errors
 /// The stream's; `InvalidData` for a client that begins in the binary protocol.

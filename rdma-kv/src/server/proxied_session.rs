@@ -1,27 +1,26 @@
-//! A conversation by memcached's protocol whose bytes come in messages: somebody's who speaks to a
-//! proxy.
+//! Sessions of memcached's protocol over messages, for clients of a proxy.
 
 use super::backend::Session;
 use crate::protocol::messages::{Awaiting, TEXT_LIMIT};
 use crate::text::{Next, Wants};
 
-/// Memory for replies beyond this many bytes is not kept.
+/// Bytes of memory for replies that are kept.
 const REPLIES_KEPT: usize = 64 * 1024;
 
-/// One of a client's conversations.
+/// A session of a client of a proxy.
 #[derive(Debug)]
 pub(super) struct ProxiedSession {
     session: Session,
     next: Next,
     replies: Vec<u8>,
-    /// So many of their bytes were sent.
+    /// Bytes of these that were sent.
     sent: usize,
 }
 
-/// Why a client is dropped that speaks for somebody.
+/// Error for which the proxy is disconnected.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProxiedSessionError {
-    /// It goes on before it took the replies: they would need ever more memory.
+    /// The proxy sent more before it took its replies, which would need ever more memory.
     #[error("it does not take its replies")]
     NotTaken,
     #[error("the store broke: {0}")]
@@ -38,8 +37,8 @@ impl ProxiedSession {
         }
     }
 
-    /// Carries out what is said; returns what to say next and what is answered, as far as one
-    /// message takes it.
+    /// Carries received commands out; returns what the session waits for, and replies up to one
+    /// message.
     pub(super) fn hear(&mut self, text: &[u8]) -> Result<(Awaiting, &[u8]), ProxiedSessionError> {
         let goes_on = self.sent < self.replies.len() || self.next == Next::Continue;
         if goes_on && !text.is_empty() {
@@ -55,7 +54,7 @@ impl ProxiedSession {
             self.session.conversation.input().shrink();
         }
         if self.replies.len() - self.sent <= TEXT_LIMIT && self.replies.capacity() > REPLIES_KEPT {
-            // The last piece: who is told it may say nothing for long.
+            // The last piece: the session may stay idle for long afterwards.
             self.replies.drain(..self.sent);
             self.replies.shrink_to(REPLIES_KEPT);
             self.sent = 0;

@@ -1,4 +1,4 @@
-//! Room for new items: what of a full store stays, and where.
+//! Cleaning: room for new items, by compaction and eviction.
 
 use toroid_fabric::OpError;
 
@@ -7,65 +7,66 @@ use super::{SetError, Store};
 use crate::protocol::layout::{ItemAddress, ItemHeader, Marks, Slot, SlotWord};
 use crate::store::segments::{Allocation, CleaningMode, Queue, Retention, SegmentNumber, room_of};
 
-/// What a look at an item costs, in bytes copied.
+/// Cost of examining an item, in copied bytes.
 const LOOK: u32 = 256;
 
-/// How many bytes are cleaned for each that is stored when memory gets short: by
-/// [`Segments::SPARSE_TENTHS`], to free a byte takes fewer.
+/// Bytes to clean per byte that is stored when memory gets short: by [`Segments::SPARSE_TENTHS`]
+/// fewer are needed.
 const CLEANING_RATIO: u32 = 6;
 
-/// Stores that may not evict keep a segment for changes of what is there, if they have this many.
+/// Least number of segments of a store without eviction that keeps one for changes of present
+/// items.
 const KEEP_FROM: usize = 8;
 
-/// What room is needed for.
+/// Purpose of the room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
-    /// One item more, or a longer one.
+    /// Another item, or a longer one.
     More,
-    /// An item that is as long as the one that it replaces. As each of these leaves a hole, there
-    /// is always room for the next.
+    /// An item as long as the one that it replaces. Each leaves a hole, so there is always room
+    /// for the next.
     Instead,
 }
 
-/// Where the cleaning of a segment goes on.
+/// Position of the cleaning in a segment.
 #[derive(Debug)]
 pub(super) struct Cursor {
     segment: SegmentNumber,
     queue: Queue,
     cleaning: CleaningMode,
     next: ItemAddress,
-    /// What stays of a main segment that is evicted.
+    /// Items of a main segment that stay at an eviction.
     retention: Retention,
 }
 
-/// A live item that is to be elsewhere.
+/// A live item that is moved.
 struct LiveItem {
     slot: Slot,
     from: ItemAddress,
-    /// Of its key.
+    /// Hash of its key.
     hash: u64,
     header: ItemHeader,
 }
 
-/// What became of a step of cleaning.
+/// Result of a step of cleaning.
 pub(super) enum CleaningStep {
-    /// The next item was seen to, at this cost in bytes copied.
+    /// The next item was handled, at this cost in copied bytes.
     Item { cost: u32 },
-    /// That was all: the segment is free.
+    /// The segment is free.
     Freed,
-    /// There is nowhere to move an item to that has to stay.
+    /// An item that has to stay cannot be moved.
     Stuck,
 }
 
 impl Store {
-    /// Finds `room` bytes, and makes some when there are none.
+    /// Finds `room` bytes, after cleaning if needed.
     pub(super) fn room_for(
         &mut self,
         room: u32,
         need: Need,
         queue: Queue,
     ) -> Result<ItemAddress, SetError> {
-        // Little by little, before it is urgent.
+        // A few items at a time, before it is urgent.
         let mut budget = room.saturating_mul(CLEANING_RATIO).saturating_add(4 * LOOK);
         while budget > 0 && self.is_short(need, queue) && self.start_cleaning(None) {
             match self.clean_item()? {
@@ -74,7 +75,7 @@ impl Store {
                 CleaningStep::Stuck => break,
             }
         }
-        // Each round frees some, but what was used often may stay three times.
+        // Each round frees some memory, but items with many uses may stay three times.
         for _ in 0..4 * self.segments.count() {
             if let Some(address) = self.append_new(room, need, queue)? {
                 return Ok(address);
@@ -83,7 +84,7 @@ impl Store {
                 break;
             }
         }
-        // Rather than refuse, take back what clients have borrowed.
+        // Borrowed values are recalled before a set is refused.
         self.segments.recall_borrows();
         self.append_new(room, need, queue)?
             .ok_or(SetError::OutOfMemory)
@@ -97,9 +98,9 @@ impl Store {
     ) -> Result<Option<ItemAddress>, OpError> {
         let spare = self.segments.spare();
         let kept = self.kept(need);
-        // A segment that is kept is not for others either once it is open.
+        // A kept segment stays reserved once it is open.
         let is_kept = kept > 0 && self.segments.free() < spare + kept;
-        // Nor is one that nothing makes room in, where there are too many.
+        // So does one without room in a store with too many segments.
         let is_over = need == Need::More && !self.may_evict && self.segments.is_over();
         let allocation = if is_kept || is_over {
             self.segments.fill(room)
@@ -109,7 +110,7 @@ impl Store {
         self.address_of(allocation)
     }
 
-    /// Where memory begins that was given out, after a header for the rest of its hole.
+    /// Address of allocated memory, after a header for the rest of its hole was written.
     fn address_of(
         &mut self,
         allocation: Option<Allocation>,
@@ -118,7 +119,7 @@ impl Store {
             return Ok(None);
         };
         if let Some((rest, len)) = rest {
-            // Whoever reads what was here meets another generation before this header in the middle of it.
+            // A reader of the old item meets another generation before this header.
             self.start_item(address)?;
             let header = ItemHeader {
                 generation: self.start_item(rest)?,
@@ -130,17 +131,17 @@ impl Store {
         Ok(Some(address))
     }
 
-    /// Segments that are kept for changes of what is there, in a store that may not evict.
+    /// Segments that a store without eviction keeps for changes of present items.
     fn kept(&self, need: Need) -> usize {
         let many = self.segments.count() >= KEEP_FROM;
         usize::from(need == Need::More && many && !self.may_evict)
     }
 
-    /// Cleans one segment, or what is left of one; returns whether one became free.
+    /// Cleans a segment to its end; returns whether one became free.
     fn clean_segment(&mut self, room: u32, need: Need) -> Result<bool, OpError> {
         let holes = match need {
             Need::Instead => Some(self.segments.half_of_holes()),
-            // Otherwise room that was given back would be of no use.
+            // Otherwise freed room would be of no use.
             Need::More => (!self.may_evict).then_some(room),
         };
         while self.start_cleaning(holes) {
@@ -153,9 +154,9 @@ impl Store {
         Ok(false)
     }
 
-    /// Whether no more memory is free than what is kept, and a queue will soon need more. Before that, what is
-    /// there had better stay. Once the spare segment is in use, the one that is being cleaned comes first: new
-    /// items would take the room of those that are to move.
+    /// Whether only kept memory is free, and a queue will soon need more. Before that, items
+    /// had better stay. Once the spare segment is in use, the segment under cleaning comes
+    /// first: new items would take the room of items that move.
     fn is_short(&self, need: Need, queue: Queue) -> bool {
         let (spare, free) = (self.segments.spare(), self.segments.free());
         let is_full = free <= spare + self.kept(need);
@@ -163,7 +164,8 @@ impl Store {
         spare > 0 && is_full && (is_moving || self.segments.is_nearly_full(queue))
     }
 
-    /// Whether there is a segment to clean, perhaps only one with so many bytes of holes.
+    /// Starts cleaning a segment, if none is under way; one with at least this many bytes of
+    /// holes will do. Returns whether one is under way.
     pub(super) fn start_cleaning(&mut self, holes: Option<u32>) -> bool {
         if self.cleaning.is_none() {
             let victim = self.segments.victim(self.may_evict);
@@ -179,7 +181,7 @@ impl Store {
         self.cleaning.is_some()
     }
 
-    /// Moves or drops the next item of the segment that is being cleaned.
+    /// Moves or evicts the next item of the segment under cleaning.
     pub(super) fn clean_item(&mut self) -> Result<CleaningStep, OpError> {
         let Some(mut cursor) = self.cleaning.take() else {
             return Ok(CleaningStep::Stuck);
@@ -190,7 +192,8 @@ impl Store {
             return Ok(if self.segments.recycle_unless_pinned(segment, queue) {
                 CleaningStep::Freed
             } else {
-                // Another one will do, and this one is not chosen again while it is pinned.
+                // Another segment will do; this one is not chosen while it is
+                // pinned.
                 CleaningStep::Item { cost: LOOK }
             });
         }
@@ -220,7 +223,7 @@ impl Store {
                 cost += room;
             } else if expired || self.may_evict {
                 if !expired {
-                    // If it was to stay, there is nowhere to move it to, nor the rest.
+                    // If it was to stay, neither it nor the rest can be moved.
                     cursor.cleaning = CleaningMode::Evict;
                     self.ghosts.add(hash, cursor.queue);
                 }
@@ -235,7 +238,7 @@ impl Store {
         Ok(CleaningStep::Item { cost })
     }
 
-    /// Which queue an item goes on to; `None` when it is not to be kept.
+    /// Queue that an item moves to; `None` when it is evicted.
     fn destination(&self, cursor: &mut Cursor, header: &ItemHeader, room: u32) -> Option<Queue> {
         let frequency = header.marks.frequency();
         match (cursor.cleaning, cursor.queue) {
@@ -249,8 +252,7 @@ impl Store {
         }
     }
 
-    /// Makes another item of the same key and value, with other marks; returns whether there was room
-    /// for it.
+    /// Moves an item, with other marks; returns whether there was room.
     fn move_item(&mut self, item: &LiveItem, marks: Marks, queue: Queue) -> Result<bool, OpError> {
         let len = item.header.item_len() as u32;
         let room = room_of(len as usize);

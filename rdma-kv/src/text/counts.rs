@@ -1,7 +1,7 @@
-//! What is counted of the commands: by each connection for itself, so that no two threads write
-//! to the same place; summed up when somebody asks.
+//! Counters of commands. Each connection has its own, so that no two threads write to one place; a
+//! reader sums them up.
 //!
-//! What counts is memcached's, whether a command came as text or as a message.
+//! The counters are memcached's, whether a command came as text or as a message.
 
 use std::ops::{AddAssign, Index};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use crate::protocol::change::{Delta, Mode, Stored};
 use crate::store::SetError;
 use crate::store::operations::Counted;
 
-/// What is counted; see memcached's `doc/protocol.txt` for what each of them means.
+/// A counter; see memcached's `doc/protocol.txt` for meanings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Count {
     GetCommands,
@@ -21,7 +21,7 @@ pub(crate) enum Count {
     GetHits,
     GetMisses,
     GetExpired,
-    /// Stays 0: a flush leaves nothing that a get could find.
+    /// Always 0: a flush leaves nothing that a get could find.
     GetFlushed,
     DeleteMisses,
     DeleteHits,
@@ -39,13 +39,13 @@ pub(crate) enum Count {
     AuthCommands,
     AuthErrors,
     Yields,
-    /// Connections that were idle for too long.
+    /// Connections closed for being idle.
     IdleKicks,
     /// Clients that began in the binary protocol.
     BinaryClients,
-    /// Gets whose line was too long.
+    /// Gets beyond the limit of a line.
     LongGets,
-    /// Times when no connection was accepted for a while.
+    /// Periods without accepting connections.
     ListenDisabled,
     /// Their length in microseconds.
     ListenDisabledUs,
@@ -57,7 +57,7 @@ pub(crate) enum Count {
 
 const KINDS: usize = Count::BytesWritten as usize + 1;
 
-/// One connection's counts, which only the thread that serves it adds to.
+/// Counters of one connection; only its thread adds to them.
 #[derive(Debug)]
 pub(crate) struct Counts([AtomicU64; KINDS]);
 
@@ -77,7 +77,7 @@ impl Counts {
         self.add(count, 1);
     }
 
-    /// A get found its key, or did not; one that `touches` changes the time of what it finds.
+    /// Counts a get, or a touch if it changes the expiry.
     pub(crate) fn get(&self, touches: bool, found: bool) {
         if touches {
             self.touch(found)
@@ -87,13 +87,13 @@ impl Counts {
         }
     }
 
-    /// A touch found its key, or did not.
+    /// Counts a touch.
     pub(crate) fn touch(&self, found: bool) {
         self.one(Count::TouchCommands);
         self.look(found, [Count::TouchHits, Count::TouchMisses]);
     }
 
-    /// A delete found its key, or did not.
+    /// Counts a delete.
     pub(crate) fn delete(&self, found: bool) {
         self.look(found, [Count::DeleteHits, Count::DeleteMisses]);
     }
@@ -102,8 +102,7 @@ impl Counts {
         self.one(if found { hits } else { misses });
     }
 
-    /// A value was stored, or was not as others had changed the key. That there was one to be stored
-    /// counts by itself: [`Count::SetCommands`].
+    /// Counts the result of a store; the attempt is counted by [`Count::SetCommands`].
     pub(crate) fn stored(&self, mode: Mode, stored: Stored) {
         if mode == Mode::Compare {
             self.one(match stored {
@@ -114,7 +113,7 @@ impl Counts {
         }
     }
 
-    /// A number was changed, or was not.
+    /// Counts a change of a number.
     pub(crate) fn counted(&self, delta: Delta, counted: Counted) {
         match (counted, delta) {
             (Counted::Done { .. }, Delta::Add(_)) => self.one(Count::IncrHits),
@@ -125,7 +124,7 @@ impl Counts {
         }
     }
 
-    /// There was no room for a value or a number.
+    /// Counts a failure to store.
     pub(crate) fn failed(&self, error: SetError) {
         match error {
             SetError::TooLarge => self.one(Count::TooLarge),
@@ -135,7 +134,7 @@ impl Counts {
     }
 }
 
-/// Many connections' counts.
+/// Sums of counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sums([u64; KINDS]);
 
@@ -146,7 +145,7 @@ impl Default for Sums {
 }
 
 impl Sums {
-    /// What was counted since `earlier`.
+    /// Difference to `earlier`.
     pub(crate) fn since(&self, earlier: &Sums) -> Sums {
         let mut sums = *self;
         for (sum, earlier) in sums.0.iter_mut().zip(earlier.0) {

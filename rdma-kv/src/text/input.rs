@@ -1,22 +1,22 @@
-//! Bytes received and not yet used, and how they fall into lines and words.
+//! Input of a conversation, and its lines and words.
 
-/// An input's own buffer is at least this large while it is filled, and no larger for long with less in it.
+/// Least size of an input's own buffer while it is filled, and the most that it keeps with less in
+/// it.
 const BUFFER: usize = 16 * 1024;
 
-/// What a thread lends to its connections in turn: a value of 64 KiB fits with its line.
+/// Size of the scratch buffer of a thread: a value of 64 KiB fits with its line.
 pub(crate) const SCRATCH_LEN: usize = 128 * 1024;
 
-/// Longer lines must be those of a large multi-get. Memcached's buffer has this size, and takes a whole
-/// line in one go.
+/// Longest line, except of a large multi-get. Memcached's buffer has this size.
 const LINE_LIMIT: usize = 16 * 1024;
 
 /// As [`LINE_LIMIT`], while the line's end has not come.
 const UNENDED_LIMIT: usize = 2048;
 
-/// The longest multi-get line in bytes; memcached's limit is the memory for the responses.
+/// Longest multi-get line in bytes; memcached limits the memory for responses instead.
 pub(crate) const GET_LINE_LIMIT: usize = 1 << 20;
 
-/// Bytes received and not yet used: `buffer[start..end]`.
+/// Received bytes that are not used yet: `buffer[start..end]`.
 #[derive(Debug, Default)]
 pub(crate) struct Input {
     buffer: Vec<u8>,
@@ -24,8 +24,8 @@ pub(crate) struct Input {
     pub(crate) end: usize,
 }
 
-/// A buffer of [`SCRATCH_LEN`] bytes that inputs have in turn, unless one of them has it: those that wait need none,
-/// and it stays in the processor's cache.
+/// A buffer of [`SCRATCH_LEN`] bytes that the inputs of a thread use in turn, absent while one has
+/// it. Waiting inputs need none, and it stays in the processor's cache.
 #[derive(Debug)]
 pub(crate) struct ScratchInput(Option<Vec<u8>>);
 
@@ -36,7 +36,7 @@ impl Default for ScratchInput {
 }
 
 impl Input {
-    /// Moves into the buffer, unless there is too much to move.
+    /// Moves into the scratch buffer, unless there is too much to move.
     pub(crate) fn move_to(&mut self, scratch: &mut ScratchInput) {
         let len = self.bytes().len();
         if len <= BUFFER
@@ -51,27 +51,27 @@ impl Input {
         }
     }
 
-    /// Moves out of the buffer, if it is in it, with what is left.
+    /// Moves out of the scratch buffer, if it is there, with the rest.
     pub(crate) fn move_from(&mut self, scratch: &mut ScratchInput) {
         if scratch.0.is_some() {
             return self.shrink();
         }
         if self.buffer.len() != SCRATCH_LEN {
-            // It grew to what has become of it.
+            // The input has outgrown the scratch buffer.
             *scratch = ScratchInput::default();
             return self.shrink();
         }
         scratch.0 = Some(self.keep_what_is_left());
     }
 
-    /// Gives memory back that what is left does not need.
+    /// Frees memory that the rest does not need.
     pub(crate) fn shrink(&mut self) {
         if self.buffer.len() > BUFFER && self.bytes().len() <= BUFFER {
             self.keep_what_is_left();
         }
     }
 
-    /// The buffer in which it was.
+    /// Moves the rest to a buffer of its own; returns the former one.
     fn keep_what_is_left(&mut self) -> Vec<u8> {
         let left = self.bytes().to_vec();
         (self.start, self.end) = (0, left.len());
@@ -88,7 +88,7 @@ impl Input {
         &self.buffer[self.start..self.end]
     }
 
-    /// The free end, large enough that `need` bytes from the start fit.
+    /// The free end of the buffer, so that `need` bytes from the start fit.
     pub(crate) fn room(&mut self, need: usize) -> &mut [u8] {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -100,7 +100,7 @@ impl Input {
         if !fits {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
-            // Not for what was only announced: at most twice what has arrived.
+            // Announced bytes count only up to twice what has arrived.
             let len = need.min(2 * self.end.max(BUFFER)).max(self.end + 1);
             if self.buffer.len() < len {
                 self.buffer.resize(len.next_multiple_of(BUFFER), 0);
@@ -137,7 +137,7 @@ pub(crate) fn too_long(bytes: &[u8], newline: Option<usize>) -> Option<TooLong> 
     }
 }
 
-/// What counts of a line's bytes up to its `\n`.
+/// The part of a line that counts, up to its `\n`.
 pub(crate) fn line(bytes: &[u8]) -> &[u8] {
     let bytes = match bytes {
         [start @ .., b'\r'] if !start.is_empty() => start,
@@ -149,7 +149,7 @@ pub(crate) fn line(bytes: &[u8]) -> &[u8] {
     }
 }
 
-/// What stands between blanks.
+/// Words between blanks.
 #[derive(Clone, Debug)]
 pub(crate) struct Tokens<'a>(pub(crate) &'a [u8]);
 
@@ -172,15 +172,15 @@ impl<'a> Iterator for Tokens<'a> {
     }
 }
 
-/// Words after its name that any command but a get looks at, and that memcached counts.
+/// Words after a command that any command but a get uses, and that memcached counts.
 const KEPT: usize = 7;
 const MOST: usize = 22;
 
-/// The words after a command's name, as far as any command but a get looks at them.
+/// Words after a command, as far as any command but a get uses them.
 #[derive(Debug)]
 pub(crate) struct Arguments<'a> {
     tokens: [&'a [u8]; KEPT],
-    /// Memcached never counts further than [`MOST`].
+    /// Number of words, up to [`MOST`] as in memcached.
     pub(crate) count: usize,
     last: &'a [u8],
 }
@@ -202,12 +202,12 @@ impl<'a> Arguments<'a> {
         arguments
     }
 
-    /// The argument with this number, from 0; empty if it was not given.
+    /// The argument with this number, from 0; empty if absent.
     pub(crate) fn at(&self, number: usize) -> &'a [u8] {
         self.tokens.get(number).copied().unwrap_or_default()
     }
 
-    /// Memcached takes any command's last word for this.
+    /// Whether the last word is `noreply`, as memcached decides it.
     pub(crate) fn noreply(&self) -> bool {
         self.last == b"noreply"
     }

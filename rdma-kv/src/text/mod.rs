@@ -45,7 +45,7 @@ use crate::store::SetError;
 use crate::store::shared::Shared;
 use crate::text::counts::{Count, Counts};
 
-/// Replies are handed on when there are this many bytes of them.
+/// Bytes of replies that make a batch.
 pub(crate) const REPLIES: usize = 256 * 1024;
 
 const VERSION: &[u8] =
@@ -61,7 +61,7 @@ const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
 pub(crate) const LONG_GET: &[u8] = b"SERVER_ERROR out of memory writing get response\r\n";
 const NO_MEMORY_TO_COUNT: &[u8] = b"SERVER_ERROR out of memory\r\n";
 
-/// What a connection should do next.
+/// Next step of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Send the replies, then read more.
@@ -74,49 +74,49 @@ pub enum Next {
     Close,
 }
 
-/// What a conversation waits for that has carried out all that has arrived.
+/// What a conversation waits for after all complete commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wants {
     /// A command.
     Command,
     /// The rest of a line.
     Line,
-    /// So many more bytes of a value.
+    /// This many more bytes of a value.
     Bytes(usize),
 }
 
-/// One connection's side of the protocol.
+/// A conversation: the protocol state of one connection.
 #[derive(Debug)]
 pub struct Conversation {
     slot: ConnectionSlot,
     input: Input,
-    /// Bytes of a refused value, still to come, to be dropped.
+    /// Bytes of a refused value that are still to be dropped.
     swallow: usize,
-    /// Bytes that the command at hand needs before it is worth another look.
+    /// Bytes that the current command needs.
     need: usize,
-    /// Room for them, if it is for a value.
+    /// Permit to buffer them, if they are a value.
     permit: Option<BudgetPermit>,
-    /// So many of them hold no line's end.
+    /// Bytes of these that hold no line end.
     searched: usize,
-    /// The line at hand is a get's that was too long: it is dropped.
+    /// Whether the current line is a get beyond the limit, which is dropped.
     skips_line: bool,
-    /// The line at hand is what is left of a get's, whose first keys are answered.
+    /// Options of a get, if the current line is the rest of one.
     getting: Option<GetOptions>,
-    /// A command that goes through all items, and has not come to the last.
+    /// A dump under way.
     dumping: Option<Dump>,
-    /// The connection watches; its input is dropped.
+    /// Set once the connection watches; its input is dropped.
     watching: Option<Watching>,
 }
 
 impl Default for Conversation {
-    /// The only one of its server.
+    /// A conversation of a server of its own.
     fn default() -> Self {
         Conversation::new(&Arc::default(), Ends::default())
     }
 }
 
 impl Conversation {
-    /// With somebody at the other end of a connection to `server`.
+    /// A conversation over a connection to `server`.
     pub fn new(server: &Arc<ServerState>, ends: Ends) -> Self {
         Conversation {
             slot: ConnectionSlot::take(server, ends),
@@ -132,15 +132,15 @@ impl Conversation {
         }
     }
 
-    /// As [`Conversation::new`], with somebody who speaks to a proxy: its members may use the store,
-    /// but the server's life is no concern of theirs.
+    /// A conversation with a client of a proxy, which may use the store, but not `shutdown` and
+    /// `watch`.
     pub fn by_proxy(server: &Arc<ServerState>, ends: Ends) -> Self {
         let mut conversation = Conversation::new(server, ends);
         conversation.slot.is_direct = false;
         conversation
     }
 
-    /// Notes that the client said who it is, before anything else, and whether it is welcome.
+    /// Notes a first authentication, and whether it succeeded.
     pub fn logged_in(&self, welcome: bool) {
         self.slot.count(Count::AuthCommands);
         if !welcome {
@@ -148,7 +148,7 @@ impl Conversation {
         }
     }
 
-    /// Counts an end of the connection that the server decided.
+    /// Counts a disconnection by the server.
     pub(crate) fn ended(&self, why: DisconnectReason) {
         // A connection ends once, so the cell is empty.
         let _ = self.slot.ended.set(why);
@@ -167,35 +167,35 @@ impl Conversation {
         });
     }
 
-    /// What has arrived and is not yet used.
+    /// Received bytes that are not used yet.
     pub(crate) fn input(&mut self) -> &mut Input {
         &mut self.input
     }
 
-    /// Room for bytes from the client; at least one.
+    /// Buffer for received bytes; at least one.
     pub fn room(&mut self) -> &mut [u8] {
         self.input.room(self.need)
     }
 
-    /// So many bytes were put into the room.
+    /// Notes that `count` bytes were received into the buffer.
     pub fn received(&mut self, count: usize) {
         self.input.end += count;
         self.slot.heard(count);
     }
 
-    /// What it waits for, after [`Next::Read`].
+    /// What the conversation waits for, after [`Next::Read`].
     pub fn wants(&self) -> Wants {
         let arrived = self.input.bytes().len();
         match (self.swallow, arrived) {
             (0, 0) => Wants::Command,
-            // There is no line's end in all of it.
+            // No line end has arrived.
             (0, _) if self.searched == arrived => Wants::Line,
             (0, _) => Wants::Bytes(self.need.saturating_sub(arrived)),
             (swallow, _) => Wants::Bytes(swallow),
         }
     }
 
-    /// Carries out what has arrived completely, and appends the replies.
+    /// Carries complete commands out, and appends the replies.
     ///
     /// # Errors
     /// Only for a bug of the store.
@@ -225,7 +225,7 @@ impl Conversation {
                 if !dump.go_on(store, replies)? {
                     self.dumping = None;
                 }
-                // A dump, short as it may be, is enough for a turn.
+                // A dump takes a turn, even a short one.
                 return Ok(Next::Continue);
             }
             let dropped = self.swallow.min(self.input.bytes().len());
@@ -312,37 +312,37 @@ impl Conversation {
     }
 }
 
-/// What became of a command.
+/// Result of a command.
 #[derive(Debug)]
 enum Done {
-    /// It used its line.
+    /// Its line is used.
     Used,
-    /// It used its line and this many bytes after it.
+    /// Its line and this many bytes after it are used.
     UsedValue { len: usize },
-    /// It used its line; this many bytes after it are to be dropped.
+    /// Its line is used, and this many bytes after it are dropped.
     Swallow { len: usize },
-    /// It has replied as much as goes into one batch; the last `left` bytes of its line remain.
+    /// The batch is full; the last `left` bytes of its line remain.
     Partly { left: usize, options: GetOptions },
-    /// Nothing: it needs this many bytes after its line.
+    /// It needs this many bytes after its line.
     Wants { len: usize },
-    /// It used its line, and wants this told of all items.
+    /// Its line is used, and a dump follows.
     Dump(DumpKind),
-    /// It used its line and all after it, and watches from now on.
+    /// All input is used, and the connection watches from now on.
     Watch(Watching),
     /// The connection ends.
     Close,
 }
 
-/// One command's turn.
+/// Execution of one command.
 struct Turn<'a> {
     store: &'a Shared,
     slot: &'a ConnectionSlot,
-    /// What has arrived after the command's line.
+    /// Received bytes after the line of the command.
     rest: &'a [u8],
-    /// The conversation's.
+    /// Permit of the conversation.
     permit: &'a mut Option<BudgetPermit>,
     replies: &'a mut Vec<u8>,
-    /// The client wants no reply.
+    /// Whether the client wants no reply.
     noreply: bool,
 }
 
@@ -378,8 +378,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Waits for the rest of a value if there is room for it. Otherwise refuses the value, and removes what a set
-    /// would have replaced.
+    /// Waits for the rest of a value if the budget allows. Otherwise refuses the value, and
+    /// removes what a set would have replaced.
     fn want(&mut self, len: usize, key: &[u8], mode: Mode) -> Result<Done, OpError> {
         *self.permit = self.store.receive_permit(len);
         if self.permit.is_some() {
@@ -393,7 +393,7 @@ impl Turn<'_> {
         Ok(Done::Swallow { len })
     }
 
-    /// Answers, unless the client wants none.
+    /// Replies, unless the client wants none.
     fn say(&mut self, text: &[u8]) -> Done {
         if !self.noreply {
             self.replies.extend_from_slice(text);
@@ -410,7 +410,7 @@ impl Turn<'_> {
     }
 }
 
-/// A blank and the number.
+/// Appends a blank and a number.
 pub(crate) fn append_number(replies: &mut Vec<u8>, number: u64) {
     replies.push(b' ');
     replies.extend_from_slice(Digits::of(number).bytes());

@@ -1,4 +1,4 @@
-//! What all conversations of a server share: what their commands may do, and what was counted.
+//! State that all conversations of a server share: rules and counters.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,37 +12,37 @@ use super::watch::Watchers;
 use crate::store;
 use crate::text::counts::{Count, Counts, Sums};
 
-/// What the commands may do, and what a server says about itself.
+/// Rules of commands, and facts about the server.
 pub struct Rules {
-    /// `flush_all` is understood.
+    /// Enables `flush_all`.
     pub flush_all: bool,
-    /// `lru_crawler metadump` is understood.
+    /// Enables `lru_crawler metadump`.
     pub dump: bool,
-    /// What `shutdown` does; it is refused when `None`.
+    /// Action of `shutdown`; the command is refused when `None`.
     pub shutdown: Option<Box<dyn Fn() + Send + Sync>>,
-    /// What ends a key's prefix in `stats detail`.
+    /// Delimiter of key prefixes in `stats detail`.
     pub prefix_delimiter: u8,
-    /// `stats detail` is collected from the start.
+    /// Collects `stats detail` from the start.
     pub detail: bool,
-    /// How much is logged, as `stats settings` tells it; `verbosity` changes what is told.
+    /// Level of logs that `stats settings` shows, until `verbosity` changes it.
     pub verbosity: u32,
-    /// Threads that serve.
+    /// Worker threads.
     pub threads: usize,
-    /// Connections at a time.
+    /// Most connections at a time.
     pub connections: usize,
-    /// Commands that a conversation carries out in one go, if that is limited.
+    /// Most commands of a conversation per turn, if limited.
     pub per_turn: Option<u32>,
-    /// Addresses of the listeners, as `stats conns` tells them: `tcp:127.0.0.1:11211`.
+    /// Addresses of the listeners, as `stats conns` shows them: `tcp:127.0.0.1:11211`.
     pub listeners: Vec<String>,
-    /// `watch` is understood.
+    /// Enables `watch`.
     pub watch: bool,
-    /// Bytes of lines that are kept for each watcher.
+    /// Bytes of the buffer of each watcher.
     pub watcher_room: usize,
-    /// Items have cas numbers.
+    /// Enables cas numbers.
     pub cas: bool,
-    /// `stats sizes` tells from the start.
+    /// Enables `stats sizes` from the start.
     pub sizes: bool,
-    /// All else that `stats settings` tells, in its order: names and values.
+    /// All other rows of `stats settings`, in order.
     pub settings: Vec<(&'static str, String)>,
 }
 
@@ -74,7 +74,7 @@ impl fmt::Debug for Rules {
     }
 }
 
-/// What all conversations of a server share.
+/// State of a server.
 #[derive(Debug)]
 pub struct ServerState {
     pub(super) rules: Rules,
@@ -82,18 +82,18 @@ pub struct ServerState {
     pub(super) verbosity: AtomicU32,
     /// `stats detail on`.
     pub(super) detail: AtomicBool,
-    /// `lru_crawler enable`; there is no such thread here, but clients are told as memcached's are.
+    /// `lru_crawler enable`; shown to clients, though there is no such thread.
     pub(super) crawler: AtomicBool,
     /// `stats sizes_enable`.
     pub(super) sizes: AtomicBool,
     pub(super) prefixes: Mutex<Prefixes>,
-    /// What commands have changed of `rules.settings`.
+    /// Settings that commands have changed.
     tuned: Mutex<BTreeMap<&'static str, String>>,
     pub(super) watchers: Arc<Watchers>,
     connections: Mutex<Connections>,
-    /// Of commands that come as messages, all of which one thread serves.
+    /// Counters of messages, all of which one thread serves.
     messages: Counts,
-    /// Of the thread that accepts connections.
+    /// Counters of the thread that accepts connections.
     listener: Counts,
     /// Time since when no connection is accepted.
     closed: Mutex<Option<Instant>>,
@@ -102,16 +102,16 @@ pub struct ServerState {
 #[derive(Debug, Default)]
 struct Connections {
     open: BTreeMap<u64, Arc<ConnectionStats>>,
-    /// Connections ever, and those that were refused.
+    /// Connections so far, and refused ones.
     total: u64,
     refused: u64,
-    /// What those counted that have ended.
+    /// Sums of connections that have ended.
     ended: Sums,
-    /// What counted at the last `stats reset`.
+    /// State at the last `stats reset`.
     reset: Baseline,
 }
 
-/// What `stats reset` takes away from what is told.
+/// State that `stats reset` subtracts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Baseline {
     total: u64,
@@ -146,13 +146,13 @@ const ACTIVITIES: [&str; 6] = [
     "conn_watch",
 ];
 
-/// One connection, as the others see it.
+/// A connection, as other connections see it.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionStats {
-    /// An [`Activity`], or 0.
+    /// An [`Activity`], or 0 before the first command.
     activity: AtomicU8,
     pub(super) counts: Counts,
-    /// Seconds since the start.
+    /// Time of the last input, in seconds since the start.
     pub(super) last_heard: AtomicU32,
     pub(super) ends: Ends,
 }
@@ -171,9 +171,9 @@ impl ConnectionStats {
 /// The ends of a connection, as `stats conns` tells them: `tcp:127.0.0.1:11211`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ends {
-    /// The client's.
+    /// Address of the client.
     pub peer: String,
-    /// The server's.
+    /// Address of the server.
     pub local: String,
 }
 
@@ -192,7 +192,7 @@ impl Ends {
     }
 }
 
-/// What was counted since the last reset.
+/// Counters since the last reset.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Totals {
     pub(super) open: usize,
@@ -210,7 +210,7 @@ impl Default for ServerState {
 }
 
 impl ServerState {
-    /// Without conversations yet.
+    /// The state of a server without conversations.
     pub fn new(rules: Rules) -> Self {
         ServerState {
             started: Instant::now(),
@@ -234,7 +234,7 @@ impl ServerState {
         self.connections().refused += 1;
     }
 
-    /// Notes that connections are accepted from now on, or are not. Called by one thread alone.
+    /// Notes whether connections are accepted. Called by one thread.
     pub fn accepts(&self, does: bool) {
         let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
         match (does, *closed) {
@@ -262,12 +262,12 @@ impl ServerState {
         self.connections().open.len() >= self.rules.connections
     }
 
-    /// Where evictions are told.
+    /// The log of evictions.
     pub(crate) fn eviction_log(&self) -> Arc<dyn store::EvictionLog> {
         Arc::clone(&self.watchers) as _
     }
 
-    /// Where the thread that serves messages counts.
+    /// Counters of the thread that serves messages.
     pub(crate) fn messages(&self) -> &Counts {
         &self.messages
     }
@@ -277,12 +277,12 @@ impl ServerState {
         self.rules.flush_all
     }
 
-    /// `stats settings` tells another value from now on.
+    /// Changes a value of `stats settings`.
     pub(super) fn tune(&self, name: &'static str, value: String) {
         self.tuned().insert(name, value);
     }
 
-    /// What commands have changed of the settings.
+    /// Settings that commands have changed.
     pub(super) fn tuned(&self) -> MutexGuard<'_, BTreeMap<&'static str, String>> {
         self.tuned.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -310,7 +310,7 @@ impl ServerState {
 
     pub(super) fn totals(&self, store: store::Counters) -> Totals {
         let connections = self.connections();
-        // Somebody may have begun anew since these were read.
+        // A reset may have happened since these were read.
         let earlier = &connections.reset.store;
         Totals {
             open: connections.open.len(),
@@ -339,7 +339,7 @@ impl ServerState {
         }
     }
 
-    /// What counts from now on, counts from 0.
+    /// Resets the counters.
     pub(super) fn reset(&self, store: store::Counters) {
         let mut connections = self.connections();
         connections.reset = Baseline {
@@ -352,7 +352,7 @@ impl ServerState {
         *self.prefixes() = Prefixes::default();
     }
 
-    /// The open connections with their numbers.
+    /// Calls `tell` with number and state of each open connection.
     pub(super) fn each(&self, mut tell: impl FnMut(u64, &ConnectionStats)) {
         for (&number, stats) in &self.connections().open {
             tell(number, stats);
@@ -376,13 +376,13 @@ impl ServerState {
     }
 }
 
-/// A conversation's slot: what it counts is counted in as long as there is the server.
+/// Slot of a connection: its counters count as long as the server exists.
 #[derive(Debug)]
 pub(super) struct ConnectionSlot {
     pub(super) server: Arc<ServerState>,
     pub(super) stats: Arc<ConnectionStats>,
     pub(super) number: u64,
-    /// No proxy is between: `shutdown` means the server, if that has it at all, and so does `watch`.
+    /// Whether the client is connected directly: only then `shutdown` and `watch` apply.
     pub(super) is_direct: bool,
     /// The server's reason to end the connection, if any.
     pub(super) ended: OnceLock<DisconnectReason>,
@@ -421,7 +421,7 @@ impl ConnectionSlot {
         self.stats.counts.one(count);
     }
 
-    /// So many bytes came just now.
+    /// Counts received bytes.
     pub(super) fn heard(&self, bytes: usize) {
         self.stats.counts.add(Count::BytesRead, bytes as u64);
         let now = self.server.uptime_s();

@@ -7,18 +7,18 @@ use toroid_client::member::{Listener, MemberError};
 use toroid_fabric::PacketChannel;
 use toroid_fabric::provider::Channel;
 
-/// Channels that clients open to a server.
+/// Accepts the channels of clients.
 pub(crate) trait Accept {
-    /// What they are.
+    /// Channel of a client.
     type Channel: PacketChannel;
 
-    /// The next one, if there is one now.
+    /// The next channel, if there is one now.
     ///
     /// # Errors
     /// [`MemberError`] when there will be no more.
     fn accept(&self) -> Result<Option<Self::Channel>, MemberError>;
 
-    /// Readable while there is one.
+    /// A descriptor that is readable while there is a channel.
     fn wake_fd(&self) -> BorrowedFd<'_>;
 }
 

@@ -1,4 +1,4 @@
-//! A client's leave to borrow.
+//! Registration of the hazard pointers of a client.
 
 use toroid_fabric::{Mapped, PacketChannel, RemoteKey};
 
@@ -9,7 +9,7 @@ use crate::protocol::messages::{Refusal, Reply};
 use crate::store::borrows::Borrower;
 use crate::store::shared::Shared;
 
-/// What a client borrows is looked at until this is dropped.
+/// Keeps the hazard pointers of a client registered until it is dropped.
 pub(super) struct BorrowerGuard {
     store: Shared,
     borrower: Borrower,
@@ -32,7 +32,7 @@ impl Drop for BorrowerGuard {
 }
 
 impl<N: Network> RemoteClient<N> {
-    /// Looks at these hazard pointers from now on, and no more at others of the client.
+    /// Registers these hazard pointers in place of the former ones of the client.
     pub(super) fn admit_borrower(
         &mut self,
         hazards: RemoteKey,

@@ -19,27 +19,27 @@ use super::backend::Backend;
 use super::{ServeError, Stop};
 use crate::network::Network;
 
-/// How long a busy server may not look whether somebody new is there, or it is to stop.
+/// Period in which a busy server checks for new clients and for its stop.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// How often to look whether a client has made room for its replies.
+/// Period in which stuck clients are checked for room.
 const PATIENT_SLEEP: Duration = Duration::from_millis(10);
 
 /// The thread that serves RDMA clients.
 pub(super) struct Server<N: Network, L> {
     service: RdmaService<N>,
     listener: L,
-    /// In the order in which their turns come next.
+    /// Clients in the order of their next turns.
     clients: VecDeque<RemoteClient<N>>,
-    /// Nodes that ever had a client, and what is left of their turns.
+    /// Nodes that ever had a client, with the rest of their turns.
     turns: Vec<(NodeId, u32)>,
     busy_poll: BusyPoll,
-    /// When it was asked for something last; never, since it slept, if nothing is said.
+    /// Time of the last request; `None` after a sleep.
     asked: Option<Instant>,
 }
 
 impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
-    /// Serves what is `backend` to who comes to `listener`.
+    /// A server of `backend` for the clients of `listener`.
     pub(super) fn new(network: N, listener: L, backend: Backend) -> Self {
         Server {
             service: RdmaService { network, backend },
@@ -79,8 +79,8 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
         Ok(())
     }
 
-    /// Serves for a while; returns whether to go on with that, rather than sleep: somebody asked for
-    /// something not long ago. Who only reported something asks for nothing more.
+    /// Serves for a while; returns whether to continue, as requests came recently, or to sleep.
+    /// Reports do not count as requests.
     fn serve_while_busy(&mut self) -> bool {
         let start = Instant::now();
         while start.elapsed() < LOOK {
@@ -98,8 +98,9 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
         true
     }
 
-    /// A turn for each node, which its clients share: so a node gets no more by more channels, nor by longer
-    /// values. Each time another client is the first. Returns whether anything was answered.
+    /// Gives each node a turn, which its clients share, so that more channels or longer values
+    /// give a node no more. Another client comes first each time. Returns whether a request was
+    /// answered.
     fn serve_all(&mut self) -> bool {
         let (service, turns, mut busy) = (&self.service, &mut self.turns, false);
         if self.clients.len() > 1 {
@@ -126,7 +127,7 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
     fn sleep(&mut self, stop: &Stop) -> Result<bool, ServeError> {
         let (mut asleep, mut stuck) = (true, false);
         for client in &mut self.clients {
-            // Requests of a client without room for replies are no reason to stay awake.
+            // A client without room for its replies does not keep the server awake.
             if client.is_stuck() {
                 stuck = true
             } else {
@@ -144,8 +145,8 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
         let since = self.asked.take().unwrap_or_else(Instant::now);
         let woken = stop.wait_or(&fds, timeout)?;
         self.busy_poll.record_wait(since);
-        // The first is the listener. The requests of clients that are not ready stand: to take each
-        // back would be a system call for every client.
+        // The first is the listener. Clients that are not ready stay armed: to disarm each
+        // would cost a system call per client.
         for (client, is_ready) in self.clients.iter_mut().zip(woken.ready.iter().skip(1)) {
             if *is_ready {
                 client.channel_mut().disarm();

@@ -1,4 +1,4 @@
-//! One RDMA client, as the server sees it.
+//! An RDMA client, as the server sees it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -23,26 +23,25 @@ use crate::store::shared::Shared;
 use crate::store::{Item, SetError, Store};
 use crate::text::counts::{Count, Counts};
 
-/// Messages of one node's clients before the next node's turn. Replies to a client travel together.
+/// Messages of a node per turn.
 pub(super) const TURN: u32 = 64;
 
-/// Bytes of values and texts that count as another message.
+/// Bytes of values and texts that count as one message.
 const MESSAGE: usize = 4096;
 
-/// Memory that a report leads to is fetched so many items ahead: each is another line, which would be
-/// waited for in turn.
+/// Items of a report that are prefetched ahead: each is another cache miss.
 const AHEAD: usize = 8;
 
-/// How long a client's provider may take for one operation.
+/// Time that one operation of a client's provider may take.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a client may leave its replies unread when there is no room for others.
+/// Time that a client may leave its replies unread when there is no room for more.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A reply has at most this many bytes.
+/// Longest reply in bytes.
 const REPLY_LIMIT: usize = TEXT_LIMIT + OVERHEAD;
 
-/// What all clients are served with.
+/// State for all clients.
 pub(super) struct RdmaService<N> {
     pub(super) network: N,
     pub(super) backend: Backend,
@@ -50,25 +49,25 @@ pub(super) struct RdmaService<N> {
 
 pub(super) struct RemoteClient<N: Network> {
     channel: N::Channel,
-    /// Its number for its node's turn.
+    /// Index of the turn of its node.
     turn: usize,
     greeted: bool,
     packet: Vec<u8>,
-    /// Bytes of the packet whose messages were answered.
+    /// Bytes of the packet that are answered.
     answered: usize,
-    /// Still to be sent.
+    /// Replies that are not sent.
     replies: Vec<u8>,
-    /// Since when the replies have found no room in the channel.
+    /// Time since when the channel has no room for the replies.
     stuck_since: Option<Instant>,
     staging: Option<RemoteStaging<N>>,
-    /// Bytes of values and texts of the message at hand.
+    /// Bytes of values and texts of the current message.
     moved: usize,
-    /// Those for whom it speaks, by its own numbers.
+    /// Sessions of a proxy's clients, by its numbers.
     sessions: HashMap<u32, ProxiedSession>,
     pub(super) borrower: Option<BorrowerGuard>,
 }
 
-/// A client's memory for values on their way.
+/// Staging region of a client.
 struct RemoteStaging<N: Network> {
     endpoint: N::Endpoint,
     remote: Remote<N>,
@@ -100,17 +99,17 @@ impl<N: Network> RemoteClient<N> {
         &mut self.channel
     }
 
-    /// Which turn it shares.
+    /// Index of the turn of its node.
     pub(super) fn turn(&self) -> usize {
         self.turn
     }
 
-    /// Whether its replies find no room.
+    /// Whether the channel has no room for its replies.
     pub(super) fn is_stuck(&self) -> bool {
         self.stuck_since.is_some()
     }
 
-    /// Whether messages of its last packet are still to be answered.
+    /// Whether its last packet has unanswered messages.
     pub(super) fn is_in_a_turn(&self) -> bool {
         self.answered < self.packet.len()
     }
@@ -120,8 +119,8 @@ impl<N: Network> RemoteClient<N> {
         self.stuck_since = Instant::now().checked_sub(PATIENCE);
     }
 
-    /// Answers what has come, up to what is `left` of its node's turn; returns whether there was anything
-    /// to answer, or there may be.
+    /// Answers received messages, up to the rest `left` of its node's turn; returns whether
+    /// there was a request, or may be one.
     ///
     /// # Errors
     /// Why the client is to be dropped.
@@ -186,7 +185,7 @@ impl<N: Network> RemoteClient<N> {
         answered
     }
 
-    /// Carries a message out and adds the reply to the others.
+    /// Carries a message out and queues the reply.
     fn answer(&mut self, message: &[u8], service: &RdmaService<N>) -> Result<(), ClientEnd> {
         let (number, request) = decode_request(message)?;
         let Backend { store, server } = &service.backend;
@@ -235,7 +234,7 @@ impl<N: Network> RemoteClient<N> {
         Ok(())
     }
 
-    /// Answers what somebody said for whom the client speaks.
+    /// Carries out text of a session.
     fn hear(
         &mut self,
         backend: &Backend,
@@ -297,7 +296,7 @@ impl<N: Network> RemoteClient<N> {
                 })
             }
         };
-        // A value that is larger than any is none that came to be stored, as in memcached.
+        // As in memcached, a value over the limit does not count as a set.
         if stored != Err(SetError::TooLarge) {
             counts.one(Count::SetCommands);
         }
@@ -310,7 +309,7 @@ impl<N: Network> RemoteClient<N> {
         })
     }
 
-    /// Reads a value from the client straight to where its item is.
+    /// Reads a value from the client straight into its item.
     fn fetch(&mut self, from: Piece, items: &Region, to: u64) -> Result<(), SetError> {
         self.moved += from.len as usize;
         let staging = self.staging_with(from).ok_or(SetError::NotFetched)?;
@@ -323,13 +322,14 @@ impl<N: Network> RemoteClient<N> {
         Ok(())
     }
 
-    /// The staging region, if it has this piece: a wrong one shall not cost the client its others.
+    /// The staging region, if it has this piece. A wrong piece does not cost the client its
+    /// region.
     fn staging_with(&mut self, piece: Piece) -> Option<&mut RemoteStaging<N>> {
         let end = piece.offset.checked_add(piece.len.into())?;
         self.staging.as_mut().filter(|staging| end <= staging.len)
     }
 
-    /// Answers a get: with the value in the reply if it is small, else in the client's `room`.
+    /// Answers a get: a small value travels in the reply, a large one in the client's `room`.
     fn hand_out(
         &mut self,
         Backend { store, server }: &Backend,
@@ -349,7 +349,7 @@ impl<N: Network> RemoteClient<N> {
         if has_expired {
             counts.one(Count::GetExpired);
         }
-        // Who had too little room asks again.
+        // A client with too little room asks again.
         if given != Some(false) {
             counts.get(touch.is_some(), given.is_some());
         }
@@ -360,7 +360,7 @@ impl<N: Network> RemoteClient<N> {
         Ok(())
     }
 
-    /// Returns whether there was room for the value.
+    /// Queues the reply with a value; returns whether there was room for the value.
     fn give(
         &mut self,
         number: u32,
@@ -394,7 +394,7 @@ impl<N: Network> RemoteClient<N> {
         Ok(has_room)
     }
 
-    /// Writes a value to the client's memory.
+    /// Writes a value to the staging region of the client.
     fn put(&mut self, item: &Item, items: &Region, room: Piece) -> Option<()> {
         let len = item.header.value_len;
         self.moved += len as usize;
@@ -442,8 +442,7 @@ fn count(
     })
 }
 
-/// Counts what a client says that it read. It may say what it likes: the worst is that items stay
-/// which nobody wants.
+/// Counts the gets that a client reports. A false report only keeps unwanted items.
 fn note_uses(store: &mut Store, gets: u32, hits: u32, uses: &[PackedUse]) -> Result<(), OpError> {
     store.count_one_sided(gets.into(), hits.min(gets).into());
     let mut told = uses.iter().map(Use::unpack);
@@ -457,7 +456,7 @@ fn note_uses(store: &mut Store, gets: u32, hits: u32, uses: &[PackedUse]) -> Res
     })
 }
 
-/// What the client is told of a failure, which counts.
+/// Counts a failure, and returns the refusal for it.
 fn refusal(counts: &Counts, error: SetError) -> Result<Refusal, OpError> {
     counts.failed(error);
     Ok(match error {
@@ -469,8 +468,8 @@ fn refusal(counts: &Counts, error: SetError) -> Result<Refusal, OpError> {
     })
 }
 
-/// One operation on a queue that is empty before and after; `None` when it failed, after which
-/// the queue is of no further use.
+/// Carries one operation out on an idle queue pair; `None` on failure, after which the queue pair
+/// is unusable.
 fn carry_out<E: Endpoint>(endpoint: &mut E, operation: Operation<E::Remote>) -> Option<()> {
     endpoint.post(0, operation).ok()?;
     endpoint.flush();
@@ -479,7 +478,7 @@ fn carry_out<E: Endpoint>(endpoint: &mut E, operation: Operation<E::Remote>) -> 
     (endpoint.poll(&mut done) == 1 && done[0].result.is_ok()).then_some(())
 }
 
-/// Why a client is dropped.
+/// Reason for which a client is disconnected.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientEnd {
     #[error(transparent)]

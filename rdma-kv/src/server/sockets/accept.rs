@@ -1,4 +1,4 @@
-//! Accepting connections, and dealing them to the workers in turn.
+//! Accepts connections, and deals them to the workers in turn.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -15,13 +15,13 @@ use crate::server::{Settings, Stop, resume, spawn};
 
 pub(crate) const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
-/// How long to wait when the system, or the limit, lets no connection in.
+/// Pause when the system or the limit admits no connection.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Connections accepted from one listener before the next one's turn.
+/// Connections accepted from one listener per turn.
 const TURN: usize = 64;
 
-/// Accepts and serves until stopped; calls `ready` once all threads are there.
+/// Accepts and serves until stopped; calls `ready` once all threads run.
 pub(crate) fn serve<H: SessionFactory>(
     listeners: &Listeners,
     settings: &Settings,
@@ -40,7 +40,7 @@ pub(crate) fn serve<H: SessionFactory>(
     let workers: Vec<_> = workers.collect::<io::Result<_>>()?;
     let (workers, inboxes): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
     std::thread::scope(|scope| {
-        // Whatever ends first ends all.
+        // The end of one thread ends all.
         let threads = stop.after(|| {
             let start = |worker| start(scope, worker, stop);
             let threads: Vec<_> = workers.into_iter().map(start).collect::<io::Result<_>>()?;
@@ -117,7 +117,8 @@ fn accept(
         Ok(socket) => Ok(Some(socket)),
         Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
         Err(error) => {
-            // Out of descriptors or memory, the listener stays readable: wait rather than spin.
+            // Without descriptors or memory the listener stays readable: wait rather
+            // than spin.
             tracing::warn!("cannot accept a connection: {error}");
             service.sessions.accepts(false);
             service.stop.wait(PAUSE)?;

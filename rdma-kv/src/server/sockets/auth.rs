@@ -10,10 +10,10 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// A file of users is at most this large, in bytes.
+/// Largest file of users in bytes.
 const FILE_LIMIT: u64 = 1 << 20;
 
-/// A line is at most this long, in bytes, and so is what must follow it.
+/// Longest line, and longest token after it, in bytes.
 const LINE_LIMIT: usize = 2048;
 
 /// Failure to load a file of users.
@@ -24,7 +24,7 @@ pub enum UsersError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the system.
         error: io::Error,
     },
     /// A line has no colon.
@@ -139,7 +139,7 @@ impl AuthHandshake {
         }
     }
 
-    /// Takes what has arrived, and appends the replies.
+    /// Takes received bytes, and appends the replies.
     pub(super) fn receive(&mut self, bytes: &[u8], replies: &mut Vec<u8>) -> AuthStep {
         self.received.extend_from_slice(bytes);
         let mut at = 0;

@@ -1,4 +1,4 @@
-//! One connection: bytes from its socket to the protocol, and replies back.
+//! A connection: bytes from its socket to the protocol, and replies back.
 //!
 //! A client that does not read its replies is not read from: at most one batch of replies is kept
 //! for it.
@@ -13,13 +13,13 @@ use super::auth::{AuthHandshake, AuthStep};
 use crate::text::input::{Input, ScratchInput};
 use crate::text::{BINARY_REQUEST, DisconnectReason, Next, warn_of_binary};
 
-/// Memory for replies beyond this many bytes is not kept.
+/// Bytes of memory for replies that are kept.
 const REPLIES_KEPT: usize = 512 * 1024;
 
 /// Bytes that are read at a time before authentication: each wrong line has a longer reply.
 const HANDSHAKE_LEN: usize = 4 * 1024;
 
-/// Memory that connections of one thread use in turn.
+/// Scratch memory that the connections of a thread use in turn.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     input: ScratchInput,
@@ -27,49 +27,49 @@ pub(super) struct Scratch {
     replies: Vec<u8>,
 }
 
-/// What is at this host's end of a connection: bytes in, replies appended.
+/// The conversation behind a connection: bytes in, replies appended.
 pub(crate) trait Converse {
-    /// Notes that the client said who it is, before anything else, and whether it is welcome.
+    /// Notes a first authentication, and whether it succeeded.
     fn logged_in(&self, welcome: bool);
 
-    /// Notes an end of the connection that the server decides.
+    /// Notes that the server ends the connection.
     fn ended(&self, _: DisconnectReason) {}
 
     /// Notes whether replies wait for room in the socket.
     fn sends(&self, _: bool) {}
 
-    /// Whether no command is under way, so that the connection may end for being idle.
+    /// Whether no command is under way, so that an idle connection may be closed.
     fn is_idle(&self) -> bool;
 
-    /// What has arrived and is not yet used.
+    /// Received bytes that are not used yet.
     fn input(&mut self) -> &mut Input;
 
-    /// Room for bytes from the client; at least one.
+    /// Buffer for received bytes; at least one.
     fn room(&mut self) -> &mut [u8];
 
-    /// So many bytes were put into the room.
+    /// Notes that `count` bytes were received into the buffer.
     fn received(&mut self, count: usize);
 
-    /// Carries out what has arrived completely, and appends the replies.
+    /// Carries complete commands out, and appends the replies.
     ///
     /// # Errors
     /// Own mistakes, for which the connection ends.
     fn run(&mut self, replies: &mut Vec<u8>) -> io::Result<Next>;
 }
 
-/// A socket and what was said over it.
+/// A socket with its conversation.
 #[derive(Debug)]
 pub(super) struct Connection<C> {
     socket: OwnedFd,
     /// Present until the client has authenticated, if it has to.
     handshake: Option<AuthHandshake>,
-    /// The client has sent nothing yet.
+    /// Whether the client has sent nothing yet.
     is_new: bool,
     conversation: C,
     next: Next,
-    /// Replies that the socket had no room for.
+    /// Replies that the socket has not taken.
     unsent: Vec<u8>,
-    /// So many of their bytes it has taken since.
+    /// Bytes of these that it has taken since.
     taken: usize,
 }
 
@@ -80,11 +80,11 @@ pub(super) enum Wait {
     Read,
     /// Room for replies.
     Write,
-    /// Its next turn: there is more to do.
+    /// Its next turn.
     Turn,
-    /// Something to read, or a while: others do what it tells of.
+    /// Something to read, or a short time: it watches.
     Watch,
-    /// Nothing; it has ended.
+    /// Nothing: it has ended.
     End,
 }
 
@@ -136,7 +136,7 @@ impl<C: Converse> Connection<C> {
                     Err(Errno::AGAIN | Errno::INTR) => return Ok(Wait::Read),
                     Err(error) => return Err(error.into()),
                 };
-                // Fewer bytes than there was room for: it was all.
+                // Fewer bytes than fit: these were all.
                 more = count == len;
                 if std::mem::take(&mut self.is_new) && room[0] == BINARY_REQUEST {
                     self.conversation.ended(DisconnectReason::Binary);
@@ -165,13 +165,13 @@ impl<C: Converse> Connection<C> {
         is_read && (self.handshake.is_some() || self.conversation.is_idle())
     }
 
-    /// Notes that the connection ends for being idle.
+    /// Notes that the connection is closed for being idle.
     pub(super) fn end_idle(&self) {
         self.conversation.ended(DisconnectReason::Idle);
     }
 
-    /// Takes `count` bytes that were read into the conversation's room; what it waits for if none
-    /// of them is for the conversation.
+    /// Passes `count` received bytes to the handshake; returns what to wait for unless the
+    /// conversation has bytes.
     fn pass_handshake(&mut self, count: usize, replies: &mut Vec<u8>) -> io::Result<Option<Wait>> {
         let Some(handshake) = &mut self.handshake else {
             self.conversation.received(count);
@@ -198,7 +198,8 @@ impl<C: Converse> Connection<C> {
         }
     }
 
-    /// Sends what it can of `replies`, and keeps the rest; whether there is none.
+    /// Sends replies as far as the socket takes them, and keeps the rest; returns whether all
+    /// are sent.
     fn send(&mut self, replies: &mut Vec<u8>) -> io::Result<bool> {
         if replies.is_empty() {
             return Ok(true);
@@ -208,7 +209,8 @@ impl<C: Converse> Connection<C> {
             return Ok(true);
         }
         self.conversation.sends(true);
-        // Their memory goes with them once they are sent. That of the thread may be much for a few.
+        // A large buffer is moved, a small rest copied: the buffer of the thread may be
+        // large.
         (self.unsent, self.taken) = match &replies[count..] {
             few if few.len() <= REPLIES_KEPT => (few.to_vec(), 0),
             _ => (std::mem::take(replies), count),
@@ -236,7 +238,7 @@ impl<C> AsFd for Connection<C> {
     }
 }
 
-/// How many bytes the socket took; none if it has no room.
+/// Bytes that the socket took.
 fn send_some(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     match send(socket, bytes, SendFlags::NOSIGNAL) {
         Ok(count) => Ok(count),

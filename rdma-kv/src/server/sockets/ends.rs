@@ -7,7 +7,7 @@ use rustix::net::{SocketAddrAny, SocketAddrUnix, getpeername, getsockname};
 
 use crate::text::Ends;
 
-/// The ends of a connection; empty where the system does not tell.
+/// The ends of a connection; empty if the system does not tell.
 pub(super) fn ends(socket: impl AsFd) -> Ends {
     let local = local(&socket);
     let peer = getpeername(&socket).ok().flatten().map(shown);
@@ -20,7 +20,7 @@ pub(super) fn ends(socket: impl AsFd) -> Ends {
     }
 }
 
-/// Where a socket is at this host; empty where the system does not tell.
+/// Local address of a socket; empty if the system does not tell.
 pub(crate) fn local(socket: impl AsFd) -> String {
     getsockname(&socket).map(shown).unwrap_or_default()
 }

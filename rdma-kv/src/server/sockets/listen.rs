@@ -1,4 +1,4 @@
-//! Where a server listens.
+//! Listening sockets of a server.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -21,26 +21,26 @@ use crate::server::{ServeError, Settings, UnixSocket};
 pub struct Listen {
     /// Address or name; all addresses when `None`.
     pub(super) host: Option<String>,
-    /// The server's own port when `None`.
+    /// Port; the server's own when `None`.
     pub(super) port: Option<u16>,
 }
 
-/// Why this is no place to listen at.
+/// Malformed address to listen at.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ListenError {
-    /// A bracket is open.
+    /// A bracket is not closed.
     #[error("Invalid IPV6 address: \"{0}\"")]
     Bracket(String),
-    /// What stands behind the colon.
+    /// The port is no number.
     #[error("Invalid port number: \"{0}\"")]
     Port(String),
-    /// Memcached's prefix for a listener without TLS, where there is TLS.
+    /// The prefix `notls`, which memcached has for listeners without TLS.
     #[error("'notls' option is valid only when SSL is enabled")]
     NoTls,
-    /// Memcached's prefixes for listeners of another protocol, or with a name.
+    /// A prefix for a listener with a protocol or a tag of its own.
     #[error("\"{0}\": listeners with a protocol or a tag of their own are not supported")]
     Prefix(String),
-    /// Nothing at all.
+    /// The address is empty.
     #[error("an address to listen at is empty")]
     Empty,
 }
@@ -102,14 +102,14 @@ impl fmt::Display for Listen {
     }
 }
 
-/// All that a server listens at.
+/// All listening sockets of a server.
 pub(crate) struct Listeners {
     tcp: Vec<TcpListener>,
     unix: Option<UnixListener>,
 }
 
 impl Listeners {
-    /// Binds everything, before anything is promised to anyone.
+    /// Binds all sockets.
     pub(crate) fn bind(settings: &Settings) -> Result<Self, ServeError> {
         let mut tcp = Vec::new();
         if let Some(port) = settings.port {
@@ -227,7 +227,7 @@ fn bind_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
     if family == AddressFamily::INET6 {
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
-    // What is accepted inherits both.
+    // Accepted sockets inherit both.
     sockopt::set_socket_keepalive(&socket, true)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
     bind(&socket, &address)?;
@@ -240,7 +240,7 @@ fn stream_socket(family: AddressFamily) -> io::Result<OwnedFd> {
     Ok(socket_with(family, SocketType::STREAM, flags, None)?)
 }
 
-/// A unix socket whose file goes with it.
+/// A unix socket, whose file is removed with it.
 struct UnixListener {
     socket: OwnedFd,
     path: PathBuf,
@@ -257,7 +257,7 @@ impl UnixListener {
 }
 
 fn bind_unix(path: &Path, mode: u32, backlog: i32) -> io::Result<UnixListener> {
-    // What a server before left behind; anything else is in use by somebody.
+    // A socket that an earlier server left; any other file is in use.
     if path
         .symlink_metadata()
         .is_ok_and(|file| file.file_type().is_socket())
@@ -265,7 +265,8 @@ fn bind_unix(path: &Path, mode: u32, backlog: i32) -> io::Result<UnixListener> {
         std::fs::remove_file(path)?;
     }
     let socket = stream_socket(AddressFamily::UNIX)?;
-    // The file gets the socket's mode, less the umask: never is it open to more than `mode` says.
+    // The file gets the mode of the socket less the umask: it is never open to more than `mode`
+    // says.
     rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode & 0o777))?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     let listener = UnixListener {
@@ -279,7 +280,7 @@ fn bind_unix(path: &Path, mode: u32, backlog: i32) -> io::Result<UnixListener> {
 
 impl Drop for UnixListener {
     fn drop(&mut self) {
-        // Fails when somebody else removed it.
+        // Fails if the file is gone already.
         let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -1,4 +1,4 @@
-//! The threads that serve connections: each has an epoll for its own.
+//! Worker threads, each with an epoll of its own.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,25 +16,25 @@ use super::ends::ends;
 use crate::server::Stop;
 use crate::text::Ends;
 
-/// Events taken at a time.
+/// Most events per wait.
 const EVENTS: usize = 128;
 
-/// How often idle connections are looked for.
+/// Period of checks for idle connections.
 const IDLE_CHECK: Duration = Duration::from_secs(1);
 
-/// How often connections that watch are told what they watch.
+/// Period in which watchers are served.
 const WATCH: Duration = Duration::from_millis(10);
 
-/// What epoll calls the two that are no connections.
+/// Epoll data of the two descriptors that are no connections.
 const STOP: u64 = u64::MAX;
 const INBOX: u64 = u64::MAX - 1;
 
-/// What connections are made for.
+/// Makes the conversations of connections.
 pub(crate) trait SessionFactory: Sync {
-    /// What is at this end of each.
+    /// Conversation of a connection.
     type Conversation: Converse + Send;
 
-    /// A conversation over a connection with these ends, that this thread serves.
+    /// Makes the conversation of a connection with these ends, which this thread serves.
     fn converse(&self, thread: usize, ends: Ends) -> Self::Conversation;
 
     /// Notes that a connection was refused.
@@ -44,29 +44,29 @@ pub(crate) trait SessionFactory: Sync {
     fn accepts(&self, does: bool);
 }
 
-/// What all workers share.
+/// State of all workers.
 pub(super) struct Service<'a, H> {
     pub(super) sessions: &'a H,
     pub(super) stop: &'a Stop,
     pub(super) users: Option<&'a Users>,
     pub(super) idle_timeout: Option<Duration>,
-    /// Connections open now, at all workers.
+    /// Open connections of all workers.
     pub(super) open: AtomicUsize,
 }
 
-/// How to give connections to a worker.
+/// Sends connections to a worker.
 pub(super) struct Inbox {
     sender: Sender<OwnedFd>,
     wake: OwnedFd,
 }
 
 impl Inbox {
-    /// Gives it a nonblocking socket, which counts as open from now on.
+    /// Sends a nonblocking socket, which counts as open from now on.
     pub(super) fn give(&self, socket: OwnedFd, service: &Service<'_, impl SessionFactory>) {
         service.open.fetch_add(1, Ordering::Relaxed);
-        // A worker that has ended ends the server.
+        // A worker that has ended stops the server.
         if self.sender.send(socket).is_ok() {
-            // Fails only after 2^64 - 2 connections that it has not looked at.
+            // Fails only after 2^64 - 2 connections that the worker has not taken.
             let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
         }
     }
@@ -75,20 +75,20 @@ impl Inbox {
 /// One thread's connections.
 pub(super) struct Worker<'a, H: SessionFactory> {
     service: &'a Service<'a, H>,
-    /// Of all threads, from 0.
+    /// Number of the thread, from 0.
     number: usize,
     epoll: OwnedFd,
     inbox: Receiver<OwnedFd>,
     wake: OwnedFd,
     connections: Vec<Option<Entry<H::Conversation>>>,
-    /// Places of the vector that are free.
+    /// Free indices of `connections`.
     free: Vec<usize>,
-    /// Those with more to do than one turn allows.
+    /// Connections with more to do than one turn allows.
     unfinished: Vec<usize>,
-    /// Numbers of the connections that watch.
+    /// Connections that watch.
     watching: Vec<usize>,
     watched: Instant,
-    /// Where connections read and write in their turn.
+    /// Scratch memory of the connection whose turn it is.
     scratch: Scratch,
     now: Instant,
     idle_checked: Instant,
@@ -96,10 +96,10 @@ pub(super) struct Worker<'a, H: SessionFactory> {
 
 struct Entry<C> {
     connection: Connection<C>,
-    /// What epoll reports of it.
+    /// Events that epoll reports.
     interest: EventFlags,
     last_turn: Instant,
-    /// It is among the unfinished.
+    /// Whether it is among the unfinished.
     queued: bool,
 }
 
@@ -153,8 +153,8 @@ impl<'a, H: SessionFactory> Worker<'a, H> {
             if self.service.idle_timeout.is_some() {
                 self.now = Instant::now();
             }
-            // Those that were not done come after all others, and once: an event gives them no
-            // turn of its own, or those with much to do would have ever more of them.
+            // Unfinished connections come last, and once. An event gives them no
+            // further turn, or busy connections would have ever more turns.
             let unfinished = std::mem::take(&mut self.unfinished);
             for event in &events {
                 match event.data.u64() {
@@ -222,7 +222,7 @@ impl<'a, H: SessionFactory> Worker<'a, H> {
         Ok(())
     }
 
-    /// One connection's turn; nothing if it has ended since.
+    /// Gives a connection its turn, unless it has ended.
     fn turn(&mut self, number: usize) {
         let Some(entry) = &mut self.connections[number] else {
             return;
@@ -260,7 +260,7 @@ impl<'a, H: SessionFactory> Worker<'a, H> {
         }
     }
 
-    /// Closing takes it from the epoll, too.
+    /// Closing a socket removes it from the epoll.
     fn close(&mut self, number: usize) {
         self.connections[number] = None;
         self.watching.retain(|watching| *watching != number);
