@@ -351,7 +351,25 @@ impl Cluster {
         eventually("the agent is gone", || leftovers::has_ended(agent));
     }
 
-    /// Kills that process without a warning; returns when another one holds all descriptors.
+    /// Kills the driver without a warning; returns when another one runs.
+    #[track_caller]
+    pub fn kill_driver(&self) {
+        let driver = self.driver_pid().expect("there is a driver");
+        send(driver, Signal::SIGKILL);
+        eventually("there is another driver", || {
+            self.driver_pid().is_some_and(|now| now != driver)
+        });
+    }
+
+    /// A store in a node, with options, that serves the members of domain blue.
+    #[track_caller]
+    pub fn store(&self, node: &str, options: &str) -> Running {
+        let server = self.spawn(node, &format!("toroid-kv serve {options}"));
+        server.says(&format!("rdma blue {node}\n"));
+        server
+    }
+
+    /// Kills the fd store without a warning; returns when another one holds all descriptors.
     #[track_caller]
     pub fn kill_fd_store(&self) {
         let replaced = || {

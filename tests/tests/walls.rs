@@ -354,7 +354,7 @@ fn way(arrows: &Arrows, from: &str, to: &str) -> Option<Vec<String>> {
             }
             for next in arrows.get(end).into_iter().flat_map(BTreeMap::keys) {
                 if seen.insert(next.clone()) {
-                    longer.push([&way[..], &[next.clone()]].concat());
+                    longer.push([&way[..], std::slice::from_ref(next)].concat());
                 }
             }
         }

@@ -3,10 +3,9 @@
 use std::fs;
 use std::path::PathBuf;
 
-use nix::sys::signal::Signal;
 use tests::actor::Event;
 use tests::cluster::{Cluster, leaves_nothing};
-use tests::process::{Outcome, Running, eventually, send};
+use tests::process::{Outcome, Running, eventually};
 
 use crate::mix::Mix;
 use crate::survival::{received, sent};
@@ -190,11 +189,7 @@ fn who_has_joined_hears_another_driver_too() {
         programs
             .say(&format!("{GROUP} 1 {FOR_EVER} 1 {NO_MARK}"))
             .ok();
-        let driver = cluster.driver_pid().expect("it runs");
-        send(driver, Signal::SIGKILL);
-        eventually("there is another driver", || {
-            cluster.driver_pid().is_some_and(|now| now != driver)
-        });
+        cluster.kill_driver();
         // Of two it knows one only that has joined.
         let _another = programs.hear("2,0,0", GROUP);
         eventually("both hear", || {

@@ -1,9 +1,8 @@
 //! Connections that survive changes around them, and connections that end with a membership.
 
-use nix::sys::signal::Signal;
 use serde_json::Value;
 use tests::cluster::Cluster;
-use tests::process::{Running, eventually, send};
+use tests::process::{Running, eventually};
 use tests::software::{goes_on, iperf3_server};
 
 use crate::mix::{Mix, PAIR};
@@ -73,11 +72,7 @@ fn a_stream_goes_on_when_the_driver_is_killed(mix: Mix) {
     let _blue = mix.domain(&cluster, "blue", PAIR);
     let stream = Stream::start(&cluster, "");
     for _ in 0..3 {
-        let driver = cluster.driver_pid().expect("it runs");
-        send(driver, Signal::SIGKILL);
-        eventually("there is another driver", || {
-            cluster.driver_pid().is_some_and(|now| now != driver)
-        });
+        cluster.kill_driver();
         stream.goes_on();
     }
     stream.end();

@@ -169,8 +169,7 @@ impl Proxied {
     pub fn start() -> Self {
         let cluster = Cluster::up("2x1x1");
         let _blue = cluster.domain("blue", &["*,0,0"]);
-        let server = cluster.spawn("0,0,0", "toroid-kv serve");
-        server.says("rdma blue 0,0,0\n");
+        let server = cluster.store("0,0,0", "");
         // A directory for sockets of a node that this test can reach.
         let place = cluster.files().join("sockets");
         fs::create_dir(&place).expect("it is new");

@@ -216,7 +216,7 @@ fn an_impossible_torus_is_refused() {
     ];
     for (torus, name) in cases {
         cluster
-            .toroid(&format!("up {}", format!("--torus={torus}")))
+            .toroid(&format!("up --torus={torus}"))
             .fails(USAGE, &[name, "torus"]);
         cluster.toroid("status").fails(NO_AGENT, &["no agent"]);
     }

@@ -191,8 +191,7 @@ fn what_is_denied_here_is_denied_there() {
 fn a_store_on_one_host_serves_clients_on_others_by_rdma() {
     let hosts = hosts();
     let [a, b] = hosts.each();
-    let server = b.agent.spawn(OWNER, "toroid-kv serve");
-    server.says("blue");
+    let server = b.agent.store(OWNER, "");
     let kv = |words: &str| a.agent.exec(USER, &format!("toroid-kv {words}"));
     kv("set greeting hello").ok();
     assert_eq!(kv("get greeting").ok().text(), "hello");

@@ -245,12 +245,7 @@ fn a_stream_goes_on_when_drivers_and_agents_are_killed() {
     let mut client = a.agent.spawn("0,0,0", "iperf3 -c 1-1-0.blue -t 600");
     goes_on(&server);
     for host in [a, b] {
-        let driver = host.agent.driver_pid().expect("there is one");
-        send(driver, Signal::SIGKILL);
-        eventually("there is another driver", || {
-            let now = host.agent.driver_pid();
-            now.is_some_and(|now| now != driver)
-        });
+        host.agent.kill_driver();
         goes_on(&server);
     }
     let drivers = [a, b].map(|host| host.agent.driver_pid());

@@ -213,11 +213,7 @@ fn a_killed_driver_comes_back_and_connections_survive() {
         let client = cluster.spawn("0,0,0", iperf);
         eventually("bytes flow", || busy_intervals(&client) > 2);
         for kill in 1..=kills {
-            let driver = cluster.driver_pid().expect("it runs");
-            send(driver, Signal::SIGKILL);
-            eventually("there is another driver", || {
-                cluster.driver_pid().is_some_and(|now| now != driver)
-            });
+            cluster.kill_driver();
             assert_eq!(cluster.status()["driver_restarts"], kill);
             let before = busy_intervals(&client);
             eventually("bytes flow again", || busy_intervals(&client) > before + 2);

@@ -241,7 +241,7 @@ fn where_nodes_cannot_be_limited_it_is_said() {
         ("--pids", "many"),
     ] {
         cluster
-            .toroid(&format!("up {}", format!("{option}={value}")))
+            .toroid(&format!("up {option}={value}"))
             .fails(2, &[option]);
     }
 }

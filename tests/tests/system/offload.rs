@@ -118,11 +118,7 @@ fn who_is_plain_stays_so() {
         assert_eq!(capture.end().unfinished(), 0);
     };
     is_plain();
-    let driver = cluster.driver_pid().expect("there is one");
-    send(driver, Signal::SIGKILL);
-    eventually("there is another driver", || {
-        cluster.driver_pid().is_some_and(|pid| pid != driver)
-    });
+    cluster.kill_driver();
     is_plain();
     cluster.kill_agent();
     cluster.toroid("up").ok();

@@ -9,9 +9,7 @@ use tests::process::{Outcome, Running, eventually};
 const PORT: u16 = 11300;
 
 fn serve(cluster: &Cluster) -> Running {
-    let server = cluster.spawn("0,0,0", "toroid-kv serve");
-    server.says("rdma blue 0,0,0\n");
-    server
+    cluster.store("0,0,0", "")
 }
 
 fn proxy(cluster: &Cluster, options: &str) -> Running {

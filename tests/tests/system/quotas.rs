@@ -51,8 +51,7 @@ fn a_node_has_no_more_than_its_quota_and_others_are_not_held_up() {
 fn bytes_descriptors_and_rings_have_limits_too() {
     let cluster = Cluster::up("2x1x1");
     let _blue = cluster.domain("blue", &["*,0,0"]);
-    let store = cluster.spawn("1,0,0", "toroid-kv serve");
-    store.says("rdma blue 1,0,0\n");
+    let _store = cluster.store("1,0,0", "");
     let (first, _) = cluster.owner("0,0,0");
     let refused = |limit: &str, at_it: &str, words: &str| {
         let before = of(&cluster, "0,0,0")["used"].clone();

@@ -11,6 +11,7 @@ use tests::actor::Event;
 use tests::cluster::{Cluster, is_nightly, leaves_nothing};
 use tests::leftovers::has_ended;
 use tests::process::{Running, eventually, send, within};
+use tests::random::Random;
 use tests::software::{goes_on, iperf3_server};
 
 /// The time in which everything ends after agent and fd store were both killed.
@@ -223,8 +224,7 @@ fn memory_stays_shared_and_is_still_revoked() {
 fn a_store_serves_on_over_both_paths() {
     let cluster = Cluster::up("3x1x1");
     let _blue = cluster.domain("blue", &["*,0,0"]);
-    let server = cluster.spawn("0,0,0", "toroid-kv serve");
-    server.says("rdma blue 0,0,0\n");
+    let _server = cluster.store("0,0,0", "");
     cluster.exec("1,0,0", "toroid-kv set key value").ok();
     let script = "while toroid-kv get key; do sleep 0.02; done";
     let mut rdma = cluster.in_node("1,0,0", &["sh", "-c", script]);
@@ -288,19 +288,15 @@ fn whoever_is_killed_whenever_domains_are_whole() {
         let (mut owner, key) = cluster.owner("0,0,0");
         let count = || cluster.actor("1,0,0", &format!("count blue 0,0,0 {key}"));
         let (mut member, mut is_in) = (count(), false);
-        // Any numbers do, as long as the next run has the same.
-        let mut random = 1u64;
+        let mut random = Random(1);
         for n in 0..kills {
             cluster.goes_on();
-            random = random
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
             let word = if is_in { "shrink" } else { "grow" };
             let mut change = cluster.command("toroid");
             change.args(["domain", word, "blue", "2,0,0"]);
             let change = Running::start(change.stdin(Stdio::null()));
-            std::thread::sleep(Duration::from_micros(random >> 33 & 0x7fff));
-            let victim = match random >> 48 & 7 {
+            std::thread::sleep(Duration::from_micros(random.below(1 << 15) as u64));
+            let victim = match random.below(8) {
                 0..=3 => Victim::Agent,
                 4 => Victim::Driver,
                 5 => Victim::FdStore,

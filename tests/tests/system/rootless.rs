@@ -36,8 +36,7 @@ fn an_ordinary_user_has_it_all() {
         cluster.exec("1,1,0", "iperf3 -c 0-0-0.blue -n 20M").ok();
         server.wait().ok();
 
-        let store = cluster.spawn("0,0,0", "toroid-kv serve");
-        store.says("rdma blue 0,0,0");
+        let store = cluster.store("0,0,0", "");
         cluster.exec("1,1,0", "toroid-kv set key value").ok();
         assert_eq!(
             cluster.exec("1,1,0", "toroid-kv get key").ok().stdout,

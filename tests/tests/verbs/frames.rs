@@ -2,9 +2,8 @@
 
 use std::process::{ChildStdin, Command};
 
-use nix::sys::signal::Signal;
 use serde_json::Value;
-use tests::process::{Running, eventually, now_ns, run, send};
+use tests::process::{Running, eventually, now_ns, run};
 
 use super::{Host, OWNER, THIRD, USER, down_yet, resources, up};
 
@@ -189,12 +188,7 @@ fn a_stream_outlives_a_driver_and_its_line() {
     let mut talk = Talk::begin(&hosts);
     talk.goes_on_by_rdma(&hosts);
     for host in &hosts {
-        let driver = host.agent.driver_pid().expect("there is one");
-        send(driver, Signal::SIGKILL);
-        eventually("there is another driver", || {
-            let now = host.agent.driver_pid();
-            now.is_some_and(|now| now != driver)
-        });
+        host.agent.kill_driver();
         talk.until(&hosts, "verbs");
         talk.goes_on_by_rdma(&hosts);
     }

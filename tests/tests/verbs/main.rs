@@ -308,8 +308,7 @@ fn a_process_for_other_hosts_that_does_not_come_back_is_replaced() {
 /// A store of host b, and a client of host a.
 #[track_caller]
 fn store(a: &Host, b: &Host) -> (Running, StoreClient) {
-    let server = b.agent.spawn(OWNER, "toroid-kv serve");
-    server.says("blue");
+    let server = b.agent.store(OWNER, "");
     (server, StoreClient::connect(&a.agent, USER))
 }
 

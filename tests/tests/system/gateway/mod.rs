@@ -142,11 +142,7 @@ fn a_gateway_outlives_driver_agent_and_node() {
         )
         .ok();
 
-        let driver = cluster.driver_pid().expect("there is a driver");
-        send(driver, Signal::SIGKILL);
-        eventually("there is another", || {
-            cluster.driver_pid().is_some_and(|pid| pid != driver)
-        });
+        cluster.kill_driver();
         fetches(&cluster, "1,0,0", &page);
 
         // Packets pass while there is no agent, and connections outlive its return.
@@ -296,7 +292,7 @@ fn what_cannot_be_a_gateway_is_refused_with_a_remedy() {
         refused("rm 0,0,0 -d blue", NOT_FOUND, &["0,0,0", "blue"]);
 
         cluster
-            .toroid(&format!("node chown 0,0,0 {}", alice.uid().to_string()))
+            .toroid(&format!("node chown 0,0,0 {}", alice.uid()))
             .ok();
         let _ = cluster.toroid("domain grow blue 0,0,0").ok();
         cluster
