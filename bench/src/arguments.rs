@@ -288,3 +288,31 @@ fn print(report: &Report, json: bool) -> io::Result<()> {
     }
     stdout.flush()
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_options_of_all_commands_fit_together() {
+        Arguments::command().debug_assert();
+        let run = [
+            "toroid-bench",
+            "kv",
+            "--quick",
+            "--rows",
+            "rdma/get/64",
+            "--raw",
+            "a",
+            "--save",
+            "b",
+        ];
+        let run = Arguments::try_parse_from(run).unwrap();
+        assert_eq!((run.raw, run.save), (Some("a".into()), Some("b".into())));
+        assert!(
+            Arguments::try_parse_from(["toroid-bench", "kv", "--mix", "--rounds", "2"]).is_err()
+        );
+    }
+}

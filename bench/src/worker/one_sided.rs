@@ -197,14 +197,18 @@ impl OneSided<'_> {
     fn drain(&mut self) {
         self.pair.flush();
         let count = self.pair.poll(&mut self.completions);
+        let is_addition = self.direction == Direction::Add;
+        let mut wanted = if is_addition {
+            self.peer.added
+        } else {
+            self.bytes
+        };
         for completion in &self.completions[..count] {
-            let wanted = if self.direction == Direction::Add {
-                self.peer.added += 1;
-                self.peer.added - 1
-            } else {
-                self.bytes
-            };
             self.failed += u64::from(completion.result != Ok(wanted));
+            wanted += u64::from(is_addition);
+        }
+        if is_addition {
+            self.peer.added = wanted;
         }
         self.in_flight = 0;
     }
