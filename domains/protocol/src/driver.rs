@@ -1,12 +1,12 @@
-//! What an agent and its Ethernet driver say to each other, in types.
+//! Messages between an agent and its Ethernet driver.
 //!
-//! The driver's standard input is its liveness socket, over which come sessions (see
-//! [`crate::liveness`]), one at a time, on which the rest is said; frames are those of
-//! [`crate::wire`]. The agent alone commands; the driver answers [`DriverRequest::Sync`], in order,
-//! after everything before it has been carried out, [`DriverRequest::Retain`], [`DriverRequest::Drops`],
-//! [`DriverRequest::Lines`] and [`DriverRequest::Plug`]. Unasked it tells of
-//! trunks that have ended, or whose frames go another way now, and why ([`DriverResponse::NoLine`]). The end of a session leaves ports and trunks as they
-//! are, for the next agent; the end of the liveness socket ends the driver.
+//! The standard input of the driver is its liveness socket, which carries sessions
+//! ([`crate::liveness`]), one at a time; messages are framed by [`crate::wire`]. Only the agent
+//! sends requests. The driver answers [`DriverRequest::Retain`], [`DriverRequest::Sync`],
+//! [`DriverRequest::Drops`], [`DriverRequest::RdmaFrames`] and [`DriverRequest::Plug`], in order,
+//! each after all earlier requests have been executed. Unasked it reports tunnels that have ended
+//! or changed their path, and why ([`DriverResponse::NoRdma`]). At the end of a session ports and
+//! tunnels stay for the next agent; the end of the liveness socket ends the driver.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -16,148 +16,151 @@ use toroid_fabric::Place;
 use toroid_model::ethernet::{DropReason, OffloadKind};
 use toroid_model::rdma::Rdma;
 
-/// What the agent says to the driver.
+/// Request of the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum DriverRequest {
-    /// First in a session: ports and far members that are not among these go, as by
-    /// [`DriverRequest::RemovePort`], and trunks to hosts that are not, or all if the device is another than
-    /// before. Asks for [`DriverResponse::Trunks`].
+    /// First in a session. Removes ports and remote members that are not among these, as by
+    /// [`DriverRequest::RemovePort`], and tunnels to other hosts than these, or all tunnels if the
+    /// RDMA device differs. Answered by [`DriverResponse::Tunnels`].
     Retain {
         /// Numbers of domains and nodes.
         ports: Vec<(u32, u32)>,
         /// Names of other hosts.
         hosts: Vec<String>,
-        /// The RDMA device by which frames go between hosts, where it works.
+        /// The RDMA device for frames between hosts, if there is one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         rdma: Option<Rdma>,
     },
-    /// Makes an interface, or takes it over if it is there, as after a restart of the driver.
-    /// One descriptor: the node's network namespace. A port that is there already may come again
-    /// with another epoch, or with [`Port::limited`], [`Port::offload`], [`Port::gateway`] or
-    /// [`Port::forward`] changed.
+    /// Makes an interface, or takes over a present one, as after a restart of the driver. One
+    /// descriptor: the network namespace of the node. A present port may be added again with
+    /// another epoch, [`Port::limited`], [`Port::offload`], [`Port::gateway`] or [`Port::forward`].
     AddPort(Port),
-    /// Names a member that another host carries, or what has changed of it.
-    AddFar {
-        /// The host.
+    /// Adds or changes a member on another host.
+    #[serde(rename = "add_far")]
+    AddRemote {
+        /// The other host.
         host: String,
-        /// As its own driver is told of it; what concerns its interface alone does not matter here.
+        /// The port as its own driver knows it. Fields about its interface are ignored.
         port: Port,
     },
-    /// Cuts a port's packets and takes its interface down; the interface is deleted some time
-    /// later. For a far member: it is none any longer. Nothing to do if there is neither.
+    /// Removes a port: cuts its frames at once and deletes its interface later. Removes a remote
+    /// member likewise. Does nothing if there is neither.
     RemovePort {
-        /// The domain's number.
+        /// Number of the domain.
         domain_id: u32,
-        /// The node's number.
+        /// Number of the node.
         node: u32,
     },
-    /// A new epoch of a domain, after its leavers' ports were removed: ports carry it from now
-    /// on.
+    /// Sets a new epoch of a domain, after the ports of former members were removed.
     Epoch {
-        /// The domain's number.
+        /// Number of the domain.
         domain_id: u32,
         /// The epoch.
         epoch: u32,
     },
-    /// Gives a trunk: a connection to the driver of another host, in place of the one before. One
-    /// descriptor: the socket. The driver tells of its end ([`DriverResponse::Trunks`]).
-    Trunk {
-        /// The host.
+    /// Replaces the tunnel to the driver of another host. One descriptor: the socket. The driver
+    /// reports its end ([`DriverResponse::Tunnels`]).
+    #[serde(rename = "trunk")]
+    Tunnel {
+        /// The other host.
         host: String,
-        /// Whether this side asks for what the two do by their RDMA devices; the other does not.
+        /// Whether this side offers RDMA streams; the other side answers.
         #[serde(default)]
         asks: bool,
     },
-    /// Which domains shall be one Ethernet with what is outside, and no others.
+    /// Connects these domains to external networks, and no others.
     Uplinks {
         /// At most one for each domain.
         uplinks: Vec<Uplink>,
     },
-    /// Asks for [`DriverResponse::Synced`].
+    /// Answered by [`DriverResponse::Synced`].
     Sync {
         /// Any number.
         n: u64,
     },
-    /// Gives a process of a node the link of a port whose interface is a stack. One descriptor: the
-    /// driver's end of a `SOCK_SEQPACKET` socket. Asks for [`DriverResponse::Plugged`].
+    /// Connects a process of a node to a port whose interface is a stack. One descriptor: the end
+    /// of the driver of a `SOCK_SEQPACKET` socket. Answered by [`DriverResponse::Plugged`].
     Plug {
         /// Any number.
         n: u64,
-        /// The domain's number.
+        /// Number of the domain.
         domain_id: u32,
-        /// The node's number.
+        /// Number of the node.
         node: u32,
     },
-    /// Asks for [`DriverResponse::Lines`].
-    Lines {
+    /// Answered by [`DriverResponse::RdmaFrames`].
+    #[serde(rename = "lines")]
+    RdmaFrames {
         /// Any number.
         n: u64,
     },
-    /// Asks for [`DriverResponse::Dropped`].
+    /// Answered by [`DriverResponse::Dropped`].
     Drops {
         /// Any number.
         n: u64,
-        /// The domain's number.
+        /// Number of the domain.
         domain_id: u32,
     },
 }
 
-/// What the driver says to the agent.
+/// Response of the driver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case", deny_unknown_fields)]
 pub enum DriverResponse {
-    /// Everything before [`DriverRequest::Sync`] has been carried out, or has failed.
+    /// All requests before [`DriverRequest::Sync`] have been executed, or have failed.
     Synced {
-        /// That of the [`DriverRequest::Sync`].
+        /// Number of the [`DriverRequest::Sync`].
         n: u64,
-        /// What went wrong since the previous one.
+        /// Failures since the previous one.
         errors: Vec<PortError>,
-        /// What this kernel may leave undone in packets of ports with [`Port::offload`].
+        /// Offloads that this kernel supports for ports with [`Port::offload`].
         offload: Vec<OffloadKind>,
     },
-    /// Whether a process has the link of a port now.
+    /// Result of a [`DriverRequest::Plug`].
     Plugged {
-        /// That of the [`DriverRequest::Plug`].
+        /// Number of the [`DriverRequest::Plug`].
         n: u64,
-        /// Why not.
+        /// Reason of the failure, if it failed.
         failure: Option<PlugFailure>,
     },
-    /// What became of frames that nobody received.
+    /// Dropped frames.
     Dropped {
-        /// That of the [`DriverRequest::Drops`].
+        /// Number of the [`DriverRequest::Drops`].
         n: u64,
-        /// Of each port of the domain.
+        /// Frames of each port of the domain.
         ports: Vec<PortDrops>,
-        /// Of what other hosts have sent in its name.
+        /// Frames from other hosts in the domain, by host.
         hosts: BTreeMap<String, BTreeMap<DropReason, u64>>,
     },
-    /// What has gone by RDMA devices.
-    Lines {
-        /// That of the [`DriverRequest::Lines`].
+    /// Frames over RDMA.
+    #[serde(rename = "lines")]
+    RdmaFrames {
+        /// Number of the [`DriverRequest::RdmaFrames`].
         n: u64,
-        /// Frames to and from each other host, since the driver was started.
+        /// Frames to and from each other host since the start of the driver.
         frames_by_rdma: BTreeMap<String, u64>,
     },
-    /// Frames to and from a host no longer go by RDMA devices, or still do not. It is said once for each
-    /// time.
-    NoLine {
-        /// The host.
+    /// Frames to and from a host do not go over RDMA. Sent once for each interruption.
+    #[serde(rename = "no_line")]
+    NoRdma {
+        /// The other host.
         host: String,
-        /// Why, for people.
+        /// Reason, as text.
         why: String,
     },
-    /// To which hosts there are trunks now.
-    Trunks {
-        /// Their names.
+    /// The present tunnels.
+    #[serde(rename = "trunks")]
+    Tunnels {
+        /// Names of the other hosts.
         up: Vec<String>,
-        /// Those of them whose frames go by RDMA devices, both ways.
+        /// Hosts with frames over RDMA in both directions.
         #[serde(default)]
         by_rdma: Vec<String>,
     },
 }
 
-/// Why a process cannot have the link of a port.
+/// Reasons why a process cannot have the stack of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PlugFailure {
@@ -165,95 +168,93 @@ pub enum PlugFailure {
     NoStack,
     /// Another process has it.
     Taken,
-    /// The system could not wait for the socket.
+    /// The system cannot wait for the socket.
     System,
 }
 
-/// Frames that a port sent and that did not reach an interface, since it is there or its driver
-/// was started.
+/// Dropped frames of a port, since it was added or the driver was started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortDrops {
-    /// The node's number.
+    /// Number of the node.
     pub node: u32,
-    /// Whether it is about frames from outside, of the domain whose gateway is at this node.
+    /// Whether they came from the external network, of the domain whose gateway is at this node.
     pub outside: bool,
-    /// How many for which reason; what is missing is 0.
+    /// Numbers by reason; missing ones are 0.
     pub dropped: BTreeMap<DropReason, u64>,
 }
 
-/// A command that failed.
+/// A request that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortError {
-    /// The domain's number.
+    /// Number of the domain.
     pub domain_id: u32,
-    /// The node's number.
+    /// Number of the node.
     pub node: u32,
-    /// What failed and why, for people.
+    /// Failure and reason, as text.
     pub message: String,
 }
 
-/// One node's interface in one domain.
+/// The interface of one node in one domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Port {
-    /// The node's number.
+    /// Number of the node.
     pub node: u32,
-    /// Its place.
+    /// Place of the node.
     #[serde(with = "toroid_model::as_text")]
     pub place: Place,
-    /// The domain's number: the partition of its packets, and two bytes of the MAC address.
+    /// Number of the domain: the partition of its packets, and two bytes of the MAC address.
     pub domain_id: u32,
-    /// The domain's epoch.
+    /// Epoch of the domain.
     pub epoch: u32,
-    /// The interface's name, which is the domain's.
+    /// Name of the interface, which is that of the domain.
     pub ifname: String,
-    /// The MAC address; a sender may use no other.
+    /// MAC address, the only permitted source address.
     pub mac: [u8; 6],
-    /// The IPv4 address.
+    /// IPv4 address.
     pub ipv4: Ipv4Addr,
-    /// Its prefix length.
+    /// Prefix length of the IPv4 address.
     pub prefix: u8,
-    /// The number of nodes of the torus. The directory can give each an IPv4 address of the domain, in
-    /// the order of their numbers.
+    /// Number of nodes of the torus. The directory can assign an IPv4 address of the domain to
+    /// each, in the order of their numbers.
     pub nodes: u32,
-    /// The IPv6 address, to be assigned without duplicate address detection.
+    /// IPv6 address, assigned without duplicate address detection.
     pub ipv6: Ipv6Addr,
-    /// Its prefix length.
+    /// Prefix length of the IPv6 address.
     pub ipv6_prefix: u8,
-    /// Bytes.
+    /// MTU in bytes.
     pub mtu: u32,
-    /// Whether its node is a limited member, which talks to full ones only.
+    /// Whether the node is a limited member, which talks to full members only.
     pub limited: bool,
-    /// Whether its interface may leave checksums and the cutting of segments to the driver, and
-    /// receives what others have left so.
+    /// Whether the interface uses and accepts offloads of checksums and segmentation.
     pub offload: bool,
-    /// By whom packets leave the domain: an address of a member, perhaps its own.
+    /// The gateway of the domain: the address of a member, perhaps the own one.
     pub gateway: Option<Ipv4Addr>,
-    /// Whether its domain has routers: who is in another such domain, too, forwards packets from there, and
-    /// members may announce themselves.
+    /// Whether the domain has routers. A node in two such domains forwards packets between them,
+    /// and members may send router advertisements.
     pub forward: bool,
-    /// Whether it has no interface of the kernel, but one of the node's processes may have its link.
+    /// Whether the interface is a stack: a process of the node has it instead of the kernel.
     pub stack: bool,
 }
 
-/// An interface of the host that leads outside from a domain.
+/// An interface of the host to an external network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Uplink {
-    /// The domain's number.
+    /// Number of the domain.
     pub domain_id: u32,
-    /// The number of the node at which it is.
+    /// Number of the node at which it is.
     pub node: u32,
-    /// The interface's name.
+    /// Name of the interface.
     pub ifname: String,
-    /// Its number: one that comes later may have the same name.
+    /// Index of the interface; a later one may have the same name.
     pub index: u32,
-    /// The longest packet for members, in bytes.
+    /// MTU of the members, in bytes.
     pub mtu: u32,
-    /// Whether its node is a limited member: then full ones only talk to what is outside.
+    /// Whether the node is a limited member. The external network then talks to full members only.
     pub limited: bool,
 }
 
 impl Port {
-    /// Whether two ports differ in nothing that their interface shows.
+    /// Whether two ports have the same interface.
     pub fn is_same_interface(&self, other: &Port) -> bool {
         let Port {
             epoch,
@@ -318,11 +319,11 @@ mod tests {
                 rdma: Some(Rdma::default()),
             },
             DriverRequest::AddPort(port()),
-            DriverRequest::AddFar {
+            DriverRequest::AddRemote {
                 host: "b".into(),
                 port: port(),
             },
-            DriverRequest::Trunk {
+            DriverRequest::Tunnel {
                 host: "b".into(),
                 asks: true,
             },
@@ -345,7 +346,7 @@ mod tests {
                 }],
             },
             DriverRequest::Sync { n: 1 << 40 },
-            DriverRequest::Lines { n: 1 },
+            DriverRequest::RdmaFrames { n: 1 },
             DriverRequest::Drops { n: 1, domain_id: 7 },
             DriverRequest::Plug {
                 n: 1,
@@ -381,19 +382,19 @@ mod tests {
         };
         writer.send(&answer, &[]).unwrap();
         assert_eq!(answers.receive::<DriverResponse>().unwrap().0, answer);
-        let answer = DriverResponse::Trunks {
+        let answer = DriverResponse::Tunnels {
             up: vec!["b".into(), "c".into()],
             by_rdma: vec!["b".into()],
         };
         writer.send(&answer, &[]).unwrap();
         assert_eq!(answers.receive::<DriverResponse>().unwrap().0, answer);
-        let answer = DriverResponse::Lines {
+        let answer = DriverResponse::RdmaFrames {
             n: 1,
             frames_by_rdma: [("b".into(), 1 << 40)].into(),
         };
         writer.send(&answer, &[]).unwrap();
         assert_eq!(answers.receive::<DriverResponse>().unwrap().0, answer);
-        let answer = DriverResponse::NoLine {
+        let answer = DriverResponse::NoRdma {
             host: "b".into(),
             why: "no".into(),
         };

@@ -229,8 +229,8 @@ impl ControlPath {
         match command {
             DriverRequest::Retain { ports, hosts, rdma } => self.retain(&ports, &hosts, rdma)?,
             DriverRequest::AddPort(port) => self.add(port, descriptors.into_iter().next())?,
-            DriverRequest::AddFar { host, port } => self.add_remote(&host, port)?,
-            DriverRequest::Trunk { host, asks } => {
+            DriverRequest::AddRemote { host, port } => self.add_remote(&host, port)?,
+            DriverRequest::Tunnel { host, asks } => {
                 self.connect_tunnel(host, asks, descriptors.into_iter().next())?;
             }
             DriverRequest::RemovePort { domain_id, node } => self.remove((domain_id, node))?,
@@ -250,9 +250,9 @@ impl ControlPath {
                 let hosts = named.collect();
                 return Ok(Some(DriverResponse::Dropped { n, ports, hosts }));
             }
-            DriverRequest::Lines { n } => {
+            DriverRequest::RdmaFrames { n } => {
                 let frames_by_rdma = self.tunnels.by_rdma();
-                return Ok(Some(DriverResponse::Lines { n, frames_by_rdma }));
+                return Ok(Some(DriverResponse::RdmaFrames { n, frames_by_rdma }));
             }
             DriverRequest::Plug { n, domain_id, node } => {
                 let stack_socket = descriptors.into_iter().next();

@@ -103,7 +103,7 @@ impl Tunnels {
         if let Some(agent) = &self.lock().agent {
             let (host, why) = (host.into(), why.into());
             // As in `notify`.
-            let _ = agent.send(&DriverResponse::NoLine { host, why }, &[]);
+            let _ = agent.send(&DriverResponse::NoRdma { host, why }, &[]);
         }
     }
 
@@ -149,7 +149,7 @@ impl State {
                 let up = self.up.values().filter(|up| of(up));
                 up.map(|up| up.name.clone()).collect()
             };
-            let answer = DriverResponse::Trunks {
+            let answer = DriverResponse::Tunnels {
                 up: names(&|_| true),
                 by_rdma: names(&|up| up.by_rdma),
             };

@@ -77,13 +77,13 @@ impl Agent {
 
     pub(crate) fn add_remote(&self, host: &str, port: Port) {
         let host = host.into();
-        self.send(DriverRequest::AddFar { host, port });
+        self.send(DriverRequest::AddRemote { host, port });
     }
 
     /// Gives the driver a tunnel.
     pub(crate) fn connect(&self, host: &str, socket: &TcpStream) {
         let host = host.into();
-        let command = DriverRequest::Trunk { host, asks: false };
+        let command = DriverRequest::Tunnel { host, asks: false };
         self.commands.send(&command, &[socket.as_fd()]).unwrap();
     }
 
@@ -113,7 +113,7 @@ impl Agent {
     /// Waits to hear to which hosts there are tunnels.
     pub(crate) fn tunnels(&mut self) -> Vec<String> {
         match self.answers.receive().unwrap() {
-            (DriverResponse::Trunks { up, .. }, _) => up,
+            (DriverResponse::Tunnels { up, .. }, _) => up,
             other => panic!("{other:?} was not asked for"),
         }
     }

@@ -275,7 +275,7 @@ impl Driver {
             };
             if !before.as_ref().is_some_and(is_known) {
                 let (port, host) = far;
-                books.send(&DriverRequest::AddFar { host, port }, None);
+                books.send(&DriverRequest::AddRemote { host, port }, None);
             }
         }
     }
@@ -501,7 +501,7 @@ impl Driver {
             answered = true;
             books.failures = 0;
             match answer {
-                DriverResponse::Trunks { .. } | DriverResponse::NoLine { .. } => {}
+                DriverResponse::Tunnels { .. } | DriverResponse::NoRdma { .. } => {}
                 DriverResponse::Synced { n, errors, offload } => {
                     books.offload = offload;
                     books.answered = books.answered.max(n);
@@ -513,7 +513,7 @@ impl Driver {
                 DriverResponse::Plugged { n, failure } => {
                     books.plugs.insert(n, failure);
                 }
-                DriverResponse::Lines { n, frames_by_rdma } => {
+                DriverResponse::RdmaFrames { n, frames_by_rdma } => {
                     books.frames_by_rdma = (n, frames_by_rdma);
                 }
             }
@@ -569,7 +569,7 @@ impl Books {
         }
         for (port, host) in self.far.values() {
             let (host, port) = (host.clone(), port.clone());
-            self.send(&DriverRequest::AddFar { host, port }, None);
+            self.send(&DriverRequest::AddRemote { host, port }, None);
         }
         if let Some(uplinks) = self.uplinks.clone() {
             self.send(&DriverRequest::Uplinks { uplinks }, None);

@@ -18,7 +18,7 @@ impl Driver {
     /// by RDMA devices.
     pub(crate) fn connect_trunk(&self, host: &str, asks: bool, socket: OwnedFd) {
         let mut books = self.lock();
-        let order = DriverRequest::Trunk {
+        let order = DriverRequest::Tunnel {
             host: host.into(),
             asks,
         };
@@ -61,7 +61,7 @@ impl Driver {
         let mut books = self.lock();
         books.lines_asked += 1;
         let (n, generation) = (books.lines_asked, books.generation);
-        books.send(&DriverRequest::Lines { n }, None);
+        books.send(&DriverRequest::RdmaFrames { n }, None);
         let unanswered = |books: &mut Books| {
             let is_there = books.process.is_some() && books.generation == generation;
             books.frames_by_rdma.0 < n && is_there && !books.ending
@@ -82,8 +82,8 @@ impl Books {
     /// Notes what the driver says of trunks unasked; returns whether it is that.
     pub(super) fn note_trunks(&mut self, answer: &DriverResponse) -> bool {
         match answer {
-            DriverResponse::Trunks { up, by_rdma } => self.set_trunks(up, by_rdma),
-            DriverResponse::NoLine { host, why } => {
+            DriverResponse::Tunnels { up, by_rdma } => self.set_trunks(up, by_rdma),
+            DriverResponse::NoRdma { host, why } => {
                 tracing::warn!("frames to host {host} go over tcp, not by RDMA devices: {why}");
             }
             _ => return false,
