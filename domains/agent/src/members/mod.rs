@@ -13,34 +13,34 @@ pub(crate) mod outbox;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fs::File;
 use std::io;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dashmap::DashMap;
-use toroid_fabric::mem::memfd::{is_spoiled, read_only, read_write};
 use toroid_fabric::os::thread::urgently;
 use toroid_fabric::{Access, NodeId, Partition, RegionId, RemoteKey};
 use toroid_model::directory::{Directory, Domain};
 use toroid_model::refusal::{Refusal, RefusalKind};
-use toroid_protocol::agent::{Event, Reply};
+use toroid_protocol::agent::Reply;
 
 use crate::fdstore::FdStore;
 use crate::store::{RecoveringStore, Store};
 use compaction::Compactor;
 use fences::{Fences, Granted};
 use memories::Memories;
-use moves::{Move, Moves, memory_for};
+use moves::{Move, Moves};
 use outbox::Outbox;
 
 mod kept;
 mod needs;
+mod regions;
 mod revocation;
 mod services;
 mod unfinished;
 mod usage;
 
 pub(crate) use kept::Known;
+pub(crate) use regions::writes;
 pub(crate) use revocation::Changed;
 pub(crate) use usage::owners;
 
@@ -289,205 +289,6 @@ impl Members {
         drop(ended);
     }
 
-    /// Allocates a region and replies with it.
-    pub(crate) fn alloc(
-        &self,
-        id: AttachmentId,
-        domain: &str,
-        len: u64,
-        access: Access,
-    ) -> Result<(), Refusal> {
-        if len == 0 {
-            let message = "a region of 0 bytes is not possible";
-            return Err(Refusal::new(
-                RefusalKind::Invalid,
-                message,
-                "ask for 1 byte or more",
-            ));
-        }
-        if len > self.max_bytes {
-            return Err(self.too_much(len, 0));
-        }
-        let memory = memory_for(len, access).map_err(|error| no_memory(&error))?;
-        let owners = memory.try_clone().map_err(|error| no_memory(&error))?;
-        let secret = secret()?;
-        let mut books = self.lock();
-        let (partition, node) = books.membership(id, domain)?;
-        let registered = books.registered.get(&node).copied().unwrap_or_default();
-        if registered.saturating_add(len) > self.max_bytes {
-            return Err(self.too_much(len, registered));
-        }
-        books.check_quotas(node, &usage::of_region(len))?;
-        let region = RegionId(books.take_number());
-        let attachment = books.attachment(id)?;
-        within("regions", attachment.regions.len(), MAX_REGIONS)?;
-        let fence = books.slot(id, partition, Granted::Own)?;
-        books.attachment(id)?.regions.insert(region);
-        let key = RemoteKey {
-            node,
-            partition,
-            id: region,
-            secret,
-        };
-        let record = RegionRecord {
-            key,
-            owner: id,
-            len,
-            access,
-            memory,
-            openers: HashMap::new(),
-            memories: Memories::default(),
-            moving: None,
-        };
-        // Before the reply: a peer may present the key as soon as the owner has it.
-        books.keep_region(&record);
-        self.regions.insert(region, record);
-        let attachment = books.attachment(id)?;
-        let moving = false;
-        let reply = Reply::Region {
-            key,
-            len,
-            fence,
-            moving,
-        };
-        attachment.outbox.reply(reply, vec![owners.into()]);
-        books.registered.insert(node, registered + len);
-        Ok(())
-    }
-
-    fn too_much(&self, len: u64, registered: u64) -> Refusal {
-        Refusal::new(
-            RefusalKind::Exhausted,
-            format!(
-                "a region of {len} bytes is too much: the node has registered {registered} of at \
-                 most {}",
-                self.max_bytes
-            ),
-            "free other regions first",
-        )
-    }
-
-    /// Frees a region of this process.
-    pub(crate) fn free(&self, id: AttachmentId, key: RemoteKey) -> Result<(), Refusal> {
-        let mut books = self.lock();
-        let attachment = books.attachment(id)?;
-        if !attachment.regions.remove(&key.id) {
-            return Err(no_such_region());
-        }
-        let ended = self.end_region(&mut books, key.id, true);
-        drop(books);
-        drop(ended);
-        Ok(())
-    }
-
-    /// Replies with a region of a peer.
-    pub(crate) fn open(
-        &self,
-        id: AttachmentId,
-        key: RemoteKey,
-        access: Access,
-    ) -> Result<(), Refusal> {
-        {
-            let record = self.regions.get(&key.id);
-            let record = record.filter(|record| same_key(&record.key, &key));
-            record.ok_or_else(no_such_region)?.permit(access)?;
-        }
-        let mut books = self.lock();
-        let node = books.attachment(id)?.node;
-        let domain = books.directory.domain_by_id(key.partition.0);
-        let members = domain.map(|domain| &domain.members);
-        if !members
-            .is_some_and(|members| members.contains_key(&node) && members.contains_key(&key.node))
-        {
-            return Err(Refusal::new(
-                RefusalKind::Denied,
-                "the two nodes are not members of the region's domain",
-                "see who is with `toroid domain show`; its owner can change it with `toroid \
-                 domain grow`",
-            ));
-        }
-        if let Some(domain) = domain {
-            check_may_talk(&books.directory, domain, node, key.node)?;
-        }
-        books.check_stays(key.partition, node)?;
-        let attachment = books.attachment(id)?;
-        if !attachment.opened.contains(&key.id) {
-            within("open regions", attachment.opened.len(), MAX_REGIONS)?;
-        }
-        let fence = books.slot(id, key.partition, Granted::Shared)?;
-        // With the lock, so that it is the memory that the region is in now.
-        self.end_spoiled(&mut books, key)?;
-        let mut record = self.regions.get_mut(&key.id).ok_or_else(no_such_region)?;
-        let memory = record.hand_out(access).map_err(|error| no_memory(&error))?;
-        let writes = writes(access);
-        *record.openers.entry(id).or_default() |= writes;
-        record.memories.grant(node, writes);
-        books.note_region(&record);
-        let (len, moving) = (record.len, record.moving.is_some());
-        if writes {
-            self.compact(&record);
-        }
-        drop(record);
-        let attachment = books.attachment(id)?;
-        attachment.opened.insert(key.id);
-        let reply = Reply::Region {
-            key,
-            len,
-            fence,
-            moving,
-        };
-        let descriptors = memory.into_iter().map(Into::into).collect();
-        attachment.outbox.reply(reply, descriptors);
-        Ok(())
-    }
-
-    /// Ends a region that cannot be handed out because a process that may write it has sealed it.
-    fn end_spoiled(&self, books: &mut Books, key: RemoteKey) -> Result<(), Refusal> {
-        let is_whole = |record: &RegionRecord| matches!(is_spoiled(&record.memory), Ok(false));
-        if self
-            .regions
-            .get(&key.id)
-            .is_none_or(|record| is_whole(&record))
-        {
-            return Ok(());
-        }
-        tracing::error!("region {key:?} ends: a process that may write it has sealed it");
-        drop(self.end_region(books, key.id, true));
-        Err(no_such_region())
-    }
-
-    /// Forgets a region. Returns its memory, to be dropped without the lock: it takes the kernel
-    /// a while to free gigabytes.
-    pub(crate) fn end_region(
-        &self,
-        books: &mut Books,
-        region: RegionId,
-        tell_users: bool,
-    ) -> Option<File> {
-        let (_, record) = self.regions.remove(&region)?;
-        self.compactor.stop(region);
-        books.forget_region(region);
-        if let Some(bytes) = books.registered.get_mut(&record.key.node) {
-            *bytes -= record.len;
-        }
-        if let Some(owner) = books.attachments.get_mut(&record.owner) {
-            owner.regions.remove(&region);
-        }
-        if let Some(moving) = &record.moving {
-            moving.is_over.store(true, Ordering::Relaxed);
-        }
-        if tell_users {
-            let gone = Event::RegionGone { key: record.key };
-            record.tell_users(books, |outbox| outbox.event(gone.clone(), vec![]));
-        }
-        for opener in record.openers.keys() {
-            if let Some(opener) = books.attachments.get_mut(opener) {
-                opener.opened.remove(&region);
-            }
-        }
-        Some(record.memory)
-    }
-
     pub(crate) fn lock(&self) -> MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -574,49 +375,6 @@ const NUMBERS_A_SECOND: u64 = 1 << 20;
 fn first_number() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.unwrap_or_default().as_secs() * NUMBERS_A_SECOND
-}
-
-impl RegionRecord {
-    fn permit(&self, access: Access) -> Result<(), Refusal> {
-        if !access.is_empty() && self.access.contains(access) {
-            return Ok(());
-        }
-        Err(Refusal::new(
-            RefusalKind::Denied,
-            format!("the region's owner has not given the right {access:?}"),
-            "ask for less, or let the owner allocate it with more",
-        ))
-    }
-
-    /// A descriptor with these rights and no more; while the region moves, what else it takes.
-    fn hand_out(&self, access: Access) -> io::Result<Vec<File>> {
-        let mut files = vec![if writes(access) {
-            read_write(&self.memory)?
-        } else {
-            read_only(&self.memory)?
-        }];
-        if let Some(moving) = &self.moving {
-            files.extend(moving.companions()?);
-        }
-        Ok(files)
-    }
-
-    /// Everybody who has been told of the region.
-    pub(crate) fn tell_users(&self, books: &Books, tell: impl Fn(&Outbox)) {
-        let users = self.users();
-        users
-            .filter_map(|user| books.attachments.get(&user))
-            .for_each(|user| tell(&user.outbox));
-    }
-
-    pub(crate) fn users(&self) -> impl Iterator<Item = AttachmentId> {
-        let others = self.openers.keys().filter(|user| **user != self.owner);
-        others.chain([&self.owner]).copied()
-    }
-}
-
-pub(crate) fn writes(access: Access) -> bool {
-    access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
 }
 
 /// Refuses what concerns a domain of which `node` is no member.

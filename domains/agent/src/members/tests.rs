@@ -8,7 +8,7 @@ use std::thread;
 use rustix::fs::OFlags;
 use toroid_fabric::shm::ChannelEnds;
 use toroid_model::directory::{Change, DirectoryError, Wanted, full_members};
-use toroid_protocol::agent::Message;
+use toroid_protocol::agent::{Event, Message};
 use toroid_protocol::wire::{self, Reader};
 
 use super::outbox::CAPACITY;

@@ -1,41 +1,38 @@
 //! Connections: who may ask what, and a thread for each.
 
 mod backlog;
+mod control;
 mod far;
+mod node;
 pub(crate) mod share;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use toroid_client::credentials::{Ids, peer_ids, peer_pid, peer_uid};
+use toroid_client::credentials::{peer_pid, peer_uid};
 use toroid_fabric::NodeId;
-use toroid_model::directory::{Directory, Domain};
+use toroid_model::directory::Domain;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
-use toroid_protocol::agent::{Bind, MAX_BINDS, Message, Reply, Request, VERSION};
-use toroid_protocol::node::StartCommand;
+use toroid_protocol::agent::{Message, Reply, Request, VERSION};
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
 use crate::core::audit::Caller;
-use crate::core::changes::{Standing, carry_out, is_change, usable_node};
-use crate::core::host::{Ending, Host, names};
+use crate::core::host::Host;
 use crate::core::quotas::{self, Whose};
+use crate::members::check_member;
 use crate::members::outbox::Outbox;
-use crate::members::{AttachmentId, Known, check_member};
-use crate::net::stack_link;
 use crate::nodes::HostedNode;
-use crate::nodes::courier::FdCourier;
 use crate::nodes::subordinate;
 use crate::nodes::users::is_of_nodes;
 use crate::process;
 use crate::proxy::supervisor::ProxySupervisor;
-use backlog::Backlog;
+use control::Administration;
+use node::Attached;
 use share::Share;
 
 /// Connections at a time to one socket.
@@ -394,404 +391,6 @@ fn look(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Re
         }
         _ => None,
     }
-}
-
-/// A connection to the control socket.
-struct Administration<'a> {
-    host: &'a Arc<Host>,
-    reader: Reader,
-    writer: Writer,
-    caller: Caller,
-    share: Arc<Share>,
-}
-
-impl Administration<'_> {
-    fn converse(mut self) -> Result<(), WireError> {
-        loop {
-            let request = match self.share.receive(&mut self.reader) {
-                Ok(request) => request,
-                Err(error) => return malformed(&self.writer, error),
-            };
-            let reply = match &request {
-                Request::Down => match self.may_end_agent(&request) {
-                    Ok(()) => return self.end_agent(),
-                    Err(refusal) => Err(refusal),
-                },
-                Request::Exec { .. } => {
-                    let execute = || self.execute(&request);
-                    match self.host.audited(&self.caller, &request, execute) {
-                        Ok((session, courier)) => {
-                            let started = Message::Reply(Reply::Started);
-                            let sent = self.writer.send(&started, &[session.as_fd()]);
-                            drop(session);
-                            // It waits for it.
-                            drop(courier);
-                            sent?;
-                            continue;
-                        }
-                        Err(refusal) => Err(refusal),
-                    }
-                }
-                request => self.answer(request),
-            };
-            let reply = reply.unwrap_or_else(Reply::Error);
-            self.writer.send(&Message::Reply(reply), &[])?;
-        }
-    }
-
-    fn answer(&self, request: &Request) -> Result<Reply, Refusal> {
-        if let Some(answer) = look(self.host, self.caller.actor, request) {
-            return self.host.note_denial(&self.caller, request, answer);
-        }
-        self.host.audited(&self.caller, request, || {
-            let change = carry_out(self.host, &self.caller, Standing::Own, request);
-            change.unwrap_or_else(|| {
-                Err(Refusal::new(
-                    RefusalKind::Invalid,
-                    "only a process in a node may ask this",
-                    "run it with `toroid exec NODE -- ...`",
-                ))
-            })
-        })
-    }
-
-    fn may_end_agent(&self, request: &Request) -> Result<(), Refusal> {
-        self.host.audited(&self.caller, request, || {
-            Ok(self.caller.actor.may_administer("end it")?)
-        })
-    }
-
-    fn check_binds(&self, binds: &[Bind]) -> Result<(), Refusal> {
-        let invalid = |message: String, remedy| Refusal::new(RefusalKind::Invalid, message, remedy);
-        if binds.len() > MAX_BINDS {
-            return Err(invalid(
-                format!("a command gets at most {MAX_BINDS} directories"),
-                "bind one above them",
-            ));
-        }
-        let is_place = |bind: &&Bind| bind.place.starts_with('/') && bind.place != "/";
-        if let Some(bind) = binds.iter().find(|bind| !is_place(bind)) {
-            return Err(invalid(
-                format!("\"{}\" is no place for a directory", bind.place),
-                "choose an absolute path other than /: --bind DIR:/run/NAME",
-            ));
-        }
-        match (&self.host.users, binds) {
-            (None, [_, ..]) => Err(Refusal::new(
-                RefusalKind::Denied,
-                "this agent's nodes have its users, so their commands get no directories",
-                "leave --bind out: they see the files of the host as you do (those in /tmp with \
-                 `toroid up --share-tmp`)",
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    fn end_agent(mut self) -> Result<(), WireError> {
-        // The agent's main thread answers when all has ended.
-        let asked = Ending::Asked(self.writer.clone());
-        if self.host.ending.send(asked).is_err() {
-            return Err(WireError::Closed);
-        }
-        loop {
-            self.reader.receive::<Request>()?;
-        }
-    }
-
-    /// Starts a command; returns its session, and who waits there for its descriptors.
-    fn execute(&self, request: &Request) -> Result<(OwnedFd, FdCourier), Refusal> {
-        let invalid = |message: &str| {
-            let remedy = "run it with `toroid exec NODE -- ...`";
-            Refusal::new(RefusalKind::Invalid, message, remedy)
-        };
-        let Request::Exec {
-            node,
-            argv,
-            env,
-            cwd,
-            program,
-            terminal,
-            binds,
-        } = request
-        else {
-            return Err(invalid("this is no command"));
-        };
-        let mut env = env.clone();
-        let texts = env.iter().flat_map(|(name, value)| [name, value]);
-        let places = binds.iter().map(|bind| &bind.place);
-        if argv
-            .iter()
-            .chain(program)
-            .chain(texts)
-            .chain(places)
-            .any(|text| text.contains('\0'))
-        {
-            return Err(invalid("arguments, environment and places may hold no NUL"));
-        }
-        if !cwd.starts_with('/') || program.as_ref().is_some_and(|path| !path.starts_with('/')) {
-            return Err(invalid("directory and program must be absolute paths"));
-        }
-        self.check_binds(binds)?;
-        env.retain(|(name, _)| name != "TOROID_NODE" && name != "TOROID_DOMAIN");
-        if self.host.users.is_none() {
-            self.caller
-                .actor
-                .may_administer("run commands in nodes whose root is that of the host")?;
-        }
-        let directory = || self.host.members.directory(Directory::clone);
-        let id = usable_node(&directory(), self.caller.actor, node)?;
-        let hosted = self.host.node(id);
-        let hosted = hosted.ok_or_else(|| self.host.elsewhere(id))?;
-        let _held = hosted.generation.hold().ok_or_else(|| {
-            let message = format!("node {} is just changing hands", hosted.place);
-            Refusal::new(RefusalKind::Denied, message, "see `toroid node ls`")
-        })?;
-        // Asked again, because until it was held it might have changed hands.
-        usable_node(&directory(), self.caller.actor, node)?;
-        let caller = peer_ids(self.reader.stream()).map_err(|error| invalid(&error.to_string()))?;
-        may_bind(directory().owner_of(id), caller, binds)?;
-        let (node, domains) = (hosted, names(&directory(), id));
-        env.push(("TOROID_NODE".into(), node.place.to_string()));
-        if let [only] = &domains[..] {
-            env.push(("TOROID_DOMAIN".into(), only.clone()));
-        }
-        let order = StartCommand {
-            argv: argv.clone(),
-            env,
-            cwd: cwd.clone(),
-            program: program.clone(),
-            has_directory: false,
-            has_file: false,
-            terminal: *terminal,
-            binds: binds.clone(),
-        };
-        node.start(&order, caller).map_err(|error| {
-            let message = format!("cannot start a command in node {}: {error}", node.place);
-            Refusal::new(
-                RefusalKind::Exhausted,
-                message,
-                "raise `ulimit -n` of the agent",
-            )
-        })
-    }
-}
-
-/// Whether a caller may give its directories to a node of this owner. The node's root could leave
-/// there what acts for the caller, such as a set-user-ID program.
-fn may_bind(owner: Option<u32>, caller: Ids, binds: &[Bind]) -> Result<(), Refusal> {
-    let is_anothers = owner.is_some_and(|owner| owner != caller.uid);
-    match binds.iter().find(|bind| is_anothers && !bind.read_only) {
-        None => Ok(()),
-        Some(bind) => Err(Refusal::new(
-            RefusalKind::Denied,
-            format!(
-                "the node belongs to another user, who could write as you in {}",
-                bind.directory
-            ),
-            format!("bind it read-only: --bind {}:ro", bind.directory),
-        )),
-    }
-}
-
-/// A connection to a node socket.
-#[derive(Clone)]
-struct Attached {
-    host: Arc<Host>,
-    caller: Caller,
-    node: NodeId,
-    /// A stand-in has none.
-    generation: Option<u64>,
-    outbox: Outbox,
-    share: Arc<Share>,
-}
-
-impl Attached {
-    /// Whether the process did not end the connection itself: it may go on with what it has.
-    fn was_cut(&self, end: &Result<(), WireError>) -> bool {
-        self.outbox.is_cut() || !matches!(end, Err(WireError::Closed))
-    }
-
-    /// Serves it to its end. It is booked as `id`, or by then as what it was before.
-    fn converse(&self, reader: Reader, id: &mut AttachmentId) -> Result<(), WireError> {
-        let backlog = Arc::new(Backlog::new(Arc::clone(&self.share)));
-        let (attached, waiting) = (self.clone(), Arc::clone(&backlog));
-        let serve = move || {
-            let all = || {
-                while let Some((id, request)) = waiting.next() {
-                    attached.outbox.await_room();
-                    attached.answer(id, &request);
-                }
-            };
-            if panic::catch_unwind(AssertUnwindSafe(all)).is_err() {
-                // The thread that reads must not wait for this one.
-                waiting.close();
-                attached.outbox.shut_down();
-            }
-        };
-        let builder = thread::Builder::new().stack_size(STACK_BYTES);
-        let server = builder.spawn(serve)?;
-        let end = self.read_all(reader, id, &backlog);
-        // The connection counts, and holds back others, until its last change has been made.
-        backlog.close();
-        let _ = server.join();
-        end
-    }
-
-    fn read_all(
-        &self,
-        mut reader: Reader,
-        id: &mut AttachmentId,
-        backlog: &Backlog<(AttachmentId, Request)>,
-    ) -> Result<(), WireError> {
-        let members = &self.host.members;
-        loop {
-            match self.share.receive_from_node(&mut reader) {
-                // Neither has an answer, and somebody may wait for what they cause: this process
-                // itself, for a change of its own.
-                Ok(Request::Ack { partition, epoch }) => {
-                    members.acknowledge(*id, partition, epoch);
-                }
-                Ok(Request::Fetch { key, chunk }) => members.fetch(*id, key, chunk),
-                Ok(request @ Request::Resume { .. }) => self.resume(id, &request),
-                Ok(request) => backlog.push((*id, request), reader.last_len()),
-                Err(error) => {
-                    if let WireError::Malformed(_) = &error {
-                        let refusal =
-                            Refusal::new(RefusalKind::Invalid, error.to_string(), MALFORMED);
-                        self.outbox.reply(Reply::Error(refusal), vec![]);
-                    }
-                    return Err(error);
-                }
-            }
-        }
-    }
-
-    /// The process is one that was attached to the agent before.
-    fn resume(&self, id: &mut AttachmentId, request: &Request) {
-        let Request::Resume {
-            attachment,
-            secret,
-            regions,
-            channels,
-            listeners,
-        } = request
-        else {
-            return;
-        };
-        let known = Known {
-            regions,
-            channels,
-            listeners,
-        };
-        let ticket = (*attachment, secret.as_str());
-        match self.host.members.resume(*id, ticket, &known) {
-            Ok(before) => *id = before,
-            Err(refusal) => self.outbox.reply(Reply::Error(refusal), vec![]),
-        }
-    }
-
-    fn answer(&self, id: AttachmentId, request: &Request) {
-        let answer = match (is_change(request), self.generation) {
-            (true, Some(generation)) => self.host.audited(&self.caller, request, || {
-                let standing = Standing::Generation(generation);
-                carry_out(&self.host, &self.caller, standing, request).transpose()
-            }),
-            (true, None) => Err(not_here()),
-            (false, _) => {
-                let answer = match look(&self.host, self.caller.actor, request) {
-                    Some(answer) => answer.map(Some),
-                    None => self.serve(id, request),
-                };
-                self.host.note_denial(&self.caller, request, answer)
-            }
-        };
-        match answer {
-            Ok(None) => {}
-            Ok(Some(reply)) => self.outbox.reply(reply, vec![]),
-            Err(refusal) => self.outbox.reply(Reply::Error(refusal), vec![]),
-        }
-    }
-
-    /// Serves what only processes in nodes ask; returns the reply if there is one to send yet.
-    fn serve(&self, id: AttachmentId, request: &Request) -> Result<Option<Reply>, Refusal> {
-        let members = &self.host.members;
-        match request {
-            _ if far::is_far(&self.host, request) => return far::serve(&self.host, id, request),
-            Request::Alloc {
-                domain,
-                len,
-                access,
-            } => {
-                members.alloc(id, domain, *len, *access)?;
-                return Ok(None);
-            }
-            Request::Open { key, .. } if self.host.is_elsewhere(key.node) => {
-                return Ok(Some(Reply::Elsewhere));
-            }
-            Request::Open { key, access } => {
-                members.open(id, *key, *access)?;
-                return Ok(None);
-            }
-            Request::Reach { domain, place } => {
-                members.fellow(id, domain, *place)?;
-                return Ok(Some(Reply::Here));
-            }
-            Request::Connect {
-                domain,
-                place,
-                protocol,
-            } => {
-                members.connect(id, domain, *place, *protocol)?;
-                return Ok(None);
-            }
-            Request::Stack { domain } => {
-                let (info, cable) = {
-                    let driver = self.host.driver.as_deref();
-                    stack_link::grant(driver, members, self.node, domain)?
-                };
-                self.outbox.reply(Reply::Stack(info), vec![cable]);
-                return Ok(None);
-            }
-            Request::Fence => {
-                members.show_fence(id)?;
-                return Ok(None);
-            }
-            Request::Free { key } => members.free(id, *key)?,
-            Request::Listen { domain, protocol } => members.listen(id, domain, *protocol)?,
-            Request::Unlisten { domain, protocol } => members.unlisten(id, domain, *protocol)?,
-            Request::Disconnect { id: channel } => members.disconnect(id, *channel)?,
-            Request::Lookup { .. } => return far::serve(&self.host, id, request),
-            Request::Whoami => return self.whoami().map(Some),
-            Request::Ticket => return members.ticket(id).map(Some),
-            _ => return Err(not_here()),
-        }
-        Ok(Some(Reply::Done))
-    }
-
-    fn whoami(&self) -> Result<Reply, Refusal> {
-        let place = self.host.torus.place(self.node);
-        let unknown = || {
-            Refusal::new(
-                RefusalKind::Failed,
-                format!("{} has no place", self.node),
-                "",
-            )
-        };
-        Ok(Reply::Whoami {
-            torus: self.host.torus,
-            node: self.node.0,
-            place: place.ok_or_else(unknown)?,
-            domains: self.host.members.directory(|d| names(d, self.node)),
-        })
-    }
-}
-
-fn not_here() -> Refusal {
-    Refusal::new(
-        RefusalKind::Denied,
-        "a process in a node may not ask this",
-        "ask outside of the node",
-    )
 }
 
 #[cfg(test)]

@@ -3,12 +3,13 @@
 //! When the agent is killed the connection breaks off, but nothing that the process holds ends. The
 //! control thread comes back to the next agent ([`resume`]); calls wait meanwhile.
 
+mod incoming;
 mod resume;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::{self};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::RecvTimeoutError;
@@ -16,7 +17,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use toroid_fabric::DropGuard;
 use toroid_fabric::Membership;
 use toroid_fabric::link::DropReason;
 use toroid_fabric::mem::Waker;
@@ -31,6 +31,8 @@ use toroid_protocol::wire::{self, Reader, WireError, Writer};
 use super::far::{Connection, Links, Openers};
 use super::regions::{self, Grant, Mapped, Regions, no_room};
 use super::{LinkCheck, MemberError, unexpected};
+use incoming::End;
+pub(super) use incoming::{Incoming, ListenerRelease, Release};
 
 /// How long a call waits for an agent to come.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -40,9 +42,6 @@ const GLANCE: Duration = Duration::from_millis(500);
 
 /// The stack of the control thread: it parses messages and maps memory, nothing deep.
 const STACK_BYTES: usize = 256 * 1024;
-
-/// The most channels that wait to be accepted by a listener; more are turned away.
-const BACKLOG: usize = 1024;
 
 /// An answer of the agent, with what the control thread made of it.
 #[derive(Debug)]
@@ -641,150 +640,6 @@ fn listen(mut reader: Reader, listening: &Weak<Control>) {
                 }
             }
         }
-    }
-}
-
-/// Channels that wait to be accepted.
-#[derive(Debug)]
-pub(super) struct Incoming {
-    queue: Mutex<Queue>,
-    reader: std::io::PipeReader,
-    writer: std::io::PipeWriter,
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    channels: VecDeque<Channel>,
-    end: Option<End>,
-}
-
-/// Why no more channels come.
-#[derive(Clone, Copy, Debug)]
-enum End {
-    Revoked,
-    NoAgent,
-}
-
-impl Incoming {
-    fn new() -> Result<Self, MemberError> {
-        let (reader, writer) = std::io::pipe()?;
-        Ok(Incoming {
-            queue: Mutex::default(),
-            reader,
-            writer,
-        })
-    }
-
-    /// One byte is in the pipe while the queue is not empty or has ended, so that neither side
-    /// ever waits for the other.
-    fn push(&self, channel: Channel) {
-        let mut queue = lock(&self.queue);
-        if queue.channels.len() >= BACKLOG || queue.end.is_some() {
-            // Dropping it tells the agent, for which the queue need not be held up.
-            drop(queue);
-            return drop(channel);
-        }
-        self.signal(&queue);
-        queue.channels.push_back(channel);
-    }
-
-    fn close(&self, end: End) {
-        let mut queue = lock(&self.queue);
-        self.signal(&queue);
-        queue.end.get_or_insert(end);
-    }
-
-    /// Signals that the queue is about to have something, if it had nothing.
-    fn signal(&self, queue: &Queue) {
-        if queue.channels.is_empty() && queue.end.is_none() {
-            // One byte always fits, and the reader lives as long as the writer.
-            let _ = (&self.writer).write(&[1]);
-        }
-    }
-
-    pub(super) fn next(&self) -> Result<Option<Channel>, MemberError> {
-        let mut queue = lock(&self.queue);
-        let next = queue.channels.pop_front();
-        match (&next, queue.end) {
-            (None, Some(End::Revoked)) => return Err(MemberError::Revoked),
-            (None, Some(End::NoAgent)) => {
-                return Err(MemberError::Agent("it closed the connection".into()));
-            }
-            (Some(_), None) if queue.channels.is_empty() => {
-                // Takes the byte back.
-                let _ = (&self.reader).read(&mut [0]);
-            }
-            _ => {}
-        }
-        Ok(next)
-    }
-
-    pub(super) fn wake_fd(&self) -> BorrowedFd<'_> {
-        self.reader.as_fd()
-    }
-}
-
-/// Tells the agent on drop that something is no longer used.
-#[derive(Debug)]
-pub(super) struct Release {
-    control: Arc<Control>,
-    request: Request,
-}
-
-impl Release {
-    pub(super) fn region(control: &Arc<Control>, key: RemoteKey) -> DropGuard {
-        Self::keep(control, Request::Free { key })
-    }
-
-    pub(super) fn channel(control: &Arc<Control>, id: u64) -> DropGuard {
-        Self::keep(control, Request::Disconnect { id })
-    }
-
-    fn keep(control: &Arc<Control>, request: Request) -> Arc<Self> {
-        Arc::new(Release {
-            control: Arc::clone(control),
-            request,
-        })
-    }
-}
-
-impl Drop for Release {
-    fn drop(&mut self) {
-        let mut books = lock(&self.control.books);
-        match &self.request {
-            Request::Disconnect { id } => drop(books.channels.remove(id)),
-            Request::Free { key } => drop(books.exports.remove(key)),
-            _ => {}
-        }
-        drop(books);
-        self.control.give_back(self.request.clone());
-    }
-}
-
-/// Ends a listener on drop, if it has not ended already.
-#[derive(Debug)]
-pub(super) struct ListenerRelease {
-    pub(super) control: Arc<Control>,
-    pub(super) domain: Arc<str>,
-    pub(super) service: Service,
-    pub(super) incoming: Arc<Incoming>,
-}
-
-impl Drop for ListenerRelease {
-    fn drop(&mut self) {
-        let mut books = lock(&self.control.books);
-        let booked = books.listeners.get(&self.service);
-        if !booked.is_some_and(|booked| Arc::ptr_eq(booked, &self.incoming)) {
-            // The node left, and what is booked now, if anything, came after it was back.
-            return;
-        }
-        books.listeners.remove(&self.service);
-        drop(books);
-        let request = Request::Unlisten {
-            domain: self.domain.to_string(),
-            protocol: self.service.1.0,
-        };
-        self.control.give_back(request);
     }
 }
 

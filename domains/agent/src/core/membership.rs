@@ -1,0 +1,472 @@
+//! Changes of membership and names, which concern driver, attached processes and names alike.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::time::{Duration, Instant};
+
+use toroid_fabric::NodeId;
+use toroid_model::directory::{Change, Directory, Domain, MemberSpec, Wanted, members};
+use toroid_model::info::{DomainInfo, ShrinkNeeds};
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_model::rights::Actor;
+use toroid_protocol::agent::NewDomain;
+use toroid_protocol::driver::PortError;
+
+use super::changes::usable_node;
+use super::host::Host;
+use super::hosts_file;
+use super::ports::{delete_interface, far_ports_of, log_errors, port};
+use crate::members::Changed;
+
+/// How much longer a change waits for the processes that stay for each domain when nodes leave
+/// several at once.
+const ACK_TIMEOUT_EACH: Duration = Duration::from_millis(2);
+
+impl Host {
+    /// Creates a domain; its interfaces are up and its names resolve when this returns.
+    pub(crate) fn create(
+        &self,
+        actor: Actor,
+        wanted: Wanted,
+        new: &NewDomain,
+    ) -> Result<DomainInfo, Refusal> {
+        let (change, directory) = self.members.plan(|directory| {
+            let wanted = Wanted {
+                members: members(
+                    &actor.resolve(directory, &new.nodes)?,
+                    &actor.resolve(directory, &new.limited)?,
+                    &actor.resolve(directory, &new.plain)?,
+                    &actor.resolve(directory, &new.stacks)?,
+                ),
+                ..wanted
+            };
+            let members = wanted.members.keys().copied().collect();
+            actor.may_create(directory, &members)?;
+            wanted.subnet.map_or(Ok(()), |s| actor.may_address(s))?;
+            directory.check_owned_domains(wanted.owner, wanted.subnet)?;
+            directory.check_carried(&members)?;
+            directory.check_memberships(&members)?;
+            let created = directory.create(wanted);
+            Ok::<_, Refusal>(created.map_err(|error| actor.may_read(directory, error))?)
+        })?;
+        self.join(change, directory)
+    }
+
+    /// Adds nodes to a domain.
+    pub(crate) fn grow(
+        &self,
+        actor: Actor,
+        name: &str,
+        nodes: &[String],
+        spec: MemberSpec,
+    ) -> Result<DomainInfo, Refusal> {
+        let (change, directory) = self.members.plan(|directory| {
+            let nodes = actor.resolve(directory, nodes)?;
+            let domain = actor.named(directory, name)?;
+            actor.may_grow(directory, domain, &nodes)?;
+            let new = &nodes - &domain.nodes();
+            directory.check_carried(&new)?;
+            directory.check_memberships(&new)?;
+            Ok::<_, Refusal>(directory.admit(name, &nodes, spec)?)
+        })?;
+        self.join(change, directory)
+    }
+
+    /// Takes nodes out of a domain. That is durable before anybody sees it; when this returns
+    /// their packets are cut, they get no new access, and the processes that stay know, or have had their time.
+    ///
+    /// Who takes nodes out of another's domain does not want them back in it: what they had
+    /// consented to is void.
+    pub(crate) fn shrink(
+        &self,
+        actor: Actor,
+        name: &str,
+        nodes: &[String],
+    ) -> Result<DomainInfo, Refusal> {
+        let (change, directory) = self.plan_shrink(actor, name, nodes)?;
+        let domain = self.leave(change, directory)?;
+        Ok(self.describe(&domain))
+    }
+
+    /// What that would need at this moment, refused where it would be.
+    pub(crate) fn shrink_needs(
+        &self,
+        actor: Actor,
+        name: &str,
+        nodes: &[String],
+    ) -> Result<ShrinkNeeds, Refusal> {
+        let (change, _) = self.plan_shrink(actor, name, nodes)?;
+        Ok(self.members.needs(&change))
+    }
+
+    fn plan_shrink(
+        &self,
+        actor: Actor,
+        name: &str,
+        nodes: &[String],
+    ) -> Result<(Change, Directory), Refusal> {
+        self.members.plan(|directory| {
+            let nodes = actor.resolve(directory, nodes)?;
+            let domain = actor.named(directory, name)?;
+            actor.may_shrink(directory, domain, &nodes)?;
+            let is_guest = actor.may_own(directory, domain).is_err();
+            let change = directory.shrink(name, &nodes)?;
+            if is_guest && actor.uid().is_some() {
+                directory.consent(&change.left, name, true)?;
+            }
+            Ok::<_, Refusal>(change)
+        })
+    }
+
+    /// Removes a domain: all leave.
+    pub(crate) fn remove(&self, actor: Actor, name: &str) -> Result<(), Refusal> {
+        let (change, directory) = self.members.plan(|directory| {
+            actor.may_own(directory, actor.named(directory, name)?)?;
+            Ok::<_, Refusal>(directory.remove(name)?)
+        })?;
+        self.leave(change, directory).map(drop)
+    }
+
+    /// Changes what concerns no connection between nodes.
+    pub(crate) fn edit<T>(
+        &self,
+        change: impl FnOnce(&mut Directory) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        self.members.edit(change)
+    }
+
+    /// Gives a node a further name.
+    pub(crate) fn alias(&self, actor: Actor, node: &str, alias: &str) -> Result<(), Refusal> {
+        self.name(|directory| {
+            let node = usable_node(directory, actor, node)?;
+            directory.add_alias(node, alias)?;
+            Ok(node)
+        })
+    }
+
+    /// Takes a further name away.
+    pub(crate) fn unalias(&self, actor: Actor, alias: &str) -> Result<(), Refusal> {
+        self.name(|directory| {
+            let node = directory.remove_alias(alias)?;
+            actor.may_use(directory, &BTreeSet::from([node]))?;
+            Ok(node)
+        })
+    }
+
+    /// Changes the names of a node, which the other members of its domains use.
+    fn name(
+        &self,
+        change: impl FnOnce(&mut Directory) -> Result<NodeId, Refusal>,
+    ) -> Result<(), Refusal> {
+        let fellows = self.members.edit(|directory| {
+            let node = change(directory)?;
+            let members = directory.domains_of(node).flat_map(|d| d.nodes());
+            Ok::<BTreeSet<NodeId>, Refusal>(members.collect())
+        })?;
+        let directory = self.members.directory(Directory::clone);
+        if let Err(refusal) = self.write_hosts(&directory, &fellows) {
+            tracing::warn!("{refusal}");
+        }
+        Ok(())
+    }
+
+    /// Prepares what joins, and last makes it durable: until then it can be taken back.
+    pub(crate) fn join(&self, change: Change, directory: Directory) -> Result<DomainInfo, Refusal> {
+        let prepared = self
+            .add_ports(&change, &directory)
+            .and_then(|()| self.write_hosts(&directory, &change.domain.nodes()))
+            .and_then(|()| self.members.keep(&directory));
+        if let Err(refusal) = prepared {
+            self.take_back(&change);
+            return Err(refusal);
+        }
+        let info = self.describe(&change.domain);
+        self.members.change(change, directory);
+        Ok(info)
+    }
+
+    /// The same where another host has decided so: they are members, whatever becomes of their ports
+    /// here, of which a node's root can spoil its own. Returns what was wrong with these.
+    pub(crate) fn join_as_decided(
+        &self,
+        change: Change,
+        directory: Directory,
+    ) -> Result<Option<Refusal>, Refusal> {
+        let spoiled = self.add_ports(&change, &directory).err();
+        let prepared = self.write_hosts(&directory, &change.domain.nodes());
+        if let Err(refusal) = prepared.and_then(|()| self.members.keep(&directory)) {
+            self.take_back(&change);
+            return Err(refusal);
+        }
+        self.members.change(change, directory);
+        Ok(spoiled)
+    }
+
+    /// Undoes what was prepared for those who would have joined.
+    pub(super) fn take_back(&self, change: &Change) {
+        let Change { domain, joined, .. } = change;
+        let present = self.members.directory(Directory::clone);
+        match present.domain_by_id(domain.id.into()) {
+            Some(domain) => self.tell_far(domain, &present),
+            None => self.forget_far(domain),
+        }
+        self.remove_ports(domain, joined);
+        // The port that failed is none that the driver could remove.
+        self.delete_interfaces(domain, joined);
+        if let Err(error) = self.write_hosts(&present, &domain.nodes()) {
+            tracing::warn!("{error}");
+        }
+    }
+
+    pub(crate) fn leave(&self, change: Change, directory: Directory) -> Result<Domain, Refusal> {
+        let domain = change.domain.clone();
+        self.leave_all(vec![change], directory)?;
+        Ok(domain)
+    }
+
+    /// Takes nodes out of several domains at once. Whoever stays is waited for once, however many
+    /// there are: others wait for their turn.
+    pub(crate) fn leave_all(
+        &self,
+        changes: Vec<Change>,
+        directory: Directory,
+    ) -> Result<(), Refusal> {
+        // First: what leaves opens nothing more that would have to move again.
+        self.members.note_leaving(&changes);
+        for change in &changes {
+            self.members.finish_moves(change);
+        }
+        let kept = self.members.keep(&directory);
+        kept.inspect_err(|_| self.members.note_staying(&changes))?;
+        let generation = self.driver.as_ref().map(|driver| driver.generation());
+        let mut concerned = BTreeSet::new();
+        for Change { domain, left, .. } in &changes {
+            self.tell_to_remove(domain, left);
+            self.tell_far(domain, &directory);
+            if self.loses_gateway(domain) {
+                self.tell_ports(domain);
+            }
+            concerned.extend(left | &domain.nodes());
+        }
+        let cut = |change: Change| {
+            let changed = self.members.change(change, directory.clone());
+            self.tell_epoch(&changed.change.domain);
+            changed
+        };
+        let changed: Vec<Changed> = changes.into_iter().map(cut).collect();
+        self.complete(&changed, self.ack_timeout);
+        // It has happened: a hosts file that is late is no reason to say otherwise.
+        if let Err(refusal) = self.write_hosts(&directory, &concerned) {
+            tracing::warn!("{refusal}");
+        }
+        // Last: the driver has worked all the while.
+        let changes = changed.iter().map(|changed| &changed.change);
+        self.await_removal(
+            changes.map(|change| (&change.domain, &change.left)),
+            generation,
+        );
+        self.settle_gateways();
+        Ok(())
+    }
+
+    /// Whether the domain has a gateway that is not among its members after a change.
+    pub(super) fn loses_gateway(&self, changed: &Domain) -> bool {
+        let present = |directory: &Directory| {
+            let present = directory.domain(&changed.name);
+            present.is_ok_and(|domain| domain.gateway.is_some())
+        };
+        changed.gateway.is_none() && self.members.directory(present)
+    }
+
+    /// Lets the ports of all members be as the domain has them, and waits until they are.
+    pub(crate) fn tell_members(&self, domain: &Domain) -> Result<(), Refusal> {
+        self.tell_ports(domain);
+        self.sync_ports(domain, |_| false)
+    }
+
+    /// Lets all members know by whom they leave the domain, and waits until they do.
+    pub(crate) fn lead_members(&self, domain: &Domain) -> Result<(), Refusal> {
+        self.tell_ports(domain);
+        // A member whose root has taken its interface away is nobody else's trouble.
+        let gateway = domain.gateway.as_ref().map(|gateway| gateway.node);
+        self.sync_ports(domain, |node| Some(node) == gateway)
+    }
+
+    /// To be followed by a wait for the driver.
+    pub(super) fn tell_ports(&self, domain: &Domain) {
+        let Some(driver) = &self.driver else {
+            return;
+        };
+        let directory = self.members.directory(Directory::clone);
+        self.tell_far(domain, &directory);
+        for node in domain.members.keys().filter_map(|id| self.node(*id)) {
+            let port = port(domain, node, self.torus, self.interfaces);
+            driver.add(port, node.network());
+        }
+    }
+
+    /// Lets the driver know which members of a domain other hosts carry, as this directory has it. To be followed
+    /// by a wait for the driver.
+    pub(super) fn tell_far(&self, domain: &Domain, directory: &Directory) {
+        if let (Some(driver), Some(cluster)) = (&self.driver, &self.cluster) {
+            let ours = &cluster.config.host;
+            let far = far_ports_of(domain, directory, ours, self.interfaces);
+            driver.set_far(domain.id.into(), far);
+        }
+    }
+
+    pub(super) fn forget_far(&self, domain: &Domain) {
+        if let Some(driver) = &self.driver {
+            driver.set_far(domain.id.into(), Vec::new());
+        }
+    }
+
+    /// The same of all domains, after nodes were given to other hosts.
+    pub(crate) fn tell_all_far(&self, directory: &Directory) {
+        for domain in directory.domains() {
+            self.tell_far(domain, directory);
+        }
+    }
+
+    /// Waits for those who stay, and a little longer for each change when there are several.
+    pub(crate) fn complete(&self, changed: &[Changed], patience: Duration) {
+        let deadline = Instant::now() + patience + ACK_TIMEOUT_EACH * changed.len() as u32;
+        for changed in changed {
+            self.await_members(changed, deadline.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    pub(super) fn tell_epoch(&self, domain: &Domain) {
+        if let Some(driver) = &self.driver {
+            driver.set_epoch(domain.id.into(), domain.epoch);
+        }
+    }
+
+    pub(super) fn await_members(&self, changed: &Changed, patience: Duration) {
+        let fenced = |nodes: &_| self.let_adapters_forget(nodes);
+        let late = self.members.complete(changed, patience, fenced);
+        if late > 0 {
+            let domain = &changed.change.domain;
+            tracing::warn!(
+                "{late} processes have not acknowledged epoch {} of domain {} in time, so \
+                 they are cut off from it",
+                domain.epoch,
+                domain.name
+            );
+        }
+    }
+
+    pub(super) fn add_ports(&self, change: &Change, directory: &Directory) -> Result<(), Refusal> {
+        let Some(driver) = &self.driver else {
+            return Ok(());
+        };
+        self.tell_far(&change.domain, directory);
+        for id in &change.joined {
+            if let Some(node) = self.node(*id) {
+                let port = port(&change.domain, node, self.torus, self.interfaces);
+                driver.add(port, node.network());
+            }
+        }
+        self.sync_ports(&change.domain, |node| change.joined.contains(&node))
+    }
+
+    /// Waits until ports are as the driver was told; fails if that is wrong with one of those in
+    /// question.
+    pub(super) fn sync_ports(
+        &self,
+        domain: &Domain,
+        is_in_question: impl Fn(NodeId) -> bool,
+    ) -> Result<(), Refusal> {
+        let Some(driver) = &self.driver else {
+            return Ok(());
+        };
+        let errors = driver.sync().map_err(|error| {
+            let remedy = format!("see {}", self.log());
+            Refusal::new(RefusalKind::Failed, error.to_string(), remedy)
+        })?;
+        // Others are of ports that were told again to a new driver.
+        let ours = |error: &PortError| {
+            error.domain_id == u32::from(domain.id) && is_in_question(NodeId(error.node))
+        };
+        let (ours, others): (Vec<_>, Vec<_>) = errors.into_iter().partition(ours);
+        log_errors(&others);
+        match ours.first() {
+            None => Ok(()),
+            Some(error) => Err(Refusal::new(
+                RefusalKind::Failed,
+                format!("domain {}: {}", domain.name, error.message),
+                format!("see {}", self.log()),
+            )),
+        }
+    }
+
+    pub(super) fn remove_ports(&self, domain: &Domain, nodes: &BTreeSet<NodeId>) {
+        let generation = self.driver.as_ref().map(|driver| driver.generation());
+        self.tell_to_remove(domain, nodes);
+        self.await_removal([(domain, nodes)], generation);
+    }
+
+    /// To be followed by [`Host::await_removal`].
+    pub(super) fn tell_to_remove(&self, domain: &Domain, nodes: &BTreeSet<NodeId>) {
+        let Some(driver) = &self.driver else {
+            return;
+        };
+        for node in nodes {
+            driver.remove(domain.id.into(), node.0);
+        }
+    }
+
+    /// Returns when nothing passes ports any more which the driver was told to remove; it was the
+    /// driver of this generation, or comes after it.
+    pub(super) fn await_removal<'a>(
+        &self,
+        ports: impl IntoIterator<Item = (&'a Domain, &'a BTreeSet<NodeId>)>,
+        generation: Option<u32>,
+    ) {
+        let Some(driver) = &self.driver else {
+            return;
+        };
+        let result = driver.sync();
+        if let Ok(errors) = &result {
+            log_errors(errors);
+        }
+        // A driver that has died forwards nothing, and its successor is not told of the ports;
+        // but their interfaces outlive it.
+        if result.is_err() || Some(driver.generation()) != generation {
+            for (domain, nodes) in ports {
+                self.delete_interfaces(domain, nodes);
+            }
+        }
+    }
+
+    /// Deletes interfaces that no driver holds, where they are.
+    pub(super) fn delete_interfaces(&self, domain: &Domain, nodes: &BTreeSet<NodeId>) {
+        for node in nodes.iter().filter_map(|id| self.node(*id)) {
+            if let Err(error) = delete_interface(node, &domain.name) {
+                tracing::warn!("node {}: {error}", node.place);
+            }
+        }
+    }
+
+    pub(crate) fn write_hosts(
+        &self,
+        directory: &Directory,
+        nodes: &BTreeSet<NodeId>,
+    ) -> Result<(), Refusal> {
+        let mut texts = hosts_file::Texts::new(directory);
+        for id in nodes {
+            if let Some(node) = self.node(*id) {
+                hosts_file::write(node.hosts(), &texts.of(*id))
+                    .map_err(|error| self.cannot_write(&error))?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn cannot_write(&self, error: &io::Error) -> Refusal {
+        let state = self.state.display();
+        let message = format!("cannot write the hosts files in {state}: {error}");
+        let remedy = "make room there; the change can then be made again";
+        Refusal::new(RefusalKind::Failed, message, remedy)
+    }
+}

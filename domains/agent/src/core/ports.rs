@@ -1,0 +1,117 @@
+//! Interfaces of members, as the Ethernet driver is told of them.
+
+use std::os::fd::AsFd;
+
+use toroid_fabric::{NodeId, Place, Torus};
+use toroid_model::addressing::{IPV6_PREFIX, ipv6, mac};
+use toroid_model::directory::{Directory, Domain};
+use toroid_netlink::{Netlink, NetlinkError};
+use toroid_protocol::driver::{Port, PortError};
+
+use super::host::find;
+use crate::interfaces::Interfaces;
+use crate::net::driver::{FarPort, PlacedPort};
+use crate::net::gateways::{self};
+use crate::nodes::HostedNode;
+
+pub(crate) fn log_errors(errors: &[PortError]) {
+    for error in errors {
+        tracing::warn!(
+            "port of node {} in domain {}: {}",
+            error.node,
+            error.domain_id,
+            error.message
+        );
+    }
+}
+
+pub(super) fn delete_interface(node: &HostedNode, name: &str) -> Result<(), NetlinkError> {
+    let mut netlink = Netlink::open_in(node.network().as_fd())?;
+    match netlink.index(name) {
+        Ok(index) => netlink.delete(index),
+        Err(NetlinkError::NoSuchLink(_)) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The ports of all members, as both this host and the membership have them.
+pub(crate) fn ports(
+    directory: &Directory,
+    nodes: &[HostedNode],
+    interfaces: Interfaces,
+) -> Vec<PlacedPort> {
+    let of = |domain: &Domain| {
+        let members = domain.members.keys();
+        let members = members.filter_map(|id| find(nodes, *id));
+        let placed = members.map(|node| {
+            (
+                port(domain, node, directory.torus(), interfaces),
+                node.network(),
+            )
+        });
+        placed.collect::<Vec<_>>()
+    };
+    directory.domains().flat_map(of).collect()
+}
+
+/// The members that other hosts carry, of domains that this host has members of.
+pub(crate) fn far_ports(directory: &Directory, ours: &str, interfaces: Interfaces) -> Vec<FarPort> {
+    let of = |domain| far_ports_of(domain, directory, ours, interfaces);
+    directory.domains().flat_map(of).collect()
+}
+
+pub(super) fn far_ports_of(
+    domain: &Domain,
+    directory: &Directory,
+    ours: &str,
+    interfaces: Interfaces,
+) -> Vec<FarPort> {
+    let host = |node: &NodeId| directory.host_of(*node);
+    let is_here = domain.members.keys().any(|node| host(node) == Some(ours));
+    let members = domain.members.keys().filter(|_| is_here);
+    let far = members.filter_map(move |node| {
+        let host = host(node).filter(|host| *host != ours)?;
+        let torus = directory.torus();
+        let port = port_at(domain, *node, torus.place(*node)?, torus, interfaces);
+        Some((port, host.to_owned()))
+    });
+    far.collect()
+}
+
+pub(super) fn port(
+    domain: &Domain,
+    node: &HostedNode,
+    torus: Torus,
+    interfaces: Interfaces,
+) -> Port {
+    port_at(domain, node.id, node.place, torus, interfaces)
+}
+
+pub(super) fn port_at(
+    domain: &Domain,
+    node: NodeId,
+    place: Place,
+    torus: Torus,
+    interfaces: Interfaces,
+) -> Port {
+    let spec = domain.spec(node);
+    Port {
+        node: node.0,
+        place,
+        domain_id: domain.id.into(),
+        epoch: domain.epoch,
+        ifname: domain.name.clone(),
+        mac: mac(domain.id, place),
+        ipv4: domain.subnet.address(node),
+        prefix: domain.subnet.prefix(),
+        nodes: torus.nodes(),
+        ipv6: ipv6(domain.id, place),
+        ipv6_prefix: IPV6_PREFIX,
+        mtu: domain.mtu,
+        limited: spec.limited,
+        offload: interfaces.offload && !spec.no_offload,
+        gateway: gateways::way_out(domain, node),
+        forward: domain.forward,
+        stack: interfaces.is_stack(domain, node),
+    }
+}

@@ -1,0 +1,215 @@
+//! Conversations on the control socket.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use toroid_client::credentials::{Ids, peer_ids};
+use toroid_model::directory::Directory;
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_protocol::agent::{Bind, MAX_BINDS, Message, Reply, Request};
+use toroid_protocol::node::StartCommand;
+use toroid_protocol::wire::{Reader, WireError, Writer};
+
+use super::share::Share;
+use super::{look, malformed};
+use crate::core::audit::Caller;
+use crate::core::changes::{Standing, carry_out, usable_node};
+use crate::core::host::{Ending, Host, names};
+use crate::nodes::courier::FdCourier;
+
+/// A connection to the control socket.
+pub(super) struct Administration<'a> {
+    pub(super) host: &'a Arc<Host>,
+    pub(super) reader: Reader,
+    pub(super) writer: Writer,
+    pub(super) caller: Caller,
+    pub(super) share: Arc<Share>,
+}
+
+impl Administration<'_> {
+    pub(super) fn converse(mut self) -> Result<(), WireError> {
+        loop {
+            let request = match self.share.receive(&mut self.reader) {
+                Ok(request) => request,
+                Err(error) => return malformed(&self.writer, error),
+            };
+            let reply = match &request {
+                Request::Down => match self.may_end_agent(&request) {
+                    Ok(()) => return self.end_agent(),
+                    Err(refusal) => Err(refusal),
+                },
+                Request::Exec { .. } => {
+                    let execute = || self.execute(&request);
+                    match self.host.audited(&self.caller, &request, execute) {
+                        Ok((session, courier)) => {
+                            let started = Message::Reply(Reply::Started);
+                            let sent = self.writer.send(&started, &[session.as_fd()]);
+                            drop(session);
+                            // It waits for it.
+                            drop(courier);
+                            sent?;
+                            continue;
+                        }
+                        Err(refusal) => Err(refusal),
+                    }
+                }
+                request => self.answer(request),
+            };
+            let reply = reply.unwrap_or_else(Reply::Error);
+            self.writer.send(&Message::Reply(reply), &[])?;
+        }
+    }
+
+    fn answer(&self, request: &Request) -> Result<Reply, Refusal> {
+        if let Some(answer) = look(self.host, self.caller.actor, request) {
+            return self.host.note_denial(&self.caller, request, answer);
+        }
+        self.host.audited(&self.caller, request, || {
+            let change = carry_out(self.host, &self.caller, Standing::Own, request);
+            change.unwrap_or_else(|| {
+                Err(Refusal::new(
+                    RefusalKind::Invalid,
+                    "only a process in a node may ask this",
+                    "run it with `toroid exec NODE -- ...`",
+                ))
+            })
+        })
+    }
+
+    fn may_end_agent(&self, request: &Request) -> Result<(), Refusal> {
+        self.host.audited(&self.caller, request, || {
+            Ok(self.caller.actor.may_administer("end it")?)
+        })
+    }
+
+    fn check_binds(&self, binds: &[Bind]) -> Result<(), Refusal> {
+        let invalid = |message: String, remedy| Refusal::new(RefusalKind::Invalid, message, remedy);
+        if binds.len() > MAX_BINDS {
+            return Err(invalid(
+                format!("a command gets at most {MAX_BINDS} directories"),
+                "bind one above them",
+            ));
+        }
+        let is_place = |bind: &&Bind| bind.place.starts_with('/') && bind.place != "/";
+        if let Some(bind) = binds.iter().find(|bind| !is_place(bind)) {
+            return Err(invalid(
+                format!("\"{}\" is no place for a directory", bind.place),
+                "choose an absolute path other than /: --bind DIR:/run/NAME",
+            ));
+        }
+        match (&self.host.users, binds) {
+            (None, [_, ..]) => Err(Refusal::new(
+                RefusalKind::Denied,
+                "this agent's nodes have its users, so their commands get no directories",
+                "leave --bind out: they see the files of the host as you do (those in /tmp with \
+                 `toroid up --share-tmp`)",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn end_agent(mut self) -> Result<(), WireError> {
+        // The agent's main thread answers when all has ended.
+        let asked = Ending::Asked(self.writer.clone());
+        if self.host.ending.send(asked).is_err() {
+            return Err(WireError::Closed);
+        }
+        loop {
+            self.reader.receive::<Request>()?;
+        }
+    }
+
+    /// Starts a command; returns its session, and who waits there for its descriptors.
+    fn execute(&self, request: &Request) -> Result<(OwnedFd, FdCourier), Refusal> {
+        let invalid = |message: &str| {
+            let remedy = "run it with `toroid exec NODE -- ...`";
+            Refusal::new(RefusalKind::Invalid, message, remedy)
+        };
+        let Request::Exec {
+            node,
+            argv,
+            env,
+            cwd,
+            program,
+            terminal,
+            binds,
+        } = request
+        else {
+            return Err(invalid("this is no command"));
+        };
+        let mut env = env.clone();
+        let texts = env.iter().flat_map(|(name, value)| [name, value]);
+        let places = binds.iter().map(|bind| &bind.place);
+        if argv
+            .iter()
+            .chain(program)
+            .chain(texts)
+            .chain(places)
+            .any(|text| text.contains('\0'))
+        {
+            return Err(invalid("arguments, environment and places may hold no NUL"));
+        }
+        if !cwd.starts_with('/') || program.as_ref().is_some_and(|path| !path.starts_with('/')) {
+            return Err(invalid("directory and program must be absolute paths"));
+        }
+        self.check_binds(binds)?;
+        env.retain(|(name, _)| name != "TOROID_NODE" && name != "TOROID_DOMAIN");
+        if self.host.users.is_none() {
+            self.caller
+                .actor
+                .may_administer("run commands in nodes whose root is that of the host")?;
+        }
+        let directory = || self.host.members.directory(Directory::clone);
+        let id = usable_node(&directory(), self.caller.actor, node)?;
+        let hosted = self.host.node(id);
+        let hosted = hosted.ok_or_else(|| self.host.elsewhere(id))?;
+        let _held = hosted.generation.hold().ok_or_else(|| {
+            let message = format!("node {} is just changing hands", hosted.place);
+            Refusal::new(RefusalKind::Denied, message, "see `toroid node ls`")
+        })?;
+        // Asked again, because until it was held it might have changed hands.
+        usable_node(&directory(), self.caller.actor, node)?;
+        let caller = peer_ids(self.reader.stream()).map_err(|error| invalid(&error.to_string()))?;
+        may_bind(directory().owner_of(id), caller, binds)?;
+        let (node, domains) = (hosted, names(&directory(), id));
+        env.push(("TOROID_NODE".into(), node.place.to_string()));
+        if let [only] = &domains[..] {
+            env.push(("TOROID_DOMAIN".into(), only.clone()));
+        }
+        let order = StartCommand {
+            argv: argv.clone(),
+            env,
+            cwd: cwd.clone(),
+            program: program.clone(),
+            has_directory: false,
+            has_file: false,
+            terminal: *terminal,
+            binds: binds.clone(),
+        };
+        node.start(&order, caller).map_err(|error| {
+            let message = format!("cannot start a command in node {}: {error}", node.place);
+            Refusal::new(
+                RefusalKind::Exhausted,
+                message,
+                "raise `ulimit -n` of the agent",
+            )
+        })
+    }
+}
+
+/// Whether a caller may give its directories to a node of this owner. The node's root could leave
+/// there what acts for the caller, such as a set-user-ID program.
+fn may_bind(owner: Option<u32>, caller: Ids, binds: &[Bind]) -> Result<(), Refusal> {
+    let is_anothers = owner.is_some_and(|owner| owner != caller.uid);
+    match binds.iter().find(|bind| is_anothers && !bind.read_only) {
+        None => Ok(()),
+        Some(bind) => Err(Refusal::new(
+            RefusalKind::Denied,
+            format!(
+                "the node belongs to another user, who could write as you in {}",
+                bind.directory
+            ),
+            format!("bind it read-only: --bind {}:ro", bind.directory),
+        )),
+    }
+}

@@ -1,0 +1,221 @@
+//! Conversations on node sockets.
+
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
+use std::thread;
+
+use toroid_fabric::NodeId;
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_protocol::agent::{Reply, Request};
+use toroid_protocol::wire::{Reader, WireError};
+
+use super::backlog::Backlog;
+use super::share::Share;
+use super::{MALFORMED, STACK_BYTES, far, look};
+use crate::core::audit::Caller;
+use crate::core::changes::{Standing, carry_out, is_change};
+use crate::core::host::{Host, names};
+use crate::members::outbox::Outbox;
+use crate::members::{AttachmentId, Known};
+use crate::net::stack_link;
+
+/// A connection to a node socket.
+#[derive(Clone)]
+pub(super) struct Attached {
+    pub(super) host: Arc<Host>,
+    pub(super) caller: Caller,
+    pub(super) node: NodeId,
+    /// A stand-in has none.
+    pub(super) generation: Option<u64>,
+    pub(super) outbox: Outbox,
+    pub(super) share: Arc<Share>,
+}
+
+impl Attached {
+    /// Whether the process did not end the connection itself: it may go on with what it has.
+    pub(super) fn was_cut(&self, end: &Result<(), WireError>) -> bool {
+        self.outbox.is_cut() || !matches!(end, Err(WireError::Closed))
+    }
+
+    /// Serves it to its end. It is booked as `id`, or by then as what it was before.
+    pub(super) fn converse(&self, reader: Reader, id: &mut AttachmentId) -> Result<(), WireError> {
+        let backlog = Arc::new(Backlog::new(Arc::clone(&self.share)));
+        let (attached, waiting) = (self.clone(), Arc::clone(&backlog));
+        let serve = move || {
+            let all = || {
+                while let Some((id, request)) = waiting.next() {
+                    attached.outbox.await_room();
+                    attached.answer(id, &request);
+                }
+            };
+            if panic::catch_unwind(AssertUnwindSafe(all)).is_err() {
+                // The thread that reads must not wait for this one.
+                waiting.close();
+                attached.outbox.shut_down();
+            }
+        };
+        let builder = thread::Builder::new().stack_size(STACK_BYTES);
+        let server = builder.spawn(serve)?;
+        let end = self.read_all(reader, id, &backlog);
+        // The connection counts, and holds back others, until its last change has been made.
+        backlog.close();
+        let _ = server.join();
+        end
+    }
+
+    fn read_all(
+        &self,
+        mut reader: Reader,
+        id: &mut AttachmentId,
+        backlog: &Backlog<(AttachmentId, Request)>,
+    ) -> Result<(), WireError> {
+        let members = &self.host.members;
+        loop {
+            match self.share.receive_from_node(&mut reader) {
+                // Neither has an answer, and somebody may wait for what they cause: this process
+                // itself, for a change of its own.
+                Ok(Request::Ack { partition, epoch }) => {
+                    members.acknowledge(*id, partition, epoch);
+                }
+                Ok(Request::Fetch { key, chunk }) => members.fetch(*id, key, chunk),
+                Ok(request @ Request::Resume { .. }) => self.resume(id, &request),
+                Ok(request) => backlog.push((*id, request), reader.last_len()),
+                Err(error) => {
+                    if let WireError::Malformed(_) = &error {
+                        let refusal =
+                            Refusal::new(RefusalKind::Invalid, error.to_string(), MALFORMED);
+                        self.outbox.reply(Reply::Error(refusal), vec![]);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// The process is one that was attached to the agent before.
+    fn resume(&self, id: &mut AttachmentId, request: &Request) {
+        let Request::Resume {
+            attachment,
+            secret,
+            regions,
+            channels,
+            listeners,
+        } = request
+        else {
+            return;
+        };
+        let known = Known {
+            regions,
+            channels,
+            listeners,
+        };
+        let ticket = (*attachment, secret.as_str());
+        match self.host.members.resume(*id, ticket, &known) {
+            Ok(before) => *id = before,
+            Err(refusal) => self.outbox.reply(Reply::Error(refusal), vec![]),
+        }
+    }
+
+    fn answer(&self, id: AttachmentId, request: &Request) {
+        let answer = match (is_change(request), self.generation) {
+            (true, Some(generation)) => self.host.audited(&self.caller, request, || {
+                let standing = Standing::Generation(generation);
+                carry_out(&self.host, &self.caller, standing, request).transpose()
+            }),
+            (true, None) => Err(not_here()),
+            (false, _) => {
+                let answer = match look(&self.host, self.caller.actor, request) {
+                    Some(answer) => answer.map(Some),
+                    None => self.serve(id, request),
+                };
+                self.host.note_denial(&self.caller, request, answer)
+            }
+        };
+        match answer {
+            Ok(None) => {}
+            Ok(Some(reply)) => self.outbox.reply(reply, vec![]),
+            Err(refusal) => self.outbox.reply(Reply::Error(refusal), vec![]),
+        }
+    }
+
+    /// Serves what only processes in nodes ask; returns the reply if there is one to send yet.
+    fn serve(&self, id: AttachmentId, request: &Request) -> Result<Option<Reply>, Refusal> {
+        let members = &self.host.members;
+        match request {
+            _ if far::is_far(&self.host, request) => return far::serve(&self.host, id, request),
+            Request::Alloc {
+                domain,
+                len,
+                access,
+            } => {
+                members.alloc(id, domain, *len, *access)?;
+                return Ok(None);
+            }
+            Request::Open { key, .. } if self.host.is_elsewhere(key.node) => {
+                return Ok(Some(Reply::Elsewhere));
+            }
+            Request::Open { key, access } => {
+                members.open(id, *key, *access)?;
+                return Ok(None);
+            }
+            Request::Reach { domain, place } => {
+                members.fellow(id, domain, *place)?;
+                return Ok(Some(Reply::Here));
+            }
+            Request::Connect {
+                domain,
+                place,
+                protocol,
+            } => {
+                members.connect(id, domain, *place, *protocol)?;
+                return Ok(None);
+            }
+            Request::Stack { domain } => {
+                let (info, cable) = {
+                    let driver = self.host.driver.as_deref();
+                    stack_link::grant(driver, members, self.node, domain)?
+                };
+                self.outbox.reply(Reply::Stack(info), vec![cable]);
+                return Ok(None);
+            }
+            Request::Fence => {
+                members.show_fence(id)?;
+                return Ok(None);
+            }
+            Request::Free { key } => members.free(id, *key)?,
+            Request::Listen { domain, protocol } => members.listen(id, domain, *protocol)?,
+            Request::Unlisten { domain, protocol } => members.unlisten(id, domain, *protocol)?,
+            Request::Disconnect { id: channel } => members.disconnect(id, *channel)?,
+            Request::Lookup { .. } => return far::serve(&self.host, id, request),
+            Request::Whoami => return self.whoami().map(Some),
+            Request::Ticket => return members.ticket(id).map(Some),
+            _ => return Err(not_here()),
+        }
+        Ok(Some(Reply::Done))
+    }
+
+    fn whoami(&self) -> Result<Reply, Refusal> {
+        let place = self.host.torus.place(self.node);
+        let unknown = || {
+            Refusal::new(
+                RefusalKind::Failed,
+                format!("{} has no place", self.node),
+                "",
+            )
+        };
+        Ok(Reply::Whoami {
+            torus: self.host.torus,
+            node: self.node.0,
+            place: place.ok_or_else(unknown)?,
+            domains: self.host.members.directory(|d| names(d, self.node)),
+        })
+    }
+}
+
+fn not_here() -> Refusal {
+    Refusal::new(
+        RefusalKind::Denied,
+        "a process in a node may not ask this",
+        "ask outside of the node",
+    )
+}
