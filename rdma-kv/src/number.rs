@@ -1,6 +1,7 @@
-//! Numbers as memcached reads them, which is as the C library does, and writes them.
+//! Numbers in memcached's notation, which is that of the C library.
 
-/// As `strtol`, cut to 32 bits; a number must be there, and end with white space or the token.
+/// Parses a number as `strtol`, truncated to 32 bits. It must be present, and end with white space
+/// or the token.
 pub(crate) fn int(token: &[u8]) -> Option<i32> {
     let (negative, magnitude) = parse(token)?;
     let wide = if negative {
@@ -11,13 +12,13 @@ pub(crate) fn int(token: &[u8]) -> Option<i32> {
     Some(wide as i32)
 }
 
-/// As [`unsigned`], cut to 32 bits.
+/// Parses a number as [`unsigned`], truncated to 32 bits.
 pub(crate) fn unsigned_int(token: &[u8]) -> Option<u32> {
     unsigned(token).map(|wide| wide as u32)
 }
 
-/// As `strtoull`. Negative numbers are refused, unless they wrap around to one that is positive
-/// as a signed number.
+/// Parses a number as `strtoull`. A negative number is refused, unless it wraps around to one that
+/// is positive as a signed number.
 pub(crate) fn unsigned(token: &[u8]) -> Option<u64> {
     let (negative, magnitude) = parse(token)?;
     let value = if negative {
@@ -29,7 +30,7 @@ pub(crate) fn unsigned(token: &[u8]) -> Option<u64> {
     (!refused).then_some(value)
 }
 
-/// As `strtod`, but for infinity and hexadecimal digits.
+/// Parses a number as `strtod`, without infinity and hexadecimal digits.
 pub(crate) fn real(token: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(token).ok()?.trim_ascii();
     text.parse().ok().filter(|value: &f64| value.is_finite())
@@ -66,7 +67,7 @@ fn until_nul(token: &[u8]) -> &[u8] {
     token.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
-/// A number's decimal digits.
+/// Decimal digits of a number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Digits {
     digits: [u8; Self::MOST],

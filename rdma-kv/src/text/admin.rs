@@ -1,5 +1,5 @@
-//! Commands to the server itself. Many of memcached's tune threads and slab classes that there
-//! are none of here: they are checked and answered as memcached does, and change nothing.
+//! Administrative commands. Many of memcached's tune threads and slab classes that do not exist
+//! here: they are checked and answered as memcached does, and change nothing.
 
 use std::fmt::Display;
 use std::sync::atomic::Ordering;
@@ -14,10 +14,10 @@ use crate::store::Store;
 use crate::store::operations;
 use crate::text::counts::Count;
 
-/// Memcached's slab classes are below this.
+/// Bound of memcached's slab classes.
 const CLASSES: u32 = 64;
 
-/// Memcached's largest slab class by default, and the limit of `slabs reassign`.
+/// Memcached's largest slab class by default, which bounds `slabs reassign`.
 const LARGEST_CLASS: i32 = 39;
 
 const VERBOSITY_LIMIT: u32 = i32::MAX as u32 - 1;
@@ -67,7 +67,7 @@ impl Turn<'_> {
             b"lru" => self.lru(arguments),
             b"lru_crawler" => self.lru_crawler(arguments),
             b"watch" => self.watch(arguments),
-            // Browsers that were led to a memcached must not have it do anything.
+            // A browser that was led here must not change anything.
             _ if may_be_http(command, arguments) => Done::Close,
             _ => self.say(ERROR),
         }
@@ -180,13 +180,13 @@ impl Turn<'_> {
         }
     }
 
-    /// A setting without effect, which `stats settings` tells from now on.
+    /// Changes a setting without effect, which `stats settings` shows.
     fn tune(&self, name: &'static str, value: impl Display) -> &'static [u8] {
         self.slot.server.tune(name, value.to_string());
         OK
     }
 
-    /// All segments are looked through within a second, whichever class was meant.
+    /// Sweeps all segments within a second, whichever class was named.
     fn crawl(&self) -> &'static [u8] {
         self.store.with(Store::crawl);
         OK
@@ -202,7 +202,7 @@ impl Turn<'_> {
             }
             (b"metadump", 2) if !may_dump => b"ERROR metadump not allowed\r\n",
             (b"crawl" | b"metadump", 2) if !are_classes(value) => b"BADCLASS invalid class id\r\n",
-            // Memcached knows this list for "metadump" alone.
+            // Memcached accepts this list for "metadump" alone.
             (b"crawl", 2) if value == b"hash" => b"ERROR an unknown error happened\r\n",
             (b"crawl", 2) => self.crawl(),
             (b"metadump", 2) if has_first_class(value) => {
@@ -236,7 +236,7 @@ impl Turn<'_> {
     }
 }
 
-/// `all`, `hash`, or numbers with commas between them.
+/// Whether this is `all`, `hash`, or a comma-separated list of classes.
 fn are_classes(list: &[u8]) -> bool {
     let is_class = |text: &[u8]| {
         text.is_empty() || number::unsigned_int(text).is_some_and(|n| (1..CLASSES).contains(&n))
@@ -244,14 +244,14 @@ fn are_classes(list: &[u8]) -> bool {
     [b"all", &b"hash"[..]].contains(&list) || list.split(|&byte| byte == b',').all(is_class)
 }
 
-/// Whether these are all classes, or the one that is told of all items.
+/// Whether the list has class 1, in which all items are shown.
 fn has_first_class(list: &[u8]) -> bool {
     let is_first = |text: &[u8]| number::unsigned_int(text) == Some(1);
     [b"all", &b"hash"[..]].contains(&list) || list.split(|&byte| byte == b',').any(is_first)
 }
 
-/// Whether an unknown command is the first line of a request by HTTP; memcached looks no closer at
-/// those that begin like one of its own.
+/// Whether an unknown command is the first line of an HTTP request. As in memcached, commands with
+/// the first letter of a known one are exempt.
 fn may_be_http(command: &[u8], arguments: &Arguments<'_>) -> bool {
     let like_ours = matches!(
         command,

@@ -1,10 +1,10 @@
-//! Keys in base64, as memcached's meta commands read and write them.
+//! Keys in base64, with memcached's rules for meta commands.
 
 use crate::protocol::layout::MAX_KEY;
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// A key that was decoded.
+/// A decoded key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Decoded {
     bytes: [u8; MAX_KEY],
@@ -17,8 +17,8 @@ impl Decoded {
     }
 }
 
-/// Reads groups of four characters up to the first that is padded; what belongs to no alphabet is
-/// skipped, as memcached does.
+/// Decodes groups of four characters up to the first padded one. As in memcached, characters
+/// outside of the alphabet are skipped.
 pub(super) fn decode(text: &[u8]) -> Option<Decoded> {
     let digits = || {
         text.iter()
@@ -62,7 +62,7 @@ fn digit(character: u8) -> Option<u32> {
     }
 }
 
-/// Appends the text of some bytes.
+/// Appends the encoding of some bytes.
 pub(super) fn encode(bytes: &[u8], text: &mut Vec<u8>) {
     for group in bytes.chunks(3) {
         let byte = |n: usize| u32::from(group.get(n).copied().unwrap_or_default());

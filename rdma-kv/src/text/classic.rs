@@ -1,4 +1,4 @@
-//! The classic commands that store, get and remove.
+//! Classic commands that store, get and remove.
 
 use toroid_fabric::{OpError, Region};
 
@@ -20,21 +20,21 @@ const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 const DELETE_USAGE: &[u8] =
     b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
 
-/// Keys of a get that are answered in one go, and bytes after which no other one is: the store's lock is
-/// taken once for them, and others wait for so long.
+/// Most keys of a get per acquisition of the lock, and bytes of replies after which no further key
+/// follows: other threads wait meanwhile.
 const KEYS_AT_ONCE: usize = 32;
 const BYTES_AT_ONCE: usize = 32 * 1024;
 
-/// Longer values are copied without the lock: a thread that loses its processor while it copies would keep
-/// all others waiting.
+/// Longest value that is copied under the lock: a thread that is descheduled during a copy would
+/// block all others.
 const SHORT: u32 = 4096;
 
-/// How the keys of a get are answered.
+/// Options of a get.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct GetOptions {
-    /// With their cas.
+    /// Whether the reply has the cas.
     cas: bool,
-    /// Their time is changed to this, too.
+    /// New expiry, if it changes.
     exptime: Option<i32>,
 }
 
@@ -61,7 +61,7 @@ impl Turn<'_> {
         }
     }
 
-    /// One bad key spoils the whole command.
+    /// A malformed key fails the whole command.
     fn checked_get(&mut self, keys: Tokens<'_>, options: GetOptions) -> Result<Done, OpError> {
         if keys.clone().all(|key| key.len() <= MAX_KEY) {
             self.get(keys, options)
@@ -70,7 +70,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Answers until there is enough for a batch.
+    /// Answers keys until a batch is full.
     pub(super) fn get(
         &mut self,
         mut keys: Tokens<'_>,
@@ -87,14 +87,15 @@ impl Turn<'_> {
         Ok(Done::Used)
     }
 
-    /// Answers the next keys, as many as others may wait for.
+    /// Answers the next keys, under one acquisition of the lock.
     fn get_some(&mut self, keys: &mut Tokens<'_>, options: GetOptions) -> Result<(), OpError> {
         let shared = self.store;
         let long = shared.with(|store| self.get_to_long(store, keys, options))?;
         long.map_or(Ok(()), |item| append_pinned(&item, shared, self.replies))
     }
 
-    /// Answers the next keys, to the first with a long value: that is pinned, and still to be appended.
+    /// Answers the next keys up to the first with a long value, which is pinned and still to be
+    /// appended.
     pub(super) fn get_to_long(
         &mut self,
         store: &mut Store,
@@ -111,7 +112,7 @@ impl Turn<'_> {
         Ok(None)
     }
 
-    /// Answers a key; if its value is long, but for that.
+    /// Answers a key, except for a long value.
     fn get_one(
         &mut self,
         store: &mut Store,
@@ -228,7 +229,7 @@ impl Turn<'_> {
         Ok(self.say(text))
     }
 
-    /// What a client is told when nothing could be stored.
+    /// Counts a failure to store, and returns its reply.
     pub(super) fn refusal(
         &self,
         error: SetError,
@@ -357,14 +358,14 @@ impl Turn<'_> {
     }
 }
 
-/// The bytes of a value that a client announced; memcached takes no more than these.
+/// Length of an announced value, up to memcached's limit.
 pub(crate) fn value_len(announced: i32) -> Option<usize> {
     usize::try_from(announced)
         .ok()
         .filter(|_| announced <= i32::MAX - 2)
 }
 
-/// The line before a value.
+/// Appends the line before a value.
 fn append_head(key: &[u8], item: &Item, cas: bool, replies: &mut Vec<u8>) {
     let header = &item.header;
     replies.reserve(key.len() + header.value_len as usize + 60);
@@ -378,7 +379,7 @@ fn append_head(key: &[u8], item: &Item, cas: bool, replies: &mut Vec<u8>) {
     replies.extend_from_slice(b"\r\n");
 }
 
-/// Appends a value that is short. A long one is pinned for [`append_pinned`] and returned.
+/// Appends a short value. A long one is pinned for [`append_pinned`] and returned.
 pub(super) fn append_short(
     item: &Item,
     store: &mut Store,
@@ -401,7 +402,7 @@ pub(super) fn append_pinned(
     shared.read_pinned(item, |items| append_bytes(item, items, replies))
 }
 
-/// A value and its line end.
+/// Appends a value and its line end.
 fn append_bytes(item: &Item, items: &Region, replies: &mut Vec<u8>) -> Result<(), OpError> {
     items.read_onto(item.value_offset(), item.header.value_len as usize, replies)?;
     replies.extend_from_slice(b"\r\n");

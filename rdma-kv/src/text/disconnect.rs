@@ -1,4 +1,4 @@
-//! Ends of connections that the server decides, and the log line about the binary protocol.
+//! Disconnections by the server, and the log line about the binary protocol.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,20 +15,20 @@ pub(crate) const BINARY_REMEDY: &str = "a client began in memcached's binary pro
      MEMCACHED_BEHAVIOR_BINARY_PROTOCOL=0; its tools: no --binary; spymemcached: \
      ConnectionFactoryBuilder.Protocol.TEXT; bmemcached: use pymemcache)";
 
-/// Why the server ends a connection.
+/// Reason for which the server disconnects a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DisconnectReason {
-    /// Its first request is one of the binary protocol.
+    /// The first request is one of the binary protocol.
     Binary,
-    /// Nothing was under way, and nothing was said for the idle time-out.
+    /// The connection was idle for the idle time-out.
     Idle,
 }
 
-/// When the log last told of a binary client.
+/// Time of the last log line about a binary client.
 #[derive(Debug, Default)]
 pub(crate) struct LogThrottle(Mutex<Option<Instant>>);
 
-/// The state of this process: there is one log.
+/// State of this process, which has one log.
 static TOLD: LogThrottle = LogThrottle(Mutex::new(None));
 
 /// Logs the remedy for a binary client, at most once a minute.
@@ -39,7 +39,7 @@ pub(crate) fn warn_of_binary() {
 }
 
 impl LogThrottle {
-    /// Whether the log should tell at `now`; it then counts as told.
+    /// Whether a log line is due at `now`; counts as logged then.
     fn is_due(&self, now: Instant) -> bool {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = told.is_none_or(|told| now - told >= TOLD_AGAIN);

@@ -1,4 +1,4 @@
-//! Commands that go through all items: `lru_crawler metadump`, `stats cachedump` and `stats sizes`.
+//! Commands that walk all items: `lru_crawler metadump`, `stats cachedump` and `stats sizes`.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -11,27 +11,28 @@ use crate::protocol::layout::{ItemHeader, Marks};
 use crate::store::shared::Shared;
 use crate::store::{Walk, memcached_len};
 
-/// Steps of a walk in one turn: others have theirs in between, also where there is little to tell.
+/// Steps of a walk per turn, so that other connections have their turns even when there is little
+/// to show.
 const STEPS: u32 = 1024;
 
-/// Bytes of memcached's classes of `stats sizes`.
+/// Width of the classes of `stats sizes` in bytes.
 const SIZE_CLASS: u64 = 32;
 
-/// Content of a reply that covers all items.
+/// Kind of a reply about all items.
 #[derive(Debug)]
 pub(super) enum DumpKind {
-    /// A line with everything, for each item.
+    /// A line with all attributes per item.
     Metadump,
     /// Key, length and expiry of at most `left` items.
     Cachedump {
-        /// Items that may still be told.
+        /// Items that may still be shown.
         left: usize,
     },
     /// Items by size, in classes of [`SIZE_CLASS`].
     Sizes(BTreeMap<u64, u64>),
 }
 
-/// A walk through all items that a command began.
+/// A walk that a command began.
 #[derive(Debug)]
 pub(super) struct Dump {
     walk: Walk,
@@ -46,7 +47,8 @@ impl Dump {
         }
     }
 
-    /// Appends lines for some items, and the end after the last; returns whether there may be more.
+    /// Appends lines of some items, and the end after the last; returns whether there may be
+    /// more.
     pub(super) fn go_on(
         &mut self,
         shared: &Shared,
@@ -93,8 +95,8 @@ impl Dump {
 }
 
 impl DumpKind {
-    /// Tells of one item, where `epoch_s` is the Unix time at which the store's clock stood at 0;
-    /// returns whether more items may follow.
+    /// Appends the line of an item, where `epoch_s` is the Unix time at which the clock was 0;
+    /// returns whether more may follow.
     fn tell(
         &mut self,
         replies: &mut Vec<u8>,
@@ -145,7 +147,7 @@ fn append_metadump(replies: &mut Vec<u8>, epoch_s: i64, header: &ItemHeader, key
     );
 }
 
-/// The key is told in plain, unless it has bytes that could be taken for something else.
+/// The key is plain, unless it has bytes that could be misread.
 fn append_cachedump(replies: &mut Vec<u8>, epoch_s: i64, header: &ItemHeader, key: &[u8]) {
     let expires = match header.exptime {
         0 => 0,
@@ -162,6 +164,6 @@ fn append_cachedump(replies: &mut Vec<u8>, epoch_s: i64, header: &ItemHeader, ke
 }
 
 pub(super) fn append(replies: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
-    // To a vector it cannot fail.
+    // Writing to a vector cannot fail.
     let _ = replies.write_fmt(text);
 }

@@ -1,4 +1,4 @@
-//! Keys as people and scripts are told of them, whatever bytes are in them.
+//! Keys in replies for people and scripts, whatever their bytes.
 
 use toroid_fabric::OpError;
 
@@ -6,12 +6,12 @@ use super::input::Arguments;
 use super::{Done, ERROR, Turn};
 use crate::number;
 
-/// `stats hotkeys` tells of so many keys unless it is asked for others.
+/// Keys that `stats hotkeys` shows by default.
 const HOT: u32 = 20;
 
 impl Turn<'_> {
-    /// `stats hotkeys`, and how many: the keys that are used most, and how often in a second. Memcached has
-    /// nothing like it.
+    /// `stats hotkeys [COUNT]`: the most used keys and their uses per second. Memcached has no
+    /// such command.
     pub(super) fn hot_keys(&mut self, arguments: &Arguments<'_>) -> Result<Done, OpError> {
         let count = match arguments.count {
             1 => Some(HOT),
@@ -32,7 +32,7 @@ impl Turn<'_> {
     }
 }
 
-/// As in a URI, which is how memcached tells keys of any bytes.
+/// Appends a key in the encoding of URIs, as memcached does.
 pub(super) fn append_encoded(replies: &mut Vec<u8>, key: &[u8]) {
     for &byte in key {
         match byte {

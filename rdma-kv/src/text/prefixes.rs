@@ -1,15 +1,15 @@
-//! What `stats detail` counts: commands by the start of their keys.
+//! Counters of `stats detail`: commands by prefixes of their keys.
 
 use std::collections::BTreeMap;
 
-/// Further prefixes are not counted: clients choose them, and nobody else limits their number.
+/// Most prefixes: clients choose them, so their number must be bounded.
 const MOST: usize = 10_000;
 
-/// Counts by prefix.
+/// Tallies by prefix.
 #[derive(Debug, Default)]
 pub(super) struct Prefixes(BTreeMap<Box<[u8]>, Tally>);
 
-/// What was done with keys of one prefix.
+/// Commands on keys of one prefix.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) gets: u64,
@@ -32,7 +32,7 @@ impl Prefixes {
         self.0.get_mut(prefix)
     }
 
-    /// Appends one line for each.
+    /// Appends one line per prefix.
     pub(super) fn dump(&self, replies: &mut Vec<u8>) {
         for (prefix, tally) in &self.0 {
             replies.extend_from_slice(b"PREFIX ");

@@ -1,8 +1,8 @@
-//! What a server tells of itself: `stats` and its kin.
+//! `stats` and its variants.
 //!
-//! Names and order are memcached's. What has no meaning here is 0: `docs/memcached-protocol.md` says which.
-//! There are no slab classes, so all items are told as those of class 1. Gets of clients that
-//! read by themselves are among all gets, and told once more alone.
+//! Names and order are memcached's. Values without a meaning here are 0:
+//! `docs/memcached-protocol.md` has the list. There are no slab classes, so all items are shown in
+//! class 1. One-sided gets are included in all gets, and shown separately as well.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -29,7 +29,7 @@ const PAGE: u64 = 1 << 20;
 /// Bytes of a slot of the index.
 const SLOT_LEN: u64 = 8;
 
-/// Each thread that serves connections has an epoll, and both ends of what wakes it.
+/// Descriptors of a worker: an epoll, and both ends of its wake-up.
 const DESCRIPTORS_PER_THREAD: usize = 3;
 
 /// The version without command and line end.
@@ -78,7 +78,7 @@ impl Turn<'_> {
         self.slot.server.totals(counters)
     }
 
-    /// Names and order are memcached's; ours come last.
+    /// Appends `stats`; rows of our own come last.
     fn general(&mut self) {
         let (totals, server) = (self.totals(), &self.slot.server);
         let (sums, store) = (&totals.sums, &totals.store);
@@ -225,7 +225,7 @@ impl Turn<'_> {
         });
     }
 
-    /// All items are told as cold ones of class 1.
+    /// Appends `stats items`: all items as cold ones of class 1.
     fn items(&mut self) {
         let totals = self.totals();
         let (store, sums) = (&totals.store, &totals.sums);
@@ -262,7 +262,8 @@ impl Turn<'_> {
         }
     }
 
-    /// All memory is told as pages of class 1, whose chunks are what items are rounded up to.
+    /// Appends `stats slabs`: all memory as pages of class 1, whose chunks are the units of
+    /// items.
     fn slab_classes(&mut self) {
         let totals = self.totals();
         let (store, sums) = (&totals.store, &totals.sums);
@@ -310,7 +311,7 @@ impl Turn<'_> {
         }
     }
 
-    /// These have no END there, either.
+    /// As in memcached, without END.
     fn switch_sizes(&mut self, on: bool) -> Done {
         if on && !self.slot.server.rules.cas {
             self.tell("sizes_status", "error");
@@ -337,7 +338,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Keys and lengths of items, all of which are of class 1; a limit of 0 is none.
+    /// `stats cachedump`: keys and lengths of items, all in class 1; limit 0 is none.
     fn cachedump(&mut self, arguments: &Arguments<'_>) -> Done {
         if !self.slot.server.rules.dump {
             return self.say(b"CLIENT_ERROR stats cachedump not allowed\r\n");
@@ -358,7 +359,7 @@ impl Turn<'_> {
     }
 }
 
-/// Counts of commands, in the order in which they are told.
+/// Counters of commands, in the order of `stats`.
 const COMMANDS: [(&str, Count); 27] = [
     ("cmd_get", Count::GetCommands),
     ("cmd_set", Count::SetCommands),
@@ -389,7 +390,7 @@ const COMMANDS: [(&str, Count); 27] = [
     ("bytes_written", Count::BytesWritten),
 ];
 
-/// Of moving memory between slab classes, of which there is one.
+/// Rows about memory that moves between slab classes, of which there is one.
 const SLAB_REASSIGN: [&str; 8] = [
     "slab_reassign_rescues",
     "slab_reassign_chunk_rescues",
@@ -401,7 +402,7 @@ const SLAB_REASSIGN: [&str; 8] = [
     "slabs_moved",
 ];
 
-/// What became of items that are gone. A set evicts by itself, so each eviction is a direct reclaim.
+/// Rows about items that are gone. A set evicts by itself, so each eviction is a direct reclaim.
 fn lost(store: &store::Counters) -> [(&'static str, u64); 11] {
     [
         ("expired_unfetched", store.expired_unfetched),
@@ -418,7 +419,7 @@ fn lost(store: &store::Counters) -> [(&'static str, u64); 11] {
     ]
 }
 
-/// What clients that read by themselves add to a count.
+/// One-sided gets that a counter includes.
 fn one_sided(count: Count, store: &store::Counters) -> u64 {
     match count {
         Count::GetCommands => store.one_sided_gets,

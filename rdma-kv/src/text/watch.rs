@@ -1,8 +1,8 @@
 //! `watch`: log lines for connections that asked for them, in memcached's format.
 //!
-//! An event is written to the buffer of each [`Watcher`] that wants its kind, by the thread at which it
-//! happens. A buffer is bounded, and an event that finds no room is counted and skipped, so that a slow
-//! watcher costs the others nothing. Without watchers an event costs one look at an atomic.
+//! The thread of an event writes it to the buffer of each [`Watcher`] of its kind. Buffers are
+//! bounded. An event without room is counted and skipped, so a slow watcher costs others nothing.
+//! Without watchers an event costs one load of an atomic.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -20,10 +20,10 @@ use crate::protocol::change::{Change, Mode, Stored};
 use crate::protocol::layout::{ItemHeader, Marks};
 use crate::store::{EvictionLog, Item, SetError};
 
-/// Watchers at a time.
+/// Most watchers at a time.
 const MOST: usize = 20;
 
-/// Bytes that a line about skipped events may have.
+/// Bytes reserved for a line about skipped events.
 const SKIPPED_LEN: usize = 40;
 
 bitflags::bitflags! {
@@ -39,7 +39,7 @@ bitflags::bitflags! {
 }
 
 impl Kinds {
-    /// A kind by its name; those of events that do not occur here are none.
+    /// The kind of a name; empty for events that do not occur here.
     pub(super) fn named(name: &[u8]) -> Option<Self> {
         Some(match name {
             b"fetchers" => Kinds::FETCHERS,
@@ -58,12 +58,12 @@ impl Kinds {
 /// All watchers of a server.
 #[derive(Debug)]
 pub(crate) struct Watchers {
-    /// Kinds that at least one of them wants.
+    /// Union of the kinds of all watchers.
     wanted: AtomicU8,
     all: Mutex<Vec<Arc<Watcher>>>,
-    /// Bytes of each buffer.
+    /// Size of each buffer in bytes.
     room: usize,
-    /// Events with a number, since the start.
+    /// Events so far.
     events: AtomicU64,
     sent: AtomicU64,
     skipped: AtomicU64,
@@ -79,18 +79,18 @@ pub(super) struct Watcher {
 #[derive(Debug, Default)]
 struct Buffer {
     lines: Vec<u8>,
-    /// Events that found no room since the last that did.
+    /// Events skipped since the last one that was buffered.
     skipped: u64,
 }
 
-/// A watcher's place among those of its server, until it is dropped.
+/// Registration of a watcher, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Watching {
     watchers: Arc<Watchers>,
     watcher: Arc<Watcher>,
 }
 
-/// Counts of `stats`.
+/// Counters for `stats`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Watched {
     pub(super) written: u64,
@@ -99,17 +99,17 @@ pub(super) struct Watched {
     pub(super) watchers: usize,
 }
 
-/// A result of a look for an item.
+/// Result of a lookup of an item.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fetched {
-    /// With the length of its value.
+    /// Found, with the length of the value.
     Found(u32),
     Missed,
     Expired,
 }
 
 impl Watchers {
-    /// With so many bytes for each watcher.
+    /// No watchers; `room` bytes for each.
     pub(super) fn new(room: usize) -> Self {
         Watchers {
             wanted: AtomicU8::new(0),
@@ -121,7 +121,7 @@ impl Watchers {
         }
     }
 
-    /// A new watcher of `kinds`; `None` where there are as many as may be.
+    /// Registers a watcher of `kinds`; `None` if there are too many.
     pub(super) fn add(self: &Arc<Self>, kinds: Kinds) -> Option<Watching> {
         let mut all = self.all();
         if all.len() >= MOST {
@@ -148,12 +148,12 @@ impl Watchers {
         }
     }
 
-    /// Whether an event of one of these kinds has to be told.
+    /// Whether a watcher wants one of these kinds.
     pub(super) fn want(&self, kinds: Kinds) -> bool {
         self.wanted.load(Ordering::Relaxed) & kinds.bits() != 0
     }
 
-    /// A look for an item, by a connection.
+    /// Logs a lookup of an item by a connection.
     pub(super) fn item_get(&self, connection: u64, key: &[u8], fetched: Fetched) {
         if !self.want(Kinds::FETCHERS) {
             return;
@@ -173,7 +173,7 @@ impl Watchers {
         });
     }
 
-    /// An attempt to store an item, which lives for `ttl` seconds, or for ever if that is 0.
+    /// Logs an attempt to store an item with `ttl` seconds to live (0 for ever).
     pub(super) fn item_store(
         &self,
         connection: u64,
@@ -194,7 +194,7 @@ impl Watchers {
         });
     }
 
-    /// An item that a command removed; the line is that of later versions of memcached.
+    /// Logs a removal by a command, in the format of later versions of memcached.
     pub(super) fn deleted(&self, key: &[u8], command: &str, len: u32) {
         self.tell(Kinds::DELETIONS, |line| {
             line.extend_from_slice(b"type=deleted key=");
@@ -203,7 +203,7 @@ impl Watchers {
         });
     }
 
-    /// A connection that was accepted, or one that ends for a reason.
+    /// Logs a new connection, or the end of one with its reason.
     pub(super) fn connection(&self, connection: u64, ends: &Ends, closed: Option<&str>) {
         if !self.want(Kinds::CONNEVENTS) {
             return;
@@ -222,12 +222,12 @@ impl Watchers {
         });
     }
 
-    /// Writes a line to those that want its kind.
+    /// Writes a line to the watchers of its kind.
     fn tell(&self, kind: Kinds, write: impl FnOnce(&mut Vec<u8>)) {
         if !self.want(kind) {
             return;
         }
-        // The number is given under the lock, so lines are in its order.
+        // The number is drawn under the lock, so lines are in order.
         let all = self.all();
         let number = self.events.fetch_add(1, Ordering::Relaxed) + 1;
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -290,7 +290,7 @@ impl EvictionLog for Watchers {
 }
 
 impl Watching {
-    /// Moves what is in the buffer to the replies.
+    /// Moves the buffer to the replies.
     pub(super) fn take(&self, replies: &mut Vec<u8>) {
         let lines = std::mem::take(&mut self.watcher.buffer().lines);
         replies.extend_from_slice(&lines);
@@ -306,7 +306,7 @@ impl Drop for Watching {
 }
 
 impl Watcher {
-    /// Takes a line if there is room for it in `room` bytes; returns whether there was.
+    /// Buffers a line, if it fits into `room` bytes; returns whether it did.
     fn offer(&self, line: &[u8], room: usize) -> bool {
         let mut buffer = self.buffer();
         if buffer.lines.len() + line.len() + SKIPPED_LEN > room {
@@ -315,7 +315,7 @@ impl Watcher {
         }
         if buffer.skipped > 0 {
             let skipped = std::mem::take(&mut buffer.skipped);
-            // To a vector it cannot fail.
+            // Writing to a vector cannot fail.
             let _ = writeln!(buffer.lines, "skipped={skipped}");
         }
         buffer.lines.extend_from_slice(line);
@@ -357,7 +357,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Tells watchers of a look for an item.
+    /// Logs a lookup of an item.
     pub(super) fn saw(&self, key: &[u8], item: Option<&Item>) {
         let fetched = item.map_or(Fetched::Missed, |item| {
             Fetched::Found(item.header.value_len)
@@ -370,7 +370,7 @@ impl Turn<'_> {
         watchers.item_get(self.slot.id(), key, fetched);
     }
 
-    /// Tells watchers of the look for what a store is going to replace.
+    /// Logs the lookup of the item that a store replaces.
     pub(super) fn looks_before(&self, key: &[u8]) -> Result<(), OpError> {
         if self.slot.server.watchers.want(Kinds::FETCHERS) {
             let item = self.store.with(|store| store.find(key))?;
@@ -379,7 +379,7 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Tells watchers of an attempt to store a value.
+    /// Logs an attempt to store a value.
     pub(super) fn tells_store(
         &self,
         change: &Change<'_>,
@@ -410,15 +410,15 @@ impl Turn<'_> {
         watchers.item_store(self.slot.id(), change.key, [status, command], ttl, len);
     }
 
-    /// Tells watchers of an item that `command` removed.
+    /// Logs a removal by `command`.
     pub(super) fn tells_deleted(&self, key: &[u8], command: &str, len: u32) {
         self.slot.server.watchers.deleted(key, command, len);
     }
 }
 
-/// The time to live of an expiry as clients give it: 0 for none, and for one that is over.
+/// Time to live of an expiry in memcached's form: 0 for none, and for one that has passed.
 fn seconds_left(exptime: i64) -> u32 {
-    /// Larger ones are Unix times.
+    /// Larger expiry times are Unix times.
     const RELATIVE: i64 = 60 * 60 * 24 * 30;
     let left = match exptime {
         ..=RELATIVE => exptime,

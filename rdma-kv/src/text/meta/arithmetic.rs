@@ -1,4 +1,4 @@
-//! `ma`: count up or down.
+//! `ma`: increment or decrement a number.
 
 use toroid_fabric::OpError;
 
@@ -14,15 +14,15 @@ use crate::text::counts::Count;
 
 const NO_MEMORY_TO_MAKE: &[u8] = b"SERVER_ERROR Out of memory allocating new item\r\n";
 
-/// A number that was counted, while the flags are answered.
+/// A changed number, while the flags are answered.
 struct Sum {
     value: u64,
     item: Item,
-    /// By `N`.
+    /// Whether flag `N` created it.
     created: bool,
 }
 
-/// Why nothing was counted, or is not told.
+/// Reason for an error reply.
 enum Refused {
     NotANumber,
     Exists,
@@ -113,7 +113,7 @@ impl Sum {
         )
     }
 
-    /// The first number of a key that has none.
+    /// Creates the number of an absent key.
     fn make(
         store: &mut Store,
         key: &[u8],
@@ -133,7 +133,7 @@ impl Sum {
         }))
     }
 
-    /// Appends the reply; false if a flag could not be answered.
+    /// Appends the reply; false if an opaque token is too long.
     fn answer(
         &mut self,
         store: &mut Store,

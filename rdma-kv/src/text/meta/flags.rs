@@ -1,4 +1,4 @@
-//! The flags of a meta command, checked.
+//! Flags of a meta command.
 
 use super::super::BAD_FORMAT;
 use super::super::base64::{self, Decoded};
@@ -7,38 +7,38 @@ use crate::number;
 
 const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
 
-/// What a command's flags say.
+/// Parsed flags.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flags {
-    /// `N`: make an item on a miss, with this time to live.
+    /// `N`: create an item on a miss, with this time to live.
     pub(super) vivify: Option<i32>,
-    /// `T`
+    /// `T`: new expiry.
     pub(super) exptime: Option<i32>,
-    /// `R`
+    /// `R`: recache below this time to live.
     pub(super) recache: Option<i32>,
-    /// `v`
+    /// `v`: return the value.
     pub(super) value: bool,
-    /// `u`
+    /// `u`: no use is noted.
     pub(super) no_update: bool,
-    /// `q`
+    /// `q`: quiet.
     pub(super) quiet: bool,
-    /// `b`
+    /// `b`: the key is in base64.
     pub(super) binary: bool,
-    /// `I`
+    /// `I`: declare stale, or accept an older cas.
     pub(super) stale: bool,
-    /// `F`
+    /// `F`: flags of the client.
     pub(super) client_flags: u32,
-    /// `C`
+    /// `C`: cas to compare.
     pub(super) cas: Option<u64>,
-    /// `M`
+    /// `M`: mode.
     pub(super) mode: Option<u8>,
-    /// `D`
+    /// `D`: amount.
     pub(super) delta: Option<u64>,
-    /// `J`
+    /// `J`: initial number.
     pub(super) initial: u64,
 }
 
-/// A key as the store knows it.
+/// A key in the form of the store.
 #[derive(Clone, Copy, Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -105,7 +105,7 @@ impl Flags {
                 b'F' => {
                     let client_flags = number::unsigned_int(value);
                     flags.client_flags = client_flags.unwrap_or_default();
-                    // Memcached has no words for this one.
+                    // Memcached has no message for this error.
                     told(client_flags, error)
                 }
                 b'C' => {
@@ -143,7 +143,7 @@ impl Flags {
     }
 }
 
-/// The error, if the flag's value is none.
+/// The error, if the value of the flag is malformed.
 fn told<T>(value: Option<T>, error: &'static [u8]) -> Option<&'static [u8]> {
     match value {
         Some(_) => None,

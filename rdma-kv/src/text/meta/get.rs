@@ -1,7 +1,8 @@
-//! `mg`: get, with what keeps many clients from storing the same value anew at once.
+//! `mg`: get, with leases that keep many clients from storing one value anew at once.
 //!
-//! Of those who meet an item that is stale, was just made by `N`, or is about to expire by `R`, one
-//! is told that it won (`W`) and should store it anew; the others that somebody else did (`Z`).
+//! Of the clients that meet an item that is stale, was just created by `N`, or is about to expire
+//! by `R`, one wins (`W`) and should store it anew. The others learn that another client has won
+//! (`Z`).
 
 use toroid_fabric::OpError;
 
@@ -15,11 +16,11 @@ use crate::protocol::layout::Marks;
 use crate::store::operations::{self};
 use crate::store::{Item, SetError, Store};
 
-/// An item that was got, while its flags are answered.
+/// An item, while the flags are answered.
 struct Got<'a> {
     item: Item,
     created: bool,
-    /// Whoever asked is to store it anew.
+    /// Whether the client has won.
     won: bool,
     flags: &'a Flags,
     key: &'a [u8],
@@ -62,7 +63,7 @@ impl Turn<'_> {
             }
             None => {
                 self.counts().get(false, false);
-                // A quiet miss is silent, but a wrong flag never is.
+                // A quiet miss has no reply, but an error has.
                 if flags.quiet && !tokens.clone().any(is_long_opaque) {
                     Ok(Done::Used)
                 } else {
@@ -74,7 +75,7 @@ impl Turn<'_> {
 }
 
 impl<'a> Got<'a> {
-    /// The item, which is made if it is missed and the flags say so.
+    /// Finds the item, or creates it if `N` is given.
     fn find(store: &mut Store, flags: &'a Flags, key: &'a [u8]) -> Result<Option<Self>, OpError> {
         let mut item = store.find(key)?;
         let created = item.is_none() && flags.vivify.is_some();
@@ -94,7 +95,7 @@ impl<'a> Got<'a> {
         }))
     }
 
-    /// Appends the reply up to the value; false if a flag could not be answered after all.
+    /// Appends the reply up to the value; false if an opaque token is too long.
     fn answer(
         &mut self,
         store: &mut Store,
@@ -162,7 +163,7 @@ impl<'a> Got<'a> {
         true
     }
 
-    /// Says who is to store the item anew.
+    /// Appends which client is to store the item anew.
     fn settle(&mut self, replies: &mut Vec<u8>) {
         let marks = &mut self.item.header.marks;
         let taken = marks.contains(Marks::WON);
@@ -180,7 +181,7 @@ impl<'a> Got<'a> {
     }
 }
 
-/// Makes an empty item.
+/// Creates an empty item.
 fn vivify(store: &mut Store, key: &[u8], binary_key: bool) -> Result<(), SetError> {
     let change = Change::set(key, binary_key);
     operations::store_at_once(store, &change, b"").map(drop)

@@ -1,7 +1,7 @@
-//! The meta commands: one letter each, with flags that say what to do and what to tell.
+//! Meta commands: one letter each, with flags.
 //!
-//! Flags are looked at twice: first all of them are checked, then they take effect, and are
-//! answered, in the order in which the client gave them.
+//! Flags are parsed twice. First all of them are checked. Then they take effect and are answered in
+//! the order in which the client gave them.
 
 mod arithmetic;
 mod flags;
@@ -20,10 +20,10 @@ use crate::text::counts::Count;
 const OPAQUE_TOO_LONG: &[u8] = b"CLIENT_ERROR opaque token too long\r\n";
 const INVALID_FLAG: &[u8] = b"CLIENT_ERROR invalid or duplicate flag\r\n";
 
-/// The longest opaque token, with its letter.
+/// Longest opaque token, with its letter.
 const LONGEST_OPAQUE: usize = 32;
 
-/// As many words a command may have, with its name.
+/// Most words of a command, with its name.
 const MOST_WORDS: usize = 19;
 
 impl Turn<'_> {
@@ -56,7 +56,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Answers a code and the flags that are only given back.
+    /// Replies a code and the flags that are echoed.
     fn tell_all(&mut self, code: &[u8], flags: &Flags, key: &Key<'_>, tokens: Tokens<'_>) -> Done {
         let start = self.replies.len();
         self.replies.extend_from_slice(code);
@@ -69,7 +69,7 @@ impl Turn<'_> {
         self.say(b"\r\n")
     }
 
-    /// `me`: what is known of an item, for people.
+    /// `me`: attributes of an item, for people.
     fn meta_debug(&mut self, key: &[u8], mut tokens: Tokens<'_>) -> Result<Done, OpError> {
         let is_base64 = tokens.next() == Some(b"b");
         let Some(key) = Key::of(key, is_base64) else {
@@ -103,7 +103,7 @@ impl Turn<'_> {
     }
 }
 
-/// A key as its client wrote it, but for the `b` that says how.
+/// Appends a key as its client wrote it, without the `b`.
 fn append_key(replies: &mut Vec<u8>, key: &[u8], binary: bool) {
     if binary {
         super::base64::encode(key, replies)
@@ -112,7 +112,7 @@ fn append_key(replies: &mut Vec<u8>, key: &[u8], binary: bool) {
     }
 }
 
-/// Answers ` kKEY`, or ` kKEY b`.
+/// Appends ` kKEY`, or ` kKEY b`.
 fn echo_key(replies: &mut Vec<u8>, key: &[u8], binary: bool) {
     replies.extend_from_slice(b" k");
     append_key(replies, key, binary);
@@ -125,7 +125,7 @@ fn is_long_opaque(flag: &[u8]) -> bool {
     flag.starts_with(b"O") && flag.len() > LONGEST_OPAQUE
 }
 
-/// Answers a flag that every command gives back; whether it was not too long.
+/// Appends a flag that every command echoes; false if it is too long.
 pub(crate) fn echo(replies: &mut Vec<u8>, flag: &[u8], key: &[u8], binary: bool) -> bool {
     match flag.first() {
         _ if is_long_opaque(flag) => return false,
@@ -139,7 +139,7 @@ pub(crate) fn echo(replies: &mut Vec<u8>, flag: &[u8], key: &[u8], binary: bool)
     true
 }
 
-/// Answers the seconds that are left.
+/// Appends the seconds to live.
 fn append_ttl(replies: &mut Vec<u8>, exptime: u32, now: u32) {
     match exptime {
         0 => replies.extend_from_slice(b" t-1"),
@@ -147,7 +147,7 @@ fn append_ttl(replies: &mut Vec<u8>, exptime: u32, now: u32) {
     }
 }
 
-/// A blank, the letter and the number.
+/// Appends a blank, a letter and a number.
 pub(crate) fn append_flag(replies: &mut Vec<u8>, letter: u8, number: u64) {
     let start = replies.len();
     append_number(replies, number);
@@ -158,7 +158,7 @@ fn deadline(store: &Store, exptime: Option<i32>) -> u32 {
     exptime.map_or(0, |exptime| store.deadline(exptime.into()))
 }
 
-/// The flags of a command whose errors are all told alike.
+/// Parses the flags of a command whose errors have one message.
 fn flags_of<'a>(key: &'a [u8], tokens: &Tokens<'a>) -> Result<(Flags, Key<'a>), &'static [u8]> {
     Flags::parse(key, tokens.clone()).map_err(|_| INVALID_FLAG)
 }

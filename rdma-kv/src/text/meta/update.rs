@@ -1,4 +1,4 @@
-//! `ms` and `md`: store; remove, or declare stale.
+//! `ms` and `md`: store; remove or declare stale.
 
 use toroid_fabric::OpError;
 
@@ -55,7 +55,7 @@ impl Turn<'_> {
             return Ok(Done::Swallow { len });
         }
         let Some(chunk) = self.rest.get(..len) else {
-            // As after any failed `ms`, whatever its mode.
+            // As after any failed `ms` in memcached.
             return self.want(len, key.bytes(), Mode::Set);
         };
         self.count(Count::SetCommands);
@@ -149,7 +149,7 @@ impl Turn<'_> {
     }
 }
 
-/// What became of an item that was to go, or to become stale, with the length of its value.
+/// Result of `md`, with the length of the value.
 enum Removed {
     Yes(u32),
     Exists(u32),
@@ -172,7 +172,7 @@ fn remove(store: &mut Store, key: &[u8], flags: &Flags) -> Result<Removed, OpErr
         let exptime = deadline(store, flags.exptime);
         store.touch(&mut item, exptime)?;
     }
-    // The next one who gets it wins.
+    // The next client that gets the item wins.
     let marks = (item.header.marks | Marks::STALE) - Marks::WON;
     store.mark(&mut item, marks)?;
     let cas = store.next_cas();
