@@ -1,8 +1,8 @@
-//! A TCP server and its client in nodes without interfaces of the kernel, which no device and no root is
-//! needed for. After `toroid domain create blue 0,0,0 1,0,0 --interface stack`,
-//! `toroid exec 0,0,0 -- sockets blue` prints the server's address, ADDRESS, and waits for
-//! `toroid exec 1,0,0 -- sockets blue ADDRESS`. The client may also be any program of a member with an
-//! interface, such as `nc`.
+//! A TCP server and its client in nodes without interfaces of the kernel, which need neither a device nor
+//! root. After `toroid domain create blue 0,0,0 1,0,0 --interface stack`,
+//! `toroid exec 0,0,0 -- sockets blue` prints the address of the server, ADDRESS, and waits for
+//! `toroid exec 1,0,0 -- sockets blue ADDRESS`. Any program of a member with an interface, such as `nc`,
+//! can be the client, too.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};

@@ -63,7 +63,7 @@ impl<'a, X> Ingress<'a, X> {
     }
 
     /// Counts a dropped frame of this sender.
-    pub fn count(&self, reason: DropReason) {
+    pub(crate) fn count(&self, reason: DropReason) {
         match self.sender {
             Sender::Member(member) => member.drops.count(reason),
             Sender::Outside(outside) => outside.drops.count(reason),
@@ -72,7 +72,7 @@ impl<'a, X> Ingress<'a, X> {
     }
 
     /// The egress port to this sender; `None` if the sender is on another host.
-    pub fn egress(&self) -> Option<&'a X> {
+    pub(crate) fn egress(&self) -> Option<&'a X> {
         match self.sender {
             Sender::Member(member) => Some(&member.egress),
             Sender::Outside(outside) => Some(&outside.egress),
@@ -81,7 +81,7 @@ impl<'a, X> Ingress<'a, X> {
     }
 
     /// The header of frames of this sender in a tunnel; `None` if they do not go to other hosts.
-    pub fn header(&self) -> Option<TunnelHeader> {
+    pub(crate) fn header(&self) -> Option<TunnelHeader> {
         match self.sender {
             Sender::Member(member) => Some(TunnelHeader {
                 partition: Partition(self.bridge.domain.into()),
@@ -94,7 +94,7 @@ impl<'a, X> Ingress<'a, X> {
 
     /// Records that a packet of this sender was read. After so many packets that others may have
     /// been lost, among them membership reports, the member receives every group.
-    pub fn record_read(&self) {
+    pub(crate) fn record_read(&self) {
         if let Sender::Member(member) = self.sender
             && member.overrun.record_read()
         {
@@ -104,7 +104,7 @@ impl<'a, X> Ingress<'a, X> {
     }
 
     /// Records that the transmit queue of this sender was empty.
-    pub fn record_empty(&self) {
+    pub(crate) fn record_empty(&self) {
         if let Sender::Member(member) = self.sender {
             member.overrun.record_empty();
         }

@@ -189,7 +189,7 @@ impl<X> Bridges<X> {
     }
 
     /// Ends a membership; returns the egress port of a local member.
-    pub fn detach(&mut self, partition: Partition, node: NodeId) -> Option<X> {
+    pub(crate) fn detach(&mut self, partition: Partition, node: NodeId) -> Option<X> {
         let bridge = self.bridges.get_mut(&partition)?;
         let egress = bridge.detach(node);
         self.forget_if_empty(partition);
@@ -197,7 +197,7 @@ impl<X> Bridges<X> {
     }
 
     /// Connects a bridge to the external network through `egress`; returns the former uplink.
-    pub fn connect(&mut self, uplink: &Uplink, egress: X) -> Option<X> {
+    pub(crate) fn connect(&mut self, uplink: &Uplink, egress: X) -> Option<X> {
         let domain = u16::try_from(uplink.domain_id).ok()?;
         let bridge = self.bridges.entry(Partition(uplink.domain_id));
         let bridge = bridge.or_insert_with(|| Bridge::new(domain));
@@ -212,7 +212,7 @@ impl<X> Bridges<X> {
     }
 
     /// Disconnects a bridge from the external network; returns the former uplink.
-    pub fn disconnect(&mut self, partition: Partition) -> Option<X> {
+    pub(crate) fn disconnect(&mut self, partition: Partition) -> Option<X> {
         let outside = self.bridges.get_mut(&partition)?.uplink.take();
         self.forget_if_empty(partition);
         outside.map(|outside| outside.egress)
@@ -228,7 +228,7 @@ impl<X> Bridges<X> {
     }
 
     /// Sets whether a member is limited, from its next frame on.
-    pub fn set_limited(&mut self, partition: Partition, place: Place, limited: bool) {
+    pub(crate) fn set_limited(&mut self, partition: Partition, place: Place, limited: bool) {
         let bridge = self.bridges.get_mut(&partition);
         if let Some(member) = bridge.and_then(|bridge| bridge.members.get_mut(&place)) {
             member.port.limited = limited;
@@ -236,7 +236,12 @@ impl<X> Bridges<X> {
     }
 
     /// Sets the gateway through which packets of a member leave the domain, from its next frame on.
-    pub fn set_gateway(&mut self, partition: Partition, place: Place, gateway: Option<Ipv4Addr>) {
+    pub(crate) fn set_gateway(
+        &mut self,
+        partition: Partition,
+        place: Place,
+        gateway: Option<Ipv4Addr>,
+    ) {
         let bridge = self.bridges.get_mut(&partition);
         if let Some(member) = bridge.and_then(|bridge| bridge.members.get_mut(&place)) {
             member.port.gateway = gateway;
@@ -244,7 +249,7 @@ impl<X> Bridges<X> {
     }
 
     /// Sets whether the domain of a member has routers, from its next frame on.
-    pub fn set_forward(&mut self, partition: Partition, place: Place, forward: bool) {
+    pub(crate) fn set_forward(&mut self, partition: Partition, place: Place, forward: bool) {
         let bridge = self.bridges.get_mut(&partition);
         if let Some(member) = bridge.and_then(|bridge| bridge.members.get_mut(&place)) {
             member.port.forward = forward;
@@ -252,7 +257,7 @@ impl<X> Bridges<X> {
     }
 
     /// Sends every multicast group to a member from now on: its earlier reports are unknown.
-    pub fn receive_all(&mut self, partition: Partition, place: Place) {
+    pub(crate) fn receive_all(&mut self, partition: Partition, place: Place) {
         if let Some(bridge) = self.bridges.get_mut(&partition)
             && bridge.members.contains_key(&place)
         {
@@ -261,20 +266,20 @@ impl<X> Bridges<X> {
     }
 
     /// The egress port of a member.
-    pub fn egress_mut(&mut self, partition: Partition, place: Place) -> Option<&mut X> {
+    pub(crate) fn egress_mut(&mut self, partition: Partition, place: Place) -> Option<&mut X> {
         let bridge = self.bridges.get_mut(&partition)?;
         Some(&mut bridge.members.get_mut(&place)?.egress)
     }
 
     /// Raises the epoch of a partition; an epoch never decreases.
-    pub fn raise_epoch(&mut self, partition: Partition, epoch: Epoch) {
+    pub(crate) fn raise_epoch(&mut self, partition: Partition, epoch: Epoch) {
         if let Some(bridge) = self.bridges.get_mut(&partition) {
             bridge.epoch = bridge.epoch.max(epoch);
         }
     }
 
     /// Dropped frames of the members and the external network of a partition, by reason.
-    pub fn drops(&self, partition: Partition) -> Vec<PortDrops> {
+    pub(crate) fn drops(&self, partition: Partition) -> Vec<PortDrops> {
         let Some(bridge) = self.bridges.get(&partition) else {
             return Vec::new();
         };
@@ -298,7 +303,7 @@ impl<X> Bridges<X> {
 
     /// Replies about the member at `place` to queries of other members before its membership, each
     /// with the egress port of the requester. They are returned once.
-    pub fn pending_replies(&self, partition: Partition, place: Place) -> Vec<(&X, Vec<u8>)> {
+    pub(crate) fn pending_replies(&self, partition: Partition, place: Place) -> Vec<(&X, Vec<u8>)> {
         let bridge = self.bridges.get(&partition);
         let Some((bridge, port)) = bridge.and_then(|s| Some((s, s.port(place)?))) else {
             return Vec::new();
@@ -313,7 +318,7 @@ impl<X> Bridges<X> {
     }
 
     /// Place of a local member.
-    pub fn place_of(&self, partition: Partition, node: NodeId) -> Option<Place> {
+    pub(crate) fn place_of(&self, partition: Partition, node: NodeId) -> Option<Place> {
         self.bridges.get(&partition)?.place_of(node)
     }
 
@@ -326,7 +331,7 @@ impl<X> Bridges<X> {
     }
 
     /// The ingress of the external network; `None` without an uplink.
-    pub fn outside(&self, partition: Partition) -> Option<Ingress<'_, X>> {
+    pub(crate) fn outside(&self, partition: Partition) -> Option<Ingress<'_, X>> {
         let bridge = self.bridges.get(&partition)?;
         let sender = Sender::Outside(bridge.uplink.as_ref()?);
         Some(self.ingress_of(bridge, sender))

@@ -126,7 +126,10 @@ impl<X> Bridges<X> {
     }
 
     /// Dropped frames from other hosts in a partition, by host and reason.
-    pub fn remote_drops(&self, partition: Partition) -> Vec<(HostId, BTreeMap<DropReason, u64>)> {
+    pub(crate) fn remote_drops(
+        &self,
+        partition: Partition,
+    ) -> Vec<(HostId, BTreeMap<DropReason, u64>)> {
         let drops = self
             .bridges
             .get(&partition)

@@ -130,7 +130,7 @@ pub fn raise(
 ///
 /// # Errors
 /// [`InterfaceError`]. A deleted interface is no error.
-pub fn lower(tap: &Tap, index: u32) -> Result<(), InterfaceError> {
+pub(crate) fn lower(tap: &Tap, index: u32) -> Result<(), InterfaceError> {
     let lower_here = || {
         let mut netlink = Netlink::open()?;
         netlink.set_down(index)?;
@@ -158,7 +158,7 @@ pub fn lower(tap: &Tap, index: u32) -> Result<(), InterfaceError> {
 ///
 /// # Errors
 /// [`InterfaceError`]; the interface is left to be deleted then.
-pub fn restore(
+pub(crate) fn restore(
     port: &Port,
     mut tap: Tap,
     index: u32,
@@ -193,7 +193,7 @@ pub fn restore(
 ///
 /// # Errors
 /// [`InterfaceError`].
-pub fn set_gateway(
+pub(crate) fn set_gateway(
     port: &Port,
     before: &Port,
     index: u32,
@@ -319,7 +319,7 @@ fn set_forwarding(port: &Port, value: &str) -> io::Result<()> {
 
 impl Settling {
     /// Deadline for this number of interfaces.
-    pub fn deadline(count: usize) -> Instant {
+    pub(crate) fn deadline(count: usize) -> Instant {
         let [all, each] = SETTLING_TIMEOUT;
         Instant::now() + all + each * count.try_into().unwrap_or(u32::MAX)
     }

@@ -31,7 +31,7 @@ enum ProbeError {
 
 /// Tries all offloads with a TAP in a temporary network namespace. If nothing can be tried, no
 /// offload is used, which is slow but works everywhere.
-pub fn capabilities() -> Capabilities {
+pub(crate) fn capabilities() -> Capabilities {
     // The namespace belongs to the thread.
     let probing = thread::Builder::new().name(NAME.into()).spawn(try_all);
     let probed = match probing {

@@ -34,20 +34,20 @@ const STACK_BYTES: usize = 64 * 1024;
 
 /// A lowered interface.
 #[derive(Debug)]
-pub struct LoweredInterface {
+pub(crate) struct LoweredInterface {
     /// Its port.
-    pub port: Port,
+    pub(crate) port: Port,
     /// Inode of its network namespace.
-    pub namespace_inode: u64,
+    pub(crate) namespace_inode: u64,
     /// Its index.
-    pub index: u32,
+    pub(crate) index: u32,
     /// Its TAP, with which it ends.
-    pub tap: Tap,
+    pub(crate) tap: Tap,
 }
 
 /// Deletes interfaces in the background. Dropping it deletes the remaining ones, and waits.
 #[derive(Debug)]
-pub struct Reaper {
+pub(crate) struct Reaper {
     shared: Arc<Shared>,
     worker: Option<JoinHandle<()>>,
 }
@@ -70,7 +70,7 @@ impl Reaper {
     ///
     /// # Errors
     /// The system's.
-    pub fn start() -> io::Result<Self> {
+    pub(crate) fn start() -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let work = Arc::clone(&shared);
         let worker = thread::Builder::new()
@@ -84,7 +84,7 @@ impl Reaper {
     }
 
     /// Hands over an interface for deletion.
-    pub fn add(&self, lowered: LoweredInterface) {
+    pub(crate) fn add(&self, lowered: LoweredInterface) {
         let mut queue = self.shared.lock();
         queue.queue.push_back((Instant::now(), lowered));
         self.shared.changed.notify_all();
@@ -92,7 +92,7 @@ impl Reaper {
 
     /// Takes back the interface of this port in this network namespace, unless its deletion has
     /// begun.
-    pub fn take_back(&self, port: &Port, namespace_inode: u64) -> Option<LoweredInterface> {
+    pub(crate) fn take_back(&self, port: &Port, namespace_inode: u64) -> Option<LoweredInterface> {
         let mut queue = self.shared.lock();
         let left_it = |(_, lowered): &(Instant, LoweredInterface)| {
             lowered.namespace_inode == namespace_inode && lowered.port.is_same_interface(port)

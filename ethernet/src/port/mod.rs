@@ -18,7 +18,7 @@ use uplink::Uplink;
 
 /// A port of the switch.
 #[derive(Debug)]
-pub enum SwitchPort {
+pub(crate) enum SwitchPort {
     /// The interface of a member.
     Tap(Tap),
     /// The userspace stack of a member, while a process has it.
@@ -29,7 +29,7 @@ pub enum SwitchPort {
 
 impl SwitchPort {
     /// Offloads that the port accepts.
-    pub fn capabilities(&self) -> Capabilities {
+    pub(crate) fn capabilities(&self) -> Capabilities {
         match self {
             SwitchPort::Tap(tap) => tap.capabilities(),
             // smoltcp accepts segments of any length, and the stack verifies no checksums.
@@ -44,7 +44,7 @@ impl SwitchPort {
     ///
     /// # Errors
     /// Those of [`Tap::receive`], `StackSocket::receive` and `Uplink::receive`.
-    pub fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
+    pub(crate) fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             SwitchPort::Tap(tap) => tap.receive(into),
             SwitchPort::Stack(stack_socket) => plugged(stack_socket)?.receive(into),
@@ -56,7 +56,7 @@ impl SwitchPort {
     ///
     /// # Errors
     /// Those of [`Tap::send`], `StackSocket::send` and `Uplink::send_frame`.
-    pub fn send_frame(&self, frame: &FrameParts<'_>) -> io::Result<()> {
+    pub(crate) fn send_frame(&self, frame: &FrameParts<'_>) -> io::Result<()> {
         match self {
             SwitchPort::Tap(tap) => tap.send_frame(frame),
             SwitchPort::Stack(stack_socket) => plugged(stack_socket)?.send_frame(frame),
@@ -65,7 +65,7 @@ impl SwitchPort {
     }
 
     /// The TAP, if it accepts UDP GSO packets.
-    pub fn accepts_udp_gso(&self) -> Option<&Tap> {
+    pub(crate) fn accepts_udp_gso(&self) -> Option<&Tap> {
         let needed = Capabilities::CHECKSUM | Capabilities::USO;
         match self {
             SwitchPort::Tap(tap) if tap.capabilities().contains(needed) => Some(tap),
@@ -78,7 +78,7 @@ impl SwitchPort {
     ///
     /// # Errors
     /// As [`SwitchPort::send_frame`].
-    pub fn deliver(&self, packet: &[u8], segmenter: &mut Segmenter) -> io::Result<usize> {
+    pub(crate) fn deliver(&self, packet: &[u8], segmenter: &mut Segmenter) -> io::Result<usize> {
         // The forwarding has checked it.
         let (offload, frame) = Offload::split(packet).ok_or(io::ErrorKind::InvalidData)?;
         let as_it_is = self.capabilities().contains(offload.needs());
@@ -113,7 +113,7 @@ fn plugged(stack_socket: &Option<StackSocket>) -> io::Result<&StackSocket> {
 }
 
 /// Whether an operation failed because the peer is gone.
-pub fn is_gone(error: &io::Error) -> bool {
+pub(crate) fn is_gone(error: &io::Error) -> bool {
     let gone = [
         io::ErrorKind::NotConnected,
         io::ErrorKind::BrokenPipe,

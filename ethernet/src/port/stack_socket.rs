@@ -18,11 +18,11 @@ use crate::offload::segmentation::FrameParts;
 
 /// One end of the socket.
 #[derive(Debug)]
-pub struct StackSocket(OwnedFd);
+pub(crate) struct StackSocket(OwnedFd);
 
 impl StackSocket {
     /// Takes an end of a connected `SOCK_SEQPACKET` socket.
-    pub fn new(socket: OwnedFd) -> Self {
+    pub(crate) fn new(socket: OwnedFd) -> Self {
         StackSocket(socket)
     }
 
@@ -31,7 +31,7 @@ impl StackSocket {
     ///
     /// # Errors
     /// The system's, except that the kernel is older.
-    pub fn refuse_descriptors(&self) -> io::Result<()> {
+    pub(crate) fn refuse_descriptors(&self) -> io::Result<()> {
         match option::set_pass_rights(self.as_fd(), false) {
             Err(Errno::ENOPROTOOPT) => Ok(()),
             result => Ok(result?),
@@ -39,7 +39,7 @@ impl StackSocket {
     }
 
     /// Whether the peer has closed its end.
-    pub fn is_cut(&self) -> bool {
+    pub(crate) fn is_cut(&self) -> bool {
         let mut ends = [PollFd::new(self.0.as_fd(), PollFlags::empty())];
         let hung_up = |end: &PollFd<'_>| end.any() == Some(true);
         poll(&mut ends, PollTimeout::ZERO).is_ok() && ends.iter().any(hung_up)
@@ -50,7 +50,7 @@ impl StackSocket {
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] without a packet, [`io::ErrorKind::UnexpectedEof`] when the
     /// peer is gone.
-    pub fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
+    pub(crate) fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
         match recv(self.0.as_raw_fd(), into, MsgFlags::MSG_DONTWAIT) {
             Ok(0) | Err(Errno::ECONNRESET) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(len) => Ok(len),
@@ -63,7 +63,7 @@ impl StackSocket {
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] when the socket is full, `EPIPE` or `ECONNRESET` when the peer
     /// is gone.
-    pub fn send(&self, packet: &[u8]) -> io::Result<()> {
+    pub(crate) fn send(&self, packet: &[u8]) -> io::Result<()> {
         send(self.0.as_raw_fd(), packet, SENDING)?;
         Ok(())
     }
@@ -72,7 +72,7 @@ impl StackSocket {
     ///
     /// # Errors
     /// As [`StackSocket::send`].
-    pub fn send_frame(&self, frame: &FrameParts<'_>) -> io::Result<()> {
+    pub(crate) fn send_frame(&self, frame: &FrameParts<'_>) -> io::Result<()> {
         let [a, b, c] = frame.0;
         let parts = [&Offload::NONE, a, b, c].map(IoSlice::new);
         sendmsg::<()>(self.0.as_raw_fd(), &parts, &[], SENDING, None)?;

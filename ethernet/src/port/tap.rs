@@ -90,7 +90,7 @@ impl Tap {
     ///
     /// # Errors
     /// As [`Tap::send`].
-    pub fn send_frame(&self, frame: &FrameParts<'_>) -> io::Result<()> {
+    pub(crate) fn send_frame(&self, frame: &FrameParts<'_>) -> io::Result<()> {
         let [a, b, c] = frame.0;
         self.send_parts(&[&Offload::NONE, a, b, c].map(IoSlice::new))
     }
@@ -99,14 +99,14 @@ impl Tap {
     ///
     /// # Errors
     /// As [`Tap::send`].
-    pub fn send_parts(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+    pub(crate) fn send_parts(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
         let len = parts.iter().map(|part| part.len()).sum();
         whole((&self.file).write_vectored(parts)?, len)
     }
 
     /// Discards unread packets of the interface. Returns whether there are no more, which is false
     /// only if the interface goes on sending.
-    pub fn discard(&self) -> bool {
+    pub(crate) fn discard(&self) -> bool {
         for _ in 0..LONGEST_QUEUE {
             // The rest of a packet is cut off.
             match self.receive(&mut [0; Offload::LEN]) {
@@ -130,7 +130,7 @@ impl Tap {
     ///
     /// # Errors
     /// The system's: out of descriptors.
-    pub fn namespace(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn namespace(&self) -> io::Result<OwnedFd> {
         request::namespace(self.as_fd())
     }
 
@@ -153,7 +153,7 @@ impl AsFd for Tap {
 }
 
 /// Whether an operation on a TAP failed because its interface is gone.
-pub fn is_gone(error: &io::Error) -> bool {
+pub(crate) fn is_gone(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::EBADFD as i32)
 }
 

@@ -21,16 +21,16 @@ const BUFFER_BYTES: i32 = 4 << 20;
 
 /// An interface of the host, non-blocking, and promiscuous as long as this value lives.
 #[derive(Debug)]
-pub struct Uplink(std::fs::File);
+pub(crate) struct Uplink(std::fs::File);
 
 /// An interface cannot be an uplink.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open {name}: {source}")]
-pub struct UplinkError {
+pub(crate) struct UplinkError {
     /// Name of the interface.
-    pub name: String,
+    pub(crate) name: String,
     /// The system's reason.
-    pub source: io::Error,
+    pub(crate) source: io::Error,
 }
 
 impl Uplink {
@@ -39,7 +39,7 @@ impl Uplink {
     ///
     /// # Errors
     /// [`UplinkError`]: the system refused, or the interface is gone.
-    pub fn open(index: u32, name: &str) -> Result<Self, UplinkError> {
+    pub(crate) fn open(index: u32, name: &str) -> Result<Self, UplinkError> {
         let opened = request::open(index, BUFFER_BYTES);
         opened.map(Uplink).map_err(|source| UplinkError {
             name: name.into(),
@@ -52,7 +52,7 @@ impl Uplink {
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] without a packet; `ENETDOWN` once after the interface went
     /// down.
-    pub fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
+    pub(crate) fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
         (&self.0).read(into)
     }
 
@@ -61,7 +61,7 @@ impl Uplink {
     /// # Errors
     /// The system's; the frame is lost then. `EMSGSIZE`: it exceeds the MTU; `ENETDOWN`: the
     /// interface is down.
-    pub fn send_frame(&self, frame: &FrameParts<'_>) -> io::Result<()> {
+    pub(crate) fn send_frame(&self, frame: &FrameParts<'_>) -> io::Result<()> {
         let [a, b, c] = frame.0;
         let parts = [&Offload::NONE, a, b, c].map(IoSlice::new);
         (&self.0).write_vectored(&parts).map(drop)
@@ -75,7 +75,7 @@ impl AsFd for Uplink {
 }
 
 /// Whether the interface went down; it may come up again.
-pub fn is_down(error: &io::Error) -> bool {
+pub(crate) fn is_down(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::ENETDOWN as i32)
 }
 
