@@ -1,4 +1,4 @@
-//! GSO packets as a kernel sends them, to try out a kernel (`crate::interface::offloads`) and for tests.
+//! GSO packets as a kernel sends them, to try out a kernel (`interface::offloads`) and for tests.
 
 use smoltcp::wire::{IpAddress, IpProtocol, IpVersion, Ipv4Packet, checksum};
 
