@@ -53,10 +53,14 @@ fn capture(mix: Mix) -> (Cluster, PathBuf) {
     (cluster, file)
 }
 
-/// The frames of a capture that are like this, as tshark tells them.
+/// The frames of a capture that match a filter of tshark, as tshark prints them.
 fn frames(capture: &Path, like: &str) -> Vec<String> {
     let mut tshark = Command::new("tshark");
     tshark.arg("-r").arg(capture).args(["-n", "-Y", like]);
+    // A port chosen by the kernel may be that of a protocol, as which the payload would be malformed.
+    for protocol in ["tcp", "udp"] {
+        tshark.args(["-d", &format!("{protocol}.port==1-65535,data")]);
+    }
     for check in CHECKS {
         tshark.args(["-o", &format!("{check}:TRUE")]);
     }
