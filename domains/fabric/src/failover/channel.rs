@@ -1,8 +1,8 @@
-//! A channel to a node of another host whose packets go by the devices of both where they can, and
-//! over the connection with that host otherwise.
+//! A channel to a node of another host that uses the RDMA devices of both hosts where they work, and
+//! fails over to the connection otherwise.
 //!
-//! It begins on the connection. By it the initiating side offers a queue pair once it is worth it, and
-//! the other accepts with one of its own, which is connected then:
+//! Every channel begins on the connection. After some packets the initiating side offers a queue pair.
+//! The other side accepts with one of its own, and both are connected:
 //!
 //! ```text
 //!   initiating side                                           other side
@@ -13,13 +13,13 @@
 //!                        <----------- connection -----------  mark
 //! ```
 //!
-//! Packets that a side sends after its mark go by the device, and the other takes them when it has
-//! taken all before the mark. So none overtakes another.
+//! Packets that a side sends after its mark go by the device. The other side takes them after all packets
+//! before the mark, so none overtakes another.
 //!
-//! When a device fails, each side lets nothing more arrive by it, and says how many packets have.
-//! Packets stay where the device fetched them until the peer has taken them, so those that did not
-//! arrive are there, and go over the connection: each packet arrives once, in its turn, whatever
-//! becomes of the devices. Then another queue pair is offered, after growing pauses.
+//! When a device fails, each side stops receiving by it and says how many packets have arrived. A packet
+//! stays in the send buffer until the peer has taken it, so the missing packets are still there and
+//! follow on the connection: each packet arrives once and in order. Later another queue pair is offered,
+//! after growing pauses.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -46,98 +46,98 @@ use crate::verbs::control::{PreparedChannel, ProtectionDomain};
 use crate::verbs::watch;
 use crate::verbs::{self, Closer};
 
-/// Packets in either direction before devices are used, as memory is registered for them, and between
-/// looks at what is due.
+/// Packets in both directions before a device is offered, because that registers memory; and between
+/// two checks for events that are due.
 const WORTH_IT: u64 = 8;
 
-/// How long who looks at the device in vain does without a look at the connection, which is a system
+/// How often a receiver that polls the device in vain also polls the connection, which takes a system
 /// call.
-const LOOK: Duration = Duration::from_micros(100);
+const CONNECTION_POLL: Duration = Duration::from_micros(100);
 
-/// Packets that show that a device is worth trying soon again when it fails.
+/// Packets by a device after which its next failure has the shortest pause.
 const MANY: usize = 1000;
 
-/// How long who is about to end waits at most for what was sent, and how much of it for the device: one
-/// that fails takes longer to say so.
+/// The longest wait of a channel that ends for its packets to arrive, and the part of it for the
+/// device: one that fails takes longer to report.
 const SETTLING: [Duration; 2] = [Duration::from_secs(3), Duration::from_millis(250)];
 
-/// How long one sleep for the other side's word lasts at most, of who is about to end.
+/// The longest sleep of a channel that ends, between two checks for messages of the other side.
 const NAP: Duration = Duration::from_millis(10);
 
-/// What a queue pair of ours is made of.
+/// Resources of a queue pair of the device.
 #[derive(Debug)]
 pub struct Resources {
-    /// What it belongs to.
+    /// The protection domain.
     pub domain: Arc<ProtectionDomain>,
-    /// Dropped with it.
+    /// Charges the queue pair; dropped with it.
     pub account: Option<DropGuard>,
 }
 
 /// Why there are no [`Resources`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoResources {
-    /// There may be some later.
+    /// A limit is reached; there may be resources later.
     Now,
     /// There is no device.
     Ever,
 }
 
-/// Where [`Resources`] come from.
+/// Provides [`Resources`] when the channel needs them.
 pub type ResourceSource = Box<dyn Fn() -> Result<Resources, NoResources> + Send + Sync>;
 
 /// A channel with two paths.
 pub struct Channel {
     tcp: tcp::Channel,
-    /// Readable while the connection's or the device's descriptor is.
+    /// An epoll(7) that is readable while the descriptor of the connection or of the device is.
     wake: OwnedFd,
     busy_poll: BusyPoll,
     source: ResourceSource,
     /// Whether this side offers.
     initiates: bool,
     device: DevicePath,
-    /// Whether packets that are sent now go by the device.
+    /// Whether packets go by the device at present.
     sends_by_device: bool,
-    /// Packets that the device was given, and which have to go over the connection.
+    /// Packets of the device that did not arrive, to be sent on the connection.
     backlog: VecDeque<Vec<u8>>,
-    /// Whether the last packet could not be sent because of others that are to be sent before.
+    /// Whether the last packet was refused because of packets that must be sent before.
     waits_for_others: bool,
-    /// How long the device is left alone when it fails next.
+    /// The pause after the next failure of the device.
     pause: Duration,
-    /// When the connection was looked at last.
-    looked: Instant,
+    /// The time of the last poll of the connection.
+    polled: Instant,
     packets: u64,
     paths: Paths,
 }
 
-/// How far the way by the devices is.
+/// The state of the path by the devices.
 enum DevicePath {
     Down(Retry),
-    /// The other side has not answered yet.
+    /// Offered; the other side has not answered.
     Offered(Box<(PreparedChannel, Resources)>),
-    /// It is not known yet whether anything arrives.
+    /// Connected; no message has been acknowledged yet.
     Connected(DeviceChannel),
     Up(DeviceChannel),
-    /// Nothing more arrives. What has arrived is taken first, and the other side says how many packets
-    /// it has got.
+    /// Failed: nothing more arrives. Packets that have arrived are taken first, and the other side says
+    /// how many it has received.
     Leaving {
         path: DeviceChannel,
         is_counted: bool,
     },
-    /// The same of one that was never connected here.
+    /// As `Leaving`, of a queue pair that was never connected here.
     Refused,
-    /// One of the two sides has none.
+    /// One of the two sides has no device.
     Absent,
 }
 
-/// A connected channel of the devices, and what keeps it.
+/// A connected channel of the devices, with its resources.
 struct DeviceChannel {
     channel: Box<verbs::Channel>,
     _resources: Resources,
 }
 
 impl Channel {
-    /// A channel as `tcp` is, on which nothing has been sent or received. The side that `initiates`
-    /// is to be the one that has asked for the channel.
+    /// A channel over `tcp`, on which nothing has been sent or received. The side that asked for the
+    /// channel `initiates`.
     ///
     /// # Errors
     /// The system's: no descriptor left.
@@ -156,13 +156,13 @@ impl Channel {
             backlog: VecDeque::new(),
             waits_for_others: false,
             pause: BACKOFF[0],
-            looked: Instant::now(),
+            polled: Instant::now(),
             packets: 0,
             paths: Paths::default(),
         })
     }
 
-    /// Which ways the packets went that it has sent.
+    /// Counts of sent packets by path.
     pub fn paths(&self) -> Paths {
         self.paths
     }
@@ -180,7 +180,7 @@ impl Channel {
         }
     }
 
-    /// The device's channel, if there is one.
+    /// The channel of the devices, if there is one.
     fn channel(&mut self) -> Option<&mut verbs::Channel> {
         match &mut self.device {
             DevicePath::Connected(path)
@@ -190,8 +190,8 @@ impl Channel {
         }
     }
 
-    /// Does what is due: what the other side has said, what the device has come to, what waits for
-    /// room on the connection.
+    /// Processes messages of the other side and events of the device, and sends the backlog as far as
+    /// there is room.
     fn attend(&mut self) {
         loop {
             while let Some(news) = self.tcp.news() {
@@ -207,7 +207,7 @@ impl Channel {
         }
     }
 
-    /// Counts a packet. Who always finds one does what is due now and then.
+    /// Counts a packet. A caller that always finds one still processes events now and then.
     fn count(&mut self) {
         self.packets += 1;
         if self.tcp.has_news_of_device() || self.packets.is_multiple_of(WORTH_IT) {
@@ -222,7 +222,7 @@ impl Channel {
             {
                 self.accept(&theirs);
             }
-            // The other side has let go of the last one sooner than this one, or does not wait.
+            // The other side has dropped the last queue pair sooner than this side, or does not wait.
             (News::Offer(_), DevicePath::Down(_) | DevicePath::Leaving { .. })
                 if !self.initiates =>
             {
@@ -260,13 +260,13 @@ impl Channel {
         self.tcp.leave()
     }
 
-    /// Whether the device has come to something.
+    /// Whether the path by the devices can advance.
     fn is_due(&mut self) -> bool {
         let (initiates, has_mark) = (self.initiates, self.tcp.has_mark());
         match &mut self.device {
             DevicePath::Down(again) => {
                 let is_worth_it = initiates && self.packets >= WORTH_IT;
-                // What comes later must not overtake a backlog.
+                // Later packets must not overtake a backlog.
                 let is_ready = self.backlog.is_empty() && self.tcp.end().is_ok();
                 is_worth_it && is_ready && again.is_now()
             }
@@ -300,7 +300,7 @@ impl Channel {
         }
     }
 
-    /// Tries it again later.
+    /// Schedules the next attempt.
     fn retry_later(&mut self) {
         let longer = LONGEST_PAUSE.min(self.pause * 2);
         self.device = DevicePath::Down(Retry::later(std::mem::replace(&mut self.pause, longer)));
@@ -353,7 +353,7 @@ impl Channel {
                 self.device = DevicePath::Connected(path);
             }
             None => {
-                // The other side has one that is connected, and hears so that this one is not.
+                // The other side is connected, and learns so that this side is not.
                 self.tcp.say(Frame::Back { arrived: 0 }, &[]);
                 self.device = DevicePath::Refused;
             }
@@ -374,7 +374,7 @@ impl Channel {
         })
     }
 
-    /// Packets go by the device from now on.
+    /// Sends the mark: packets go by the device from now on.
     fn begin(&mut self) {
         if let DevicePath::Connected(path) = std::mem::replace(&mut self.device, DevicePath::Absent)
         {
@@ -386,8 +386,8 @@ impl Channel {
         }
     }
 
-    /// The device has failed, here or there. Until the other side has said what it has got, nothing
-    /// more can be sent.
+    /// Stops the path by the devices after a failure on either side. Nothing can be sent until the other
+    /// side has said how many packets it has received.
     fn leave(&mut self) {
         let device = std::mem::replace(&mut self.device, DevicePath::Absent);
         self.device = match device {
@@ -396,7 +396,7 @@ impl Channel {
                     self.pause = BACKOFF[0];
                 }
                 let arrived = path.channel.stop();
-                // Its end would wake this side for ever.
+                // The descriptor of an ended channel would wake this side for ever.
                 let _ = epoll::delete(&self.wake, path.channel.wake_fd());
                 self.tcp.say(Frame::Back { arrived }, &[]);
                 let is_counted = false;
@@ -406,7 +406,7 @@ impl Channel {
         };
     }
 
-    /// The other side has got so many packets by the device.
+    /// Processes the number of packets that the other side has received by the device.
     fn is_counted(&mut self, arrived: u32) {
         if let DevicePath::Leaving { path, is_counted } = &mut self.device {
             *is_counted = true;
@@ -420,7 +420,7 @@ impl Channel {
         self.sends_by_device = false;
     }
 
-    /// Whether what the device was given has not been given to the connection yet.
+    /// Whether packets of the device still have to be sent on the connection.
     fn is_behind(&self) -> bool {
         let is_counted = !matches!(
             self.device,
@@ -440,7 +440,7 @@ impl Channel {
         }
     }
 
-    /// Waits until all that was sent is on its path, whatever becomes of this side.
+    /// Waits until all sent packets are in flight on a path that does not need this side.
     fn settle(&mut self) {
         let start = Instant::now();
         let left = || SETTLING[0].saturating_sub(start.elapsed());
@@ -465,7 +465,7 @@ impl Channel {
         };
         let before = channel.sent();
         let result = channel.send(parts);
-        // Then it arrives, if not by the device.
+        // A packet that was taken arrives, by the device or by the connection.
         let was_taken = channel.sent() != before;
         match result {
             Ok(()) => Ok(()),
@@ -481,14 +481,14 @@ impl Channel {
         }
     }
 
-    /// What is behind the mark.
+    /// Receives a packet behind the mark.
     fn receive_by_device(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError> {
         let has_ended = self.tcp.end().is_err();
         let Some(channel) = self.channel() else {
             return Err(self.broken());
         };
         if has_ended {
-            // What has arrived until now counts.
+            // Packets that have arrived by now count.
             channel.stop();
         }
         match channel.receive(into) {
@@ -510,8 +510,8 @@ impl Channel {
         }
     }
 
-    /// As [`PacketChannel::arm`]; without `packets` for who has no place for one: only for room
-    /// after [`ChannelError::Full`], and the end of the channel.
+    /// As [`PacketChannel::arm`]. Without `packets`, only for room after [`ChannelError::Full`] and
+    /// for the end of the channel.
     pub fn arm_for(&mut self, packets: bool) -> bool {
         self.attend();
         let is_at_mark = self.tcp.is_at_mark();
@@ -520,7 +520,7 @@ impl Channel {
             DevicePath::Up(path) => path.channel.arm_for(packets && is_at_mark),
             _ => !self.has_news(packets),
         };
-        // What comes over the connection may be what the device waits for.
+        // The path by the devices may wait for a message on the connection.
         let sleeps = device_sleeps
             && self.tcp.arm_for(packets)
             && !self.tcp.has_news_of_device()
@@ -574,7 +574,7 @@ impl PacketChannel for Channel {
                     self.count();
                     return Ok(true);
                 }
-                // What it says of how the connection ended may have come behind a mark.
+                // The message that tells how the connection ended may have come behind a mark.
                 Err(error) if error == ChannelError::Revoked || !self.tcp.is_at_mark() => {
                     return Err(error);
                 }
@@ -583,10 +583,10 @@ impl PacketChannel for Channel {
             }
             let before = self.tcp.is_at_mark();
             let is_up = matches!(self.device, DevicePath::Up(_));
-            if before && is_up && self.looked.elapsed() < LOOK {
+            if before && is_up && self.polled.elapsed() < CONNECTION_POLL {
                 return Ok(false);
             }
-            self.looked = Instant::now();
+            self.polled = Instant::now();
             self.tcp.pump();
             self.attend();
             if self.tcp.is_at_mark() == before && self.tcp.end().is_ok() {

@@ -1,4 +1,4 @@
-//! The side of the target: what the device of another host may reach here.
+//! The target side: registered regions that the device of another host may reach.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,15 +12,15 @@ use crate::tcp::DeviceTarget;
 use crate::topology::NodeId;
 use crate::verbs::{Answering, Device, Export, ProtectionDomain};
 
-/// Bytes of the longest region, or buffer of ours, that is registered: a change of membership may wait for it, and must
-/// not take that for the sleep of a process.
+/// Bytes of the longest region or local buffer that is registered. A change of membership may wait for
+/// a registration, and must not take that for a process that sleeps.
 pub(super) const LONGEST: u64 = 4 << 30;
 
-/// What a far process's device may reach, at the host where the memory is. It is a protection
-/// domain of its own, so that nobody reaches what was registered for somebody else.
+/// A queue pair that answers the device of another host, and the regions that it may reach. Each has a
+/// protection domain of its own, so that no peer reaches the registrations of another.
 #[derive(Debug)]
 pub struct Target {
-    /// By handle; before what they are registered in.
+    /// Exports by handle; dropped before the protection domain.
     exports: HashMap<usize, Export>,
     pair: Answering,
     domain: Arc<ProtectionDomain>,
@@ -32,7 +32,7 @@ impl Target {
     /// # Errors
     /// The system's, also when no route leads to the peer.
     pub fn new(device: &Arc<Device>, peer: &ConnectionParameters) -> io::Result<Self> {
-        // Nothing is asked from here, so nobody needs to know whose it is.
+        // This side sends no requests, so the route is not used.
         let domain = ProtectionDomain::new(device, NodeId(0), Partition(0))?;
         Ok(Target {
             exports: HashMap::new(),
@@ -47,9 +47,8 @@ impl DeviceTarget for Target {
         self.pair.parameters()
     }
 
-    /// Registers a region, for which `admit` has to have room. One that is open under several handles
-    /// is registered for one of them: each registration has to be taken back before the memory may
-    /// move, one after another.
+    /// A region that is open under several handles is registered for one of them: each registration
+    /// has to end before the memory may migrate, one after another.
     fn register(
         &mut self,
         handle: usize,

@@ -1,12 +1,12 @@
-//! Which of the two paths was taken.
+//! Counts by path.
 
-/// Operations, and batches of reads, by the way that they went.
+/// Number of operations, batches of reads or packets, by path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Paths {
     /// By the devices.
     pub device: u64,
     /// Over the connection.
     pub connection: u64,
-    /// Times that a queue pair of the device was connected.
+    /// Number of connections of a queue pair of the device.
     pub connects: u64,
 }

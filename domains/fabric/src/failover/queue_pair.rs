@@ -1,27 +1,26 @@
-//! A queue pair to a node of another host that goes by the devices of both where it can, and over
-//! the connection with that host otherwise.
+//! A queue pair to a node of another host that uses the RDMA devices of both hosts where they work, and
+//! fails over to the connection otherwise.
 //!
 //! ```text
-//!   this process ──────────── connection ─────────── network card of `tcp` ── region
+//!   this process ──────────── connection ─────────── server of `tcp` ── region
 //!        │                                                   │ registers it
 //!        └── our device ═══════════ fabric ═══════════ its device
 //! ```
 //!
-//! The connection is there all the time. By it the two sides tell each other what their devices
-//! have to know, and it takes what devices cannot: atomics, because those of a device are none
-//! for who uses the processor's on the same words; regions that are not registered at the moment,
-//! as while they move; and all from the first operation on that a device has failed to do.
+//! The connection exists all the time. The two sides exchange the parameters of their devices on it.
+//! It also executes the operations that devices cannot: atomics, because the atomics of a device are
+//! not atomic with those of a processor; operations on regions that are not registered, as during a
+//! migration; and, after a device has failed, that operation and all later ones.
 //!
-//! Operations execute as posted: what goes one way is handed over when what went the other way has
-//! ended. What failed is done once more, from the start, with all after it, and nothing but reads and
-//! writes goes by devices. A write that is still on its way must not arrive after another one that
-//! was posted later, so the far side is told first to let our queue pair reach nothing any more.
+//! Operations execute in posted order: an operation takes one path when those on the other path have
+//! ended. A failed operation is repeated from its start, with all after it. Devices execute reads and
+//! writes only. A write in flight must not arrive after one that was posted later, so the peer's host
+//! first disconnects its device from our queue pair.
 //!
-//! That is no harm as long as nobody else writes there. When the region was refused, nothing from
-//! the failed operation on has been executed. But when acknowledgements were lost until our device
-//! gave up, some may have been, and somebody may have seen them: writes are executed twice, the
-//! later ones before the earlier ones are repeated, and what a peer has written there in answer to
-//! one meanwhile is overwritten.
+//! Repetition is harmless while no other process writes the same bytes. When the device refused the
+//! region, no operation from the failed one on has been executed. When acknowledgements were lost until
+//! our device gave up, some may have been executed and seen. Then writes execute twice, later ones
+//! before the earlier are repeated, and bytes that a peer wrote there in answer are overwritten.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -40,58 +39,57 @@ use crate::tcp::region::Identity;
 use crate::topology::NodeId;
 use crate::verbs::{self, Counters, ProtectionDomain};
 
-/// How long one sleep for a device lasts at most: it does not hear that access has ended.
+/// The longest sleep on a device, which is not woken when access ends.
 const NAP: Duration = Duration::from_millis(20);
 
-/// Regions that are remembered, beyond which those are looked for that nobody uses.
+/// Known regions, above which those without a handle are dropped.
 const MANY: usize = 1024;
 
 /// A queue pair with two paths.
 ///
-/// What otherwise never waits may do so here, now and then: a flush connects the devices if they
-/// are not, and a flush or a poll that hands over the first operation on a region, or on a buffer,
-/// has that registered. Each takes a round trip, and the kernel its time.
+/// Calls that otherwise never wait may wait here: a flush connects the devices, and a flush or a poll
+/// registers a region or a buffer at its first operation. Each takes a round trip and a system call.
 #[derive(Debug)]
 pub struct QueuePair<R = tcp::RemoteRegion> {
     tcp: tcp::QueuePair<R>,
     domain: Arc<ProtectionDomain>,
     device: DevicePath,
-    /// What the far side's device knows, by the address of the region.
+    /// Regions that the peer's device may reach, by the address of their identity.
     regions: HashMap<usize, Known>,
-    /// Buffers of ours that could not be registered, by the address of their memory: to try takes
-    /// long. Where another has come to be there, it waits in vain.
+    /// Local buffers whose registration failed, by the address of their memory: an attempt takes long.
+    /// A new buffer at the same address waits for the retry, too.
     unregistered: HashMap<usize, Retry>,
     depth: usize,
-    /// Not handed over yet, oldest first.
+    /// Operations that no path has, oldest first.
     waiting: VecDeque<(u64, Operation<R>)>,
-    /// How many of them are flushed.
+    /// The number of them that are flushed.
     flushed: usize,
-    /// How many the connection has.
+    /// Number of operations on the connection.
     on_connection: usize,
-    /// Those that the device has.
+    /// Operations on the device, oldest first.
     on_device: VecDeque<(u64, Operation<R>)>,
     completed: VecDeque<Completion>,
-    /// How long the device is left alone when it fails next.
+    /// The pause after the next failure of the device.
     pause: Duration,
     paths: Paths,
 }
 
-/// The way through our device.
+/// The path by the devices.
 #[derive(Debug)]
 enum DevicePath {
     Up(Box<verbs::QueuePair>),
     Down(Retry),
-    /// One of the two sides has none.
+    /// One of the two sides has no device.
     Absent,
 }
 
-/// What the far side has said of a region.
+/// The answer of the peer's host about a region.
 #[derive(Debug)]
 struct Known {
-    /// Under which it is open there. When many are, another region may get it, and with that the far
-    /// side forgets this one.
+    /// The handle of the region on the connection. A connection with many regions reuses handles, and
+    /// the peer's host then ends the registration.
     handle: Option<u32>,
-    /// Keeps its address from being another's.
+    /// Keeps the address from being reused.
     identity: Identity,
     answer: Result<verbs::RemoteRegion, Retry>,
 }
@@ -104,7 +102,7 @@ fn find<'a>(
 }
 
 impl<R: AsRegion<tcp::RemoteRegion>> QueuePair<R> {
-    /// A queue pair as `tcp` is, on which nothing has been posted. What is registered here is in
+    /// A queue pair over `tcp`, on which no operation has been posted. Local buffers are registered in
     /// `domain`.
     pub fn new(tcp: tcp::QueuePair<R>, domain: Arc<ProtectionDomain>) -> Self {
         let depth = tcp.depth();
@@ -125,12 +123,12 @@ impl<R: AsRegion<tcp::RemoteRegion>> QueuePair<R> {
         }
     }
 
-    /// Which ways its operations went.
+    /// Counts of operations by path.
     pub fn paths(&self) -> Paths {
         self.paths
     }
 
-    /// What the present queue pair of the device has done.
+    /// Counters of the present queue pair of the device.
     pub fn counters(&self) -> Option<Counters> {
         match &self.device {
             DevicePath::Up(pair) => Some(pair.counters()),
@@ -138,7 +136,7 @@ impl<R: AsRegion<tcp::RemoteRegion>> QueuePair<R> {
         }
     }
 
-    /// Hands over what is flushed, until it would have to go the other way than what is under way.
+    /// Hands flushed operations over, until one needs the other path than those in flight.
     fn hand_over(&mut self) {
         while self.flushed > 0 {
             let known = self.region_for_device();
@@ -153,7 +151,7 @@ impl<R: AsRegion<tcp::RemoteRegion>> QueuePair<R> {
                 break;
             };
             self.flushed -= 1;
-            // There is room for as many as here.
+            // Both paths have room for `depth` operations.
             let _ = match (&mut self.device, operation, known) {
                 (DevicePath::Up(pair), operation, Some(known)) => {
                     self.paths.device += 1;
@@ -176,8 +174,7 @@ impl<R: AsRegion<tcp::RemoteRegion>> QueuePair<R> {
         self.tcp.flush();
     }
 
-    /// The region of the next operation, if that can go by the device. It may take a round trip to
-    /// know.
+    /// The region of the next operation, if the device can execute that. It may take a round trip.
     fn region_for_device(&mut self) -> Option<verbs::RemoteRegion> {
         if !matches!(self.device, DevicePath::Up(_)) {
             return None;
@@ -200,7 +197,7 @@ impl<R: AsRegion<tcp::RemoteRegion>> QueuePair<R> {
         else {
             return None;
         };
-        // What is wrong with it is for the other way to say.
+        // The other path reports errors of the local side.
         local.check().ok()?;
         let remote = remote.as_region().ok()?.clone();
         let (offset, local) = (*offset, local.clone());
@@ -210,7 +207,7 @@ impl<R: AsRegion<tcp::RemoteRegion>> QueuePair<R> {
         self.known(&remote, needed, offset, local.len()).cloned()
     }
 
-    /// Has our device know a buffer, unless that has just failed.
+    /// Registers a local buffer, unless that has just failed.
     fn register(&mut self, local: &Region) -> Option<()> {
         let place = Arc::as_ptr(local.memory()) as usize;
         let failed = self.unregistered.get(&place).copied();
@@ -231,8 +228,8 @@ impl<R: AsRegion<tcp::RemoteRegion>> QueuePair<R> {
         None
     }
 
-    /// A region as the far side's device knows it, if that lets ours do this. What it has not been
-    /// asked yet it is asked.
+    /// The region as the peer's device has it registered, if the operation is permitted there. The
+    /// first use of a region asks the peer's host to register it.
     fn known(
         &mut self,
         remote: &tcp::RemoteRegion,
@@ -250,7 +247,7 @@ impl<R: AsRegion<tcp::RemoteRegion>> QueuePair<R> {
         known.check(needed, offset, len).ok().map(|()| known)
     }
 
-    /// Has the far side register a region, unless it has, or has just refused to.
+    /// Has the peer's host register a region, unless it has, or has just refused.
     fn ask_of(&mut self, remote: &tcp::RemoteRegion) {
         let handle = self.tcp.handle_of(remote);
         let refused = match self.regions.get(&remote.address()) {
@@ -279,7 +276,7 @@ impl<R: AsRegion<tcp::RemoteRegion>> QueuePair<R> {
         self.regions.insert(remote.address(), known);
     }
 
-    /// Connects our device with the far side's, if it is time for that.
+    /// Connects the two devices, if a retry is due.
     fn connect(&mut self) {
         let DevicePath::Down(again) = self.device else {
             return;
@@ -303,7 +300,7 @@ impl<R: AsRegion<tcp::RemoteRegion>> QueuePair<R> {
         let (peer, _) = self.tcp.peer_and_partition();
         let failed = |error: io::Error| OpError::System {
             errno: match error.kind() {
-                // No device has room for so many operations.
+                // The device has no room for `depth` operations.
                 io::ErrorKind::InvalidInput => libc::EOPNOTSUPP,
                 _ => error.raw_os_error().unwrap_or(libc::EIO),
             },
@@ -314,9 +311,9 @@ impl<R: AsRegion<tcp::RemoteRegion>> QueuePair<R> {
         prepared.connect(&theirs, status).map_err(failed)
     }
 
-    /// The device has failed: whatever it has not done goes over the connection.
+    /// Fails over: operations that the device has not completed are repeated on the connection.
     fn fail_over(&mut self) {
-        // Before anything is done again: it asks for nothing more, and the far side answers nothing.
+        // Before any repetition: our device sends nothing more, and the peer's answers nothing.
         let pause = LONGEST_PAUSE.min(self.pause * 2);
         self.device = DevicePath::Down(Retry::later(std::mem::replace(&mut self.pause, pause)));
         self.regions.clear();
@@ -327,7 +324,7 @@ impl<R: AsRegion<tcp::RemoteRegion>> QueuePair<R> {
         }
     }
 
-    /// Takes what has ended, and hands over what waited for it.
+    /// Takes completions, and hands over operations that waited for them.
     fn progress(&mut self) {
         loop {
             let before = self.completed.len();
@@ -370,7 +367,7 @@ impl<R: AsRegion<tcp::RemoteRegion>> QueuePair<R> {
                     return;
                 };
                 self.pause = BACKOFF[0];
-                // It is no success if the right has ended meanwhile.
+                // No success if the right has ended meanwhile.
                 let right = self.tcp.end_of(&operation);
                 let result = right.and(completion.result);
                 self.completed.push_back(Completion { id, result });
@@ -382,7 +379,7 @@ impl<R: AsRegion<tcp::RemoteRegion>> QueuePair<R> {
         self.flushed == 0 && self.on_connection == 0 && self.on_device.is_empty()
     }
 
-    /// Waits until `done`, or nothing is under way any more, or `timeout` has passed.
+    /// Waits until `done`, nothing is in flight, or `timeout` has passed.
     fn wait_until(&mut self, timeout: Duration, done: impl Fn(&Self) -> bool) {
         let start = Instant::now();
         loop {
@@ -413,7 +410,7 @@ impl<R: AsRegion<tcp::RemoteRegion>> QueuePair<R> {
             })
     }
 
-    /// Whether they could be read, and all rights last.
+    /// Whether all reads succeeded and all rights still hold.
     fn read_by_device(&mut self, reads: &mut [Read<'_, R>]) -> bool {
         let DevicePath::Up(pair) = &mut self.device else {
             return false;

@@ -1,14 +1,14 @@
-//! When to try again what has failed.
+//! When to retry after a failure.
 
 use std::time::{Duration, Instant};
 
-/// Pauses before the far side is asked again grow from the first to the second.
+/// The shortest and the longest pause before the peer's host is asked again.
 pub(super) const BACKOFF: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(5)];
 
-/// The same for a device that fails again and again, also to connect: each time takes seconds.
+/// The longest pause for a device that fails repeatedly, also to connect: each attempt takes seconds.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// When something may be tried once more.
+/// The time of the next attempt.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Retry {
     at: Instant,
@@ -38,7 +38,8 @@ impl Retry {
         self.at <= Instant::now()
     }
 
-    /// The same for who hears of somebody else's pause, which may have begun a little earlier.
+    /// As [`Retry::is_now`], for the side that answers an attempt: the pause of the other side may have
+    /// begun a little earlier.
     pub(super) fn is_almost_now(self) -> bool {
         self.at <= Instant::now() + self.pause / 2
     }
