@@ -79,7 +79,7 @@ impl ConnectionParameters {
     }
 }
 
-/// One end of a [line](crate::core::line), as the other end has to know it.
+/// One end of an [RDMA stream](crate::rdma_stream), as the other end has to know it.
 ///
 /// ```text
 ///  0            32        40     44         48

@@ -86,7 +86,7 @@ pub fn available() -> io::Result<()> {
 }
 
 impl Compaction {
-    /// Prepares `len` bytes of memory made by [`create_memory`](crate::mem::memfd::create_memory) or
+    /// Prepares `len` bytes of memory made by [`create_memory`] or
     /// [`create_for_peers`](crate::mem::memfd::create_for_peers).
     ///
     /// # Errors

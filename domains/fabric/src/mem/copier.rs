@@ -1,13 +1,13 @@
-//! Moving the bytes of a region to fresh memory: what the agent does.
+//! The copier of a migration: the agent moves the bytes of a region to fresh memory.
 //!
-//! When a node leaves whose processes may have mapped a region, those who stay change to fresh,
-//! empty memory. The agent alone copies what the old memory holds, chunk by chunk, each once, and
-//! says in a table which chunks have arrived. A process that needs one asks for it and waits; the
-//! others come by and by. What has arrived is dropped from the old memory.
+//! When a node leaves whose processes may have mapped a region, the remaining processes change to
+//! fresh, empty memory. The agent alone copies the old memory, chunk by chunk, each once, and lists
+//! resident chunks in a table. A process that needs a chunk requests it and waits; the others follow in
+//! the background. Copied chunks are dropped from the old memory.
 //!
-//! Copying overwrites: a reader that touches the fresh memory too early leaves zeros there, and
-//! does no harm by it. When the leavers are to be rid of, the old memory must be one that no
-//! leaver could ever write, or be [frozen](Copier::freeze), or be copied whole.
+//! Copying overwrites, so a reader that touches the fresh memory too early, and leaves zero pages
+//! there, does no harm. Former members cannot change the fresh memory once the old memory is
+//! one that they could never write, is [frozen](Copier::freeze), or has been copied whole.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -30,27 +30,27 @@ const ZEROS: [u8; PAGE] = [0; PAGE];
 /// Chunks that are dropped at a time.
 const DROPPED: u64 = (4 << 20) / CHUNK;
 
-/// To drop a piece takes tens of microseconds, a millisecond if a few have touched each of its pages,
-/// and long if somebody has it mapped thousands of times. Counted is time of the processor: for its
-/// turn on a busy machine a thread may wait longer than that.
+/// Dropping a piece takes tens of microseconds, a millisecond if a few processes have touched each of
+/// its pages, and long if a process has mapped it thousands of times. Processor time is counted: on a
+/// busy machine a thread may wait longer for its turn.
 const USUAL_TIME: Duration = Duration::from_millis(2);
 
-/// So many times that long nobody waits for a turn: somebody keeps the kernel's locks of the memory
-/// busy.
+/// No thread waits this many times [`USUAL_TIME`] for its turn: a process keeps the kernel's locks of
+/// the memory busy.
 const LONG: u32 = 25;
 
-/// If it took so long to find that memory cannot be sealed, the kernel has waited in vain for
-/// pages that somebody has pinned, and would do so again.
+/// If the kernel took this long to refuse a seal, it has waited in vain for pinned pages, and would
+/// again.
 const IN_VAIN: Duration = Duration::from_millis(50);
 
-/// How often to look whether those who stay have dropped the old memory.
+/// Pause between two attempts to seal memory that remaining processes still have mapped.
 const GLANCE: Duration = Duration::from_micros(500);
 
-/// Bytes that are punched at a time when all go: a larger piece keeps those from the kernel's locks
-/// who drop their mappings.
+/// Bytes that are punched at a time when all go: a larger piece keeps processes that drop their mappings
+/// waiting for the kernel's locks.
 const PUNCHED: u64 = 4 << 20;
 
-/// A region on its way to fresh memory.
+/// The migration of one region to fresh memory.
 #[derive(Debug)]
 pub struct Copier {
     /// The old memory: for reading, and for dropping what has been copied.
@@ -63,14 +63,14 @@ pub struct Copier {
     dropping: Mutex<Dropping>,
 }
 
-/// The old memory is being made one that nobody can write. Ends when it is dropped.
+/// An attempt to make the old memory unwritable for all processes. Ends when dropped.
 #[derive(Debug)]
 pub struct Freezing<'a> {
     copier: &'a Copier,
     child: ForkedSyscall,
 }
 
-/// Old memory of which all has been copied.
+/// Old memory that has been copied whole.
 #[derive(Debug)]
 pub struct Leftover {
     memory: File,
@@ -79,7 +79,7 @@ pub struct Leftover {
 
 #[derive(Debug)]
 struct Cursor {
-    /// All chunks before this one have arrived.
+    /// All chunks before this one are resident.
     next: u64,
     resident: u64,
 }
@@ -88,12 +88,12 @@ struct Cursor {
 struct Dropping {
     /// All chunks before this one have been dropped.
     next: u64,
-    /// It took too long: the rest is dropped when nobody waits any more.
+    /// Dropping took too long: the rest is dropped when no process waits any more.
     is_slow: bool,
 }
 
 impl Copier {
-    /// Prepares to move `len` bytes from one memory to another, both made by
+    /// Prepares the migration of `len` bytes from one memory to another, both made by
     /// [`create_memory`](crate::mem::memfd::create_memory) or
     /// [`create_for_peers`](crate::mem::memfd::create_for_peers).
     ///
@@ -103,9 +103,8 @@ impl Copier {
         Self::with_table(old, fresh, len, MigrationTableWriter::create(len)?)
     }
 
-    /// Goes on with a move that another agent has begun, of which there are the
-    /// [parts](Copier::parts): a chunk that has arrived is not copied again, because it may have
-    /// been written since.
+    /// Resumes a migration that another agent has begun, from its [parts](Copier::parts). A resident
+    /// chunk is not copied again, because it may have been written since.
     ///
     /// # Errors
     /// The system's.
@@ -140,13 +139,13 @@ impl Copier {
         })
     }
 
-    /// The old memory, and how far the move is: with the fresh memory, all that another agent
-    /// needs to go on with it. To hand to nobody else.
+    /// The old memory and the table: with the fresh memory, all that another agent needs to resume
+    /// the migration. For no other process.
     pub fn parts(&self) -> [BorrowedFd<'_>; 2] {
         [self.old.as_fd(), self.table.memory().as_fd()]
     }
 
-    /// From here on chunks may be copied, as [`Copier::release`] has said, of whatever agent.
+    /// Whether chunks may be copied, since this agent or another called [`Copier::release`].
     pub fn is_released(&self) -> bool {
         self.table.is_released()
     }
@@ -159,7 +158,7 @@ impl Copier {
         self.table.hand_out()
     }
 
-    /// The old memory, read-only: for who opens the region while it moves.
+    /// The old memory, read-only: for a process that opens the region during the migration.
     ///
     /// # Errors
     /// The system's.
@@ -167,15 +166,15 @@ impl Copier {
         read_only(&self.from)
     }
 
-    /// Begins to make the old memory one that nobody can write any more, whatever they hold. Those
-    /// who stay must drop it, which they do once they have changed to the fresh memory. Then it
-    /// cannot be dropped piece by piece: all of it stays until the move has ended.
+    /// Begins to make the old memory unwritable, for every process and whatever it holds. Remaining
+    /// processes must unmap it, which they do once they have changed to the fresh memory. Frozen
+    /// memory cannot be dropped piece by piece: all of it stays until the migration has ended.
     ///
-    /// It need not come before [`Copier::release`]: who leaves may write until all is frozen or copied.
+    /// May follow [`Copier::release`]: a former member may write until all is frozen or copied.
     ///
     /// # Errors
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock): too many processes of this one hang already because
-    /// somebody keeps the locks of memory `of` this domain. The system's: it cannot have another process.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock): too many children hang already, because a process
+    /// keeps the locks of memory of the domain `of`. The system's: no further process.
     pub fn freeze(&self, of: Partition) -> io::Result<Freezing<'_>> {
         Ok(Freezing {
             copier: self,
@@ -183,13 +182,13 @@ impl Copier {
         })
     }
 
-    /// Nothing can be dropped of it any more.
+    /// No piece can be dropped any more.
     fn keep_whole(&self) {
         self.dropping().next = self.chunks();
     }
 
-    /// The old memory, if there is something in it that can be dropped: for memory that others may
-    /// write, when all has arrived.
+    /// The old memory, if pages of it can be dropped: for memory that peers may write, once all chunks
+    /// are resident.
     ///
     /// # Errors
     /// The system's.
@@ -201,24 +200,24 @@ impl Copier {
         Ok(Some(Leftover { memory, len }))
     }
 
-    /// From here on chunks may be copied: everybody who stays has changed to the fresh memory, or
-    /// is fenced. Before, somebody might still write to the old memory what would be lost.
+    /// Permits copying: all remaining processes have changed to the fresh memory or are fenced. Before,
+    /// a process might still write to the old memory, and the bytes would be lost.
     pub fn release(&self) {
         self.table.release();
     }
 
-    /// Copies a chunk, if it has not arrived yet.
+    /// Copies a chunk, if it is not resident yet.
     ///
     /// # Errors
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) before [`Copier::release`]. The system's: there is
-    /// no memory left, or a process that may write the fresh memory has sealed it. The chunk has
-    /// not arrived.
+    /// no memory left, or a process that may write the fresh memory has sealed it. The chunk is not
+    /// resident.
     pub fn fetch(&self, chunk: u64) -> io::Result<()> {
         let mut cursor = self.cursor();
         self.fetch_with(&mut cursor, chunk)
     }
 
-    /// Copies the first chunk that has not arrived; returns whether there was one.
+    /// Copies the first chunk that is not resident; returns whether there was one.
     ///
     /// # Errors
     /// As [`Copier::fetch`].
@@ -247,15 +246,15 @@ impl Copier {
         (cursor.next < self.chunks()).then_some(cursor.next)
     }
 
-    /// Drops from the old memory a piece that has been copied; for one thread, when nobody waits
-    /// for a chunk, and memory that others may only read: else it may never return. Returns whether
-    /// there is more to drop at this time.
+    /// Drops a copied piece from the old memory; returns whether there is more to drop at present. For
+    /// one thread, while no process waits for a chunk, and for memory that peers may only read:
+    /// otherwise the call may never return.
     ///
-    /// The kernel looks at every mapping of the piece, and a leaver may have thousands. Once that
-    /// took long, the rest stays until all has arrived and goes at once.
+    /// The kernel visits every mapping of the piece, and a former member may have thousands. Once that
+    /// took long, the rest stays until all chunks are resident, and goes at once.
     ///
     /// # Errors
-    /// The system's: a holder has sealed it. Then it stays until nobody has it.
+    /// The system's: a holder has sealed the memory, which then stays until no process has it.
     pub fn drop_copied(&self) -> io::Result<bool> {
         self.drop_copied_usually_in(USUAL_TIME)
     }
@@ -267,7 +266,7 @@ impl Copier {
             return Ok(false);
         }
         let (start, begun, worked) = (dropping.next, Instant::now(), processor_time());
-        // If it fails it will not succeed later.
+        // A failure would repeat.
         dropping.next = self.chunks();
         punch(&self.old, start * CHUNK, (end - start) * CHUNK)?;
         dropping.next = end;
@@ -284,7 +283,7 @@ impl Copier {
         } else {
             self.chunks().min(next + DROPPED)
         };
-        // Readers of the old memory look at the table again before they believe what they read.
+        // Readers of the old memory check the table again before they trust a copy.
         let end = (next..most).find(|chunk| !self.table.is_resident(*chunk));
         match end {
             Some(_) if dropping.is_slow => next,
@@ -293,7 +292,7 @@ impl Copier {
         }
     }
 
-    /// Bytes that have not arrived.
+    /// Bytes of chunks that are not resident.
     pub fn remaining(&self) -> u64 {
         let resident = self.cursor().resident;
         self.len.saturating_sub(resident * CHUNK)
@@ -323,9 +322,9 @@ impl Copier {
         cursor.resident += 1;
     }
 
-    /// Copies what the old memory holds, without pages of zeros: holes stay holes. Neither to read
-    /// it nor to write through a mapping takes the lock of an inode, which who may write that memory
-    /// can keep; to write the file would.
+    /// Copies a range but for pages of zeros, so holes stay holes. Reading the file and writing through
+    /// a mapping take no inode lock, which a process that may write the memory can keep; writing the
+    /// file would.
     fn copy(&self, start: u64, end: u64) -> io::Result<()> {
         thread_local!(static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK as usize]));
         BUFFER.with_borrow_mut(|buffer| {
@@ -340,7 +339,7 @@ impl Copier {
         })
     }
 
-    /// A thread that panicked has changed nothing here by halves but a count for people.
+    /// On a poisoned lock only the progress counter may be wrong.
     fn cursor(&self) -> MutexGuard<'_, Cursor> {
         self.cursor.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -359,7 +358,7 @@ fn sealed(error: io::Error) -> io::Error {
     }
 }
 
-/// Where there are pages with anything but zeros.
+/// Runs of pages that are not all zeros.
 fn populated(bytes: &[u8]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for page in (0..bytes.len()).step_by(PAGE) {
@@ -375,17 +374,17 @@ fn populated(bytes: &[u8]) -> Vec<Range<usize>> {
     runs
 }
 
-/// Whether memory has no page at all.
+/// Whether memory has no page.
 fn is_empty(memory: &File) -> io::Result<bool> {
     Ok(memory.metadata()?.blocks() == 0)
 }
 
 impl Freezing<'_> {
-    /// Waits until the old memory is frozen, but not longer than this. Returns whether it is; if not,
-    /// that goes on.
+    /// Waits up to `timeout` until the old memory is frozen; returns whether it is. Otherwise the
+    /// attempt goes on.
     ///
     /// # Errors
-    /// It will not be: somebody has pinned a page, or a process that may write it has sealed its
+    /// The attempt has failed: a page is pinned, or a process that may write the memory has sealed its
     /// seals.
     pub fn wait(&mut self, timeout: Duration) -> io::Result<bool> {
         let frozen = self.child.wait(Some(timeout))?;
@@ -397,20 +396,20 @@ impl Freezing<'_> {
 }
 
 impl Leftover {
-    /// Drops it in a process of its own, and waits for the end of that, which may never come.
+    /// Drops the memory in a forked child, and waits for its end, which may never come.
     ///
     /// # Errors
-    /// Then it stays until nobody has it. As those of [`Copier::freeze`]; the system's: a holder has
-    /// sealed it.
+    /// As [`Copier::freeze`]; the system's: a holder has sealed the memory, which then stays until no
+    /// process has it.
     pub fn drop_forked(self, of: Partition) -> io::Result<()> {
         let mut child = ForkedSyscall::start(of, &self.memory, punch_all, self.len)?;
-        // Whoever has it cannot make it larger.
+        // No holder can make it larger.
         drop(self);
         child.wait(None).map(drop)
     }
 }
 
-/// Tries until nobody has it mapped for writing. In a child.
+/// Tries until no process has the memory mapped for writing. Runs in a child.
 fn seal(memory: &File, _: u64) -> io::Result<()> {
     loop {
         let begun = now();
@@ -425,13 +424,13 @@ fn is_busy(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EBUSY)
 }
 
-/// In a child.
+/// Runs in a child.
 fn punch_all(memory: &File, len: u64) -> io::Result<()> {
     let mut pieces = (0..len).step_by(PUNCHED as usize);
     pieces.try_for_each(|start| punch(memory, start, PUNCHED.min(len - start)))
 }
 
-/// Gives pages back; who has them mapped sees zeros.
+/// Gives pages back; mappings of them see zeros.
 fn punch(file: &File, start: u64, len: u64) -> io::Result<()> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     let range = |n| libc::off_t::try_from(n).map_err(|_| io::ErrorKind::InvalidInput);

@@ -1,37 +1,38 @@
-//! What devices have been registrations of memory.
+//! Registrations of memory with RDMA devices.
 //!
-//! A device pins the pages that it is registrations of, and goes on using them wherever the mapping leads
-//! by then. So it has to forget them before the memory moves, or is unmapped, and is registrations of none
-//! that is on its way.
+//! A device pins the pages of registered memory and goes on using them wherever the mapping leads by
+//! then. So registrations end before the memory migrates or is unmapped, and none is added while it
+//! migrates.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::mem::DropGuard;
 
-/// What devices have been registrations of one memory.
+/// The registrations of one memory.
 #[derive(Debug, Default)]
 pub struct DeviceRegistrations(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Each forgotten by its drop.
+    /// Each ends its registration when dropped.
     registered: Vec<DropGuard>,
-    /// Whether nothing may be added.
+    /// Whether none may be added.
     invalid: bool,
 }
 
 impl DeviceRegistrations {
-    /// Adds what `register` makes, whose drop is to let the device forget. Nobody else may keep it.
+    /// Adds the registration that `register` makes, which ends when dropped. No other owner may keep
+    /// it.
     ///
     /// # Errors
-    /// `WouldBlock` while the memory moves, and for ever once it has ended; what `register` fails
-    /// with.
+    /// `WouldBlock` during a migration, and for ever once the memory has ended; the error of
+    /// `register`.
     pub fn register<T: Send + Sync + 'static>(
         &self,
         register: impl FnOnce() -> io::Result<Arc<T>>,
     ) -> io::Result<()> {
-        // Held meanwhile: who withdraws has to wait for it.
+        // The lock is held meanwhile: an invalidation waits for the registration.
         let mut state = self.lock();
         if state.invalid {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -40,31 +41,31 @@ impl DeviceRegistrations {
         Ok(())
     }
 
-    /// Whether something could be added.
+    /// Whether a registration may be added.
     pub fn are_allowed(&self) -> bool {
         !self.lock().invalid
     }
 
-    /// Lets the device forget one thing, if it has not yet. The drop of that must not wait for
-    /// anybody who waits for this memory.
+    /// Ends one registration, if it exists. Its drop must not wait for a thread that waits for this
+    /// memory.
     pub fn forget(&self, is_it: impl Fn(&DropGuard) -> bool) {
         let mut state = self.lock();
         let found = state.registered.iter().position(is_it);
         let forgotten = found.map(|at| state.registered.swap_remove(at));
-        // Before others have the lock: who withdraws meanwhile would find nothing, and say that all
-        // is forgotten.
+        // Dropped with the lock held: an invalidation meanwhile would find no registration, and
+        // report that all have ended.
         drop(forgotten);
         drop(state);
     }
 
-    /// Lets the device forget all, and adds nothing more until it is permitted.
+    /// Ends all registrations; none is added until they are allowed again.
     pub(super) fn invalidate(&self) {
         let mut state = self.lock();
         state.invalid = true;
         let forgotten = std::mem::take(&mut state.registered);
         drop(state);
-        // Without the lock: what is of a protection domain's own takes that domain's, whose holder
-        // may be about to register.
+        // Dropped without the lock: local registrations of a protection domain take its lock, whose
+        // holder may be about to register.
         drop(forgotten);
     }
 
@@ -84,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes its time to be forgotten.
+    /// A registration that takes its time to end.
     struct Slow {
         begun: Sender<()>,
         go_on: Mutex<Receiver<()>>,
@@ -97,7 +98,7 @@ mod tests {
         }
     }
 
-    /// A move once was acknowledged while the device still used the old memory: what was just
+    /// A migration was once acknowledged while the device still used the old memory: what was just
     /// being forgotten was in no state any more.
     #[test]
     fn invalidation_waits_for_a_registration_that_is_being_dropped() {

@@ -1,5 +1,5 @@
-//! Threads of this process that touch a chunk which has not arrived: who waits for what, and the
-//! thread that sees to it.
+//! Page faults of this process on chunks that are not resident: the threads that wait, and the thread
+//! that serves them.
 
 use std::io;
 use std::ops::Range;
@@ -21,7 +21,7 @@ const STACK_BYTES: usize = 128 * 1024;
 /// aborts the process.
 pub type RequestChunk = Box<dyn Fn(u64) + Send + Sync>;
 
-/// The faults of this process.
+/// The page faults of this process.
 #[derive(Debug)]
 pub(super) struct Faults {
     userfault: Userfault,
@@ -31,32 +31,32 @@ pub(super) struct Faults {
     asking: Sender<(Arc<Watch>, u64)>,
 }
 
-/// A moving mapping that is written as well: accesses wait for their chunk.
+/// A writable mapping during a migration: accesses wait for their chunk.
 pub(super) struct Watch {
     range: Range<usize>,
     table: MigrationTable,
     ask: Mutex<Arc<RequestChunk>>,
-    /// Addresses that threads wait for.
+    /// Addresses at which threads wait.
     waiting: Mutex<Vec<usize>>,
 }
 
-/// Threads that cannot be helped while a mapping is being moved.
+/// Threads whose faults cannot be resolved while a mapping is being replaced.
 #[derive(Debug, Default)]
 struct Postponed {
     remapping: u32,
     addresses: Vec<usize>,
 }
 
-/// Says whether this process can take part in the move of a region that it may write.
+/// Checks whether this process can take part in the migration of a region that it may write.
 ///
 /// # Errors
-/// The system's: why not.
+/// The system's.
 pub fn available() -> io::Result<()> {
     faults().map(drop)
 }
 
-/// Started when first needed, for the life of the process. A forked child has its own: what it
-/// has inherited acts on its parent.
+/// Started when first needed, for the life of the process. A forked child starts its own: the
+/// inherited descriptor acts on its parent.
 pub(super) fn faults() -> io::Result<Arc<Faults>> {
     /// The process, and its faults or the number of an error.
     type Started = (u32, Result<Arc<Faults>, i32>);
@@ -78,7 +78,7 @@ pub(super) fn faults() -> io::Result<Arc<Faults>> {
     result
 }
 
-/// Whether a system that said so will say so again; it may also only have no descriptor left.
+/// Whether an error repeats, unlike a lack of descriptors.
 fn is_for_ever(number: &i32) -> bool {
     [libc::ENOSYS, libc::EPERM, libc::EINVAL].contains(number)
 }
@@ -102,7 +102,7 @@ impl Faults {
     }
 
     fn serve(&self) {
-        // Without it threads would wait for ever.
+        // Without this thread others would wait for ever.
         let _guard = Indispensable;
         // It does not fail while the descriptor is open.
         while let Ok(news) = self.userfault.wait() {
@@ -119,7 +119,7 @@ impl Faults {
             .cloned();
         match watch {
             Some(watch) => self.see_to(&watch, address),
-            // The move has ended meanwhile.
+            // The migration has ended meanwhile.
             None => self.try_again(address),
         }
     }
@@ -138,15 +138,15 @@ impl Faults {
         }
     }
 
-    /// Asks in a thread of its own: a message that cannot be sent at once must not keep others
-    /// from what has arrived, nor a mapping from being moved.
+    /// Requests a chunk in a thread of its own: a message that blocks must delay neither threads whose
+    /// chunk is resident, nor the replacement of a mapping.
     fn ask(&self, watch: &Arc<Watch>, chunk: u64) {
         // It fails when that thread has ended, which ends the process.
         let _ = self.asking.send((Arc::clone(watch), chunk));
     }
 
-    /// Asks for all that threads wait for, with `ask` from now on: what was asked before may
-    /// have been lost.
+    /// Requests all chunks that threads wait for, with `ask` from now on: earlier requests may have been
+    /// lost.
     pub(super) fn request_again(&self, watch: &Arc<Watch>, ask: RequestChunk) {
         *lock(&watch.ask) = Arc::new(ask);
         let waiting = lock(&watch.waiting);
@@ -157,7 +157,7 @@ impl Faults {
         chunks.into_iter().for_each(|chunk| self.ask(watch, chunk));
     }
 
-    /// Accesses to `range`, in which the memory `table` tells of is about to be, shall wait.
+    /// Lets accesses to `range` wait, where memory with this table is about to be mapped.
     pub(super) fn watch(
         &self,
         range: Range<usize>,
@@ -171,23 +171,23 @@ impl Faults {
             waiting: Mutex::default(),
         });
         let mut watched = lock(&self.watched);
-        // What was there before cannot be there any more.
+        // A previous mapping in this range no longer exists.
         watched.retain(|other| !other.overlaps(&watch));
         watched.push(Arc::clone(&watch));
         drop(watched);
         watch
     }
 
-    /// Lets accesses to a mapping wait, wherever it will be.
+    /// Lets accesses to a mapping wait, also after it was moved to other addresses.
     pub(super) fn register(&self, range: &Range<usize>) -> io::Result<()> {
         self.userfault.register(range)
     }
 
-    /// Puts another mapping, which is [registered](Faults::register), in the place of one.
+    /// Runs `replace`, which puts a [registered](Faults::register) mapping in the place of another.
     ///
-    /// Until the news of it have been read, the kernel maps nothing (EAGAIN), and it hands out
-    /// the faults of threads before the news. A thread that was told to try again would at once
-    /// be the next fault, and with a few of them the news would never be read. So they wait.
+    /// Until the remap event has been read, the kernel maps nothing (EAGAIN), and it delivers faults of
+    /// threads before that event. A thread that is woken to retry would fault at once, and with a few
+    /// of them the event would never be read. So such threads wait until the end.
     pub(super) fn while_remapping<T>(&self, replace: impl FnOnce() -> T) -> T {
         lock(&self.postponed).remapping += 1;
         let result = replace();
@@ -204,7 +204,7 @@ impl Faults {
         result
     }
 
-    /// Chunks have arrived: those who waited for them go on.
+    /// Wakes threads whose chunk is resident now.
     pub(super) fn wake_resident(&self, watch: &Watch) {
         let mut waiting = lock(&watch.waiting);
         let is_resident = |address: &mut usize| watch.table.is_resident(watch.chunk(*address));
@@ -215,10 +215,10 @@ impl Faults {
         }
     }
 
-    /// The move has ended, one way or the other: nobody waits any more.
+    /// Ends the watch at the end of a migration, and wakes all threads that wait.
     pub(super) fn unwatch(&self, watch: &Arc<Watch>) {
         if self.process != process::id() {
-            // A forked child that drops what its parent still uses.
+            // A forked child drops the handle of its parent.
             return;
         }
         lock(&self.watched).retain(|other| !Arc::ptr_eq(other, watch));
@@ -227,7 +227,7 @@ impl Faults {
         let _ = self.userfault.wake(&watch.range);
     }
 
-    /// Maps the page at `address`, whose chunk has arrived, and what follows of the chunk.
+    /// Maps the page at `address`, whose chunk is resident, and the rest of the chunk.
     fn resolve(&self, watch: &Watch, address: usize) {
         let pages = watch.rest_of_chunk(address);
         let page = pages.start..pages.start + PAGE;
@@ -235,7 +235,7 @@ impl Faults {
             match self.userfault.map_present(&pages) {
                 // A hole: nothing was ever written there.
                 Ok(false) => match self.userfault.add_zeroed(&page) {
-                    // Somebody else has just added it.
+                    // Another process has just added it.
                     Ok(false) => {}
                     Ok(true) => break Ok(()),
                     Err(error) => break Err(error),
@@ -244,7 +244,7 @@ impl Faults {
                 Err(error) => break Err(error),
             }
         };
-        // Mapped before, so that nobody was woken; or it is being moved, or has gone.
+        // The page was mapped before, so no thread was woken; or the mapping is being replaced or gone.
         if resolved.is_err() {
             self.try_again(address);
         } else {
@@ -310,7 +310,7 @@ impl std::fmt::Debug for Watch {
     }
 }
 
-/// A thread that panicked held no half-done change.
+/// A panic with a lock held leaves no change half done.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

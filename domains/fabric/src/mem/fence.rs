@@ -1,8 +1,8 @@
-//! How an agent ends what a process holds without its help: a process that was stopped while
-//! everybody else moved on finds out at its next operation.
+//! Fences: an agent ends the access of a process without its help. A process that was stopped during a
+//! change of membership notices at its next operation.
 //!
-//! A page of words, written by the agent and mapped by the process for reading. Each word stands
-//! for what the process was granted in one partition; it is 0 until the agent fences.
+//! A fence is a page of words, written by the agent and mapped read-only by the process. Each word
+//! stands for the grants of the process in one partition, and is 0 until the agent fences.
 
 use std::fs::File;
 use std::io;
@@ -20,17 +20,17 @@ impl FencePage {
     /// Words of a page.
     pub const SLOTS: u32 = (PAGE / 8) as u32;
 
-    /// Maps what the agent handed over.
+    /// Maps the page that the agent handed over.
     ///
     /// # Errors
     /// The system's.
     pub fn map(memory: &File) -> io::Result<Self> {
-        // It fails on kernels that have no such command; those have the other one.
+        // It fails on kernels without this command; those have the other one.
         let _ = barrier(REGISTER_GLOBAL_EXPEDITED);
         Ok(FencePage(Mapping::of_file(memory, PAGE, false)?))
     }
 
-    /// Whether the agent has fenced; a word that there is not counts as fenced.
+    /// Whether the agent has set the fence; a slot out of range counts as set.
     #[inline]
     pub fn is_set(&self, slot: u32) -> bool {
         // Acquire: pairs with the Release in `Fence::set`.
@@ -57,7 +57,7 @@ impl Fence {
         Self::of(create_memory(PAGE as u64)?)
     }
 
-    /// The page in this memory, with what is fenced there.
+    /// The page in this memory, with the fences that are set there.
     ///
     /// # Errors
     /// The system's.
@@ -66,12 +66,12 @@ impl Fence {
         Ok(Fence { page, memory })
     }
 
-    /// Its memory, for an agent that comes after this one.
+    /// Its memory, for the agent that resumes after this one.
     pub fn memory(&self) -> &File {
         &self.memory
     }
 
-    /// What the process maps: it cannot write there.
+    /// A read-only descriptor for the process.
     ///
     /// # Errors
     /// The system's.
@@ -79,7 +79,7 @@ impl Fence {
         read_only(&self.memory)
     }
 
-    /// Ends everything under this word. [`settle`] must follow before the caller relies on it.
+    /// Ends all grants under this word. [`settle`] must follow before the caller relies on it.
     pub fn set(&self, slot: u32) {
         if let Some(word) = word(&self.page, slot)
             && !TestKnob::WithoutFence.is_set()
@@ -89,7 +89,7 @@ impl Fence {
         }
     }
 
-    /// Makes the word one under which nothing has ended: nothing may be under it any more.
+    /// Resets the word, under which no grant may be left.
     pub fn clear(&self, slot: u32) {
         if let Some(word) = word(&self.page, slot) {
             word.store(0, Ordering::Release);
@@ -101,11 +101,11 @@ fn word(page: &Mapping, slot: u32) -> Option<&AtomicU64> {
     page.word(u64::from(slot) * 8)
 }
 
-/// Waits until every processor has seen what this one wrote, and has finished the stores that it
-/// had begun: after that, an operation either has happened, or sees the fences that were set.
+/// Waits until every processor has seen the fences that this one set, and has finished the stores that
+/// it had begun: afterwards, an operation either has happened or sees the fences.
 ///
-/// Without it a fenced process could write to old memory, not yet see the fence, and report a
-/// success, while its bytes are still on their way and the agent copies what was there before.
+/// Otherwise a fenced process could write to old memory, not yet see the fence and report success,
+/// while its bytes are still in flight and the agent copies the previous ones.
 ///
 /// # Errors
 /// The system's.

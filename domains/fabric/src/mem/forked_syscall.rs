@@ -1,10 +1,10 @@
-//! System calls that may never return, made by a process of their own.
+//! System calls that may never return, made by a forked child.
 //!
-//! Who may write memory can keep the lock of its inode for ever, by a write(2) to it from a page of
-//! a file whose server (FUSE) never answers. To seal or to punch that memory takes the lock, and who
-//! waits for it cannot even be killed. A thread that did would keep its whole process from ending,
-//! with all that it holds. So a child calls, which has nothing open but the memory. As many as hang stay
-//! until whoever keeps the lock has ended, so each domain may have [few](MOST) of them.
+//! A process that may write memory can keep the lock of its inode for ever, by a write(2) to it from a
+//! page of a file whose server (FUSE) never answers. Sealing and punching that memory take the lock, and
+//! a thread that waits for it cannot even be killed: its process could not end, with all that it holds.
+//! So a child makes the call, with no descriptor but that of the memory. A child that hangs stays until
+//! the holder of the lock has ended, so each domain may have [few](MOST) of them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,43 +17,42 @@ use std::time::Duration;
 
 use crate::key::Partition;
 
-/// What a child does with the memory. It may make system calls and not much else: nothing that
-/// allocates, because it may have been forked while other threads held locks.
+/// The work of a child on the memory: system calls only. It must not allocate, because the child may
+/// have been forked while other threads held locks.
 pub(super) type Work = fn(&File, u64) -> io::Result<()>;
 
-/// A child that killing does not end gets so long before somebody else waits for it.
+/// How long a drop waits for a killed child, before a thread does.
 const KILL_TIMEOUT: Duration = Duration::from_millis(10);
 
 const STACK_BYTES: usize = 64 * 1024;
 
-/// The most children of this process at a time that work on memory of one domain: more than those that
-/// do not hang ever are.
+/// The most children of this process at a time on memory of one domain: more than ever run without
+/// hanging.
 const MOST: usize = 16;
 
-/// How many there are; domains without one are left out.
+/// Number of children by domain; domains without one have no entry.
 static CHILDREN: Mutex<BTreeMap<Partition, usize>> = Mutex::new(BTreeMap::new());
 
-/// A child at work. It is killed when this is dropped, or the thread that started it ends, and nobody
-/// waits for its end.
+/// A child at work. It is killed when this is dropped or when the thread that started it ends.
 #[derive(Debug)]
 pub(super) struct ForkedSyscall {
     pid: libc::pid_t,
-    /// Readable when it has ended.
+    /// A pidfd, readable when the child has ended.
     end: OwnedFd,
-    /// Until it has been waited for.
+    /// `None` once the child has been reaped.
     slot: Option<ChildSlot>,
 }
 
-/// One of the children that a domain may have.
+/// The right of a domain to one child.
 #[derive(Debug)]
 struct ChildSlot(Partition);
 
 impl ForkedSyscall {
-    /// Starts a child for memory of this domain; `argument` is handed to its work.
+    /// Starts a child for memory of the domain `of`; `argument` is passed to `work`.
     ///
     /// # Errors
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock): the domain has as many as it may. The system's: it
-    /// cannot have another process.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock): the domain has [`MOST`] children. The system's: no
+    /// further process.
     pub(super) fn start(
         of: Partition,
         memory: &File,
@@ -168,12 +167,12 @@ impl Drop for ChildSlot {
     }
 }
 
-/// Who panics with the lock has changed nothing by halves.
+/// A panic with the lock held leaves no change half done.
 fn children() -> MutexGuard<'static, BTreeMap<Partition, usize>> {
     CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the child does: first it lets go of everything, so that nobody waits for that because of it.
+/// The body of the child. It first closes all other descriptors, so that no process waits for them.
 fn be_child(parent: u32, memory: RawFd, work: Work, argument: u64) -> ! {
     // SAFETY: takes numbers.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
@@ -205,7 +204,7 @@ fn be_child(parent: u32, memory: RawFd, work: Work, argument: u64) -> ! {
     unsafe { libc::_exit(result) }
 }
 
-/// Somebody has to, or the number of the child is never used again.
+/// Reaps the child in a thread of its own, so that its number can be used again.
 fn wait_elsewhere(pid: libc::pid_t, slot: ChildSlot) {
     let builder = thread::Builder::new().stack_size(STACK_BYTES);
     let wait = move || {

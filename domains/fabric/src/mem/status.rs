@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::error::OpError;
 use crate::mem::fence::FencePage;
 
-/// Whether a region or connection may still be used: set by the control thread of the process,
-/// and over its head by the agent's fence; looked at by every operation, before and after.
+/// Whether a region or connection may still be used. The control thread of the process ends it, or the
+/// agent by a fence. Every operation checks it, before and after.
 #[derive(Debug, Default)]
 pub struct Status {
     end: AtomicU32,
@@ -26,14 +26,14 @@ impl Status {
         }
     }
 
-    /// Ends everything under this status with [`OpError::Revoked`], also what is in flight, and
-    /// what a dead peer left behind: others may hold its memory still.
+    /// Ends all operations under this status with [`OpError::Revoked`], those in flight included, and
+    /// also after the peer has died: other processes may still hold its memory.
     pub fn revoke(&self) {
         // Release: pairs with the Acquire in `check`.
         self.end.store(Self::REVOKED, Ordering::Release);
     }
 
-    /// Ends everything under this status with [`OpError::PeerDead`], unless it was revoked.
+    /// Ends all operations under this status with [`OpError::PeerDead`], unless it was revoked.
     pub fn peer_died(&self) {
         // Release: pairs with the Acquire in `check`. It fails when it has ended before.
         let _ = self
@@ -41,6 +41,8 @@ impl Status {
             .compare_exchange(0, Self::PEER_DEAD, Ordering::Release, Ordering::Relaxed);
     }
 
+    /// Checks that the status has not ended.
+    ///
     /// # Errors
     /// How it ended.
     #[inline]

@@ -3,8 +3,8 @@
 //!
 //! Callers connect, authenticate and authorize; this module gets a connected socket, [tuned](tune).
 //! The initiating process owns the socket from then on, as a [`QueuePair`] or a [`Channel`]. At the
-//! target's host, [`serve`] executes operations on regions of `shm`, with the rights that they have
-//! at that moment, and [`relay`] carries packets to a channel of `shm`. So the target process takes
+//! target's host, [`serve()`] executes operations on regions of `shm`, with the rights that they have
+//! at that moment, and [`relay()`] carries packets to a channel of `shm`. So the target process takes
 //! no part in either. [`wire`] has the messages.
 //!
 //! The other end may be malicious and may go away at any time. Then every operation ends with an

@@ -1,6 +1,6 @@
-//! The `verbs` provider: devices for RDMA (RoCE, InfiniBand, iWARP) by way of libibverbs.
+//! The `verbs` provider: RDMA devices (RoCE, InfiniBand, iWARP) through libibverbs.
 //!
-//! * [`device`]: which device, port, address and partition key.
+//! * [`device`]: selection of device, port, address and partition key.
 //! * [`control`]: what is made once: a [`ProtectionDomain`] for each partition, registered memory,
 //!   queue pairs and what two sides tell each other to [connect](control::Prepared).
 //! * [`queue_pair`], [`channel`]: the data path.
@@ -8,13 +8,12 @@
 //! * [`crate::core::parameters`]: what the two sides tell each other, as bytes.
 //! * [`completion`]: what a device says of an operation, as values.
 //!
-//! The device checks keys, bounds and rights. A queue pair checks them before, by what it was
-//! told, because a device ends the whole queue pair with the first error and does not say which
-//! it was. Access ends when the side that is accessed drops its queue pair and what it
-//! [exported](control::Export).
+//! The device checks keys, bounds and rights. A queue pair checks them before, by the parameters of the
+//! peer, because a device ends the whole queue pair at the first error and does not tell which it was.
+//! Access ends when the target side drops its queue pair and its [exports](control::Export).
 //!
-//! All of libibverbs is used through the bindings of the crate `ibverbs`, which are a crate of
-//! their own; what is safe in it knows one port, one partition key and no one-sided operation.
+//! libibverbs is used through the raw bindings of the crate `ibverbs`: its safe interface has one port,
+//! one partition key and no one-sided operations.
 
 mod chain;
 pub mod channel;
