@@ -19,7 +19,7 @@ pub struct Config {
     /// Whether to begin with an empty directory; one that is there is moved aside.
     pub fresh: bool,
     /// The fabric; one node is made for each of its places that this host carries, at most
-    /// [`MAX_NODES`]. When absent that of the directory, or 2x2x2.
+    /// [`MAX_NODES`](toroid_model::limits::MAX_NODES). When absent that of the directory, or 2x2x2.
     #[serde(with = "optional_text")]
     pub torus: Option<Torus>,
     /// Program and arguments of the Ethernet driver, or `None` for no Ethernet. They must be
@@ -32,7 +32,7 @@ pub struct Config {
     /// Whether nodes have the `/tmp` and `/var/tmp` of the host. Otherwise each has its own.
     pub share_tmp: bool,
     /// What each node takes of the host at most. Absent limits are as the nodes that there are have
-    /// them, or else none of memory and [`DEFAULT_PIDS`].
+    /// them, or else none of memory and [`DEFAULT_PIDS`](crate::DEFAULT_PIDS).
     #[serde(default)]
     pub limits: Limits,
     /// Whether the agent ends when its standard input does.
@@ -41,7 +41,7 @@ pub struct Config {
     #[serde(default)]
     pub hosts: Option<HostConfig>,
     /// How many milliseconds processes that stay have to acknowledge that a node has left, before
-    /// they are cut off from the domain; see [`ACK_TIMEOUT_MS`].
+    /// they are cut off from the domain; see [`ACK_TIMEOUT_MS`](toroid_model::limits::ACK_TIMEOUT_MS).
     pub ack_timeout_ms: u64,
 }
 

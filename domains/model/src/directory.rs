@@ -4,7 +4,7 @@
 //! either happens entirely or not at all. A clone is cheap, because domains are shared until
 //! they change: whoever makes a change durable makes it on a clone first.
 //!
-//! [`records`] is the directory as a [`store`] keeps it, [`file`](mod@file) the store on disk.
+//! [`records`] has the form in which a store keeps it.
 
 mod error;
 mod hosts;

@@ -63,7 +63,7 @@ pub struct NewDomain {
     pub limited: Vec<String>,
     /// Node sets of those whose interfaces do without offload.
     pub plain: Vec<String>,
-    /// Node sets of those that have no interface of the kernel, but [`Request::Stack`].
+    /// Node sets of those that have no interface of the kernel, but [`Request::Stack`](super::Request::Stack).
     pub stacks: Vec<String>,
     /// Bytes; 9000 when absent.
     pub mtu: Option<u32>,
@@ -91,7 +91,7 @@ pub struct ChannelInfo {
     pub place: Place,
     /// The protocol.
     pub protocol: u16,
-    /// Its word on the page of [`Reply::Fence`].
+    /// Its word on the page of [`Reply::Fence`](super::Reply::Fence).
     pub fence: u32,
 }
 
@@ -104,7 +104,7 @@ pub struct FarInfo {
     pub epoch: u32,
     /// The node at the other end.
     pub peer: u32,
-    /// Its word on the page of [`Reply::Fence`].
+    /// Its word on the page of [`Reply::Fence`](super::Reply::Fence).
     pub fence: u32,
     /// The RDMA device of this host, for operations on the node's memory: the other end can tell
     /// whether it has one as well.
