@@ -2,7 +2,7 @@
 //! node.
 //!
 //! Slow work of the kernel is waited for later: [`Settling`] after an interface was raised, and
-//! deletion (`reaper`) after it was [lowered](lower).
+//! deletion (`reaper`) after it was lowered.
 
 pub(crate) mod offloads;
 pub(crate) mod reaper;
