@@ -1,7 +1,7 @@
 //! What a machine has for Toroid, and what to do about what it lacks.
 //!
 //! Nothing is changed, and no agent is needed. Whether nodes can be made the caller tells, who has
-//! [tried](crate::nodes::trial). [`host`]: what every node needs; [`rdma`]: what only
+//! [tried](crate::nodes::trial). `host`: what every node needs; `rdma`: what only
 //! RDMA NICs need, which is looked up in sysfs (`Documentation/ABI/stable/sysfs-class-infiniband` of
 //! Linux), so libibverbs is not needed to say that it is not there.
 
