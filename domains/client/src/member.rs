@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use toroid_fabric::link::{DropReason, LinkCheck};
-use toroid_fabric::provider::{Channel, QueuePair, RemoteRegion};
+use toroid_fabric::provider::{Channel, Provider, QueuePair, RemoteRegion};
 use toroid_fabric::shm;
 use toroid_fabric::{Access, NodeId, Partition, Place, Protocol, Region, RemoteKey, Torus};
 use toroid_model::info::DomainInfo;
@@ -345,6 +345,33 @@ impl Domain {
                 .collect(),
             other => Err(unexpected(&other)),
         }
+    }
+}
+
+/// Peers by number. The methods of [`Domain`] name them by place.
+impl Provider for Domain {
+    type Region = RemoteRegion;
+    type QueuePair = QueuePair;
+    type Channel = Channel;
+    type Error = MemberError;
+
+    fn open(&self, key: RemoteKey, access: Access) -> Result<RemoteRegion, MemberError> {
+        Domain::open(self, key, access)
+    }
+
+    fn queue_pair(&self, peer: NodeId, depth: usize) -> Result<QueuePair, MemberError> {
+        Domain::queue_pair(self, self.place(peer)?, depth)
+    }
+
+    fn channel(&self, peer: NodeId, protocol: Protocol) -> Result<Channel, MemberError> {
+        self.connect(self.place(peer)?, protocol)
+    }
+}
+
+impl Domain {
+    fn place(&self, node: NodeId) -> Result<Place, MemberError> {
+        let place = self.member.torus.place(node);
+        place.ok_or_else(|| MemberError::no_such_node(node.0))
     }
 }
 
