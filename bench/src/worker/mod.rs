@@ -10,6 +10,11 @@
 //!   ([`mix`]), [`traces`] and [`files`] as their work; [`processor`] binds them.
 //! * [`member`]: members of domains that change, with [`hammer`], [`hostile`] and [`traffic`].
 
+#![expect(
+    clippy::unit_arg,
+    reason = "an order without a result is answered with ()"
+)]
+
 use std::fs;
 use std::io::{self, BufRead, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};

@@ -97,14 +97,13 @@ impl Stores {
 
     pub fn fill(&mut self, path: Path, keys: Keys) -> Result<()> {
         let name = |index, name: &mut Vec<u8>| keys.name(index, name);
-        Ok(self
-            .memcached(path)?
-            .fill(keys.count(), |index| keys.len(index), name)?)
+        self.memcached(path)?
+            .fill(keys.count(), |index| keys.len(index), name)
     }
 
     pub fn empty(&mut self, path: Path, keys: Keys) -> Result<()> {
         let name = |index, name: &mut Vec<u8>| keys.name(index, name);
-        Ok(self.memcached(path)?.empty(keys.count(), name)?)
+        self.memcached(path)?.empty(keys.count(), name)
     }
 
     /// Returns the number of missing or wrong values.
@@ -123,7 +122,7 @@ impl Stores {
         // Clients with the same numbers would all ask for the same.
         let salt = pattern::mix(salt ^ u64::from(std::process::id()));
         if path != Path::Rdma {
-            return Ok(mixed::run(self.memcached(path)?, mix, salt, time)?);
+            return mixed::run(self.memcached(path)?, mix, salt, time);
         }
         let client = self.rdma()?;
         let before = client.stats();
