@@ -11,8 +11,8 @@
 //! * [`report`], [`table`], [`target`], [`results`]: rows, JSON, tables, targets, and kept runs.
 //! * [`arguments`]: the command line.
 //!
-//! A new measurement is a label in its command's plan, an [`Order`](worker::Order) if no worker can
-//! do it yet, and a column of the command's table.
+//! A new measurement is an operation in its command's plan and its job, a `Job` of `worker` if no
+//! worker can do it yet, and a place in the command's tables.
 
 #![forbid(unsafe_code)]
 

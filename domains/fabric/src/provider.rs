@@ -5,7 +5,8 @@
 //! or on another: each is one provider's, so a call costs one comparison. A region of one provider
 //! is the wrong key for a queue pair of another.
 //!
-//! A new provider is a folder beside the others and a line in each of the tables below.
+//! A new provider is a folder beside the others and a line in each of the tables below, unless
+//! another provider wraps it, as `failover` wraps `verbs`.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
