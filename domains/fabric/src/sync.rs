@@ -1,6 +1,5 @@
-//! The atomics that rings are built on, and what a thread does between two looks at them, so that loom
-//! can stand in for them
-//! (`RUSTFLAGS="--cfg loom" cargo test -p fabric --lib --release ring::`).
+//! Atomics of the rings, and waiting between two looks at them: `tests/run loom` replaces both by
+//! those of loom.
 
 #[cfg(loom)]
 pub(crate) use loom::hint::spin_loop;
