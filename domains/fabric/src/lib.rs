@@ -1,7 +1,7 @@
 //! The data path of Toroid: memory that peers read and write directly, and packets.
 //!
-//! The fabric knows no domain. It sees a [`Partition`] with an [`Epoch`] and enforces bounds, rights
-//! and epochs. An agent above it decides which node gets which access.
+//! The fabric knows no domain. It sees a [`Partition`] with an [`Epoch`] and enforces bounds,
+//! rights and epochs. An agent above it decides which node gets which access.
 //!
 //! # Layers
 //!
@@ -13,8 +13,8 @@
 //! * [`mem`]: memory that processes share, its migration to fresh pages when a node leaves, and the
 //!   fences that end access.
 //! * `core`, re-exported here: [`Region`], one-sided operations ([`Endpoint`]), regions that need
-//!   none ([`Mapped`]), packets ([`PacketChannel`]) with their link header ([`link`]), RDMA streams
-//!   ([`rdma_stream`]).
+//!   no queue pair ([`Mapped`]), packets ([`PacketChannel`]) with their link header ([`link`]),
+//!   RDMA streams ([`rdma_stream`]).
 //! * Providers, one folder each: [`shm`] for processes of one host, [`tcp`] for hosts without RDMA,
 //!   `verbs` for RDMA devices and `failover` for both together (feature `verbs`), [`loopback`] for
 //!   tests within one process.

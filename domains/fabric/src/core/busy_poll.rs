@@ -1,13 +1,13 @@
-//! How long a thread polls for news before it sleeps.
+//! Busy-poll backoff: the time that a thread polls for news before it sleeps.
 
 use std::time::{Duration, Instant};
 
 use super::contention;
 
-/// Polls between two readings of the clock, each of which takes as long as some polls.
+/// Polls between two readings of the clock. A reading takes as long as some polls.
 const POLLS: usize = 4;
 
-/// The back-off of a thread that busy-polls: how long to poll before sleeping.
+/// The back-off of a thread that busy-polls: the time to poll before sleeping.
 ///
 /// The window doubles after a wait so short that polling on would have met the news, and falls back
 /// to the shortest after a longer one, as KVM does before it halts a processor
@@ -23,17 +23,17 @@ impl BusyPoll {
     /// vain at most doubles it.
     const LEAST: Duration = Duration::from_micros(10);
 
-    /// The longest window: the cost of being woken in a virtual machine on a busy host. Peers polled
-    /// less often than this sleep instead of spinning.
+    /// The longest window: the cost of being woken in a virtual machine on a busy host. Peers
+    /// polled less often than this sleep instead of spinning.
     const MOST: Duration = Duration::from_micros(200);
 
     /// The longest time that `sched_yield(2)` takes when no other thread wants the processor for
     /// work of its own.
     const SHORT: Duration = Duration::from_micros(50);
 
-    /// Passes the time between two polls, the first of which was at `since`; returns whether to poll
-    /// again. After the shortest window the thread yields its processor, on which the peer may be
-    /// waiting to run. Returns false where more threads are runnable than there are processors.
+    /// Passes the time between two polls, the first of which was at `since`; returns whether to
+    /// poll again. After the shortest window the thread yields its processor, on which the peer may
+    /// be waiting to run. Returns false where more threads are runnable than there are processors.
     pub fn keeps_polling(self, since: Instant) -> bool {
         self.keeps_polling_at(Instant::now(), since)
     }
@@ -51,7 +51,7 @@ impl BusyPoll {
             return false;
         }
         std::thread::yield_now();
-        // No other thread wakes a poller, so one that was off its processor for long is late.
+        // A poller is not woken, so one that was off its processor for long is late.
         since.elapsed() - before < Self::SHORT
     }
 
@@ -68,8 +68,8 @@ impl BusyPoll {
         };
     }
 
-    /// Polls from `since`, which is now, until `has_news` or the window has passed. Returns the part
-    /// of `timeout` that is left to sleep, or `None` if there are news.
+    /// Polls from `since`, which is now, until `has_news` or the window has passed. Returns the
+    /// part of `timeout` that is left to sleep, or `None` if there are news.
     pub(crate) fn poll_until(
         self,
         since: Instant,
@@ -127,7 +127,7 @@ mod tests {
             polls += 1;
             polls == 3 * POLLS
         });
-        // Whoever did not get as many polls in a window slept through it.
+        // On a busy machine a thread may get fewer polls in a window.
         assert!(left.is_none() || polls < 3 * POLLS);
         let since = Instant::now();
         let left = busy_poll.poll_until(since, hour, || false).unwrap();
@@ -136,8 +136,8 @@ mod tests {
         assert_eq!(left, Some(Duration::ZERO));
     }
 
-    /// A message once took 20 us and more as soon as a third thread wanted one of two processors: both
-    /// ends polled, and kept each other and the third thread from running.
+    /// Regression: a message took 20 us and more as soon as a third thread wanted one of two
+    /// processors, because both ends polled, and kept each other and the third thread from running.
     #[test]
     fn threads_sleep_at_once_where_there_are_more_of_them_than_processors() {
         let (spinners, hour) = (
@@ -159,7 +159,7 @@ mod tests {
                     polls += 1;
                     false
                 });
-                // Without contention it would have polled for longer.
+                // Without contention the thread would have polled for longer.
                 left.is_some() && polls == POLLS && since.elapsed() < BusyPoll::LEAST
             });
             let slept_at_once = tries.any(|slept| slept);

@@ -1,19 +1,20 @@
-//! Whether more threads want processors than the host has.
+//! Contention for processors: more runnable threads than the host has processors.
 //!
-//! A thread that polls keeps a processor. As long as one is left for the peer, polling saves both
-//! the time to fall asleep and to be woken. Once there are more runnable threads than processors,
-//! polling keeps the peer from running: then a thread that sleeps at once hands its processor over,
-//! and both together need no more than one.
+//! A polling thread occupies a processor. As long as another processor is left for the peer,
+//! polling saves the time of falling asleep and of waking up. With more runnable threads than
+//! processors, polling keeps the peer from running. A thread that sleeps at once hands its
+//! processor to the peer, and both threads together need only one.
 //!
-//! The number of runnable threads is the kernel's, of /proc/loadavg (proc(5)). A look costs some
-//! microseconds, so threads share the last one for a while.
+//! The number of runnable threads comes from /proc/loadavg (proc(5)). A look costs some
+//! microseconds, so threads share the result of the last look for a while.
 //!
-//! * A thread of the kernel that runs for some microseconds is no contention: this is what is found
-//!   for longer than [`MOMENT`], without a look in between that found none.
-//! * Contention is presumed to last for [`SHORT`]. Then threads poll again: while both sleep in turns,
-//!   the number says nothing about what polling would do.
-//! * Where contention is found again sooner than it was presumed to last, it is presumed to last twice
-//!   as long, up to [`LONG`]. So polling that goes well for longer than threads slept goes on.
+//! * Contention is an excess of threads that lasts longer than [`MOMENT`], without a look in
+//!   between that found none. A kernel thread that runs for some microseconds does not count.
+//! * Contention is presumed to last for [`SHORT`]. Then threads poll again: while both threads
+//!   sleep in turns, the number does not show the effect of polling.
+//! * If contention is found again within the time that it was presumed to last, it is presumed to
+//!   last twice as long, up to [`LONG`]. So polling continues if it succeeds for longer than
+//!   threads slept.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -22,48 +23,51 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// For how long a look that found no contention is good.
+/// Validity of a look that found no excess of threads, in microseconds like all times here.
 const FRESH: u64 = 500;
 
-/// For how long a look is good that found more threads than processors for the first time.
+/// Validity of a look that found more threads than processors for the first time.
 const GLANCE: u64 = 50;
 
-/// What is found for no longer is no contention.
+/// Longest excess of threads that is no contention.
 const MOMENT: u64 = 200;
 
-/// What was found so long ago says nothing.
+/// Age from which an earlier look is ignored.
 const AGES: u64 = 5000;
 
-/// For how long contention is presumed to last when it is found anew, and for how long at most.
+/// Presumed duration of new contention.
 const SHORT: u64 = 1000;
+
+/// Longest presumed duration of contention.
 const LONG: u64 = 64_000;
 
-/// What this process knows.
+/// The contention that this process knows of.
 static KNOWN: Contention = Contention::none();
 
-/// Whether a thread that polls from `now` on would keep a processor from another. A thread asks
-/// after it has polled for a while, so that its peer is runnable.
+/// Whether a thread that polls from `now` on would keep another from running. To be called after
+/// some polling, when the peer is runnable.
 pub(crate) fn is_found(now: Instant) -> bool {
     KNOWN.is_found(since_start_us(now), runnable_beyond_processors)
 }
 
-/// Whether contention is presumed to last, without a look. A thread that polls asks this again and
-/// again: where there is no contention, the answer is one load.
+/// Whether contention is presumed to last, without a look. For every round of polling: without
+/// contention the call is one load.
 pub(crate) fn is_presumed(now: Instant) -> bool {
     KNOWN.is_presumed(|| since_start_us(now))
 }
 
-/// The last look and what it found. All times are in microseconds since the first.
+/// The result of the last look. All times are in microseconds since the first look.
 ///
-/// The words are hints, and not kept consistent with each other: a thread that sees those of two looks
-/// polls or sleeps once in vain.
+/// The words are hints without mutual consistency: a thread that sees words of two looks polls or
+/// sleeps once in vain.
 #[derive(Debug)]
 struct Contention {
-    /// When to look again.
+    /// Time of the next look.
     until: AtomicU64,
-    /// For how long contention is presumed to last; 0 if there is none.
+    /// Presumed duration of contention; 0 without contention.
     lasts: AtomicU64,
-    /// Since when looks have found more threads than processors; 0 if the last one did not.
+    /// Time of the first of the looks that found more threads than processors; 0 if the last one
+    /// did not.
     since: AtomicU64,
 }
 
@@ -104,7 +108,8 @@ impl Contention {
         }
     }
 
-    /// Notes what was found, and for how long that is good; returns whether it is contention.
+    /// Records a presumed duration and the validity of the look; returns whether there is
+    /// contention.
     fn presume(&self, now: u64, lasts: u64, good: u64) -> bool {
         self.lasts.store(lasts, Ordering::Relaxed);
         self.until.store(now + good, Ordering::Relaxed);
@@ -112,14 +117,14 @@ impl Contention {
     }
 }
 
-/// Beyond [`AGES`] from the start, so that 0 is long ago.
+/// Microseconds since the first call plus twice [`AGES`], so that 0 is long ago.
 fn since_start_us(now: Instant) -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
     let start = *START.get_or_init(Instant::now);
     2 * AGES + now.saturating_duration_since(start).as_micros() as u64
 }
 
-/// Without /proc there is no contention.
+/// Whether there are more runnable threads than processors; false without /proc.
 fn runnable_beyond_processors() -> bool {
     static LOADAVG: OnceLock<Option<(File, usize)>> = OnceLock::new();
     let open = || {
@@ -134,7 +139,7 @@ fn runnable_beyond_processors() -> bool {
     runnable(&text[..len]).is_some_and(|runnable| runnable > *processors)
 }
 
-/// The runnable threads that a line of /proc/loadavg counts, such as `0.20 0.18 0.12 3/80 11206`.
+/// Number of runnable threads in a line of /proc/loadavg such as `0.20 0.18 0.12 3/80 11206`.
 fn runnable(line: &[u8]) -> Option<usize> {
     let line = std::str::from_utf8(line).ok()?;
     let (runnable, _) = line.split_whitespace().nth(3)?.split_once('/')?;
@@ -165,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_for_a_moment_is_no_contention() {
+    fn a_momentary_excess_of_threads_is_no_contention() {
         let known = Contention::none();
         let mut now = 2 * AGES;
         for _ in 0..3 {
@@ -180,14 +185,14 @@ mod tests {
         assert!(!known.is_found(now, || true));
         assert!(
             !known.is_found(now + AGES, || true),
-            "nothing of the last one"
+            "the last look is too old to count"
         );
         assert!(known.is_found(now + AGES + MOMENT, || true));
     }
 
-    /// Contention that lasts is looked for ever less often; a look without it ends it.
+    /// Lasting contention makes looks ever rarer; a look without contention ends it.
     #[test]
-    fn contention_is_presumed_to_last_the_longer_the_sooner_it_is_found_again() {
+    fn contention_found_again_soon_is_presumed_to_last_twice_as_long() {
         let known = Contention::none();
         let mut now = 2 * AGES;
         assert!(!known.is_found(now, || true));

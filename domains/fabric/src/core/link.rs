@@ -1,4 +1,4 @@
-//! The link header that every packet carries, and what a receiver checks before it looks further.
+//! The link header of every packet, and the checks that a receiver makes first.
 //!
 //! ```text
 //!  0           4       8        12         14         16       20         24
@@ -30,7 +30,7 @@ pub struct LinkHeader {
     pub epoch: Epoch,
     /// The sender's node.
     pub source: NodeId,
-    /// What the payload is.
+    /// Protocol of the payload.
     pub protocol: Protocol,
     /// Bytes of payload.
     pub len: u32,
@@ -82,36 +82,36 @@ pub enum DropReason {
 pub struct DropCounters([AtomicU64; 5]);
 
 impl DropCounters {
-    /// Counts one.
+    /// Counts a dropped packet.
     pub fn count(&self, reason: DropReason) {
         self.0[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many were dropped for this reason.
+    /// Number of packets dropped for this reason.
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.0[reason as usize].load(Ordering::Relaxed)
     }
 }
 
-/// What a receiver expects of the packets of one connection.
+/// Expected header fields of the packets of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkCheck {
     /// The connection's partition.
     pub partition: Partition,
     /// The node at its other end.
     pub peer: NodeId,
-    /// Its protocol.
+    /// The connection's protocol.
     pub protocol: Protocol,
-    /// The epoch in which it was made: older packets are a former member's.
+    /// Epoch in which the connection was made; older packets are those of a former member.
     pub since: Epoch,
 }
 
 impl LinkCheck {
     /// Admits a packet whose `header` is as expected.
     ///
-    /// Every epoch from `since` on is: two members learn of a new epoch at different times, and
-    /// a packet between them must not get lost for it. When one of them leaves, the connection
-    /// ends, and a new one starts with the epoch in which it is back.
+    /// Every epoch from `since` on is admitted: two members learn of a new epoch at different
+    /// times, and no packet between them may get lost meanwhile. When a member leaves, the
+    /// connection ends, and a new one starts with the epoch in which the member is back.
     ///
     /// # Errors
     /// The first expectation that does not hold.

@@ -1,7 +1,7 @@
 //! Regions that are mapped into this process.
 //!
-//! A mapped region needs no queue pair: any thread reads it, and folds over blocks of it where a copy
-//! of the whole would be wasteful.
+//! A mapped region needs no queue pair: any thread reads it, and folds over blocks of it where a
+//! copy of the whole would be wasteful.
 
 use crate::core::region::{self, Region};
 use crate::error::OpError;
@@ -25,9 +25,9 @@ pub trait Mapped: Send + Sync + 'static {
     /// [`OpError`], as in the completion of a read.
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OpError>;
 
-    /// Folds `len` bytes at `offset`: calls `each` with the accumulator, which begins as `start`, and
-    /// with the bytes in order, in blocks of any length. On x86-64 most blocks are in registers and
-    /// not copied where `each` is inlined.
+    /// Folds `len` bytes at `offset`: calls `each` with the accumulator, which begins as `start`,
+    /// and with the bytes in order, in blocks of any length. On x86-64 most blocks are in registers
+    /// and not copied where `each` is inlined.
     ///
     /// A block is known to be the region's only when this returns. When it was not, as after a
     /// migration, `each` gets up to 64 KiB again, with a clone of the accumulator from before them.
@@ -84,17 +84,17 @@ impl Mapped for Region {
     }
 }
 
-/// Keeps loads that follow from going before stores that came earlier: between saying something
-/// and looking what the other side says. If both sides do so, at least one sees the other's word.
+/// Orders later loads after earlier stores: between publishing a word and loading the other side's
+/// word. If both sides do so, at least one sees the word of the other.
 pub fn full_fence() {
     // Pairs with the other side's `full_fence`.
     #[cfg(any(not(target_arch = "x86_64"), miri, loom))]
     fence(Ordering::SeqCst);
-    // A locked instruction orders loads and stores as `mfence` does, which also waits for what is of no
-    // concern here, and takes longer.
+    // A locked instruction orders loads and stores as `mfence` does. `mfence` takes longer, because
+    // it also orders other kinds of access.
     #[cfg(not(any(not(target_arch = "x86_64"), miri, loom)))]
-    // SAFETY: changes no bit of a word of our own stack, be it in use or not. The compiler must assume
-    // that it reads and writes any memory, so it moves no access past it.
+    // SAFETY: changes no bit of a word of our own stack, be it in use or not. The compiler must
+    // assume that the block reads and writes any memory, so no access moves past it.
     unsafe {
         std::arch::asm!("lock or dword ptr [rsp - 64], 0", options(nostack));
     }
@@ -110,12 +110,12 @@ mod loom_tests {
 
     use super::*;
 
-    /// Memory that one side lends and takes back, and the other borrows and gives back.
+    /// Memory that one side lends and takes back, and the other side borrows.
     struct Lent {
-        /// What leads to the memory: 1 while it does.
+        /// 1 while the memory may be borrowed.
         link: AtomicU64,
-        /// What the borrower says: 1 while it reads.
-        slip: AtomicU64,
+        /// Hazard pointer of the borrower: 1 while it reads.
+        hazard: AtomicU64,
         memory: UnsafeCell<u64>,
     }
 
@@ -125,30 +125,30 @@ mod loom_tests {
     unsafe impl Sync for Lent {}
 
     fn borrow(lent: &Lent) {
-        lent.slip.store(1, Ordering::Release);
+        lent.hazard.store(1, Ordering::Release);
         full_fence();
         if lent.link.load(Ordering::Acquire) == 1 {
-            // SAFETY: loom verifies that nobody writes the cell meanwhile.
+            // SAFETY: loom verifies that no thread writes the cell meanwhile.
             lent.memory.with(|memory| assert_eq!(unsafe { *memory }, 7));
         }
-        lent.slip.store(0, Ordering::Release);
+        lent.hazard.store(0, Ordering::Release);
     }
 
     fn take_back(lent: &Lent) {
         lent.link.store(0, Ordering::Release);
         full_fence();
-        if lent.slip.load(Ordering::Acquire) == 0 {
-            // SAFETY: loom verifies that nobody else accesses the cell meanwhile.
+        if lent.hazard.load(Ordering::Acquire) == 0 {
+            // SAFETY: loom verifies that no other thread accesses the cell meanwhile.
             lent.memory.with_mut(|memory| unsafe { *memory = 8 });
         }
     }
 
     #[test]
-    fn nothing_that_is_borrowed_is_used_again() {
+    fn borrowed_memory_is_not_reused() {
         loom::model(|| {
             let lent = Arc::new(Lent {
                 link: AtomicU64::new(1),
-                slip: AtomicU64::new(0),
+                hazard: AtomicU64::new(0),
                 memory: UnsafeCell::new(7),
             });
             let borrower = thread::spawn({

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU32;
 use super::link::DropCounters;
 use crate::key::Epoch;
 
-/// What a process knows of a partition at present; its control thread keeps it up to date.
+/// The present membership of a partition, which the control thread of the process keeps up to date.
 #[derive(Clone, Debug)]
 pub struct Membership {
     /// The newest epoch.
@@ -16,7 +16,7 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// At this epoch, with nothing dropped yet.
+    /// A membership at this epoch, with no packet dropped.
     pub fn at(Epoch(epoch): Epoch) -> Self {
         Membership {
             epoch: Arc::new(AtomicU32::new(epoch)),

@@ -1,4 +1,4 @@
-//! What consumers of the fabric see of every provider: regions, operations, packets.
+//! The consumer's view of every provider: regions, operations, packets.
 
 pub(crate) mod busy_poll;
 pub mod channel;

@@ -1,11 +1,11 @@
-//! What two sides tell each other before they can talk, as values with a wire form.
+//! Parameters that two sides exchange before they can communicate, and their wire forms.
 //!
-//! Whoever sets a connection up carries them. They come from the other side, so every byte is
-//! checked before it reaches a driver.
+//! The code that sets up a connection transports the parameters. They come from the other side, so
+//! every byte is checked before it reaches a driver.
 
 use crate::key::{Access, RemoteKey};
 
-/// Bytes that are no parameters.
+/// Why bytes are not valid parameters.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not the parameters of a {of}: {why}")]
 pub struct ParameterError {
@@ -13,7 +13,7 @@ pub struct ParameterError {
     why: &'static str,
 }
 
-/// One end of a connection, as the other end has to know it.
+/// Parameters of one end of a connection, which the other end needs.
 ///
 /// ```text
 ///  0        4      8      10    11      12           16    32
@@ -25,13 +25,13 @@ pub struct ParameterError {
 pub struct ConnectionParameters {
     /// The queue pair's number, 24 bits.
     pub number: u32,
-    /// Number of the first packet that it sends, 24 bits.
+    /// Packet sequence number of the first packet sent, 24 bits.
     pub psn: u32,
     /// The port's local identifier on InfiniBand; 0 elsewhere.
     pub lid: u16,
-    /// The longest packet, as verbs counts it: 1 is 256 bytes, 5 is 4096.
+    /// Path MTU as `enum ibv_mtu`: 1 is 256 bytes, 5 is 4096.
     pub mtu: u8,
-    /// Reads and atomics that it answers at a time.
+    /// Reads and atomics that this end answers at a time.
     pub depth: u8,
     /// The port's global identifier.
     pub gid: [u8; 16],
@@ -79,7 +79,7 @@ impl ConnectionParameters {
     }
 }
 
-/// One end of an [RDMA stream](crate::rdma_stream), as the other end has to know it.
+/// Parameters of one end of an [RDMA stream](crate::rdma_stream), which the other end needs.
 ///
 /// ```text
 ///  0            32        40     44         48
@@ -91,9 +91,9 @@ impl ConnectionParameters {
 pub struct RdmaStreamParameters {
     /// The queue pair.
     pub connection: ConnectionParameters,
-    /// Where the ring begins in which it receives.
+    /// Address of the ring in which this end receives.
     pub address: u64,
-    /// What its device asks for when that is written.
+    /// Key for writing that ring, checked by this end's device.
     pub rkey: u32,
 }
 
@@ -123,7 +123,7 @@ impl RdmaStreamParameters {
     }
 }
 
-/// A region that is exported, as a peer has to know it to use it.
+/// Parameters of an exported region, which a peer needs to use it.
 ///
 /// ```text
 ///  0     32      36       37         40        48       56
@@ -133,13 +133,13 @@ impl RdmaStreamParameters {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionParameters {
-    /// The region's name.
+    /// The region's remote key.
     pub key: RemoteKey,
-    /// What the owner's device asks for.
+    /// Key that the owner's device checks.
     pub rkey: u32,
-    /// What a peer may do. The owner's device knows it, too.
+    /// Rights of a peer. The owner's device checks them, too.
     pub access: Access,
-    /// Where the region begins in the owner's memory.
+    /// Address of the region in the owner's memory.
     pub address: u64,
     /// Bytes of the region.
     pub len: u64,
@@ -163,7 +163,7 @@ impl RegionParameters {
     /// The parameters with this wire form.
     ///
     /// # Errors
-    /// A right that there is not, or a region that ends beyond all memory.
+    /// An unknown right, or a region that ends beyond all memory.
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Result<Self, ParameterError> {
         let refuse = |why| ParameterError { of: "region", why };
         let parameters = RegionParameters {
@@ -180,7 +180,7 @@ impl RegionParameters {
     }
 }
 
-/// The `N` bytes at `at`, which the wire form has.
+/// The `N` bytes at `at` of a wire form.
 fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut field = [0; N];
     field.copy_from_slice(&bytes[at..at + N]);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_device_has_is_refused() {
+    fn impossible_parameters_are_refused() {
         let changes: [fn(&mut ConnectionParameters); 4] = [
             |p| p.number = 1 << 24,
             |p| p.psn = 1 << 24,

@@ -1,4 +1,4 @@
-//! Registered memory, as its owner sees it.
+//! Registered memory: the owner's view.
 
 use std::fs::File;
 use std::io;
@@ -38,11 +38,11 @@ impl Region {
         })
     }
 
-    /// A buffer of the caller's as the local side of operations, and for a device to export. It
-    /// is made of words, so that atomics have the alignment that they need.
+    /// The caller's buffer as the local side of operations, or for a device to export. The buffer
+    /// consists of words, which gives atomics their alignment.
     ///
     /// # Errors
-    /// `InvalidInput` for an empty one.
+    /// `InvalidInput` for an empty buffer.
     pub fn adopt(buffer: Box<[u64]>) -> io::Result<Self> {
         if buffer.is_empty() {
             Err(io::ErrorKind::InvalidInput.into())
@@ -97,8 +97,8 @@ impl Region {
         unsafe { self.memory.read(at, into.as_mut_ptr(), len) }
     }
 
-    /// Gives the whole pages of a range back to the system, if the memory is this process' alone: their
-    /// bytes are 0 afterwards. Exported memory keeps them.
+    /// Frees the whole pages of a range of local memory: their bytes are 0 afterwards. Exported
+    /// memory and adopted buffers keep their pages.
     ///
     /// # Errors
     /// [`OpError::OutOfBounds`].
@@ -108,10 +108,10 @@ impl Region {
         Ok(())
     }
 
-    /// Copies `len` bytes at `offset` out of the region, behind those that `onto` has.
+    /// Appends `len` bytes at `offset` to `onto`.
     ///
     /// # Errors
-    /// As [`Region::read`]; `onto` then has what it had.
+    /// As [`Region::read`]; `onto` is then unchanged.
     pub fn read_onto(&self, offset: u64, len: usize, onto: &mut Vec<u8>) -> Result<(), OpError> {
         let (at, len) = bounds(&self.memory, offset, len as u64)?;
         onto.reserve(len);
@@ -133,8 +133,8 @@ impl Region {
         unsafe { self.memory.write(at, bytes.as_ptr(), len) }
     }
 
-    /// As [`Region::write`], for bytes that another process is going to read and this one is not: on
-    /// some processors long ones go past the caches.
+    /// Copies in bytes that another process will read and this one will not: on some processors,
+    /// many bytes go past the caches.
     ///
     /// # Errors
     /// As [`Region::write`].
@@ -144,8 +144,8 @@ impl Region {
         unsafe { self.memory.write_to_peer(at, bytes.as_ptr(), len) }
     }
 
-    /// Loads the word at `offset`; what was written before a matching [`Region::store`] is
-    /// visible afterwards.
+    /// Loads the word at `offset`. Bytes written before the matching [`Region::store`] are visible
+    /// afterwards.
     ///
     /// # Errors
     /// [`OpError::Misaligned`], and as [`Region::read`].
@@ -154,7 +154,7 @@ impl Region {
         with_word(&self.memory, offset, |word| word.load(Ordering::Acquire))
     }
 
-    /// Stores the word at `offset`; everything written before is visible to who loads it.
+    /// Stores the word at `offset`. Bytes written before are visible after a load of this value.
     ///
     /// # Errors
     /// As [`Region::load`].
@@ -165,7 +165,7 @@ impl Region {
         })
     }
 
-    /// Replaces the word at `offset` by `desired` if it is `expected`; returns what was there.
+    /// Replaces the word at `offset` by `desired` if it is `expected`; returns the previous value.
     ///
     /// # Errors
     /// As [`Region::load`].
@@ -178,7 +178,7 @@ impl Region {
         compare_and_swap(&self.memory, offset, expected, desired)
     }
 
-    /// Adds to the word at `offset`, wrapping; returns what was there.
+    /// Adds to the word at `offset`, wrapping around; returns the previous value.
     ///
     /// # Errors
     /// As [`Region::load`].
@@ -186,27 +186,26 @@ impl Region {
         fetch_add(&self.memory, offset, add)
     }
 
-    /// Hints that the line at `offset` is about to be read; means nothing outside of the region.
+    /// Prefetches the cache line at `offset`; does nothing outside of the region.
     pub fn fetch_ahead(&self, offset: u64) {
         if let Some(address) = self.memory.mapping().range(offset, 1) {
             copy::fetch_ahead(address);
         }
     }
 
-    /// Keeps writes that follow from becoming visible before those that came earlier: between
-    /// unlinking something and reusing its memory.
+    /// Orders later writes after earlier ones: between unlinking an object and reusing its memory.
     pub fn release_fence(&self) {
         // Pairs with the Acquire fence between the reads of `Endpoint::read_batch`.
         fence(Ordering::Release);
     }
 
-    /// For the control thread: what it moves, and whose status it ends.
+    /// The memory, which the control thread migrates and whose status it ends.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
 }
 
-/// The place and length of a range of memory that is all inside.
+/// Offset and length of a range, if the whole range is inside the memory.
 pub(crate) fn bounds(memory: &Memory, offset: u64, len: u64) -> Result<(usize, usize), OpError> {
     let limit = memory.mapping().len();
     let (at, size) = (offset as usize, len as usize);
@@ -222,13 +221,13 @@ pub(crate) fn bounds(memory: &Memory, offset: u64, len: u64) -> Result<(usize, u
     }
 }
 
-/// The address of a range of memory that is all inside.
+/// Address of a range, if the whole range is inside the memory.
 pub(crate) fn address(memory: &Memory, offset: u64, len: u64) -> Result<*mut u8, OpError> {
     let (at, _) = bounds(memory, offset, len)?;
     Ok((memory.mapping().start() + at) as *mut u8)
 }
 
-/// Does something to a word; it has not happened if the memory has ended meanwhile.
+/// Applies `what` to the word at `offset`. The result is an error if the memory ends meanwhile.
 fn with_word<T>(
     memory: &Memory,
     offset: u64,
@@ -251,7 +250,7 @@ pub(crate) fn compare_and_swap(
     expected: u64,
     desired: u64,
 ) -> Result<u64, OpError> {
-    // AcqRel: an atomic orders like a store for who loads the word and like a load for us.
+    // AcqRel: an atomic orders like a store for a later load of the word, and like a load for us.
     let order = (Ordering::AcqRel, Ordering::Acquire);
     with_word(memory, offset, |word| {
         word.compare_exchange(expected, desired, order.0, order.1)
@@ -269,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_pages_of_local_memory_go_and_no_others() {
+    fn only_whole_pages_of_local_memory_are_dropped() {
         let region = Region::local(5 * 4096).unwrap();
         region.write(0, &[7; 5 * 4096]).unwrap();
         region.drop_pages(4000, 3 * 4096).unwrap();
@@ -279,14 +278,14 @@ mod tests {
         let zeros: Vec<usize> = zeros.map(|(at, _)| at).collect();
         assert_eq!(zeros, (4096..3 * 4096).collect::<Vec<_>>());
         assert!(region.drop_pages(4096, 5 * 4096).is_err());
-        // Of words of Rust's, which has to free them.
+        // A Rust allocation, which must stay whole until it is freed.
         let adopted = Region::adopt(vec![7; 4096].into()).unwrap();
         adopted.drop_pages(0, 8 * 4096).unwrap();
         assert_eq!(adopted.load(4096), Ok(7));
     }
 
     #[test]
-    fn bytes_and_words_stay_inside() {
+    fn accesses_outside_of_the_region_are_refused() {
         let region = Region::local(4096).unwrap();
         let limit = 4096;
         region.write(4090, b"abcdef").unwrap();
@@ -322,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_keeps_what_is_in_it() {
+    fn an_adopted_buffer_keeps_its_contents() {
         let region = Region::adopt(vec![1, 2, 3].into()).unwrap();
         assert_eq!(region.len(), 24);
         assert_eq!(region.fetch_add(16, 4), Ok(3));

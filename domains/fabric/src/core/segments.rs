@@ -128,9 +128,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_what_they_would_be_of_one() {
+    fn parts_of_a_list_hold_the_bytes_of_its_concatenation() {
         let region = Region::local(4096).unwrap();
-        // The bytes of all together are numbered by where they are.
+        // Each byte of the concatenation is identified by its offset in the region.
         let ranges = [7..10, 100..100, 300..301, 0..5, 4095..4096, 50..50];
         let bytes: Vec<u64> = ranges.iter().flat_map(Range::clone).collect();
         let segments = ranges.map(|range| Segment::new(&region, range));

@@ -1,4 +1,4 @@
-//! Who is a member, what is exported and which protocols have a listener.
+//! Members, exported regions and listeners of a network within one process.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -68,7 +68,7 @@ struct Export {
     access: Access,
 }
 
-/// What a node was granted at another one: it ends when either leaves.
+/// A grant of a node at another node. The grant ends when either node leaves.
 #[derive(Debug)]
 struct Grant {
     nodes: [NodeId; 2],
@@ -98,8 +98,8 @@ impl Network {
         }
     }
 
-    /// Ends the membership of a node: all that it was granted, and that peers were granted at it,
-    /// ends with [`OpError::Revoked`].
+    /// Ends the membership of a node. All grants of the node, and those of peers at the node, end
+    /// with [`OpError::Revoked`].
     pub fn leave(&self, node: NodeId) {
         let mut state = self.0.state();
         state.members.remove(&node);
@@ -115,8 +115,8 @@ impl Network {
         state.end(Status::revoke, |grant| grant.nodes.contains(&node));
     }
 
-    /// Ends the processes of a node: its regions and channels end with [`OpError::PeerDead`], as
-    /// when they were killed.
+    /// Ends the processes of a node as if they had been killed: its regions and channels end with
+    /// [`OpError::PeerDead`].
     pub fn kill(&self, node: NodeId) {
         let mut state = self.0.state();
         state.listeners.retain(|(listener, _), _| *listener != node);
@@ -126,7 +126,7 @@ impl Network {
 }
 
 impl Shared {
-    /// A panic with the lock held cannot leave a map half changed.
+    /// Locks the state also after a panic, which leaves no map half changed.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -199,8 +199,8 @@ impl Node {
         self.id
     }
 
-    /// Registers `len` zeroed bytes that members may use as `access` says, until the last handle is
-    /// dropped.
+    /// Registers `len` zeroed bytes that members may use with the rights `access`, until the last
+    /// handle is dropped.
     ///
     /// # Errors
     /// [`OpError::Revoked`] when the node has left; [`Error::System`].
@@ -232,8 +232,8 @@ impl Node {
         Ok(region)
     }
 
-    /// Listens for channels of a protocol, until the listener is dropped. A listener for the same
-    /// protocol that the node has already gets no more.
+    /// Listens for channels of a protocol, until the listener is dropped. An earlier listener of
+    /// the node for the same protocol gets no more channels.
     ///
     /// # Errors
     /// [`OpError::Revoked`] when the node has left.
@@ -327,7 +327,7 @@ impl Drop for Unexport {
     }
 }
 
-/// Bytes that another process of the host cannot guess; no process but this one could use them.
+/// A random secret; only this process could use it.
 fn secret() -> [u8; 16] {
     let half = || RandomState::new().hash_one(0).to_le_bytes();
     let mut secret = [0; 16];

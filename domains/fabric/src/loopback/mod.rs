@@ -1,8 +1,8 @@
 //! The `loopback` provider: a fabric within one process, for tests, examples and doctests.
 //!
-//! A [`Network`] stands for the agents: it keeps the members of one partition, the regions that
-//! they export and the processes that listen. Memory, queue pairs and channels are those of
-//! [`shm`](crate::shm), so code that runs on loopback meets the same bounds, rights and errors.
+//! A [`Network`] stands for the agents: it keeps the members of one partition, their exported
+//! regions and their listeners. Memory, queue pairs and channels are those of [`shm`](crate::shm),
+//! so code that runs on loopback meets the same bounds, rights and errors.
 //!
 //! ```
 //! use toroid_fabric::loopback::Network;

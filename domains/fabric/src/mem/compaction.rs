@@ -1,13 +1,14 @@
-//! Memory in pages of 2 MiB, whatever the host gives shared memory: what the agent does.
+//! Compaction: the agent moves shared memory into pages of 2 MiB, whatever the host's default.
 //!
-//! To drop a mapping, and to look for pins before [writes are sealed](crate::mem::memfd::seal_writes),
-//! takes the kernel some 70 us for each MiB in pages of 4 KiB, and 0.1 to 0.3 us in pages of 2 MiB.
-//! The host's switch (`shmem_enabled`) is not ours, but `madvise(MADV_COLLAPSE)` does not ask it
-//! unless it says `deny`. It copies a piece into one page behind everybody's back, and takes the
-//! small pages out of all mappings; an access waits meanwhile, and the next one maps the large page.
+//! Dropping a mapping, and looking for pins before [writes are
+//! sealed](crate::mem::memfd::seal_writes), take the kernel some 70 us for each MiB in pages of 4
+//! KiB, and 0.1 to 0.3 us in pages of 2 MiB. The host's switch (`shmem_enabled`) is not ours, but
+//! `madvise(MADV_COLLAPSE)` ignores every value but `deny`. The call copies a piece into one huge
+//! page and unmaps the small pages everywhere. An access meanwhile waits, and the next access maps
+//! the huge page.
 //!
-//! What tells whether a piece is populated must not need the inode's lock, which a process that may
-//! write the memory can keep: so it is `mincore`, not `SEEK_DATA`.
+//! The test whether a piece is populated must not take the inode's lock, which a process that may
+//! write the memory can keep. So `mincore` is used and not `SEEK_DATA`.
 
 use std::fs::File;
 use std::io;
@@ -18,55 +19,56 @@ use crate::mem::mapping::{Mapping, PAGE, TABLE};
 use crate::mem::memfd::{create_memory, read_only};
 use crate::os::thread::processor_time;
 
-/// Bytes of a piece. Memory that is smaller stays as it is, and so does the rest behind the last
-/// whole piece.
+/// Bytes of a piece. Smaller memory, and the rest behind the last whole piece, stay as they are.
 pub const PIECE: u64 = TABLE as u64;
 
-/// A piece with fewer pages of 4 KiB than this is left alone, because it would have all of them
-/// afterwards: so memory grows by a seventh at most.
+/// Least number of present pages of 4 KiB of a piece. A huge page populates the whole piece, so
+/// memory grows by a seventh at most.
 const ENOUGH: usize = TABLE / PAGE / 8 * 7;
 
-/// A piece takes a few milliseconds of the processor, now and then some tens, when the kernel has to
-/// move other pages to have a huge one. Each takes longer if somebody has it mapped thousands of times.
-/// What they take beyond this is counted, and a memory may take so much of it.
+/// Processor time of a piece that is not counted. A piece takes a few milliseconds, and some tens
+/// when the kernel has to move other pages to make room for a huge one. A piece that a process has
+/// mapped thousands of times takes longer.
 const USUAL_TIME: Duration = Duration::from_millis(20);
+
+/// Processor time beyond [`USUAL_TIME`] that all pieces of a memory may take together.
 const MOST_EXTRA_TIME: Duration = Duration::from_millis(500);
 
-/// A piece takes so much time at all only if somebody keeps the kernel's locks of its mappings busy.
+/// A piece takes this long only if a process keeps the kernel's locks of its mappings busy.
 const TOO_LONG: Duration = Duration::from_secs(1);
 
-/// Memory that is to be in huge pages.
+/// The compaction of one memory.
 #[derive(Debug)]
 pub struct Compaction {
-    /// For reading, so that it can be sealed at any time.
+    /// Read-only, so that writes can be sealed at any time.
     memory: File,
-    /// Of each whole piece, whether it needs no further look.
+    /// For each whole piece, whether it needs no further look.
     is_done: Vec<bool>,
-    /// What pieces have taken beyond the usual.
+    /// Sum of the processor time of pieces beyond [`USUAL_TIME`].
     extra_time: Duration,
 }
 
-/// What came of a look.
+/// Result of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     /// Another look would find nothing to do.
     Done,
-    /// There are pieces that may be ready later: they have few pages, or somebody held one.
+    /// Some pieces may be ready later: they have few pages, or a page was pinned.
     Later,
-    /// It takes the kernel too long. Leave it as it is.
+    /// The kernel takes too long. Leave the memory as it is.
     TooLong,
-    /// It was told to stop.
+    /// The caller's `goes_on` returned false.
     Stopped,
 }
 
-/// What came of a piece.
+/// Result for one piece.
 enum Outcome {
     Huge,
     NotNow,
     NoHugePages,
 }
 
-/// Says whether this kernel can do it.
+/// Checks whether this kernel supports compaction.
 ///
 /// # Errors
 /// The system's: EINVAL before Linux 6.1, without huge pages, or where `shmem_enabled` is `deny`.
@@ -80,7 +82,7 @@ pub fn available() -> io::Result<()> {
     }
     match mapping.collapse() {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Err(error),
-        // At another time it may work.
+        // Any other error may be temporary.
         _ => Ok(()),
     }
 }
@@ -99,17 +101,17 @@ impl Compaction {
         })
     }
 
-    /// Bytes that a look would look at.
+    /// Bytes of the pieces that need a look.
     pub fn remaining(&self) -> u64 {
         PIECE * self.is_done.iter().filter(|done| !**done).count() as u64
     }
 
-    /// Looks at each piece once, and brings into a huge page what is populated. Before each it calls
-    /// `goes_on` with the bytes that are left of this look, and stops if that returns false. While
-    /// the memory moves, nobody may do this.
+    /// Looks at each piece once, and moves populated pieces into huge pages. Before each piece it
+    /// calls `goes_on` with the bytes that are left of this look, and stops if `goes_on` returns
+    /// false. Not to be called while the memory migrates.
     ///
     /// # Errors
-    /// The system's, which has nothing to do with any piece.
+    /// The system's, unless the error concerns a single piece.
     pub fn look(&mut self, mut goes_on: impl FnMut(u64) -> bool) -> io::Result<Look> {
         let mut left = self.remaining();
         for piece in 0..self.is_done.len() {
@@ -124,7 +126,7 @@ impl Compaction {
             match self.compact(piece as u64 * PIECE)? {
                 Outcome::Huge => self.is_done[piece] = true,
                 Outcome::NotNow => {}
-                // The kernel has tried hard to make one.
+                // The kernel has tried hard to allocate one.
                 Outcome::NoHugePages => return Ok(Look::Later),
             }
             let work = processor_time().saturating_sub(worked);
@@ -138,7 +140,7 @@ impl Compaction {
         })
     }
 
-    /// Counts what a piece took of the processor, and at all.
+    /// Counts the processor time and the elapsed time of a piece; returns whether to stop for good.
     fn is_too_long(&mut self, work: Duration, elapsed: Duration) -> bool {
         self.extra_time += work.saturating_sub(USUAL_TIME);
         self.extra_time > MOST_EXTRA_TIME || elapsed > TOO_LONG
@@ -155,7 +157,7 @@ impl Compaction {
         };
         match error.raw_os_error() {
             Some(libc::ENOMEM) => Ok(Outcome::NoHugePages),
-            // Somebody holds a page, or waits for one that is missing (userfaultfd).
+            // A page is pinned, or a thread waits for a missing page (userfaultfd).
             Some(libc::EAGAIN | libc::EBUSY | libc::EINVAL) => Ok(Outcome::NotNow),
             _ => Err(error),
         }
@@ -168,7 +170,7 @@ mod tests {
     use crate::mem::memfd::create_for_peers;
 
     #[test]
-    fn a_few_pieces_may_take_long_but_not_all() {
+    fn the_time_beyond_the_usual_is_bounded() {
         let memory = create_for_peers(PIECE).unwrap();
         let new = || Compaction::new(&memory, PIECE).unwrap();
         let millis = Duration::from_millis;
@@ -179,10 +181,13 @@ mod tests {
         let longer =
             (0..1000).take_while(|_| !mapped_by_thousands.is_too_long(millis(60), millis(60)));
         assert_eq!(longer.count(), 12);
-        assert!(new().is_too_long(millis(1000), millis(1000)), "at once");
+        assert!(
+            new().is_too_long(millis(1000), millis(1000)),
+            "in one piece"
+        );
         assert!(
             new().is_too_long(millis(1), millis(1001)),
-            "it waits for a lock"
+            "waiting for a lock counts"
         );
     }
 }

@@ -1,13 +1,13 @@
 //! The copier of a migration: the agent moves the bytes of a region to fresh memory.
 //!
 //! When a node leaves whose processes may have mapped a region, the remaining processes change to
-//! fresh, empty memory. The agent alone copies the old memory, chunk by chunk, each once, and lists
-//! resident chunks in a table. A process that needs a chunk requests it and waits; the others follow in
+//! fresh, empty memory. The agent alone copies the old memory, each chunk once, and lists resident
+//! chunks in a table. A process that needs a chunk requests it and waits; other chunks follow in
 //! the background. Copied chunks are dropped from the old memory.
 //!
-//! Copying overwrites, so a reader that touches the fresh memory too early, and leaves zero pages
-//! there, does no harm. Former members cannot change the fresh memory once the old memory is
-//! one that they could never write, is [frozen](Copier::freeze), or has been copied whole.
+//! Copying overwrites, so a reader that touches fresh memory too early, and leaves zero pages
+//! there, does no harm. Former members cannot change the fresh memory once they could never write
+//! the old memory, or once that is [frozen](Copier::freeze) or copied whole.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -27,34 +27,35 @@ use crate::os::thread::{now, pause, processor_time};
 
 const ZEROS: [u8; PAGE] = [0; PAGE];
 
-/// Chunks that are dropped at a time.
+/// Chunks of a piece that is dropped at a time.
 const DROPPED: u64 = (4 << 20) / CHUNK;
 
-/// Dropping a piece takes tens of microseconds, a millisecond if a few processes have touched each of
-/// its pages, and long if a process has mapped it thousands of times. Processor time is counted: on a
-/// busy machine a thread may wait longer for its turn.
+/// Usual bound on the processor time of dropping a piece: tens of microseconds, or a millisecond if
+/// a few processes have touched each of its pages. A piece that a process has mapped thousands of
+/// times takes longer. Not elapsed time, because a busy machine delays threads.
 const USUAL_TIME: Duration = Duration::from_millis(2);
 
-/// No thread waits this many times [`USUAL_TIME`] for its turn: a process keeps the kernel's locks of
-/// the memory busy.
+/// Multiple of [`USUAL_TIME`] that no thread waits for a processor. A drop that takes longer waits
+/// for the kernel's locks of the memory, which a process keeps busy.
 const LONG: u32 = 25;
 
-/// If the kernel took this long to refuse a seal, it has waited in vain for pinned pages, and would
+/// A kernel that took this long to refuse a seal has waited in vain for pinned pages, and would
 /// again.
 const IN_VAIN: Duration = Duration::from_millis(50);
 
 /// Pause between two attempts to seal memory that remaining processes still have mapped.
 const GLANCE: Duration = Duration::from_micros(500);
 
-/// Bytes that are punched at a time when all go: a larger piece keeps processes that drop their mappings
-/// waiting for the kernel's locks.
+/// Bytes that are punched at a time when the whole memory is dropped. For longer pieces, processes
+/// that drop their mappings would wait for the kernel's locks.
 const PUNCHED: u64 = 4 << 20;
 
 /// The migration of one region to fresh memory.
 #[derive(Debug)]
 pub struct Copier {
-    /// The old memory: for reading, and for dropping what has been copied.
+    /// The old memory, read-only.
     from: File,
+    /// The old memory, for dropping copied chunks.
     old: File,
     fresh: File,
     len: u64,
@@ -103,8 +104,8 @@ impl Copier {
         Self::with_table(old, fresh, len, MigrationTableWriter::create(len)?)
     }
 
-    /// Resumes a migration that another agent has begun, from its [parts](Copier::parts). A resident
-    /// chunk is not copied again, because it may have been written since.
+    /// Resumes a migration that another agent has begun, from its [parts](Copier::parts). A
+    /// resident chunk is not copied again, because it may have been written since.
     ///
     /// # Errors
     /// The system's.
@@ -166,9 +167,10 @@ impl Copier {
         read_only(&self.from)
     }
 
-    /// Begins to make the old memory unwritable, for every process and whatever it holds. Remaining
-    /// processes must unmap it, which they do once they have changed to the fresh memory. Frozen
-    /// memory cannot be dropped piece by piece: all of it stays until the migration has ended.
+    /// Begins to make the old memory unwritable for every process, even with a writable descriptor.
+    /// Remaining processes must unmap it, which they do after the change to the fresh memory.
+    /// Frozen memory cannot be dropped piece by piece: all of it stays until the end of the
+    /// migration.
     ///
     /// May follow [`Copier::release`]: a former member may write until all is frozen or copied.
     ///
@@ -182,13 +184,13 @@ impl Copier {
         })
     }
 
-    /// No piece can be dropped any more.
+    /// Forbids dropping pieces from now on.
     fn keep_whole(&self) {
         self.dropping().next = self.chunks();
     }
 
-    /// The old memory, if pages of it can be dropped: for memory that peers may write, once all chunks
-    /// are resident.
+    /// The old memory, if it has pages that can be dropped. For memory that peers may write, once
+    /// all chunks are resident.
     ///
     /// # Errors
     /// The system's.
@@ -200,8 +202,8 @@ impl Copier {
         Ok(Some(Leftover { memory, len }))
     }
 
-    /// Permits copying: all remaining processes have changed to the fresh memory or are fenced. Before,
-    /// a process might still write to the old memory, and the bytes would be lost.
+    /// Permits copying: all remaining processes have changed to the fresh memory or are fenced.
+    /// Before, a process might still write to the old memory, and the bytes would be lost.
     pub fn release(&self) {
         self.table.release();
     }
@@ -226,8 +228,9 @@ impl Copier {
             return Ok(false);
         };
         let is_released = self.table.is_released();
-        // Only of the whole: to find single holes takes a lock that who may write can keep
-        // (`SEEK_DATA`), and what does not need it takes swapped pages for holes (`mincore`).
+        // Only for the whole memory: finding single holes takes a lock that a process with the
+        // right to write can keep (`SEEK_DATA`), and `mincore`, which takes no lock, reports
+        // swapped pages as holes.
         let is_empty = is_released && is_empty(&self.from)?;
         let mut cursor = self.cursor();
         if is_empty && !self.table.is_resident(chunk) {
@@ -246,12 +249,13 @@ impl Copier {
         (cursor.next < self.chunks()).then_some(cursor.next)
     }
 
-    /// Drops a copied piece from the old memory; returns whether there is more to drop at present. For
-    /// one thread, while no process waits for a chunk, and for memory that peers may only read:
+    /// Drops a copied piece from the old memory; returns whether there is more to drop at present.
+    /// For one thread, while no process waits for a chunk, and for memory that peers may only read:
     /// otherwise the call may never return.
     ///
-    /// The kernel visits every mapping of the piece, and a former member may have thousands. Once that
-    /// took long, the rest stays until all chunks are resident, and goes at once.
+    /// The kernel visits every mapping of the piece, of which a former member may have thousands.
+    /// Once a drop took long, the rest stays until all chunks are resident, and is then dropped at
+    /// once.
     ///
     /// # Errors
     /// The system's: a holder has sealed the memory, which then stays until no process has it.
@@ -266,7 +270,7 @@ impl Copier {
             return Ok(false);
         }
         let (start, begun, worked) = (dropping.next, Instant::now(), processor_time());
-        // A failure would repeat.
+        // No second attempt after a failure, which would repeat.
         dropping.next = self.chunks();
         punch(&self.old, start * CHUNK, (end - start) * CHUNK)?;
         dropping.next = end;
@@ -322,9 +326,9 @@ impl Copier {
         cursor.resident += 1;
     }
 
-    /// Copies a range but for pages of zeros, so holes stay holes. Reading the file and writing through
-    /// a mapping take no inode lock, which a process that may write the memory can keep; writing the
-    /// file would.
+    /// Copies a range except pages of zeros, so holes stay holes. Reading the file and writing
+    /// through a mapping take no inode lock; writing the file would. A process that may write the
+    /// memory can keep that lock.
     fn copy(&self, start: u64, end: u64) -> io::Result<()> {
         thread_local!(static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK as usize]));
         BUFFER.with_borrow_mut(|buffer| {
@@ -374,7 +378,7 @@ fn populated(bytes: &[u8]) -> Vec<Range<usize>> {
     runs
 }
 
-/// Whether memory has no page.
+/// Whether memory has no pages.
 fn is_empty(memory: &File) -> io::Result<bool> {
     Ok(memory.metadata()?.blocks() == 0)
 }
@@ -384,8 +388,8 @@ impl Freezing<'_> {
     /// attempt goes on.
     ///
     /// # Errors
-    /// The attempt has failed: a page is pinned, or a process that may write the memory has sealed its
-    /// seals.
+    /// The attempt has failed: a page is pinned, or a process that may write the memory has sealed
+    /// its seals.
     pub fn wait(&mut self, timeout: Duration) -> io::Result<bool> {
         let frozen = self.child.wait(Some(timeout))?;
         if frozen.is_some() {
@@ -396,20 +400,21 @@ impl Freezing<'_> {
 }
 
 impl Leftover {
-    /// Drops the memory in a forked child, and waits for its end, which may never come.
+    /// Drops the memory in a forked child, and waits for the end of the child, which may never
+    /// come.
     ///
     /// # Errors
-    /// As [`Copier::freeze`]; the system's: a holder has sealed the memory, which then stays until no
-    /// process has it.
+    /// As [`Copier::freeze`]; the system's: a holder has sealed the memory, which then stays until
+    /// no process has it.
     pub fn drop_forked(self, of: Partition) -> io::Result<()> {
         let mut child = ForkedSyscall::start(of, &self.memory, punch_all, self.len)?;
-        // No holder can make it larger.
+        // No holder can enlarge the memory meanwhile.
         drop(self);
         child.wait(None).map(drop)
     }
 }
 
-/// Tries until no process has the memory mapped for writing. Runs in a child.
+/// Retries until no process has the memory mapped for writing. Runs in a child.
 fn seal(memory: &File, _: u64) -> io::Result<()> {
     loop {
         let begun = now();
@@ -424,13 +429,13 @@ fn is_busy(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EBUSY)
 }
 
-/// Runs in a child.
+/// Drops all pages. Runs in a child.
 fn punch_all(memory: &File, len: u64) -> io::Result<()> {
     let mut pieces = (0..len).step_by(PUNCHED as usize);
     pieces.try_for_each(|start| punch(memory, start, PUNCHED.min(len - start)))
 }
 
-/// Gives pages back; mappings of them see zeros.
+/// Drops the pages of a range; mappings of them read zeros.
 fn punch(file: &File, start: u64, len: u64) -> io::Result<()> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     let range = |n| libc::off_t::try_from(n).map_err(|_| io::ErrorKind::InvalidInput);
@@ -449,8 +454,8 @@ mod tests {
     use super::*;
     use crate::mem::memfd::create_memory;
 
-    /// To drop a piece that is mapped very often takes long, and who waits for a chunk once waited
-    /// for that, too.
+    /// Regression: dropping a piece with many mappings takes long, and processes that waited for a
+    /// chunk waited for the drop, too.
     #[test]
     fn memory_that_takes_long_to_drop_is_dropped_at_the_end() {
         const NEVER_LONG: Duration = Duration::MAX;
@@ -466,7 +471,7 @@ mod tests {
         let chunks = copier.chunks();
 
         fetch(1);
-        assert_eq!(chunks_left(), chunks, "who asked does not wait for that");
+        assert_eq!(chunks_left(), chunks, "fetching a chunk drops nothing");
         assert!(!drop_in(NEVER_LONG));
         assert_eq!(chunks_left(), chunks - 1);
         fetch(2 * DROPPED + 2);

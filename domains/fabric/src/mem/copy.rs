@@ -3,8 +3,8 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Copies `len` bytes between memory that other processes may write and memory of ours, or
-/// between two ranges of the former.
+/// Copies `len` bytes between shared memory and private memory, or between two ranges of shared
+/// memory.
 ///
 /// Transfers of up to 64 bytes whose ends are multiples of 8 move word by word, each word whole;
 /// longer ones use a string instruction that the compiler cannot see through (x86-64), or
@@ -39,7 +39,7 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Loads a vector; encoded as the compiler encodes the rest, since to mix both kinds can be slow.
+/// A vector load in the encoding that the compiler uses: mixing both encodings can be slow.
 #[cfg(all(target_arch = "x86_64", target_feature = "avx", not(miri)))]
 macro_rules! load_vector {
     () => {
@@ -53,12 +53,12 @@ macro_rules! load_vector {
     };
 }
 
-/// Bytes that [`load`] loads: so many vectors that what a caller does for each block of them hardly
-/// matters, and so few that they stay in registers.
+/// Bytes of one [`load`]: enough vectors that the caller's work for each block hardly matters, and
+/// few enough to stay in registers.
 pub(crate) const BLOCK: usize = 256;
 
-/// Loads bytes that other processes may write. Each 16 of them arrive in a register (x86-64), so a
-/// caller that only computes with them copies nothing.
+/// Loads bytes that other processes may write, 16 to a register (x86-64). A caller that only
+/// computes with them copies nothing.
 ///
 /// # Safety
 /// [`BLOCK`] bytes must be mapped at `from`.
@@ -69,8 +69,9 @@ pub(crate) unsafe fn load(from: *const u8) -> [u8; BLOCK] {
     for (n, bytes) in block.as_chunks_mut().0.iter_mut().enumerate() {
         use std::arch::x86_64::__m128i;
         let vector: __m128i;
-        // SAFETY: the caller's promise; the instruction reads 16 bytes at any address. As with `copy`, the
-        // compiler neither splits nor repeats the access. Any bytes are a vector, and a vector is any bytes.
+        // SAFETY: the caller's promise; the instruction reads 16 bytes at any address. As with
+        // `copy`, the compiler neither splits nor repeats the access. Any bytes are a vector, and a
+        // vector is any bytes.
         *bytes = unsafe {
             std::arch::asm!(
                 load_vector!(),
@@ -89,7 +90,7 @@ pub(crate) unsafe fn load(from: *const u8) -> [u8; BLOCK] {
     block
 }
 
-/// Asks the processor to fetch the cache line at `address`.
+/// Prefetches the cache line at `address`.
 pub(crate) fn fetch_ahead(address: NonNull<u8>) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a hint that neither reads nor faults, whatever the address; SSE is part of x86-64.

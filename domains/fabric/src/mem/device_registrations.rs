@@ -1,8 +1,8 @@
 //! Registrations of memory with RDMA devices.
 //!
-//! A device pins the pages of registered memory and goes on using them wherever the mapping leads by
-//! then. So registrations end before the memory migrates or is unmapped, and none is added while it
-//! migrates.
+//! A device pins the pages of registered memory and uses them even when the mapping leads to other
+//! pages. So registrations end before the memory migrates or is unmapped, and none is added during
+//! a migration.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,15 +15,15 @@ pub struct DeviceRegistrations(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Each ends its registration when dropped.
+    /// Guards, each of which ends its registration when dropped.
     registered: Vec<DropGuard>,
-    /// Whether none may be added.
+    /// Whether registrations are forbidden at present.
     invalid: bool,
 }
 
 impl DeviceRegistrations {
-    /// Adds the registration that `register` makes, which ends when dropped. No other owner may keep
-    /// it.
+    /// Adds the registration that `register` returns. The registration ends when dropped, so it
+    /// must have no other owner.
     ///
     /// # Errors
     /// `WouldBlock` during a migration, and for ever once the memory has ended; the error of
@@ -46,8 +46,8 @@ impl DeviceRegistrations {
         !self.lock().invalid
     }
 
-    /// Ends one registration, if it exists. Its drop must not wait for a thread that waits for this
-    /// memory.
+    /// Ends the registration that `is_it` finds, if any. The drop of the registration must not wait
+    /// for a thread that waits for this memory.
     pub fn forget(&self, is_it: impl Fn(&DropGuard) -> bool) {
         let mut state = self.lock();
         let found = state.registered.iter().position(is_it);
@@ -85,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    /// A registration that takes its time to end.
+    /// A registration whose drop waits for the test.
     struct Slow {
         begun: Sender<()>,
         go_on: Mutex<Receiver<()>>,
@@ -98,8 +98,8 @@ mod tests {
         }
     }
 
-    /// A migration was once acknowledged while the device still used the old memory: what was just
-    /// being forgotten was in no state any more.
+    /// Regression: a migration was acknowledged while the device still used the old memory, because
+    /// a registration in the middle of its drop was no longer listed.
     #[test]
     fn invalidation_waits_for_a_registration_that_is_being_dropped() {
         let registrations = DeviceRegistrations::default();
@@ -119,13 +119,13 @@ mod tests {
             });
             let early = has_invalidated.recv_timeout(std::time::Duration::from_millis(100));
             goes_on.send(()).unwrap();
-            assert!(early.is_err(), "it has not waited");
+            assert!(early.is_err(), "the invalidation has not waited");
             has_invalidated.recv().unwrap();
         });
     }
 
     #[test]
-    fn nothing_is_registered_while_registrations_are_invalid() {
+    fn registration_is_refused_between_invalidation_and_permission() {
         let registrations = DeviceRegistrations::default();
         let thing = Arc::new(7);
         let weak = Arc::downgrade(&thing);

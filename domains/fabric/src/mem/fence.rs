@@ -1,5 +1,5 @@
-//! Fences: an agent ends the access of a process without its help. A process that was stopped during a
-//! change of membership notices at its next operation.
+//! Fences: an agent ends the access of a process without the help of that process. A process that
+//! was stopped during a change of membership sees the fence at its next operation.
 //!
 //! A fence is a page of words, written by the agent and mapped read-only by the process. Each word
 //! stands for the grants of the process in one partition, and is 0 until the agent fences.
@@ -12,7 +12,7 @@ use crate::mem::mapping::{Mapping, PAGE};
 use crate::mem::memfd::{create_memory, read_only};
 use crate::test_knob::TestKnob;
 
-/// The page as the process sees it.
+/// The page as the process maps it, read-only.
 #[derive(Debug)]
 pub struct FencePage(Mapping);
 
@@ -20,12 +20,12 @@ impl FencePage {
     /// Words of a page.
     pub const SLOTS: u32 = (PAGE / 8) as u32;
 
-    /// Maps the page that the agent handed over.
+    /// Maps the page in the agent's memory.
     ///
     /// # Errors
     /// The system's.
     pub fn map(memory: &File) -> io::Result<Self> {
-        // It fails on kernels without this command; those have the other one.
+        // The call fails on kernels without this command; `settle` uses the other one there.
         let _ = barrier(REGISTER_GLOBAL_EXPEDITED);
         Ok(FencePage(Mapping::of_file(memory, PAGE, false)?))
     }
@@ -41,7 +41,7 @@ impl FencePage {
     }
 }
 
-/// The page as the agent sees it.
+/// The page as the agent maps it, for writing.
 #[derive(Debug)]
 pub struct Fence {
     page: Mapping,
@@ -49,7 +49,7 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// A page on which nothing is fenced.
+    /// Creates a page without fences.
     ///
     /// # Errors
     /// The system's.
@@ -57,7 +57,7 @@ impl Fence {
         Self::of(create_memory(PAGE as u64)?)
     }
 
-    /// The page in this memory, with the fences that are set there.
+    /// Maps an existing page, which keeps its fences.
     ///
     /// # Errors
     /// The system's.
@@ -66,7 +66,7 @@ impl Fence {
         Ok(Fence { page, memory })
     }
 
-    /// Its memory, for the agent that resumes after this one.
+    /// The memory of the page, for the agent that takes over.
     pub fn memory(&self) -> &File {
         &self.memory
     }
@@ -79,7 +79,7 @@ impl Fence {
         read_only(&self.memory)
     }
 
-    /// Ends all grants under this word. [`settle`] must follow before the caller relies on it.
+    /// Ends all grants of this slot. [`settle`] must follow before the caller relies on it.
     pub fn set(&self, slot: u32) {
         if let Some(word) = word(&self.page, slot)
             && !TestKnob::WithoutFence.is_set()
@@ -89,7 +89,7 @@ impl Fence {
         }
     }
 
-    /// Resets the word, under which no grant may be left.
+    /// Clears the fence of a slot that has no grants.
     pub fn clear(&self, slot: u32) {
         if let Some(word) = word(&self.page, slot) {
             word.store(0, Ordering::Release);
@@ -101,16 +101,16 @@ fn word(page: &Mapping, slot: u32) -> Option<&AtomicU64> {
     page.word(u64::from(slot) * 8)
 }
 
-/// Waits until every processor has seen the fences that this one set, and has finished the stores that
-/// it had begun: afterwards, an operation either has happened or sees the fences.
+/// Waits until every processor sees the fences set by this thread and has finished its earlier
+/// stores. Afterwards every operation has either happened or sees the fences.
 ///
-/// Otherwise a fenced process could write to old memory, not yet see the fence and report success,
-/// while its bytes are still in flight and the agent copies the previous ones.
+/// Without this barrier a fenced process could write to old memory, miss the fence and report
+/// success, while its bytes are in flight and the agent copies the previous bytes.
 ///
 /// # Errors
 /// The system's.
 pub fn settle() -> io::Result<()> {
-    // A kernel without ticks on some processors (`nohz_full`) refuses the first; the second
+    // A kernel without ticks on some processors (`nohz_full`) refuses the first command. The second
     // reaches the processes that have mapped a fence.
     barrier(GLOBAL).or_else(|_| barrier(GLOBAL_EXPEDITED))
 }
@@ -138,7 +138,7 @@ mod tests {
         let page = FencePage::map(&fence.hand_out().unwrap()).unwrap();
         fence.set(7);
         settle().unwrap();
-        // Where the kernel refuses the other command.
+        // The command for kernels that refuse the other one.
         barrier(GLOBAL_EXPEDITED).unwrap();
         let set: Vec<u32> = (0..FencePage::SLOTS).filter(|n| page.is_set(*n)).collect();
         assert_eq!(set, [7]);

@@ -1,10 +1,11 @@
 //! System calls that may never return, made by a forked child.
 //!
-//! A process that may write memory can keep the lock of its inode for ever, by a write(2) to it from a
-//! page of a file whose server (FUSE) never answers. Sealing and punching that memory take the lock, and
-//! a thread that waits for it cannot even be killed: its process could not end, with all that it holds.
-//! So a child makes the call, with no descriptor but that of the memory. A child that hangs stays until
-//! the holder of the lock has ended, so each domain may have [few](MOST) of them.
+//! A process that may write memory can keep the lock of its inode for ever: by a write(2) of a page
+//! from a file whose server (FUSE) never answers. Sealing and punching the memory take this lock. A
+//! thread that waits for the lock cannot even be killed, so its process could not end and would
+//! keep all its resources. Therefore a child makes the call, with no descriptor but that of the
+//! memory. A hanging child stays until the holder of the lock has ended, so a domain may have at
+//! most [`MOST`] children.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,23 +18,24 @@ use std::time::Duration;
 
 use crate::key::Partition;
 
-/// The work of a child on the memory: system calls only. It must not allocate, because the child may
-/// have been forked while other threads held locks.
+/// The work of a child on the memory: system calls only. The function must not allocate, because
+/// the child may have been forked while other threads held locks.
 pub(super) type Work = fn(&File, u64) -> io::Result<()>;
 
-/// How long a drop waits for a killed child, before a thread does.
+/// Time that a drop waits for a killed child before a thread of its own does.
 const KILL_TIMEOUT: Duration = Duration::from_millis(10);
 
 const STACK_BYTES: usize = 64 * 1024;
 
-/// The most children of this process at a time on memory of one domain: more than ever run without
-/// hanging.
+/// Most children of this process at a time for memory of one domain: more than ever run unless some
+/// hang.
 const MOST: usize = 16;
 
-/// Number of children by domain; domains without one have no entry.
+/// Number of children by domain; domains without children have no entry.
 static CHILDREN: Mutex<BTreeMap<Partition, usize>> = Mutex::new(BTreeMap::new());
 
-/// A child at work. It is killed when this is dropped or when the thread that started it ends.
+/// A child at work. The child is killed when this is dropped or when the thread that started it
+/// ends.
 #[derive(Debug)]
 pub(super) struct ForkedSyscall {
     pid: libc::pid_t,
@@ -43,7 +45,7 @@ pub(super) struct ForkedSyscall {
     slot: Option<ChildSlot>,
 }
 
-/// The right of a domain to one child.
+/// The permission of a domain to have one child.
 #[derive(Debug)]
 struct ChildSlot(Partition);
 
@@ -51,8 +53,8 @@ impl ForkedSyscall {
     /// Starts a child for memory of the domain `of`; `argument` is passed to `work`.
     ///
     /// # Errors
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock): the domain has [`MOST`] children. The system's: no
-    /// further process.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock): the domain has [`MOST`] children. The system's:
+    /// no further process.
     pub(super) fn start(
         of: Partition,
         memory: &File,
@@ -83,16 +85,17 @@ impl ForkedSyscall {
         })
     }
 
-    /// Waits for what comes of it, but not longer than this, if anything. `None`: it goes on.
+    /// Waits for the result, at most for `timeout` if there is one. Returns `None` if the child
+    /// goes on.
     ///
     /// # Errors
-    /// The child's. It ended otherwise: somebody killed it.
+    /// The child's; [`Interrupted`](io::ErrorKind::Interrupted) if the child was killed.
     pub(super) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Option<()>> {
         if !self.has_ended(timeout)? {
             return Ok(None);
         }
         let mut status = 0;
-        // SAFETY: a child of ours that nobody else waits for; `status` can be written.
+        // SAFETY: a child of ours that no other code waits for; `status` can be written.
         let waited = unsafe { libc::waitpid(self.pid, &raw mut status, 0) };
         self.slot = None;
         match libc::WEXITSTATUS(status) {
@@ -167,12 +170,13 @@ impl Drop for ChildSlot {
     }
 }
 
-/// A panic with the lock held leaves no change half done.
+/// Locks the table also after a panic: no critical section leaves a change half done.
 fn children() -> MutexGuard<'static, BTreeMap<Partition, usize>> {
     CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The body of the child. It first closes all other descriptors, so that no process waits for them.
+/// The body of the child. All other descriptors are closed first, so that no process waits for
+/// them.
 fn be_child(parent: u32, memory: RawFd, work: Work, argument: u64) -> ! {
     // SAFETY: takes numbers.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
@@ -188,7 +192,7 @@ fn be_child(parent: u32, memory: RawFd, work: Work, argument: u64) -> ! {
     let number = memory as libc::c_uint;
     let closed = (number == 0 || close(0, number - 1)) && close(number + 1, libc::c_uint::MAX);
     let result = if closed {
-        // SAFETY: it is open, and the parent's `File`, which is not dropped here, is not used.
+        // SAFETY: the descriptor is open; the parent's `File` is neither used nor dropped here.
         work(
             &ManuallyDrop::new(unsafe { File::from_raw_fd(memory) }),
             argument,
@@ -204,19 +208,19 @@ fn be_child(parent: u32, memory: RawFd, work: Work, argument: u64) -> ! {
     unsafe { libc::_exit(result) }
 }
 
-/// Reaps the child in a thread of its own, so that its number can be used again.
+/// Reaps the child in a thread of its own, so that its process number is free again.
 fn wait_elsewhere(pid: libc::pid_t, slot: ChildSlot) {
     let builder = thread::Builder::new().stack_size(STACK_BYTES);
     let wait = move || {
         wait_for(pid);
         drop(slot);
     };
-    // Without a thread it stays until this process ends.
+    // Without a thread the child stays until this process ends.
     let _ = builder.spawn(wait);
 }
 
 fn wait_for(pid: libc::pid_t) {
-    // SAFETY: a child of ours, whose status nobody wants.
+    // SAFETY: a child of ours; the status is not needed.
     unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
 }
 
@@ -230,10 +234,10 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_secs(60);
 
     #[test]
-    fn a_child_has_the_memory_and_nothing_else() {
+    fn the_only_descriptor_of_a_child_is_the_memory() {
         let (memory, other) = (create_memory(4096).unwrap(), create_memory(4096).unwrap());
         let work: Work = |memory, other| {
-            // SAFETY: they take numbers.
+            // SAFETY: the calls take numbers.
             let has = |fd| unsafe { libc::fcntl(fd, libc::F_GETFD) } != -1;
             if has(memory.as_raw_fd()) && !has(other as RawFd) {
                 Ok(())
@@ -247,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn its_error_is_told() {
+    fn the_error_of_the_child_is_returned() {
         let memory = create_memory(4096).unwrap();
         let mut child = ForkedSyscall::start(
             Partition(1),
@@ -268,21 +272,21 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_has_few_and_takes_none_from_others() {
+    fn the_limit_of_children_is_per_domain() {
         let memory = create_memory(4096).unwrap();
         let start = |of| ForkedSyscall::start(Partition(of), &memory, for_ever, 0);
         let mut all: Vec<_> = (0..MOST).map(|_| start(2).unwrap()).collect();
         assert_eq!(start(2).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         start(3).unwrap();
         all.pop();
-        // It may have to be waited for elsewhere.
+        // Another thread may have to reap the child.
         while start(2).is_err() {
             thread::sleep(Duration::from_millis(1));
         }
     }
 
     #[test]
-    fn it_ends_with_who_started_it() {
+    fn a_child_ends_with_the_thread_that_started_it() {
         let work: Work = |memory, _| {
             memory.write_all_at(&[1], 0)?;
             for_ever(memory, 0)
@@ -299,7 +303,7 @@ mod tests {
                 thread::sleep(Duration::from_millis(1));
             }
             let pid = child.pid;
-            // As when the process is killed.
+            // As if the process had been killed.
             std::mem::forget(child);
             pid
         };
@@ -307,14 +311,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_one_that_goes_on() {
+    fn neither_wait_nor_drop_blocks_on_a_child_that_goes_on() {
         let memory = create_memory(4096).unwrap();
         let mut child = ForkedSyscall::start(Partition(1), &memory, for_ever, 0).unwrap();
         assert_eq!(child.wait(Some(Duration::ZERO)).unwrap(), None);
         assert_eq!(child.wait(Some(Duration::from_millis(1))).unwrap(), None);
         let pid = child.pid;
         drop(child);
-        // SAFETY: takes numbers. It has been waited for, or will be.
+        // SAFETY: takes numbers. The child has been reaped, or will be.
         while unsafe { libc::kill(pid, 0) } == 0 {
             thread::sleep(Duration::from_millis(1));
         }

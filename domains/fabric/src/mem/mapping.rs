@@ -1,8 +1,8 @@
 //! Memory that other processes may write at any time.
 //!
 //! Only this module and [`copy`](super::copy) touch such bytes: words through atomics, bulk copies
-//! through one function. No reference to the bytes is ever made, so a peer that writes while we read
-//! can give us wrong bytes but no undefined behaviour.
+//! through one function. No reference to the bytes is ever made, so a peer that writes while we
+//! read can give us wrong bytes but no undefined behaviour.
 
 use std::fs::File;
 use std::io;
@@ -12,13 +12,13 @@ use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// Bytes of a page: what mappings are made of.
+/// Bytes of a page.
 pub(crate) const PAGE: usize = 4096;
 
-/// Bytes whose pages are dropped at a time: some 300 us.
+/// Bytes whose pages are dropped at a time, which takes some 300 us.
 const PIECE: usize = 4 << 20;
 
-/// Bytes that one page table maps, where pages have the usual size; and of a huge page.
+/// Bytes that one page table maps where pages have the usual size; also the size of a huge page.
 pub(super) const TABLE: usize = 2 << 20;
 
 /// A mapped range, shared with other processes or private, unmapped on drop.
@@ -26,15 +26,15 @@ pub(super) const TABLE: usize = 2 << 20;
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    /// The process that has it, if forked children have not.
+    /// The process that maps it, where forked children do not inherit it.
     only_in: Option<u32>,
-    /// Whether it is a buffer of Rust's, made of words, and not mapped.
+    /// Whether this is a Rust allocation of words, and not mapped.
     is_adopted: bool,
-    /// The lower half of the inode number of the file that is mapped, or 0.
+    /// Lower half of the inode number of the mapped file, or 0.
     inode: AtomicU32,
 }
 
-/// The place of a mapping is another thread's now.
+/// Another thread has mapped memory in the place of a mapping.
 #[derive(Debug, PartialEq, Eq)]
 struct Taken;
 
@@ -45,25 +45,25 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes of `file` from its start. A shorter file is refused, because touching
-    /// what it lacks would be a signal.
+    /// Maps `len` bytes of `file` from its start. A shorter file is refused: an access beyond its
+    /// end would raise SIGBUS.
     pub(crate) fn of_file(file: &File, len: usize, writable: bool) -> io::Result<Self> {
         Self::whole(file, len, protection(writable))
     }
 
-    /// The same, for reading and writing, but nobody can reach it before it is
-    /// [opened](Mapping::open). So no page of it is mapped until then, not even in a process that
-    /// locks all its memory (`mlockall`), where the kernel fills mappings as they are made.
+    /// Maps `len` bytes of `file` without access until [`Mapping::open`]. No page is mapped until
+    /// then, even in a process that locks all its memory (`mlockall`), where the kernel populates
+    /// new mappings.
     pub(crate) fn closed(file: &File, len: usize) -> io::Result<Self> {
         Self::whole(file, len, libc::PROT_NONE)
     }
 
-    /// Maps a part of `file` for reading, which must be there.
+    /// Maps an existing part of `file` for reading.
     pub(super) fn of_part(file: &File, start: u64, len: usize) -> io::Result<Self> {
         Self::shared_part(file, start, len, protection(false))
     }
 
-    /// Maps a part of `file` for writing, which must be there.
+    /// Maps an existing part of `file` for reading and writing.
     pub(super) fn of_writable_part(file: &File, start: u64, len: usize) -> io::Result<Self> {
         Self::shared_part(file, start, len, protection(true))
     }
@@ -86,23 +86,22 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Addresses among which so many bytes have a place at the start of a page table, or as far
-    /// from it as wanted.
+    /// Reserves addresses in which `len` bytes fit at any offset from the start of a page table.
     fn room_for(len: usize) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let len = len.next_multiple_of(PAGE) + TABLE;
         Self::map(len, libc::PROT_NONE, flags, -1, 0)
     }
 
-    /// Maps a file in a room for so many bytes, at the start of a page table: only there the kernel
-    /// maps huge pages as such. What is left of the room goes.
+    /// Maps a file in reserved addresses, at the start of a page table: only there the kernel maps
+    /// huge pages as such. The rest of the reservation is unmapped.
     fn filled_by(self, file: &File, start: u64, len: usize, protection: i32) -> io::Result<Self> {
         let ahead = self.start().next_multiple_of(TABLE) - self.start();
         let after = ahead + len.next_multiple_of(PAGE);
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
         let start = offset(start)?;
-        // SAFETY: all three ranges are in the room (`room_for`), which is ours alone and which
-        // nobody has an address of; the second and third are unmapped for good.
+        // SAFETY: all three ranges are in the reservation (`room_for`), which is ours alone and in
+        // which no other code has an address; the second and third are unmapped for good.
         unsafe {
             let address = self.address().byte_add(ahead);
             let file = file.as_raw_fd();
@@ -121,22 +120,22 @@ impl Mapping {
             is_adopted: false,
             inode: AtomicU32::default(),
         };
-        // It is not all there any more.
+        // Parts of it are unmapped or belong to `mapping` now.
         std::mem::forget(self);
         Ok(mapping)
     }
 
-    /// Lets everybody reach it.
+    /// Permits reading and writing.
     pub(crate) fn open(&self) -> io::Result<()> {
         let protection = protection(true);
-        // SAFETY: the range is ours, and more protection was asked for only until now.
+        // SAFETY: the range is ours; more access makes no access of others invalid.
         let opened = unsafe { libc::mprotect(self.address(), self.pages(), protection) };
         done(opened == 0)
     }
 
-    /// Takes all pages out of the mapping, also locked ones; the memory behind it keeps them.
+    /// Unmaps all pages, also locked ones; the file keeps them.
     pub(crate) fn take_out_pages(&self) -> io::Result<()> {
-        /// Since Linux 5.18. Before, locked pages cannot be taken out: an error, too.
+        /// Since Linux 5.18. Earlier kernels cannot unmap locked pages and return an error.
         const DONTNEED_LOCKED: libc::c_int = 24;
         let advise = |advice| {
             // SAFETY: the range is ours, shared and backed by a file that keeps the bytes.
@@ -145,7 +144,7 @@ impl Mapping {
         advise(DONTNEED_LOCKED).or_else(|_| advise(libc::MADV_DONTNEED))
     }
 
-    /// How many of its pages the memory behind it has, mapped or not. What is swapped is not counted.
+    /// Number of its pages that the file has in memory, mapped or not; swapped pages do not count.
     pub(super) fn present_pages(&self) -> io::Result<usize> {
         let mut states = vec![0u8; self.pages() / PAGE];
         let states_of = states.as_mut_ptr();
@@ -154,9 +153,8 @@ impl Mapping {
         Ok(states.iter().filter(|state| **state & 1 != 0).count())
     }
 
-    /// Writes bytes, each of which goes to the place that it has among `bytes`, but only these
-    /// ranges of them. No lock of the memory's inode is needed for it, and a page that cannot be had
-    /// is an error, where an ordinary store would end the process.
+    /// Copies these ranges of `bytes` to the same offsets. Takes no lock of the file's inode. A
+    /// page that cannot be allocated is an error, where an ordinary store would end the process.
     pub(super) fn fill(&self, bytes: &[u8], ranges: &[Range<usize>]) -> io::Result<()> {
         assert!(bytes.len() <= self.len);
         let parts = |base: *const u8| -> Vec<libc::iovec> {
@@ -168,8 +166,8 @@ impl Mapping {
         };
         let (from, to) = (parts(bytes.as_ptr()), parts(self.base.as_ptr()));
         let count = ranges.len() as libc::c_ulong;
-        // SAFETY: the kernel reads parts of `bytes`, and writes parts of the range, which is as long
-        // (checked above), mapped, and of which nobody has a reference.
+        // SAFETY: the kernel reads parts of `bytes`, and writes parts of the range, which is as
+        // long (checked above), mapped, and to which no reference exists.
         let written = unsafe {
             let this = libc::getpid();
             libc::process_vm_writev(this, from.as_ptr(), count, to.as_ptr(), count, 0)
@@ -181,35 +179,35 @@ impl Mapping {
         }
     }
 
-    /// Brings what is behind it into huge pages, wherever it is mapped. Nobody loses a byte or an
-    /// access; who comes by waits for as long as it takes to copy a page.
+    /// Moves the file's pages into huge pages, wherever they are mapped. No byte and no access is
+    /// lost; an access meanwhile waits for as long as the copy of a page takes.
     pub(super) fn collapse(&self) -> io::Result<()> {
-        /// Since Linux 6.1, and not in every C library.
+        /// `MADV_COLLAPSE`, since Linux 6.1; not every C library has it.
         const COLLAPSE: libc::c_int = 25;
         // SAFETY: the range is ours, and the advice changes no byte of it.
         done(unsafe { libc::madvise(self.address(), self.pages(), COLLAPSE) } == 0)
     }
 
-    /// Keeps the range out of forked children, which no control thread would tell of a move.
+    /// Keeps the range out of forked children, which have no control thread to migrate it.
     fn keep_from_children(&self) -> io::Result<()> {
         // SAFETY: the range is ours; the advice changes nothing for this process.
         let advised = unsafe { libc::madvise(self.address(), self.pages(), libc::MADV_DONTFORK) };
         done(advised == 0)
     }
 
-    /// Whether this is a forked child, where the range is not mapped, or something else is.
+    /// Whether this process is a forked child, which does not have the mapping.
     fn is_elsewhere(&self) -> bool {
         self.only_in.is_some_and(|id| id != std::process::id())
     }
 
-    /// Maps `len` zero bytes that only this process sees. No memory is set aside for them.
+    /// Maps `len` zero bytes of this process alone, without reserving memory for them.
     pub(crate) fn private(len: usize) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         Self::map(len, protection(true), flags, -1, 0)
     }
 
-    /// Gives the whole pages of a range back, if only this process sees them: their bytes are 0
-    /// afterwards. Locked pages stay as they are.
+    /// Frees the whole pages of a range of private memory: their bytes are 0 afterwards. Locked
+    /// pages stay as they are.
     pub(crate) fn drop_private(&self, range: Range<usize>) {
         let start = range.start.next_multiple_of(PAGE);
         let end = range.end.min(self.len) / PAGE * PAGE;
@@ -242,8 +240,7 @@ impl Mapping {
         })
     }
 
-    /// Takes a buffer over, which is freed as it was allocated. It is aligned for words, not for
-    /// pages.
+    /// Takes ownership of a buffer, which is aligned for words but not for pages.
     pub(crate) fn adopted(words: Box<[u64]>) -> Self {
         let len = size_of_val::<[u64]>(&words);
         let base = NonNull::from(Box::leak(words)).cast();
@@ -260,12 +257,12 @@ impl Mapping {
         self.len
     }
 
-    /// Its address, as a number.
+    /// The address of the first byte.
     pub(crate) fn start(&self) -> usize {
         self.base.as_ptr() as usize
     }
 
-    /// Bytes of the whole pages that it takes.
+    /// The length, rounded up to whole pages.
     pub(crate) fn pages(&self) -> usize {
         self.len.next_multiple_of(PAGE)
     }
@@ -274,15 +271,15 @@ impl Mapping {
         self.base.as_ptr().cast()
     }
 
-    /// A second mapping of the memory that is here now, with all of its page tables; here they
-    /// fill again as pages are touched.
+    /// Moves the present memory with all its page tables to a second mapping. The file stays mapped
+    /// here, and its pages are mapped again as they are touched.
     pub(crate) fn park(&self) -> io::Result<Mapping> {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
         let (from, pages) = (self.address(), self.pages());
         let hint = self.parking_address().unwrap_or(0);
-        // SAFETY: the range is ours and stays mapped (DONTUNMAP); the kernel goes by the hint only
-        // where nothing is, so the second one aliases nothing of Rust's. Not every C library's
-        // `mremap` hands on a hint.
+        // SAFETY: the range is ours and stays mapped (DONTUNMAP); the kernel follows the hint only
+        // where nothing is mapped, so the second mapping aliases nothing of Rust's. A system call,
+        // because not every C library's `mremap` passes the hint on.
         let parked = unsafe { libc::syscall(libc::SYS_mremap, from, pages, pages, flags, hint) };
         let parked = parked as *mut libc::c_void;
         done(parked != libc::MAP_FAILED)?;
@@ -296,10 +293,10 @@ impl Mapping {
         })
     }
 
-    /// An address with room for a second mapping, as far from the start of a page table as this one
-    /// is: there the kernel takes over whole page tables. Elsewhere it moves page by page, 3 to 12 ms
-    /// for a gigabyte, in which no thread can map anything or touch a page for the first time. If
-    /// another takes the room meanwhile, the kernel finds some elsewhere.
+    /// An address with room for a second mapping, at the same offset in a page table as this one:
+    /// there the kernel moves whole page tables. Elsewhere it moves page by page, 3 to 12 ms for a
+    /// gigabyte, during which no thread can map memory or touch a page for the first time. If
+    /// another thread takes the room meanwhile, the kernel chooses another address.
     fn parking_address(&self) -> Option<usize> {
         if self.pages() < TABLE {
             return None;
@@ -309,21 +306,21 @@ impl Mapping {
         Some(room.start() + ahead)
     }
 
-    /// Puts another mapping of the same length in the place of this one, in one step: an access
-    /// of another thread meets the one or the other.
+    /// Replaces this mapping by another of the same length in one step: an access of another thread
+    /// meets the one or the other.
     ///
-    /// When it fails, the place has the memory that it had, or zeros. The kernel takes away what is
-    /// there before it looks for the memory that its own tables of the new place need. If it has
-    /// none, a thread that uses the place before the zeros are there ends the process by SIGSEGV, as
-    /// it would soon have ended for want of memory. If another thread maps something there first, the
-    /// process ends, too: threads on their way to the place would change memory that is not ours.
+    /// After a failure the place has its previous memory, or zeros: the kernel unmaps the place
+    /// before it allocates the page tables for it. Without memory for them, a thread that accesses
+    /// the place before the zeros are mapped ends the process by SIGSEGV; such a process would soon
+    /// have ended for want of memory. If another thread maps memory in the place first, the process
+    /// aborts: accesses in flight would change memory that is not ours.
     pub(crate) fn replace_by(&self, other: Mapping) -> io::Result<()> {
         assert_eq!(other.len, self.len, "a region keeps its length");
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let (from, pages) = (other.address(), other.pages());
-        // SAFETY: both ranges are ours and equally long. Whoever has an address in the target
-        // range goes through `copy` or an atomic, which may meet any bytes; it stays mapped. The
-        // source range is unmapped by this, so `other` is forgotten.
+        // SAFETY: both ranges are ours and equally long. Accesses to the target range go through
+        // `copy` or atomics, which may meet any bytes; it stays mapped. The source range is
+        // unmapped by this, so `other` is forgotten.
         let moved = unsafe { libc::mremap(from, pages, pages, flags, self.address()) };
         if let Err(error) = done(moved != libc::MAP_FAILED) {
             if self.fill_gap() == Err(Taken) {
@@ -337,13 +334,13 @@ impl Mapping {
         Ok(())
     }
 
-    /// Maps zeros where this mapping was, if nothing is there any more; never over the mapping of
-    /// another thread.
+    /// Maps zeros in the place of this mapping if nothing is mapped there; never over the mapping
+    /// of another thread.
     fn fill_gap(&self) -> Result<(), Taken> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let (protection, flags) = (protection(true), flags | libc::MAP_FIXED_NOREPLACE);
-        // SAFETY: the kernel maps nothing over what is there. The place has been this mapping's, so
-        // whoever has an address in it may meet any bytes.
+        // SAFETY: NOREPLACE: the kernel maps nothing over an existing mapping. Accesses to the
+        // place of this mapping may meet any bytes.
         let filled = unsafe { libc::mmap(self.address(), self.pages(), protection, flags, -1, 0) };
         match filled {
             address if address == self.address() => {
@@ -355,7 +352,7 @@ impl Mapping {
         }
     }
 
-    /// Whether its file is mapped in all of its place.
+    /// Whether the whole place still maps this mapping's file.
     fn is_there(&self) -> bool {
         let place = self.start()..self.start() + self.pages();
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
@@ -376,7 +373,7 @@ impl Mapping {
         self.inode.store(inode, Ordering::Relaxed);
     }
 
-    /// Maps a file in the place of what is here, in one step, for reading.
+    /// Replaces this mapping by one of `file` for reading, in one step.
     pub(crate) fn replace_by_file(&self, file: &File) -> io::Result<()> {
         let inode = inode_of(file, self.len)?;
         self.map_over(libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd())?;
@@ -384,8 +381,8 @@ impl Mapping {
         self.keep_from_children()
     }
 
-    /// Lets go of the memory that is here; zeroed private memory takes its place, so that an
-    /// access that is on its way ends without a signal.
+    /// Replaces this mapping by zeroed private memory, so that an access in flight ends without a
+    /// signal.
     pub(crate) fn detach(&self) -> io::Result<()> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         self.map_over(protection(true), flags, -1)?;
@@ -395,13 +392,13 @@ impl Mapping {
 
     fn map_over(&self, protection: i32, flags: i32, fd: i32) -> io::Result<()> {
         let (pages, flags) = (self.pages(), flags | libc::MAP_FIXED);
-        // SAFETY: the range is ours; as in `replace_by`, whoever has an address in it may meet
-        // any bytes, and it stays mapped.
+        // SAFETY: the range is ours and stays mapped; as in `replace_by`, accesses to it may meet
+        // any bytes.
         let mapped = unsafe { libc::mmap(self.address(), pages, protection, flags, fd, 0) };
         done(mapped != libc::MAP_FAILED)
     }
 
-    /// The address of `len` bytes at `offset`, or `None` if they are not all inside.
+    /// The address of `len` bytes at `offset`, or `None` if the range is not inside the mapping.
     pub(crate) fn range(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
         let offset = usize::try_from(offset).ok()?;
         if offset.checked_add(len)? > self.len {
@@ -418,8 +415,8 @@ impl Mapping {
         }
         let address = self.range(offset, 8)?.cast::<AtomicU64>();
         // SAFETY: 8 mapped bytes (`range`), aligned because mappings are page-aligned, adopted
-        // buffers are made of words, and `offset` is a multiple of 8, alive while `self` is; atomics
-        // may be shared with other processes.
+        // buffers are made of words, and `offset` is a multiple of 8, alive while `self` is;
+        // atomics may be shared with other processes.
         Some(unsafe { address.as_ref() })
     }
 
@@ -431,10 +428,10 @@ impl Mapping {
         Some(unsafe { address.as_ref() })
     }
 
-    /// The atomics that the mapping starts with.
+    /// The atomics at the start of the mapping.
     ///
     /// # Panics
-    /// When the mapping is shorter than `T`, which its makers rule out.
+    /// When the mapping is shorter than `T`, which every constructor of rings rules out.
     #[cfg(not(loom))]
     pub(crate) fn atomics<T: Atomics>(&self) -> &T {
         assert!(size_of::<T>() <= self.len && align_of::<T>() <= 4096);
@@ -446,17 +443,17 @@ impl Mapping {
 }
 
 impl Mapping {
-    /// Drops the pages piece by piece, before all is unmapped: to do so at once takes the kernel
-    /// tens of milliseconds for a gigabyte, during which a thread that maps anything would wait,
-    /// and behind it all others that touch a page for the first time.
+    /// Drops the pages piece by piece before the range is unmapped. In one step this takes the
+    /// kernel tens of milliseconds for a gigabyte, during which threads wait that map memory, and
+    /// behind them all that touch a page for the first time.
     fn drop_pages(&mut self) {
         if self.len <= PIECE {
             return;
         }
         for piece in (0..self.pages()).step_by(PIECE) {
             let len = PIECE.min(self.pages() - piece);
-            // SAFETY: a part of the range, which is ours and which nobody uses any more. If it
-            // fails, because the pages are locked, they go when all is unmapped.
+            // SAFETY: a part of the range, which is ours and no longer in use. The call fails for
+            // locked pages, which go when the range is unmapped.
             unsafe { libc::madvise(self.address().byte_add(piece), len, libc::MADV_DONTNEED) };
         }
     }
@@ -480,8 +477,7 @@ impl Drop for Mapping {
     }
 }
 
-/// The lower half of the inode number of a file of at least `len` bytes: touching what a shorter one
-/// lacks would be a signal.
+/// Lower half of the inode number of a file that has at least `len` bytes.
 fn inode_of(file: &File, len: usize) -> io::Result<u32> {
     let metadata = file.metadata()?;
     if metadata.len() < len as u64 {
@@ -491,8 +487,8 @@ fn inode_of(file: &File, len: usize) -> io::Result<u32> {
     }
 }
 
-/// The addresses and the lower half of the inode number in a line of `/proc/self/maps`, see
-/// proc_pid_maps(5).
+/// Addresses and lower half of the inode number in a line of `/proc/self/maps`
+/// (proc_pid_maps(5)).
 fn parse_map(line: &str) -> Option<(Range<usize>, u32)> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
@@ -509,7 +505,7 @@ fn protection(writable: bool) -> i32 {
     libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 }
 }
 
-/// The error of the system call that has just failed, if it has.
+/// The error number of the last system call unless `well`.
 fn done(well: bool) -> io::Result<()> {
     if well {
         Ok(())
@@ -545,7 +541,7 @@ mod tests {
             let seen = again.byte(len as u64 - 1).unwrap();
             assert_eq!(seen.load(Ordering::Relaxed), last.load(Ordering::Relaxed));
         }
-        // Less than a page table maps lies anywhere.
+        // A mapping smaller than a page table lies anywhere.
         let small = Mapping::of_file(&memory, PAGE, false).unwrap();
         assert_eq!(small.len(), PAGE);
     }
@@ -562,17 +558,17 @@ mod tests {
                 .start()
                 .abs_diff(mapping.start())
                 .is_multiple_of(TABLE);
-            // The kernel would put the next one elsewhere.
+            // Kept, so that the kernel chooses another address for the next mapping.
             room.push((mapping, parked, Mapping::private(PAGE).unwrap()));
             is_so
         };
-        // Another test may take the room at any one time.
+        // A concurrent test may take the room now and then.
         let times = (0..100).map(lies_as_before).filter(|is_so| *is_so).count();
         assert!(times > 50, "{times} times of 100");
     }
 
-    /// To move a region failed when the kernel had no memory left, and what was mapped over the gap
-    /// took the memory of another thread away that had mapped it there meanwhile.
+    /// Regression: after a migration had failed for want of kernel memory, the mapping over the gap
+    /// replaced memory that another thread had mapped there meanwhile.
     #[test]
     fn a_gap_is_filled_but_nothing_is_mapped_over_another_threads_memory() {
         let len = 4 * PAGE;
@@ -597,15 +593,15 @@ mod tests {
             .unwrap()
             .store(9, Ordering::Relaxed);
         assert_eq!(mapping.fill_gap(), Err(Taken));
-        assert_eq!(byte(2 * PAGE), 9, "it is the other thread's");
+        assert_eq!(byte(2 * PAGE), 9, "the page belongs to the other thread");
 
-        // SAFETY: the range of `mapping`; an address in it is used again when it is mapped.
+        // SAFETY: the range of `mapping`, which is not accessed before it is mapped again.
         unsafe { libc::munmap(mapping.address(), len) };
         if mapping.fill_gap() == Ok(()) {
             assert_eq!([5, 2 * PAGE].map(byte), [0, 0]);
             assert!(!mapping.is_there());
         } else {
-            // Another test was faster; the place is its own.
+            // A concurrent test has mapped memory there.
             std::mem::forget(mapping);
         }
     }

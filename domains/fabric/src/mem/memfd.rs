@@ -1,10 +1,10 @@
-//! What an agent does for `shm`: create the memory of regions and rings, and hand it out.
+//! Memory of regions and rings for `shm`: created by the agent and passed on as descriptors.
 //!
-//! The memory is a memfd of mode 0600 with the seals SHRINK and GROW: a holder under another uid
-//! can neither reopen it writable, as it could with memfd's default mode 0777, nor change its
-//! size. Most memory also has SEAL, so that nobody can keep the agent from anything by a seal.
-//! Memory that peers may write has not, because the agent takes it away from them by one, see
-//! [`seal_writes`]; so they, too, can add some, which [`is_spoiled`] tells.
+//! The memory is a memfd of mode 0600 with the seals SHRINK and GROW. A holder under another uid
+//! can neither reopen the memory for writing, as with memfd's default mode 0777, nor change its
+//! size. Most memory also has the seal SEAL, so no holder can obstruct the agent by a seal. Memory
+//! that peers may write lacks SEAL, because the agent ends their writes by a seal
+//! ([`seal_writes`]). So these peers can add seals, too, which [`is_spoiled`] detects.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
@@ -21,7 +21,8 @@ pub fn create_memory(len: u64) -> io::Result<File> {
     Ok(memory)
 }
 
-/// The same, but writes can be [sealed](seal_writes): for what peers may write.
+/// Creates memory that peers may write: as [`create_memory`], but writes can be
+/// [sealed](seal_writes).
 ///
 /// # Errors
 /// As [`create_memory`].
@@ -44,22 +45,22 @@ pub fn create_for_peers(len: u64) -> io::Result<File> {
     Ok(memory)
 }
 
-/// Nobody can write this memory any more, nor drop parts of it, whatever they hold.
+/// Seals the memory against writes and against dropping parts of it, for every holder.
 ///
 /// # Errors
-/// EBUSY while somebody has it mapped for writing, or has handed pages of it to the kernel, which
-/// may still write them (`io_uring`, direct I/O); to make sure of the latter takes the kernel up
-/// to 150 ms. EPERM when it was created without this, or a holder has sealed its seals.
+/// EBUSY while a process has the memory mapped for writing, or has handed pages of it to the
+/// kernel, which may still write them (`io_uring`, direct I/O); the check for such pages takes the
+/// kernel up to 150 ms. EPERM if the memory has the seal SEAL, from its creation or from a holder.
 pub fn seal_writes(memory: &File) -> io::Result<()> {
     match add_seals(memory, libc::F_SEAL_WRITE) {
-        // It may have been sealed before.
+        // The memory may have been sealed before.
         Err(error) if seals(memory)? & libc::F_SEAL_WRITE == 0 => Err(error),
         _ => Ok(()),
     }
 }
 
-/// Whether writes are sealed, or will be for who maps it from now on. Who may write memory that
-/// was created [for peers](create_for_peers) can do that.
+/// Whether writes are sealed, for all mappings or for future ones. A process that may write memory
+/// created [for peers](create_for_peers) can add such a seal.
 ///
 /// # Errors
 /// The system's.
@@ -95,7 +96,7 @@ pub fn read_only(memory: &File) -> io::Result<File> {
         .open(format!("/proc/self/fd/{}", memory.as_raw_fd()))
 }
 
-/// A second descriptor for reading and writing, of a description of its own.
+/// A second descriptor for reading and writing, with an open file description of its own.
 ///
 /// # Errors
 /// The system's; `/proc` must be mounted.
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_are_sealed_when_nobody_has_it_mapped_for_them() {
+    fn writes_are_sealed_once_no_writable_mapping_is_left() {
         let memory = create_for_peers(8192).unwrap();
         assert!(memory.set_len(4096).is_err());
         let reader = Mapping::of_file(&read_only(&memory).unwrap(), 8192, false).unwrap();
@@ -141,14 +142,14 @@ mod tests {
         assert_eq!(reader.len(), 8192);
     }
 
-    /// A holder that may write can seal the seals before the agent needs one.
+    /// A holder that may write can add SEAL before the agent needs a seal.
     #[test]
     fn sealed_seals_are_an_error() {
         let memory = create_for_peers(8192).unwrap();
         add_seals(&memory, libc::F_SEAL_SEAL).unwrap();
         let error = seal_writes(&memory).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EPERM));
-        // Who may only read cannot seal anything.
+        // A read-only descriptor permits no seal.
         let memory = create_for_peers(8192).unwrap();
         let reader = read_only(&memory).unwrap();
         assert!(add_seals(&reader, libc::F_SEAL_WRITE).is_err());
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn no_memory_of_zero_or_absurd_length() {
+    fn lengths_of_zero_and_beyond_an_offset_are_refused() {
         assert!(create_memory(0).is_err());
         assert!(create_memory(u64::MAX).is_err());
     }

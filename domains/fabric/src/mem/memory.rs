@@ -1,13 +1,13 @@
-//! Memory that can migrate while it is used: the part of a process when its agent moves a region.
+//! Memory that can migrate while it is used: the part that each process takes in a migration.
 //!
-//! The addresses stay, and fresh memory replaces the old behind them. An access in flight meets the
-//! old memory or the fresh one, and in the fresh one waits for a chunk that is not resident yet. So
-//! operations need not be stopped, and none is lost.
+//! Fresh memory replaces the old memory at the same addresses. An access in flight meets either
+//! memory; in fresh memory the access waits until its chunk is resident. So operations need not be
+//! stopped, and none is lost.
 //!
-//! * A writable mapping changes to the fresh memory in one `mremap`, after that was registered with
-//!   userfaultfd: an access to a chunk that is not resident waits.
-//! * A read-only mapping cannot be registered. A counter tells reads of the migration: a read that
-//!   sees it, before or after copying, takes each chunk from the memory that has it.
+//! * A writable mapping changes to the fresh memory in one `mremap`, after the fresh memory was
+//!   registered with userfaultfd: an access to a chunk that is not resident waits.
+//! * A read-only mapping cannot be registered. A counter announces the migration: a read that finds
+//!   the counter changed, before or after copying, takes each chunk from the memory that has it.
 
 use std::fs::File;
 use std::io;
@@ -27,16 +27,16 @@ use super::nontemporal::copy_to_peer;
 use super::status::Status;
 use crate::error::OpError;
 
-/// Long transfers check the status and the migration counter again after this many bytes.
+/// Bytes after which a long transfer checks the status and the migration counter again.
 const RECHECK_BYTES: usize = 64 * 1024;
 
-/// Bytes of the blocks that are folded during a migration: each is looked up in the table.
+/// Bytes of a block of [`Memory::fold`] during a migration; each block is looked up in the table.
 const COPIED: usize = 4096;
 
 /// The memory of a region, as one process maps it.
 #[derive(Debug)]
 pub struct Memory {
-    /// First, so that it is dropped before the memory is unmapped.
+    /// First field, so that registrations end before the memory is unmapped.
     device_registrations: DeviceRegistrations,
     mapping: Mapping,
     writable: bool,
@@ -46,10 +46,10 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Maps `len` bytes of `file`, for reading or for both.
+    /// Maps `len` bytes of `file` for reading, and for writing if `writable`.
     ///
     /// # Errors
-    /// The system's, also when the descriptor does not allow it.
+    /// The system's, also when the descriptor does not permit this.
     pub fn map(file: &File, len: usize, writable: bool, status: Arc<Status>) -> io::Result<Self> {
         let mapping = Mapping::of_file(file, len, writable)?;
         Ok(Self::new(mapping, writable, status))
@@ -60,12 +60,13 @@ impl Memory {
         Ok(Self::new(Mapping::private(len)?, true, Arc::default()))
     }
 
-    /// A buffer of the caller's as memory of this process alone.
+    /// The caller's buffer as memory of this process alone.
     pub(crate) fn adopted(words: Box<[u64]>) -> Self {
         Self::new(Mapping::adopted(words), true, Arc::default())
     }
 
-    /// Registrations of the memory with devices, which end before it migrates or is unmapped.
+    /// Registrations of the memory with devices. They end before the memory migrates or is
+    /// unmapped.
     pub fn device_registrations(&self) -> &DeviceRegistrations {
         &self.device_registrations
     }
@@ -87,12 +88,12 @@ impl Memory {
         }
     }
 
-    /// Whether it may still be used.
+    /// The status, which says whether the memory may still be used.
     pub fn status(&self) -> &Status {
         &self.status
     }
 
-    /// Whether it is mapped for writing.
+    /// Whether the memory is mapped for writing.
     pub fn is_writable(&self) -> bool {
         self.writable
     }
@@ -120,7 +121,7 @@ impl Memory {
         moved.inspect_err(|_| self.give_up())
     }
 
-    /// Whether the migration that has this table is in progress.
+    /// Whether the migration with this table is in progress.
     fn has_begun(&self, table: &File) -> io::Result<bool> {
         let migration = self.migration();
         let begun = migration
@@ -145,7 +146,7 @@ impl Memory {
         }
     }
 
-    /// Ends a migration whose end was not announced, if all chunks are resident.
+    /// Ends a previous migration whose end was not announced, if all chunks are resident.
     fn finish_previous_migration(&self) -> io::Result<()> {
         match self.migration().as_ref() {
             Some(migration) if !migration.is_complete() => {
@@ -164,14 +165,14 @@ impl Memory {
         request: RequestChunk,
     ) -> io::Result<ParkedMapping> {
         let faults = faults::faults()?;
-        // Registered before any access can reach the mapping and before it has any page; watched
-        // before any access can wait.
+        // Registered before an access can reach the mapping and before the mapping has a page;
+        // watched before an access can wait.
         let fresh = Mapping::closed(fresh, self.mapping.len())?;
         faults.register(&pages(&fresh))?;
         fresh.open()?;
         self.watch(&faults, table, request);
-        // Otherwise the switch would also unmap every page of the old memory, while all threads of
-        // the process wait.
+        // Without parking, the switch would also unmap every page of the old memory, while all
+        // threads of the process wait.
         let parked = self.mapping.park().ok();
         faults.while_remapping(|| self.mapping.replace_by(fresh))?;
         Ok(ParkedMapping(parked))
@@ -184,8 +185,8 @@ impl Memory {
         Ok(ParkedMapping(None))
     }
 
-    /// Takes part in a migration that is in progress when the memory is mapped: `old` has the chunks
-    /// that are not resident. No access may have happened before.
+    /// Takes part in a migration that is in progress when the memory is mapped: `old` has the
+    /// chunks that are not resident. No access may have happened before.
     ///
     /// # Errors
     /// As [`Memory::start_migration`].
@@ -211,7 +212,8 @@ impl Memory {
     fn join_written(&self, table: MigrationTable, request: RequestChunk) -> io::Result<()> {
         let faults = faults::faults()?;
         faults.register(&pages(&self.mapping))?;
-        // In a process that locks its memory (`mlockall`) all pages are mapped, and no access waits.
+        // In a process that locks its memory (`mlockall`) all pages are mapped, and no access
+        // waits.
         self.mapping.take_out_pages()?;
         self.watch(&faults, table, request);
         Ok(())
@@ -237,7 +239,7 @@ impl Memory {
         }
     }
 
-    /// Requests every chunk that an access waits for, and all later ones, with `request`: for when
+    /// Requests every chunk that an access waits for, and all later ones, with `request`, because
     /// earlier requests may have been lost. If all chunks are resident, the migration ends, because
     /// that message may have been lost too.
     pub fn request_again(&self, request: RequestChunk) {
@@ -283,8 +285,8 @@ impl Memory {
         self.invalidate_registrations();
         let migration = self.migration().take();
         let parked = self.park(migration.as_ref());
-        // It fails when the process can map nothing more. Then the old memory stays, and the status
-        // keeps operations from using it.
+        // A failure means that the process cannot map more memory. Then the old memory stays, and
+        // the status keeps operations from using it.
         let _ = self.mapping.detach();
         parked.drop_in_background();
         if let Some(migration) = migration {
@@ -320,8 +322,8 @@ impl Memory {
             let piece = (len - done).min(RECHECK_BYTES);
             // SAFETY: a part of the ranges that the caller promises.
             unsafe { self.copy_out(snapshot, at + done, to.add(done), piece) };
-            // Acquire: whatever is loaded after this piece is loaded after it; pairs with the
-            // Release fence in `write`, or with the store of a word.
+            // Acquire: later loads happen after those of this piece; pairs with the Release fence
+            // in `write`, or with the store of a word.
             fence(Ordering::Acquire);
             let now = self.snapshot()?;
             // Bytes that were copied during a switch may be neither old nor new.
@@ -333,7 +335,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Folds bytes in blocks, without copying most of them: see [`Mapped::fold`](crate::Mapped::fold).
+    /// Folds bytes in blocks, most of them without a copy: see
+    /// [`Mapped::fold`](crate::Mapped::fold).
     ///
     /// # Safety
     /// The range must lie within the memory.
@@ -404,7 +407,8 @@ impl Memory {
         let mut block = [0; N];
         for done in (0..len).step_by(N) {
             let block = &mut block[..N.min(len - done)];
-            // SAFETY: a part of the range that the caller promises, and a block of ours that is as long.
+            // SAFETY: a part of the range that the caller promises, and a block of ours that is as
+            // long.
             unsafe { self.copy_out(snapshot, at + done, block.as_mut_ptr(), block.len()) };
             each(all, block);
         }
@@ -445,7 +449,7 @@ impl Memory {
         unsafe { self.write_by(copy, at, from, len) }
     }
 
-    /// The same, for bytes that another processor is going to read: see [`copy_to_peer`].
+    /// Copies in bytes that another processor will read: see [`copy_to_peer`].
     ///
     /// # Safety
     /// As `write`.
@@ -460,7 +464,7 @@ impl Memory {
     }
 
     /// # Safety
-    /// As `write`; what [`copy`] demands must do for `copy`.
+    /// As `write`; the requirements of [`copy`] must suffice for `copy`.
     #[inline(always)]
     unsafe fn write_by(
         &self,
@@ -476,8 +480,8 @@ impl Memory {
             let piece = (len - done).min(RECHECK_BYTES);
             // SAFETY: a part of the ranges that the caller promises.
             unsafe { copy(from.add(done), to.add(done), piece) };
-            // Release: whatever is stored after this piece is seen after it; pairs with the
-            // Acquire fence in `read`, or with the load of a word.
+            // Release: later stores become visible after this piece; pairs with the Acquire fence
+            // in `read`, or with the load of a word.
             fence(Ordering::AcqRel);
             self.status.check()?;
             done += piece;

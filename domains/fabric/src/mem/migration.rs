@@ -1,4 +1,4 @@
-//! The state of a migration in a process: which chunks are in the old memory, and which in the
+//! The state of a migration in a process: which chunks are in the old memory and which in the
 //! fresh.
 
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl MigrationState {
     }
 }
 
-/// The number of migrations that reads have to know of, and whether one is in progress.
+/// Number of migrations begun, and whether one is in progress.
 ///
 /// ```text
 ///  31                                  1    0
@@ -61,7 +61,7 @@ impl MigrationCounter {
     const MIGRATING: u32 = 1;
     const ONE_MIGRATION: u32 = 1 << 1;
 
-    /// From now on reads look up each chunk; reads in flight repeat.
+    /// Makes later reads look up each chunk, and reads in flight repeat.
     pub(super) fn start(&self) {
         self.update(|word| (word | Self::MIGRATING).wrapping_add(Self::ONE_MIGRATION));
     }
@@ -71,7 +71,7 @@ impl MigrationCounter {
     }
 
     fn update(&self, change: impl Fn(u32) -> u32) {
-        // Release: pairs with the Acquire in `snapshot`. It does not fail.
+        // Release: pairs with the Acquire in `snapshot`. `Some` never fails.
         let _ = self
             .0
             .fetch_update(Ordering::Release, Ordering::Relaxed, |word| {
@@ -92,7 +92,7 @@ impl Snapshot {
     }
 }
 
-/// The old memory of a read-only mapping, and the table of chunks that have left it.
+/// The old memory of a read-only mapping, and the table of resident chunks.
 #[derive(Debug)]
 pub(super) struct OldMemory {
     mapping: Mapping,
@@ -112,8 +112,8 @@ impl OldMemory {
         }
     }
 
-    /// Copies each part from the memory that has it; `fresh` is the address of `at` in the fresh
-    /// memory.
+    /// Copies each part from the memory that holds its chunk; `fresh` is the address of `at` in the
+    /// fresh memory.
     ///
     /// # Safety
     /// As [`Memory::read`](super::Memory).
@@ -136,8 +136,8 @@ impl OldMemory {
             let old = self.mapping.start() + at;
             // SAFETY: the old mapping is as long as the fresh one.
             unsafe { copy(old as _, to, len) };
-            // Acquire: the table is read after the bytes. The agent drops old bytes, so that zeros
-            // are read there, only after the table says that the chunk is resident.
+            // Acquire: the table is read after the bytes. The agent drops old bytes, which then
+            // read as zeros, only after the table lists the chunk as resident.
             fence(Ordering::Acquire);
             if !self.table.is_resident(chunk) {
                 return;

@@ -1,9 +1,9 @@
 //! Memory that processes share: mappings, copies, and the migration of regions to fresh memory.
 //!
-//! [`memfd`] creates sealed memory and makes read-only descriptors, as an agent does. When a node
-//! leaves, regions move to fresh memory: [`copier`] is the agent's part of it, [`memory`] and
-//! [`faults`] that of the processes; a [`fence`] ends what a process holds that does not take part.
-//! [`compaction`] lets large memory move fast.
+//! [`memfd`] creates sealed memory and read-only descriptors for an agent. When a node leaves,
+//! regions migrate to fresh memory: [`copier`] is the agent's part of a migration, [`memory`] and
+//! [`faults`] are the part of the processes. A [`fence`] ends the grants of a process that does not
+//! take part. [`compaction`] makes the migration of large memory fast.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -34,5 +34,5 @@ pub use status::Status;
 #[cfg(not(loom))]
 pub use waker::Waker;
 
-/// Something whose drop tells an agent that a resource is no longer used.
+/// A value whose drop tells the agent that a resource is no longer used.
 pub type DropGuard = Arc<dyn Any + Send + Sync>;

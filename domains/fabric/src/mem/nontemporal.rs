@@ -1,10 +1,10 @@
-//! Copies of bytes that another processor is going to read.
+//! Copies of bytes that another processor will read.
 //!
-//! An ordinary copy leaves the bytes in the caches of the processor that made it, from which the reader
-//! has to fetch them line by line, and before that it takes the lines of the last copy back from the
-//! reader's caches. Processors of AMD have a cache of the last level for each few cores. Between
-//! cores that do not share one, both transfers together take 5 times as long as to write the bytes
-//! past the caches and to read them from memory; between cores that do, about as long.
+//! An ordinary copy first takes the lines of the previous copy back from the reader's caches. Then
+//! it leaves the bytes in the writer's caches, from which the reader fetches them line by line. AMD
+//! processors have one last-level cache for every few cores. Between cores that share none, both
+//! transfers together take 5 times as long as writing the bytes past the caches and reading them
+//! from memory; between cores that share one, about as long.
 
 use super::copy::copy;
 use super::mapping::PAGE;
@@ -13,8 +13,8 @@ use super::mapping::PAGE;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const LINE: usize = 64;
 
-/// Copies as [`copy`] does, and for a processor other than this one: more than a page goes past the
-/// caches, where that is faster. All is ordered before what is stored afterwards.
+/// Copies as [`copy`] does, for a reader on another processor: more than a page goes past the
+/// caches where that is faster. All bytes are ordered before later stores.
 ///
 /// # Safety
 /// As [`copy`].
@@ -37,7 +37,7 @@ pub(crate) unsafe fn copy_to_peer(from: *const u8, to: *mut u8, len: usize) {
     unsafe { copy(from, to, len) };
 }
 
-/// Whether this is a processor of AMD, some of whose cores share no cache.
+/// Whether this is an AMD processor, some cores of which share no cache.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn caches_are_split() -> bool {
     use std::arch::x86_64::__cpuid;
@@ -51,8 +51,7 @@ fn caches_are_split() -> bool {
     })
 }
 
-/// An instruction on vectors; encoded as the compiler encodes the rest, since to mix both kinds can be
-/// slow.
+/// A vector instruction in the encoding that the compiler uses: mixing both encodings can be slow.
 #[cfg(all(target_arch = "x86_64", target_feature = "avx", not(miri)))]
 macro_rules! vector {
     ($instruction:literal) => {
@@ -69,12 +68,13 @@ macro_rules! vector {
 /// Copies whole lines past the caches.
 ///
 /// # Safety
-/// As [`copy`], for `lines` lines, of which there is at least one. `to` must be the start of a line.
+/// As [`copy`], for `lines` lines, of which there is at least one. `to` must be the start of a
+/// line.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn copy_lines(from: *const u8, to: *mut u8, lines: usize) {
-    // SAFETY: the caller's promise; each round reads a line at any address and writes one at an address
-    // that is a multiple of 64, as the instruction demands. The compiler must assume that the block
-    // reads and writes any memory. Such stores are ordered by the fence alone, which comes last.
+    // SAFETY: the caller's promise; each round reads a line at any address and writes one at an
+    // address that is a multiple of 64, as the instruction demands. The compiler must assume that
+    // the block reads and writes any memory. Only the fence at the end orders such stores.
     unsafe {
         std::arch::asm!(
             "2:",

@@ -1,7 +1,7 @@
-//! `userfaultfd(2)`: threads that touch a page which is not there yet wait until it is.
+//! `userfaultfd(2)`: a thread that touches a missing page waits until the page is mapped.
 //!
-//! Only what moving regions need: shared memory, faults from user mode, which every process may
-//! ask for. The numbers are those of `linux/userfaultfd.h`.
+//! This is the part that migrations need: shared memory, and faults from user mode, which need no
+//! privilege. The numbers are those of `linux/userfaultfd.h`.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -22,7 +22,7 @@ const MESSAGE_BYTES: usize = 32;
 const EVENT_PAGEFAULT: u8 = 0x12;
 const ADDRESS: Range<usize> = 16..24;
 
-/// Something to do with a userfaultfd, with the type of its argument.
+/// An ioctl(2) of a userfaultfd, with the type of its argument.
 struct Command<T> {
     number: libc::c_ulong,
     _argument: std::marker::PhantomData<T>,
@@ -60,8 +60,10 @@ const CONTINUE: Command<[u64; 4]> = Command::new(READ_WRITE, 0x07);
 pub(super) struct Userfault(File);
 
 impl Userfault {
+    /// Opens a userfaultfd for shared memory.
+    ///
     /// # Errors
-    /// The system's: it has none, or not for shared memory, or a filter forbids it.
+    /// The system's: the kernel lacks the call or a feature, or a filter forbids the call.
     pub(super) fn open() -> io::Result<Self> {
         // SAFETY: the call takes flags and returns a new descriptor or -1.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY) };
@@ -74,25 +76,25 @@ impl Userfault {
         Ok(userfault)
     }
 
-    /// Lets accesses to pages of `range` wait that are not mapped yet, whether or not the memory
-    /// behind them has them. This stays with the mapping when that is moved elsewhere; then
-    /// somebody must [`wait`](Userfault::wait) for the news, or the move does not end.
+    /// Makes accesses to unmapped pages of `range` wait, whether or not the file has the pages. The
+    /// registration follows the mapping to other addresses. A thread must then be in
+    /// [`wait`](Userfault::wait) to take the event, or `mremap` does not return.
     pub(super) fn register(&self, range: &Range<usize>) -> io::Result<()> {
         let [start, len] = words(range);
         self.ask(REGISTER, &mut [start, len, MODE_MISSING | MODE_MINOR, 0])
     }
 
-    /// Ends that; who waits goes on.
+    /// Ends the registration of `range`; waiting threads continue.
     pub(super) fn unregister(&self, range: &Range<usize>) -> io::Result<()> {
         self.ask(UNREGISTER, &mut words(range))
     }
 
-    /// Lets those who wait try again.
+    /// Lets threads that wait in `range` retry.
     pub(super) fn wake(&self, range: &Range<usize>) -> io::Result<()> {
         self.ask(WAKE, &mut words(range))
     }
 
-    /// Waits until a thread waits; returns the address that it touched. `None`: other news.
+    /// Waits for an event; returns the address of a page fault, or `None` for any other event.
     pub(super) fn wait(&self) -> io::Result<Option<usize>> {
         let mut message = [0; MESSAGE_BYTES];
         (&self.0).read_exact(&mut message)?;
@@ -102,8 +104,8 @@ impl Userfault {
         Ok(touched.then_some(u64::from_ne_bytes(address) as usize))
     }
 
-    /// Maps the pages of `range` that the memory has, up to the first that it has not, and wakes
-    /// who waits for them. Returns whether the first one was there.
+    /// Maps the pages of `range` up to the first that the file lacks, and wakes threads that wait
+    /// for them. Returns whether the file has the first page.
     pub(super) fn map_present(&self, range: &Range<usize>) -> io::Result<bool> {
         let errors = self.fill(CONTINUE, range)?;
         match errors {
@@ -113,7 +115,7 @@ impl Userfault {
         }
     }
 
-    /// Adds a zeroed page to the memory and maps it. Returns false when the memory has one.
+    /// Adds a zeroed page to the file and maps it. Returns false if the file has the page already.
     pub(super) fn add_zeroed(&self, page: &Range<usize>) -> io::Result<bool> {
         match self.fill(ZEROPAGE, page)? {
             0 => Ok(true),
@@ -122,9 +124,9 @@ impl Userfault {
         }
     }
 
-    /// Returns the error that ended the work before its first page, or 0. While a mapping is
-    /// being moved the error is EAGAIN, until somebody has heard the news of it: so nobody who
-    /// would hear it may repeat this until it works.
+    /// Returns the error number that ended the work before its first page, or 0. While a mapping
+    /// moves the error is EAGAIN, until the event has been read. So the thread that reads events
+    /// must not retry until success.
     fn fill(&self, command: Command<[u64; 4]>, range: &Range<usize>) -> io::Result<libc::c_int> {
         let [start, len] = words(range);
         let mut argument = [start, len, 0, 0];

@@ -1,9 +1,9 @@
-//! Waking a process that sleeps: one pipe per direction of a channel.
+//! Wake-ups of a sleeping process: one pipe for each direction of a channel.
 //!
-//! A pipe, not an eventfd: the two ends are different open files, so a hostile peer can neither
-//! make our end blocking nor fill it in a way that makes us wait. A full pipe says what one byte
-//! says. The sleeper has a write end of its own, opened anew for the same reason, with which its
-//! control thread ends a wait.
+//! A pipe and not an eventfd: the two ends are different open files, so a hostile peer can neither
+//! make our end blocking nor fill the pipe in a way that makes us wait. A full pipe means the same
+//! as one byte. The sleeper has a write end of its own, opened anew for the same reason, with which
+//! its control thread ends a wait.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -12,7 +12,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A new pipe, non-blocking, and a second write end that shares nothing with the first.
+/// Creates a non-blocking pipe: read end, write end, and a second write end with its own open file.
 pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
     let mut fds = [0; 2];
     // SAFETY: the kernel writes two descriptors to `fds`, which has room for them.
@@ -28,7 +28,7 @@ pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
     Ok((reader, writer, own.into()))
 }
 
-/// Wakes whoever sleeps at the other end of a pipe; never blocks.
+/// The write end of a pipe, which wakes the process at the read end; never blocks.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<File>);
 
@@ -37,15 +37,15 @@ impl Waker {
         Waker(Arc::new(writer.into()))
     }
 
-    /// Wakes.
+    /// Wakes the sleeper.
     pub fn wake(&self) {
-        // It fails when the pipe is full, so that the sleeper wakes anyway, or has no reader, so
-        // that nobody sleeps.
+        // The write fails when the pipe is full, so the sleeper wakes anyway, or when the read end
+        // is closed.
         let _ = (&*self.0).write(&[1]);
     }
 }
 
-/// The end at which a process sleeps.
+/// The read end of a pipe, at which a process sleeps.
 #[derive(Debug)]
 pub(crate) struct Sleeper(File);
 
@@ -54,10 +54,10 @@ impl Sleeper {
         Sleeper(reader.into())
     }
 
-    /// Forgets the wake-ups so far.
+    /// Discards the wake-ups so far.
     pub(crate) fn drain(&mut self) {
-        // One read takes all but what a hostile peer adds for fun; then we wake up once more.
-        // It fails when there is nothing.
+        // One read takes all bytes but those of a hostile peer, which cause another wake-up. The
+        // read fails when the pipe is empty.
         let _ = self.0.read(&mut [0; 64]);
     }
 

@@ -1,7 +1,4 @@
-//! What a process has from whoever started it and shall not pass on, and what it shall.
-//!
-//! It is here, and not where it is used, because it takes system calls that no library wraps, and
-//! `unsafe` is this crate's.
+//! Inherited state of a process: descriptors, session keyring, signal actions, terminal.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -26,8 +23,8 @@ pub fn keep_descriptors() -> io::Result<()> {
     checked(result)
 }
 
-/// Leaves the session keyring, which gives whoever has it the keys in it, for an empty one
-/// (session-keyring(7)). On a kernel without keys there is nothing to leave.
+/// Replaces the session keyring, which gives access to its keys, by an empty one
+/// (session-keyring(7)). Does nothing on a kernel without keys.
 ///
 /// # Errors
 /// The system's.
@@ -47,22 +44,23 @@ pub fn leave_session_keyring() -> io::Result<()> {
     }
 }
 
-/// Lets signals do what they do by default, whichever the starter ignored; but for SIGPIPE, which
-/// Rust programs ignore, and which the standard library restores in what they execute.
+/// Restores the default action of every signal that the parent may have ignored. SIGPIPE is left
+/// out: Rust programs ignore it, and the standard library restores it in programs that they
+/// execute.
 pub fn restore_signals() {
     for signal in (1..=libc::SIGRTMAX()).filter(|signal| *signal != libc::SIGPIPE) {
-        // SAFETY: it installs no handler. It fails for SIGKILL, SIGSTOP and those that the C
-        // library keeps for itself, whose actions nobody can have changed.
+        // SAFETY: the call installs no handler. It fails for SIGKILL, SIGSTOP and the signals that
+        // the C library reserves, whose actions cannot have been changed.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
 }
 
-/// Lets a command begin a session of its own (setsid(2)), whose controlling terminal is its standard
-/// input.
+/// Makes a command begin a session of its own (setsid(2)) with its standard input as the
+/// controlling terminal.
 pub fn give_terminal(command: &mut Command) {
     let begin = || {
-        // SAFETY: both calls take numbers and touch no memory of this process. Descriptor 0 is open:
-        // it is the command's standard input.
+        // SAFETY: both calls take numbers and touch no memory of this process. Descriptor 0 is
+        // open: it is the command's standard input.
         let begun = unsafe { libc::setsid() != -1 && libc::ioctl(0, libc::TIOCSCTTY, 0) != -1 };
         if begun {
             Ok(())
@@ -70,9 +68,9 @@ pub fn give_terminal(command: &mut Command) {
             Err(io::Error::last_os_error())
         }
     };
-    // SAFETY: between fork(2) and execve(2) of a process with threads only what is
-    // async-signal-safe may run. `begin` makes two system calls and reads errno; it allocates
-    // nothing and takes no lock.
+    // SAFETY: between fork(2) and execve(2) of a process with threads, only async-signal-safe code
+    // may run. `begin` makes two system calls and reads errno; it allocates nothing and takes no
+    // lock.
     unsafe { command.pre_exec(begin) };
 }
 

@@ -1,4 +1,4 @@
-//! System calls that no library wraps, which are here because `unsafe` is this crate's.
+//! System calls that no library wraps. They are in this crate because only it may use `unsafe`.
 
 pub mod inherited;
 pub mod mounts;

@@ -1,4 +1,4 @@
-//! Attributes of mounts, here for the same reason as [`crate::os::inherited`].
+//! Attributes of mounts.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -1,4 +1,4 @@
-//! Threads that others wait for.
+//! Threads on which other threads depend, and clocks.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -6,8 +6,8 @@ use std::process::abort;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-/// Starts a thread in which no signal handler of the program runs: one might touch memory that
-/// waits for this very thread, or a lock that somebody holds who does.
+/// Starts a thread in which no signal handler runs. A handler might touch memory that waits for
+/// this very thread, or a lock whose holder does.
 ///
 /// # Errors
 /// The system's.
@@ -23,21 +23,22 @@ pub fn spawn_undisturbed<T: Send + 'static>(
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
-    // It inherits the mask.
+    // The new thread inherits the mask.
     let spawned = builder.spawn(body);
     // SAFETY: `before` was filled above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     spawned
 }
 
-/// Does something short before all else that runs on this machine, as do the threads that it starts,
-/// if the system lets this process: sched(7), `SCHED_RR`. Else it takes its turn like any other.
+/// Runs short `work`, and the threads that it starts, with priority over all ordinary threads of
+/// the machine (`SCHED_RR`, sched(7)), or with the usual priority if this process lacks the
+/// permission.
 pub fn urgently<T>(work: impl FnOnce() -> T) -> T {
     let _urgent = Urgent::start();
     work()
 }
 
-/// The calling thread is urgent while this lives. Kept is how it was scheduled before.
+/// Keeps the calling thread urgent while it lives. Holds the previous scheduling.
 struct Urgent {
     policy: i32,
     priority: libc::sched_param,
@@ -47,7 +48,7 @@ impl Urgent {
     fn start() -> Option<Self> {
         let mut priority = libc::sched_param { sched_priority: 0 };
         let lowest = libc::sched_param { sched_priority: 1 };
-        // SAFETY: all three concern the calling thread, and read or fill what they are given.
+        // SAFETY: all three calls concern the calling thread, and read or fill their arguments.
         let (policy, is_urgent) = unsafe {
             libc::sched_getparam(0, &raw mut priority);
             let policy = libc::sched_getscheduler(0);
@@ -60,17 +61,17 @@ impl Urgent {
 
 impl Drop for Urgent {
     fn drop(&mut self) {
-        // SAFETY: concerns the calling thread, and reads what it is given.
+        // SAFETY: concerns the calling thread, and reads its argument.
         unsafe { libc::sched_setscheduler(0, self.policy, &raw const self.priority) };
     }
 }
 
-/// How long the calling thread has had a processor.
+/// Processor time of the calling thread.
 pub(crate) fn processor_time() -> Duration {
     time_of(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// A time that only grows; may be asked for in a forked child.
+/// Monotonic time; may be called in a forked child.
 pub(crate) fn now() -> Duration {
     time_of(libc::CLOCK_MONOTONIC)
 }
@@ -95,7 +96,7 @@ pub(crate) fn pause(time: Duration) {
     unsafe { libc::nanosleep(&raw const time, std::ptr::null_mut()) };
 }
 
-/// Ends the process when it is dropped: by a panic, or by the return of what must not return.
+/// A guard whose drop aborts the process: on a panic, or when a function returns that must not.
 #[derive(Debug)]
 pub(crate) struct Indispensable;
 
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_urgent_is_not_so_afterwards() {
+    fn urgency_ends_with_the_work_and_with_a_panic() {
         let before = policy();
         let meanwhile = urgently(policy);
         assert!([libc::SCHED_RR, before].contains(&meanwhile));

@@ -23,8 +23,8 @@ use crate::mem::status::Status;
 use crate::mem::waker::{Sleeper, Waker};
 use crate::topology::NodeId;
 
-/// Packets that one call drops before it gives its caller a chance to do something else: a peer
-/// can forge them faster than they are dropped.
+/// Packets that one call of `receive` drops before it returns: a peer can forge packets faster than
+/// they are dropped.
 const FORGERIES: usize = 64;
 
 /// A ring in memory shared with a peer.
@@ -47,8 +47,8 @@ impl SharedRing {
 }
 
 impl Storage for SharedRing {
-    /// Longer ones would let the consumer wait for longer, and each costs both sides a transfer of the
-    /// line with the position.
+    /// Longer pieces would delay the consumer. Shorter pieces cost more transfers of the cache line
+    /// with the position.
     const PIECE: usize = 8192;
 
     fn control(&self) -> &Control {
@@ -62,8 +62,7 @@ impl Storage for SharedRing {
 
     fn copy_in(&self, at: usize, bytes: &[u8]) {
         if let Some(to) = self.0.range((DATA_OFFSET + at) as u64, bytes.len()) {
-            // SAFETY: `range` checked the mapped side; `bytes` is a slice, which no mapping
-            // overlaps.
+            // SAFETY: `range` checked the mapped side; no mapping overlaps the slice `bytes`.
             unsafe { copy_to_peer(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
         }
     }
@@ -87,7 +86,7 @@ pub struct Channel {
     wake_self: Waker,
     sleeper: Sleeper,
     busy_poll: BusyPoll,
-    /// Whether the last `send` found no room, so that waiting means waiting for it too.
+    /// Whether the last `send` found no room, so that `wait` also waits for room.
     wants_room: bool,
     corrupt: bool,
     status: Arc<Status>,
@@ -97,7 +96,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// The end of a channel of node `local` that leads to `check.peer`; `guard` is dropped with it.
+    /// Opens the end of node `local` of a channel to `check.peer`; `guard` is dropped with it.
     ///
     /// # Errors
     /// The system's, or `InvalidData` when the descriptors are not those of a channel.
@@ -126,7 +125,7 @@ impl Channel {
         })
     }
 
-    /// For the control thread: wakes this end after its status has changed.
+    /// A waker with which the control thread wakes this end after a change of its status.
     pub fn waker(&self) -> Waker {
         self.wake_self.clone()
     }
@@ -154,8 +153,8 @@ impl Channel {
         }
     }
 
-    /// As [`PacketChannel::arm`], for who has no place for a packet: only for room after
-    /// [`ChannelError::Full`], and the end of the channel.
+    /// As [`PacketChannel::arm`], but not for packets: only for room after [`ChannelError::Full`],
+    /// and for the end of the channel.
     pub fn arm_for_room(&mut self) -> bool {
         (!self.wants_room || self.outgoing.arm()) && self.alive().is_ok()
     }
@@ -199,12 +198,12 @@ impl PacketChannel for Channel {
     }
 
     fn receive(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError> {
-        // Asked before the ring is looked at, so that the last words of a peer that then dies
-        // are found there.
+        // Checked before the ring, so that the last packets of a peer that dies meanwhile are
+        // received.
         let state = self.alive();
         match state {
             Err(ChannelError::Revoked) => return state.map(|()| false),
-            // Whoever else holds the ring could go on for ever.
+            // Another holder of the ring's memory could send for ever.
             Err(_) => self.incoming.close(),
             Ok(()) => {}
         }
@@ -221,7 +220,8 @@ impl PacketChannel for Channel {
                 self.wake_peer.wake();
             }
             match self.check.admit(&header) {
-                // Asked again: this thread may have slept since, while the peer left and wrote on.
+                // Checked again: this thread may have been preempted, while the peer left the
+                // domain and went on writing.
                 Ok(()) if self.alive() == Err(ChannelError::Revoked) => {
                     into.clear();
                     return Err(ChannelError::Revoked);
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_forgeries_holds_nobody_up() {
+    fn one_receive_drops_a_bounded_number_of_forgeries() {
         let (mut forger, mut receiver) = pair();
         let forged = LinkHeader {
             partition: Partition(7),
@@ -355,26 +355,28 @@ mod tests {
         }
         let mut packet = Vec::new();
         assert_eq!(receiver.receive(&mut packet), Ok(false));
-        assert!(!receiver.arm(), "there is more to look at");
+        assert!(!receiver.arm(), "another packet waits");
         assert_eq!(receiver.receive(&mut packet), Ok(false));
         assert!(receiver.arm());
     }
 
-    /// Once it was seen only when the time for looking was over: every wait for room took all of it.
+    /// Regression: polling did not look for room, so every wait for room took the whole polling
+    /// time.
     #[test]
-    fn who_waits_for_room_sees_it_before_it_sleeps() {
+    fn polling_for_room_sees_it_before_the_sleep() {
         let (mut sender, mut receiver) = pair();
         while sender.send(&[&[0; 60_000]]).is_ok() {}
-        assert!(!sender.has_news(), "nobody has made room");
+        assert!(!sender.has_news(), "there is no room yet");
         assert_eq!(receiver.receive(&mut Vec::new()), Ok(true));
         assert!(sender.has_news());
         assert_eq!(sender.send(&[&[0; 60_000]]), Ok(()));
         assert_eq!(receiver.receive(&mut Vec::new()), Ok(true));
-        assert!(!sender.has_news(), "it does not wait for room any more");
+        assert!(!sender.has_news(), "the sender no longer waits for room");
     }
 
-    /// Once they were delivered: the status was looked at only before the ring was. And once a
-    /// peer that had died could not be revoked, so that others of its node went on in its name.
+    /// Regressions: packets sent after a revocation were delivered, because the status was checked
+    /// only before the ring. And a peer that had died could not be revoked, so other processes of
+    /// its node went on in its name.
     #[test]
     fn nothing_that_is_sent_after_a_revocation_is_received() {
         for round in 0..300 {
@@ -385,7 +387,7 @@ mod tests {
             }
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    // Long ones that are dropped, so that most of the time one is looked at.
+                    // Long packets that are dropped: most of the time the receiver examines one.
                     sender.check.protocol = Protocol(2);
                     let long = [0; 60_000];
                     while is_revoked.load(Ordering::Acquire) == 0 {
@@ -418,14 +420,14 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_peer_has_a_last_word() {
+    fn packets_sent_before_the_death_of_the_peer_are_received() {
         let (mut sender, mut receiver) = pair();
         sender.send(&[b"last"]).unwrap();
         receiver.status.peer_died();
         let mut packet = Vec::new();
         assert_eq!(receiver.receive(&mut packet), Ok(true));
         assert_eq!(packet, b"last");
-        // Somebody else has its memory.
+        // Another process holds the memory of the ring.
         sender.send(&[b"more"]).unwrap();
         assert_eq!(receiver.receive(&mut packet), Err(ChannelError::PeerDead));
         receiver.status.revoke();
@@ -433,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_ring_ends_the_channel_and_wakes_who_sleeps() {
+    fn a_broken_ring_ends_the_channel_and_prevents_sleep() {
         let (mut breaker, mut receiver) = pair();
         let header = LinkHeader {
             partition: Partition(7),
@@ -443,7 +445,7 @@ mod tests {
             len: 16,
         };
         breaker.outgoing.push(&header, &[&[0; 16]]).unwrap();
-        // The record's length now says more than was published.
+        // The record's length now exceeds the published bytes.
         let longer = LinkHeader { len: 17, ..header };
         breaker.outgoing.overwrite(0, &longer.to_bytes());
         let mut packet = Vec::new();
@@ -464,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn other_memory_is_no_ring() {
+    fn memory_of_another_size_is_refused() {
         let (ends, _) = ChannelEnds::create(RING_BYTES).unwrap();
         let mut fds = ends.into_fds();
         fds[0] = create_memory(8192).unwrap().into();

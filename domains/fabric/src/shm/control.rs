@@ -1,4 +1,4 @@
-//! Channels before they are opened: the descriptors that an agent makes and passes to processes.
+//! Channels before they are opened: descriptors that an agent creates and passes to processes.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,10 +8,10 @@ use crate::core::channel::MAX_PAYLOAD;
 use crate::mem::memfd::create_memory;
 use crate::mem::waker::pipe;
 
-/// Bytes of a ring's data unless asked otherwise: three of the longest packets.
+/// Default bytes of a ring's data: three of the longest packets.
 pub const RING_BYTES: usize = 256 * 1024;
 
-/// One end of a channel as descriptors, made by the agent and passed to a process.
+/// Descriptors of one end of a channel, created by the agent and passed to a process.
 #[derive(Debug)]
 pub struct ChannelEnds {
     pub(super) outgoing: OwnedFd,
@@ -22,11 +22,11 @@ pub struct ChannelEnds {
 }
 
 impl ChannelEnds {
-    /// Descriptors of an end.
+    /// Number of descriptors of an end.
     pub const COUNT: usize = 5;
 
-    /// Makes a channel: its two ends. `ring_bytes` is for each direction, a power of two that
-    /// holds at least two of the longest packets.
+    /// Creates the two ends of a channel. `ring_bytes` is the size of each direction: a power of
+    /// two, at least two of the longest packets.
     ///
     /// # Errors
     /// The system's: no descriptor left, no memory; `InvalidInput` for another size.
@@ -66,7 +66,7 @@ impl ChannelEnds {
         ]
     }
 
-    /// The end that was taken apart by [`ChannelEnds::into_fds`].
+    /// Rebuilds an end from the descriptors of [`ChannelEnds::into_fds`].
     pub fn from_fds(fds: [OwnedFd; Self::COUNT]) -> Self {
         let [outgoing, incoming, wake_peer, woken, wake_self] = fds;
         ChannelEnds {

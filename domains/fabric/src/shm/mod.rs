@@ -1,4 +1,7 @@
-//! The `shm` provider: one host, regions are mapped, one-sided operations are loads and stores.
+//! The `shm` provider for one host: regions are mapped, one-sided operations are loads and stores.
+//!
+//! It has no control path of its own: an agent grants memory and descriptors, or the network of
+//! [`loopback`](crate::loopback). These implement `Provider` with the types from here.
 
 #[cfg(not(loom))]
 pub mod channel;

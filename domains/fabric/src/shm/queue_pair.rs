@@ -12,10 +12,10 @@ use crate::error::OpError;
 use crate::key::{Access, Partition};
 use crate::topology::NodeId;
 
-/// A queue pair on `shm`, for what may be regions there.
+/// A queue pair on `shm` for handles `R` that may lead to regions of `shm`.
 ///
-/// Posting queues, flushing executes in order in the caller's thread, polling drains; so nothing
-/// is in flight between calls.
+/// `flush` executes posted operations in order in the caller's thread, so no operation is in flight
+/// between calls.
 #[derive(Debug)]
 pub struct QueuePair<R = RemoteRegion> {
     peer: NodeId,
@@ -90,8 +90,8 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
     }
 }
 
-/// Has `copy` move the bytes of each segment to or from what the remote region has at `offset` and
-/// on, all of which are inside; returns how many.
+/// Calls `copy` for each segment with its offset in the remote region, from `offset` on, its local
+/// address and its length. Returns the sum of the lengths. All ranges are checked.
 fn transfer(
     (remote, offset): (&RemoteRegion, u64),
     needed: Access,
@@ -99,7 +99,7 @@ fn transfer(
     copy: impl Fn(u64, *mut u8, u64) -> Result<(), OpError>,
 ) -> Result<u64, OpError> {
     if segments.as_slice().len() != 1 {
-        // Before the first is copied; a single one is checked as it is.
+        // All are checked before the first copy; `copy` checks a single segment itself.
         segments.check()?;
         let memory = remote.permit(needed)?;
         region::bounds(memory, offset, segments.len())?;
@@ -110,7 +110,7 @@ fn transfer(
         let memory = segment.region.memory();
         let local = region::address(memory, segment.offset, segment.len)?;
         copy(at, local, segment.len)?;
-        // What was sent is not what was there, if the local side has ended meanwhile.
+        // If the local side has ended meanwhile, the copied bytes are not those of the segment.
         memory.status().check()?;
         at += segment.len;
     }
@@ -152,14 +152,14 @@ impl<R: AsRegion<RemoteRegion>> Endpoint for QueuePair<R> {
     }
 
     fn wait(&mut self, _timeout: Duration) -> bool {
-        // What was flushed has completed, so there is nothing to wait for.
+        // Flushed operations have completed.
         !self.completed.is_empty()
     }
 
     fn read_batch(&mut self, reads: &mut [Read<'_, R>]) -> Result<(), OpError> {
         self.flush();
-        // Cold reads wait for memory together rather than one after the other. A fetched line
-        // that its writer changes meanwhile is fetched again, so the order of loads stays.
+        // Prefetching lets cold reads wait for memory together. A prefetched line that its writer
+        // changes meanwhile is fetched again, so the order of loads stays.
         for read in reads.iter().skip(1) {
             if let Ok(region) = read.remote.as_region() {
                 region.fetch_ahead(read.offset);

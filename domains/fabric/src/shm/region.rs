@@ -27,11 +27,11 @@ struct Grant {
 }
 
 impl RemoteRegion {
-    /// Maps what the agent handed over: `memory` is read-only unless `access` has a right that
-    /// writes. `guard` is dropped with the last handle.
+    /// Maps the agent's `memory`, for writing if `access` has a right that writes. `guard` is
+    /// dropped with the last handle.
     ///
     /// # Errors
-    /// The system's, also when the descriptor does not allow what `access` says.
+    /// The system's, also when the descriptor does not permit this access.
     pub fn map(
         memory: &File,
         len: usize,
@@ -55,7 +55,7 @@ impl RemoteRegion {
         self.0.memory.mapping().len() as u64
     }
 
-    /// The key that it was opened with.
+    /// The key with which the region was opened.
     pub fn key(&self) -> RemoteKey {
         self.0.key
     }
@@ -65,12 +65,12 @@ impl RemoteRegion {
         self.0.access
     }
 
-    /// For the control thread: what it moves, and whose status it ends.
+    /// The memory, which the control thread migrates and whose status it ends.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.0.memory
     }
 
-    /// Replaces the word at `offset` by `desired` if it is `expected`; returns what was there.
+    /// Replaces the word at `offset` by `desired` if it is `expected`; returns the previous value.
     ///
     /// # Errors
     /// [`OpError`], as the completion of an operation has.
@@ -84,7 +84,7 @@ impl RemoteRegion {
         region::compare_and_swap(memory, offset, expected, desired)
     }
 
-    /// Adds to the word at `offset`, wrapping; returns what was there.
+    /// Adds to the word at `offset`, wrapping around; returns the previous value.
     ///
     /// # Errors
     /// [`OpError`], as the completion of an operation has.
@@ -152,7 +152,7 @@ impl Mapped for RemoteRegion {
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OpError> {
-        // SAFETY: `bytes` is a slice of that length, and nobody writes it meanwhile.
+        // SAFETY: `bytes` is a shared slice of that length, which no thread writes meanwhile.
         unsafe { self.copy_in(offset, bytes.as_ptr(), bytes.len() as u64) }
     }
 

@@ -29,7 +29,7 @@ impl Storage for Arc<Cells> {
     fn copy_in(&self, at: usize, bytes: &[u8]) {
         for (i, byte) in bytes.iter().enumerate() {
             let place = at + i;
-            // SAFETY: loom verifies that nobody else accesses the cell meanwhile.
+            // SAFETY: loom verifies that no other thread accesses the cell meanwhile.
             self.words[place / 8].with_mut(|word| unsafe { (*word)[place % 8] = *byte });
         }
     }

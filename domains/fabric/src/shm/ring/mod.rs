@@ -8,24 +8,24 @@
 //!  ------+--------+---------+----+------------------
 //! ```
 //!
-//! Positions count bytes since the ring was made and never wrap; a byte's place is its position
-//! modulo the capacity. A record is a link header and its payload, padded to a multiple of 8. The
-//! payload of a long record begins with a cache line, since copies to one are faster.
-//! Each side keeps its own position to itself and publishes a copy, so a peer that scribbles over
-//! the shared words can end the ring ([`RingError::Corrupt`]) and nothing else: whatever is read
-//! is checked against the capacity before it is used.
+//! Positions count bytes since the creation of the ring and never wrap; a byte's place is its
+//! position modulo the capacity. A record is a link header and its payload, padded to a multiple of
+//! 8. The payload of a long record begins at a cache line, because copies to one are faster. Each
+//! side keeps its own position in private memory and publishes a copy. Positions of the peer are
+//! checked against the capacity before use. So a peer that overwrites the shared words can end the
+//! ring ([`RingError::Corrupt`]) and nothing else.
 //!
 //! # Pieces
-//! The payload of a long record is published in pieces, so that the consumer copies the first ones out
-//! while the producer still copies the last ones in. The consumer waits for the rest as long as the
-//! producer goes on ([`LOOKS`]). After that the record counts as not yet there, and is copied from its
-//! start the next time.
+//! The payload of a long record is published in pieces, so that the consumer copies the first
+//! pieces out while the producer still copies the last ones in. The consumer waits for the rest for
+//! a bounded time ([`LOOKS`]). Then the record counts as not yet published, and the next attempt
+//! copies it from its start.
 //!
 //! # Sleeping
-//! Who finds nothing to do *arms*: it sets its flag, then looks once more. Who publishes a
-//! position looks at the other's flag afterwards. Between the store and the load on either side
-//! stands a SeqCst fence, so at least one of the two sees the other's store: either the sleeper
-//! finds the news, or the publisher finds the flag and must wake it.
+//! A side without work *arms*: it sets its flag, then looks once more. A side that publishes a
+//! position loads the other side's flag afterwards. Both sides have a SeqCst fence between the
+//! store and the load, so at least one sees the other's store: either the sleeper finds the news,
+//! or the publisher finds the flag and must wake the sleeper.
 
 use crossbeam::utils::CachePadded;
 
@@ -43,8 +43,8 @@ const LINE: u64 = 64;
 /// Payloads of at least this many bytes begin with a line.
 const LONG: usize = 1024;
 
-/// How often a consumer looks for each piece of a record: a few microseconds, which is longer than a
-/// producer takes that goes on.
+/// Looks of a consumer for each piece of a record: a few microseconds, more than a running producer
+/// takes for a piece.
 const LOOKS: usize = if cfg!(loom) { 1 } else { 100 };
 
 /// Why a ring did not take or give a record.
@@ -52,7 +52,7 @@ const LOOKS: usize = if cfg!(loom) { 1 } else { 100 };
 pub(crate) enum RingError {
     /// The record does not fit at present.
     Full,
-    /// The other side published what cannot be.
+    /// The other side published an impossible position or length.
     Corrupt,
 }
 
@@ -64,17 +64,17 @@ pub(crate) struct Control {
     tail: CachePadded<AtomicU64>,
     /// Bytes ever consumed; written by the consumer only; `tail - capacity <= head <= tail`.
     head: CachePadded<AtomicU64>,
-    /// 1 while the consumer sleeps or is about to; set by it, cleared by both.
+    /// 1 while the consumer sleeps or is about to; set by the consumer, cleared by both.
     consumer_sleeps: CachePadded<AtomicU32>,
-    /// 1 while the producer sleeps for room or is about to; set by it, cleared by both.
+    /// 1 while the producer sleeps for room or is about to; set by the producer, cleared by both.
     producer_sleeps: CachePadded<AtomicU32>,
 }
 
-// SAFETY: integers that are atomic, and padding.
+// SAFETY: atomic integers and padding.
 #[cfg(not(loom))]
 unsafe impl crate::mem::mapping::Atomics for Control {}
 
-/// Where a ring lives.
+/// The memory of a ring.
 pub(crate) trait Storage {
     /// Bytes of a piece. Payloads of more than two pieces are published in pieces.
     const PIECE: usize;
@@ -88,13 +88,13 @@ pub(crate) trait Storage {
     fn copy_out(&self, at: usize, into: &mut [u8]);
 }
 
-/// Splits a range that may go over the end of the data in two that do not.
+/// Place of a range that may wrap at the end of the data, and its length up to that end.
 fn halves(position: u64, len: usize, capacity: usize) -> (usize, usize) {
     let at = (position as usize) & (capacity - 1);
     (at, len.min(capacity - at))
 }
 
-/// Where the payload begins of a record at `start`.
+/// Position of the payload of a record at `start`.
 fn payload_at(start: u64, payload: usize) -> u64 {
     let behind = start + LinkHeader::LEN as u64;
     if payload < LONG {
@@ -104,12 +104,12 @@ fn payload_at(start: u64, payload: usize) -> u64 {
     }
 }
 
-/// Where a record at `start` ends.
+/// Position of the end of a record at `start`.
 fn end_of(start: u64, payload: usize) -> u64 {
     (payload_at(start, payload) + payload as u64).next_multiple_of(8)
 }
 
-/// Sets a sleeper's flag; the caller looks once more before it sleeps.
+/// Sets a sleeper's flag; the caller looks once more before sleeping.
 fn announce(flag: &AtomicU32) {
     flag.store(1, Ordering::Relaxed);
     // Pairs with the fence in `must_wake`: see "Sleeping" above.
@@ -127,9 +127,9 @@ fn must_wake(flag: &AtomicU32) -> bool {
 #[derive(Debug)]
 pub(crate) struct Producer<S> {
     storage: S,
-    /// Our position; the shared copy is only for the consumer.
+    /// The producer's position; the shared copy is only for the consumer.
     tail: u64,
-    /// The consumer's position when we last looked; `head <= tail`.
+    /// The consumer's position at the last look; `head <= tail`.
     head: u64,
 }
 
@@ -195,8 +195,8 @@ impl<S: Storage> Producer<S> {
     }
 
     fn look_at_head(&mut self) -> Result<(), RingError> {
-        // Acquire: pairs with the Release in `Consumer::pop`, which has then copied the bytes
-        // that we are about to overwrite.
+        // Acquire: pairs with the Release in `Consumer::pop`, which has copied the bytes that are
+        // about to be overwritten.
         let head = self.storage.control().head.load(Ordering::Acquire);
         if !(self.head..=self.tail).contains(&head) {
             return Err(RingError::Corrupt);
@@ -205,13 +205,13 @@ impl<S: Storage> Producer<S> {
         Ok(())
     }
 
-    /// Whether there is more room than when we last looked, or the consumer has broken the ring.
+    /// Whether there is more room than at the last look, or the consumer has broken the ring.
     pub(crate) fn has_news(&mut self) -> bool {
         let before = self.head;
         self.look_at_head().is_err() || self.head != before
     }
 
-    /// Asks to be woken when there is more room; returns whether to sleep.
+    /// Requests a wake-up when there is more room; returns whether to sleep.
     pub(crate) fn arm(&mut self) -> bool {
         announce(&self.storage.control().producer_sleeps);
         let sleep = !self.has_news();
@@ -233,14 +233,14 @@ impl<S: Storage> Producer<S> {
 #[derive(Debug)]
 pub(crate) struct Consumer<S> {
     storage: S,
-    /// Our position; the shared copy is only for the producer.
+    /// The consumer's position; the shared copy is only for the producer.
     head: u64,
-    /// The producer's position when we last looked; `head <= tail <= head + capacity`.
+    /// The producer's position at the last look; `head <= tail <= head + capacity`.
     tail: u64,
-    /// The producer's position at which there is something to take: behind `head`, or at the end of a
+    /// The producer's position from which a record can be taken: behind `head`, or at the end of a
     /// record of which the last pieces were missing.
     wanted: u64,
-    /// Whether nothing more is taken than what is before `tail`.
+    /// Whether only records before `tail` are taken.
     is_closed: bool,
 }
 
@@ -255,10 +255,10 @@ impl<S: Storage> Consumer<S> {
         }
     }
 
-    /// Looks for records a last time; what is published from now on does not exist.
+    /// Looks for records a last time; later records are ignored.
     #[cfg(not(loom))]
     pub(crate) fn close(&mut self) {
-        // A broken ring ends with the last whole look at it.
+        // A broken ring ends with the last valid position.
         let _ = self.look_at_tail();
         self.is_closed = true;
     }
@@ -283,8 +283,8 @@ impl<S: Storage> Consumer<S> {
                 return Ok(None);
             }
         }
-        // A record begins with a whole header, whose bytes need not have been published by a peer that
-        // lies: then they are any bytes, as those of a header may be.
+        // A hostile peer may publish less than a header. Then the header is made of arbitrary
+        // bytes, and every header is checked anyway.
         let mut bytes = [0; LinkHeader::LEN];
         self.copy_out(self.head, &mut bytes);
         let header = LinkHeader::from_bytes(&bytes);
@@ -309,8 +309,8 @@ impl<S: Storage> Consumer<S> {
         Ok(Some((header, must_wake(&control.producer_sleeps))))
     }
 
-    /// Copies the payload of the record that ends at `end`, piece by piece as they are published; returns
-    /// whether all of them were.
+    /// Copies the payload of the record that ends at `end`, piece by piece as published; returns
+    /// whether all pieces were published.
     fn copy_payload(&mut self, into: &mut [u8], end: u64) -> Result<bool, RingError> {
         let start = payload_at(self.head, into.len());
         let (mut copied, mut looks) = (0, LOOKS * (into.len() / S::PIECE));
@@ -353,7 +353,7 @@ impl<S: Storage> Consumer<S> {
         Ok(())
     }
 
-    /// Asks to be woken when there is a record; returns whether to sleep.
+    /// Requests a wake-up when there is a record; returns whether to sleep.
     pub(crate) fn arm(&mut self) -> bool {
         announce(&self.storage.control().consumer_sleeps);
         let sleep = !self.has_news();
@@ -373,7 +373,7 @@ impl<S: Storage> Consumer<S> {
 
 #[cfg(all(test, not(loom)))]
 impl<S: Storage> Producer<S> {
-    /// What a hostile producer does.
+    /// Overwrites data of the ring, as a hostile producer may.
     pub(crate) fn overwrite(&self, at: usize, bytes: &[u8]) {
         self.storage.copy_in(at, bytes);
     }

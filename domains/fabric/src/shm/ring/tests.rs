@@ -103,7 +103,7 @@ proptest! {
         }
     }
 
-    /// A peer that writes anything anywhere gets an error or wrong bytes, nothing else.
+    /// A peer that writes arbitrary bytes anywhere causes an error or wrong bytes, nothing else.
     #[test]
     fn a_hostile_peer_breaks_only_its_own_ring(
         data in proptest::collection::vec(any::<u8>(), 256),
@@ -156,7 +156,7 @@ fn a_record_longer_than_what_was_published_is_corrupt() {
 
 /// The first pieces of a record alone are neither a record, nor news, nor the end of the ring.
 #[test]
-fn a_record_is_taken_once_its_last_piece_is_there() {
+fn a_record_is_taken_once_its_last_piece_is_published() {
     let (heap, mut producer, mut consumer) = ring(256);
     producer.push(&test_header(8), &[&[1; 8]]).unwrap();
     let mut payload = Vec::new();
@@ -172,14 +172,14 @@ fn a_record_is_taken_once_its_last_piece_is_there() {
         consumer.disarm();
     }
     heap.control.tail.store(end, Ordering::Relaxed);
-    assert!(!consumer.arm(), "the record is there");
+    assert!(!consumer.arm(), "the record is complete");
     assert!(consumer.pop(&mut payload).unwrap().is_some());
     assert_eq!(payload, bytes);
     assert!(consumer.arm());
 }
 
 #[test]
-fn long_payloads_begin_with_a_line() {
+fn long_payloads_begin_at_a_cache_line() {
     for start in [0, 8, 24, 40, 64, 1 << 20] {
         assert_eq!(payload_at(start, LONG - 1), start + LinkHeader::LEN as u64);
         let at = payload_at(start, LONG);
@@ -190,7 +190,7 @@ fn long_payloads_begin_with_a_line() {
 
 #[test]
 fn two_threads_pass_every_record_in_order() {
-    // Miri takes its time.
+    // Few records under Miri, which is slow.
     let records = if cfg!(miri) { 200 } else { 20_000u32 };
     let (_, mut producer, mut consumer) = ring(512);
     std::thread::scope(|scope| {
