@@ -1,4 +1,4 @@
-//! Page faults of this process on chunks that are not resident: the threads that wait, and the thread
+//! Page faults of this process on chunks that are not resident: the waiting threads, and the thread
 //! that serves them.
 
 use std::io;
@@ -15,10 +15,10 @@ use crate::os::thread::{Indispensable, spawn_undisturbed};
 
 const STACK_BYTES: usize = 128 * 1024;
 
-/// Asks the agent for a chunk. It must end in [`Memory::wake_resident`](crate::mem::Memory::wake_resident). If
-/// that cannot be, because the agent did not hear it, then in
-/// [`Memory::request_again`](crate::mem::Memory::request_again) or in the end of the memory. A panic in it
-/// aborts the process.
+/// Requests a chunk from the agent. [`Memory::wake_resident`](crate::mem::Memory::wake_resident)
+/// must follow. If the request is lost,
+/// [`Memory::request_again`](crate::mem::Memory::request_again) or the end of the memory must
+/// follow. A panic in the closure aborts the process.
 pub type RequestChunk = Box<dyn Fn(u64) + Send + Sync>;
 
 /// The page faults of this process.
@@ -40,7 +40,7 @@ pub(super) struct Watch {
     waiting: Mutex<Vec<usize>>,
 }
 
-/// Threads whose faults cannot be resolved while a mapping is being replaced.
+/// Faults that cannot be resolved while a mapping is being replaced.
 #[derive(Debug, Default)]
 struct Postponed {
     remapping: u32,
@@ -55,10 +55,10 @@ pub fn available() -> io::Result<()> {
     faults().map(drop)
 }
 
-/// Started when first needed, for the life of the process. A forked child starts its own: the
-/// inherited descriptor acts on its parent.
+/// The faults of this process, started at the first call for the life of the process. A forked
+/// child starts its own, because the inherited descriptor acts on the parent.
 pub(super) fn faults() -> io::Result<Arc<Faults>> {
-    /// The process, and its faults or the number of an error.
+    /// Process, and its faults or an error number.
     type Started = (u32, Result<Arc<Faults>, i32>);
     static STARTED: Mutex<Option<Started>> = Mutex::new(None);
     let mut started = lock(&STARTED);
@@ -78,7 +78,7 @@ pub(super) fn faults() -> io::Result<Arc<Faults>> {
     result
 }
 
-/// Whether an error repeats, unlike a lack of descriptors.
+/// Whether an error is permanent, unlike a lack of descriptors.
 fn is_for_ever(number: &i32) -> bool {
     [libc::ENOSYS, libc::EPERM, libc::EINVAL].contains(number)
 }
@@ -95,16 +95,16 @@ impl Faults {
             asking,
         });
         let serving = Arc::clone(&faults);
-        // Started first: if the other cannot be, it ends with `asking`.
+        // Started first: if the other thread cannot start, this one ends with `asking`.
         start("toroid-asks", move || ask_all(&asked))?;
         start("toroid-faults", move || serving.serve())?;
         Ok(faults)
     }
 
     fn serve(&self) {
-        // Without this thread others would wait for ever.
+        // Without this thread, other threads would wait for ever.
         let _guard = Indispensable;
-        // It does not fail while the descriptor is open.
+        // The wait does not fail while the descriptor is open.
         while let Ok(news) = self.userfault.wait() {
             if let Some(address) = news {
                 self.on_fault(address);
@@ -138,15 +138,15 @@ impl Faults {
         }
     }
 
-    /// Requests a chunk in a thread of its own: a message that blocks must delay neither threads whose
-    /// chunk is resident, nor the replacement of a mapping.
+    /// Requests a chunk from the thread of requests: a message that blocks must delay neither
+    /// threads whose chunk is resident, nor the replacement of a mapping.
     fn ask(&self, watch: &Arc<Watch>, chunk: u64) {
-        // It fails when that thread has ended, which ends the process.
+        // A failure means that the thread has ended, which aborts the process.
         let _ = self.asking.send((Arc::clone(watch), chunk));
     }
 
-    /// Requests all chunks that threads wait for, with `ask` from now on: earlier requests may have been
-    /// lost.
+    /// Requests all chunks that threads wait for, with `ask` from now on: earlier requests may have
+    /// been lost.
     pub(super) fn request_again(&self, watch: &Arc<Watch>, ask: RequestChunk) {
         *lock(&watch.ask) = Arc::new(ask);
         let waiting = lock(&watch.waiting);
@@ -157,7 +157,8 @@ impl Faults {
         chunks.into_iter().for_each(|chunk| self.ask(watch, chunk));
     }
 
-    /// Lets accesses to `range` wait, where memory with this table is about to be mapped.
+    /// Makes accesses to `range` wait for their chunks; memory with this table is about to be
+    /// mapped there.
     pub(super) fn watch(
         &self,
         range: Range<usize>,
@@ -178,16 +179,16 @@ impl Faults {
         watch
     }
 
-    /// Lets accesses to a mapping wait, also after it was moved to other addresses.
+    /// Makes accesses to a mapping wait, also after the mapping has moved to other addresses.
     pub(super) fn register(&self, range: &Range<usize>) -> io::Result<()> {
         self.userfault.register(range)
     }
 
-    /// Runs `replace`, which puts a [registered](Faults::register) mapping in the place of another.
+    /// Runs `replace`, which replaces a mapping by a [registered](Faults::register) one.
     ///
-    /// Until the remap event has been read, the kernel maps nothing (EAGAIN), and it delivers faults of
-    /// threads before that event. A thread that is woken to retry would fault at once, and with a few
-    /// of them the event would never be read. So such threads wait until the end.
+    /// Until the remap event has been read, the kernel maps no page (EAGAIN), and it delivers
+    /// faults before that event. A thread that is woken to retry would fault at once, and with a
+    /// few such threads the event would never be read. So these threads wait until the end.
     pub(super) fn while_remapping<T>(&self, replace: impl FnOnce() -> T) -> T {
         lock(&self.postponed).remapping += 1;
         let result = replace();
@@ -218,11 +219,11 @@ impl Faults {
     /// Ends the watch at the end of a migration, and wakes all threads that wait.
     pub(super) fn unwatch(&self, watch: &Arc<Watch>) {
         if self.process != process::id() {
-            // A forked child drops the handle of its parent.
+            // The handle of the parent, dropped in a forked child.
             return;
         }
         lock(&self.watched).retain(|other| !Arc::ptr_eq(other, watch));
-        // It fails when something else is mapped there by now.
+        // The call fails when another mapping has taken the place.
         let _ = self.userfault.unregister(&watch.range);
         let _ = self.userfault.wake(&watch.range);
     }
@@ -231,25 +232,19 @@ impl Faults {
     fn resolve(&self, watch: &Watch, address: usize) {
         let pages = watch.rest_of_chunk(address);
         let page = pages.start..pages.start + PAGE;
-        let resolved = loop {
-            match self.userfault.map_present(&pages) {
-                // A hole: nothing was ever written there.
-                Ok(false) => match self.userfault.add_zeroed(&page) {
-                    // Another process has just added it.
-                    Ok(false) => {}
-                    Ok(true) => break Ok(()),
-                    Err(error) => break Err(error),
-                },
-                Ok(true) => break Ok(()),
-                Err(error) => break Err(error),
-            }
-        };
-        // The page was mapped before, so no thread was woken; or the mapping is being replaced or gone.
-        if resolved.is_err() {
-            self.try_again(address);
-        } else {
-            self.wake(page);
+        match self.map_or_add(&pages, &page) {
+            // A page that was mapped already wakes no thread.
+            Ok(()) => self.wake(page),
+            // The mapping is being replaced, or gone.
+            Err(_) => self.try_again(address),
         }
+    }
+
+    /// Maps `pages` as far as they are present; adds the first `page` if it is a hole.
+    fn map_or_add(&self, pages: &Range<usize>, page: &Range<usize>) -> io::Result<()> {
+        // Both return false when another process adds the page between the two calls.
+        while !self.userfault.map_present(pages)? && !self.userfault.add_zeroed(page)? {}
+        Ok(())
     }
 
     fn try_again(&self, address: usize) {
@@ -263,7 +258,7 @@ impl Faults {
     }
 
     fn wake(&self, range: Range<usize>) {
-        // It does not fail for a range of whole pages.
+        // The call does not fail for whole pages.
         let _ = self.userfault.wake(&range);
     }
 }
@@ -310,7 +305,7 @@ impl std::fmt::Debug for Watch {
     }
 }
 
-/// A panic with a lock held leaves no change half done.
+/// Locks a mutex also after a panic: no critical section leaves a change half done.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,5 @@
-//! Which chunks of a moving region have arrived: a byte for each, written by the agent alone.
+//! The table of resident chunks of a migrating region: a byte for each chunk, written by the agent
+//! alone.
 
 use std::fs::File;
 use std::io;
@@ -8,22 +9,22 @@ use std::sync::atomic::Ordering;
 use crate::mem::mapping::Mapping;
 use crate::mem::memfd::{create_memory, read_only};
 
-/// Bytes that move at a time. Smaller ones make a first touch shorter, larger ones the whole
-/// move: 64 KiB copy in about the time that asking for them takes.
+/// Bytes of a chunk, the unit of copying. A smaller chunk makes a first access shorter, a larger
+/// one the whole migration: copying 64 KiB takes about as long as requesting them.
 pub const CHUNK: u64 = 64 * 1024;
 
 const RESIDENT: u8 = 1;
 
-/// Chunks of a region of `len` bytes.
+/// Number of chunks of a region of `len` bytes.
 pub(super) fn count(len: u64) -> u64 {
     len.div_ceil(CHUNK)
 }
 
-/// The table as every process sees it.
+/// The table as every process maps it.
 #[derive(Debug)]
 pub(super) struct MigrationTable {
     bytes: Mapping,
-    /// Device and number of its file, which no other has while this is mapped.
+    /// Device and inode number of the file, unique while the table is mapped.
     file: (u64, u64),
 }
 
@@ -41,26 +42,22 @@ impl MigrationTable {
         })
     }
 
-    /// Whether this is the table in that memory.
+    /// Whether `memory` holds this table.
     pub(super) fn is_in(&self, memory: &File) -> io::Result<bool> {
         Ok(self.file == identity(memory)?)
     }
 
-    /// Whether a chunk has arrived: then it is in the new memory, and only there.
+    /// Whether a chunk is resident: in the fresh memory, and only there. A chunk outside of the
+    /// table is never resident.
     pub(super) fn is_resident(&self, chunk: u64) -> bool {
-        // Acquire: pairs with the Release in `set_resident`, so that the chunk's bytes are there. What
-        // lies outside of the table never arrives.
-        self.byte(chunk, Ordering::Acquire)
+        // Acquire: pairs with the Release in `set`, so that the chunk's bytes are visible.
+        let byte = self.bytes.byte(chunk);
+        byte.is_some_and(|byte| byte.load(Ordering::Acquire) == RESIDENT)
     }
 
-    /// Whether all chunks have arrived.
+    /// Whether all chunks are resident.
     pub(super) fn is_all_resident(&self) -> bool {
         (0..self.bytes.len() as u64).all(|chunk| self.is_resident(chunk))
-    }
-
-    fn byte(&self, index: u64, order: Ordering) -> bool {
-        let byte = self.bytes.byte(index);
-        byte.is_some_and(|byte| byte.load(order) == RESIDENT)
     }
 }
 
@@ -69,8 +66,8 @@ fn identity(memory: &File) -> io::Result<(u64, u64)> {
     Ok((metadata.dev(), metadata.ino()))
 }
 
-/// The table as the agent sees it. Behind the chunks it has one byte more: whether any may be
-/// copied yet. So memory and table together are all that there is to know about a move.
+/// The table as the agent maps it. One more byte follows the chunks: whether they may be copied. So
+/// old memory, fresh memory and table are the whole state of a migration.
 #[derive(Debug)]
 pub(super) struct MigrationTableWriter {
     table: MigrationTable,
@@ -79,12 +76,12 @@ pub(super) struct MigrationTableWriter {
 }
 
 impl MigrationTableWriter {
-    /// The table of a new move.
+    /// Creates the table of a new migration of `len` bytes.
     pub(super) fn create(len: u64) -> io::Result<Self> {
         Self::resume(create_memory(count(len) + 1)?, len)
     }
 
-    /// The table of a move that another agent has begun.
+    /// Maps the table of a migration that another agent has begun.
     pub(super) fn resume(memory: File, len: u64) -> io::Result<Self> {
         let chunks = count(len);
         let table = MigrationTable::of(&memory, chunks as usize + 1, true)?;
@@ -95,12 +92,12 @@ impl MigrationTableWriter {
         })
     }
 
-    /// What others map: they cannot write there.
+    /// A read-only descriptor for other processes.
     pub(super) fn hand_out(&self) -> io::Result<File> {
         read_only(&self.memory)
     }
 
-    /// For another agent to go on with.
+    /// The memory of the table, with which another agent resumes the migration.
     pub(super) fn memory(&self) -> &File {
         &self.memory
     }
@@ -114,23 +111,21 @@ impl MigrationTableWriter {
     }
 
     pub(super) fn set_resident(&self, chunk: u64) {
-        // Release: pairs with the Acquire in `is_resident`.
-        self.set(chunk, Ordering::Release);
+        self.set(chunk);
     }
 
     pub(super) fn is_released(&self) -> bool {
-        // Acquire: pairs with the Release in `release`.
-        self.table.byte(self.chunks, Ordering::Acquire)
+        self.table.is_resident(self.chunks)
     }
 
     pub(super) fn release(&self) {
-        // Release: pairs with the Acquire in `is_released`.
-        self.set(self.chunks, Ordering::Release);
+        self.set(self.chunks);
     }
 
-    fn set(&self, index: u64, order: Ordering) {
+    fn set(&self, index: u64) {
         if let Some(byte) = self.table.bytes.byte(index) {
-            byte.store(RESIDENT, order);
+            // Release: pairs with the Acquire in `MigrationTable::is_resident`.
+            byte.store(RESIDENT, Ordering::Release);
         }
     }
 }
