@@ -1,4 +1,4 @@
-//! Regions that move in processes with habits of their own: each in a process by itself.
+//! Migrations in processes with unusual properties: each test runs in a process of its own.
 
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
@@ -22,7 +22,7 @@ const LEN: u64 = 2 * CHUNK;
 
 const ALONE: &str = "TOROID_TEST_ALONE";
 
-/// Runs the body of a test in a process of its own, and returns how that ended.
+/// Runs the body of a test in a process of its own, and returns the status of that process.
 fn alone(test: &str, body: impl FnOnce()) -> Option<ExitStatus> {
     if std::env::var(ALONE).is_ok_and(|name| name == test) {
         body();
@@ -41,7 +41,7 @@ fn owner(memory: &File) -> Region {
     Region::exported(memory, LEN as usize, KEY, Arc::default(), None).unwrap()
 }
 
-/// A copier from `old`, and the memory that it leads to.
+/// A copier from `old`, and the fresh memory.
 fn copier(old: &File) -> (Copier, File) {
     let fresh = create_memory(LEN).unwrap();
     let copies = (old.try_clone().unwrap(), fresh.try_clone().unwrap());
@@ -50,7 +50,7 @@ fn copier(old: &File) -> (Copier, File) {
     (copier, fresh)
 }
 
-/// Brings what is asked for.
+/// Requests that fetch the chunk at once.
 fn fetch_from(copier: Copier, view: &Arc<Memory>) -> Box<dyn Fn(u64) + Send + Sync> {
     let view = Arc::downgrade(view);
     Box::new(move |chunk| {
@@ -61,20 +61,20 @@ fn fetch_from(copier: Copier, view: &Arc<Memory>) -> Box<dyn Fn(u64) + Send + Sy
     })
 }
 
-/// The kernel fills the mappings of such a process as they are made, and where a page is, nobody
-/// waits: loads once saw zeros, and stores were lost.
+/// Regression: the kernel populates new mappings of such a process, and no access waits for a page
+/// that is mapped. So loads saw zeros, and stores were lost.
 #[test]
-fn a_process_that_locks_its_memory_waits_for_what_moves() {
+fn a_process_that_locks_its_memory_waits_for_migrating_chunks() {
     let ended = alone(
-        "a_process_that_locks_its_memory_waits_for_what_moves",
+        "a_process_that_locks_its_memory_waits_for_migrating_chunks",
         || {
             let memory = create_memory(LEN).unwrap();
             let region = owner(&memory);
             region.store(0, 7).unwrap();
             region.store(CHUNK, 8).unwrap();
-            // Started before, because its stack would be more than an ordinary user may lock.
+            // Started before, because an ordinary user may not lock as much as the thread's stack.
             faults::available().unwrap();
-            // SAFETY: it changes how mappings are made, not what they hold.
+            // SAFETY: changes how mappings are made, not their contents.
             assert_eq!(unsafe { libc::mlockall(libc::MCL_FUTURE) }, 0);
             let (first, fresh) = copier(&memory);
             let table = first.table().unwrap();
@@ -96,15 +96,15 @@ fn a_process_that_locks_its_memory_waits_for_what_moves() {
     assert_well(ended);
 }
 
-/// Whoever waits for a region would wait for ever.
+/// Without the abort, threads that wait for a region would wait for ever.
 #[test]
-fn without_its_faults_a_process_ends() {
-    let ended = alone("without_its_faults_a_process_ends", || {
+fn a_failed_request_for_a_chunk_aborts_the_process() {
+    let ended = alone("a_failed_request_for_a_chunk_aborts_the_process", || {
         let memory = create_memory(LEN).unwrap();
         let region = owner(&memory);
         let (copier, fresh) = copier(&memory);
         let (view, table) = (region.memory(), copier.table().unwrap());
-        let request = Box::new(|_| panic!("nobody to ask"));
+        let request = Box::new(|_| panic!("there is no agent"));
         drop(view.start_migration(&fresh, &table, request).unwrap());
         let (done, waiting) = mpsc::channel();
         thread::spawn(move || done.send(region.load(0)));
@@ -115,12 +115,12 @@ fn without_its_faults_a_process_ends() {
     }
 }
 
-/// A handler may touch what waits for the thread that it would run in.
+/// A handler may touch memory that waits for the thread in which the handler would run.
 #[test]
-fn no_signal_is_handled_where_faults_are() {
-    let ended = alone("no_signal_is_handled_where_faults_are", || {
+fn threads_that_serve_faults_block_all_signals() {
+    let ended = alone("threads_that_serve_faults_block_all_signals", || {
         faults::available().unwrap();
-        // A thread gives itself its name.
+        // A thread sets its name itself, after its start.
         let threads = loop {
             match threads_of_toroid() {
                 found if found.len() < 2 => thread::yield_now(),
@@ -153,23 +153,26 @@ fn field<'a>(status: &'a str, name: &str) -> &'a str {
         .unwrap()
 }
 
-/// A process that had no descriptor left once lost all that ever moved.
+/// Regression: a process without a free descriptor lost every region that migrated later.
 #[test]
-fn a_passing_failure_is_not_kept() {
-    let ended = alone("a_passing_failure_is_not_kept", || {
-        let limit = |to: u64| {
-            let limit = libc::rlimit {
-                rlim_cur: to,
-                rlim_max: 1024,
+fn a_temporary_failure_to_serve_faults_is_not_remembered() {
+    let ended = alone(
+        "a_temporary_failure_to_serve_faults_is_not_remembered",
+        || {
+            let limit = |to: u64| {
+                let limit = libc::rlimit {
+                    rlim_cur: to,
+                    rlim_max: 1024,
+                };
+                // SAFETY: the call reads the limit.
+                assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
             };
-            // SAFETY: the call reads the limit.
-            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
-        };
-        limit(0);
-        let error = faults::available().unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
-        limit(1024);
-        faults::available().unwrap();
-    });
+            limit(0);
+            let error = faults::available().unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+            limit(1024);
+            faults::available().unwrap();
+        },
+    );
     assert_well(ended);
 }

@@ -1,5 +1,5 @@
-//! Memory is brought into huge pages while it is used: nothing is lost, nothing grows that is
-//! populated sparsely, and it can be taken away from who writes it as before.
+//! Compaction of memory in use: no write is lost, sparsely populated memory does not grow, and the
+//! memory can be sealed and migrated as before.
 //!
 //! Needs Linux 6.1 with huge pages.
 
@@ -30,8 +30,8 @@ const LEN: u64 = PIECES * PIECE + 3 * PAGE;
 
 const PAGE: u64 = 4096;
 
-/// A page may be held for a moment, and a huge one may have to be made first.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Bound on waiting: a page may be pinned for a moment, and the kernel may have to make a huge one.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn map(memory: &File) -> Region {
     Region::exported(memory, LEN as usize, KEY, Arc::default(), None).unwrap()
@@ -52,7 +52,7 @@ fn compaction(memory: &File) -> Compaction {
     Compaction::new(memory, LEN).unwrap()
 }
 
-/// Looks until this comes of it.
+/// Looks until the result and the remaining bytes are as wanted.
 fn look_until(compaction: &mut Compaction, wanted: Look, remaining: u64) {
     let start = Instant::now();
     loop {
@@ -60,8 +60,8 @@ fn look_until(compaction: &mut Compaction, wanted: Look, remaining: u64) {
         if (found, compaction.remaining()) == (wanted, remaining) {
             return;
         }
-        // A machine on which others work may take its time.
-        assert!(start.elapsed() < PATIENCE, "{found:?}: {compaction:?}");
+        // A busy machine may take long.
+        assert!(start.elapsed() < TIMEOUT, "{found:?}: {compaction:?}");
         thread::sleep(Duration::from_millis(1));
     }
 }
@@ -91,7 +91,7 @@ fn words() -> impl Iterator<Item = u64> {
     (0..LEN / PAGE).map(|page| page * PAGE + page % 512 * 8)
 }
 
-/// A mapping that the library knows nothing of, for a child to use.
+/// A mapping unknown to the library, for a child to use.
 struct Raw(*mut libc::c_void);
 
 impl Raw {
@@ -106,20 +106,20 @@ impl Raw {
 
     fn word(&self, at: u64) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at + 8 <= LEN);
-        // SAFETY: mapped as long as `self` is there, aligned, and used by all through atomics.
+        // SAFETY: mapped as long as `self` exists, aligned, and accessed only through atomics.
         unsafe { &*self.0.byte_add(at as usize).cast() }
     }
 }
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // SAFETY: nobody has a reference any more, as they all borrow it.
+        // SAFETY: all references borrow `self`, so none is left.
         unsafe { libc::munmap(self.0, LEN as usize) };
     }
 }
 
 #[test]
-fn nothing_is_lost_while_all_write() {
+fn no_addition_is_lost_during_compaction() {
     let memory = create_for_peers(LEN).unwrap();
     let regions = [map(&memory), map(&memory)];
     words().for_each(|at| regions[0].store(at, 0).unwrap());
@@ -136,7 +136,7 @@ fn nothing_is_lost_while_all_write() {
         }
         look_until(&mut compaction(&memory), Look::Done, 0);
         let before = rounds.load(Ordering::Relaxed);
-        // Both have counted everywhere afterwards.
+        // Afterwards both threads have added to every word.
         while rounds.load(Ordering::Relaxed) < before + 4 {
             thread::yield_now();
         }
@@ -149,21 +149,21 @@ fn nothing_is_lost_while_all_write() {
 }
 
 #[test]
-fn what_is_large_is_mapped_as_such() {
+fn compacted_memory_is_mapped_as_huge_pages() {
     let memory = populated();
     let regions = [map(&memory), map(&memory)];
     look_until(&mut compaction(&memory), Look::Done, 0);
     for region in &regions {
         let mut back = vec![0; LEN as usize];
         region.read(0, &mut back).unwrap();
-        assert!(back == bytes(), "all is as it was");
+        assert!(back == bytes(), "the bytes are unchanged");
     }
     assert_eq!(huge(&memory), 2 * PIECES * PIECE);
     assert_eq!(used(&memory), LEN);
 }
 
 #[test]
-fn other_processes_lose_nothing_either() {
+fn no_addition_of_another_process_is_lost() {
     let memory = populated();
     let (told, raw) = (create_memory(LEN).unwrap(), Raw::map(&memory));
     let told = Raw::map(&told);
@@ -179,7 +179,7 @@ fn other_processes_lose_nothing_either() {
             }
             rounds.fetch_add(1, Ordering::Relaxed);
         }
-        // SAFETY: it takes a number, and runs nothing of the parent's.
+        // SAFETY: takes a number, and runs nothing of the parent's.
         unsafe { libc::_exit(0) };
     }
     assert!(child > 0);
@@ -187,7 +187,7 @@ fn other_processes_lose_nothing_either() {
     let own = 1000;
     words().for_each(|at| _ = raw.word(at).fetch_add(own, Ordering::Relaxed));
     stop.store(1, Ordering::Relaxed);
-    // SAFETY: of a child of ours, whose status nobody wants.
+    // SAFETY: a child of ours; the status is not needed.
     let ended = unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
     assert_eq!(ended, child);
     let counted = own + rounds.load(Ordering::Relaxed);
@@ -197,7 +197,7 @@ fn other_processes_lose_nothing_either() {
 }
 
 #[test]
-fn what_is_populated_sparsely_does_not_grow() {
+fn sparsely_populated_pieces_do_not_grow() {
     let memory = create_for_peers(LEN).unwrap();
     let fill = |piece: u64, pages: u64| {
         for page in 0..pages {
@@ -213,14 +213,14 @@ fn what_is_populated_sparsely_does_not_grow() {
     assert_eq!(compaction.look(|_| true).unwrap(), Look::Later);
     assert_eq!(compaction.remaining(), PIECES * PIECE);
     assert_eq!(used(&memory), before);
-    // One page more is enough.
+    // One more page suffices.
     fill(0, 448);
     look_until(&mut compaction, Look::Later, (PIECES - 1) * PIECE);
     assert_eq!(used(&memory), PIECE + PAGE);
 }
 
 #[test]
-fn a_piece_of_which_somebody_holds_a_page_is_left() {
+fn a_piece_with_a_pinned_page_is_left_for_later() {
     let (memory, held) = (populated(), PIECE + 5 * PAGE);
     let raw = Raw::map(&memory);
     let (pipe, into) = std::io::pipe().unwrap();
@@ -228,7 +228,7 @@ fn a_piece_of_which_somebody_holds_a_page_is_left() {
         iov_base: std::ptr::from_ref(raw.word(held)).cast_mut().cast(),
         iov_len: PAGE as usize,
     };
-    // SAFETY: the page is mapped; the kernel takes a hold of it and changes nothing.
+    // SAFETY: the page is mapped; the kernel pins it and changes nothing.
     let taken = unsafe { libc::vmsplice(into.as_raw_fd(), &raw const page, 1, 0) };
     assert_eq!(taken, PAGE as isize);
     let mut compaction = compaction(&memory);
@@ -240,7 +240,7 @@ fn a_piece_of_which_somebody_holds_a_page_is_left() {
 }
 
 #[test]
-fn it_stops_when_it_is_told_to() {
+fn a_look_stops_when_the_caller_says_so() {
     let mut compaction = compaction(&populated());
     let mut left = Vec::new();
     let found = compaction.look(|bytes| {
@@ -251,9 +251,9 @@ fn it_stops_when_it_is_told_to() {
     assert_eq!(left, [PIECES, PIECES - 1, PIECES - 2].map(|n| n * PIECE));
 }
 
-/// As before: it is sealed when nobody can write it any more, and all of it is copied.
+/// Compaction does not keep the memory from being frozen and copied.
 #[test]
-fn it_moves_as_before() {
+fn compacted_memory_is_sealed_and_copied() {
     let memory = populated();
     let writer = map(&memory);
     let mut compaction = compaction(&memory);
@@ -264,21 +264,21 @@ fn it_moves_as_before() {
     let [old, new] = copies;
     let copier = Copier::new(old, new, LEN).unwrap();
     drop(writer);
-    // Who looks at it does not keep it from being sealed.
+    // The compaction's descriptor does not prevent the seal.
     let mut freezing = copier.freeze(KEY.partition).unwrap();
-    assert!(freezing.wait(PATIENCE).unwrap());
+    assert!(freezing.wait(TIMEOUT).unwrap());
     drop(compaction);
     copier.release();
     while copier.fetch_next().unwrap() {}
     let mut back = vec![0; LEN as usize];
     fresh.read_exact_at(&mut back, 0).unwrap();
-    assert!(back == bytes(), "all has arrived");
+    assert!(back == bytes(), "all bytes were copied");
 }
 
-/// An agent looks at fresh memory when all has arrived, which others may not have heard yet: they
-/// still wait for their pages.
+/// An agent compacts fresh memory once all chunks are resident. Processes may not know that yet,
+/// and still wait for their pages.
 #[test]
-fn who_has_not_heard_of_the_end_of_a_move_loses_nothing() {
+fn fresh_memory_is_compacted_before_a_process_finishes_its_migration() {
     let memory = populated();
     let region = map(&memory);
     let fresh = create_for_peers(LEN).unwrap();
@@ -325,10 +325,10 @@ fn who_has_not_heard_of_the_end_of_a_move_loses_nothing() {
     }
     let mut back = vec![0; LEN as usize];
     region.read(0, &mut back).unwrap();
-    assert!(back == wanted, "all is there");
+    assert!(back == wanted, "the region has all bytes and additions");
     read_only(&fresh)
         .unwrap()
         .read_exact_at(&mut back, 0)
         .unwrap();
-    assert!(back == wanted, "in the fresh memory");
+    assert!(back == wanted, "the fresh memory has them");
 }

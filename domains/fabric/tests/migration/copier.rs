@@ -16,7 +16,7 @@ use toroid_fabric::shm::RemoteRegion;
 use super::rig::*;
 
 #[test]
-fn memory_is_frozen_when_nobody_can_write_it() {
+fn memory_is_frozen_once_no_writable_mapping_is_left() {
     let memory = create_for_peers(LEN).unwrap();
     let (copier, _fresh) = copier(&memory);
     let reader = map(&read_only(&memory).unwrap(), READ);
@@ -30,23 +30,23 @@ fn memory_is_frozen_when_nobody_can_write_it() {
     drop(owner);
     assert!(!freezing.wait(SOON).unwrap());
     writer.memory().detach();
-    assert!(freezing.wait(PATIENCE).unwrap());
+    assert!(freezing.wait(TIMEOUT).unwrap());
     descriptor.write_all_at(b"late", 0).unwrap_err();
     let late = RemoteRegion::map(&descriptor, 8, KEY, Access::all(), Arc::default(), None);
     assert!(late.is_err());
     let mut word = [1; 8];
     read(&reader, 0, &mut word).unwrap();
     assert_eq!(word, [0; 8]);
-    // What is frozen stays as a whole.
+    // Frozen memory stays whole.
     copier.release();
     while copier.fetch_next().unwrap() {}
     assert!(!copier.drop_copied().unwrap());
 }
 
-/// A leaver once handed its pages to the kernel (`io_uring`, a pipe) and then dropped every
-/// mapping and descriptor: nothing of it was to be seen, and it wrote on.
+/// Regression: a leaver handed its pages to the kernel (`io_uring`, a pipe), then dropped every
+/// mapping and descriptor, and went on writing unseen.
 #[test]
-fn memory_of_which_pages_are_pinned_is_not_frozen() {
+fn memory_with_pinned_pages_is_not_frozen() {
     let memory = create_for_peers(LEN).unwrap();
     let (copier, _fresh) = copier(&memory);
     let (pipe, mut into) = std::io::pipe().unwrap();
@@ -77,7 +77,8 @@ fn memory_of_which_pages_are_pinned_is_not_frozen() {
     assert!(freeze(&copier).unwrap());
 }
 
-/// A chunk once could be copied while a process that had not yet changed still wrote to it.
+/// Regression: a chunk could be copied while a process that had not yet changed to the fresh memory
+/// still wrote to the old one.
 #[test]
 fn nothing_is_copied_before_the_release() {
     let memory = create_memory(LEN).unwrap();
@@ -92,7 +93,7 @@ fn nothing_is_copied_before_the_release() {
     copier.release();
     copier.fetch(0).unwrap();
 
-    // Another agent goes on: what has arrived was written since.
+    // Another agent resumes; the resident chunk has been written since.
     fresh.write_all_at(&[8; 8], 0).unwrap();
     memory.write_all_at(&[9; 8], CHUNK).unwrap();
     let parts = parts(&copier);
@@ -110,10 +111,10 @@ fn nothing_is_copied_before_the_release() {
 
 /// Returns whether the old memory is frozen.
 fn freeze(copier: &Copier) -> std::io::Result<bool> {
-    copier.freeze(KEY.partition)?.wait(PATIENCE)
+    copier.freeze(KEY.partition)?.wait(TIMEOUT)
 }
 
-/// What the next agent is given of a move.
+/// The parts of a migration from which the next agent resumes it.
 pub fn parts(copier: &Copier) -> [File; 2] {
     let parts = copier.parts();
     parts.map(|part| part.try_clone_to_owned().unwrap().into())
@@ -130,7 +131,7 @@ fn frozen_memory_stays_whole_for_the_next_agent() {
     let next = Copier::resume(parts(&copier), fresh, LEN).unwrap();
     assert!(freeze(&next).unwrap());
     while next.fetch_next().unwrap() {}
-    // To drop it would fail.
+    // Dropping a piece would fail.
     assert!(!next.drop_copied().unwrap());
     assert!(next.leftover().unwrap().is_none());
 }
@@ -158,7 +159,7 @@ fn a_forked_child_drops_the_rest_of_the_old_memory() {
     assert!(copier.leftover().unwrap().is_none());
 }
 
-/// Who may write the fresh memory can seal it: that is an error and no loss without a word.
+/// A process that may write the fresh memory can seal it: an error, not a silent loss.
 #[test]
 fn sealed_fresh_memory_is_an_error() {
     let old = create_memory(LEN).unwrap();
@@ -189,8 +190,8 @@ fn holes_stay_holes() {
     assert_eq!(old.metadata().unwrap().blocks(), 0, "dropped");
 }
 
-/// Whether it takes the kernel long to drop what is mapped so often depends on the machine, but
-/// nothing may go that has not been copied, and all of it in the end.
+/// The time that the kernel takes to drop memory with so many mappings depends on the machine. On
+/// every machine only copied chunks are dropped, and all of them in the end.
 #[test]
 fn memory_with_many_mappings_is_dropped_once_it_is_copied() {
     let len = 16 << 20;
@@ -207,7 +208,7 @@ fn memory_with_many_mappings_is_dropped_once_it_is_copied() {
     for copied in [1, 65, chunks - 1, chunks] {
         let full = blocks();
         (0..copied).for_each(|chunk| copier.fetch(chunk).unwrap());
-        assert_eq!(blocks(), full, "who asked does not wait for that");
+        assert_eq!(blocks(), full, "fetching a chunk drops nothing");
         while copier.drop_copied().unwrap() {}
         assert!(blocks() >= (chunks - copied) * chunk_blocks);
     }

@@ -1,5 +1,5 @@
-//! Regions move to fresh memory while they are used: nothing is lost, nobody reads what never
-//! was, and nobody waits for ever.
+//! Migrations of regions in use: no write is lost, no read returns bytes that never were there, and
+//! no access waits for ever.
 
 mod copier;
 mod orders;

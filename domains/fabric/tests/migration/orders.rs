@@ -1,4 +1,4 @@
-//! Orders of the agent that come late, twice, never or too early.
+//! Orders of the agent that arrive late, twice, never or too early.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,8 +14,8 @@ use toroid_fabric::{Access, OpError, Operation};
 use super::copier::parts;
 use super::rig::*;
 
-/// Nothing is ever copied: readers read on, writers wait, and when the memory is detached they
-/// end with an error.
+/// No chunk is ever copied: readers go on, writers wait, and their operations end with an error
+/// when the memory is detached.
 #[test]
 fn detached_memory_ends_waiting_accesses_with_an_error() {
     let mut exported = Exported::new();
@@ -70,7 +70,7 @@ fn a_late_mapping_joins_the_migration() {
     assert_eq!(word, 8u64.to_ne_bytes());
 }
 
-/// The next agent tells of a move again, because it cannot know who heard.
+/// The next agent repeats the order, because it does not know which processes received it.
 #[test]
 fn a_repeated_order_changes_nothing() {
     let mut exported = Exported::new();
@@ -93,7 +93,7 @@ fn a_repeated_order_changes_nothing() {
     }
     assert_eq!(exported.owner.load(0), Ok(8));
     while next.fetch_next().unwrap() {}
-    // Whose end was not heard either.
+    // The end of the migration was not announced either.
     for view in exported.views() {
         view.request_again(Box::new(|_| ()));
         assert!(!view.is_migrating());
@@ -101,8 +101,8 @@ fn a_repeated_order_changes_nothing() {
     assert_eq!(exported.owner.load(0), Ok(8));
 }
 
-/// The memory once turned to zeros before its status ended, so that loads took them for the
-/// region's and stores were lost.
+/// Regression: zeros replaced the memory before its status ended, so loads returned zeros and
+/// stores were lost.
 #[test]
 fn a_failed_migration_revokes_the_memory() {
     let exported = Exported::new();
@@ -122,7 +122,8 @@ fn a_failed_migration_revokes_the_memory() {
     assert_eq!(joined.status().check(), Err(OpError::Revoked));
 }
 
-/// The end of one view's move once let the others read what had not arrived.
+/// Regression: after the end of one view's migration, the others read chunks that were not
+/// resident.
 #[test]
 fn mappings_with_one_status_migrate_one_by_one() {
     let memory = create_memory(LEN).unwrap();
@@ -145,14 +146,14 @@ fn mappings_with_one_status_migrate_one_by_one() {
     assert_eq!(word, [9; 8]);
 }
 
-/// A move whose end was not heard once left accesses of the next to zeros.
+/// Regression: after a migration without an announced end, accesses in the next one met zeros.
 #[test]
 fn an_incomplete_migration_is_not_followed_by_another() {
     let mut exported = Exported::new();
     exported.owner.store(0, 7).unwrap();
     let (copier, _asked) = exported.start_migration();
     while copier.fetch_next().unwrap() {}
-    // All has arrived, and nobody was told.
+    // All chunks are resident, but the end was not announced.
     exported.migrate_once(|_| ());
     assert_eq!(exported.owner.load(0), Ok(7));
     let (_copier, _asked) = exported.start_migration();
@@ -160,7 +161,7 @@ fn an_incomplete_migration_is_not_followed_by_another() {
     for view in exported.views() {
         let table = next.table().unwrap();
         let failed = view.start_migration(&fresh, &table, Box::new(|_| ()));
-        assert!(failed.is_err(), "most of it has not arrived");
+        assert!(failed.is_err(), "most chunks are not resident");
         assert_eq!(view.status().check(), Err(OpError::Revoked));
     }
 }
@@ -184,12 +185,12 @@ fn lost_requests_are_repeated() {
             again.wake_resident();
         }));
         assert_eq!(add.join().unwrap(), Ok(0));
-        // And so it is from now on.
+        // Later requests use the same function.
         assert_eq!(exported.owner.load(0), Ok(0));
     });
 }
 
-/// One message that could not be sent once stopped all moves of the process.
+/// Regression: one message that blocked stopped all migrations of the process.
 #[test]
 fn a_request_that_blocks_stops_no_other_migration() {
     let (mut hanging, mut exported) = (Exported::new(), Exported::new());
@@ -218,14 +219,14 @@ fn a_request_that_blocks_stops_no_other_migration() {
     });
 }
 
-/// A child has what its parent has, but for the memory, and once ended the parent's move when it
-/// dropped its own view.
+/// Regression: a child inherits everything but the memory, and ended the migration of its parent by
+/// dropping its own view.
 #[test]
 fn a_forked_child_ends_no_migration_of_its_parent() {
     let mut exported = Exported::new();
     exported.owner.store(CHUNK, 5).unwrap();
     let (copier, asked) = exported.start_migration();
-    // SAFETY: the child drops what is its own and ends.
+    // SAFETY: the child only drops its values and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
         drop(exported);

@@ -1,4 +1,4 @@
-//! A region with an owner and peers, and what their agent does.
+//! A region with an owner and peers, and the part of their agent.
 
 use std::fs::File;
 use std::sync::mpsc::Receiver;
@@ -26,8 +26,10 @@ pub const READ: Access = Access::REMOTE_READ;
 pub const CHUNKS: u64 = 5;
 pub const LEN: u64 = CHUNKS * CHUNK - 4096 - 8;
 
-/// How long to wait for what is to come, and for what must not.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Bound on waiting for an event.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time in which an event must not happen.
 pub const SOON: Duration = Duration::from_millis(5);
 
 /// A region, its owner, one peer that writes and one that reads.
@@ -54,10 +56,11 @@ impl Exported {
         [owner.memory(), writer.memory(), reader.memory()]
     }
 
-    /// Lets all change to fresh memory; returns what they then ask for.
+    /// Starts the migration of all views to fresh memory; returns the copier and the requested
+    /// chunks.
     pub fn start_migration(&mut self) -> (Arc<Copier>, Receiver<u64>) {
         let (asking, asked) = mpsc::channel();
-        // Nobody listens any more after the test has failed.
+        // The send fails after the test has failed.
         let copier = self.start_migration_requesting(move |chunk| _ = asking.send(chunk));
         copier.release();
         (copier, asked)
@@ -82,7 +85,7 @@ impl Exported {
         copier.0
     }
 
-    /// Moves the region; what is waited for first, and then the rest.
+    /// Migrates the region: requested chunks first, then the rest.
     pub fn migrate_once(&mut self, meanwhile: impl FnOnce(&File)) {
         let (copier, asked) = self.start_migration();
         meanwhile(&read_only(&self.memory).unwrap());
@@ -107,7 +110,7 @@ pub fn map(memory: &File, access: Access) -> RemoteRegion {
     RemoteRegion::map(memory, LEN as usize, KEY, access, Arc::default(), None).unwrap()
 }
 
-/// A copier from `old`, and the memory that it leads to.
+/// A copier from `old`, and the fresh memory.
 pub fn copier(old: &File) -> (Arc<Copier>, File) {
     let fresh = create_memory(LEN).unwrap();
     let copies = (old.try_clone().unwrap(), fresh.try_clone().unwrap());

@@ -20,12 +20,12 @@ fn fold(remote: &RemoteRegion, offset: u64, len: u64) -> Result<Vec<u8>, OpError
     remote.fold(offset, len, Vec::new(), |all, block| all.extend(block))
 }
 
-/// A word of each chunk, so that all of them are needed.
+/// Offset of a word in each chunk, so that every chunk is needed.
 fn word(chunk: u64, n: u64) -> u64 {
     chunk * CHUNK + 128 * n
 }
 
-/// Does something again and again in a thread of its own; a failure stops all.
+/// Repeats `what` in a thread of its own until `stop`; a failure stops all threads.
 fn until<'a>(scope: &'a Scope<'a, '_>, stop: &'a Stop, mut what: impl FnMut() + Send + 'a) {
     scope.spawn(move || {
         let guard = StopAll(stop);
@@ -48,7 +48,7 @@ impl Drop for StopAll<'_> {
 }
 
 #[test]
-fn nothing_is_lost_while_owner_and_peers_use_the_region() {
+fn no_write_is_lost_while_owner_and_peers_use_the_region() {
     let mut exported = Exported::new();
     let owner = exported.owner.clone();
     let (writer, reader) = (exported.writer.clone(), exported.reader.clone());
@@ -75,7 +75,7 @@ fn nothing_is_lost_while_owner_and_peers_use_the_region() {
                 added.fetch_add(1, Ordering::Relaxed);
             }
         });
-        // What the owner stored last, it reads next.
+        // The owner reads its last stores.
         let mut round = 0;
         until(scope, stop, move || {
             for chunk in 0..CHUNKS {
@@ -100,13 +100,13 @@ fn nothing_is_lost_while_owner_and_peers_use_the_region() {
                 *before = now;
             }
         });
-        // Blocks of what nobody changes.
+        // Blocks that no thread changes.
         until(scope, stop, || {
             for chunk in 0..CHUNKS {
                 let all = fold(&folded, word(chunk, 80) + 3, still.len() as u64);
                 assert!(all.unwrap() == still, "chunk {chunk}");
             }
-            // Pieces that were right are not folded again.
+            // Valid pieces are not folded twice.
             for view in [&folded, &written] {
                 let count = |all: &mut usize, block: &[u8]| *all += block.len();
                 assert_eq!(view.fold(0, LEN, 0, count), Ok(LEN as usize));
@@ -157,7 +157,7 @@ fn folded_blocks_equal_a_copy() {
     let needed = READ;
     let writer = map(&exported.memory, Access::REMOTE_WRITE);
     assert_eq!(fold(&writer, 0, 1), Err(OpError::MissingRight { needed }));
-    // What was given before the end is no result.
+    // Blocks folded before the end give no result.
     let status = exported.reader.memory().status();
     let sum = |all: &mut u64, block: &[u8]| {
         status.revoke();
@@ -167,8 +167,8 @@ fn folded_blocks_equal_a_copy() {
     assert_eq!(revoked, Err(OpError::Revoked));
 }
 
-/// A mere reader that touched the pages of the fresh memory before they were filled once
-/// destroyed what belonged there.
+/// Regression: a reader that touched pages of the fresh memory before they were filled destroyed
+/// their contents.
 #[test]
 fn an_early_reader_of_the_fresh_memory_destroys_nothing() {
     let mut exported = Exported::new();
@@ -182,22 +182,22 @@ fn an_early_reader_of_the_fresh_memory_destroys_nothing() {
         });
         let mut back = vec![0; LEN as usize];
         exported.owner.read(0, &mut back).unwrap();
-        assert!(back == bytes, "the owner's bytes are whole");
+        assert!(back == bytes, "the owner reads its bytes");
         back.fill(0);
         read(&exported.reader, 0, &mut back).unwrap();
         assert!(back == bytes, "a peer reads them, too");
     }
 }
 
-/// Makes the kernel touch all pages of memory that may only be read, in every way that there is.
+/// Makes the kernel touch all pages of read-only memory, in every possible way.
 fn touch(fresh: &File) {
     let len = LEN as usize;
     let mut there = vec![1; len];
     fresh.read_exact_at(&mut there, 0).unwrap();
     let descriptor = fresh.as_raw_fd();
     let (pipe, into) = std::io::pipe().unwrap();
-    // SAFETY: a new mapping, which is unmapped before the end; the kernel alone reads it, and writes
-    // what it reads to `there`, of which it is told the length.
+    // SAFETY: a new mapping, which is unmapped before the end; only the kernel reads it, and writes
+    // the bytes to `there`, whose length it is given.
     unsafe {
         let anywhere = std::ptr::null_mut();
         let pages = libc::mmap(
@@ -243,10 +243,10 @@ fn touch(fresh: &File) {
     drop(pipe);
 }
 
-/// Threads that could not be helped while another region changed its memory once came back so
-/// fast that the change was never made.
+/// Regression: threads whose faults could not be resolved during the change of another region
+/// faulted again so fast that the change was never made.
 #[test]
-fn a_region_migrates_while_threads_wait_for_another() {
+fn a_region_migrates_while_threads_wait_for_chunks_of_another() {
     const THREADS: u64 = 8;
     let (mut first, mut second) = (Exported::new(), Exported::new());
     for _ in 0..40 {
