@@ -1,7 +1,7 @@
 //! The `shm` provider for one host: regions are mapped, one-sided operations are loads and stores.
 //!
-//! It has no control path of its own: an agent grants memory and descriptors, or the network of
-//! [`loopback`](crate::loopback). These implement `Provider` with the types from here.
+//! There is no control path here. The client library, by grants of an agent, and
+//! [`loopback`](crate::loopback) implement `Provider` with these types.
 
 #[cfg(not(loom))]
 pub mod channel;
