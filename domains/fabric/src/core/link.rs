@@ -164,27 +164,21 @@ mod tests {
             protocol: Protocol(9),
             since: Epoch(5),
         };
-        let admit = |change: fn(&mut LinkHeader)| {
+        use DropReason::*;
+        let changes: [(fn(&mut LinkHeader), Result<(), DropReason>); 8] = [
+            (|_| (), Ok(())),
+            (|h| h.epoch = Epoch(5), Ok(())),
+            (|h| h.epoch = Epoch(8), Ok(())),
+            (|h| h.epoch = Epoch(4), Err(OldEpoch)),
+            (|h| h.partition = Partition(4), Err(UnknownPartition)),
+            (|h| h.source = NodeId(2), Err(WrongSource)),
+            (|h| h.protocol = Protocol(8), Err(UnknownProtocol)),
+            (|h| h.len = u32::MAX, Err(BadLength)),
+        ];
+        for (change, expected) in changes {
             let mut changed = header();
             change(&mut changed);
-            check.admit(&changed)
-        };
-        assert_eq!(admit(|_| ()), Ok(()));
-        assert_eq!(admit(|h| h.epoch = Epoch(5)), Ok(()));
-        assert_eq!(admit(|h| h.epoch = Epoch(8)), Ok(()));
-        assert_eq!(admit(|h| h.epoch = Epoch(4)), Err(DropReason::OldEpoch));
-        assert_eq!(
-            admit(|h| h.partition = Partition(4)),
-            Err(DropReason::UnknownPartition)
-        );
-        assert_eq!(
-            admit(|h| h.source = NodeId(2)),
-            Err(DropReason::WrongSource)
-        );
-        assert_eq!(
-            admit(|h| h.protocol = Protocol(8)),
-            Err(DropReason::UnknownProtocol)
-        );
-        assert_eq!(admit(|h| h.len = u32::MAX), Err(DropReason::BadLength));
+            assert_eq!(check.admit(&changed), expected, "{changed:?}");
+        }
     }
 }

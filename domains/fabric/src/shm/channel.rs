@@ -283,6 +283,17 @@ mod tests {
         Channel::open(ends, local, check, membership, Arc::default(), None).unwrap()
     }
 
+    /// The header of a packet from `HERE` that the other end admits.
+    fn honest(len: u32) -> LinkHeader {
+        LinkHeader {
+            partition: Partition(7),
+            epoch: Epoch(5),
+            source: HERE,
+            protocol: Protocol(1),
+            len,
+        }
+    }
+
     fn pair() -> (Channel, Channel) {
         let (ours, theirs) = ChannelEnds::create(RING_BYTES).unwrap();
         (end(ours, HERE, THERE), end(theirs, THERE, HERE))
@@ -291,45 +302,16 @@ mod tests {
     #[test]
     fn forged_packets_are_dropped_and_counted_and_honest_ones_go_on() {
         let (mut forger, mut receiver) = pair();
-        let honest = LinkHeader {
-            partition: Partition(7),
-            epoch: Epoch(5),
-            source: HERE,
-            protocol: Protocol(1),
-            len: 4,
-        };
-        let forgeries = [
-            (
-                DropReason::UnknownPartition,
-                LinkHeader {
-                    partition: Partition(8),
-                    ..honest
-                },
-            ),
-            (
-                DropReason::OldEpoch,
-                LinkHeader {
-                    epoch: Epoch(4),
-                    ..honest
-                },
-            ),
-            (
-                DropReason::WrongSource,
-                LinkHeader {
-                    source: NodeId(2),
-                    ..honest
-                },
-            ),
-            (
-                DropReason::UnknownProtocol,
-                LinkHeader {
-                    protocol: Protocol(2),
-                    ..honest
-                },
-            ),
+        let forgeries: [(DropReason, fn(&mut LinkHeader)); 4] = [
+            (DropReason::UnknownPartition, |h| h.partition = Partition(8)),
+            (DropReason::OldEpoch, |h| h.epoch = Epoch(4)),
+            (DropReason::WrongSource, |h| h.source = NodeId(2)),
+            (DropReason::UnknownProtocol, |h| h.protocol = Protocol(2)),
         ];
-        for (_, forged) in &forgeries {
-            forger.outgoing.push(forged, &[b"evil"]).unwrap();
+        for (_, forge) in forgeries {
+            let mut forged = honest(4);
+            forge(&mut forged);
+            forger.outgoing.push(&forged, &[b"evil"]).unwrap();
         }
         forger.send(&[b"good"]).unwrap();
         let mut packet = Vec::new();
@@ -343,13 +325,8 @@ mod tests {
     #[test]
     fn one_receive_drops_a_bounded_number_of_forgeries() {
         let (mut forger, mut receiver) = pair();
-        let forged = LinkHeader {
-            partition: Partition(7),
-            epoch: Epoch(5),
-            source: NodeId(2),
-            protocol: Protocol(1),
-            len: 0,
-        };
+        let mut forged = honest(0);
+        forged.source = NodeId(2);
         for _ in 0..=FORGERIES {
             forger.outgoing.push(&forged, &[]).unwrap();
         }
@@ -437,17 +414,9 @@ mod tests {
     #[test]
     fn a_broken_ring_ends_the_channel_and_prevents_sleep() {
         let (mut breaker, mut receiver) = pair();
-        let header = LinkHeader {
-            partition: Partition(7),
-            epoch: Epoch(5),
-            source: HERE,
-            protocol: Protocol(1),
-            len: 16,
-        };
-        breaker.outgoing.push(&header, &[&[0; 16]]).unwrap();
+        breaker.outgoing.push(&honest(16), &[&[0; 16]]).unwrap();
         // The record's length now exceeds the published bytes.
-        let longer = LinkHeader { len: 17, ..header };
-        breaker.outgoing.overwrite(0, &longer.to_bytes());
+        breaker.outgoing.overwrite(0, &honest(17).to_bytes());
         let mut packet = Vec::new();
         assert_eq!(receiver.receive(&mut packet), Err(ChannelError::Corrupt));
         assert_eq!(receiver.receive(&mut packet), Err(ChannelError::Corrupt));

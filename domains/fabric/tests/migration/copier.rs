@@ -83,9 +83,7 @@ fn memory_with_pinned_pages_is_not_frozen() {
 fn nothing_is_copied_before_the_release() {
     let memory = create_memory(LEN).unwrap();
     let fresh = create_memory(LEN).unwrap();
-    let files = || (memory.try_clone().unwrap(), fresh.try_clone().unwrap());
-    let (old, new) = files();
-    let copier = Copier::new(old, new, LEN).unwrap();
+    let copier = copier_to(&memory, &fresh, LEN);
     let would_block = |error: std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
     assert!(copier.fetch(0).is_err_and(would_block));
     assert!(copier.fetch_next().is_err_and(would_block));
@@ -98,7 +96,7 @@ fn nothing_is_copied_before_the_release() {
     memory.write_all_at(&[9; 8], CHUNK).unwrap();
     let parts = parts(&copier);
     drop(copier);
-    let next = Copier::resume(parts, files().1, LEN).unwrap();
+    let next = Copier::resume(parts, fresh.try_clone().unwrap(), LEN).unwrap();
     assert!(next.is_released());
     assert_eq!(next.remaining(), LEN - CHUNK);
     while next.fetch_next().unwrap() {}
@@ -125,7 +123,7 @@ fn frozen_memory_stays_whole_for_the_next_agent() {
     let old = create_for_peers(LEN).unwrap();
     old.write_all_at(&[7; 8], 0).unwrap();
     let fresh = create_for_peers(LEN).unwrap();
-    let copier = Copier::new(old, fresh.try_clone().unwrap(), LEN).unwrap();
+    let copier = copier_to(&old, &fresh, LEN);
     copier.release();
     assert!(freeze(&copier).unwrap());
     let next = Copier::resume(parts(&copier), fresh, LEN).unwrap();
@@ -144,8 +142,7 @@ fn a_forked_child_drops_the_rest_of_the_old_memory() {
         create_for_peers(len).unwrap(),
     ];
     memory[0].write_all_at(&vec![7; len as usize], 0).unwrap();
-    let [old, fresh] = [&memory[0], &memory[1]].map(|file| file.try_clone().unwrap());
-    let copier = Copier::new(old, fresh, len).unwrap();
+    let copier = copier_to(&memory[0], &memory[1], len);
     copier.release();
     while copier.fetch_next().unwrap() {}
     copier
@@ -165,7 +162,7 @@ fn sealed_fresh_memory_is_an_error() {
     let old = create_memory(LEN).unwrap();
     old.write_all_at(&[7; 8], 0).unwrap();
     let fresh = create_for_peers(LEN).unwrap();
-    let copier = Copier::new(old, fresh.try_clone().unwrap(), LEN).unwrap();
+    let copier = copier_to(&old, &fresh, LEN);
     copier.release();
     seal_writes(&fresh).unwrap();
     let error = copier.fetch(0).unwrap_err();
@@ -178,8 +175,7 @@ fn holes_stay_holes() {
     let len = 1 << 30;
     let (old, fresh) = (create_memory(len).unwrap(), create_memory(len).unwrap());
     old.write_all_at(b"far", len / 2).unwrap();
-    let copy = |file: &File| file.try_clone().unwrap();
-    let copier = Copier::new(copy(&old), copy(&fresh), len).unwrap();
+    let copier = copier_to(&old, &fresh, len);
     copier.release();
     while copier.fetch_next().unwrap() {}
     while copier.drop_copied().unwrap() {}
@@ -199,7 +195,7 @@ fn memory_with_many_mappings_is_dropped_once_it_is_copied() {
     old.write_all_at(&vec![1; len as usize], 0).unwrap();
     let blocks = || old.metadata().unwrap().blocks();
     let chunk_blocks = CHUNK / 512;
-    let copier = Copier::new(old.try_clone().unwrap(), fresh, len).unwrap();
+    let copier = copier_to(&old, &fresh, len);
     copier.release();
     let reader = read_only(&old).unwrap();
     let map = || RemoteRegion::map(&reader, len as usize, KEY, READ, Arc::default(), None);

@@ -113,9 +113,13 @@ pub fn map(memory: &File, access: Access) -> RemoteRegion {
 /// A copier from `old`, and the fresh memory.
 pub fn copier(old: &File) -> (Arc<Copier>, File) {
     let fresh = create_memory(LEN).unwrap();
-    let copies = (old.try_clone().unwrap(), fresh.try_clone().unwrap());
-    let copier = Copier::new(copies.0, copies.1, LEN).unwrap();
-    (copier.into(), fresh)
+    (copier_to(old, &fresh, LEN).into(), fresh)
+}
+
+/// A copier of `len` bytes from `old` to `fresh`.
+pub fn copier_to(old: &File, fresh: &File, len: u64) -> Copier {
+    let copy = |file: &File| file.try_clone().unwrap();
+    Copier::new(copy(old), copy(fresh), len).unwrap()
 }
 
 pub fn pair() -> QueuePair {
