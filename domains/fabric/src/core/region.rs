@@ -31,11 +31,7 @@ impl Region {
     /// # Errors
     /// The system's, when it has no memory or `len` is 0.
     pub fn local(len: usize) -> io::Result<Self> {
-        Ok(Region {
-            memory: Arc::new(Memory::private(len)?),
-            key: None,
-            _guard: None,
-        })
+        Ok(Self::unexported(Memory::private(len)?))
     }
 
     /// The caller's buffer as the local side of operations, or for a device to export. The buffer
@@ -47,11 +43,15 @@ impl Region {
         if buffer.is_empty() {
             Err(io::ErrorKind::InvalidInput.into())
         } else {
-            Ok(Region {
-                memory: Arc::new(Memory::adopted(buffer)),
-                key: None,
-                _guard: None,
-            })
+            Ok(Self::unexported(Memory::adopted(buffer)))
+        }
+    }
+
+    fn unexported(memory: Memory) -> Self {
+        Region {
+            memory: Arc::new(memory),
+            key: None,
+            _guard: None,
         }
     }
 

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use crate::core::link::{LinkCheck, Protocol};
@@ -15,6 +15,7 @@ use crate::error::OpError;
 use crate::key::{Access, Epoch, Partition, RegionId, RemoteKey};
 use crate::mem::memfd::{create_memory, read_only};
 use crate::mem::{Status, Waker};
+use crate::os::thread::lock;
 use crate::provider::Provider;
 use crate::shm::{Channel, ChannelEnds, QueuePair, RING_BYTES, RemoteRegion};
 use crate::topology::NodeId;
@@ -126,9 +127,8 @@ impl Network {
 }
 
 impl Shared {
-    /// Locks the state also after a panic, which leaves no map half changed.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
@@ -329,9 +329,6 @@ impl Drop for Unexport {
 
 /// A random secret; only this process could use it.
 fn secret() -> [u8; 16] {
-    let half = || RandomState::new().hash_one(0).to_le_bytes();
-    let mut secret = [0; 16];
-    secret[..8].copy_from_slice(&half());
-    secret[8..].copy_from_slice(&half());
-    secret
+    let half = || u128::from(RandomState::new().hash_one(0));
+    (half() << 64 | half()).to_le_bytes()
 }

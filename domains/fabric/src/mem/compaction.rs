@@ -147,7 +147,7 @@ impl Compaction {
     }
 
     fn compact(&self, start: u64) -> io::Result<Outcome> {
-        let piece = Mapping::of_part(&self.memory, start, TABLE)?;
+        let piece = Mapping::of_part(&self.memory, start, TABLE, false)?;
         if piece.present_pages()? < ENOUGH {
             return Ok(Outcome::NotNow);
         }

@@ -13,17 +13,19 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::key::Partition;
 use crate::mem::forked_syscall::ForkedSyscall;
 use crate::mem::mapping::{Mapping, PAGE};
 use crate::mem::memfd::{is_spoiled, read_only, seal_writes};
 use crate::mem::migration_table::{CHUNK, MigrationTableWriter};
-use crate::os::thread::{now, pause, processor_time};
+use crate::os::thread::{lock, now, pause, processor_time};
 
 const ZEROS: [u8; PAGE] = [0; PAGE];
 
@@ -338,18 +340,18 @@ impl Copier {
             if runs.is_empty() {
                 return Ok(());
             }
-            let window = Mapping::of_writable_part(&self.fresh, start, bytes.len());
+            let window = Mapping::of_part(&self.fresh, start, bytes.len(), true);
             window.map_err(sealed)?.fill(bytes, &runs)
         })
     }
 
     /// On a poisoned lock only the progress counter may be wrong.
     fn cursor(&self) -> MutexGuard<'_, Cursor> {
-        self.cursor.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.cursor)
     }
 
     fn dropping(&self) -> MutexGuard<'_, Dropping> {
-        self.dropping.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.dropping)
     }
 }
 
@@ -437,14 +439,8 @@ fn punch_all(memory: &File, len: u64) -> io::Result<()> {
 
 /// Drops the pages of a range; mappings of them read zeros.
 fn punch(file: &File, start: u64, len: u64) -> io::Result<()> {
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    let range = |n| libc::off_t::try_from(n).map_err(|_| io::ErrorKind::InvalidInput);
-    let (start, len) = (range(start)?, range(len)?);
-    // SAFETY: fallocate takes integers.
-    match unsafe { libc::fallocate(file.as_raw_fd(), mode, start, len) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    Ok(fallocate(file, mode, start, len)?)
 }
 
 #[cfg(test)]

@@ -5,9 +5,10 @@
 //! a migration.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::mem::DropGuard;
+use crate::os::thread::lock;
 
 /// The registrations of one memory.
 #[derive(Debug, Default)]
@@ -74,7 +75,7 @@ impl DeviceRegistrations {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

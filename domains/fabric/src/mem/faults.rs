@@ -5,13 +5,13 @@ use std::io;
 use std::ops::Range;
 use std::process;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use crate::mem::mapping::PAGE;
 use crate::mem::migration_table::{CHUNK, MigrationTable};
 use crate::mem::userfaultfd::Userfault;
-use crate::os::thread::{Indispensable, spawn_undisturbed};
+use crate::os::thread::{Indispensable, lock, spawn_undisturbed};
 
 const STACK_BYTES: usize = 128 * 1024;
 
@@ -303,9 +303,4 @@ impl std::fmt::Debug for Watch {
             .field("waiting", &self.waiting)
             .finish_non_exhaustive()
     }
-}
-
-/// Locks a mutex also after a panic: no critical section leaves a change half done.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

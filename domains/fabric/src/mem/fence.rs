@@ -8,6 +8,8 @@ use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::thread::{MembarrierCommand, membarrier};
+
 use crate::mem::mapping::{Mapping, PAGE};
 use crate::mem::memfd::{create_memory, read_only};
 use crate::test_knob::TestKnob;
@@ -26,7 +28,7 @@ impl FencePage {
     /// The system's.
     pub fn map(memory: &File) -> io::Result<Self> {
         // The call fails on kernels without this command; `settle` uses the other one there.
-        let _ = barrier(REGISTER_GLOBAL_EXPEDITED);
+        let _ = membarrier(MembarrierCommand::RegisterGlobalExpedited);
         Ok(FencePage(Mapping::of_file(memory, PAGE, false)?))
     }
 
@@ -112,20 +114,8 @@ fn word(page: &Mapping, slot: u32) -> Option<&AtomicU64> {
 pub fn settle() -> io::Result<()> {
     // A kernel without ticks on some processors (`nohz_full`) refuses the first command. The second
     // reaches the processes that have mapped a fence.
-    barrier(GLOBAL).or_else(|_| barrier(GLOBAL_EXPEDITED))
-}
-
-/// Numbers of `linux/membarrier.h`.
-const GLOBAL: libc::c_int = 1;
-const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
-const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
-
-fn barrier(command: libc::c_int) -> io::Result<()> {
-    // SAFETY: the commands take no memory.
-    match unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let settled = membarrier(MembarrierCommand::Global);
+    Ok(settled.or_else(|_| membarrier(MembarrierCommand::GlobalExpedited))?)
 }
 
 #[cfg(test)]
@@ -139,7 +129,7 @@ mod tests {
         fence.set(7);
         settle().unwrap();
         // The command for kernels that refuse the other one.
-        barrier(GLOBAL_EXPEDITED).unwrap();
+        membarrier(MembarrierCommand::GlobalExpedited).unwrap();
         let set: Vec<u32> = (0..FencePage::SLOTS).filter(|n| page.is_set(*n)).collect();
         assert_eq!(set, [7]);
         assert!(page.is_set(FencePage::SLOTS), "there is no such slot");

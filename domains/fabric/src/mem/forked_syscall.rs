@@ -12,11 +12,12 @@ use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
 use crate::key::Partition;
+use crate::os::thread::lock;
 
 /// The work of a child on the memory: system calls only. The function must not allocate, because
 /// the child may have been forked while other threads held locks.
@@ -143,7 +144,7 @@ impl Drop for ForkedSyscall {
 
 impl ChildSlot {
     fn take(of: Partition) -> io::Result<Self> {
-        let mut children = children();
+        let mut children = lock(&CHILDREN);
         let count = children.entry(of).or_default();
         if *count == MOST {
             let message = format!(
@@ -160,7 +161,7 @@ impl ChildSlot {
 
 impl Drop for ChildSlot {
     fn drop(&mut self) {
-        let mut children = children();
+        let mut children = lock(&CHILDREN);
         if let Some(count) = children.get_mut(&self.0) {
             *count -= 1;
             if *count == 0 {
@@ -168,11 +169,6 @@ impl Drop for ChildSlot {
             }
         }
     }
-}
-
-/// Locks the table also after a panic: no critical section leaves a change half done.
-fn children() -> MutexGuard<'static, BTreeMap<Partition, usize>> {
-    CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The body of the child. All other descriptors are closed first, so that no process waits for

@@ -21,6 +21,9 @@ const PIECE: usize = 4 << 20;
 /// Bytes that one page table maps where pages have the usual size; also the size of a huge page.
 pub(super) const TABLE: usize = 2 << 20;
 
+/// Flags of zeroed private memory, without a reservation.
+const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
 /// A mapped range, shared with other processes or private, unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -58,14 +61,9 @@ impl Mapping {
         Self::whole(file, len, libc::PROT_NONE)
     }
 
-    /// Maps an existing part of `file` for reading.
-    pub(super) fn of_part(file: &File, start: u64, len: usize) -> io::Result<Self> {
-        Self::shared_part(file, start, len, protection(false))
-    }
-
-    /// Maps an existing part of `file` for reading and writing.
-    pub(super) fn of_writable_part(file: &File, start: u64, len: usize) -> io::Result<Self> {
-        Self::shared_part(file, start, len, protection(true))
+    /// Maps an existing part of `file` for reading, and for writing if `writable`.
+    pub(super) fn of_part(file: &File, start: u64, len: usize, writable: bool) -> io::Result<Self> {
+        Self::shared_part(file, start, len, protection(writable))
     }
 
     fn whole(file: &File, len: usize, protection: i32) -> io::Result<Self> {
@@ -88,9 +86,8 @@ impl Mapping {
 
     /// Reserves addresses in which `len` bytes fit at any offset from the start of a page table.
     fn room_for(len: usize) -> io::Result<Self> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let len = len.next_multiple_of(PAGE) + TABLE;
-        Self::map(len, libc::PROT_NONE, flags, -1, 0)
+        Self::map(len, libc::PROT_NONE, ANONYMOUS, -1, 0)
     }
 
     /// Maps a file in reserved addresses, at the start of a page table: only there the kernel maps
@@ -112,17 +109,11 @@ impl Mapping {
             }
             libc::munmap(self.address().byte_add(after), self.len - after);
         }
-        let mapping = Mapping {
-            // SAFETY: as above.
-            base: unsafe { self.base.byte_add(ahead) },
-            len,
-            only_in: None,
-            is_adopted: false,
-            inode: AtomicU32::default(),
-        };
-        // Parts of it are unmapped or belong to `mapping` now.
+        // SAFETY: as above.
+        let base = unsafe { self.base.byte_add(ahead) };
+        // Parts of it are unmapped or belong to the new mapping now.
         std::mem::forget(self);
-        Ok(mapping)
+        Ok(Self::at(base, len))
     }
 
     /// Permits reading and writing.
@@ -202,8 +193,7 @@ impl Mapping {
 
     /// Maps `len` zero bytes of this process alone, without reserving memory for them.
     pub(crate) fn private(len: usize) -> io::Result<Self> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        Self::map(len, protection(true), flags, -1, 0)
+        Self::map(len, protection(true), ANONYMOUS, -1, 0)
     }
 
     /// Frees the whole pages of a range of private memory: their bytes are 0 afterwards. Locked
@@ -226,31 +216,29 @@ impl Mapping {
         let (anywhere, start) = (std::ptr::null_mut(), offset(start)?);
         // SAFETY: a new mapping at an address that the kernel chooses aliases nothing.
         let address = unsafe { libc::mmap(anywhere, len, protection, flags, fd, start) };
-        if address == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        done(address != libc::MAP_FAILED)?;
         let base = NonNull::new(address.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let (only_in, is_adopted) = (None, false);
-        Ok(Mapping {
+        Ok(Self::at(base, len))
+    }
+
+    /// A mapping of `len` bytes at `base` that forked children inherit, of no file.
+    fn at(base: NonNull<u8>, len: usize) -> Self {
+        Mapping {
             base,
             len,
-            only_in,
-            is_adopted,
+            only_in: None,
+            is_adopted: false,
             inode: AtomicU32::default(),
-        })
+        }
     }
 
     /// Takes ownership of a buffer, which is aligned for words but not for pages.
     pub(crate) fn adopted(words: Box<[u64]>) -> Self {
         let len = size_of_val::<[u64]>(&words);
         let base = NonNull::from(Box::leak(words)).cast();
-        Mapping {
-            base,
-            len,
-            only_in: None,
-            is_adopted: true,
-            inode: AtomicU32::default(),
-        }
+        let mut mapping = Self::at(base, len);
+        mapping.is_adopted = true;
+        mapping
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -284,13 +272,10 @@ impl Mapping {
         let parked = parked as *mut libc::c_void;
         done(parked != libc::MAP_FAILED)?;
         let base = NonNull::new(parked.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Ok(Mapping {
-            base,
-            len: self.len,
-            only_in: self.only_in,
-            is_adopted: false,
-            inode: self.inode().into(),
-        })
+        let mut mapping = Self::at(base, self.len);
+        mapping.only_in = self.only_in;
+        mapping.inode = self.inode().into();
+        Ok(mapping)
     }
 
     /// An address with room for a second mapping, at the same offset in a page table as this one:
@@ -337,8 +322,7 @@ impl Mapping {
     /// Maps zeros in the place of this mapping if nothing is mapped there; never over the mapping
     /// of another thread.
     fn fill_gap(&self) -> Result<(), Taken> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let (protection, flags) = (protection(true), flags | libc::MAP_FIXED_NOREPLACE);
+        let (protection, flags) = (protection(true), ANONYMOUS | libc::MAP_FIXED_NOREPLACE);
         // SAFETY: NOREPLACE: the kernel maps nothing over an existing mapping. Accesses to the
         // place of this mapping may meet any bytes.
         let filled = unsafe { libc::mmap(self.address(), self.pages(), protection, flags, -1, 0) };
@@ -384,8 +368,7 @@ impl Mapping {
     /// Replaces this mapping by zeroed private memory, so that an access in flight ends without a
     /// signal.
     pub(crate) fn detach(&self) -> io::Result<()> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        self.map_over(protection(true), flags, -1)?;
+        self.map_over(protection(true), ANONYMOUS, -1)?;
         self.now_maps(0);
         Ok(())
     }
@@ -440,9 +423,7 @@ impl Mapping {
         // all access is atomic.
         unsafe { self.base.cast().as_ref() }
     }
-}
 
-impl Mapping {
     /// Drops the pages piece by piece before the range is unmapped. In one step this takes the
     /// kernel tens of milliseconds for a gigabyte, during which threads wait that map memory, and
     /// behind them all that touch a page for the first time.

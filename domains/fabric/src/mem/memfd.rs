@@ -8,8 +8,10 @@
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 
 /// Creates sealed, zeroed memory of `len` bytes.
 ///
@@ -17,7 +19,7 @@ use std::os::unix::fs::PermissionsExt;
 /// The system's: no descriptor left, no memory, `len` of 0 or beyond `i64`.
 pub fn create_memory(len: u64) -> io::Result<File> {
     let memory = create_for_peers(len)?;
-    add_seals(&memory, libc::F_SEAL_SEAL)?;
+    fcntl_add_seals(&memory, SealFlags::SEAL)?;
     Ok(memory)
 }
 
@@ -31,17 +33,11 @@ pub fn create_for_peers(len: u64) -> io::Result<File> {
     if len == 0 {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name is a NUL-terminated literal; the call touches no other memory.
-    let fd = unsafe { libc::memfd_create(c"toroid".as_ptr(), flags) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a new descriptor that nothing else owns.
-    let memory = unsafe { File::from_raw_fd(fd) };
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory = File::from(memfd_create("toroid", flags)?);
     memory.set_permissions(Permissions::from_mode(0o600))?;
     memory.set_len(len as u64)?;
-    add_seals(&memory, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
+    fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW)?;
     Ok(memory)
 }
 
@@ -52,9 +48,9 @@ pub fn create_for_peers(len: u64) -> io::Result<File> {
 /// kernel, which may still write them (`io_uring`, direct I/O); the check for such pages takes the
 /// kernel up to 150 ms. EPERM if the memory has the seal SEAL, from its creation or from a holder.
 pub fn seal_writes(memory: &File) -> io::Result<()> {
-    match add_seals(memory, libc::F_SEAL_WRITE) {
+    match fcntl_add_seals(memory, SealFlags::WRITE) {
         // The memory may have been sealed before.
-        Err(error) if seals(memory)? & libc::F_SEAL_WRITE == 0 => Err(error),
+        Err(error) if !fcntl_get_seals(memory)?.contains(SealFlags::WRITE) => Err(error.into()),
         _ => Ok(()),
     }
 }
@@ -65,25 +61,7 @@ pub fn seal_writes(memory: &File) -> io::Result<()> {
 /// # Errors
 /// The system's.
 pub fn is_spoiled(memory: &File) -> io::Result<bool> {
-    /// Not in every C library.
-    const FUTURE_WRITE: libc::c_int = 0x10;
-    Ok(seals(memory)? & (libc::F_SEAL_WRITE | FUTURE_WRITE) != 0)
-}
-
-fn add_seals(memory: &File, seals: libc::c_int) -> io::Result<()> {
-    // SAFETY: F_ADD_SEALS takes an integer and touches no memory of ours.
-    match unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-fn seals(memory: &File) -> io::Result<libc::c_int> {
-    // SAFETY: F_GET_SEALS takes nothing.
-    match unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_GET_SEALS) } {
-        -1 => Err(io::Error::last_os_error()),
-        seals => Ok(seals),
-    }
+    Ok(fcntl_get_seals(memory)?.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE))
 }
 
 /// A second, read-only descriptor of memory that this process created.
@@ -91,9 +69,7 @@ fn seals(memory: &File) -> io::Result<libc::c_int> {
 /// # Errors
 /// The system's; `/proc` must be mounted.
 pub fn read_only(memory: &File) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .open(format!("/proc/self/fd/{}", memory.as_raw_fd()))
+    reopen(memory, false)
 }
 
 /// A second descriptor for reading and writing, with an open file description of its own.
@@ -101,9 +77,13 @@ pub fn read_only(memory: &File) -> io::Result<File> {
 /// # Errors
 /// The system's; `/proc` must be mounted.
 pub fn read_write(memory: &File) -> io::Result<File> {
+    reopen(memory, true)
+}
+
+fn reopen(memory: &File, writable: bool) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
-        .write(true)
+        .write(writable)
         .open(format!("/proc/self/fd/{}", memory.as_raw_fd()))
 }
 
@@ -146,13 +126,13 @@ mod tests {
     #[test]
     fn sealed_seals_are_an_error() {
         let memory = create_for_peers(8192).unwrap();
-        add_seals(&memory, libc::F_SEAL_SEAL).unwrap();
+        fcntl_add_seals(&memory, SealFlags::SEAL).unwrap();
         let error = seal_writes(&memory).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EPERM));
         // A read-only descriptor permits no seal.
         let memory = create_for_peers(8192).unwrap();
         let reader = read_only(&memory).unwrap();
-        assert!(add_seals(&reader, libc::F_SEAL_WRITE).is_err());
+        assert!(fcntl_add_seals(&reader, SealFlags::WRITE).is_err());
     }
 
     #[test]

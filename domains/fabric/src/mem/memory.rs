@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::copy::{BLOCK, copy, load};
 use super::device_registrations::DeviceRegistrations;
@@ -26,6 +26,7 @@ use super::migration_table::MigrationTable;
 use super::nontemporal::copy_to_peer;
 use super::status::Status;
 use crate::error::OpError;
+use crate::os::thread::lock;
 
 /// Bytes after which a long transfer checks the status and the migration counter again.
 const RECHECK_BYTES: usize = 64 * 1024;
@@ -69,12 +70,6 @@ impl Memory {
     /// unmapped.
     pub fn device_registrations(&self) -> &DeviceRegistrations {
         &self.device_registrations
-    }
-
-    /// Ends the access of devices until the migration has ended: a device neither waits for a chunk
-    /// that is not resident, nor notices that the memory behind the addresses was replaced.
-    fn invalidate_registrations(&self) {
-        self.device_registrations.invalidate();
     }
 
     fn new(mapping: Mapping, writable: bool, status: Arc<Status>) -> Self {
@@ -123,11 +118,10 @@ impl Memory {
 
     /// Whether the migration with this table is in progress.
     fn has_begun(&self, table: &File) -> io::Result<bool> {
-        let migration = self.migration();
-        let begun = migration
-            .as_ref()
-            .map(|migration| migration.table().is_in(table));
-        begun.unwrap_or(Ok(false))
+        match self.migration().as_ref() {
+            Some(migration) => migration.table().is_in(table),
+            None => Ok(false),
+        }
     }
 
     fn change(
@@ -137,7 +131,9 @@ impl Memory {
         request: RequestChunk,
     ) -> io::Result<ParkedMapping> {
         self.finish_previous_migration()?;
-        self.invalidate_registrations();
+        // A device neither waits for a chunk that is not resident, nor notices that the memory behind
+        // the addresses was replaced.
+        self.device_registrations.invalidate();
         let table = MigrationTable::map(table, self.mapping.len())?;
         if self.writable {
             self.change_written(fresh, table, request)
@@ -148,11 +144,9 @@ impl Memory {
 
     /// Ends a previous migration whose end was not announced, if all chunks are resident.
     fn finish_previous_migration(&self) -> io::Result<()> {
-        match self.migration().as_ref() {
-            Some(migration) if !migration.is_complete() => {
-                return Err(io::Error::other("the previous migration has not ended"));
-            }
-            _ => {}
+        let is_incomplete = |migration: &MigrationState| !migration.is_complete();
+        if self.migration().as_ref().is_some_and(is_incomplete) {
+            return Err(io::Error::other("the previous migration has not ended"));
         }
         self.finish_migration();
         Ok(())
@@ -196,7 +190,7 @@ impl Memory {
         table: &File,
         request: RequestChunk,
     ) -> io::Result<()> {
-        self.invalidate_registrations();
+        self.device_registrations.invalidate();
         let joined = MigrationTable::map(table, self.mapping.len()).and_then(|table| {
             if self.writable {
                 self.join_written(table, request)
@@ -282,7 +276,7 @@ impl Memory {
     /// Replaces the memory by zeros of this process. The status must have ended before. Accesses
     /// that wait go on.
     pub fn detach(&self) {
-        self.invalidate_registrations();
+        self.device_registrations.invalidate();
         let migration = self.migration().take();
         let parked = self.park(migration.as_ref());
         // A failure means that the process cannot map more memory. Then the old memory stays, and
@@ -496,9 +490,7 @@ impl Memory {
     }
 
     fn migration(&self) -> MutexGuard<'_, Option<MigrationState>> {
-        self.migration
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.migration)
     }
 }
 

@@ -5,8 +5,11 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd};
+
+use crate::os::checked;
 
 const USER_MODE_ONLY: libc::c_int = 1;
 const API: u64 = 0xaa;
@@ -23,19 +26,13 @@ const EVENT_PAGEFAULT: u8 = 0x12;
 const ADDRESS: Range<usize> = 16..24;
 
 /// An ioctl(2) of a userfaultfd, with the type of its argument.
-struct Command<T> {
-    number: libc::c_ulong,
-    _argument: std::marker::PhantomData<T>,
-}
+struct Command<T>(libc::c_ulong, PhantomData<T>);
 
 impl<T> Command<T> {
     /// `_IOWR(0xaa, number, T)`, or `_IOR`.
     const fn new(direction: u64, number: u64) -> Self {
         let number = direction << 30 | (size_of::<T>() as u64) << 16 | API << 8 | number;
-        Command {
-            number,
-            _argument: std::marker::PhantomData,
-        }
+        Command(number, PhantomData)
     }
 }
 
@@ -145,12 +142,9 @@ impl Userfault {
         // SAFETY: each command is declared with the type of its argument, which is ours alone.
         let result = unsafe {
             let argument: *mut T = argument;
-            libc::ioctl(self.0.as_raw_fd(), command.number, argument)
+            libc::ioctl(self.0.as_raw_fd(), command.0, argument)
         };
-        match result {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        checked(result)
     }
 }
 

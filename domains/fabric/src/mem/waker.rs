@@ -7,20 +7,16 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::pipe::{PipeFlags, pipe_with};
+
 /// Creates a non-blocking pipe: read end, write end, and a second write end with its own open file.
 pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
-    let mut fds = [0; 2];
-    // SAFETY: the kernel writes two descriptors to `fds`, which has room for them.
-    if unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_NONBLOCK | libc::O_CLOEXEC) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: new descriptors that nothing else owns.
-    let [reader, writer] = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let (reader, writer) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
     let own = OpenOptions::new()
         .write(true)
         .custom_flags(libc::O_NONBLOCK)

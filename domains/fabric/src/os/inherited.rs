@@ -4,6 +4,8 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use super::checked;
+
 /// Closes all descriptors but standard input, output and error in programs that this process
 /// executes from now on (close_range(2)).
 ///
@@ -72,11 +74,4 @@ pub fn give_terminal(command: &mut Command) {
     // may run. `begin` makes two system calls and reads errno; it allocates nothing and takes no
     // lock.
     unsafe { command.pre_exec(begin) };
-}
-
-fn checked(result: libc::c_long) -> io::Result<()> {
-    match result {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
 }

@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use super::checked;
+
 /// Limits a detached mount and all mounts below it: no devices, no set-user-ID programs, no
 /// propagation, no writing if it is `read_only`, and owners as the user namespace `users` maps them
 /// (mount_setattr(2)).
@@ -34,8 +36,5 @@ pub fn lend(mount: BorrowedFd<'_>, users: BorrowedFd<'_>, read_only: bool) -> io
             size_of_val(&attributes),
         )
     };
-    match result {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
+    checked(result)
 }

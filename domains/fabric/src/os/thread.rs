@@ -3,6 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::process::abort;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
@@ -64,6 +65,11 @@ impl Drop for Urgent {
         // SAFETY: concerns the calling thread, and reads its argument.
         unsafe { libc::sched_setscheduler(0, self.policy, &raw const self.priority) };
     }
+}
+
+/// Locks a mutex also after the panic of a holder, for data that no panic leaves half changed.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Processor time of the calling thread.
