@@ -127,7 +127,7 @@ fn frames_of_all_kinds_go_by_the_adapters_and_arrive_whole() {
     assert_eq!(a.explains(), "tap over verbs");
     let status = a.agent.toroid("status").ok();
     assert!(
-        status.text().contains("frames pass by RDMA adapters"),
+        status.text().contains("frames pass by RDMA devices"),
         "{status}"
     );
     let (sent, frames) = (a.sent(), a.frames_by_rdma());

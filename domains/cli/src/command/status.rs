@@ -83,7 +83,7 @@ fn print_host(host: &HostInfo) {
         ""
     };
     let frames = match (host.frames, host.frames_over) {
-        (true, Some(Provider::Verbs)) => ", frames pass by RDMA adapters",
+        (true, Some(Provider::Verbs)) => ", frames pass by RDMA devices",
         (true, _) => ", frames pass",
         (false, _) => "",
     };
