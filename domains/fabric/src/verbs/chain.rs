@@ -1,4 +1,4 @@
-//! Requests that are handed to the device in one go.
+//! Work requests that are posted to the device together.
 
 use std::fmt;
 use std::io;
@@ -9,19 +9,19 @@ use ibverbs_sys as ffi;
 use super::connection::Connection;
 use super::objects::{Locals, errno};
 
-/// Memory of a peer, as a request names it.
+/// Address and key of a peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) address: u64,
     pub(super) rkey: u32,
 }
 
-/// What a request does.
+/// Operation of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Read(Target),
     Write(Target),
-    /// A write that the peer is told of, with a number.
+    /// A write that completes a receive of the peer with an immediate value.
     WriteAndTell {
         target: Target,
         immediate: u32,
@@ -35,34 +35,33 @@ pub(super) enum Action {
         target: Target,
         add: u64,
     },
-    /// A message, with a number that comes with its completion.
+    /// A message with an immediate value.
     Send {
         immediate: u32,
     },
 }
 
-/// A request before it is handed over.
+/// A work request before it is posted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) number: u64,
     pub(super) action: Action,
     pub(super) local: Locals,
-    /// Whether its bytes are copied when it is handed over.
+    /// Whether posting copies its bytes.
     pub(super) inline: bool,
-    /// Whether it asks for a completion. If it fails there is one in any case.
+    /// Whether success has a completion. A failure always has one.
     pub(super) signalled: bool,
 }
 
-/// Requests in the order in which they were asked for.
+/// Work requests in posting order.
 pub(super) struct Chain {
     requests: Vec<ffi::ibv_send_wr>,
     parts: Vec<ffi::ibv_sge>,
 }
 
-// SAFETY: the pointers within requests are set when they are handed over, and used only until that
-// call returns.
+// SAFETY: the pointers within requests are set by `post`, and used only until its call returns.
 unsafe impl Send for Chain {}
-// SAFETY: as above; a shared chain can only be looked at.
+// SAFETY: as above; a shared chain can only be read.
 unsafe impl Sync for Chain {}
 
 impl fmt::Debug for Chain {
@@ -71,7 +70,7 @@ impl fmt::Debug for Chain {
     }
 }
 
-/// The device took the requests before this one, and no other.
+/// Failure to post: the device has taken the requests before `first` only.
 #[derive(Debug)]
 pub(super) struct Refused {
     pub(super) first: u64,
@@ -79,7 +78,7 @@ pub(super) struct Refused {
 }
 
 impl Chain {
-    /// An empty chain that takes so many requests without growing, each with so many places in memory.
+    /// An empty chain with room for `requests` requests of `locals` segments each.
     pub(super) fn with_capacity(requests: usize, locals: usize) -> Self {
         Chain {
             requests: Vec::with_capacity(requests),
@@ -109,7 +108,7 @@ impl Chain {
         self.parts.extend(asked.local.parts());
     }
 
-    /// Has the last request ask for a completion; returns how many do.
+    /// Requests a completion of the last request; returns the number of signalled requests.
     pub(super) fn signal_last(&mut self) -> usize {
         if let Some(last) = self.requests.last_mut() {
             set(last, Flags::IBV_SEND_SIGNALED, true);
@@ -119,16 +118,15 @@ impl Chain {
         self.requests.iter().filter(asks).count()
     }
 
-    /// Hands all over and forgets them. The memory that they name must stay as it is until they
-    /// have ended.
+    /// Posts all requests and removes them. Their memory must stay unchanged until they have ended.
     pub(super) fn post(&mut self, connection: &Connection) -> Result<(), Refused> {
         self.link();
         let Some(first) = self.requests.first_mut() else {
             return Ok(());
         };
         let (mut refused, pair) = (ptr::null_mut(), connection.raw());
-        // SAFETY: the pair is alive and so is the context that it leads to. The requests and their
-        // parts are linked to each other (`link`) and stay where they are during the call.
+        // SAFETY: the pair and its context are alive. The requests and their parts are linked
+        // (`link`) and do not move during the call.
         let failed = unsafe {
             let post = (*(*pair).context).ops.post_send;
             post.map_or(libc::EOPNOTSUPP, |post| post(pair, first, &raw mut refused))

@@ -1,18 +1,18 @@
-//! Packet channels on `verbs`: messages into the peer's buffers, as many as it gave credits for.
+//! Packet channels on `verbs`: messages into the peer's buffers, limited by credits.
 //!
-//! With each message comes a number:
+//! Each message has an immediate value:
 //!
 //! ```text
-//!  31       30        29       16 15       0
-//!  +--------+---------+----------+----------+
-//!  | packet | nothing | reserved | credits  |
-//!  +--------+---------+----------+----------+
+//!  31       30         29       16 15       0
+//!  +--------+----------+----------+----------+
+//!  | packet | greeting | reserved | credits  |
+//!  +--------+----------+----------+----------+
 //! ```
 //!
-//! A message with the highest bit is a packet: a link header and the payload. Every message may
-//! return credits: so many packets have left their buffers. Without a packet to go with them they
-//! are returned alone when they are half of all. A message for nothing shows that messages arrive, or
-//! that all before it have.
+//! A packet consists of a link header and the payload. Every message may return credits: the number
+//! of packets that have left their buffers. Half of all credits are returned by a message of their
+//! own. A greeting carries nothing: its acknowledgement shows that messages arrive, and that all
+//! earlier ones have arrived.
 
 use std::collections::VecDeque;
 use std::io;
@@ -40,38 +40,38 @@ use crate::mem::waker::Waker;
 use crate::mem::waker::sleep_on;
 use crate::topology::NodeId;
 
-/// Messages that return credits alone, of which the device has not told that they have left.
+/// Messages that only return credits and have not completed.
 const RETURNS: usize = 4;
 
-/// Messages for nothing that a channel may send: at its beginning and at its end.
+/// Greetings that a channel may send: at its beginning and at its end.
 const GREETINGS: usize = 2;
 
-/// Requests of a channel.
+/// Length of the send queue.
 const REQUESTS: usize = CREDITS + RETURNS + GREETINGS;
 
-/// Entries of its completion queue: a correct peer fills no more than that. One that does ends its
-/// own channel.
+/// Entries of the completion queue, more than a correct peer fills. A peer that overruns the queue
+/// ends its own channel.
 const ENTRIES: usize = REQUESTS + 4 * CREDITS;
 
 /// Packets that one call drops before it gives its caller a chance to do something else.
 const FORGERIES: usize = 64;
 
-/// A packet comes with it.
+/// Bit of a packet.
 const PACKET: u32 = 1 << 31;
 
-/// It is for nothing but to arrive.
+/// Bit of a greeting.
 const GREETING: u32 = 1 << 30;
 
-/// Nothing yet.
+/// Bits that must be zero.
 const RESERVED: u32 = 0x3fff_0000;
 
-/// Marks the numbers of what is sent among those of completions; others are those of buffers.
+/// Flag of `wr_id` for sends; other numbers are those of receive buffers.
 const SENT: u64 = 1 << 63;
 
-/// Short packets travel within their request, if the device can.
+/// Bytes of the longest packet that is sent inline, if the device can.
 const INLINE: u32 = 192;
 
-/// What a channel is made of before it is connected.
+/// Queues and buffers of a channel.
 #[derive(Debug)]
 pub(super) struct Ends {
     pub(super) connection: Connection,
@@ -80,7 +80,7 @@ pub(super) struct Ends {
     share: Share,
 }
 
-/// A channel's part of the pool.
+/// Share of a channel in the pool.
 #[derive(Debug)]
 struct Share(Arc<Pool>);
 
@@ -111,7 +111,7 @@ impl Ends {
         };
         let staging = Buffers::new(protection, CREDITS)?;
         let share = Share::of(pool)?;
-        // Last, as nothing that it uses can go before it.
+        // Last: an error drops the connection before all that it uses.
         let connection = Connection::new(protection, &completions, Some(share.0.queue()), room)?;
         Ok(Ends {
             connection,
@@ -125,10 +125,10 @@ impl Ends {
 /// A packet channel on `verbs`.
 #[derive(Debug)]
 pub struct Channel {
-    /// First, so that the device uses no memory any more when the rest is dropped.
+    /// First: the device uses no memory when the rest is dropped.
     connection: Connection,
     completions: CompletionQueue,
-    /// Where packets wait until the device has sent them.
+    /// Packets that the device sends, or repeats.
     staging: Buffers,
     share: Share,
     chain: Chain,
@@ -138,38 +138,40 @@ pub struct Channel {
     membership: Membership,
     watch: Watch,
     busy_poll: BusyPoll,
-    /// Packets that we may send.
+    /// Packets that may be sent.
     credits: usize,
-    /// Packets that have left their buffers, of which the peer does not know.
+    /// Packets that have left their buffers and are not returned as credits yet.
     owed: usize,
     sending: Sending,
-    /// Buffers with packets, in order, and their lengths.
+    /// Numbers and lengths of buffers with packets, in order.
     arrived: VecDeque<(u64, usize)>,
-    /// Packets that have arrived so far.
+    /// Packets that have arrived, modulo 2^32.
     arrivals: u32,
-    /// Messages for nothing that have arrived.
+    /// Greetings that have arrived.
     greetings: usize,
-    /// Whether what arrives from now on counts for nothing.
+    /// Whether later arrivals are ignored.
     is_stopped: bool,
     /// Whether the last `send` found no room.
     wants_room: bool,
-    /// How it ended, if not by its status.
+    /// How the channel ended, if not by its status.
     end: Option<ChannelError>,
 }
 
-/// What the device was asked to send.
+/// Sends that the device has not completed.
 #[derive(Debug, Default)]
 struct Sending {
-    /// Whether they are packets, oldest first.
+    /// Whether each is a packet, oldest first.
     requests: VecDeque<bool>,
+    /// Number of the oldest.
     oldest: u64,
+    /// Packets among them.
     packets: usize,
-    /// Packets so far.
+    /// Packets since the beginning.
     total: usize,
 }
 
 impl Sending {
-    /// Those that are no packets.
+    /// Sends that are no packets.
     fn returns(&self) -> usize {
         self.requests.len() - self.packets
     }
@@ -228,12 +230,12 @@ impl Channel {
         })
     }
 
-    /// For the control thread: wakes this end after its status has changed.
+    /// Wakes this end: for the control thread, after the status has changed.
     pub fn waker(&self) -> Waker {
         self.watch.waker()
     }
 
-    /// For the control thread: keeps the peer from sending anything more.
+    /// Ends the connection: for the control thread. The peer can send nothing more.
     pub fn closer(&self) -> Closer {
         self.connection.closer()
     }
@@ -264,15 +266,16 @@ impl Channel {
         self.alive().is_err() || has_packets || (self.wants_room && self.can_send())
     }
 
-    /// As [`PacketChannel::arm`]; without `packets` for who does not want any now.
+    /// As [`PacketChannel::arm`]. Without `packets`, only for room after [`ChannelError::Full`] and
+    /// for the end of the channel.
     pub(crate) fn arm_for(&mut self, packets: bool) -> bool {
         self.ask_for_event();
-        // What ended before signals nothing, so it is looked for afterwards.
+        // Earlier completions raise no event, so the queue is polled afterwards.
         !self.has_news(packets)
     }
 
-    /// Has the device say when something ends from now on. One that has gone tells nothing more,
-    /// which is noticed here.
+    /// Requests an event for later completions. A device that has gone raises none: the failure to
+    /// request one ends the channel.
     fn ask_for_event(&mut self) {
         let completions = &self.completions;
         let asked = completions.take_events();
@@ -286,29 +289,29 @@ impl Channel {
         !self.arrived.is_empty()
     }
 
-    /// Packets handed over so far, whether they have left or not.
+    /// Number of packets posted since the beginning.
     pub(crate) fn sent(&self) -> usize {
         self.sending.total
     }
 
-    /// Sends a message for nothing before all else.
+    /// Sends a greeting as the first message.
     pub(crate) fn greet(&mut self) {
         self.ask(GREETING, Local::default(), true);
     }
 
-    /// Whether that has arrived.
+    /// Whether the greeting has been acknowledged.
     pub(crate) fn has_greeted(&mut self) -> bool {
         self.take_completions();
         self.sending.oldest > 0 && self.alive().is_ok()
     }
 
-    /// Whether the device or the peer has ended it.
+    /// Whether the device or the peer has ended the channel.
     pub(crate) fn has_failed(&mut self) -> bool {
         self.take_completions();
         self.end.is_some()
     }
 
-    /// Waits until all that was sent has arrived at the peer's device; returns whether it has.
+    /// Waits until the peer's device has acknowledged all sends; returns whether it has.
     pub(crate) fn settle(&mut self, timeout: Duration) -> bool {
         let start = Instant::now();
         if !self.sending.requests.is_empty() {
@@ -326,8 +329,7 @@ impl Channel {
         }
     }
 
-    /// Lets nothing more arrive, and returns how many packets have so far. They can still be
-    /// received.
+    /// Stops arrivals; returns the number of packets that have arrived. They can still be received.
     pub(crate) fn stop(&mut self) -> u32 {
         self.end(ChannelError::Unreachable);
         self.take_completions();
@@ -335,8 +337,8 @@ impl Channel {
         self.arrivals
     }
 
-    /// After it was stopped: the payloads of those packets that had not arrived when the peer had
-    /// counted so many; nothing if so many cannot be true.
+    /// Payloads of the sent packets that are missing when `arrived` have arrived at the peer, after
+    /// [`Channel::stop`]. `None` if that number is impossible.
     pub(crate) fn lost(&self, arrived: u32) -> Option<VecDeque<Vec<u8>>> {
         let count = (self.sending.total as u32).wrapping_sub(arrived) as usize;
         if count > CREDITS.checked_sub(self.credits)? {
@@ -348,7 +350,7 @@ impl Channel {
             .collect()
     }
 
-    /// Takes what the device has to tell.
+    /// Takes completions.
     fn take_completions(&mut self) {
         if self.is_stopped {
             return;
@@ -365,7 +367,7 @@ impl Channel {
                     buffer => self.has_come(buffer, completion),
                 }
             }
-            // Who sends more than it has credits for has been cut off, so this ends.
+            // The loop ends: a peer that exceeds its credits has been disconnected.
             if count < some.len() {
                 return;
             }
@@ -375,7 +377,7 @@ impl Channel {
     fn has_left(&mut self, number: u64, completion: &ffi::ibv_wc) {
         self.sending.left_until(number);
         if !completion.is_valid() {
-            // Also a peer without a buffer is none that lies: its others may have taken what was ours.
+            // A peer without a buffer is not at fault: its other channels may have used them.
             self.end(ChannelError::PeerDead);
         }
     }
@@ -383,7 +385,7 @@ impl Channel {
     fn has_come(&mut self, buffer: u64, completion: &ffi::ibv_wc) {
         let immediate = completion.imm_data().map(u32::from_be);
         let Some(immediate) = immediate else {
-            // Cut off, or not what a channel sends.
+            // Flushed, or no message of a channel.
             self.recycle(buffer);
             self.end(if completion.is_valid() {
                 ChannelError::Corrupt
@@ -401,7 +403,7 @@ impl Channel {
                 self.arrivals = self.arrivals.wrapping_add(1);
             }
         }
-        // Messages for nothing could go on for ever.
+        // Empty messages could go on for ever.
         let is_nonsense = immediate == 0 || immediate & RESERVED != 0;
         if is_nonsense
             || self.greetings > GREETINGS
@@ -418,20 +420,19 @@ impl Channel {
         }
     }
 
-    /// Copies the next packet out and gives its buffer back.
+    /// Copies the next packet out and recycles its buffer. An inner `None` is a malformed packet.
     fn next(&mut self, into: &mut Vec<u8>) -> Option<Option<LinkHeader>> {
         let (buffer, len) = self.arrived.pop_front()?;
         let header = self.share.0.read(buffer, len, into);
         self.recycle(buffer);
         self.owed += 1;
         if self.owed >= CREDITS / 2 && self.sending.returns() < RETURNS && self.alive().is_ok() {
-            let nothing = Local::default();
-            self.ask(0, nothing, true);
+            self.ask(0, Local::default(), true);
         }
         Some(header)
     }
 
-    /// Sends a message, with all credits that the peer has not got back yet.
+    /// Sends a message that also returns all owed credits.
     fn ask(&mut self, kind: u32, local: Local, signalled: bool) {
         let immediate = kind | self.owed as u32;
         self.owed = 0;
@@ -493,18 +494,19 @@ impl PacketChannel for Channel {
         };
         self.wants_room = false;
         self.credits -= 1;
-        // Of those that wait for room at least one asks for a completion.
+        // At least one packet of a full send queue is signalled.
         let signalled = (self.sending.total + 1).is_multiple_of(CREDITS / 2);
         self.ask(PACKET, local, signalled);
         self.end.map_or(Ok(()), Err)
     }
 
     fn receive(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError> {
-        // Asked before the device is, so that the last words of a peer that then dies are found.
+        // Checked before the device is polled, so that the last packets of a peer that dies
+        // meanwhile are found.
         let state = self.alive();
         match state {
             Err(ChannelError::Revoked) => return state.map(|()| false),
-            // Whoever has the other end could go on for ever.
+            // The peer could send for ever.
             Err(_) => self.connection.close(),
             Ok(()) => {}
         }
@@ -521,7 +523,7 @@ impl PacketChannel for Channel {
                 return Err(self.end(ChannelError::Corrupt));
             };
             match self.check.admit(&header) {
-                // Asked again: this thread may have slept since, while the peer left and wrote on.
+                // Checked again: the peer may have left and sent more since the first check.
                 Ok(()) if self.alive() == Err(ChannelError::Revoked) => {
                     into.clear();
                     return Err(ChannelError::Revoked);
@@ -554,7 +556,7 @@ impl PacketChannel for Channel {
     }
 
     fn disarm(&mut self) {
-        // That the device has gone is noticed where it is asked next.
+        // The next request of an event notices a device that has gone.
         let _ = self.completions.take_events();
         self.watch.drain();
     }
@@ -562,7 +564,7 @@ impl PacketChannel for Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // What has arrived and was not received has taken buffers that others may need.
+        // Packets that were not received occupy buffers that other channels may need.
         self.connection.close();
         self.is_stopped = false;
         self.take_completions();

@@ -1,11 +1,11 @@
-//! What a device says of an operation, and what it means to who posted it.
+//! Completion statuses and the errors that they stand for.
 
 use ibverbs_sys as ffi;
 
 use crate::error::OpError;
 use crate::key::Access;
 
-/// What became of a request, a value of `enum ibv_wc_status` or one that nobody has heard of.
+/// Status of a completion: a value of `enum ibv_wc_status`, or one of a newer device.
 pub(super) fn status_of(completion: &ffi::ibv_wc) -> u32 {
     completion.error().map_or(0, |(status, _)| status)
 }
@@ -18,11 +18,11 @@ mod status {
     pub(super) const RETRIES_EXCEEDED: u32 = 12;
 }
 
-/// Why an operation failed that needs the right `needed`.
+/// Error of a failed operation that needs the right `needed`.
 ///
-/// Bounds and rights were checked before, by what the owner said; so a key that is refused is not
-/// valid, or not any more. A peer that does not let its queue pair be used so is the only other
-/// reason to refuse the request.
+/// Bounds and rights were checked before posting, by the owner's parameters. So a refused key is
+/// invalid or no longer valid, and a refused request means that the peer's queue pair lacks the
+/// right.
 pub(super) fn operation_error(status: u32, needed: Access) -> OpError {
     match status {
         status::FLUSHED => OpError::Flushed,
@@ -33,21 +33,20 @@ pub(super) fn operation_error(status: u32, needed: Access) -> OpError {
     }
 }
 
-/// What a queue pair has done, for tests and measurements.
+/// Counters of a queue pair, for tests and measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Times that requests were handed to the device.
+    /// Posts of one or more requests.
     pub doorbells: u64,
-    /// Requests handed over.
+    /// Requests posted.
     pub requests: u64,
-    /// Those of them whose end the device was asked to tell.
+    /// Requests posted with a completion.
     pub signalled: u64,
-    /// Those of them that carried their bytes with them.
+    /// Requests posted with inline data.
     pub inline: u64,
-    /// Times that it slept, or prepared to.
+    /// Sleeps, and preparations to sleep.
     pub sleeps: u64,
-    /// Times that the key of local memory had to be looked up, because it was not that of the last
-    /// operation.
+    /// Look-ups of a local key: the memory was not that of the last operation.
     pub lookups: u64,
 }
 
@@ -56,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_status_is_a_value() {
+    fn every_status_has_an_error() {
         let error = |status| operation_error(status, Access::REMOTE_READ);
         assert_eq!(error(5), OpError::Flushed);
         assert_eq!(

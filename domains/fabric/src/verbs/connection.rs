@@ -1,4 +1,4 @@
-//! A reliable connection: a queue pair of the device, from its making to its end.
+//! Reliable connections: queue pairs of the device, from creation to destruction.
 
 use std::io;
 use std::ptr::NonNull;
@@ -11,26 +11,26 @@ use super::objects::{CompletionQueue, Object, Protection, SharedReceive, errno};
 use crate::core::parameters::ConnectionParameters;
 use crate::key::Access;
 
-/// Time after which an unanswered request is repeated: 4.096 us times 2 to this, 0.27 s.
+/// Retransmission timeout: 4.096 us * 2^16 = 0.27 s.
 const TIMEOUT: u8 = 16;
 
-/// Repetitions before the peer counts as dead: some 2 s, and more where devices round up. 7 is for
-/// ever when a peer has no buffer, and at the emulated device of Linux in any case.
+/// Retransmissions before the peer counts as dead: some 2 s, and more where devices round up. 7 is
+/// without limit for a peer without a buffer, and for all failures at the emulated device of Linux.
 const RETRIES: u8 = 6;
 
-/// Time that a peer asks us to wait when it has no buffer: 12 stands for 0.64 ms.
+/// RNR timer, the wait that a side without a buffer asks for: 12 stands for 0.64 ms.
 const NOT_READY_TIMER: u8 = 12;
 
-/// Hops of the packets.
+/// Hop limit of packets.
 const HOPS: u8 = 64;
 
-/// What a connection has room for.
+/// Capacity of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     pub(super) requests: usize,
-    /// Places in our memory that a request may have.
+    /// Segments of local memory of a request.
     pub(super) locals: u32,
-    /// Bytes that a request may carry with it. A device that has less says so.
+    /// Bytes of inline data of a request; the device may have less.
     pub(super) inline: u32,
 }
 
@@ -40,27 +40,28 @@ pub(super) struct Connection {
     pair: NonNull<ffi::ibv_qp>,
     end: Closer,
     inline: u32,
-    /// The number of the first packet that it sends.
+    /// Number of the first packet that it sends.
     psn: u32,
     _receive: Option<Arc<SharedReceive>>,
     _protection: Arc<Protection>,
 }
 
-// SAFETY: libibverbs lets any thread use its objects; the pointer is that of the object in `end`.
+// SAFETY: libibverbs lets any thread use its objects; `pair` is the object in `end`.
 unsafe impl Send for Connection {}
 // SAFETY: as above.
 unsafe impl Sync for Connection {}
 
-/// Ends a connection, from any thread, also when it has ended before.
+/// Ends a connection from any thread; without effect on one that has ended.
 #[derive(Clone, Debug)]
 pub struct Closer(Arc<Mutex<Option<Object<ffi::ibv_qp>>>>);
 
 impl Closer {
-    /// Ends what is in flight, and keeps the device from sending or answering anything more.
+    /// Moves the queue pair to the error state: requests in flight end, and the device sends and
+    /// answers nothing more.
     pub fn close(&self) {
         if let Some(pair) = self.pair().as_ref() {
             let mut attributes = state(ffi::ibv_qp_state::IBV_QPS_ERR);
-            // It fails if it has ended already.
+            // Fails on a queue pair that has ended already.
             let _ = modify(pair.raw(), &mut attributes, Mask::IBV_QP_STATE);
         }
     }
@@ -72,13 +73,13 @@ impl Closer {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // Whoever has a closer finds nothing any more.
+        // Closers find no queue pair from now on.
         drop(self.end.pair().take());
     }
 }
 
 impl Connection {
-    /// Makes a queue pair whose requests end in `completions`, as what it receives does.
+    /// A queue pair whose sends and receives complete in `completions`.
     pub(super) fn new(
         protection: &Arc<Protection>,
         completions: &CompletionQueue,
@@ -97,7 +98,7 @@ impl Connection {
         attributes.cap.max_send_sge = room.locals;
         attributes.cap.max_inline_data = room.inline;
         // SAFETY: the domain and the queues are alive; the caller keeps the completion queue longer
-        // than this. The object is freed by its own call only.
+        // than the connection. The object is freed by its own call only.
         let object = unsafe {
             let raw = ffi::ibv_create_qp(protection.raw(), &raw mut attributes);
             Object::new(raw, ffi::ibv_destroy_qp)?
@@ -116,7 +117,7 @@ impl Connection {
         self.pair.as_ptr()
     }
 
-    /// The longest write that may carry its bytes with it.
+    /// Bytes of the longest inline data.
     pub(super) fn inline_bytes(&self) -> u32 {
         self.inline
     }
@@ -129,10 +130,10 @@ impl Connection {
         self.end.clone()
     }
 
-    /// What the other end has to know.
+    /// Parameters that the other end needs to connect.
     pub(super) fn parameters(&self, device: &Device) -> ConnectionParameters {
         ConnectionParameters {
-            // SAFETY: the object is alive, and nobody writes its number.
+            // SAFETY: the object is alive, and its number is constant.
             number: unsafe { (*self.raw()).qp_num },
             psn: self.psn,
             lid: device.lid(),
@@ -142,7 +143,7 @@ impl Connection {
         }
     }
 
-    /// Connects it: from now on the peer may reach what is exported in the same protection domain.
+    /// Connects the queue pair: the peer may now reach the exports of the protection domain.
     pub(super) fn connect(&self, device: &Device, peer: &ConnectionParameters) -> io::Result<()> {
         self.initialize(device)?;
         self.get_ready_to_receive(device, peer)?;
@@ -171,7 +172,7 @@ impl Connection {
         let path = &mut attributes.ah_attr;
         path.dlid = peer.lid;
         path.port_num = device.port();
-        // Without a global identifier the peer is in the same InfiniBand subnet.
+        // A peer without a global identifier is in the same InfiniBand subnet.
         if peer.gid != [0; 16] {
             path.is_global = 1;
             path.grh.dgid.raw = peer.gid;
@@ -215,11 +216,11 @@ fn state(to: ffi::ibv_qp_state::Type) -> ffi::ibv_qp_attr {
 }
 
 fn modify(pair: *mut ffi::ibv_qp, attributes: &mut ffi::ibv_qp_attr, mask: Mask) -> io::Result<()> {
-    // SAFETY: the callers have the pair from an object that is alive; the attributes are ours.
+    // SAFETY: the callers' pair is of an object that is alive; the attributes are borrowed.
     errno(unsafe { ffi::ibv_modify_qp(pair, attributes, mask.0 as libc::c_int) })
 }
 
-/// What peers may do, in the words of the device.
+/// Device flags of the rights of peers.
 fn peer_flags(access: Access) -> ffi::ibv_access_flags {
     use ffi::ibv_access_flags as Flags;
     let flags = [
@@ -231,18 +232,18 @@ fn peer_flags(access: Access) -> ffi::ibv_access_flags {
     granted.fold(ffi::ibv_access_flags(0), |all, (_, flag)| all | *flag)
 }
 
-/// The same of memory that the device may also write for us, as it must be able to where peers may.
+/// Device flags of writable memory. The device must be able to write wherever peers may.
 pub(super) fn access_flags(access: Access) -> ffi::ibv_access_flags {
     peer_flags(access) | ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
 }
 
-/// The same of memory that nobody may write.
+/// Device flags of read-only memory.
 pub(super) fn read_only_flags(access: Access) -> ffi::ibv_access_flags {
     peer_flags(access & Access::REMOTE_READ)
 }
 
-/// A number that differs from one connection to the next, so that a late packet of an old one is
-/// not taken for one of a new one. Nobody's safety depends on it.
+/// A number that differs between connections, so that a late packet of an old connection does not
+/// match a new one. Isolation does not depend on it.
 fn random() -> u32 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(0) as u32

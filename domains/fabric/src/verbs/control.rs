@@ -1,5 +1,4 @@
-//! What is made once: protection domains, registered memory, and queue pairs on their way to be
-//! connected.
+//! Control path: protection domains, registered memory, and queue pairs before they are connected.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,16 +25,16 @@ use crate::mem::status::Status;
 use crate::shm;
 use crate::topology::NodeId;
 
-/// Bytes that a small write carries with it, if the device can.
+/// Bytes of the longest inline write, if the device can.
 const INLINE: u32 = 128;
 
-/// What one partition may use of a device: memory and queue pairs of one protection domain know
-/// nothing of another's.
+/// The part of a device that one partition uses. Queue pairs of a protection domain reach memory of
+/// the same domain only.
 #[derive(Debug)]
 pub struct ProtectionDomain {
-    /// Memory of ours, by its place; before the domain that it is registered in.
+    /// Local memory by address; dropped before the domain in which it is registered.
     local: Mutex<HashMap<usize, Pinned>>,
-    /// As long as there are channels.
+    /// Alive while there are channels.
     pool: Mutex<Weak<Pool>>,
     protection: Arc<Protection>,
     device: Arc<Device>,
@@ -44,7 +43,7 @@ pub struct ProtectionDomain {
 }
 
 impl ProtectionDomain {
-    /// A protection domain for what `node` has in `partition`.
+    /// The protection domain of `node` in `partition`.
     ///
     /// # Errors
     /// The system's.
@@ -64,19 +63,19 @@ impl ProtectionDomain {
         &self.device
     }
 
-    /// Lets peers use a region as `access` says, by any queue pair of this domain, until what is
-    /// returned is dropped, or the memory moves or ends.
+    /// Grants peers `access` to a region, by any queue pair of this domain, until the export is
+    /// dropped or the memory migrates or ends.
     ///
     /// # Errors
-    /// The system's: no right to lock so much memory (`ulimit -l`); `WouldBlock` while it moves.
+    /// The system's: the limit of locked memory (`ulimit -l`); `WouldBlock` during a migration.
     pub fn export(&self, region: &Region, key: RemoteKey, access: Access) -> io::Result<Export> {
         let owner = Arc::new(region.clone());
         self.export_memory(region.memory(), key, access, owner, None)
     }
 
-    /// The same with a peer's region, as far as it was granted, but for atomics: those of a device
-    /// are none for who uses the processor's on the same words. `account` is dropped when the device
-    /// has forgotten it.
+    /// As [`ProtectionDomain::export`], for a region of a node of this host, with the rights
+    /// granted except atomics: atomics of a device are not atomic with those of a processor.
+    /// `account` is dropped when the registration ends.
     ///
     /// # Errors
     /// As [`ProtectionDomain::export`].
@@ -115,7 +114,8 @@ impl ProtectionDomain {
             },
             _owner: owner,
         };
-        // Who is about to move the memory waits while it is pinned, and others for that.
+        // Before the registration, because a migration waits for that, and other processes for the
+        // migration.
         let goes_on = || memory.device_registrations().are_allowed();
         pinning::populate(memory.mapping(), memory.is_writable(), goes_on);
         memory.device_registrations().register(|| {
@@ -132,15 +132,15 @@ impl ProtectionDomain {
         Ok(export)
     }
 
-    /// The key by which our own requests use a region. It is registered the first time, for as
-    /// long as both it and this domain are there, and it does not move.
+    /// The local key of a region. The first call registers the region, until it ends or migrates or
+    /// this domain is dropped.
     pub(crate) fn register(self: &Arc<Self>, region: &Region) -> io::Result<u32> {
         let memory = region.memory();
         let place = Arc::as_ptr(memory) as usize;
         if let Some(pinned) = self.local().get(&place) {
             return Ok(pinned.registration.lkey());
         }
-        // Before the locks, for which others wait whose memory is about to move.
+        // Before the locks, for which migrations of other memory wait.
         let goes_on = || memory.device_registrations().are_allowed();
         if goes_on() {
             pinning::populate(memory.mapping(), memory.is_writable(), goes_on);
@@ -162,10 +162,8 @@ impl ProtectionDomain {
         Ok(lkey)
     }
 
-    /// Tells the device of memory. Whoever calls it does so by [`DeviceRegistrations::register`], so that the
-    /// memory forgets it in time.
-    ///
-    /// [`DeviceRegistrations::register`]: crate::mem::device_registrations::DeviceRegistrations::register
+    /// Registers memory with the device. Callers pass the result to
+    /// [`crate::mem::device_registrations`], so that the registration ends before the memory.
     fn pin(&self, memory: &Memory, access: Access) -> io::Result<Pinned> {
         let flags = if memory.is_writable() {
             access_flags(access).0
@@ -173,13 +171,13 @@ impl ProtectionDomain {
             read_only_flags(access).0
         };
         let register = |mapping: &Mapping| {
-            // SAFETY: the memory is mapped until the registration is dropped: `Memory` drops what
-            // it was told of before its mapping, and `Pinned` drops it before its own. Nobody has a
-            // reference to it.
+            // SAFETY: the memory is mapped until the registration is dropped: `Memory` drops its
+            // device registrations before its mapping, and `Pinned` drops its registration before
+            // its own mapping. There are no references to the bytes.
             unsafe { Registration::new(&self.protection, mapping.start(), mapping.len(), flags) }
         };
         match register(memory.mapping()) {
-            // Until 6.2 Linux took only memory that the process itself may write.
+            // Linux before 6.2 registers only memory that the process may write.
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) && !memory.is_writable() => {
                 let writable = pinning::map_again_writable(memory.mapping())?;
                 Ok(Pinned {
@@ -199,13 +197,13 @@ impl ProtectionDomain {
     /// A queue pair to `peer` for up to `depth` operations that are posted or not yet polled.
     ///
     /// # Errors
-    /// The system's; `InvalidInput` when the device has no room for so many.
+    /// The system's; `InvalidInput` if the device has no room for `depth` operations.
     pub fn prepare(self: &Arc<Self>, peer: NodeId, depth: usize) -> io::Result<Prepared> {
         let requests = QueuePair::requests_for(depth);
         if depth == 0 || requests > self.device.most_requests() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // An entry for each request, so that it cannot overrun.
+        // One entry for each request: the queue cannot overrun.
         let completions = CompletionQueue::new(self.device.context(), requests)?;
         let room = Room {
             requests,
@@ -222,11 +220,10 @@ impl ProtectionDomain {
         })
     }
 
-    /// A queue pair by which the end that has these parameters can reach what is exported here, and
-    /// which asks for nothing itself.
+    /// A queue pair by which `peer` reaches the exports of this domain. It sends no requests.
     ///
     /// # Errors
-    /// The system's, also when there is no way to the peer.
+    /// The system's, also when no route leads to the peer.
     pub fn answer(&self, peer: &ConnectionParameters) -> io::Result<Answering> {
         let completions = CompletionQueue::new(self.device.context(), 1)?;
         let room = Room {
@@ -243,7 +240,7 @@ impl ProtectionDomain {
         })
     }
 
-    /// One end of a channel whose packets are to be as `check` says.
+    /// One end of a channel that admits packets by `check`.
     ///
     /// # Errors
     /// The system's.
@@ -261,7 +258,7 @@ impl ProtectionDomain {
         })
     }
 
-    /// The buffers that all channels of this domain receive in.
+    /// The receive buffers of all channels of this domain.
     fn pool(&self) -> io::Result<Arc<Pool>> {
         let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pool) = pool.upgrade() {
@@ -277,7 +274,7 @@ impl ProtectionDomain {
     }
 }
 
-/// Forgets memory of ours that is about to go.
+/// Removes the registration of local memory when dropped.
 #[derive(Debug)]
 struct Forget {
     domain: Weak<ProtectionDomain>,
@@ -293,29 +290,29 @@ impl Drop for Forget {
     }
 }
 
-/// Memory that a device has been told of.
+/// Registered memory.
 #[derive(Debug)]
 struct Pinned {
-    /// Before the memory.
+    /// Dropped before the memory.
     registration: Registration,
-    /// Where it was mapped once more for that.
+    /// A second, writable mapping, if the registration needs one.
     elsewhere: Option<Mapping>,
-    /// Last: it counts what is pinned.
+    /// Dropped last: it counts pinned memory.
     _account: Option<DropGuard>,
 }
 
 impl Pinned {
-    /// Where the device knows it.
+    /// Address of the registered mapping.
     fn start(&self, memory: &Memory) -> usize {
         self.elsewhere.as_ref().unwrap_or(memory.mapping()).start()
     }
 }
 
-/// A region that peers may use as long as this is here, and the region neither moves nor ends. Then
-/// the key is worth nothing any more, whoever kept it.
+/// A grant of a region to peers, until the export is dropped or the region migrates or ends. After
+/// that its rkey is invalid.
 #[derive(Debug)]
 pub struct Export {
-    /// The memory alone keeps it.
+    /// Owned by the memory.
     pinned: Weak<Pinned>,
     memory: Arc<Memory>,
     parameters: RegionParameters,
@@ -323,12 +320,12 @@ pub struct Export {
 }
 
 impl Export {
-    /// What a peer has to know to use it.
+    /// Parameters that a peer needs to use the region.
     pub fn parameters(&self) -> RegionParameters {
         self.parameters
     }
 
-    /// Whether it can still be used.
+    /// Whether peers can still use the region.
     pub fn is_valid(&self) -> bool {
         self.pinned.strong_count() > 0
     }
@@ -342,17 +339,17 @@ impl Drop for Export {
     }
 }
 
-/// A queue pair that answers its peer until it is dropped.
+/// A connected queue pair that answers its peer, until it is dropped.
 #[derive(Debug)]
 pub struct Answering {
     parameters: ConnectionParameters,
-    /// Before where it would tell what has ended.
+    /// Dropped before its completion queue.
     _connection: Connection,
     _completions: CompletionQueue,
 }
 
 impl Answering {
-    /// What the other end has to know.
+    /// Parameters that the other end needs to connect.
     pub fn parameters(&self) -> ConnectionParameters {
         self.parameters
     }
@@ -369,16 +366,15 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// What the other end has to know.
+    /// Parameters that the other end needs to connect.
     pub fn parameters(&self) -> ConnectionParameters {
         self.connection.parameters(&self.domain.device)
     }
 
-    /// Connects it to the end that has these parameters, which does the same. `status` says
-    /// whether it may still be used.
+    /// Connects the queue pair with `peer`, which does the same. All operations end with `status`.
     ///
     /// # Errors
-    /// The system's, also when there is no way to the peer.
+    /// The system's, also when no route leads to the peer.
     pub fn connect(
         self,
         peer: &ConnectionParameters,
@@ -410,15 +406,15 @@ pub struct PreparedChannel {
 }
 
 impl PreparedChannel {
-    /// What the other end has to know.
+    /// Parameters that the other end needs to connect.
     pub fn parameters(&self) -> ConnectionParameters {
         self.ends.connection.parameters(&self.domain.device)
     }
 
-    /// Connects it, as [`Prepared::connect`].
+    /// Connects the channel, as [`Prepared::connect`].
     ///
     /// # Errors
-    /// The system's, also when there is no way to the peer.
+    /// The system's, also when no route leads to the peer.
     pub fn connect(self, peer: &ConnectionParameters, status: Arc<Status>) -> io::Result<Channel> {
         self.ends.connection.connect(&self.domain.device, peer)?;
         let (node, check) = (self.domain.node, self.check);

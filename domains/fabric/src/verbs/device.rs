@@ -1,4 +1,4 @@
-//! Which device is used, and how: device, port, address and partition key.
+//! Selection of device, port, global identifier (GID) and partition key.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -9,20 +9,20 @@ use ibverbs_sys as ffi;
 
 use super::objects::{Context, Locals, Object, errno};
 
-/// Reads and atomics that a queue pair asks for, or answers, at a time, if the device can.
+/// Reads and atomics of a queue pair in flight in each direction, if the device can.
 const LOADS: u8 = 16;
 
-/// What is wanted. What is not said is chosen.
+/// The device to open, and the part of it to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
-    /// The device's name; the first that there is.
+    /// Name of the device; by default the first.
     pub device: Option<String>,
-    /// The port's number, from 1.
+    /// Number of the port, from 1.
     pub port: u8,
-    /// Which of the port's global identifiers; the first that routes over IP (RoCE version 2,
-    /// IPv4 before IPv6), or else the first.
+    /// Index of the port's GID; by default the first that routes over IP (RoCE version 2, IPv4
+    /// before IPv6), or else the first.
     pub gid_index: Option<u8>,
-    /// Which of the port's partition keys. The fabric lets ports talk that have one in common.
+    /// Index of the port's partition key. Only ports with a common key can communicate.
     pub partition_key_index: u16,
 }
 
@@ -37,7 +37,7 @@ impl Default for Selection {
     }
 }
 
-/// Why a device cannot be used as wanted: what was looked for, and what there is.
+/// Why a selection cannot be used. Each error names the object looked for and those present.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
@@ -51,12 +51,12 @@ pub enum DeviceError {
         /// The device looked for.
         wanted: Option<String>,
     },
-    /// There are others.
+    /// No device has the name.
     #[error("no RDMA device named {wanted}: there is {present}")]
     NotFound {
         /// The device looked for.
         wanted: String,
-        /// Those that there are.
+        /// Names of the devices present.
         present: List<String>,
     },
     /// The device has no such port.
@@ -66,10 +66,10 @@ pub enum DeviceError {
         device: String,
         /// The port looked for.
         port: u8,
-        /// How many there are.
+        /// Number of ports.
         ports: u8,
     },
-    /// The port cannot be used at present.
+    /// The port is not active.
     #[error("port {port} of {device} is not active (its state is {state}): is the link up?")]
     PortDown {
         /// The device.
@@ -79,7 +79,7 @@ pub enum DeviceError {
         /// `enum ibv_port_state`.
         state: u32,
     },
-    /// The port has no such global identifier.
+    /// The port has no GID at the index.
     #[error("port {port} of {device} has no GID at index {index}: it has some at {present}")]
     NoGid {
         /// The device.
@@ -88,10 +88,10 @@ pub enum DeviceError {
         port: u8,
         /// The index looked for.
         index: u8,
-        /// Those that there are.
+        /// Indices of the GIDs present.
         present: List<u32>,
     },
-    /// The port has no such partition key.
+    /// The port has no partition key at the index.
     #[error("port {port} of {device} has no partition key at index {index}: it has {present}")]
     NoPartitionKey {
         /// The device.
@@ -100,7 +100,7 @@ pub enum DeviceError {
         port: u8,
         /// The index looked for.
         index: u16,
-        /// The keys that there are, by index.
+        /// The keys present, with their indices.
         present: List<PartitionKey>,
     },
     /// The system's error.
@@ -108,14 +108,14 @@ pub enum DeviceError {
     System {
         /// The device.
         device: String,
-        /// What failed.
+        /// The action that failed.
         what: &'static str,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
 }
 
-/// Things that there are, for people.
+/// Names of objects, separated by commas when printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List<T>(pub Vec<T>);
 
@@ -133,9 +133,9 @@ impl<T: fmt::Display> fmt::Display for List<T> {
 /// A partition key and its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionKey {
-    /// Where it is.
+    /// The index.
     pub index: u16,
-    /// The key; the highest bit says that the port is a full member.
+    /// The key; the highest bit is set for a full member.
     pub key: u16,
 }
 
@@ -145,7 +145,7 @@ impl fmt::Display for PartitionKey {
     }
 }
 
-/// A device that is open, with one of its ports.
+/// An open device and one of its ports.
 #[derive(Debug)]
 pub struct Device {
     context: Arc<Context>,
@@ -165,10 +165,10 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens what is wanted.
+    /// Opens the selected device.
     ///
     /// # Errors
-    /// [`DeviceError`], which says what there is instead.
+    /// [`DeviceError`].
     pub fn open(selection: &Selection) -> Result<Arc<Self>, DeviceError> {
         let (context, name) = open(selection.device.as_deref())?;
         let opened = Opened {
@@ -199,27 +199,27 @@ impl Device {
         }))
     }
 
-    /// Its name.
+    /// Name of the device.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The port's number.
+    /// Number of the port.
     pub fn port(&self) -> u8 {
         self.port
     }
 
-    /// The global identifier's index.
+    /// Index of the GID.
     pub fn gid_index(&self) -> u8 {
         self.gid_index
     }
 
-    /// The port's global identifier; zeros where there are none.
+    /// The port's GID; zeros on an InfiniBand port without one.
     pub fn gid(&self) -> [u8; 16] {
         self.gid
     }
 
-    /// The partition key's index.
+    /// Index of the partition key.
     pub fn partition_key_index(&self) -> u16 {
         self.partition_key_index
     }
@@ -236,12 +236,12 @@ impl Device {
         self.mtu
     }
 
-    /// Bytes of the longest transfer by one request.
+    /// Bytes of the longest transfer of one request.
     pub(super) fn longest_message(&self) -> u64 {
         self.longest_message
     }
 
-    /// Reads and atomics that a queue pair may ask for at a time.
+    /// Reads and atomics of a queue pair that the peer may have to answer at a time.
     pub(super) fn asks(&self) -> u8 {
         self.asks
     }
@@ -251,17 +251,17 @@ impl Device {
         self.answers
     }
 
-    /// Requests that a queue pair can have.
+    /// Requests that a queue pair has room for.
     pub(super) fn most_requests(&self) -> usize {
         self.most_requests
     }
 
-    /// Places in our memory that one of them may have; at least one.
+    /// Segments of local memory of a request; at least one.
     pub(super) fn most_locals(&self) -> usize {
         self.most_locals
     }
 
-    /// Buffers for packets that the channels of a domain can share.
+    /// Buffers of a shared receive queue.
     pub(super) fn most_buffers(&self) -> usize {
         self.most_buffers
     }
@@ -270,13 +270,13 @@ impl Device {
 /// The names of all devices.
 ///
 /// # Errors
-/// The system's: none, where the kernel has no support.
+/// The system's: the kernel has no support for devices.
 pub fn names() -> io::Result<Vec<String>> {
     let devices = Devices::list()?;
     Ok(devices.iter().map(|(name, _)| name).collect())
 }
 
-/// The list of devices, as libibverbs made it.
+/// A list of devices of libibverbs.
 struct Devices {
     list: *mut *mut ffi::ibv_device,
     len: usize,
@@ -285,7 +285,7 @@ struct Devices {
 impl Devices {
     fn list() -> io::Result<Self> {
         let mut len = 0;
-        // SAFETY: the call writes the length and returns a list of so many, or null.
+        // SAFETY: the call writes the length and returns a list of that length, or null.
         let list = unsafe { ffi::ibv_get_device_list(&raw mut len) };
         if list.is_null() {
             Err(io::Error::last_os_error())
@@ -299,7 +299,7 @@ impl Devices {
 
     fn iter(&self) -> impl Iterator<Item = (String, *mut ffi::ibv_device)> {
         (0..self.len).map(|n| {
-            // SAFETY: the list has `len` devices until it is freed, each with a name that ends.
+            // SAFETY: the list has `len` devices until it is freed, each with a terminated name.
             unsafe {
                 let device = *self.list.add(n);
                 let name = CStr::from_ptr(ffi::ibv_get_device_name(device));
@@ -311,7 +311,7 @@ impl Devices {
 
 impl Drop for Devices {
     fn drop(&mut self) {
-        // SAFETY: made by `ibv_get_device_list`; devices that are open stay so.
+        // SAFETY: made by `ibv_get_device_list`; open devices stay open.
         unsafe { ffi::ibv_free_device_list(self.list) };
     }
 }
@@ -332,7 +332,7 @@ fn open(wanted: Option<&str>) -> Result<(Context, String), DeviceError> {
             _ => none(),
         });
     };
-    // SAFETY: the device is of the list, which is alive; the object is freed by its own call only.
+    // SAFETY: the device is in the list, which is alive; the object is freed by its own call only.
     let context = unsafe { Object::new(ffi::ibv_open_device(device), ffi::ibv_close_device) };
     match context {
         Ok(context) => Ok((context, name)),
@@ -344,7 +344,7 @@ fn open(wanted: Option<&str>) -> Result<(Context, String), DeviceError> {
     }
 }
 
-/// A device that was opened, and is asked what it has.
+/// An open device whose properties are queried.
 struct Opened<'a> {
     context: &'a Context,
     name: &'a str,
@@ -385,7 +385,7 @@ impl Opened<'_> {
         }
     }
 
-    /// The global identifier at the index, or the one that reaches farthest.
+    /// The GID at the index, or by default the GID of the best rank.
     fn gid(
         &self,
         port: &ffi::ibv_port_attr,
@@ -398,7 +398,7 @@ impl Opened<'_> {
         };
         match (chosen, index) {
             (Some(gid), _) => Ok((u8::try_from(gid.index).unwrap_or(0), gid.bytes)),
-            // A subnet of InfiniBand needs none.
+            // An InfiniBand subnet needs no GID.
             (None, None) if u32::from(port.link_layer) != ffi::IBV_LINK_LAYER_ETHERNET => {
                 Ok((0, [0; 16]))
             }
@@ -413,7 +413,7 @@ impl Opened<'_> {
 
     fn gids(&self, port: &ffi::ibv_port_attr) -> Result<Vec<Gid>, DeviceError> {
         let room = usize::try_from(port.gid_tbl_len).unwrap_or(0);
-        // SAFETY: an entry is numbers, for which zeros are values.
+        // SAFETY: an entry consists of integers, for which zeros are valid.
         let mut entries: Vec<ffi::ibv_gid_entry> = vec![unsafe { std::mem::zeroed() }; room];
         let size = size_of::<ffi::ibv_gid_entry>();
         // SAFETY: the context is open; the call writes at most `room` entries of this size.
@@ -471,14 +471,15 @@ impl Opened<'_> {
     }
 }
 
-/// iWARP devices take fewer for reads; drivers for which it is the same may say nothing of them.
+/// The limit of segments of a request. iWARP devices take fewer for reads; other drivers may report
+/// 0 for reads.
 fn most_locals(limits: &ffi::ibv_device_attr) -> usize {
     let at_most = |limit: libc::c_int| usize::try_from(limit).ok().filter(|limit| *limit > 0);
     let limits = [limits.max_sge, limits.max_sge_rd].map(at_most);
     limits.into_iter().flatten().fold(Locals::MOST, usize::min)
 }
 
-/// An entry of the table of global identifiers.
+/// An entry of the GID table.
 struct Gid {
     index: u32,
     /// `enum ibv_gid_type`: 2 is RoCE version 2.
@@ -487,7 +488,7 @@ struct Gid {
 }
 
 impl Gid {
-    /// The lower, the farther packets can go.
+    /// Rank by reach: packets of a lower rank can go farther.
     fn rank(&self) -> u8 {
         let is_ipv4 = self.bytes[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
         let is_link_local = self.bytes[0] == 0xfe && self.bytes[1] == 0x80;

@@ -1,8 +1,8 @@
-//! What the two ends of a stream may send and owe each other: numbers only.
+//! Flow control of an RDMA stream, without I/O.
 //!
-//! An end may have written as many bytes as the peer's ring has, and as many messages as
-//! the peer has told its device to expect. The peer gives both back as it takes them, along with what it
-//! sends itself, or alone when it owes half of either. What is given back comes as a number:
+//! Credits limit the bytes to the length of the peer's ring, and the messages to the peer's receive
+//! queue. The peer returns credits for bytes read and messages received: with its own messages, or
+//! by a message of their own when it owes half of either. Returned credits are an immediate value:
 //!
 //! ```text
 //!  31       24 23        0
@@ -11,56 +11,57 @@
 //!  +----------+----------+
 //! ```
 //!
-//! A message that gives back alone is paid for with nothing. As each gives back half of something, and
-//! the peer has got no more than all of both, four of them are on their way at most.
+//! A message that only returns credits costs none. Each returns half of the bytes or messages, and
+//! the peer has at most all of both, so at most four of them are in flight.
 
 use std::collections::VecDeque;
 
 /// Bytes of a ring, a power of two: 16 of the longest packets.
 pub(super) const RING: usize = 1 << 20;
 
-/// Messages that a peer may send before it hears that they were taken.
+/// Messages that a peer may send before credits are returned.
 const MESSAGES: usize = 64;
 
-/// Messages that give back alone and are under way.
+/// Messages in flight that only return credits.
 const RETURNS: usize = 4;
 
-/// Messages that an end must expect, and requests that it may have.
+/// Length of the receive queue and of the send queue of an end.
 pub(super) const REQUESTS: usize = MESSAGES + RETURNS;
 
-/// Bits of the number that count bytes.
+/// Bits of an immediate value that count bytes.
 const BYTES_BITS: u32 = 24;
 
-/// The peer has broken the rules.
+/// The peer returned or used more credits than it had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Broken;
 
-/// What an end has sent.
+/// The sending direction of an end.
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    /// Bytes so far, of which the remainder by [`RING`] is the place of the next.
+    /// Bytes sent; modulo [`RING`] the place of the next.
     at: u64,
-    /// Of the peer's: up to [`RING`].
+    /// Bytes used in the peer's ring, up to [`RING`].
     bytes: usize,
-    /// Up to [`MESSAGES`].
+    /// Receives used of the peer, up to [`MESSAGES`].
     messages: usize,
-    /// Bytes of each request of which the device has not told that it has left, oldest first; a message that
-    /// gives back alone has none.
+    /// Bytes of each request without a completion, oldest first; 0 for a message that only returns
+    /// credits.
     requests: VecDeque<usize>,
-    /// The number of the oldest.
+    /// Number of the oldest.
     oldest: u64,
-    /// Bytes of all of them.
+    /// Bytes of all `requests`.
     leaving: usize,
+    /// Messages among `requests` that only return credits.
     returns: usize,
-    /// Requests and bytes since the last that asked for a completion.
-    untold: (usize, usize),
+    /// Requests and bytes since the last signalled request.
+    unsignalled: (usize, usize),
 }
 
-/// A request to be made.
+/// A request to post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sent {
     pub(super) number: u64,
-    /// Whether it is to ask for a completion: often enough that nothing waits for one that nobody asked for.
+    /// Whether to signal its completion: often enough that no sender waits for an unsignalled one.
     pub(super) signalled: bool,
 }
 
@@ -74,45 +75,45 @@ impl Outgoing {
             oldest: 0,
             leaving: 0,
             returns: 0,
-            // The first asks.
-            untold: (MESSAGES / 4 - 1, 0),
+            // The first is signalled.
+            unsignalled: (MESSAGES / 4 - 1, 0),
         }
     }
 
-    /// Where the next byte goes, in both rings.
+    /// Place of the next byte, in both rings.
     pub(super) fn place(&self) -> usize {
         self.at as usize % RING
     }
 
-    /// Bytes that one more message could have: those after it go elsewhere.
+    /// Longest possible length of the next message.
     pub(super) fn room(&self) -> usize {
         let under_way = self.requests.len() - self.returns;
         if self.messages.max(under_way) < MESSAGES {
-            // What has not left is not to be overwritten here, what was not taken not there.
+            // Neither unsent bytes in our ring nor unread bytes in the peer's are overwritten.
             (RING - self.bytes.max(self.leaving)).min(RING - self.place())
         } else {
             0
         }
     }
 
-    /// Notes a message with so many bytes, for which there is [room](Outgoing::room).
+    /// Records a message of `len` bytes, for which there is [room](Outgoing::room).
     pub(super) fn send(&mut self, len: usize) -> Sent {
         self.at += len as u64;
         self.bytes += len;
         self.messages += 1;
         self.leaving += len;
-        let (requests, bytes) = (self.untold.0 + 1, self.untold.1 + len);
+        let (requests, bytes) = (self.unsignalled.0 + 1, self.unsignalled.1 + len);
         let signalled = requests >= MESSAGES / 4 || bytes >= RING / 4;
-        self.untold = if signalled { (0, 0) } else { (requests, bytes) };
+        self.unsignalled = if signalled { (0, 0) } else { (requests, bytes) };
         self.push(len, signalled)
     }
 
-    /// Whether there is room for a message that gives back alone.
+    /// Whether a message that only returns credits may be sent.
     pub(super) fn may_return(&self) -> bool {
         self.returns < RETURNS
     }
 
-    /// Notes such a message.
+    /// Records a message that only returns credits.
     pub(super) fn send_return(&mut self) -> Sent {
         self.returns += 1;
         self.push(0, true)
@@ -124,12 +125,12 @@ impl Outgoing {
         Sent { number, signalled }
     }
 
-    /// Whether the first is known to have left.
+    /// Whether the first request has completed.
     pub(super) fn has_sent(&self) -> bool {
         self.oldest > 0
     }
 
-    /// All requests up to this number have left.
+    /// Records that all requests up to number `last` have completed.
     pub(super) fn have_left(&mut self, last: u64) {
         while self.oldest <= last
             && let Some(len) = self.requests.pop_front()
@@ -140,7 +141,7 @@ impl Outgoing {
         }
     }
 
-    /// The peer has given back what this number says.
+    /// Records credits that the peer has returned.
     pub(super) fn given_back(&mut self, number: u32) -> Result<(), Broken> {
         let bytes = (number & ((1 << BYTES_BITS) - 1)) as usize;
         let messages = (number >> BYTES_BITS) as usize;
@@ -150,12 +151,12 @@ impl Outgoing {
     }
 }
 
-/// What an end has received.
+/// The receiving direction of an end.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
-    /// Bytes that were read so far.
+    /// Bytes read.
     at: u64,
-    /// Bytes that are there to be read; with those owed up to [`RING`].
+    /// Bytes to read; together with `owed_bytes` up to [`RING`].
     pub(super) len: usize,
     owed_bytes: usize,
     /// Up to [`MESSAGES`].
@@ -163,12 +164,12 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// Where the next byte is to be read.
+    /// Place of the next byte to read.
     pub(super) fn place(&self) -> usize {
         self.at as usize % RING
     }
 
-    /// A message has come, and another is expected in its place.
+    /// Records a message of `len` bytes, in whose place another is expected.
     pub(super) fn arrived(&mut self, len: usize) -> Result<(), Broken> {
         self.len += len;
         self.owed_messages += 1;
@@ -179,19 +180,19 @@ impl Incoming {
         }
     }
 
-    /// So many of the bytes that are there were read.
+    /// Records that `len` bytes were read.
     pub(super) fn read(&mut self, len: usize) {
         self.at += len as u64;
         self.len -= len;
         self.owed_bytes += len;
     }
 
-    /// Whether the peer is to be told although nothing is sent to it.
+    /// Whether the debt is worth a message of its own.
     pub(super) fn owes_much(&self) -> bool {
         self.owed_bytes >= RING / 2 || self.owed_messages >= MESSAGES / 2
     }
 
-    /// All that is owed, as the number that gives it back.
+    /// Takes all owed credits, as an immediate value.
     pub(super) fn give_back(&mut self) -> u32 {
         let number = (self.owed_messages << BYTES_BITS | self.owed_bytes) as u32;
         (self.owed_bytes, self.owed_messages) = (0, 0);
@@ -205,12 +206,12 @@ mod tests {
 
     use super::*;
 
-    /// Both ends, and between them what a device would carry.
+    /// Both ends, and the messages between them.
     struct Ends {
         ends: [(Outgoing, Incoming); 2],
-        /// Bytes and number of each message on its way from each end.
+        /// Bytes and immediate value of each message in flight from each end.
         way: [VecDeque<(usize, u32)>; 2],
-        /// The newest request of each end that asked for a completion.
+        /// The newest signalled request of each end.
         told: [Option<u64>; 2],
     }
 
@@ -223,7 +224,7 @@ mod tests {
             }
         }
 
-        /// Writes up to so many bytes; returns how many there was room for.
+        /// Writes up to `len` bytes; returns the number for which there was room.
         fn write(&mut self, end: usize, len: usize) -> usize {
             let (outgoing, incoming) = &mut self.ends[end];
             let len = len.min(outgoing.room());
@@ -273,7 +274,7 @@ mod tests {
             }
         }
 
-        /// The device tells what has left.
+        /// The device reports completions.
         fn tell(&mut self, end: usize) {
             if let Some(last) = self.told[end].take() {
                 self.ends[end].0.have_left(last);
@@ -283,9 +284,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is done in whichever order, nobody gets more than it expects, and in the end all arrives.
+        /// In any order of steps no end receives more than it expects, and all bytes arrive.
         #[test]
-        fn ends_that_keep_to_the_rules_never_break_them_or_wait_for_ever(
+        fn correct_ends_never_exceed_credits_and_never_wait_for_ever(
             steps in prop::collection::vec((0..4_u8, 0..2_usize, 1..300_000_usize), 1..2000)
         ) {
             let mut ends = Ends::new();
@@ -311,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_ends_with_the_ring() {
+    fn a_message_ends_at_the_end_of_the_ring() {
         let mut ends = Ends::new();
         assert_eq!(ends.write(0, RING - 10), RING - 10);
         ends.tell(0);
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_asks_for_a_completion_and_then_every_sixteenth() {
+    fn the_first_request_and_every_sixteenth_after_it_are_signalled() {
         let mut outgoing = Outgoing::new();
         let asked: Vec<_> = (0..33).filter(|_| outgoing.send(1).signalled).collect();
         assert_eq!(asked, [0, 16, 32]);
@@ -333,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sends_or_gives_back_too_much_is_found_out() {
+    fn an_excess_of_messages_bytes_or_credits_is_broken() {
         let mut incoming = Incoming::default();
         assert_eq!(incoming.arrived(RING), Ok(()));
         assert_eq!(incoming.arrived(1), Err(Broken));

@@ -1,19 +1,20 @@
 //! The `verbs` provider: RDMA devices (RoCE, InfiniBand, iWARP) through libibverbs.
 //!
-//! * [`device`]: selection of device, port, address and partition key.
-//! * [`control`]: what is made once: a [`ProtectionDomain`] for each partition, registered memory,
-//!   queue pairs and what two sides tell each other to [connect](control::Prepared).
+//! * [`device`]: selection of device, port, GID and partition key.
+//! * [`control`]: a [`ProtectionDomain`] for each partition, registered memory, and queue pairs
+//!   before they are [connected](control::Prepared).
 //! * [`queue_pair`], [`channel`]: the data path.
 //! * [`rdma_stream`]: bytes between two trusted processes.
-//! * [`crate::core::parameters`]: what the two sides tell each other, as bytes.
-//! * [`completion`]: what a device says of an operation, as values.
+//! * [`crate::core::parameters`]: parameters that two sides exchange to connect.
+//! * [`completion`]: statuses of completions as errors.
 //!
-//! The device checks keys, bounds and rights. A queue pair checks them before, by the parameters of the
-//! peer, because a device ends the whole queue pair at the first error and does not tell which it was.
-//! Access ends when the target side drops its queue pair and its [exports](control::Export).
+//! The device checks keys, bounds and rights. A queue pair checks them before, by the parameters of
+//! the peer, because a device ends the whole queue pair at the first error and does not report the
+//! reason. Access ends when the target side drops its queue pair and its
+//! [exports](control::Export).
 //!
-//! libibverbs is used through the raw bindings of the crate `ibverbs`: its safe interface has one port,
-//! one partition key and no one-sided operations.
+//! The raw bindings of the crate `ibverbs` are used: its safe interface has one port, one partition
+//! key and no one-sided operations.
 
 mod chain;
 pub mod channel;

@@ -1,4 +1,4 @@
-//! The objects of libibverbs, each freed with its last handle, and before what it was made of.
+//! Objects of libibverbs. Each is freed before the object that it was created from.
 
 use std::fmt;
 use std::io;
@@ -11,7 +11,7 @@ use ibverbs_sys as ffi;
 
 use crate::mem::waker::sleep_on;
 
-/// Something that libibverbs made, and the call that frees it.
+/// An object of libibverbs and the call that frees it.
 pub(super) struct Object<T> {
     raw: NonNull<T>,
     free: unsafe extern "C" fn(*mut T) -> libc::c_int,
@@ -23,10 +23,10 @@ unsafe impl<T> Send for Object<T> {}
 unsafe impl<T> Sync for Object<T> {}
 
 impl<T> Object<T> {
-    /// What a call made: null is the system's error.
+    /// The object that a call returned; null stands for the system's error.
     ///
     /// # Safety
-    /// `free` must free what `raw` leads to, and nobody else does.
+    /// `free` must free the object at `raw`, and no other code frees it.
     pub(super) unsafe fn new(
         raw: *mut T,
         free: unsafe extern "C" fn(*mut T) -> libc::c_int,
@@ -48,8 +48,8 @@ impl<T> fmt::Debug for Object<T> {
 
 impl<T> Drop for Object<T> {
     fn drop(&mut self) {
-        // SAFETY: made by libibverbs and freed here only (`new`). What was made of it holds it, so
-        // nothing of that is left.
+        // SAFETY: created by libibverbs and freed here only (`new`). Objects created from it hold
+        // it, so none of them is left.
         unsafe { (self.free)(self.raw.as_ptr()) };
     }
 }
@@ -80,7 +80,7 @@ impl Protection {
     }
 }
 
-/// Memory that a device has been told of.
+/// Memory registered with a device.
 #[derive(Debug)]
 pub(super) struct Registration {
     object: Object<ffi::ibv_mr>,
@@ -88,11 +88,11 @@ pub(super) struct Registration {
 }
 
 impl Registration {
-    /// Tells the device of `len` bytes at `address`, with these flags of `enum ibv_access_flags`.
+    /// Registers `len` bytes at `address` with flags of `enum ibv_access_flags`.
     ///
     /// # Safety
-    /// The memory must stay mapped, and ours, until this is dropped; and be such as others may
-    /// write at any time, if the flags say that peers do.
+    /// The memory must stay mapped and owned by the caller until the registration is dropped. If
+    /// the flags permit writes of peers, the memory must be such as may change at any time.
     pub(super) unsafe fn new(
         protection: &Arc<Protection>,
         address: usize,
@@ -100,8 +100,8 @@ impl Registration {
         flags: u32,
     ) -> io::Result<Self> {
         let (pd, address) = (protection.object.raw(), address as *mut libc::c_void);
-        // SAFETY: the domain is alive, and the memory is the caller's promise. The object is freed
-        // by its own call only.
+        // SAFETY: the domain is alive; the caller promises the memory. The object is freed by its
+        // own call only.
         let object = unsafe {
             let raw = ffi::ibv_reg_mr(pd, address, len, flags as libc::c_int);
             Object::new(raw, deregister)?
@@ -113,20 +113,20 @@ impl Registration {
         })
     }
 
-    /// The key by which our own requests name it.
+    /// The key of the memory in local requests.
     pub(super) fn lkey(&self) -> u32 {
-        // SAFETY: the object is alive, and nobody writes it.
+        // SAFETY: the object is alive and constant.
         unsafe { (*self.object.raw()).lkey }
     }
 
-    /// The key by which peers name it.
+    /// The key of the memory in requests of peers.
     pub(super) fn rkey(&self) -> u32 {
         // SAFETY: as in `lkey`.
         unsafe { (*self.object.raw()).rkey }
     }
 }
 
-/// Lets the device forget memory, which is about to be unmapped, or to move.
+/// Deregisters memory that is about to be unmapped or migrated; aborts the process if that fails.
 ///
 /// # Safety
 /// As `ibv_dereg_mr`.
@@ -135,27 +135,26 @@ unsafe extern "C" fn deregister(registered: *mut ffi::ibv_mr) -> libc::c_int {
     let failed = unsafe { ffi::ibv_dereg_mr(registered) };
     let error = match failed {
         0 => return 0,
-        // Some drivers return no number.
+        // Some drivers set errno instead.
         -1 => io::Error::last_os_error(),
         number => io::Error::from_raw_os_error(number.abs()),
     };
     if !is_gone(&error) {
-        // The device goes on writing there. Its kernel takes all from it that a process had which
-        // has ended.
+        // The device would still write there. When the process ends, the kernel deregisters all of
+        // its memory.
         eprintln!("an RDMA device does not let go of memory: {error}");
         std::process::abort();
     }
     0
 }
 
-/// Whether it says that there is no device any more: it was reset or taken out, before which its
-/// kernel has taken all from it that processes had.
+/// Whether the error means that the device was reset or removed. The kernel has deregistered all
+/// memory before that.
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::ENODEV))
 }
 
-/// Where a device tells what has ended, and a descriptor that becomes readable when it was asked
-/// to say so.
+/// A completion queue, and a descriptor that becomes readable at a requested event.
 #[derive(Debug)]
 pub(super) struct CompletionQueue {
     object: Object<ffi::ibv_cq>,
@@ -190,11 +189,11 @@ impl CompletionQueue {
         Ok(queue)
     }
 
-    /// Moves what has ended to `into` and returns how many.
+    /// Moves completions to `into`; returns their number.
     pub(super) fn poll(&self, into: &mut [ffi::ibv_wc]) -> io::Result<usize> {
         let (queue, room) = (self.object.raw(), into.len() as libc::c_int);
-        // SAFETY: the queue is alive and so is the context that it leads to; the driver writes at
-        // most `room` entries to `into`.
+        // SAFETY: the queue and its context are alive; the driver writes at most `room` entries to
+        // `into`.
         let count = unsafe {
             let poll = (*(*queue).context).ops.poll_cq;
             poll.map_or(-1, |poll| poll(queue, room, into.as_mut_ptr()))
@@ -202,7 +201,7 @@ impl CompletionQueue {
         usize::try_from(count).map_err(|_| io::ErrorKind::Other.into())
     }
 
-    /// Asks that the descriptor become readable when something ends from now on.
+    /// Requests that the descriptor become readable at the next completion.
     pub(super) fn request_event(&self) -> io::Result<()> {
         let queue = self.object.raw();
         // SAFETY: as in `poll`.
@@ -213,11 +212,11 @@ impl CompletionQueue {
         errno(failed)
     }
 
-    /// Makes the descriptor unreadable. That it cannot be read means that the device has gone.
+    /// Makes the descriptor unreadable. An error means that the device has gone.
     pub(super) fn take_events(&self) -> io::Result<()> {
         let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the channel is alive and its descriptor does not block; each event taken is of
-        // the one queue of this channel, and acknowledged, without which that could not be freed.
+        // SAFETY: the channel is alive and its descriptor does not block. Each event is of the one
+        // queue of this channel and is acknowledged, as freeing that queue requires.
         unsafe {
             while ffi::ibv_get_cq_event(self.channel.raw(), &raw mut queue, &raw mut context) == 0 {
                 ffi::ibv_ack_cq_events(queue, 1);
@@ -232,7 +231,7 @@ impl CompletionQueue {
 
     /// The descriptor.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel has it open as long as it is alive.
+        // SAFETY: the channel keeps the descriptor open as long as it is alive.
         unsafe { BorrowedFd::borrow_raw((*self.channel.raw()).fd) }
     }
 
@@ -250,7 +249,7 @@ fn never_block(fd: RawFd) -> io::Result<()> {
     }
 }
 
-/// A queue of buffers into which what peers send arrives, whichever of them it is.
+/// A shared receive queue.
 #[derive(Debug)]
 pub(super) struct SharedReceive {
     object: Object<ffi::ibv_srq>,
@@ -262,13 +261,13 @@ impl SharedReceive {
         self.object.raw()
     }
 
-    /// A queue with room for so many buffers.
+    /// A queue with room for `buffers` buffers.
     pub(super) fn new(protection: &Arc<Protection>, buffers: u32) -> io::Result<Self> {
         let mut attributes = ffi::ibv_srq_init_attr::default();
         attributes.attr.max_wr = buffers;
         attributes.attr.max_sge = 1;
-        // SAFETY: the domain is alive and the attributes are ours; the object is freed by its own
-        // call only.
+        // SAFETY: the domain is alive and the attributes are borrowed; the object is freed by its
+        // own call only.
         let object = unsafe {
             let raw = ffi::ibv_create_srq(protection.object.raw(), &raw mut attributes);
             Object::new(raw, ffi::ibv_destroy_srq)?
@@ -280,10 +279,10 @@ impl SharedReceive {
         })
     }
 
-    /// Adds a buffer of registered memory under a number; no bytes are no memory.
+    /// Adds a buffer of registered memory under a number. A buffer of 0 bytes names no memory.
     ///
     /// # Safety
-    /// The memory must stay registered until a completion has named the number, or this is dropped.
+    /// The memory must stay registered until a completion has the number, or the queue is dropped.
     pub(super) unsafe fn post(&self, number: u64, buffer: &Local) -> io::Result<()> {
         let mut part = buffer.part();
         let mut request = ffi::ibv_recv_wr {
@@ -293,8 +292,8 @@ impl SharedReceive {
             num_sge: libc::c_int::from(buffer.len > 0),
         };
         let (mut refused, queue) = (ptr::null_mut(), self.object.raw());
-        // SAFETY: the queue is alive and so is the context that it leads to; the driver copies the
-        // request, and writes only where it refuses one.
+        // SAFETY: the queue and its context are alive; the driver copies the request, and writes
+        // only the address of a refused one.
         let failed = unsafe {
             let post = (*(*queue).context).ops.post_srq_recv;
             post.map_or(libc::EOPNOTSUPP, |post| {
@@ -305,7 +304,7 @@ impl SharedReceive {
     }
 }
 
-/// Registered memory of ours, as a request names it.
+/// A segment of registered local memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Local {
     pub(super) address: u64,
@@ -323,7 +322,7 @@ impl Local {
     }
 }
 
-/// Several of these that one request takes for one, in order.
+/// The segments of local memory of a request, in order.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Locals {
     some: [Local; Locals::MOST],
@@ -332,10 +331,10 @@ pub(super) struct Locals {
 }
 
 impl Locals {
-    /// So many have room in a request where its own bytes would have it, at the devices that we know.
+    /// The most segments of a request: at known devices they fit into the room of inline data.
     pub(super) const MOST: usize = 8;
 
-    /// Adds one, if it has bytes; there must be room for it.
+    /// Adds a segment, unless it is empty; there must be room for it.
     pub(super) fn push(&mut self, local: Local) {
         if local.len > 0 {
             self.some[self.count] = local;
@@ -348,7 +347,7 @@ impl Locals {
         self.count
     }
 
-    /// Bytes of all together.
+    /// Bytes of all segments.
     pub(super) fn len(&self) -> u32 {
         self.len
     }
@@ -366,11 +365,11 @@ impl From<Local> for Locals {
     }
 }
 
-/// What a call returned that returns 0 or the number of an error.
+/// Result of a call that returns 0 or an error number.
 pub(super) fn errno(failed: libc::c_int) -> io::Result<()> {
     match failed {
         0 => Ok(()),
-        // Some drivers return it negated.
+        // Some drivers return the negated number.
         number => Err(io::Error::from_raw_os_error(number.abs())),
     }
 }
@@ -379,9 +378,9 @@ pub(super) fn errno(failed: libc::c_int) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A reset of the device once ended every program that had told it of memory.
+    /// A reset of the device once aborted every program with registered memory.
     #[test]
-    fn only_a_device_that_is_gone_may_refuse_to_forget() {
+    fn only_a_device_that_is_gone_may_refuse_to_deregister() {
         let is_gone = |errno| is_gone(&io::Error::from_raw_os_error(errno));
         assert!(is_gone(libc::EIO) && is_gone(libc::ENODEV));
         for errno in [libc::EBUSY, libc::EINVAL, libc::ENOMEM, libc::EPERM] {

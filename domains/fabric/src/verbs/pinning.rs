@@ -1,4 +1,4 @@
-//! What the kernel needs before a device may pin memory.
+//! Preparation of memory that a device pins.
 
 use std::fs::File;
 use std::io;
@@ -8,8 +8,8 @@ use crate::mem::mapping::Mapping;
 /// Bytes whose pages are populated at a time.
 const PIECE: usize = 4 << 20;
 
-/// Populates all pages of a mapping, while `goes_on`: pinning populated pages takes a fraction of
-/// the time. Pages that cannot be populated are left to the registration, which may fail on them.
+/// Populates all pages of a mapping, while `goes_on` returns true: pinning populated pages takes a
+/// fraction of the time. Failures are left to the registration, which may fail on the same pages.
 pub(super) fn populate(mapping: &Mapping, writable: bool, goes_on: impl Fn() -> bool) {
     /// `MADV_POPULATE_READ` and `MADV_POPULATE_WRITE`, since Linux 5.14 and not in every C library.
     const POPULATE: [libc::c_int; 2] = [22, 23];
@@ -17,8 +17,7 @@ pub(super) fn populate(mapping: &Mapping, writable: bool, goes_on: impl Fn() -> 
         let len = PIECE.min(mapping.pages() - piece);
         let advice = POPULATE[usize::from(writable)];
         let address = (mapping.start() + piece) as *mut libc::c_void;
-        // SAFETY: a part of the mapping, which is alive while it is borrowed. The advice changes
-        // no byte.
+        // SAFETY: a part of the mapping, which the borrow keeps alive. The advice changes no byte.
         let advised = unsafe { libc::madvise(address, len, advice) };
         if advised != 0 || !goes_on() {
             return;
@@ -29,7 +28,7 @@ pub(super) fn populate(mapping: &Mapping, writable: bool, goes_on: impl Fn() -> 
 /// A second, writable mapping of the file behind a mapping.
 ///
 /// # Errors
-/// The system's: it takes CAP_SYS_ADMIN (`/proc/self/map_files`) and the right to write that file.
+/// The system's: CAP_SYS_ADMIN (`/proc/self/map_files`) and the right to write the file are needed.
 pub(super) fn map_again_writable(mapping: &Mapping) -> io::Result<Mapping> {
     let (start, end) = (mapping.start(), mapping.start() + mapping.pages());
     let path = format!("/proc/self/map_files/{start:x}-{end:x}");

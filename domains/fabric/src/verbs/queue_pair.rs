@@ -1,17 +1,15 @@
 //! One-sided operations that a device executes.
 //!
-//! What is posted waits here until it is flushed. Then it becomes requests, as many as the
-//! device's queue has room for, which are handed over in one go; the rest follows as requests end.
-//! A transfer that is longer than the longest message becomes several. Only every 32nd request of
-//! a batch, and its last, asks for a completion: requests end in order, so one tells of all before
-//! it, and one that fails always tells. The completion queue has an entry for every request, so it
-//! cannot overrun.
+//! Posted operations wait here for a flush. A flush posts them as requests, as many together as the
+//! send queue has room for; the rest follows as requests end. A transfer longer than the longest
+//! message becomes several requests. Only every 32nd request of a batch and its last are signalled:
+//! requests end in order, so a completion also stands for all requests before it, and a failure
+//! always has one. The completion queue has an entry for every request, so it cannot overrun.
 //!
-//! A device keeps the order that [`Endpoint`] promises but for what follows a read or an atomic:
-//! that is held back here until those have ended, except for reads that are posted behind reads,
-//! and atomics behind atomics. Devices have a flag for it (`IBV_SEND_FENCE`), but a request with
-//! it can wait for ever at the emulated device of Linux 6.1, which checks what it waits for and
-//! then forgets that somebody has just told it.
+//! A device keeps the order that [`Endpoint`] promises, except behind a read or an atomic. So
+//! writes are held back here until earlier reads and atomics have ended, and atomics until earlier
+//! reads have. `IBV_SEND_FENCE` asks the device for this, but a request with that flag can wait for
+//! ever at the emulated device of Linux 6.1, which loses a wake-up that comes during its check.
 
 use std::collections::VecDeque;
 use std::io;
@@ -36,13 +34,13 @@ use crate::key::{Access, Partition};
 use crate::mem::status::Status;
 use crate::topology::NodeId;
 
-/// How long a wait looks before it sleeps: about what sleeping costs.
+/// Polling time before a sleep: about the cost of sleeping.
 const SPIN: Duration = Duration::from_micros(10);
 
-/// Bytes of the registered memory through which [`Endpoint::read_batch`] reads.
+/// Bytes of the registered buffer of [`Endpoint::read_batch`].
 const BOUNCE: u64 = 64 * 1024;
 
-/// Of so many requests in a row at least one asks for a completion.
+/// Interval of signalled requests.
 const SIGNAL_EVERY: usize = 32;
 
 /// Requests of a queue pair beyond one for each operation: for batches and parts of transfers.
@@ -51,43 +49,43 @@ const SPARE_REQUESTS: usize = 64;
 /// A queue pair on `verbs`.
 #[derive(Debug)]
 pub struct QueuePair {
-    /// First, so that the device uses no memory any more when the rest is dropped.
+    /// First: the device uses no memory when the rest is dropped.
     connection: Connection,
     completions: CompletionQueue,
     steps: Steps,
     status: Arc<Status>,
     depth: usize,
-    /// Oldest first; what is polled leaves.
+    /// Operations that have not been polled, oldest first.
     operations: VecDeque<Slot>,
-    /// The number of the oldest.
+    /// Number of the oldest.
     oldest: u64,
-    /// How many of them are flushed.
+    /// Count of flushed operations among them.
     flushed: usize,
-    /// How many of them the device has got whole, or will not get.
+    /// Count of operations that need no more requests.
     handed: usize,
-    /// Bytes of the next that it has got.
+    /// Bytes of the next operation that requests cover.
     done: u64,
     requests: Requests,
     chain: Chain,
     scratch: Scratch,
-    /// What becomes of operations after one has failed.
+    /// Result of all operations after a failure.
     broken: Option<OpError>,
     /// The first error of the present batch of reads.
     batch_error: Option<OpError>,
     counters: Counters,
 }
 
-/// An operation that was posted and not yet polled.
+/// An operation that has not been polled.
 #[derive(Debug)]
 struct Slot {
     id: u64,
-    /// Keeps the memory that the device uses.
+    /// Keeps the memory that the device uses alive.
     operation: Operation<RemoteRegion>,
     result: Option<Result<u64, OpError>>,
 }
 
 impl QueuePair {
-    /// If it fails, the last of these is dropped first.
+    /// A queue pair over `connection`. An error drops the connection before `completions`.
     pub(super) fn new(
         completions: CompletionQueue,
         connection: Connection,
@@ -123,12 +121,12 @@ impl QueuePair {
         })
     }
 
-    /// Requests that the device's queue needs room for.
+    /// Length of the send queue.
     pub(super) fn requests_for(depth: usize) -> usize {
         depth + SPARE_REQUESTS
     }
 
-    /// What it has done so far.
+    /// Counters since the beginning.
     pub fn counters(&self) -> Counters {
         Counters {
             lookups: self.steps.keys.lookups,
@@ -136,12 +134,12 @@ impl QueuePair {
         }
     }
 
-    /// For the control thread: ends what is in flight after the status has changed.
+    /// Ends requests in flight: for the control thread, after the status has changed.
     pub fn closer(&self) -> Closer {
         self.connection.closer()
     }
 
-    /// Turns what is flushed into requests while there is room, and rings once for all of them.
+    /// Makes requests of flushed operations while there is room, and posts them together.
     fn hand_over(&mut self) {
         self.look_at_status();
         if let Some(error) = self.broken {
@@ -164,11 +162,11 @@ impl QueuePair {
                     }
                 }
                 Ok(None) => self.ends_unasked(Ok(0)),
-                // It has not ended as long as the device uses its memory.
+                // The operation has not ended as long as the device uses its memory.
                 Err(_) if self.requests.have_some_of(number) => break,
                 Err(error) => {
-                    // Who has another way for what could not be registered, or has begun to move,
-                    // takes all from there on by that.
+                    // The memory cannot be registered, or migrates. All later operations fail, so
+                    // that a caller with another path repeats all of them there.
                     if let OpError::System { .. } = error {
                         self.broken = Some(OpError::Flushed);
                     }
@@ -191,7 +189,7 @@ impl QueuePair {
         self.done = 0;
     }
 
-    /// If access has ended, what is in flight ends as well.
+    /// Ends requests in flight if access has ended.
     fn look_at_status(&mut self) {
         if self.broken.is_none() && self.status.check().is_err() {
             self.broken = Some(OpError::Flushed);
@@ -199,17 +197,17 @@ impl QueuePair {
         }
     }
 
-    /// An error, or what is behind it.
+    /// The end of access in place of an error that it has caused.
     fn because(&self, error: OpError) -> OpError {
         self.status.check().err().unwrap_or(error)
     }
 
-    /// Where the result of an atomic arrives.
+    /// Number of the word for the result of an atomic.
     fn word_of(&self, operation: u64) -> u64 {
         operation % self.depth as u64
     }
 
-    /// Adds a request to those that the next ring hands over.
+    /// Adds a request to the chain.
     fn ask(&mut self, step: &Step, operation: Option<u64>) {
         let Step {
             action,
@@ -234,7 +232,7 @@ impl QueuePair {
         self.counters.inline += u64::from(is_inline);
     }
 
-    /// Hands the chain over.
+    /// Posts the chain.
     fn ring(&mut self) {
         if self.chain.is_empty() {
             return;
@@ -245,7 +243,7 @@ impl QueuePair {
         if let Err(refused) = self.chain.post(&self.connection) {
             self.broken = Some(OpError::Flushed);
             self.connection.close();
-            // The device has those before it and tells of them.
+            // Requests before the refused one have completions.
             let error = Err(system(&refused.error));
             while let Some(request) = self.requests.take_back(refused.first) {
                 self.ends(request, error);
@@ -253,7 +251,7 @@ impl QueuePair {
         }
     }
 
-    /// Takes what the device has to tell, and hands over what there is room for now.
+    /// Takes completions, and posts requests for which there is room now.
     fn progress(&mut self) {
         self.look_at_status();
         let mut some = [ffi::ibv_wc::default(); 16];
@@ -277,7 +275,7 @@ impl QueuePair {
         }
     }
 
-    /// All requests up to this one have ended, and those before it well.
+    /// Ends all requests up to the one of a completion; those before it have succeeded.
     fn take(&mut self, completion: &ffi::ibv_wc) {
         let last = completion.wr_id();
         while let Some((number, request)) = self.requests.pop_until(last) {
@@ -287,7 +285,7 @@ impl QueuePair {
         }
     }
 
-    /// The completion queue has failed, so nothing is known of what is in flight.
+    /// Ends all requests with `error` after the completion queue has failed.
     fn fail_all(&mut self, error: OpError) {
         self.connection.close();
         self.broken = Some(OpError::Flushed);
@@ -306,7 +304,7 @@ impl QueuePair {
             return;
         };
         let word = self.word_of(number);
-        // What has failed may have been polled before its last request ends.
+        // A failed operation may have been polled before its last request ends.
         let Some(index) = number.checked_sub(self.oldest) else {
             return;
         };
@@ -328,16 +326,16 @@ impl QueuePair {
         }
     }
 
-    /// Waits until the device tells something, or `timeout` has passed.
+    /// Waits for a completion or until `timeout` has passed.
     fn sleep(&mut self, timeout: Duration) {
         self.counters.sleeps += 1;
         let ended = self.requests.ended();
-        // A device that has gone tells nothing more; it is noticed here, or after sleeping.
+        // A device that has gone raises no event; an error here or after sleeping shows that.
         if let Err(error) = self.completions.request_event() {
             self.fail_all(system(&error));
             return;
         }
-        // What came before the request signals nothing.
+        // Earlier completions raise no event.
         self.progress();
         if self.requests.ended() == ended && !self.requests.is_empty() {
             self.completions.sleep(timeout);
@@ -353,7 +351,7 @@ impl QueuePair {
             .is_some_and(|slot| slot.result.is_some())
     }
 
-    /// Waits until `done`, which what the device tells brings about, or until `timeout` has passed.
+    /// Waits until completions bring about `done`, or `timeout` has passed.
     fn wait_until(&mut self, timeout: Duration, done: impl Fn(&Self) -> bool) {
         let start = Instant::now();
         loop {
@@ -434,7 +432,7 @@ impl Endpoint for QueuePair {
 }
 
 impl QueuePair {
-    /// Reads of anything that leads to a region of ours, see [`Endpoint::read_batch`].
+    /// As [`Endpoint::read_batch`], for reads whose remote side `region` resolves.
     pub(crate) fn read_each<R>(
         &mut self,
         reads: &mut [Read<'_, R>],
@@ -459,8 +457,8 @@ impl QueuePair {
         self.status.check()
     }
 
-    /// Asks for as much of the next read of a batch as fits. The one behind it has to wait: its
-    /// memory is to be loaded after that of this one, and devices load that of several at a time.
+    /// Requests as much of the next read of a batch as fits. Later reads wait: their memory must be
+    /// loaded after that of this read, and devices load for several requests at a time.
     fn ask_for_window<R>(
         &mut self,
         reads: &[Read<'_, R>],
@@ -530,8 +528,8 @@ impl QueuePair {
     }
 }
 
-/// Registered memory of a queue pair: a word for each operation, where an atomic's result arrives,
-/// and behind them what batches of reads go through.
+/// Registered memory of a queue pair: a word for the result of each atomic, then the buffer of
+/// batches of reads.
 #[derive(Debug)]
 struct Scratch {
     region: Region,

@@ -1,12 +1,12 @@
-//! streams on `verbs`: each end writes into a ring in the other's memory.
+//! RDMA streams on `verbs`: each end writes into a ring in the other's memory.
 //!
 //! ```text
-//!   write ── copy ── staging ring ══ write with a number ══> ring of the peer ── copy ── read
+//!   write ── copy ── staging ring ══ write with immediate ══> ring of the peer ── copy ── read
 //! ```
 //!
-//! Both rings have the same length, and a byte has the same place in both. The number that comes with each
-//! message gives back what its sender has taken ([`flow`](crate::verbs::flow)). A stream has a protection domain of its
-//! own, so of this memory no other queue pair knows.
+//! Both rings have the same length, and a byte has the same place in both. The immediate value of
+//! each message returns credits ([`flow`](crate::verbs::flow)). A stream has a protection domain of
+//! its own, so no other queue pair reaches its memory.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::BorrowedFd;
@@ -26,25 +26,25 @@ use crate::verbs::device::Device;
 use crate::verbs::flow::{Incoming, Outgoing, REQUESTS, RING, Sent};
 use crate::verbs::objects::{CompletionQueue, Local, Protection, Registration, SharedReceive};
 
-/// Marks the numbers of what is sent among those of completions.
+/// Flag of `wr_id` for sends.
 const SENT: u64 = 1 << 63;
 
-/// Short messages travel within their request, if the device can.
+/// Bytes of the longest message that is sent inline, if the device can.
 const INLINE: u32 = 192;
 
 /// How a stream has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RdmaStreamError {
-    /// The device: the peer does not answer, or the device has gone.
+    /// Device: the peer does not answer, or the device has gone.
     #[error("the RDMA devices do not reach each other any more (status {status})")]
     Device {
         /// `enum ibv_wc_status`.
         status: u32,
     },
-    /// Peer: it has sent what it may not.
+    /// Peer: it has exceeded its credits or sent an empty message.
     #[error("the other end of the stream does not keep to the rules")]
     Corrupt,
-    /// The system: the device takes no requests.
+    /// System: the device refuses requests.
     #[error("the RDMA device refuses requests (error {errno})")]
     Refused {
         /// The system's error.
@@ -52,20 +52,20 @@ pub enum RdmaStreamError {
     },
 }
 
-/// What a stream is made of.
+/// Queues and rings of a stream.
 #[derive(Debug)]
 struct Ends {
-    /// First, so that the device uses no memory any more when the rest is dropped.
+    /// First: the device uses no memory when the rest is dropped.
     connection: Connection,
     completions: CompletionQueue,
     receive: Arc<SharedReceive>,
-    /// What the peer writes.
+    /// The ring that the peer writes.
     arrivals: Ring,
-    /// Where bytes wait until the device has sent them.
+    /// Bytes that the device sends, or repeats.
     staging: Ring,
 }
 
-/// One end of a stream on `verbs` that is not connected yet.
+/// One end of an RDMA stream that is not connected yet.
 #[derive(Debug)]
 pub struct PreparedRdmaStream {
     ends: Ends,
@@ -76,7 +76,8 @@ impl PreparedRdmaStream {
     /// An end at a device.
     ///
     /// # Errors
-    /// The system's: no right to lock 2 MiB (`ulimit -l`); `Unsupported` if the device can do too little.
+    /// The system's: the limit of locked memory (`ulimit -l`, 2 MiB are needed); `Unsupported` if
+    /// the limits of the device are too low.
     pub fn new(device: &Arc<Device>) -> io::Result<Self> {
         let is_enough = device.most_requests().min(device.most_buffers()) >= REQUESTS
             && device.longest_message() >= RING as u64;
@@ -84,7 +85,7 @@ impl PreparedRdmaStream {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let protection = Arc::new(Protection::new(device.context())?);
-        // An entry for each message and each request, so that it cannot overrun.
+        // One entry for each message and each request: the queue cannot overrun.
         let completions = CompletionQueue::new(device.context(), 2 * REQUESTS)?;
         let receive = Arc::new(SharedReceive::new(&protection, REQUESTS as u32)?);
         let room = Room {
@@ -94,7 +95,7 @@ impl PreparedRdmaStream {
         };
         let arrivals = Ring::new(&protection, Access::REMOTE_WRITE)?;
         let staging = Ring::new(&protection, Access::empty())?;
-        // Last, as nothing that it uses can go before it.
+        // Last: an error drops the connection before all that it uses.
         let connection = Connection::new(&protection, &completions, Some(&receive), room)?;
         let ends = Ends {
             connection,
@@ -110,10 +111,10 @@ impl PreparedRdmaStream {
         })
     }
 
-    /// Connects it, as [`rdma_stream::PreparedRdmaStream::connect`].
+    /// Connects the stream, as [`rdma_stream::PreparedRdmaStream::connect`].
     ///
     /// # Errors
-    /// The system's, also when there is no way to the peer.
+    /// The system's, also when no route leads to the peer.
     pub fn connect(self, peer: &RdmaStreamParameters) -> io::Result<RdmaStream> {
         self.ends.completions.request_event()?;
         self.ends
@@ -152,14 +153,14 @@ impl rdma_stream::PreparedRdmaStream for PreparedRdmaStream {
 }
 
 impl Ends {
-    /// One more message may come: it brings no bytes but those that are written to the ring.
+    /// Adds an empty receive: the bytes of a message are written to the ring.
     fn expect_message(&self) -> io::Result<()> {
-        // SAFETY: it names no memory.
+        // SAFETY: the buffer is empty and names no memory.
         unsafe { self.receive.post(0, &Local::default()) }
     }
 }
 
-/// One end of a stream on `verbs`.
+/// One end of an RDMA stream.
 #[derive(Debug)]
 pub struct RdmaStream {
     ends: Ends,
@@ -173,7 +174,7 @@ pub struct RdmaStream {
 }
 
 impl RdmaStream {
-    /// What it has done so far.
+    /// Counters since the beginning.
     pub fn counters(&self) -> Counters {
         self.counters
     }
@@ -187,7 +188,7 @@ impl RdmaStream {
         self.end.get_or_insert(how);
     }
 
-    /// Takes what the device has to tell.
+    /// Takes completions.
     fn take_completions(&mut self) {
         let mut some = [ffi::ibv_wc::default(); 16];
         loop {
@@ -197,7 +198,7 @@ impl RdmaStream {
             for completion in &some[..count] {
                 self.take(completion);
             }
-            // Who sends more than it may has been cut off, so this ends.
+            // The loop ends: a peer that exceeds its credits has been disconnected.
             if count < some.len() {
                 return;
             }
@@ -221,7 +222,7 @@ impl RdmaStream {
         }
         let number = completion.imm_data().map_or(0, u32::from_be);
         let len = completion.len();
-        // Messages for nothing could go on for ever.
+        // Empty messages could go on for ever.
         let is_something = len > 0 || number > 0;
         let kept = self.outgoing.given_back(number).and_then(|()| match len {
             0 => Ok(()),
@@ -232,7 +233,7 @@ impl RdmaStream {
         }
     }
 
-    /// Tells the peer what was taken, if that is much.
+    /// Returns credits by a message of their own, if many are owed.
     fn give_back(&mut self) {
         if self.incoming.owes_much() && self.outgoing.may_return() && self.end.is_none() {
             let immediate = self.incoming.give_back();
@@ -242,7 +243,7 @@ impl RdmaStream {
         }
     }
 
-    /// Adds a message with so many of the bytes that are staged to those that the next ring hands over.
+    /// Adds a message with `len` staged bytes to the chain.
     fn send(&mut self, place: usize, len: usize) {
         let target = Target {
             address: self.peer.address.wrapping_add(place as u64),
@@ -346,7 +347,7 @@ impl rdma_stream::RdmaStream for RdmaStream {
 
     fn process_events(&mut self) -> io::Result<()> {
         self.ends.completions.take_events()?;
-        // What ended before signals nothing, so it is looked for afterwards.
+        // Earlier completions raise no event, so the queue is polled afterwards.
         self.ends.completions.request_event()?;
         self.take_completions();
         self.give_back();
@@ -362,10 +363,10 @@ impl rdma_stream::RdmaStream for RdmaStream {
     }
 }
 
-/// Registered memory of [`RING`] bytes, in which what goes beyond the end goes on at the start.
+/// A ring of [`RING`] bytes of registered memory.
 #[derive(Debug)]
 struct Ring {
-    /// Before the memory.
+    /// Dropped before the memory.
     registration: Registration,
     region: Region,
 }

@@ -1,8 +1,7 @@
-//! Buffers for packets, shared by all channels of a protection domain.
+//! Receive buffers, shared by all channels of a protection domain.
 //!
-//! A peer sends only as many packets as it was given credits for, and each channel brings as many
-//! buffers as it gives. So a correct peer always finds one, and one that sends more has its channel
-//! ended.
+//! Each channel adds as many buffers as it gives credits, so a correct peer always finds a buffer.
+//! The channel of a peer that exceeds its credits ends.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,31 +14,29 @@ use crate::core::region::Region;
 use crate::error::OpError;
 use crate::key::Access;
 
-/// Packets that a peer may send before it hears that there is room again.
+/// Packets that a peer may send before credits are returned.
 pub(super) const CREDITS: usize = 8;
 
-/// Buffers of a channel: for packets, for the messages that return credits, and for the one that is
-/// the last. Each of those that return credits returns at least half of them, so there are no more than
-/// two on their way.
+/// Buffers of a channel: for packets, for messages that return credits, and for the last message.
+/// A message that returns credits returns at least half of them, so at most two are in flight.
 const SHARE: usize = CREDITS + 2 + 1;
 
-/// Bytes that a channel has registered: its buffers, and as many as a peer may send before it hears
-/// of them.
+/// Bytes registered for a channel: its receive buffers, and a send buffer for each credit.
 pub const CHANNEL_BYTES: u64 = ((SHARE + CREDITS) * BUFFER) as u64;
 
-/// Room for as many channels as anybody has, which takes 16 bytes or so for each buffer.
+/// The most buffers of a pool, more than any use needs: room for a buffer takes about 16 bytes.
 const MOST_BUFFERS: usize = 16 * 1024;
 
 /// Bytes of a buffer: the longest packet, in whole cache lines.
 pub(super) const BUFFER: usize = (LinkHeader::LEN + MAX_PAYLOAD).next_multiple_of(64);
 
-/// Buffers of a domain.
+/// The receive buffers of a protection domain.
 #[derive(Debug)]
 pub(super) struct Pool {
-    /// Before the memory of the buffers.
+    /// Dropped before the memory of the buffers.
     queue: Arc<SharedReceive>,
     protection: Arc<Protection>,
-    /// Shares that it can have.
+    /// The most shares.
     most: usize,
     shares: Mutex<Shares>,
 }
@@ -47,12 +44,12 @@ pub(super) struct Pool {
 #[derive(Debug, Default)]
 struct Shares {
     blocks: Vec<Buffers>,
-    /// How many of them are in use.
+    /// Number of blocks in use.
     used: usize,
 }
 
 impl Pool {
-    /// A pool without buffers, with room for up to `buffers`.
+    /// An empty pool with room for up to `buffers` buffers.
     pub(super) fn new(protection: &Arc<Protection>, buffers: usize) -> io::Result<Self> {
         let most = buffers.min(MOST_BUFFERS) / SHARE;
         let buffers = u32::try_from(most * SHARE).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -68,7 +65,7 @@ impl Pool {
         &self.queue
     }
 
-    /// Adds the buffers of a channel, or takes over those of one that has ended.
+    /// Adds the buffers of a channel, or reuses those of a channel that has ended.
     pub(super) fn join(&self) -> io::Result<()> {
         let mut shares = self.shares();
         if shares.used == shares.blocks.len() {
@@ -78,7 +75,7 @@ impl Pool {
         Ok(())
     }
 
-    /// The buffers of a channel that has ended wait for the next.
+    /// Leaves the buffers of a channel that has ended to the next.
     pub(super) fn leave(&self) {
         self.shares().used -= 1;
     }
@@ -91,16 +88,16 @@ impl Pool {
         let first = shares.blocks.len() * SHARE;
         for number in 0..SHARE {
             let buffer = block.local(number, BUFFER);
-            // SAFETY: the pool keeps the memory registered, and drops the queue before it. Nobody
-            // posts a number twice before a completion has named it.
+            // SAFETY: the pool keeps the memory registered, and drops the queue before it. A number
+            // is posted again only after a completion has named it.
             unsafe { self.queue.post((first + number) as u64, &buffer)? };
         }
         shares.blocks.push(block);
         Ok(())
     }
 
-    /// Copies the packet in a buffer out, `len` bytes with its header; `into` gets the rest.
-    /// Nothing if that is not what it says that it is.
+    /// Copies a packet of `len` bytes out of a buffer: returns the header and replaces `into` by
+    /// the payload. `None` if the header has another length.
     pub(super) fn read(&self, number: u64, len: usize, into: &mut Vec<u8>) -> Option<LinkHeader> {
         let payload = len.checked_sub(LinkHeader::LEN)?;
         let number = usize::try_from(number).ok()?;
@@ -114,7 +111,7 @@ impl Pool {
         (header.len as usize == payload).then_some(header)
     }
 
-    /// Gives a buffer that a completion has named back to the device.
+    /// Posts a buffer that a completion has named again.
     pub(super) fn recycle(&self, number: u64) -> io::Result<()> {
         let index = usize::try_from(number).map_err(|_| io::ErrorKind::InvalidInput)?;
         let shares = self.shares();
@@ -130,10 +127,10 @@ impl Pool {
     }
 }
 
-/// Registered memory for so many packets.
+/// Registered memory of several packet buffers.
 #[derive(Debug)]
 pub(super) struct Buffers {
-    /// Before the memory.
+    /// Dropped before the memory.
     registration: Registration,
     region: Region,
 }
@@ -152,7 +149,7 @@ impl Buffers {
         })
     }
 
-    /// The first bytes of the buffer with this number.
+    /// The first `len` bytes of a buffer.
     pub(super) fn local(&self, number: usize, len: usize) -> Local {
         let start = self.region.memory().mapping().start();
         Local {
@@ -167,7 +164,7 @@ impl Buffers {
         self.region.write((number * BUFFER + at) as u64, bytes)
     }
 
-    /// The payload of the packet in a buffer that we have written.
+    /// The payload of a packet that this process has written to a buffer.
     pub(super) fn payload(&self, number: usize) -> Option<Vec<u8>> {
         let mut header = [0; LinkHeader::LEN];
         self.read(number, 0, &mut header).ok()?;

@@ -1,4 +1,4 @@
-//! A peer's region, as its owner told of it.
+//! Regions of peers, by the parameters of their owners.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use crate::key::{Access, Partition, RemoteKey};
 use crate::topology::NodeId;
 use crate::verbs::chain::Target;
 
-/// A peer's region, as its owner told of it. Clones are handles to the same.
+/// A region of a peer. Clones are handles to the same.
 #[derive(Clone, Debug)]
 pub struct RemoteRegion(Arc<RegionParameters>);
 
 impl RemoteRegion {
-    /// The region with these parameters. Whether they are true is for its owner's device to say.
+    /// The region with these parameters, which the owner's device verifies at each access.
     pub fn open(parameters: RegionParameters) -> Self {
         RemoteRegion(Arc::new(parameters))
     }
@@ -24,7 +24,7 @@ impl RemoteRegion {
         self.0.len
     }
 
-    /// The key that it was opened with.
+    /// The key of the region.
     pub fn key(&self) -> RemoteKey {
         self.0.key
     }
@@ -34,12 +34,12 @@ impl RemoteRegion {
         self.0.access
     }
 
-    /// Checks what [`RemoteRegion::target`] does.
+    /// Checks rights and bounds, as [`RemoteRegion::target`].
     pub(crate) fn check(&self, needed: Access, offset: u64, len: u64) -> Result<(), OpError> {
         self.target(needed, offset, len).map(drop)
     }
 
-    /// How the device reaches `len` bytes at `offset`, if all are inside and the owner gave the
+    /// Address and key of `len` bytes at `offset`, if they are in bounds and the owner granted the
     /// right.
     pub(super) fn target(&self, needed: Access, offset: u64, len: u64) -> Result<Target, OpError> {
         let limit = self.0.len;
@@ -48,7 +48,7 @@ impl RemoteRegion {
         }
         if offset.checked_add(len).is_some_and(|end| end <= limit) {
             Ok(Target {
-                // Who made the parameters may have invented them; then the device refuses.
+                // The device refuses invented parameters.
                 address: self.0.address.wrapping_add(offset),
                 rkey: self.0.rkey,
             })
@@ -58,7 +58,7 @@ impl RemoteRegion {
     }
 }
 
-/// Where a queue pair leads.
+/// Peer and partition of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
     pub(super) peer: NodeId,

@@ -1,25 +1,25 @@
-//! The requests of a queue pair that the device has, in the order in which they end.
+//! The outstanding requests of a queue pair, in the order in which they end.
 
 use std::collections::VecDeque;
 
 use crate::key::Access;
 
-/// A request that the device has, or gets with the next ring.
+/// A request that is posted, or is in the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
-    /// The number of its operation; none if it is part of a batch of reads.
+    /// Number of its operation; `None` in a batch of reads.
     pub(super) operation: Option<u64>,
     /// Whether the operation ends with it.
     pub(super) is_last: bool,
-    /// What it needs of the peer.
+    /// The right that the request needs.
     pub(super) needed: Access,
 }
 
-/// Requests, oldest first, each with a number.
+/// Numbered requests, oldest first.
 #[derive(Debug)]
 pub(super) struct Requests {
     requests: VecDeque<Request>,
-    /// The number of the oldest, which is how many have ended.
+    /// Number of the oldest, and count of ended requests.
     oldest: u64,
     room: usize,
     reads: usize,
@@ -27,7 +27,7 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// None, but with room for so many.
+    /// An empty queue with room for `room` requests.
     pub(super) fn with_room(room: usize) -> Self {
         Requests {
             requests: VecDeque::with_capacity(room),
@@ -46,23 +46,23 @@ impl Requests {
         self.requests.is_empty()
     }
 
-    /// Whether the newest belongs to this operation.
+    /// Whether the newest request belongs to `operation`.
     pub(super) fn have_some_of(&self, operation: u64) -> bool {
         let newest = self.requests.back();
         newest.is_some_and(|newest| newest.operation == Some(operation))
     }
 
-    /// How many have ended.
+    /// Count of ended requests.
     pub(super) fn ended(&self) -> u64 {
         self.oldest
     }
 
-    /// The number of the next.
+    /// Number of the next request.
     pub(super) fn next(&self) -> u64 {
         self.oldest + self.requests.len() as u64
     }
 
-    /// Adds one and returns its number.
+    /// Adds a request; returns its number.
     pub(super) fn push(&mut self, request: Request) -> u64 {
         let number = self.next();
         self.count(request.needed, 1);
@@ -70,7 +70,7 @@ impl Requests {
         number
     }
 
-    /// The oldest, which has ended, unless its number is above `last`.
+    /// Removes the oldest request, unless its number is above `last`.
     pub(super) fn pop_until(&mut self, last: u64) -> Option<(u64, Request)> {
         let number = self.oldest;
         if number > last {
@@ -82,7 +82,7 @@ impl Requests {
         Some((number, request))
     }
 
-    /// The newest, which the device has not taken, unless its number is below `first`.
+    /// Removes the newest request, unless its number is below `first`.
     pub(super) fn take_back(&mut self, first: u64) -> Option<Request> {
         if self.next() <= first {
             return None;
@@ -92,7 +92,7 @@ impl Requests {
         Some(request)
     }
 
-    /// Whether a device could execute a request that needs this before one that is here.
+    /// Whether a device could execute a request that needs this right before an outstanding one.
     pub(super) fn could_be_overtaken_by(&self, needed: Access) -> bool {
         match needed {
             Access::REMOTE_READ => false,
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_read_waits_unless_it_is_one() {
+    fn writes_wait_for_reads_and_atomics_and_atomics_wait_for_reads() {
         let mut requests = Requests::with_room(4);
         let (read, write) = (Access::REMOTE_READ, Access::REMOTE_WRITE);
         let atomic = Access::REMOTE_ATOMIC;

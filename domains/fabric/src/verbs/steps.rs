@@ -1,4 +1,4 @@
-//! From an operation to requests: what is asked of the device, piece by piece.
+//! Division of an operation into requests.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -14,30 +14,30 @@ use crate::error::OpError;
 use crate::key::Access;
 use crate::mem::memory::Memory;
 
-/// What an operation asks of the device next.
+/// The next request of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub(super) action: Action,
     pub(super) local: Locals,
-    /// The right without which the peer refuses it.
+    /// The right that the request needs.
     pub(super) needed: Access,
-    /// Whether nothing of the operation is left after it.
+    /// Whether the operation ends with this request.
     pub(super) is_last: bool,
 }
 
-/// What steps are made from.
+/// The parameters of a queue pair that determine steps.
 #[derive(Debug)]
 pub(super) struct Steps {
     pub(super) route: Route,
     pub(super) keys: Keys,
-    /// Places in our memory that a request may have.
+    /// The most segments of local memory of a request.
     pub(super) most_locals: usize,
     /// Bytes of the longest message.
     pub(super) longest: u64,
 }
 
 impl Steps {
-    /// The step of `operation` that comes after its first `done` bytes; none if it has no bytes.
+    /// The step of `operation` after its first `done` bytes; `None` if the operation has no bytes.
     /// The result of an atomic arrives at `word`.
     pub(super) fn next(
         &mut self,
@@ -90,7 +90,7 @@ impl Steps {
         needed: Access,
     ) -> Result<Option<Step>, OpError> {
         if done == 0 && segments.as_slice().len() > 1 {
-            // Before anything is asked for.
+            // All segments are checked before the first request.
             segments.check()?;
             for (region, offset, len) in segments.part(0, segments.len()) {
                 self.keys.place(region, offset, len)?;
@@ -139,13 +139,13 @@ fn atomic(action: Action, word: Local) -> Step {
     }
 }
 
-/// The keys by which our own device uses our own memory.
+/// Local keys of memory of this process.
 #[derive(Debug)]
 pub(super) struct Keys {
     domain: Arc<ProtectionDomain>,
-    /// The last one used. Nothing else can be at its place while this is here.
+    /// The key used last. The weak reference keeps its address from being reused.
     last: Option<(Weak<Memory>, u32)>,
-    /// Times that it was not the last one.
+    /// Look-ups of keys other than the last one.
     pub(super) lookups: u64,
 }
 
@@ -158,8 +158,7 @@ impl Keys {
         }
     }
 
-    /// `len` bytes at `offset` of `region`, which one request can have. Memory that is new to the
-    /// protection domain is registered.
+    /// The segment of `len` bytes at `offset` of `region`, which is registered if necessary.
     fn place(&mut self, region: &Region, offset: u64, len: u64) -> Result<Local, OpError> {
         let memory = region.memory();
         let address = region::address(memory, offset, len)? as u64;

@@ -1,5 +1,4 @@
-//! One descriptor for two reasons to wake up: the device has something to tell, or the control
-//! thread has.
+//! One descriptor for two wake-ups: events of the device and those of the control thread.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,7 +7,7 @@ use rustix::event::epoll;
 
 use crate::mem::waker::{Sleeper, Waker, pipe};
 
-/// Readable when the device's descriptor is, or somebody woke.
+/// An epoll(7) over the descriptor of the device and a wake-up pipe.
 #[derive(Debug)]
 pub(super) struct Watch {
     both: OwnedFd,
@@ -17,7 +16,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Watches the device's descriptor, which must stay open as long as this.
+    /// Watches the descriptor of the device, which must stay open meanwhile.
     pub(super) fn new(device: BorrowedFd<'_>) -> io::Result<Self> {
         let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let (reader, writer, _) = pipe()?;
@@ -38,13 +37,13 @@ impl Watch {
         self.both.as_fd()
     }
 
-    /// Forgets the wake-ups so far.
+    /// Discards wake-ups of the control thread.
     pub(super) fn drain(&mut self) {
         self.sleeper.drain();
     }
 }
 
-/// Has an epoll(7) be readable while a descriptor is.
+/// Adds a descriptor to an epoll(7), which is readable while the descriptor is.
 pub(crate) fn add(to: &OwnedFd, fd: BorrowedFd<'_>) -> io::Result<()> {
     let (data, events) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
     Ok(epoll::add(to, fd, data, events)?)

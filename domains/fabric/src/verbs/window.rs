@@ -1,28 +1,28 @@
-//! How a batch of reads passes through a buffer that may be shorter.
+//! Division of a batch of reads into windows that fit into a buffer.
 
-/// How far a batch has come.
+/// Position in a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Position {
-    /// Which read.
+    /// Index of the read.
     pub(super) read: usize,
-    /// Its first byte that is left.
+    /// The next byte of the read.
     pub(super) byte: u64,
 }
 
 /// A part of one read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Its first byte within the read.
+    /// First byte within the read.
     pub(super) byte: u64,
     pub(super) len: u64,
-    /// Its first byte within the buffer.
+    /// First byte within the buffer.
     pub(super) bounce: u64,
 }
 
-/// As much of a batch as fits into the buffer.
+/// The part of a batch that fits into the buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
-    /// Where the next piece begins.
+    /// Start of the next piece.
     pub(super) at: Position,
     used: u64,
     size: u64,
@@ -30,8 +30,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// The window that begins at `at`, in a buffer of `size` bytes, of pieces that are no longer
-    /// than `longest`.
+    /// The window from `at`, in a buffer of `size` bytes, of pieces of at most `longest` bytes.
     pub(super) fn new(at: Position, size: u64, longest: u64) -> Self {
         Window {
             at,
@@ -41,8 +40,8 @@ impl Window {
         }
     }
 
-    /// The next piece of the read `self.at.read`, which has `whole` bytes, if it fits. A read that
-    /// fits into the buffer is never torn in two.
+    /// The next piece of read `self.at.read`, which has `whole` bytes, if it fits. A read that fits
+    /// into the buffer stays whole.
     pub(super) fn next(&mut self, whole: u64) -> Option<Piece> {
         let left = whole.saturating_sub(self.at.byte);
         let len = left.min(self.size).min(self.longest);
@@ -54,7 +53,7 @@ impl Window {
             len,
             bounce: self.used,
         };
-        // Whole words stay whole.
+        // Words are not divided.
         self.used = (self.used + len).next_multiple_of(64);
         self.at = if len == left {
             Position {
@@ -80,7 +79,7 @@ mod tests {
     const SIZE: u64 = 256;
 
     proptest! {
-        /// Each byte goes through the buffer once, in order, and beside nothing else.
+        /// Each byte passes the buffer once, in order; pieces do not overlap.
         #[test]
         fn all_bytes_pass_once(lengths in prop::collection::vec(0u64..1000, 0..20), longest in 64u64..512) {
             let mut passed = vec![0; lengths.len()];
