@@ -29,8 +29,8 @@ use crate::mem::DropGuard;
 use crate::mem::Status;
 use crate::topology::NodeId;
 
-/// Bytes of frames that may be on their way in one direction: less than what the system keeps for
-/// a socket unless told otherwise, and more than two of the longest packets.
+/// Bytes of frames in flight in one direction: less than the default socket buffer, and more than
+/// two of the longest packets.
 pub const WINDOW: usize = 192 * 1024;
 
 /// Bytes of credit that are returned at a time.
@@ -143,8 +143,8 @@ impl Channel {
         self.stream.outgoing().extend(Frame::End(end).to_bytes());
         while start.elapsed() < FAREWELL {
             match self.stream.push() {
-                // The other side has read all when it ends its side too. Closing before would discard
-                // what it has not read.
+                // The other side ends its side too when it has read all. Closing before that would
+                // discard unread bytes.
                 Ok(true) if shutdown(self.stream.fd(), Shutdown::Write).is_err() => return,
                 Err(Cut) => return,
                 Ok(_) => {}
@@ -274,7 +274,7 @@ impl Channel {
 
     /// Sends a message about our RDMA device, behind all packets. A peer that provokes many of them
     /// and does not read is disconnected.
-    pub fn say(&mut self, frame: Frame, what_follows: &[u8]) {
+    pub fn say(&mut self, frame: Frame, data: &[u8]) {
         self.said = match self.stream.unsent() {
             0 => 1,
             _ => self.said + 1,
@@ -285,7 +285,7 @@ impl Channel {
         }
         let outgoing = self.stream.outgoing();
         outgoing.extend(frame.to_bytes());
-        outgoing.extend_from_slice(what_follows);
+        outgoing.extend_from_slice(data);
         // A failure shows when receiving.
         let _ = self.stream.push();
     }
@@ -510,7 +510,7 @@ impl PacketChannel for Channel {
 }
 
 impl Drop for Channel {
-    /// Reads what is left: closing a socket with unread bytes discards what it has sent.
+    /// Reads the remaining bytes: closing a socket with unread bytes discards sent bytes too.
     fn drop(&mut self) {
         self.stream.consume(usize::MAX);
         // One read takes a whole window.

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_uses_is_closed_when_something_is_opened() {
+    fn an_unused_handle_is_closed_by_the_next_open() {
         let mut handles = Handles::new();
         let grants = [0, 1, 2].map(Arc::new);
         for (n, grant) in grants.iter().enumerate() {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_make_room_when_all_are_used() {
+    fn an_old_handle_is_reused_when_all_are_in_use() {
         let mut handles = Handles::new();
         let grants: Vec<_> = (0..HANDLES).map(Arc::new).collect();
         for grant in &grants {

@@ -153,7 +153,7 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
         }
     }
 
-    /// Checks what this side can check; returns the handle of the region.
+    /// Makes the checks of the initiating side; returns the handle of the region.
     fn prepare(&mut self, operation: &Operation<RemoteRegion>) -> Result<u32, OpError> {
         let (remote, offset, len) = target(operation);
         if let Operation::Read { into: local, .. } | Operation::Write { from: local, .. } =
@@ -354,10 +354,10 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
         }
     }
 
-    /// How the connection ended, if it has.
+    /// Checks whether access or the connection has ended.
     ///
     /// # Errors
-    /// How.
+    /// How it ended.
     pub fn end(&self) -> Result<(), OpError> {
         self.status.check()?;
         self.broken.map_or(Ok(()), Err)

@@ -13,7 +13,7 @@ use crate::mem::status::Status;
 #[derive(Clone, Debug)]
 pub struct RemoteRegion(pub(super) Arc<Grant>);
 
-/// What was opened.
+/// A region that was opened, with its rights.
 #[derive(Debug)]
 pub(super) struct Grant {
     pub(super) key: RemoteKey,
@@ -41,7 +41,7 @@ impl RemoteRegion {
         self.0.access
     }
 
-    /// For the control thread: whether it may still be used.
+    /// The status that ends access: for the control thread.
     pub fn status(&self) -> &Arc<Status> {
         &self.0.status
     }

@@ -1,7 +1,7 @@
 //! A connected socket and the bytes in transit.
 //!
-//! No call blocks but [`Stream::sleep`], whatever flags the socket has: other processes may hold it
-//! too.
+//! Only [`Stream::sleep`] blocks. Other processes may hold the socket too, so its flags do not
+//! matter.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_socket_does_not_take_waits() {
+    fn bytes_wait_until_the_socket_takes_them() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut stream = Stream::new(OwnedFd::from(ours), 8);
         stream.outgoing().resize(4 << 20, 7);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_wakes_who_sleeps() {
+    fn a_cut_wakes_a_sleeper() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let mut stream = Stream::new(OwnedFd::from(ours), 8);
         let cutter = stream.cutter();

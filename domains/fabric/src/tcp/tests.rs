@@ -1,4 +1,4 @@
-//! Connections with somebody at the other end who keeps the protocol, breaks it, or goes away.
+//! Connections whose other end keeps the protocol, breaks it, or goes away.
 
 mod operations;
 mod packets;
@@ -24,7 +24,7 @@ const HERE: NodeId = NodeId(0);
 const THERE: NodeId = NodeId(1);
 const PARTITION: Partition = Partition(7);
 
-/// Nothing here takes this long.
+/// Timeout of a hang.
 const FOR_EVER: Duration = Duration::from_secs(20);
 
 fn key(id: u64) -> RemoteKey {

@@ -11,7 +11,7 @@ fn open(pair: &mut QueuePair, id: u64) -> Result<Opened, OpError> {
     pair.open(key(id), Access::all(), Arc::default(), None)
 }
 
-/// Waits for all that was posted.
+/// Flushes, and waits for `count` completions.
 fn complete(pair: &mut QueuePair, count: usize) -> Vec<Completion> {
     pair.flush();
     let mut done = vec![Completion::default(); count];
@@ -71,7 +71,7 @@ fn a_batch_of_many_reads_of_every_length_is_exact() {
     }
 }
 
-/// Both sides have more to say than the connection holds.
+/// Both sides send more than the connection holds.
 #[test]
 fn long_transfers_in_both_directions_do_not_block_each_other() {
     let host = Arc::new(Host::default());
@@ -100,7 +100,7 @@ fn long_transfers_in_both_directions_do_not_block_each_other() {
 }
 
 #[test]
-fn a_long_operation_that_is_partly_outside_does_nothing() {
+fn a_long_operation_partly_out_of_bounds_has_no_effect() {
     let host = Arc::new(Host::default());
     let owner = host.export(1, 2 * CHUNK);
     let (mut pair, _) = host.serve(1);
@@ -122,7 +122,7 @@ fn a_long_operation_that_is_partly_outside_does_nothing() {
 }
 
 #[test]
-fn what_cannot_be_opened_any_more_says_why() {
+fn an_operation_on_a_region_that_cannot_be_opened_has_the_error_of_the_host() {
     let host = Arc::new(Host::default());
     let _owner = host.export(1, 8);
     let (mut first, _) = host.serve(1);
@@ -132,13 +132,13 @@ fn what_cannot_be_opened_any_more_says_why() {
     let (mut second, _) = host.serve(1);
     let add = Operation::fetch_add(&remote, 0, 1);
     assert_eq!(run(&mut second, add.clone()), Err(OpError::WrongKey));
-    // It is asked for again, should it be there later.
+    // The next operation opens the region again.
     let _owner = host.export(1, 8);
     assert_eq!(run(&mut second, add), Ok(0));
 }
 
 #[test]
-fn who_is_revoked_while_it_sleeps_wakes_up() {
+fn a_revocation_wakes_a_sleeper() {
     let (ours, _silent) = connection();
     let status = Arc::<Status>::default();
     let mut pair = QueuePair::new(ours, THERE, PARTITION, 1, Arc::clone(&status));
@@ -153,24 +153,25 @@ fn who_is_revoked_while_it_sleeps_wakes_up() {
     assert_eq!(pair.read_batch(&mut []), Err(OpError::Revoked));
 }
 
-/// A queue pair with one region, opened by a stranger who then sends `bytes`, and hangs up.
+/// A queue pair with one region, and a server that sends `bytes` after the first request and hangs
+/// up.
 fn answered_by(bytes: Vec<u8>) -> (QueuePair, Opened, JoinHandle<()>) {
     let (ours, mut theirs) = connection();
-    let stranger = thread::spawn(move || {
+    let server = thread::spawn(move || {
         theirs.read_exact(&mut [0; Request::LEN]).unwrap();
         let done = Reply::Done { value: 64, len: 0 };
         theirs.write_all(&done.to_bytes()).unwrap();
         theirs.read_exact(&mut [0; Request::LEN]).unwrap();
-        // It fails when the connection is left before all was said.
+        // Fails when the connection is cut before all bytes are sent.
         let _ = theirs.write_all(&bytes);
     });
     let mut pair = pair(ours, 4);
     let remote = open(&mut pair, 1).unwrap();
-    (pair, remote, stranger)
+    (pair, remote, server)
 }
 
 #[test]
-fn a_server_that_breaks_the_protocol_is_left() {
+fn a_server_that_breaks_the_protocol_is_disconnected() {
     let done = |value, len| Reply::Done { value, len }.to_bytes().to_vec();
     let answers = [
         vec![0; Reply::LEN],
@@ -182,31 +183,31 @@ fn a_server_that_breaks_the_protocol_is_left() {
     ];
     for mut answer in answers {
         answer.resize(answer.len() + CHUNK, 0);
-        let (mut pair, remote, stranger) = answered_by(answer.clone());
+        let (mut pair, remote, server) = answered_by(answer.clone());
         let local = Region::local(64).unwrap();
         let read = Operation::read(&remote, 0, &local, 0..8);
         assert_eq!(run(&mut pair, read.clone()), Err(OpError::Corrupt));
         assert_eq!(run(&mut pair, read), Err(OpError::Corrupt));
         assert_eq!(open(&mut pair, 2).unwrap_err(), OpError::Corrupt);
-        stranger.join().unwrap();
+        server.join().unwrap();
 
-        let (mut pair, remote, stranger) = answered_by(answer);
+        let (mut pair, remote, server) = answered_by(answer);
         let read = Read {
             remote: &remote,
             offset: 0,
             into: &mut [0; 8],
         };
         assert_eq!(pair.read_batch(&mut [read]), Err(OpError::Corrupt));
-        stranger.join().unwrap();
+        server.join().unwrap();
     }
 }
 
 #[test]
-fn a_server_that_goes_away_ends_what_is_in_flight() {
+fn a_server_that_goes_away_ends_operations_in_flight() {
     let failed = Reply::Failed(Failure::Misaligned).to_bytes();
     for answer in [vec![], failed[..7].to_vec(), failed.to_vec()] {
         let is_whole = answer.len() == Reply::LEN;
-        let (mut pair, remote, stranger) = answered_by(answer);
+        let (mut pair, remote, server) = answered_by(answer);
         for n in 0..3 {
             let add = Operation::fetch_add(&remote, n, 1);
             pair.post(n, add).unwrap();
@@ -221,11 +222,11 @@ fn a_server_that_goes_away_ends_what_is_in_flight() {
         let unreachable = OpError::Unreachable;
         let expected = [(0, first), (1, unreachable), (2, unreachable)];
         assert!(results.eq(expected));
-        stranger.join().unwrap();
+        server.join().unwrap();
     }
 }
 
-/// What a stranger says to a server is answered, or ends the connection.
+/// The replies of a server to `bytes`, and the result of serving.
 fn say(host: &Arc<Host>, bytes: &[u8]) -> (Vec<u8>, Result<(), Malformed>) {
     let (ours, mut theirs) = connection();
     theirs.write_all(bytes).unwrap();
@@ -237,7 +238,7 @@ fn say(host: &Arc<Host>, bytes: &[u8]) -> (Vec<u8>, Result<(), Malformed>) {
 }
 
 #[test]
-fn a_client_that_breaks_the_protocol_is_left() {
+fn a_client_that_breaks_the_protocol_is_disconnected() {
     let host = Arc::new(Host::default());
     assert_eq!(say(&host, &[0; Request::LEN]), (vec![], Err(Malformed)));
     let mut request = Request::FetchAdd {
@@ -254,7 +255,7 @@ fn a_client_that_breaks_the_protocol_is_left() {
 }
 
 #[test]
-fn what_is_linked_to_a_failure_is_left_out() {
+fn requests_linked_to_a_failed_one_are_skipped() {
     let host = Arc::new(Host::default());
     let owner = host.export(1, 8);
     let open = Request::Open {

@@ -64,7 +64,7 @@ fn send(channel: &mut impl PacketChannel, bytes: &[u8]) {
 }
 
 #[test]
-fn forged_packets_are_dropped_and_counted_and_honest_ones_go_on() {
+fn forged_packets_are_dropped_and_counted_and_others_arrive() {
     let (ours, mut forger) = connection();
     let membership = membership();
     let drops = Arc::clone(&membership.drops);
@@ -79,7 +79,7 @@ fn forged_packets_are_dropped_and_counted_and_honest_ones_go_on() {
 }
 
 #[test]
-fn a_peer_that_breaks_the_protocol_is_left() {
+fn a_peer_that_breaks_the_protocol_is_disconnected() {
     let too_much = Frame::Credit { bytes: 1 }.to_bytes().to_vec();
     let mut too_long = packet(THERE, b"");
     let len = MAX_PAYLOAD as u32 + 1;
@@ -95,11 +95,11 @@ fn a_peer_that_breaks_the_protocol_is_left() {
         let (ours, mut breaker) = connection();
         let mut receiver = end(ours, HERE, THERE);
         let writer = thread::spawn(move || {
-            // It fails when the channel is left before all is said.
+            // Fails when the channel is cut before all bytes are sent.
             let _ = breaker.write_all(&bytes);
             breaker
         });
-        // Without taking anything, which would give credit.
+        // No packet is taken: that would return credit.
         while receiver.arm_for(false) {
             receiver.wait(FOR_EVER);
             receiver.disarm();
@@ -117,7 +117,7 @@ fn a_peer_that_breaks_the_protocol_is_left() {
 }
 
 #[test]
-fn the_last_frame_says_how_it_ended() {
+fn the_last_frame_determines_the_error() {
     let ends = [
         (
             Frame::End(End::PeerDead).to_bytes().to_vec(),
@@ -141,14 +141,14 @@ fn the_last_frame_says_how_it_ended() {
     }
     let (ours, mut peer) = connection();
     let mut receiver = end(ours, HERE, THERE);
-    peer.write_all(&packet(THERE, b"of one who left")).unwrap();
+    peer.write_all(&packet(THERE, b"of a former member")).unwrap();
     peer.write_all(&Frame::End(End::Revoked).to_bytes())
         .unwrap();
     assert_eq!(receive(&mut receiver), Err(ChannelError::Revoked));
 }
 
 #[test]
-fn credit_comes_past_packets_that_nobody_takes() {
+fn credit_arrives_behind_packets_that_are_not_taken() {
     let (ours, theirs) = connection();
     let (mut ours, mut theirs) = (end(ours, HERE, THERE), end(theirs.into(), THERE, HERE));
     theirs.send(&[b"not taken"]).unwrap();
@@ -177,10 +177,10 @@ fn offer() -> Vec<u8> {
 }
 
 #[test]
-fn who_has_no_device_declines_one() {
+fn a_side_without_a_device_declines_offers() {
     let (ours, mut peer) = connection();
     let mut ours = end(ours, HERE, THERE);
-    // However it comes.
+    // Byte by byte.
     for byte in offer() {
         peer.write_all(&[byte]).unwrap();
         assert_eq!(ours.receive(&mut Vec::new()), Ok(false));
@@ -191,15 +191,15 @@ fn who_has_no_device_declines_one() {
     peer.read_exact(&mut said).unwrap();
     let declined = Frame::Decline { for_ever: true };
     assert_eq!(Frame::from_bytes(&said), Ok(declined));
-    // It has not offered anything itself.
+    // This side has not offered a device.
     peer.write_all(&Frame::Back { arrived: 0 }.to_bytes())
         .unwrap();
     assert_eq!(receive(&mut ours), Err(ChannelError::Corrupt));
 }
 
-/// Each was answered, and the answers were kept until somebody would read them.
+/// Each offer was answered, and the answers were kept without limit.
 #[test]
-fn who_offers_on_and_on_and_never_listens_is_left() {
+fn a_peer_that_offers_without_reading_answers_is_disconnected() {
     let (ours, mut peer) = connection();
     let mut ours = end(ours, HERE, THERE);
     let offers = offer().repeat(100);
@@ -210,7 +210,7 @@ fn who_offers_on_and_on_and_never_listens_is_left() {
 }
 
 #[test]
-fn what_is_behind_the_mark_waits_until_it_is_lifted() {
+fn packets_behind_the_mark_wait_until_it_is_lifted() {
     let (ours, mut peer) = connection();
     let mut ours = end(ours, HERE, THERE);
     ours.listen();
@@ -234,20 +234,20 @@ fn what_is_behind_the_mark_waits_until_it_is_lifted() {
     assert_eq!(ours.news(), None);
     ours.lift_mark();
     assert_eq!(receive(&mut ours).unwrap(), b"behind");
-    // Again, but nobody has gone back.
+    // A packet behind a second mark, without a `Back` between them.
     let words = [Frame::ByDevice.to_bytes().to_vec(), packet(THERE, b"x")];
     peer.write_all(&words.concat()).unwrap();
     assert_eq!(receive(&mut ours), Err(ChannelError::Corrupt));
 }
 
-/// A process of this host, and one of another whose packets are relayed to it.
+/// A process of this host and a remote one, with a relay between them.
 struct Relayed {
     process: shm::Channel,
     status: Arc<Status>,
-    /// Of the relay's end.
+    /// Status of the relay's end.
     relay_status: Arc<Status>,
     relay_waker: crate::mem::waker::Waker,
-    far: Channel,
+    remote: Channel,
     relay: JoinHandle<()>,
 }
 
@@ -263,16 +263,16 @@ fn relayed() -> Relayed {
         status,
         relay_status,
         relay_waker,
-        far: end(socket, HERE, THERE),
+        remote: end(socket, HERE, THERE),
         relay: thread::spawn(move || relay(near, card)),
     }
 }
 
 #[test]
-fn packets_are_relayed_both_ways_at_the_pace_of_who_takes_them() {
+fn packets_are_relayed_both_ways_at_the_pace_of_the_receiver() {
     let Relayed {
         mut process,
-        mut far,
+        mut remote,
         relay,
         ..
     } = relayed();
@@ -288,53 +288,53 @@ fn packets_are_relayed_both_ways_at_the_pace_of_who_takes_them() {
     });
     thread::scope(|scope| {
         let (mut sent, mut taken) = (0, 0);
-        let far = &mut far;
+        let remote = &mut remote;
         scope.spawn(move || {
             let mut packet = Vec::new();
             while taken < 600 {
-                if sent < 600 && far.send(&[&bytes(sent)]) == Ok(()) {
+                if sent < 600 && remote.send(&[&bytes(sent)]) == Ok(()) {
                     sent += 1;
-                } else if far.receive(&mut packet).unwrap() {
+                } else if remote.receive(&mut packet).unwrap() {
                     assert!(packet == bytes(taken), "packet {taken} back");
                     taken += 1;
                 } else {
-                    far.wait(FOR_EVER);
+                    remote.wait(FOR_EVER);
                 }
             }
         });
     });
     drop(echo.join().unwrap());
-    drop(far);
+    drop(remote);
     relay.join().unwrap();
 }
 
 #[test]
-fn the_end_of_the_process_is_told_after_its_last_words() {
+fn the_end_of_a_process_is_announced_after_its_last_packets() {
     let mut relayed = relayed();
     send(&mut relayed.process, b"last words");
     relayed.relay_status.peer_died();
     relayed.relay_waker.wake();
-    assert_eq!(receive(&mut relayed.far).unwrap(), b"last words");
-    assert_eq!(receive(&mut relayed.far), Err(ChannelError::PeerDead));
-    drop(relayed.far);
+    assert_eq!(receive(&mut relayed.remote).unwrap(), b"last words");
+    assert_eq!(receive(&mut relayed.remote), Err(ChannelError::PeerDead));
+    drop(relayed.remote);
     relayed.relay.join().unwrap();
 }
 
 #[test]
-fn a_revocation_is_told() {
+fn a_revocation_is_announced() {
     let mut relayed = relayed();
     relayed.relay_status.revoke();
     relayed.relay_waker.wake();
-    assert_eq!(receive(&mut relayed.far), Err(ChannelError::Revoked));
-    drop(relayed.far);
+    assert_eq!(receive(&mut relayed.remote), Err(ChannelError::Revoked));
+    drop(relayed.remote);
     relayed.relay.join().unwrap();
 }
 
 #[test]
-fn a_relay_ends_with_the_connection_and_what_was_sent_before_arrives() {
+fn a_relay_ends_with_the_connection_after_its_last_packets() {
     let mut relayed = relayed();
-    send(&mut relayed.far, b"last words");
-    drop(relayed.far);
+    send(&mut relayed.remote, b"last words");
+    drop(relayed.remote);
     relayed.relay.join().unwrap();
     assert_eq!(receive(&mut relayed.process).unwrap(), b"last words");
     relayed.status.peer_died();
@@ -342,7 +342,7 @@ fn a_relay_ends_with_the_connection_and_what_was_sent_before_arrives() {
 }
 
 #[test]
-fn who_does_not_say_goodbye_is_waited_for_only_shortly() {
+fn a_peer_that_does_not_close_is_waited_for_only_shortly() {
     let (ours, mut theirs) = connection();
     end(ours, HERE, THERE).finish(End::PeerDead);
     let mut said = Vec::new();

@@ -109,14 +109,14 @@ fn frames() -> impl Strategy<Value = Frame> {
 
 proptest! {
     #[test]
-    fn what_is_said_is_understood(request in requests(), reply in replies(), frame in frames()) {
+    fn messages_round_trip(request in requests(), reply in replies(), frame in frames()) {
         prop_assert_eq!(Request::from_bytes(&request.to_bytes()), Ok(request));
         prop_assert_eq!(Reply::from_bytes(&reply.to_bytes()), Ok(reply));
         prop_assert_eq!(Frame::from_bytes(&frame.to_bytes()), Ok(frame));
     }
 
     #[test]
-    fn what_is_understood_has_one_form(bytes: [u8; Request::LEN], kind in 0..11u8) {
+    fn an_accepted_request_has_one_form(bytes: [u8; Request::LEN], kind in 0..11u8) {
         let mut bytes = bytes;
         bytes[0] = kind;
         if let Ok(request) = Request::from_bytes(&bytes) {
@@ -126,7 +126,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_too_long_or_out_of_range_is_refused() {
+fn lengths_and_handles_out_of_range_are_malformed() {
     let read = Request::Read {
         handle: 0,
         offset: 0,
