@@ -25,26 +25,25 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
+use super::channel_path::{DeviceChannel, DevicePath, NoResources, ResourceSource, Resources};
 use super::paths::Paths;
 use super::retry::{BACKOFF, LONGEST_PAUSE, Retry};
 use crate::core::busy_poll::BusyPoll;
 use crate::core::channel::{ChannelError, PacketChannel};
 use crate::core::parameters::ConnectionParameters;
 use crate::key::Partition;
-use crate::mem::DropGuard;
 use crate::mem::waker::sleep_on;
 use crate::tcp;
 use crate::tcp::channel::News;
 use crate::tcp::wire::{End, Frame};
 use crate::topology::NodeId;
-use crate::verbs::control::{PreparedChannel, ProtectionDomain};
+use crate::verbs::Closer;
+use crate::verbs::control::PreparedChannel;
 use crate::verbs::watch;
-use crate::verbs::{self, Closer};
 
 /// Packets in both directions before a device is offered, because that registers memory; and between
 /// two checks for events that are due.
@@ -63,27 +62,6 @@ const SETTLING: [Duration; 2] = [Duration::from_secs(3), Duration::from_millis(2
 
 /// The longest sleep of a channel that ends, between two checks for messages of the other side.
 const NAP: Duration = Duration::from_millis(10);
-
-/// Resources of a queue pair of the device.
-#[derive(Debug)]
-pub struct Resources {
-    /// The protection domain.
-    pub domain: Arc<ProtectionDomain>,
-    /// Charges the queue pair; dropped with it.
-    pub account: Option<DropGuard>,
-}
-
-/// Why there are no [`Resources`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoResources {
-    /// A limit is reached; there may be resources later.
-    Now,
-    /// There is no device.
-    Ever,
-}
-
-/// Provides [`Resources`] when the channel needs them.
-pub type ResourceSource = Box<dyn Fn() -> Result<Resources, NoResources> + Send + Sync>;
 
 /// A channel with two paths.
 pub struct Channel {
@@ -107,32 +85,6 @@ pub struct Channel {
     polled: Instant,
     packets: u64,
     paths: Paths,
-}
-
-/// The state of the path by the devices.
-enum DevicePath {
-    Down(Retry),
-    /// Offered; the other side has not answered.
-    Offered(Box<(PreparedChannel, Resources)>),
-    /// Connected; no message has been acknowledged yet.
-    Connected(DeviceChannel),
-    Up(DeviceChannel),
-    /// Failed: nothing more arrives. Packets that have arrived are taken first, and the other side says
-    /// how many it has received.
-    Leaving {
-        path: DeviceChannel,
-        is_counted: bool,
-    },
-    /// As `Leaving`, of a queue pair that was never connected here.
-    Refused,
-    /// One of the two sides has no device.
-    Absent,
-}
-
-/// A connected channel of the devices, with its resources.
-struct DeviceChannel {
-    channel: Box<verbs::Channel>,
-    _resources: Resources,
 }
 
 impl Channel {
@@ -180,16 +132,6 @@ impl Channel {
         }
     }
 
-    /// The channel of the devices, if there is one.
-    fn channel(&mut self) -> Option<&mut verbs::Channel> {
-        match &mut self.device {
-            DevicePath::Connected(path)
-            | DevicePath::Up(path)
-            | DevicePath::Leaving { path, .. } => Some(&mut path.channel),
-            _ => None,
-        }
-    }
-
     /// Processes messages of the other side and events of the device, and sends the backlog as far as
     /// there is room.
     fn attend(&mut self) {
@@ -223,9 +165,10 @@ impl Channel {
                 self.accept(&theirs);
             }
             // The other side has dropped the last queue pair sooner than this side, or does not wait.
-            (News::Offer(_), DevicePath::Down(_) | DevicePath::Leaving { .. })
-                if !self.initiates =>
-            {
+            (
+                News::Offer(_),
+                DevicePath::Down(_) | DevicePath::Leaving(_) | DevicePath::Draining(_),
+            ) if !self.initiates => {
                 self.tcp.say(Frame::Decline { for_ever: false }, &[]);
             }
             (News::Accept(theirs), DevicePath::Offered(_)) => self.connect(&theirs),
@@ -233,17 +176,12 @@ impl Channel {
                 self.device = DevicePath::Absent;
             }
             (News::Decline { for_ever: false }, DevicePath::Offered(_)) => self.retry_later(),
-            (News::Back { arrived }, DevicePath::Connected(_) | DevicePath::Up(_)) => {
-                self.leave();
-                self.is_counted(arrived);
-            }
             (
                 News::Back { arrived },
-                DevicePath::Leaving {
-                    is_counted: false, ..
-                },
+                DevicePath::Connected(_) | DevicePath::Up(_) | DevicePath::Leaving(_),
             ) => {
-                self.is_counted(arrived);
+                self.leave();
+                self.drain(arrived);
             }
             (News::Back { arrived: 0 }, DevicePath::Refused) => self.retry_later(),
             _ => {
@@ -254,7 +192,7 @@ impl Channel {
 
     /// The other side has broken the protocol.
     fn broken(&mut self) -> ChannelError {
-        if let Some(channel) = self.channel() {
+        if let Some(channel) = self.device.channel() {
             channel.stop();
         }
         self.tcp.leave()
@@ -262,33 +200,25 @@ impl Channel {
 
     /// Whether the path by the devices can advance.
     fn is_due(&mut self) -> bool {
-        let (initiates, has_mark) = (self.initiates, self.tcp.has_mark());
+        if self.device.has_failed() {
+            return true;
+        }
         match &mut self.device {
             DevicePath::Down(again) => {
-                let is_worth_it = initiates && self.packets >= WORTH_IT;
+                let is_worth_it = self.initiates && self.packets >= WORTH_IT;
                 // Later packets must not overtake a backlog.
                 let is_ready = self.backlog.is_empty() && self.tcp.end().is_ok();
                 is_worth_it && is_ready && again.is_now()
             }
-            DevicePath::Connected(path) => {
-                let is_ready = if initiates {
-                    path.channel.has_greeted()
-                } else {
-                    has_mark
-                };
-                is_ready || path.channel.has_failed()
-            }
-            DevicePath::Up(path) => path.channel.has_failed(),
-            DevicePath::Leaving { path, is_counted } => *is_counted && !path.channel.has_arrived(),
-            DevicePath::Offered(_) | DevicePath::Refused | DevicePath::Absent => false,
+            DevicePath::Connected(path) if self.initiates => path.channel.has_greeted(),
+            DevicePath::Connected(_) => self.tcp.has_mark(),
+            DevicePath::Draining(path) => !path.channel.has_arrived(),
+            _ => false,
         }
     }
 
     fn advance(&mut self) {
-        let has_failed = match &mut self.device {
-            DevicePath::Connected(path) | DevicePath::Up(path) => path.channel.has_failed(),
-            _ => false,
-        };
+        let has_failed = self.device.has_failed();
         match &self.device {
             _ if has_failed => self.leave(),
             DevicePath::Down(_) => self.offer(),
@@ -326,9 +256,7 @@ impl Channel {
 
     fn accept(&mut self, theirs: &ConnectionParameters) {
         let made = self.prepare();
-        let decline = Frame::Decline {
-            for_ever: matches!(made, Err(NoResources::Ever)),
-        };
+        let for_ever = matches!(made, Err(NoResources::Ever));
         let path = made.ok().and_then(|made| {
             let ours = made.0.parameters();
             Some((self.connected(made, theirs)?, ours))
@@ -338,13 +266,12 @@ impl Channel {
                 self.device = DevicePath::Connected(path);
                 self.tcp.say(Frame::Accept, &ours.to_bytes());
             }
-            None => self.tcp.say(decline, &[]),
+            None => self.tcp.say(Frame::Decline { for_ever }, &[]),
         }
     }
 
     fn connect(&mut self, theirs: &ConnectionParameters) {
-        let offered = std::mem::replace(&mut self.device, DevicePath::Absent);
-        let DevicePath::Offered(made) = offered else {
+        let DevicePath::Offered(made) = std::mem::take(&mut self.device) else {
             return;
         };
         match self.connected(*made, theirs) {
@@ -376,8 +303,7 @@ impl Channel {
 
     /// Sends the mark: packets go by the device from now on.
     fn begin(&mut self) {
-        if let DevicePath::Connected(path) = std::mem::replace(&mut self.device, DevicePath::Absent)
-        {
+        if let DevicePath::Connected(path) = std::mem::take(&mut self.device) {
             self.device = DevicePath::Up(path);
             self.tcp.say(Frame::ByDevice, &[]);
             self.tcp.forget_wanted();
@@ -389,8 +315,7 @@ impl Channel {
     /// Stops the path by the devices after a failure on either side. Nothing can be sent until the other
     /// side has said how many packets it has received.
     fn leave(&mut self) {
-        let device = std::mem::replace(&mut self.device, DevicePath::Absent);
-        self.device = match device {
+        self.device = match std::mem::take(&mut self.device) {
             DevicePath::Connected(mut path) | DevicePath::Up(mut path) => {
                 if path.channel.sent() >= MANY {
                     self.pause = BACKOFF[0];
@@ -399,18 +324,19 @@ impl Channel {
                 // The descriptor of an ended channel would wake this side for ever.
                 let _ = epoll::delete(&self.wake, path.channel.wake_fd());
                 self.tcp.say(Frame::Back { arrived }, &[]);
-                let is_counted = false;
-                DevicePath::Leaving { path, is_counted }
+                DevicePath::Leaving(path)
             }
             other => other,
         };
     }
 
-    /// Processes the number of packets that the other side has received by the device.
-    fn is_counted(&mut self, arrived: u32) {
-        if let DevicePath::Leaving { path, is_counted } = &mut self.device {
-            *is_counted = true;
-            match path.channel.lost(arrived) {
+    /// After `leave`: the other side has received `arrived` packets by the device. The missing ones
+    /// become the backlog.
+    fn drain(&mut self, arrived: u32) {
+        if let DevicePath::Leaving(path) = std::mem::take(&mut self.device) {
+            let lost = path.channel.lost(arrived);
+            self.device = DevicePath::Draining(path);
+            match lost {
                 Some(lost) => self.backlog = lost,
                 None => {
                     self.broken();
@@ -422,14 +348,7 @@ impl Channel {
 
     /// Whether packets of the device still have to be sent on the connection.
     fn is_behind(&self) -> bool {
-        let is_counted = !matches!(
-            self.device,
-            DevicePath::Leaving {
-                is_counted: false,
-                ..
-            }
-        );
-        !is_counted || !self.backlog.is_empty()
+        matches!(self.device, DevicePath::Leaving(_)) || !self.backlog.is_empty()
     }
 
     fn send_backlog(&mut self) {
@@ -460,7 +379,7 @@ impl Channel {
     }
 
     fn send_by_device(&mut self, parts: &[&[u8]]) -> Result<(), ChannelError> {
-        let Some(channel) = self.channel() else {
+        let Some(channel) = self.device.channel() else {
             return Err(ChannelError::Full);
         };
         let before = channel.sent();
@@ -484,7 +403,7 @@ impl Channel {
     /// Receives a packet behind the mark.
     fn receive_by_device(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError> {
         let has_ended = self.tcp.end().is_err();
-        let Some(channel) = self.channel() else {
+        let Some(channel) = self.device.channel() else {
             return Err(self.broken());
         };
         if has_ended {
@@ -505,7 +424,9 @@ impl Channel {
         let is_at_mark = self.tcp.is_at_mark();
         match &mut self.device {
             DevicePath::Up(path) => path.channel.has_news(packets && is_at_mark),
-            DevicePath::Leaving { path, .. } => packets && is_at_mark && path.channel.has_arrived(),
+            DevicePath::Leaving(path) | DevicePath::Draining(path) => {
+                packets && is_at_mark && path.channel.has_arrived()
+            }
             _ => false,
         }
     }

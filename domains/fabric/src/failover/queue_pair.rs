@@ -180,27 +180,22 @@ impl<R: AsRegion<tcp::RemoteRegion>> QueuePair<R> {
             return None;
         }
         let (_, operation) = self.waiting.front()?;
-        let needed = match operation {
-            Operation::Read { .. } => Access::REMOTE_READ,
-            _ => Access::REMOTE_WRITE,
-        };
-        let (Operation::Read {
-            remote,
-            offset,
-            into: local,
-        }
-        | Operation::Write {
-            remote,
-            offset,
-            from: local,
-        }) = operation
-        else {
-            return None;
+        let (needed, remote, offset, local) = match operation {
+            Operation::Read {
+                remote,
+                offset,
+                into,
+            } => (Access::REMOTE_READ, remote, *offset, into.clone()),
+            Operation::Write {
+                remote,
+                offset,
+                from,
+            } => (Access::REMOTE_WRITE, remote, *offset, from.clone()),
+            _ => return None,
         };
         // The other path reports errors of the local side.
         local.check().ok()?;
         let remote = remote.as_region().ok()?.clone();
-        let (offset, local) = (*offset, local.clone());
         for segment in local.as_slice().iter().filter(|segment| segment.len > 0) {
             self.register(&segment.region)?;
         }
@@ -221,10 +216,7 @@ impl<R: AsRegion<tcp::RemoteRegion>> QueuePair<R> {
         if self.unregistered.len() >= MANY {
             self.unregistered.clear();
         }
-        let again = failed.map_or(Retry::later(BACKOFF[0]), |again| {
-            again.even_later(BACKOFF[1])
-        });
-        self.unregistered.insert(place, again);
+        self.unregistered.insert(place, Retry::after(failed));
         None
     }
 
@@ -250,28 +242,21 @@ impl<R: AsRegion<tcp::RemoteRegion>> QueuePair<R> {
     /// Has the peer's host register a region, unless it has, or has just refused.
     fn ask_of(&mut self, remote: &tcp::RemoteRegion) {
         let handle = self.tcp.handle_of(remote);
-        let refused = match self.regions.get(&remote.address()) {
-            Some(known) if known.answer.is_ok() && known.handle == handle => return,
-            Some(Known {
-                answer: Err(again), ..
-            }) if !again.is_now() => return,
-            Some(Known {
-                answer: Err(again), ..
-            }) => Some(*again),
+        let known = self.regions.get(&remote.address());
+        let refused = match known.map(|known| (&known.answer, known.handle)) {
+            Some((Ok(_), registered)) if registered == handle => return,
+            Some((Err(again), _)) if !again.is_now() => return,
+            Some((Err(again), _)) => Some(*again),
             _ => None,
         };
         if self.regions.len() >= MANY {
             self.regions.retain(|_, known| !known.identity.is_gone());
         }
         let answer = self.tcp.register(remote).map(verbs::RemoteRegion::open);
-        let answer = answer.map_err(|_| match refused {
-            Some(again) => again.even_later(BACKOFF[1]),
-            None => Retry::later(BACKOFF[0]),
-        });
         let known = Known {
             handle: self.tcp.handle_of(remote),
             identity: remote.identity(),
-            answer,
+            answer: answer.map_err(|_| Retry::after(refused)),
         };
         self.regions.insert(remote.address(), known);
     }

@@ -30,6 +30,11 @@ impl Retry {
         }
     }
 
+    /// The retry after a failure, and perhaps another before it.
+    pub(super) fn after(failed: Option<Self>) -> Self {
+        failed.map_or(Self::later(BACKOFF[0]), |last| last.even_later(BACKOFF[1]))
+    }
+
     pub(super) fn even_later(self, longest: Duration) -> Self {
         Self::later(longest.min(self.pause * 2))
     }
