@@ -158,18 +158,17 @@ impl Channel {
         }
     }
 
-    /// How the channel ended, if it has.
-    fn state(&self) -> Result<(), ChannelError> {
+    /// Checks whether access or the connection has ended, without a system call.
+    ///
+    /// # Errors
+    /// How it ended.
+    pub fn end(&self) -> Result<(), ChannelError> {
         match (self.status.check(), self.end) {
             (Err(OpError::Revoked), _) => Err(ChannelError::Revoked),
             (_, Some(end)) => Err(end),
             (Err(_), None) => Err(ChannelError::PeerDead),
             (Ok(()), None) => Ok(()),
         }
-    }
-
-    fn is_revoked(&self) -> bool {
-        self.state() == Err(ChannelError::Revoked)
     }
 
     /// Sends and receives as much as is possible without blocking.
@@ -332,14 +331,6 @@ impl Channel {
         (self.check, membership, Arc::clone(&self.status))
     }
 
-    /// Checks whether access or the connection has ended, without a system call.
-    ///
-    /// # Errors
-    /// How it ended.
-    pub fn end(&self) -> Result<(), ChannelError> {
-        self.state()
-    }
-
     /// Ends the connection, because the other side has broken the protocol.
     pub fn leave(&mut self) -> ChannelError {
         self.stream.cutter().cut();
@@ -385,7 +376,7 @@ impl Channel {
     fn has_news(&self, or_packets: bool) -> bool {
         let has_packets = or_packets && self.takeable() > 0;
         let has_room = self.wanted.is_some_and(|wanted| self.has_room(wanted));
-        self.state().is_err() || has_packets || has_room
+        self.end().is_err() || has_packets || has_room
     }
 
     /// Whether the other side sends nothing more than the bytes received so far.
@@ -422,11 +413,11 @@ impl PacketChannel for Channel {
     }
 
     fn send(&mut self, parts: &[&[u8]]) -> Result<(), ChannelError> {
-        self.state()?;
+        self.end()?;
         let len = total_len(parts)?;
         if !self.has_room(HEAD + len) {
             self.pump();
-            self.state()?;
+            self.end()?;
         }
         if !self.has_room(HEAD + len) {
             self.wanted = Some(HEAD + len);
@@ -452,7 +443,7 @@ impl PacketChannel for Channel {
             Ok(_) => Ok(()),
             Err(Cut) => {
                 self.pump();
-                self.state()
+                self.end()
             }
         }
     }
@@ -465,7 +456,7 @@ impl PacketChannel for Channel {
             if self.takeable() == 0 {
                 self.pump();
             }
-            if self.is_revoked() {
+            if self.end() == Err(ChannelError::Revoked) {
                 into.clear();
                 return Err(ChannelError::Revoked);
             }

@@ -37,11 +37,7 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
     /// The peer's host refuses: `EOPNOTSUPP` when it has no device. How the connection ended.
     pub fn connect(&mut self, ours: ConnectionParameters) -> Result<ConnectionParameters, OpError> {
         let answer = self.ask(Request::Connect(ours))?;
-        let theirs = answer.first_chunk().map(ConnectionParameters::from_bytes);
-        match theirs {
-            Some(Ok(theirs)) if answer.len() == ConnectionParameters::LEN => Ok(theirs),
-            _ => Err(self.break_off()),
-        }
+        ConnectionParameters::from_bytes(&answer).map_err(|_| self.break_off())
     }
 
     /// The handle under which a region is open at the peer's host, if it is.
@@ -57,11 +53,9 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
         self.flush();
         let handle = self.reach(remote, 0, 0)?;
         let answer = self.ask(Request::Register { handle })?;
-        let parameters = answer.first_chunk().map(RegionParameters::from_bytes);
-        match parameters {
-            Some(Ok(region))
-                if answer.len() == RegionParameters::LEN
-                    && (region.key, region.len) == (remote.key(), remote.len())
+        match RegionParameters::from_bytes(&answer) {
+            Ok(region)
+                if (region.key, region.len) == (remote.key(), remote.len())
                     && remote.access().contains(region.access) =>
             {
                 Ok(region)
@@ -80,14 +74,16 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
         }
     }
 
-    fn ask(&mut self, request: Request) -> Result<Vec<u8>, OpError> {
+    /// The `N` bytes with which the peer's host replies.
+    fn ask<const N: usize>(&mut self, request: Request) -> Result<[u8; N], OpError> {
         self.flush();
         self.end()?;
         self.stream.outgoing().extend(request.to_bytes());
         self.in_flight.push_back(InFlight::Question);
         self.settle();
         self.end()?;
-        std::mem::replace(&mut self.answer, Ok(Vec::new()))
+        let answer = std::mem::replace(&mut self.answer, Ok(Vec::new()))?;
+        <[u8; N]>::try_from(answer).map_err(|_| self.break_off())
     }
 
     fn break_off(&mut self) -> OpError {

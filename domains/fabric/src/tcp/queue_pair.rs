@@ -325,8 +325,7 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
                 InFlight::Operation(sent) if sent.answered < sent.parts => return,
                 InFlight::Operation(sent) => (sent.id, sent.outcome(&self.status)),
                 InFlight::Failed { id, error } => (*id, Err(*error)),
-                InFlight::Open { .. } => return,
-                InFlight::Question => return,
+                InFlight::Open { .. } | InFlight::Question => return,
             };
             self.in_flight.pop_front();
             self.complete(id, result);
@@ -348,8 +347,7 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
             match first {
                 InFlight::Operation(sent) => self.complete(sent.id, sent.result.and(Err(error))),
                 InFlight::Failed { id, error } => self.complete(id, Err(error)),
-                InFlight::Open { .. } => {}
-                InFlight::Question => {}
+                InFlight::Open { .. } | InFlight::Question => {}
             }
         }
     }

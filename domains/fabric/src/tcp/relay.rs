@@ -24,8 +24,10 @@ pub trait RemoteEnd: PacketChannel {
     fn arm_for(&mut self, packets: bool) -> bool;
 
     /// As [`RemoteEnd::arm_for`], for callers that neither receive nor send: only for events of the
-    /// channel itself, until it has ended.
-    fn arm_for_itself(&mut self) -> bool;
+    /// channel itself, until it has ended. By default there are none.
+    fn arm_for_itself(&mut self) -> bool {
+        true
+    }
 
     /// Whether the other side sends nothing more than the bytes received so far.
     fn has_hung_up(&self) -> bool;
@@ -38,10 +40,6 @@ pub trait RemoteEnd: PacketChannel {
 impl RemoteEnd for Channel {
     fn arm_for(&mut self, packets: bool) -> bool {
         Channel::arm_for(self, packets)
-    }
-
-    fn arm_for_itself(&mut self) -> bool {
-        true
     }
 
     fn has_hung_up(&self) -> bool {
@@ -123,7 +121,10 @@ impl Direction {
             }
             self.is_held = match to.send(&[&self.packet]) {
                 Ok(()) => false,
-                Err(ChannelError::Full) => return self.hold(),
+                Err(ChannelError::Full) => {
+                    self.is_held = true;
+                    return Carried::All;
+                }
                 // The other direction reports how it ended, after its last packets.
                 Err(_) => {
                     self.is_closed = true;
@@ -132,11 +133,6 @@ impl Direction {
             };
         }
         Carried::More
-    }
-
-    fn hold(&mut self) -> Carried {
-        self.is_held = true;
-        Carried::All
     }
 
     /// Whether this direction waits for its source.

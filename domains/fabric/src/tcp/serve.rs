@@ -177,7 +177,7 @@ impl<R: Regions> Server<'_, R> {
                 access,
                 key,
             } => self.open(handle, key, access),
-            Request::Close { handle } => return self.close(handle),
+            Request::Close { handle } => return self.close(handle as usize),
             Request::Connect(parameters) => {
                 let connected = self.connect(&parameters);
                 return self.reply_with(connected);
@@ -239,7 +239,7 @@ impl<R: Regions> Server<'_, R> {
             self.opened.resize_with(handle + 1, || None);
         }
         // The previous region is closed first: the other side may be at a limit.
-        self.vacate(handle);
+        self.close(handle);
         let opened = self.regions.open(key, access);
         let len = opened
             .as_ref()
@@ -249,11 +249,7 @@ impl<R: Regions> Server<'_, R> {
         len
     }
 
-    fn close(&mut self, handle: u32) {
-        self.vacate(handle as usize);
-    }
-
-    fn vacate(&mut self, handle: usize) {
+    fn close(&mut self, handle: usize) {
         if let Some(device) = &mut self.device {
             device.forget(handle);
         }
