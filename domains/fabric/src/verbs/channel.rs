@@ -103,7 +103,7 @@ impl Ends {
         protection: &Arc<Protection>,
         pool: Arc<Pool>,
     ) -> io::Result<Self> {
-        let completions = CompletionQueue::new(device.context(), ENTRIES)?;
+        let completions = CompletionQueue::new(&device.context, ENTRIES)?;
         let room = Room {
             requests: REQUESTS,
             locals: 1,

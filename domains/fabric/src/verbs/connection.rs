@@ -136,10 +136,10 @@ impl Connection {
             // SAFETY: the object is alive, and its number is constant.
             number: unsafe { (*self.raw()).qp_num },
             psn: self.psn,
-            lid: device.lid(),
-            mtu: device.mtu(),
-            depth: device.answers(),
-            gid: device.gid(),
+            lid: device.lid,
+            mtu: device.mtu,
+            depth: device.responder_resources,
+            gid: device.gid,
         }
     }
 
@@ -164,10 +164,10 @@ impl Connection {
 
     fn get_ready_to_receive(&self, device: &Device, peer: &ConnectionParameters) -> io::Result<()> {
         let mut attributes = state(ffi::ibv_qp_state::IBV_QPS_RTR);
-        attributes.path_mtu = u32::from(peer.mtu.min(device.mtu()));
+        attributes.path_mtu = u32::from(peer.mtu.min(device.mtu));
         attributes.dest_qp_num = peer.number;
         attributes.rq_psn = peer.psn;
-        attributes.max_dest_rd_atomic = device.answers();
+        attributes.max_dest_rd_atomic = device.responder_resources;
         attributes.min_rnr_timer = NOT_READY_TIMER;
         let path = &mut attributes.ah_attr;
         path.dlid = peer.lid;
@@ -195,7 +195,7 @@ impl Connection {
         attributes.retry_cnt = RETRIES;
         attributes.rnr_retry = RETRIES;
         attributes.sq_psn = self.psn;
-        attributes.max_rd_atomic = peer.depth.min(device.asks());
+        attributes.max_rd_atomic = peer.depth.min(device.initiator_depth);
         let mask = Mask::IBV_QP_STATE
             | Mask::IBV_QP_TIMEOUT
             | Mask::IBV_QP_RETRY_CNT

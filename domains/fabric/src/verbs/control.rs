@@ -51,7 +51,7 @@ impl ProtectionDomain {
         Ok(Arc::new(ProtectionDomain {
             local: Mutex::default(),
             pool: Mutex::default(),
-            protection: Arc::new(Protection::new(device.context())?),
+            protection: Arc::new(Protection::new(&device.context)?),
             device: Arc::clone(device),
             node,
             partition,
@@ -200,14 +200,14 @@ impl ProtectionDomain {
     /// The system's; `InvalidInput` if the device has no room for `depth` operations.
     pub fn prepare(self: &Arc<Self>, peer: NodeId, depth: usize) -> io::Result<Prepared> {
         let requests = QueuePair::requests_for(depth);
-        if depth == 0 || requests > self.device.most_requests() {
+        if depth == 0 || requests > self.device.most_requests {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         // One entry for each request: the queue cannot overrun.
-        let completions = CompletionQueue::new(self.device.context(), requests)?;
+        let completions = CompletionQueue::new(&self.device.context, requests)?;
         let room = Room {
             requests,
-            locals: self.device.most_locals() as u32,
+            locals: self.device.most_locals as u32,
             inline: INLINE,
         };
         let connection = Connection::new(&self.protection, &completions, None, room)?;
@@ -225,7 +225,7 @@ impl ProtectionDomain {
     /// # Errors
     /// The system's, also when no route leads to the peer.
     pub fn answer(&self, peer: &ConnectionParameters) -> io::Result<Answering> {
-        let completions = CompletionQueue::new(self.device.context(), 1)?;
+        let completions = CompletionQueue::new(&self.device.context, 1)?;
         let room = Room {
             requests: 1,
             locals: 1,
@@ -264,7 +264,7 @@ impl ProtectionDomain {
         if let Some(pool) = pool.upgrade() {
             return Ok(pool);
         }
-        let made = Arc::new(Pool::new(&self.protection, self.device.most_buffers())?);
+        let made = Arc::new(Pool::new(&self.protection, self.device.most_buffers)?);
         *pool = Arc::downgrade(&made);
         Ok(made)
     }

@@ -148,20 +148,27 @@ impl fmt::Display for PartitionKey {
 /// An open device and one of its ports.
 #[derive(Debug)]
 pub struct Device {
-    context: Arc<Context>,
+    pub(super) context: Arc<Context>,
     name: String,
     port: u8,
     gid_index: u8,
-    gid: [u8; 16],
+    /// Zeros on an InfiniBand port without one.
+    pub(super) gid: [u8; 16],
     partition_key_index: u16,
-    lid: u16,
-    mtu: u8,
-    longest_message: u64,
-    asks: u8,
-    answers: u8,
-    most_requests: usize,
-    most_locals: usize,
-    most_buffers: usize,
+    pub(super) lid: u16,
+    pub(super) mtu: u8,
+    /// Bytes of the longest transfer of one request.
+    pub(super) longest_message: u64,
+    /// Reads and atomics of a queue pair in flight to the peer.
+    pub(super) initiator_depth: u8,
+    /// Reads and atomics that a queue pair answers at a time.
+    pub(super) responder_resources: u8,
+    /// Requests that a queue pair has room for.
+    pub(super) most_requests: usize,
+    /// Segments of local memory of a request; at least one.
+    pub(super) most_locals: usize,
+    /// Buffers of a shared receive queue.
+    pub(super) most_buffers: usize,
 }
 
 impl Device {
@@ -189,8 +196,8 @@ impl Device {
             lid: port.lid,
             mtu: u8::try_from(port.active_mtu).map_or(1, |mtu| mtu.clamp(1, 5)),
             longest_message: u64::from(port.max_msg_sz.clamp(4096, 1 << 30)),
-            asks: loads(limits.max_qp_init_rd_atom),
-            answers: loads(limits.max_qp_rd_atom),
+            initiator_depth: loads(limits.max_qp_init_rd_atom),
+            responder_resources: loads(limits.max_qp_rd_atom),
             most_requests: usize::try_from(limits.max_qp_wr).unwrap_or(0),
             most_locals: most_locals(&limits),
             most_buffers: usize::try_from(limits.max_srq_wr).unwrap_or(0),
@@ -214,56 +221,9 @@ impl Device {
         self.gid_index
     }
 
-    /// The port's GID; zeros on an InfiniBand port without one.
-    pub fn gid(&self) -> [u8; 16] {
-        self.gid
-    }
-
     /// Index of the partition key.
     pub fn partition_key_index(&self) -> u16 {
         self.partition_key_index
-    }
-
-    pub(super) fn context(&self) -> &Arc<Context> {
-        &self.context
-    }
-
-    pub(super) fn lid(&self) -> u16 {
-        self.lid
-    }
-
-    pub(super) fn mtu(&self) -> u8 {
-        self.mtu
-    }
-
-    /// Bytes of the longest transfer of one request.
-    pub(super) fn longest_message(&self) -> u64 {
-        self.longest_message
-    }
-
-    /// Reads and atomics of a queue pair that the peer may have to answer at a time.
-    pub(super) fn asks(&self) -> u8 {
-        self.asks
-    }
-
-    /// Reads and atomics that a queue pair answers at a time.
-    pub(super) fn answers(&self) -> u8 {
-        self.answers
-    }
-
-    /// Requests that a queue pair has room for.
-    pub(super) fn most_requests(&self) -> usize {
-        self.most_requests
-    }
-
-    /// Segments of local memory of a request; at least one.
-    pub(super) fn most_locals(&self) -> usize {
-        self.most_locals
-    }
-
-    /// Buffers of a shared receive queue.
-    pub(super) fn most_buffers(&self) -> usize {
-        self.most_buffers
     }
 }
 

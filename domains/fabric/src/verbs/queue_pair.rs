@@ -98,8 +98,8 @@ impl QueuePair {
         let steps = Steps {
             route,
             keys: Keys::new(domain),
-            most_locals: domain.device().most_locals(),
-            longest: domain.device().longest_message(),
+            most_locals: domain.device().most_locals,
+            longest: domain.device().longest_message,
         };
         Ok(QueuePair {
             scratch: Scratch::new(domain, depth)?,
@@ -114,7 +114,7 @@ impl QueuePair {
             handed: 0,
             done: 0,
             requests: Requests::with_room(room),
-            chain: Chain::with_capacity(room, domain.device().most_locals()),
+            chain: Chain::with_capacity(room, domain.device().most_locals),
             broken: None,
             batch_error: None,
             counters: Counters::default(),

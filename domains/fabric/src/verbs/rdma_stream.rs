@@ -79,14 +79,14 @@ impl PreparedRdmaStream {
     /// The system's: the limit of locked memory (`ulimit -l`, 2 MiB are needed); `Unsupported` if
     /// the limits of the device are too low.
     pub fn new(device: &Arc<Device>) -> io::Result<Self> {
-        let is_enough = device.most_requests().min(device.most_buffers()) >= REQUESTS
-            && device.longest_message() >= RING as u64;
+        let is_enough = device.most_requests.min(device.most_buffers) >= REQUESTS
+            && device.longest_message >= RING as u64;
         if !is_enough {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let protection = Arc::new(Protection::new(device.context())?);
+        let protection = Arc::new(Protection::new(&device.context)?);
         // One entry for each message and each request: the queue cannot overrun.
-        let completions = CompletionQueue::new(device.context(), 2 * REQUESTS)?;
+        let completions = CompletionQueue::new(&device.context, 2 * REQUESTS)?;
         let receive = Arc::new(SharedReceive::new(&protection, REQUESTS as u32)?);
         let room = Room {
             requests: REQUESTS,
