@@ -27,7 +27,7 @@ use super::chain::{Action, Asked, Chain};
 use super::connection::{Closer, Connection, Room};
 use super::device::Device;
 use super::objects::{CompletionQueue, Local, Protection};
-use super::receive::{Buffers, CREDITS, Pool};
+use super::receive::{Buffers, CREDITS, Pool, Share};
 use super::watch::Watch;
 use crate::core::busy_poll::BusyPoll;
 use crate::core::channel::{ChannelError, PacketChannel, total_len};
@@ -74,27 +74,12 @@ const INLINE: u32 = 192;
 /// Queues and buffers of a channel.
 #[derive(Debug)]
 pub(super) struct Ends {
+    /// First: the device uses no memory when the rest is dropped.
     pub(super) connection: Connection,
     completions: CompletionQueue,
+    /// Packets that the device sends, or repeats.
     staging: Buffers,
     share: Share,
-}
-
-/// Share of a channel in the pool.
-#[derive(Debug)]
-struct Share(Arc<Pool>);
-
-impl Share {
-    fn of(pool: Arc<Pool>) -> io::Result<Self> {
-        pool.join()?;
-        Ok(Share(pool))
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.0.leave();
-    }
 }
 
 impl Ends {
@@ -110,7 +95,7 @@ impl Ends {
             inline: INLINE,
         };
         let staging = Buffers::new(protection, CREDITS)?;
-        let share = Share::of(pool)?;
+        let share = pool.join()?;
         // Last: an error drops the connection before all that it uses.
         let connection = Connection::new(protection, &completions, Some(share.0.queue()), room)?;
         Ok(Ends {
@@ -125,12 +110,7 @@ impl Ends {
 /// A packet channel on `verbs`.
 #[derive(Debug)]
 pub struct Channel {
-    /// First: the device uses no memory when the rest is dropped.
-    connection: Connection,
-    completions: CompletionQueue,
-    /// Packets that the device sends, or repeats.
-    staging: Buffers,
-    share: Share,
+    ends: Ends,
     chain: Chain,
     check: LinkCheck,
     local: NodeId,
@@ -204,10 +184,7 @@ impl Channel {
     ) -> io::Result<Self> {
         let watch = Watch::new(ends.completions.fd())?;
         Ok(Channel {
-            connection: ends.connection,
-            completions: ends.completions,
-            staging: ends.staging,
-            share: ends.share,
+            ends,
             chain: Chain::with_capacity(1, 1),
             check,
             local,
@@ -237,7 +214,7 @@ impl Channel {
 
     /// Ends the connection: for the control thread. The peer can send nothing more.
     pub fn closer(&self) -> Closer {
-        self.connection.closer()
+        self.ends.connection.closer()
     }
 
     fn alive(&self) -> Result<(), ChannelError> {
@@ -252,7 +229,7 @@ impl Channel {
     }
 
     fn end(&mut self, how: ChannelError) -> ChannelError {
-        self.connection.close();
+        self.ends.connection.close();
         *self.end.get_or_insert(how)
     }
 
@@ -277,7 +254,7 @@ impl Channel {
     /// Requests an event for later completions. A device that has gone raises none: the failure to
     /// request one ends the channel.
     fn ask_for_event(&mut self) {
-        let completions = &self.completions;
+        let completions = &self.ends.completions;
         let asked = completions.take_events();
         if asked.and_then(|()| completions.request_event()).is_err() {
             self.end(ChannelError::Unreachable);
@@ -323,7 +300,7 @@ impl Channel {
             let left = timeout.saturating_sub(start.elapsed());
             match self.alive().is_ok() {
                 true if self.sending.requests.is_empty() => return true,
-                true if !left.is_zero() => self.completions.sleep(left),
+                true if !left.is_zero() => self.ends.completions.sleep(left),
                 _ => return false,
             }
         }
@@ -346,7 +323,7 @@ impl Channel {
         }
         let first = self.sending.total - count;
         (first..self.sending.total)
-            .map(|number| self.staging.payload(number % CREDITS))
+            .map(|number| self.ends.staging.payload(number % CREDITS))
             .collect()
     }
 
@@ -357,7 +334,7 @@ impl Channel {
         }
         let mut some = [ffi::ibv_wc::default(); 16];
         loop {
-            let Ok(count) = self.completions.poll(&mut some) else {
+            let Ok(count) = self.ends.completions.poll(&mut some) else {
                 self.end(ChannelError::PeerDead);
                 return;
             };
@@ -415,7 +392,7 @@ impl Channel {
     }
 
     fn recycle(&mut self, buffer: u64) {
-        if self.share.0.recycle(buffer).is_err() {
+        if self.ends.share.0.recycle(buffer).is_err() {
             self.end(ChannelError::PeerDead);
         }
     }
@@ -423,7 +400,7 @@ impl Channel {
     /// Copies the next packet out and recycles its buffer. An inner `None` is a malformed packet.
     fn next(&mut self, into: &mut Vec<u8>) -> Option<Option<LinkHeader>> {
         let (buffer, len) = self.arrived.pop_front()?;
-        let header = self.share.0.read(buffer, len, into);
+        let header = self.ends.share.0.read(buffer, len, into);
         self.recycle(buffer);
         self.owed += 1;
         if self.owed >= CREDITS / 2 && self.sending.returns() < RETURNS && self.alive().is_ok() {
@@ -441,23 +418,23 @@ impl Channel {
             number: number | SENT,
             action: Action::Send { immediate },
             local: local.into(),
-            inline: local.len > 0 && local.len <= self.connection.inline_bytes(),
+            inline: local.len > 0 && local.len <= self.ends.connection.inline_bytes(),
             signalled,
         });
-        if self.chain.post(&self.connection).is_err() {
+        if self.chain.post(&self.ends.connection).is_err() {
             self.end(ChannelError::PeerDead);
         }
     }
 
     fn stage(&mut self, header: &LinkHeader, parts: &[&[u8]]) -> Result<Local, OpError> {
         let place = self.sending.total % CREDITS;
-        self.staging.write(place, 0, &header.to_bytes())?;
+        self.ends.staging.write(place, 0, &header.to_bytes())?;
         let mut at = LinkHeader::LEN;
         for part in parts {
-            self.staging.write(place, at, part)?;
+            self.ends.staging.write(place, at, part)?;
             at += part.len();
         }
-        Ok(self.staging.local(place, at))
+        Ok(self.ends.staging.local(place, at))
     }
 }
 
@@ -507,7 +484,7 @@ impl PacketChannel for Channel {
         match state {
             Err(ChannelError::Revoked) => return state.map(|()| false),
             // The peer could send for ever.
-            Err(_) => self.connection.close(),
+            Err(_) => self.ends.connection.close(),
             Ok(()) => {}
         }
         if self.arrived.is_empty() {
@@ -557,7 +534,7 @@ impl PacketChannel for Channel {
 
     fn disarm(&mut self) {
         // The next request of an event notices a device that has gone.
-        let _ = self.completions.take_events();
+        let _ = self.ends.completions.take_events();
         self.watch.drain();
     }
 }
@@ -565,7 +542,7 @@ impl PacketChannel for Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         // Packets that were not received occupy buffers that other channels may need.
-        self.connection.close();
+        self.ends.connection.close();
         self.is_stopped = false;
         self.take_completions();
         while let Some((buffer, _)) = self.arrived.pop_front() {

@@ -16,6 +16,7 @@
 //! The raw bindings of the crate `ibverbs` are used: its safe interface has one port, one partition
 //! key and no one-sided operations.
 
+mod buffer;
 mod chain;
 pub mod channel;
 pub mod completion;

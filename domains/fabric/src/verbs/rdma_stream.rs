@@ -16,15 +16,15 @@ use ibverbs_sys as ffi;
 
 use crate::core::parameters::RdmaStreamParameters;
 use crate::core::rdma_stream;
-use crate::core::region::Region;
 use crate::error::OpError;
 use crate::key::Access;
+use crate::verbs::buffer::Buffer;
 use crate::verbs::chain::{Action, Asked, Chain, Target};
 use crate::verbs::completion::{Counters, status_of};
-use crate::verbs::connection::{Connection, Room, access_flags};
+use crate::verbs::connection::{Connection, Room};
 use crate::verbs::device::Device;
 use crate::verbs::flow::{Incoming, Outgoing, REQUESTS, RING, Sent};
-use crate::verbs::objects::{CompletionQueue, Local, Protection, Registration, SharedReceive};
+use crate::verbs::objects::{CompletionQueue, Local, Protection, SharedReceive};
 
 /// Flag of `wr_id` for sends.
 const SENT: u64 = 1 << 63;
@@ -60,9 +60,9 @@ struct Ends {
     completions: CompletionQueue,
     receive: Arc<SharedReceive>,
     /// The ring that the peer writes.
-    arrivals: Ring,
+    arrivals: Buffer,
     /// Bytes that the device sends, or repeats.
-    staging: Ring,
+    staging: Buffer,
 }
 
 /// One end of an RDMA stream that is not connected yet.
@@ -93,8 +93,8 @@ impl PreparedRdmaStream {
             locals: 1,
             inline: INLINE,
         };
-        let arrivals = Ring::new(&protection, Access::REMOTE_WRITE)?;
-        let staging = Ring::new(&protection, Access::empty())?;
+        let arrivals = Buffer::new(&protection, RING, Access::REMOTE_WRITE)?;
+        let staging = Buffer::new(&protection, RING, Access::empty())?;
         // Last: an error drops the connection before all that it uses.
         let connection = Connection::new(&protection, &completions, Some(&receive), room)?;
         let ends = Ends {
@@ -140,7 +140,7 @@ impl rdma_stream::PreparedRdmaStream for PreparedRdmaStream {
         RdmaStreamParameters {
             connection: self.ends.connection.parameters(&self.device),
             address: self.ends.arrivals.local(0, 0).address,
-            rkey: self.ends.arrivals.registration.rkey(),
+            rkey: self.ends.arrivals.rkey(),
         }
     }
 
@@ -288,7 +288,7 @@ impl Read for RdmaStream {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let place = self.incoming.place();
-        let copied = self.ends.arrivals.copy_out(place, &mut into[..len]);
+        let copied = copy_out(&self.ends.arrivals, place, &mut into[..len]);
         copied.map_err(io::Error::other)?;
         self.incoming.read(len);
         self.give_back();
@@ -313,7 +313,7 @@ impl Write for RdmaStream {
                 if now == 0 && len == 0 {
                     break;
                 }
-                let staged = self.ends.staging.copy_in(place + len, &rest[..now]);
+                let staged = self.ends.staging.write(place + len, &rest[..now]);
                 staged.map_err(io::Error::other)?;
                 (len, rest) = (len + now, &rest[now..]);
                 if len == self.outgoing.room() {
@@ -363,45 +363,11 @@ impl rdma_stream::RdmaStream for RdmaStream {
     }
 }
 
-/// A ring of [`RING`] bytes of registered memory.
-#[derive(Debug)]
-struct Ring {
-    /// Dropped before the memory.
-    registration: Registration,
-    region: Region,
-}
-
-impl Ring {
-    fn new(protection: &Arc<Protection>, access: Access) -> io::Result<Self> {
-        let region = Region::local(RING)?;
-        let mapping = region.memory().mapping();
-        let flags = access_flags(access).0;
-        // SAFETY: the region is dropped after the registration, and gives no references.
-        let registration =
-            unsafe { Registration::new(protection, mapping.start(), mapping.len(), flags)? };
-        Ok(Ring {
-            registration,
-            region,
-        })
-    }
-
-    fn local(&self, place: usize, len: usize) -> Local {
-        Local {
-            address: (self.region.memory().mapping().start() + place) as u64,
-            len: len as u32,
-            lkey: self.registration.lkey(),
-        }
-    }
-
-    fn copy_in(&self, place: usize, bytes: &[u8]) -> Result<(), OpError> {
-        self.region.write(place as u64, bytes)
-    }
-
-    fn copy_out(&self, place: usize, into: &mut [u8]) -> Result<(), OpError> {
-        let (first, second) = into.split_at_mut(into.len().min(RING - place));
-        self.region.read(place as u64, first)?;
-        self.region.read(0, second)
-    }
+/// Copies bytes out of a ring, which continue at its start behind its end.
+fn copy_out(ring: &Buffer, place: usize, into: &mut [u8]) -> Result<(), OpError> {
+    let (first, second) = into.split_at_mut(into.len().min(RING - place));
+    ring.read(place, first)?;
+    ring.read(0, second)
 }
 
 fn refused(error: &io::Error) -> RdmaStreamError {

@@ -6,11 +6,10 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::connection::access_flags;
-use super::objects::{Local, Protection, Registration, SharedReceive};
+use super::buffer::Buffer;
+use super::objects::{Local, Protection, SharedReceive};
 use crate::core::channel::MAX_PAYLOAD;
 use crate::core::link::LinkHeader;
-use crate::core::region::Region;
 use crate::error::OpError;
 use crate::key::Access;
 
@@ -66,18 +65,14 @@ impl Pool {
     }
 
     /// Adds the buffers of a channel, or reuses those of a channel that has ended.
-    pub(super) fn join(&self) -> io::Result<()> {
+    pub(super) fn join(self: Arc<Self>) -> io::Result<Share> {
         let mut shares = self.shares();
         if shares.used == shares.blocks.len() {
             self.grow(&mut shares)?;
         }
         shares.used += 1;
-        Ok(())
-    }
-
-    /// Leaves the buffers of a channel that has ended to the next.
-    pub(super) fn leave(&self) {
-        self.shares().used -= 1;
+        drop(shares);
+        Ok(Share(self))
     }
 
     fn grow(&self, shares: &mut Shares) -> io::Result<()> {
@@ -127,41 +122,34 @@ impl Pool {
     }
 }
 
+/// The share of a channel in the pool. Its buffers are left to the next channel when dropped.
+#[derive(Debug)]
+pub(super) struct Share(pub(super) Arc<Pool>);
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.0.shares().used -= 1;
+    }
+}
+
 /// Registered memory of several packet buffers.
 #[derive(Debug)]
-pub(super) struct Buffers {
-    /// Dropped before the memory.
-    registration: Registration,
-    region: Region,
-}
+pub(super) struct Buffers(Buffer);
 
 impl Buffers {
     pub(super) fn new(protection: &Arc<Protection>, count: usize) -> io::Result<Self> {
-        let region = Region::local(count * BUFFER)?;
-        let mapping = region.memory().mapping();
-        let flags = access_flags(Access::empty()).0;
-        // SAFETY: the region is dropped after the registration, and gives no references.
-        let registration =
-            unsafe { Registration::new(protection, mapping.start(), mapping.len(), flags)? };
-        Ok(Buffers {
-            registration,
-            region,
-        })
+        let buffer = Buffer::new(protection, count * BUFFER, Access::empty())?;
+        Ok(Buffers(buffer))
     }
 
     /// The first `len` bytes of a buffer.
     pub(super) fn local(&self, number: usize, len: usize) -> Local {
-        let start = self.region.memory().mapping().start();
-        Local {
-            address: (start + number * BUFFER) as u64,
-            len: len.min(BUFFER) as u32,
-            lkey: self.registration.lkey(),
-        }
+        self.0.local(number * BUFFER, len.min(BUFFER))
     }
 
     /// Copies bytes into a buffer.
     pub(super) fn write(&self, number: usize, at: usize, bytes: &[u8]) -> Result<(), OpError> {
-        self.region.write((number * BUFFER + at) as u64, bytes)
+        self.0.write(number * BUFFER + at, bytes)
     }
 
     /// The payload of a packet that this process has written to a buffer.
@@ -174,6 +162,6 @@ impl Buffers {
     }
 
     fn read(&self, number: usize, at: usize, into: &mut [u8]) -> Result<(), OpError> {
-        self.region.read((number * BUFFER + at) as u64, into)
+        self.0.read(number * BUFFER + at, into)
     }
 }
