@@ -1,6 +1,6 @@
 //! Completion statuses and the errors that they stand for.
 
-use ibverbs_sys as ffi;
+use ibverbs_sys::{self as ffi, ibv_wc_status as codes};
 
 use crate::error::OpError;
 use crate::key::Access;
@@ -10,14 +10,6 @@ pub(super) fn status_of(completion: &ffi::ibv_wc) -> u32 {
     completion.error().map_or(0, |(status, _)| status)
 }
 
-/// Values of `enum ibv_wc_status`.
-mod status {
-    pub(super) const FLUSHED: u32 = 5;
-    pub(super) const INVALID_REQUEST: u32 = 9;
-    pub(super) const ACCESS: u32 = 10;
-    pub(super) const RETRIES_EXCEEDED: u32 = 12;
-}
-
 /// Error of a failed operation that needs the right `needed`.
 ///
 /// Bounds and rights were checked before posting, by the owner's parameters. So a refused key is
@@ -25,10 +17,10 @@ mod status {
 /// right.
 pub(super) fn operation_error(status: u32, needed: Access) -> OpError {
     match status {
-        status::FLUSHED => OpError::Flushed,
-        status::INVALID_REQUEST => OpError::MissingRight { needed },
-        status::ACCESS => OpError::WrongKey,
-        status::RETRIES_EXCEEDED => OpError::PeerDead,
+        codes::IBV_WC_WR_FLUSH_ERR => OpError::Flushed,
+        codes::IBV_WC_REM_INV_REQ_ERR => OpError::MissingRight { needed },
+        codes::IBV_WC_REM_ACCESS_ERR => OpError::WrongKey,
+        codes::IBV_WC_RETRY_EXC_ERR => OpError::PeerDead,
         status => OpError::Device { status },
     }
 }

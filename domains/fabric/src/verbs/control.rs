@@ -119,11 +119,7 @@ impl ProtectionDomain {
         let goes_on = || memory.device_registrations().are_allowed();
         pinning::populate(memory.mapping(), memory.is_writable(), goes_on);
         memory.device_registrations().register(|| {
-            let pinned = self.pin(memory, access)?;
-            let pinned = Arc::new(Pinned {
-                _account: account,
-                ..pinned
-            });
+            let pinned = Arc::new(self.pin(memory, access, account)?);
             export.parameters.rkey = pinned.registration.rkey();
             export.parameters.address = pinned.start(memory) as u64;
             export.pinned = Arc::downgrade(&pinned);
@@ -151,7 +147,7 @@ impl ProtectionDomain {
         }
         let mut lkey = 0;
         memory.device_registrations().register(|| {
-            let pinned = self.pin(memory, Access::empty())?;
+            let pinned = self.pin(memory, Access::empty(), None)?;
             lkey = pinned.registration.lkey();
             local.insert(place, pinned);
             Ok(Arc::new(Forget {
@@ -164,7 +160,12 @@ impl ProtectionDomain {
 
     /// Registers memory with the device. Callers pass the result to
     /// [`crate::mem::device_registrations`], so that the registration ends before the memory.
-    fn pin(&self, memory: &Memory, access: Access) -> io::Result<Pinned> {
+    fn pin(
+        &self,
+        memory: &Memory,
+        access: Access,
+        account: Option<DropGuard>,
+    ) -> io::Result<Pinned> {
         let flags = if memory.is_writable() {
             access_flags(access).0
         } else {
@@ -176,22 +177,19 @@ impl ProtectionDomain {
             // its own mapping. There are no references to the bytes.
             unsafe { Registration::new(&self.protection, mapping.start(), mapping.len(), flags) }
         };
-        match register(memory.mapping()) {
+        let (registration, elsewhere) = match register(memory.mapping()) {
             // Linux before 6.2 registers only memory that the process may write.
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) && !memory.is_writable() => {
                 let writable = pinning::map_again_writable(memory.mapping())?;
-                Ok(Pinned {
-                    registration: register(&writable)?,
-                    elsewhere: Some(writable),
-                    _account: None,
-                })
+                (register(&writable)?, Some(writable))
             }
-            registered => Ok(Pinned {
-                registration: registered?,
-                elsewhere: None,
-                _account: None,
-            }),
-        }
+            registered => (registered?, None),
+        };
+        Ok(Pinned {
+            registration,
+            elsewhere,
+            _account: account,
+        })
     }
 
     /// A queue pair to `peer` for up to `depth` operations that are posted or not yet polled.
