@@ -22,7 +22,7 @@ pub(super) enum Action {
     Read(Target),
     Write(Target),
     /// A write that completes a receive of the peer with an immediate value.
-    WriteAndTell {
+    WriteWithImmediate {
         target: Target,
         immediate: u32,
     },
@@ -43,7 +43,7 @@ pub(super) enum Action {
 
 /// A work request before it is posted.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct WorkRequest {
     pub(super) number: u64,
     pub(super) action: Action,
     pub(super) local: Locals,
@@ -94,18 +94,18 @@ impl Chain {
         self.requests.len()
     }
 
-    pub(super) fn push(&mut self, asked: &Asked) {
+    pub(super) fn push(&mut self, work: &WorkRequest) {
         let mut request = ffi::ibv_send_wr {
-            wr_id: asked.number,
-            num_sge: asked.local.count() as libc::c_int,
-            opcode: opcode(asked.action),
+            wr_id: work.number,
+            num_sge: work.local.count() as libc::c_int,
+            opcode: opcode(work.action),
             ..Default::default()
         };
-        fill_in(&mut request, asked.action);
-        set(&mut request, Flags::IBV_SEND_INLINE, asked.inline);
-        set(&mut request, Flags::IBV_SEND_SIGNALED, asked.signalled);
+        fill_in(&mut request, work.action);
+        set(&mut request, Flags::IBV_SEND_INLINE, work.inline);
+        set(&mut request, Flags::IBV_SEND_SIGNALED, work.signalled);
         self.requests.push(request);
-        self.parts.extend(asked.local.parts());
+        self.parts.extend(work.local.parts());
     }
 
     /// Requests a completion of the last request; returns the number of signalled requests.
@@ -174,7 +174,7 @@ fn opcode(action: Action) -> ffi::ibv_wr_opcode::Type {
     match action {
         Action::Read(_) => codes::IBV_WR_RDMA_READ,
         Action::Write(_) => codes::IBV_WR_RDMA_WRITE,
-        Action::WriteAndTell { .. } => codes::IBV_WR_RDMA_WRITE_WITH_IMM,
+        Action::WriteWithImmediate { .. } => codes::IBV_WR_RDMA_WRITE_WITH_IMM,
         Action::CompareAndSwap { .. } => codes::IBV_WR_ATOMIC_CMP_AND_SWP,
         Action::FetchAdd { .. } => codes::IBV_WR_ATOMIC_FETCH_AND_ADD,
         Action::Send { .. } => codes::IBV_WR_SEND_WITH_IMM,
@@ -184,7 +184,7 @@ fn opcode(action: Action) -> ffi::ibv_wr_opcode::Type {
 fn fill_in(request: &mut ffi::ibv_send_wr, action: Action) {
     match action {
         Action::Read(target) | Action::Write(target) => one_sided(request, target),
-        Action::WriteAndTell { target, immediate } => {
+        Action::WriteWithImmediate { target, immediate } => {
             one_sided(request, target);
             request.__bindgen_anon_1.imm_data = immediate.to_be();
         }

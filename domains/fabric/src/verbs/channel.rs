@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use ibverbs_sys as ffi;
 
-use super::chain::{Action, Asked, Chain};
+use super::chain::{Action, Chain, WorkRequest};
 use super::connection::{Closer, Connection, Room};
 use super::device::Device;
 use super::objects::{CompletionQueue, Local, Protection};
@@ -414,7 +414,7 @@ impl Channel {
         let immediate = kind | self.owed as u32;
         self.owed = 0;
         let number = self.sending.push(kind == PACKET);
-        self.chain.push(&Asked {
+        self.chain.push(&WorkRequest {
             number: number | SENT,
             action: Action::Send { immediate },
             local: local.into(),

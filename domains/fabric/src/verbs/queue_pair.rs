@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use ibverbs_sys as ffi;
 
-use super::chain::{Action, Asked, Chain};
+use super::chain::{Action, Chain, WorkRequest};
 use super::completion::{Counters, operation_error, status_of};
 use super::connection::{Closer, Connection};
 use super::control::ProtectionDomain;
@@ -222,7 +222,7 @@ impl QueuePair {
             is_last,
             needed,
         });
-        self.chain.push(&Asked {
+        self.chain.push(&WorkRequest {
             number,
             action,
             local,

@@ -19,7 +19,7 @@ use crate::core::rdma_stream;
 use crate::error::OpError;
 use crate::key::Access;
 use crate::verbs::buffer::Buffer;
-use crate::verbs::chain::{Action, Asked, Chain, Target};
+use crate::verbs::chain::{Action, Chain, Target, WorkRequest};
 use crate::verbs::completion::{Counters, status_of};
 use crate::verbs::connection::{Connection, Room};
 use crate::verbs::device::Device;
@@ -252,12 +252,13 @@ impl RdmaStream {
         let immediate = self.incoming.give_back();
         let local = self.ends.staging.local(place, len);
         let sent = self.outgoing.send(len);
-        self.ask(sent, Action::WriteAndTell { target, immediate }, local);
+        let action = Action::WriteWithImmediate { target, immediate };
+        self.ask(sent, action, local);
     }
 
     fn ask(&mut self, sent: Sent, action: Action, local: Local) {
         let inline = local.len > 0 && local.len <= self.ends.connection.inline_bytes();
-        self.chain.push(&Asked {
+        self.chain.push(&WorkRequest {
             number: sent.number | SENT,
             action,
             local: local.into(),

@@ -141,7 +141,7 @@ fn the_last_frame_determines_the_error() {
     }
     let (ours, mut peer) = connection();
     let mut receiver = end(ours, HERE, THERE);
-    peer.write_all(&packet(THERE, b"of a former member")).unwrap();
+    peer.write_all(&packet(THERE, b"of a leaver")).unwrap();
     peer.write_all(&Frame::End(End::Revoked).to_bytes())
         .unwrap();
     assert_eq!(receive(&mut receiver), Err(ChannelError::Revoked));
