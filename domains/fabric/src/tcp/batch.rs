@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::in_flight::{part_len, split_reply};
 use super::queue_pair::QueuePair;
 use super::region::RemoteRegion;
-use super::wire::{CHUNK, Malformed, Reply, Request};
+use super::wire::{CHUNK, Malformed, Reply, Request, Transfer};
 use crate::core::endpoint::{AsRegion, Read};
 use crate::error::OpError;
 
@@ -130,12 +130,12 @@ struct Cursor {
 
 impl Cursor {
     fn request<R>(self, read: &Read<'_, R>, handle: u32) -> Request {
-        Request::Read {
+        Request::Read(Transfer {
             handle,
             offset: read.offset.saturating_add(self.part * CHUNK as u64),
             len: part_len(read.into.len() as u64, self.part) as u32,
             is_linked: self.count > 0,
-        }
+        })
     }
 
     /// The part after this one, of a read of `len` bytes.

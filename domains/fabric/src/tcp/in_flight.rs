@@ -1,7 +1,7 @@
 //! Requests that were sent and wait for replies.
 
 use super::region::RemoteRegion;
-use super::wire::{CHUNK, Malformed, Reply, Request};
+use super::wire::{CHUNK, Malformed, Reply, Request, Transfer};
 use super::words::{read_whole, write_whole};
 use crate::core::endpoint::Operation;
 use crate::error::OpError;
@@ -59,20 +59,15 @@ impl Sent {
 
     fn request(&self, part: u64) -> Request {
         let handle = self.handle;
-        let skipped = part * CHUNK as u64;
+        let transfer = |offset| Transfer {
+            handle,
+            offset: offset + part * CHUNK as u64,
+            len: part_len(self.len(), part) as u32,
+            is_linked: part > 0,
+        };
         match self.operation {
-            Operation::Read { offset, .. } => Request::Read {
-                handle,
-                offset: offset + skipped,
-                len: part_len(self.len(), part) as u32,
-                is_linked: part > 0,
-            },
-            Operation::Write { offset, .. } => Request::Write {
-                handle,
-                offset: offset + skipped,
-                len: part_len(self.len(), part) as u32,
-                is_linked: part > 0,
-            },
+            Operation::Read { offset, .. } => Request::Read(transfer(offset)),
+            Operation::Write { offset, .. } => Request::Write(transfer(offset)),
             Operation::CompareAndSwap {
                 offset,
                 expected,

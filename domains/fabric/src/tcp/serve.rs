@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::stream::{Cut, Stream};
-use super::wire::{CHUNK, Failure, Malformed, Reply, Request};
+use super::wire::{CHUNK, Failure, Malformed, Reply, Request, Transfer};
 use super::words::{read_whole, write_whole};
 use crate::core::mapped::Mapped;
 use crate::core::parameters::{ConnectionParameters, RegionParameters};
@@ -190,13 +190,8 @@ impl<R: Regions> Server<'_, R> {
                 self.device = None;
                 return;
             }
-            Request::Read {
-                handle,
-                offset,
-                len,
-                ..
-            } => return self.read(handle, offset, len),
-            Request::Write { handle, offset, .. } => self.write(handle, offset, request.data_len()),
+            Request::Read(transfer) => return self.read(transfer),
+            Request::Write(transfer) => self.write(transfer),
             Request::CompareAndSwap {
                 handle,
                 offset,
@@ -287,12 +282,13 @@ impl<R: Regions> Server<'_, R> {
     }
 
     /// Replies with bytes of a region, copied into the outgoing bytes.
-    fn read(&mut self, handle: u32, offset: u64, len: u32) {
+    fn read(&mut self, transfer: Transfer) {
+        let Transfer { offset, len, .. } = transfer;
         let mut outgoing = std::mem::take(self.stream.outgoing());
         let start = outgoing.len();
         let bytes = start + Reply::LEN;
         outgoing.resize(bytes + len as usize, 0);
-        let result = self.region(handle).and_then(|region| {
+        let result = self.region(transfer.handle).and_then(|region| {
             let into = &mut outgoing[bytes..];
             read_whole(into, |into| region.read(offset, into))
         });
@@ -305,10 +301,10 @@ impl<R: Regions> Server<'_, R> {
     }
 
     /// Writes the bytes that follow the request at the front.
-    fn write(&self, handle: u32, offset: u64, len: usize) -> Result<u64, OpError> {
-        let region = self.region(handle)?;
-        let data = &self.stream.incoming()[Request::LEN..][..len];
-        write_whole(data, |bytes| region.write(offset, bytes))?;
+    fn write(&self, transfer: Transfer) -> Result<u64, OpError> {
+        let region = self.region(transfer.handle)?;
+        let data = &self.stream.incoming()[Request::LEN..][..transfer.len as usize];
+        write_whole(data, |bytes| region.write(transfer.offset, bytes))?;
         Ok(0)
     }
 }

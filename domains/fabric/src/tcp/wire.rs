@@ -68,27 +68,9 @@ pub enum Request {
         handle: u32,
     },
     /// Reads bytes.
-    Read {
-        /// Handle of the region.
-        handle: u32,
-        /// Offset of the first byte.
-        offset: u64,
-        /// Number of bytes, at most [`CHUNK`].
-        len: u32,
-        /// Whether it is skipped if the request before failed.
-        is_linked: bool,
-    },
+    Read(Transfer),
     /// Writes the bytes that follow.
-    Write {
-        /// Handle of the region.
-        handle: u32,
-        /// Offset of the first byte.
-        offset: u64,
-        /// Number of bytes, at most [`CHUNK`].
-        len: u32,
-        /// Whether it is skipped if the request before failed.
-        is_linked: bool,
-    },
+    Write(Transfer),
     /// Compares and swaps a word.
     CompareAndSwap {
         /// Handle of the region.
@@ -122,6 +104,19 @@ pub enum Request {
     Disconnect,
 }
 
+/// The bytes of a region that a request reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// Handle of the region.
+    pub handle: u32,
+    /// Offset of the first byte.
+    pub offset: u64,
+    /// Number of bytes, at most [`CHUNK`].
+    pub len: u32,
+    /// Whether the request is skipped if the one before failed.
+    pub is_linked: bool,
+}
+
 impl Request {
     /// Bytes of a request without the data of a write.
     pub const LEN: usize = 40;
@@ -135,18 +130,8 @@ impl Request {
                 key,
             } => (1, access.bits(), handle, key.to_bytes()),
             Request::Close { handle } => (2, 0, handle, words([0; 4])),
-            Request::Read {
-                handle,
-                offset,
-                len,
-                is_linked,
-            } => (3, is_linked.into(), handle, transfer(offset, len)),
-            Request::Write {
-                handle,
-                offset,
-                len,
-                is_linked,
-            } => (4, is_linked.into(), handle, transfer(offset, len)),
+            Request::Read(transfer) => transfer.fields(3),
+            Request::Write(transfer) => transfer.fields(4),
             Request::CompareAndSwap {
                 handle,
                 offset,
@@ -177,8 +162,13 @@ impl Request {
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Result<Self, Malformed> {
         let arguments: &[u8; 32] = bytes.last_chunk().ok_or(Malformed)?;
         let [offset, second, third, _] = [0, 8, 16, 24].map(|at| u64_at(arguments, at));
-        let (handle, is_linked) = (u32_at(bytes, 4), bytes[1] == 1);
-        let len = second as u32;
+        let handle = u32_at(bytes, 4);
+        let transfer = Transfer {
+            handle,
+            offset,
+            len: second as u32,
+            is_linked: bytes[1] == 1,
+        };
         let request = match bytes[0] {
             1 => Request::Open {
                 handle,
@@ -186,18 +176,8 @@ impl Request {
                 key: RemoteKey::from_bytes(arguments),
             },
             2 => Request::Close { handle },
-            3 => Request::Read {
-                handle,
-                offset,
-                len,
-                is_linked,
-            },
-            4 => Request::Write {
-                handle,
-                offset,
-                len,
-                is_linked,
-            },
+            3 => Request::Read(transfer),
+            4 => Request::Write(transfer),
             5 => Request::CompareAndSwap {
                 handle,
                 offset,
@@ -226,7 +206,7 @@ impl Request {
     /// Bytes that follow.
     pub fn data_len(&self) -> usize {
         match self {
-            Request::Write { len, .. } => *len as usize,
+            Request::Write(transfer) => transfer.len as usize,
             _ => 0,
         }
     }
@@ -234,7 +214,7 @@ impl Request {
     /// Bytes that follow a successful reply.
     pub fn wanted(&self) -> usize {
         match self {
-            Request::Read { len, .. } => *len as usize,
+            Request::Read(transfer) => transfer.len as usize,
             _ => 0,
         }
     }
@@ -242,9 +222,17 @@ impl Request {
     /// Whether it is skipped if the request before failed.
     pub fn is_linked(&self) -> bool {
         match self {
-            Request::Read { is_linked, .. } | Request::Write { is_linked, .. } => *is_linked,
+            Request::Read(transfer) | Request::Write(transfer) => transfer.is_linked,
             _ => false,
         }
+    }
+}
+
+impl Transfer {
+    /// Kind, detail, handle and arguments of a request.
+    fn fields(self, kind: u8) -> (u8, u8, u32, [u8; 32]) {
+        let arguments = words([self.offset, self.len.into(), 0, 0]);
+        (kind, self.is_linked.into(), self.handle, arguments)
     }
 }
 
@@ -464,10 +452,6 @@ impl From<End> for ChannelError {
             End::PeerDead => ChannelError::PeerDead,
         }
     }
-}
-
-fn transfer(offset: u64, len: u32) -> [u8; 32] {
-    words([offset, len.into(), 0, 0])
 }
 
 fn words(words: [u64; 4]) -> [u8; 32] {

@@ -5,7 +5,16 @@ use std::io::{Read as _, Write as _};
 use super::*;
 use crate::core::endpoint::{Completion, Endpoint, Operation, Read};
 use crate::tcp::RemoteRegion as Opened;
-use crate::tcp::wire::{CHUNK, Failure, HANDLES, Reply, Request};
+use crate::tcp::wire::{CHUNK, Failure, HANDLES, Reply, Request, Transfer};
+
+/// A region of `len` bytes at a host, and a served queue pair that has opened it.
+fn served(len: usize, depth: usize) -> (Region, QueuePair, Opened) {
+    let host = Arc::new(Host::default());
+    let owner = host.export(1, len);
+    let (mut pair, _) = host.serve(depth);
+    let remote = open(&mut pair, 1).unwrap();
+    (owner, pair, remote)
+}
 
 fn open(pair: &mut QueuePair, id: u64) -> Result<Opened, OpError> {
     pair.open(key(id), Access::all(), Arc::default(), None)
@@ -50,12 +59,9 @@ fn a_connection_has_more_regions_than_handles() {
 
 #[test]
 fn a_batch_of_many_reads_of_every_length_is_exact() {
-    let host = Arc::new(Host::default());
-    let owner = host.export(1, 3 * CHUNK);
+    let (owner, mut pair, remote) = served(3 * CHUNK, 1);
     let bytes: Vec<_> = (0..3 * CHUNK).map(|n| (n / 7) as u8).collect();
     owner.write(0, &bytes).unwrap();
-    let (mut pair, _) = host.serve(1);
-    let remote = open(&mut pair, 1).unwrap();
     let lengths = [0, 1, 63, 64, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 5];
     let mut into: Vec<_> = (0..700)
         .map(|n| vec![0; lengths[n % lengths.len()]])
@@ -74,12 +80,9 @@ fn a_batch_of_many_reads_of_every_length_is_exact() {
 /// Both sides send more than the connection holds.
 #[test]
 fn long_transfers_in_both_directions_do_not_block_each_other() {
-    let host = Arc::new(Host::default());
     let len = 8 << 20;
-    let owner = host.export(1, len);
+    let (owner, mut pair, remote) = served(len, 64);
     owner.write(0, &vec![5; len]).unwrap();
-    let (mut pair, _) = host.serve(64);
-    let remote = open(&mut pair, 1).unwrap();
     let (from, to) = (Region::local(len).unwrap(), Region::local(len).unwrap());
     from.write(0, &vec![6; len]).unwrap();
     for n in 0..8 {
@@ -101,10 +104,7 @@ fn long_transfers_in_both_directions_do_not_block_each_other() {
 
 #[test]
 fn a_long_operation_partly_out_of_bounds_has_no_effect() {
-    let host = Arc::new(Host::default());
-    let owner = host.export(1, 2 * CHUNK);
-    let (mut pair, _) = host.serve(1);
-    let remote = open(&mut pair, 1).unwrap();
+    let (owner, mut pair, remote) = served(2 * CHUNK, 1);
     let local = Region::local(2 * CHUNK).unwrap();
     local.write(0, &[1; CHUNK]).unwrap();
     let (offset, len, limit) = (8, 2 * CHUNK as u64, 2 * CHUNK as u64);
@@ -264,13 +264,12 @@ fn requests_linked_to_a_failed_one_are_skipped() {
         key: key(1),
     };
     let write = |offset, is_linked| {
-        let len = 4;
-        let write = Request::Write {
+        let write = Request::Write(Transfer {
             handle: 2,
             offset,
-            len,
+            len: 4,
             is_linked,
-        };
+        });
         [&write.to_bytes()[..], b"beef"].concat()
     };
     let said = [

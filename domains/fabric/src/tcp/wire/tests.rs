@@ -20,12 +20,14 @@ fn connections() -> impl Strategy<Value = ConnectionParameters> {
 
 fn requests() -> impl Strategy<Value = Request> {
     let (handles, rights) = (0..HANDLES, 0..8u8);
-    let transfers = (
-        handles.clone(),
-        any::<u64>(),
-        0..=CHUNK as u32,
-        any::<bool>(),
-    );
+    let numbers = (handles.clone(), any::<u64>(), 0..=CHUNK as u32);
+    let transfers =
+        (numbers, any::<bool>()).prop_map(|((handle, offset, len), is_linked)| Transfer {
+            handle,
+            offset,
+            len,
+            is_linked,
+        });
     let atomics = (handles.clone(), any::<[u64; 3]>());
     prop_oneof![
         (handles.clone(), rights, any::<[u8; 32]>()).prop_map(|(handle, rights, key)| {
@@ -40,20 +42,8 @@ fn requests() -> impl Strategy<Value = Request> {
             }
         }),
         handles.prop_map(|handle| Request::Close { handle }),
-        transfers
-            .clone()
-            .prop_map(|(handle, offset, len, is_linked)| Request::Read {
-                handle,
-                offset,
-                len,
-                is_linked
-            }),
-        transfers.prop_map(|(handle, offset, len, is_linked)| Request::Write {
-            handle,
-            offset,
-            len,
-            is_linked
-        }),
+        transfers.clone().prop_map(Request::Read),
+        transfers.prop_map(Request::Write),
         atomics
             .clone()
             .prop_map(|(handle, [offset, expected, desired])| {
@@ -127,12 +117,12 @@ proptest! {
 
 #[test]
 fn lengths_and_handles_out_of_range_are_malformed() {
-    let read = Request::Read {
+    let read = Request::Read(Transfer {
         handle: 0,
         offset: 0,
         len: CHUNK as u32 + 1,
         is_linked: false,
-    };
+    });
     assert_eq!(Request::from_bytes(&read.to_bytes()), Err(Malformed));
     let close = Request::Close { handle: HANDLES };
     assert_eq!(Request::from_bytes(&close.to_bytes()), Err(Malformed));
