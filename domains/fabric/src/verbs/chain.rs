@@ -131,21 +131,13 @@ impl Chain {
             let post = (*(*pair).context).ops.post_send;
             post.map_or(libc::EOPNOTSUPP, |post| post(pair, first, &raw mut refused))
         };
-        let numbers = self.requests.iter().map(|request| request.wr_id);
-        let at = |n: &u64| self.is_at(*n, refused);
-        let first_refused = numbers.clone().find(at).or(numbers.clone().next());
         let result = errno(failed).map_err(|error| Refused {
-            first: first_refused.unwrap_or(0),
+            first: first_refused(&self.requests, refused),
             error,
         });
         self.requests.clear();
         self.parts.clear();
         result
-    }
-
-    fn is_at(&self, number: u64, place: *const ffi::ibv_send_wr) -> bool {
-        let mut requests = self.requests.iter();
-        requests.any(|request| request.wr_id == number && ptr::eq(request, place))
     }
 
     fn link(&mut self) {
@@ -159,6 +151,14 @@ impl Chain {
             next = request;
         }
     }
+}
+
+/// Number of the request at `refused`, or of the first if the driver names none.
+fn first_refused(requests: &[ffi::ibv_send_wr], refused: *const ffi::ibv_send_wr) -> u64 {
+    let named = requests.iter().find(|request| ptr::eq(*request, refused));
+    named
+        .or(requests.first())
+        .map_or(0, |request| request.wr_id)
 }
 
 type Flags = ffi::ibv_send_flags;
@@ -208,4 +208,22 @@ fn atomic(request: &mut ffi::ibv_send_wr, target: Target, compare_add: u64, swap
     request.wr.atomic.rkey = target.rkey;
     request.wr.atomic.compare_add = compare_add;
     request.wr.atomic.swap = swap;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_refused_request_is_found_by_its_address() {
+        let requests = [5, 6, 7].map(|wr_id| ffi::ibv_send_wr {
+            wr_id,
+            ..Default::default()
+        });
+        for request in &requests {
+            assert_eq!(first_refused(&requests, request), request.wr_id);
+        }
+        assert_eq!(first_refused(&requests, ptr::null()), 5);
+        assert_eq!(first_refused(&[], ptr::null()), 0);
+    }
 }
