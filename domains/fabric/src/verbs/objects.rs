@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ibverbs_sys as ffi;
+use rustix::io::ioctl_fionbio;
 
 use crate::mem::waker::sleep_on;
 
@@ -185,7 +186,7 @@ impl CompletionQueue {
             channel,
             _context,
         };
-        never_block(queue.fd().as_raw_fd())?;
+        ioctl_fionbio(queue.fd(), true)?;
         Ok(queue)
     }
 
@@ -238,14 +239,6 @@ impl CompletionQueue {
     /// Sleeps until the descriptor is readable or `timeout` has passed.
     pub(super) fn sleep(&self, timeout: Duration) {
         sleep_on(self.fd(), timeout);
-    }
-}
-
-fn never_block(fd: RawFd) -> io::Result<()> {
-    // SAFETY: the command takes integers.
-    match unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
     }
 }
 
