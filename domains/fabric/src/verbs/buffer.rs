@@ -29,7 +29,7 @@ impl Buffer {
         let flags = access_flags(access).0;
         // SAFETY: the region is dropped after the registration, and gives no references.
         let registration =
-            unsafe { Registration::new(protection, mapping.start(), mapping.len(), flags)? };
+            unsafe { Registration::register(protection, mapping.start(), mapping.len(), flags)? };
         Ok(Buffer {
             registration,
             region,

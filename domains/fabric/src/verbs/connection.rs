@@ -10,6 +10,7 @@ use super::device::Device;
 use super::objects::{CompletionQueue, Object, Protection, SharedReceive, errno};
 use crate::core::parameters::ConnectionParameters;
 use crate::key::Access;
+use crate::mem::DropGuard;
 
 /// Retransmission timeout: 4.096 us * 2^16 = 0.27 s.
 const TIMEOUT: u8 = 16;
@@ -43,7 +44,6 @@ pub(super) struct Connection {
     /// Number of the first packet that it sends.
     psn: u32,
     _receive: Option<Arc<SharedReceive>>,
-    _protection: Arc<Protection>,
 }
 
 // SAFETY: libibverbs lets any thread use its objects; `pair` is the object in `end`.
@@ -97,11 +97,12 @@ impl Connection {
             u32::try_from(room.requests).map_err(|_| io::ErrorKind::InvalidInput)?;
         attributes.cap.max_send_sge = room.locals;
         attributes.cap.max_inline_data = room.inline;
+        let parent = Some(Arc::clone(protection) as DropGuard);
         // SAFETY: the domain and the queues are alive; the caller keeps the completion queue longer
         // than the connection. The object is freed by its own call only.
         let object = unsafe {
             let raw = ffi::ibv_create_qp(protection.raw(), &raw mut attributes);
-            Object::new(raw, ffi::ibv_destroy_qp)?
+            Object::new(raw, ffi::ibv_destroy_qp, parent)?
         };
         Ok(Connection {
             pair: NonNull::new(object.raw()).ok_or(io::ErrorKind::Other)?,
@@ -109,7 +110,6 @@ impl Connection {
             inline: attributes.cap.max_inline_data.min(room.inline),
             psn: random() & 0xff_ffff,
             _receive: receive.cloned(),
-            _protection: Arc::clone(protection),
         })
     }
 

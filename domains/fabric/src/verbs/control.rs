@@ -51,7 +51,7 @@ impl ProtectionDomain {
         Ok(Arc::new(ProtectionDomain {
             local: Mutex::default(),
             pool: Mutex::default(),
-            protection: Arc::new(Protection::new(&device.context)?),
+            protection: Arc::new(Protection::allocate(&device.context)?),
             device: Arc::clone(device),
             node,
             partition,
@@ -175,7 +175,9 @@ impl ProtectionDomain {
             // SAFETY: the memory is mapped until the registration is dropped: `Memory` drops its
             // device registrations before its mapping, and `Pinned` drops its registration before
             // its own mapping. There are no references to the bytes.
-            unsafe { Registration::new(&self.protection, mapping.start(), mapping.len(), flags) }
+            unsafe {
+                Registration::register(&self.protection, mapping.start(), mapping.len(), flags)
+            }
         };
         let (registration, elsewhere) = match register(memory.mapping()) {
             // Linux before 6.2 registers only memory that the process may write.

@@ -293,7 +293,7 @@ fn open(wanted: Option<&str>) -> Result<(Context, String), DeviceError> {
         });
     };
     // SAFETY: the device is in the list, which is alive; the object is freed by its own call only.
-    let context = unsafe { Object::new(ffi::ibv_open_device(device), ffi::ibv_close_device) };
+    let context = unsafe { Object::new(ffi::ibv_open_device(device), ffi::ibv_close_device, None) };
     match context {
         Ok(context) => Ok((context, name)),
         Err(error) => Err(DeviceError::System {

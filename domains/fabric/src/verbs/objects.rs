@@ -10,12 +10,15 @@ use std::time::Duration;
 use ibverbs_sys as ffi;
 use rustix::io::ioctl_fionbio;
 
+use crate::mem::DropGuard;
 use crate::mem::waker::sleep_on;
 
 /// An object of libibverbs and the call that frees it.
 pub(super) struct Object<T> {
     raw: NonNull<T>,
     free: unsafe extern "C" fn(*mut T) -> libc::c_int,
+    /// The object that it was created from; dropped after the call of `free`.
+    _parent: Option<DropGuard>,
 }
 
 // SAFETY: libibverbs lets any thread use its objects, several at a time.
@@ -31,9 +34,13 @@ impl<T> Object<T> {
     pub(super) unsafe fn new(
         raw: *mut T,
         free: unsafe extern "C" fn(*mut T) -> libc::c_int,
+        parent: Option<DropGuard>,
     ) -> io::Result<Self> {
-        let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
-        Ok(Object { raw, free })
+        Ok(Object {
+            raw: NonNull::new(raw).ok_or_else(io::Error::last_os_error)?,
+            free,
+            _parent: parent,
+        })
     }
 
     pub(super) fn raw(&self) -> *mut T {
@@ -59,34 +66,21 @@ impl<T> Drop for Object<T> {
 pub(super) type Context = Object<ffi::ibv_context>;
 
 /// A protection domain of a device.
-#[derive(Debug)]
-pub(super) struct Protection {
-    object: Object<ffi::ibv_pd>,
-    _context: Arc<Context>,
-}
+pub(super) type Protection = Object<ffi::ibv_pd>;
 
 impl Protection {
-    pub(super) fn raw(&self) -> *mut ffi::ibv_pd {
-        self.object.raw()
-    }
-
-    pub(super) fn new(context: &Arc<Context>) -> io::Result<Self> {
+    pub(super) fn allocate(context: &Arc<Context>) -> io::Result<Self> {
+        let parent = Some(Arc::clone(context) as DropGuard);
         // SAFETY: the context is open, and the object is freed by its own call only.
-        let object = unsafe {
+        unsafe {
             let raw = ffi::ibv_alloc_pd(context.raw());
-            Object::new(raw, ffi::ibv_dealloc_pd)?
-        };
-        let _context = Arc::clone(context);
-        Ok(Protection { object, _context })
+            Object::new(raw, ffi::ibv_dealloc_pd, parent)
+        }
     }
 }
 
 /// Memory registered with a device.
-#[derive(Debug)]
-pub(super) struct Registration {
-    object: Object<ffi::ibv_mr>,
-    _protection: Arc<Protection>,
-}
+pub(super) type Registration = Object<ffi::ibv_mr>;
 
 impl Registration {
     /// Registers `len` bytes at `address` with flags of `enum ibv_access_flags`.
@@ -94,36 +88,32 @@ impl Registration {
     /// # Safety
     /// The memory must stay mapped and owned by the caller until the registration is dropped. If
     /// the flags permit writes of peers, the memory must be such as may change at any time.
-    pub(super) unsafe fn new(
+    pub(super) unsafe fn register(
         protection: &Arc<Protection>,
         address: usize,
         len: usize,
         flags: u32,
     ) -> io::Result<Self> {
-        let (pd, address) = (protection.object.raw(), address as *mut libc::c_void);
+        let (pd, address) = (protection.raw(), address as *mut libc::c_void);
+        let parent = Some(Arc::clone(protection) as DropGuard);
         // SAFETY: the domain is alive; the caller promises the memory. The object is freed by its
         // own call only.
-        let object = unsafe {
+        unsafe {
             let raw = ffi::ibv_reg_mr(pd, address, len, flags as libc::c_int);
-            Object::new(raw, deregister)?
-        };
-        let _protection = Arc::clone(protection);
-        Ok(Registration {
-            object,
-            _protection,
-        })
+            Object::new(raw, deregister, parent)
+        }
     }
 
     /// The key of the memory in local requests.
     pub(super) fn lkey(&self) -> u32 {
         // SAFETY: the object is alive and constant.
-        unsafe { (*self.object.raw()).lkey }
+        unsafe { (*self.raw()).lkey }
     }
 
     /// The key of the memory in requests of peers.
     pub(super) fn rkey(&self) -> u32 {
         // SAFETY: as in `lkey`.
-        unsafe { (*self.object.raw()).rkey }
+        unsafe { (*self.raw()).rkey }
     }
 }
 
@@ -160,7 +150,6 @@ fn is_gone(error: &io::Error) -> bool {
 pub(super) struct CompletionQueue {
     object: Object<ffi::ibv_cq>,
     channel: Object<ffi::ibv_comp_channel>,
-    _context: Arc<Context>,
 }
 
 impl CompletionQueue {
@@ -171,21 +160,16 @@ impl CompletionQueue {
     /// A queue with at least `entries` entries.
     pub(super) fn new(context: &Arc<Context>, entries: usize) -> io::Result<Self> {
         let entries = libc::c_int::try_from(entries).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let no_context = ptr::null_mut();
+        let (no_context, parent) = (ptr::null_mut(), Some(Arc::clone(context) as DropGuard));
         // SAFETY: the context is open; the objects are freed by their own calls only, the queue
         // before its channel (the order of the fields).
         let (channel, object) = unsafe {
             let channel = ffi::ibv_create_comp_channel(context.raw());
-            let channel = Object::new(channel, ffi::ibv_destroy_comp_channel)?;
+            let channel = Object::new(channel, ffi::ibv_destroy_comp_channel, parent.clone())?;
             let raw = ffi::ibv_create_cq(context.raw(), entries, no_context, channel.raw(), 0);
-            (channel, Object::new(raw, ffi::ibv_destroy_cq)?)
+            (channel, Object::new(raw, ffi::ibv_destroy_cq, parent)?)
         };
-        let _context = Arc::clone(context);
-        let queue = CompletionQueue {
-            object,
-            channel,
-            _context,
-        };
+        let queue = CompletionQueue { object, channel };
         ioctl_fionbio(queue.fd(), true)?;
         Ok(queue)
     }
@@ -243,33 +227,21 @@ impl CompletionQueue {
 }
 
 /// A shared receive queue.
-#[derive(Debug)]
-pub(super) struct SharedReceive {
-    object: Object<ffi::ibv_srq>,
-    _protection: Arc<Protection>,
-}
+pub(super) type SharedReceive = Object<ffi::ibv_srq>;
 
 impl SharedReceive {
-    pub(super) fn raw(&self) -> *mut ffi::ibv_srq {
-        self.object.raw()
-    }
-
     /// A queue with room for `buffers` buffers.
-    pub(super) fn new(protection: &Arc<Protection>, buffers: u32) -> io::Result<Self> {
+    pub(super) fn create(protection: &Arc<Protection>, buffers: u32) -> io::Result<Self> {
+        let parent = Some(Arc::clone(protection) as DropGuard);
         let mut attributes = ffi::ibv_srq_init_attr::default();
         attributes.attr.max_wr = buffers;
         attributes.attr.max_sge = 1;
         // SAFETY: the domain is alive and the attributes are borrowed; the object is freed by its
         // own call only.
-        let object = unsafe {
-            let raw = ffi::ibv_create_srq(protection.object.raw(), &raw mut attributes);
-            Object::new(raw, ffi::ibv_destroy_srq)?
-        };
-        let _protection = Arc::clone(protection);
-        Ok(SharedReceive {
-            object,
-            _protection,
-        })
+        unsafe {
+            let raw = ffi::ibv_create_srq(protection.raw(), &raw mut attributes);
+            Object::new(raw, ffi::ibv_destroy_srq, parent)
+        }
     }
 
     /// Adds a buffer of registered memory under a number. A buffer of 0 bytes names no memory.
@@ -284,7 +256,7 @@ impl SharedReceive {
             sg_list: &raw mut part,
             num_sge: libc::c_int::from(buffer.len > 0),
         };
-        let (mut refused, queue) = (ptr::null_mut(), self.object.raw());
+        let (mut refused, queue) = (ptr::null_mut(), self.raw());
         // SAFETY: the queue and its context are alive; the driver copies the request, and writes
         // only the address of a refused one.
         let failed = unsafe {

@@ -84,10 +84,10 @@ impl PreparedRdmaStream {
         if !is_enough {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let protection = Arc::new(Protection::new(&device.context)?);
+        let protection = Arc::new(Protection::allocate(&device.context)?);
         // One entry for each message and each request: the queue cannot overrun.
         let completions = CompletionQueue::new(&device.context, 2 * REQUESTS)?;
-        let receive = Arc::new(SharedReceive::new(&protection, REQUESTS as u32)?);
+        let receive = Arc::new(SharedReceive::create(&protection, REQUESTS as u32)?);
         let room = Room {
             requests: REQUESTS,
             locals: 1,

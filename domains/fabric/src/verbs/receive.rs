@@ -53,7 +53,7 @@ impl Pool {
         let most = buffers.min(MOST_BUFFERS) / SHARE;
         let buffers = u32::try_from(most * SHARE).map_err(|_| io::ErrorKind::InvalidInput)?;
         Ok(Pool {
-            queue: Arc::new(SharedReceive::new(protection, buffers)?),
+            queue: Arc::new(SharedReceive::create(protection, buffers)?),
             protection: Arc::clone(protection),
             most,
             shares: Mutex::default(),
