@@ -28,7 +28,7 @@ pub enum NoResources {
 /// Provides [`Resources`] when the channel needs them.
 pub type ResourceSource = Box<dyn Fn() -> Result<Resources, NoResources> + Send + Sync>;
 
-/// The state of the path. It is absent while a transition computes the next state.
+/// The state of the path; `Absent` while a transition computes the next state.
 #[derive(Default)]
 pub(super) enum DevicePath {
     Down(Retry),

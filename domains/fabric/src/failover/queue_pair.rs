@@ -7,8 +7,8 @@
 //!        └── our device ═══════════ fabric ═══════════ its device
 //! ```
 //!
-//! The connection exists all the time. The two sides exchange the parameters of their devices on it.
-//! It also executes the operations that devices cannot: atomics, because the atomics of a device are
+//! The connection exists all the time. The two sides exchange the parameters of their devices on it,
+//! and it executes the operations that devices cannot: atomics, because the atomics of a device are
 //! not atomic with those of a processor; operations on regions that are not registered, as during a
 //! migration; and, after a device has failed, that operation and all later ones.
 //!
@@ -174,7 +174,7 @@ impl<R: AsRegion<tcp::RemoteRegion>> QueuePair<R> {
         self.tcp.flush();
     }
 
-    /// The region of the next operation, if the device can execute that. It may take a round trip.
+    /// The region of the next operation, if the device can execute that. May take a round trip.
     fn region_for_device(&mut self) -> Option<verbs::RemoteRegion> {
         if !matches!(self.device, DevicePath::Up(_)) {
             return None;

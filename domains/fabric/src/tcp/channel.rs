@@ -136,8 +136,8 @@ impl Channel {
         self.stream.cutter()
     }
 
-    /// Announces the end of the channel to the other side, behind all packets. It takes up to a
-    /// second if the other side does not read.
+    /// Announces the end of the channel to the other side, behind all packets. Waits up to a second
+    /// for a side that does not read.
     pub fn finish(&mut self, end: End) {
         let start = Instant::now();
         self.stream.outgoing().extend(Frame::End(end).to_bytes());
@@ -494,7 +494,7 @@ impl PacketChannel for Channel {
 
     fn disarm(&mut self) {
         if std::mem::take(&mut self.is_armed) {
-            // It fails when the socket is not in it.
+            // Fails when the socket has not been added.
             let _ = epoll::delete(&self.wake, self.stream.fd());
         }
     }

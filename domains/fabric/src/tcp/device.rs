@@ -16,12 +16,12 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
         (self.peer, self.partition)
     }
 
-    /// Operations that it holds.
+    /// The most operations that are posted or not yet polled.
     pub fn depth(&self) -> usize {
         self.depth
     }
 
-    /// Whether the right to execute an operation has ended.
+    /// Checks whether the right to execute an operation has ended.
     ///
     /// # Errors
     /// How it ended.

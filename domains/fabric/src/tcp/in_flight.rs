@@ -126,7 +126,7 @@ impl Sent {
         Ok(())
     }
 
-    /// The result. It is no success if the right has ended meanwhile.
+    /// The result: no success if the right has ended meanwhile.
     pub(super) fn outcome(&self, status: &Status) -> Result<u64, OpError> {
         status.check()?;
         target(&self.operation).0.0.status.check()?;

@@ -31,7 +31,7 @@ impl RemoteRegion {
         self.0.len
     }
 
-    /// The key that it was opened with.
+    /// The key of the region.
     pub fn key(&self) -> RemoteKey {
         self.0.key
     }

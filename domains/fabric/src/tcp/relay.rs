@@ -32,8 +32,8 @@ pub trait RemoteEnd: PacketChannel {
     /// Whether the other side sends nothing more than the bytes received so far.
     fn has_hung_up(&self) -> bool;
 
-    /// Announces the end of the channel to the other side, behind all packets. It takes up to a few
-    /// seconds if the other side does not read.
+    /// Announces the end of the channel to the other side, behind all packets. Waits up to a few
+    /// seconds for a side that does not read.
     fn finish(&mut self, end: End);
 }
 

@@ -46,7 +46,7 @@ impl Cutter {
     /// Ends the connection. Its status must have ended before, so that operations return the reason.
     pub fn cut(&self) {
         if let Some(socket) = self.0.upgrade() {
-            // It fails when the other side has ended it already.
+            // Fails when the other side has ended the connection.
             let _ = shutdown(&socket, Shutdown::Both);
         }
     }

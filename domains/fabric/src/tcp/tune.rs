@@ -25,7 +25,7 @@ const BUFFER: usize = 2 * WINDOW;
 /// For the connection of a [`QueuePair`](super::QueuePair), which has its own reply timeout.
 ///
 /// # Errors
-/// The system's: it is no TCP socket.
+/// The system's: `socket` is no TCP socket.
 pub fn for_operations(socket: impl AsFd) -> io::Result<()> {
     keep_alive(socket)
 }
@@ -33,7 +33,7 @@ pub fn for_operations(socket: impl AsFd) -> io::Result<()> {
 /// For a connection that is [served](super::serve()).
 ///
 /// # Errors
-/// The system's: it is no TCP socket.
+/// The system's: `socket` is no TCP socket.
 pub fn for_serving(socket: impl AsFd) -> io::Result<()> {
     let socket = socket.as_fd();
     keep_alive(socket)?;
@@ -44,7 +44,7 @@ pub fn for_serving(socket: impl AsFd) -> io::Result<()> {
 /// For a connection of a [`Channel`](super::Channel), at either end.
 ///
 /// # Errors
-/// The system's: it is no TCP socket.
+/// The system's: `socket` is no TCP socket.
 pub fn for_packets(socket: impl AsFd) -> io::Result<()> {
     let socket = socket.as_fd();
     keep_alive(socket)?;

@@ -248,7 +248,7 @@ pub enum Reply {
     },
     /// Failure.
     Failed(Failure),
-    /// It was linked to a request that failed.
+    /// Not executed: linked to a request that failed.
     Skipped,
 }
 
