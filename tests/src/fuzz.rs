@@ -71,8 +71,8 @@ pub const TARGETS: [(&str, Target); 21] = [
     ("segment", segment),
     ("conversation", conversation),
     ("proxy", proxy),
-    ("listener", listener),
-    ("trunk", trunk),
+    ("igmp_mld", igmp_mld),
+    ("tunnel", tunnel),
     ("store_requests", store_requests),
     ("store_replies", store_replies),
     ("store_memory", store_memory),
@@ -308,8 +308,8 @@ pub fn segment(bytes: &[u8]) -> bool {
     true
 }
 
-/// A frame about groups: the other members receive no less because of it.
-pub fn listener(bytes: &[u8]) -> bool {
+/// An IGMP or MLD frame: the other members receive no less because of it.
+pub fn igmp_mld(bytes: &[u8]) -> bool {
     let mut neighbours = Neighbours::default();
     neighbours.listen();
     neighbours.send(&[&Offload::NONE, bytes].concat());
@@ -324,8 +324,8 @@ pub fn listener(bytes: &[u8]) -> bool {
     message.is_some()
 }
 
-/// All bytes from the driver of another host.
-pub fn trunk(bytes: &[u8]) -> bool {
+/// All bytes from the driver of another host over a tunnel.
+pub fn tunnel(bytes: &[u8]) -> bool {
     FarHost::default().send(bytes)
 }
 

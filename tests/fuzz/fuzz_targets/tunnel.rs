@@ -1,5 +1,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    tests::fuzz::listener(bytes);
+    tests::fuzz::tunnel(bytes);
 });
