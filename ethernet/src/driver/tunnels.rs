@@ -62,8 +62,8 @@ impl Tunnels {
         }
     }
 
-    /// Records a tunnel before its use, because it may end before its use has succeeded. Returns
-    /// its counter of packets over RDMA, too.
+    /// Records a tunnel before its use, because the tunnel may end before the use has succeeded.
+    /// Returns its identity and its counter of packets over RDMA.
     pub(super) fn add(&self, host: HostId, name: String) -> (TunnelId, Arc<AtomicU64>) {
         let mut state = self.lock();
         state.count += 1;

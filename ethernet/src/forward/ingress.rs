@@ -21,16 +21,16 @@ use crate::headers::ra_guard;
 use crate::offload::{MAX_PACKET, Offload};
 use crate::tunnel::{HostId, TunnelHeader};
 
-/// What the switch does with a packet.
+/// Decision on a packet.
 #[derive(Debug)]
 pub enum Action<'a, X> {
-    /// Send it to this next hop, unchanged.
+    /// The packet goes to this next hop, unchanged.
     Forward(NextHop<'a, X>),
-    /// Send it to each of these next hops, unchanged, and count those that are refused.
+    /// The packet goes to each of these next hops, unchanged; refused ones are counted.
     Flood(Flood<'a, X>),
-    /// Send this frame back to the sender.
+    /// This frame goes back to the sender.
     Reply(Vec<u8>),
-    /// Drop and count it.
+    /// The packet is dropped and counted.
     Drop(DropReason),
 }
 
@@ -43,8 +43,8 @@ pub enum NextHop<'a, X> {
     Host(HostId),
 }
 
-/// Point where frames of one sender come in: a member or the external network. It sees one bridge
-/// only.
+/// Entry point for the frames of one sender: a member or the external network. Decisions see one
+/// bridge only.
 #[derive(Debug)]
 pub struct Ingress<'a, X> {
     pub(super) bridge: &'a Bridge<X>,
@@ -272,13 +272,13 @@ impl<'a, X> Ingress<'a, X> {
         }
     }
 
-    /// Sends a report to those that bring groups from elsewhere: routers, external switches, and
+    /// Sends a report to the sources of groups from elsewhere: routers, external switches, and
     /// drivers of other hosts. Remote hosts that receive a report may suppress their own.
     fn report(&self, report: &MembershipReport<'_>) -> Action<'a, X> {
         let snooping = &self.bridge.snooping;
         let is_wanted = || self.remote_hosts().next().is_some() || snooping.borrow().has_routers();
-        // An external switch may bring a group only to where it has seen a report. Routers bring no
-        // link-local groups.
+        // An external switch may forward a group only to ports on which it has seen a report.
+        // Routers forward no link-local groups.
         let is_useful =
             self.bridge.uplink.is_some() || is_wanted() && report.records().next().is_some();
         if is_useful {
@@ -329,8 +329,8 @@ enum Recipients {
     Routers,
 }
 
-/// Next hops to the members and the uplink except the sender, with [`DropReason::Limited`] in place
-/// of those that it may not reach. All members of another host share one next hop.
+/// Next hops to the members and the uplink except the sender. [`DropReason::Limited`] stands for each
+/// recipient that the sender may not reach. All members of another host share one next hop.
 #[derive(Debug)]
 pub struct Flood<'a, X> {
     members: hash_map::Values<'a, Place, Member<X>>,

@@ -107,14 +107,14 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_header_is_no_frame() {
+    fn a_truncated_header_is_no_frame() {
         for len in 0..HEADER_LEN {
             assert!(Frame::new(&vec![0; len]).is_none());
         }
     }
 
     #[test]
-    fn a_tag_that_is_only_a_priority_is_of_no_vlan() {
+    fn a_tag_of_vlan_0_is_only_a_priority() {
         let tagged = |tags: &[u8]| {
             let bytes = [&bytes([0x81, 0], 0), tags, &[0x86, 0xdd, 7]].concat();
             let frame = Frame::new(&bytes).unwrap();

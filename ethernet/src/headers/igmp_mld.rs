@@ -1,4 +1,4 @@
-//! IGMP and MLD: what hosts and routers say about multicast groups.
+//! IGMP and MLD: messages of hosts and routers about multicast groups.
 //!
 //! IGMP belongs to IPv4 (RFC 1112, 2236, 3376), MLD to IPv6 (RFC 2710, 3810).
 //!
@@ -50,7 +50,7 @@ const REPORT_HEADER: usize = 8;
 /// Record types that name the wanted sources. Without a source the host leaves the group.
 const MODE_IS_INCLUDE: u8 = 1;
 const CHANGE_TO_INCLUDE: u8 = 3;
-/// Record type that removes sources and says nothing about the group.
+/// Record type that removes sources and leaves the membership unchanged.
 const BLOCK_OLD_SOURCES: u8 = 6;
 
 /// The widest scope of IPv6 multicast (RFC 4291) that is not routed.
@@ -119,7 +119,7 @@ pub fn read(frame: Frame<'_>) -> Option<GroupMessage<'_>> {
     }
 }
 
-/// The group whose members alone may want `frame`; `None` if others may want it, too.
+/// The group to whose subscribers `frame` may be limited; `None` if other members may need it, too.
 ///
 /// Both destination addresses must name the group.
 pub(crate) fn group(frame: Frame<'_>) -> Option<IpAddr> {

@@ -1,8 +1,8 @@
-//! IP addresses in a frame: those that the sender claims, and the destination.
+//! IP addresses in a frame: the addresses that the sender claims, and the destination.
 //!
 //! A sender claims an address in the IPv4 or IPv6 header, in an ARP request or reply, and in a neighbour
-//! advertisement (RFC 4861). A header is read if it is complete, whatever its other fields say: kernels
-//! differ in what they accept.
+//! advertisement (RFC 4861). A complete header is read regardless of its other fields: kernels
+//! accept different ones.
 
 use std::net::IpAddr;
 
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_found_where_they_are() {
+    fn source_addresses_are_read_from_ip_and_arp_headers() {
         let numbered: Vec<u8> = (0..40).collect();
         let ipv4 = Some(IpAddr::from([12, 13, 14, 15]));
         assert_eq!(found([8, 0], &numbered), ipv4);
@@ -99,7 +99,7 @@ mod tests {
         let tagged = [&[0, 0, 0x81, 0, 0, 7, 8, 0][..], &numbered[..]].concat();
         assert_eq!(found([0x88, 0xa8], &tagged), ipv4);
         assert_eq!(found([0x81, 0], &[0, 0, 8]), None);
-        // Of Ethernet and of IEEE 802.
+        // Hardware types Ethernet and IEEE 802.
         for kind in [1, 6] {
             let arp = [&[0, kind], &ARP_TYPES[..], &numbered[6..28]].concat();
             let sender = Some(IpAddr::from([14, 15, 16, 17]));
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn destinations_are_found_where_they_are() {
+    fn destination_addresses_are_read_from_ip_headers() {
         let to = |ethertype: [u8; 2]| {
             let numbered: Vec<u8> = (0..40).collect();
             let bytes = [&[0; 12], &ethertype[..], &numbered].concat();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn an_advertised_address_is_claimed_too() {
+    fn a_neighbour_advertisement_claims_its_target() {
         let owned: [u8; 16] = std::array::from_fn(|n| n as u8 + 100);
         let packet = |headers: &[u8], kind: u8| {
             let next = if headers.is_empty() {

@@ -6,7 +6,7 @@ use smoltcp::wire::{IPV6_HEADER_LEN, IpProtocol, Ipv6ExtHeader, Ipv6FragmentHead
 /// ends before them, or is not the first fragment.
 ///
 /// The payload length of the packet is not used: kernels accept packets with payload length 0 and a
-/// hop-by-hop header, and would read what a check that stops there has not seen.
+/// hop-by-hop header, and read beyond that length.
 pub(crate) fn upper_layer(packet: &[u8]) -> Option<(IpProtocol, &[u8])> {
     let (header, mut rest) = packet.split_at_checked(IPV6_HEADER_LEN)?;
     let mut protocol = Ipv6Packet::new_unchecked(header).next_header();

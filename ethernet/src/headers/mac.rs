@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_is_found_in_its_address() {
+    fn a_mac_address_names_domain_and_place() {
         let place = Place { x: 1, y: 2, z: 255 };
         let domain = 0x0304;
         let mac = Mac(addressing::mac(domain, place));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_and_foreign_addresses_are_told_apart() {
+    fn group_and_foreign_addresses_name_no_member() {
         assert_eq!(Mac([0xff; 6]).destination(), Destination::Group);
         let all_nodes = Mac([0x33, 0x33, 0, 0, 0, 1]);
         assert_eq!(all_nodes.destination(), Destination::Group);

@@ -1,7 +1,7 @@
-//! Headers of Ethernet and of what it carries, as far as a switch reads them: checked views of bytes
-//! that a node chose.
+//! Headers of Ethernet frames and their payloads, as far as a switch reads them: checked views of
+//! bytes that a node chose.
 //!
-//! * [`frame`]: the Ethernet header and VLAN tags; [`mac`]: what a MAC address says of its owner.
+//! * [`frame`]: the Ethernet header and VLAN tags; [`mac`]: MAC addresses of members and groups.
 //! * `ipv6`: the upper-layer protocol behind extension headers.
 //! * `ip_addresses`: the addresses that a packet claims for its sender, and its destination.
 //! * `neighbour`: ARP requests and neighbour solicitations, and replies to them.

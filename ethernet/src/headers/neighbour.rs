@@ -221,8 +221,8 @@ mod tests {
         bytes
     }
 
-    /// RFC 1071 over an IPv6 packet's pseudo header and message, written apart from smoltcp's:
-    /// 0 when the checksum in the message is right.
+    /// The RFC 1071 checksum of an IPv6 packet's pseudo header and message, independent of smoltcp:
+    /// 0 if the checksum in the message is correct.
     fn checksum(packet: &[u8]) -> u16 {
         let mut summed = packet[8..40].to_vec();
         summed.extend([0, 0, packet[4], packet[5], 0, 0, 0, packet[6]]);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arp_probe_is_answered_with_no_address_of_the_asker() {
+    fn an_arp_probe_is_answered_without_a_requester_address() {
         let mut probe = ARP_REQUEST.to_vec();
         probe[28..32].fill(0);
         let mut reply = ARP_REPLY.to_vec();

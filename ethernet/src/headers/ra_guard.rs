@@ -49,7 +49,7 @@ mod tests {
         bytes
     }
 
-    fn is_one(bytes: &[u8]) -> bool {
+    fn is_advertisement(bytes: &[u8]) -> bool {
         Frame::new(bytes).is_some_and(is_router_advertisement)
     }
 
@@ -69,8 +69,14 @@ mod tests {
             &[fragment],
         ] {
             for tags in [&[][..], &TAG, &[TAG, TAG].concat()] {
-                assert!(is_one(&frame(tags, headers, 134)), "{headers:?} {tags:?}");
-                assert!(!is_one(&frame(tags, headers, 135)), "{headers:?} {tags:?}");
+                assert!(
+                    is_advertisement(&frame(tags, headers, 134)),
+                    "{headers:?} {tags:?}"
+                );
+                assert!(
+                    !is_advertisement(&frame(tags, headers, 135)),
+                    "{headers:?} {tags:?}"
+                );
             }
         }
     }
@@ -80,19 +86,19 @@ mod tests {
         let whole = frame(&TAG, &[(DESTINATION, &[0, 1, 4, 0, 0, 0, 0])], 134);
         let message = whole.len() - 8;
         for len in 0..=message {
-            assert!(!is_one(&whole[..len]), "cut at {len}");
+            assert!(!is_advertisement(&whole[..len]), "cut at {len}");
         }
         let mut tcp = frame(&[], &[], 134);
         tcp[14 + NEXT_HEADER] = 6;
-        assert!(!is_one(&tcp));
+        assert!(!is_advertisement(&tcp));
     }
 
     proptest! {
         #[test]
         fn no_bytes_cause_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), at in 0..8_u8) {
-            is_one(&bytes);
+            is_advertisement(&bytes);
             let headers = [(at, &bytes[..])];
-            is_one(&frame(&[], &headers, 134));
+            is_advertisement(&frame(&[], &headers, 134));
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::port::tap::Tap;
 
 const NAME: &str = "probe";
 
-/// Reasons why nothing can be tried.
+/// Reasons why offloads cannot be tried.
 #[derive(Debug, thiserror::Error)]
 enum ProbeError {
     #[error("cannot make a network namespace: {0}")]
@@ -29,8 +29,8 @@ enum ProbeError {
     Ended,
 }
 
-/// Tries all offloads with a TAP in a temporary network namespace. If nothing can be tried, no
-/// offload is used, which is slow but works everywhere.
+/// Tries all offloads with a TAP in a temporary network namespace. If that fails, no offload is
+/// used, which is slow but works everywhere.
 pub(crate) fn capabilities() -> Capabilities {
     // The namespace belongs to the thread.
     let probing = thread::Builder::new().name(NAME.into()).spawn(try_all);
@@ -60,7 +60,7 @@ fn try_all() -> Result<Capabilities, ProbeError> {
     Ok(works)
 }
 
-/// Every other offload needs that of checksums.
+/// Tries one offload together with that of checksums, which each other offload requires.
 fn try_one(tap: &mut Tap, capability: Capabilities) -> io::Result<()> {
     tap.set_capabilities(Capabilities::CHECKSUM | capability)?;
     samples(capability).try_for_each(|sample| tap.send(&sample.to_bytes()))

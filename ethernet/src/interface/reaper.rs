@@ -26,8 +26,8 @@ const QUIET: Duration = Duration::from_millis(100);
 /// The longest time that an interface waits.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// Threads that delete a batch. On two cores, 128 interfaces took 2.5 s one after another, 280 ms
-/// with 16 threads and 100 ms with 64.
+/// Limit of the threads that delete a batch. On two cores, 128 interfaces took 2.5 s one after
+/// another, 280 ms with 16 threads and 100 ms with 64.
 const THREADS: usize = 32;
 
 const STACK_BYTES: usize = 64 * 1024;
@@ -94,10 +94,10 @@ impl Reaper {
     /// begun.
     pub(crate) fn take_back(&self, port: &Port, namespace_inode: u64) -> Option<LoweredInterface> {
         let mut queue = self.shared.lock();
-        let left_it = |(_, lowered): &(Instant, LoweredInterface)| {
+        let is_of_port = |(_, lowered): &(Instant, LoweredInterface)| {
             lowered.namespace_inode == namespace_inode && lowered.port.is_same_interface(port)
         };
-        let at = queue.queue.iter().position(left_it)?;
+        let at = queue.queue.iter().position(is_of_port)?;
         queue.queue.remove(at).map(|(_, lowered)| lowered)
     }
 }
@@ -164,7 +164,7 @@ fn delete_all(batch: Vec<LoweredInterface>) {
     thread::scope(|scope| {
         for _ in 1..threads {
             let builder = thread::Builder::new().stack_size(STACK_BYTES);
-            // With fewer threads it takes longer.
+            // Fewer threads take longer.
             let _ = builder.spawn_scoped(scope, work);
         }
         work();

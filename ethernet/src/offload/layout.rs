@@ -21,7 +21,7 @@ use smoltcp::wire::{
 use crate::headers::frame::{HEADER_LEN, TAG_LEN, is_tag};
 
 /// Limit of the headers of a GSO packet, in bytes: more than IPv4 can have with all options (142), and
-/// enough for IPv6 with some hundred bytes of extensions. They are rewritten for every frame.
+/// enough for IPv6 with some hundred bytes of extensions. Headers are rewritten for every frame.
 pub(crate) const MAX_HEADERS: usize = 512;
 
 /// Limit of the number of VLAN tags.
@@ -115,7 +115,7 @@ fn ip_header(frame: &[u8]) -> Option<(IpVersion, usize)> {
     None
 }
 
-/// Protocol and begin of what an IPv4 packet carries.
+/// Protocol and begin of the payload of an IPv4 packet.
 fn above_ipv4(packet: &[u8]) -> Option<(IpProtocol, usize)> {
     let ip = Ipv4Packet::new_checked(packet).ok()?;
     let is_good = ip.version() == 4
@@ -125,7 +125,7 @@ fn above_ipv4(packet: &[u8]) -> Option<(IpProtocol, usize)> {
     is_good.then_some((ip.next_header(), ip.header_len().into()))
 }
 
-/// Protocol and begin of what an IPv6 packet carries behind its extension headers.
+/// Protocol and begin of the payload of an IPv6 packet, behind all extension headers.
 fn above_ipv6(packet: &[u8]) -> Option<(IpProtocol, usize)> {
     let ip = Ipv6Packet::new_checked(packet).ok()?;
     let is_good = ip.version() == 6 && ip.total_len() == packet.len();

@@ -13,15 +13,15 @@
 //! The header says that the checksum of the frame is not computed yet, or that the frame is a *GSO packet*
 //! (generic segmentation offload): a TCP segment of up to 64 KiB, or up to 128 UDP datagrams with one
 //! header, to be cut to the MTU on the way. Between two TAPs neither is needed, and both cross unchanged,
-//! which is what makes a stream fast. Where the [`Capabilities`] of the receiver do not include an
+//! which makes streams fast. Where the [`Capabilities`] of the receiver do not include an
 //! offload, [`segmentation`] does its work.
 //!
 //! * [`layout`]: positions of the headers of a GSO packet.
 //! * [`segmentation`]: frames of a GSO packet. `udp_gro`: the other direction, for datagrams.
 //! * [`gso_packet`]: GSO packets as a kernel sends them, to try out a kernel and for tests.
 //!
-//! A node can make its kernel send any header. It is checked against the headers of the frame before the
-//! driver uses it, or the receiver's kernel, which checks it again, sees it. Neither relies on its header
+//! A node can make its kernel send any header. The driver checks it against the headers of the frame
+//! before using or forwarding it; the receiver's kernel checks it again. Neither relies on the header
 //! length, which is a hint.
 
 pub mod gso_packet;
@@ -54,9 +54,10 @@ const GSO_UDP: u8 = 5;
 /// Beside a TCP type: the segment carries an ECN mark.
 const GSO_ECN: u8 = 0x80;
 
-/// Limit of the segments of a TCP packet: 64 KiB at the smallest maximum segment size that Linux accepts
-/// of a peer by default, 88 bytes (`TCP_MIN_MSS`). Smaller GSO packets may have smaller segments. Without
-/// a limit 64 KiB of a node would become 65,536 frames, each a system call during which all others wait.
+/// Limit of the segments of a TCP packet: 64 KiB at the smallest maximum segment size that Linux
+/// accepts by default, 88 bytes (`TCP_MIN_MSS`). Smaller GSO packets may have smaller segments.
+/// Without a limit a node could turn 64 KiB into 65,536 frames, each a system call during which all
+/// other nodes wait.
 const MAX_SEGMENTS: usize = (64 << 10) / 88;
 
 /// Limit of the datagrams of a UDP packet, which is that of Linux (`UDP_MAX_SEGMENTS`).
@@ -231,7 +232,7 @@ mod tests {
     use super::*;
     use crate::offload::gso_packet::GsoPacket;
 
-    /// A packet with five words of TCP wherever one looks.
+    /// A packet filled with 0x50: a TCP header length of five words at any position.
     fn packet(flags: u8, kind: u8, numbers: [u16; 4], frame: usize) -> Vec<u8> {
         let mut packet = vec![flags, kind];
         numbers.iter().for_each(|n| packet.extend(n.to_ne_bytes()));
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_frames_are_as_long_as_they_are() {
+    fn a_frame_without_gso_keeps_its_length() {
         let nothing = Capabilities::empty();
         let read = |flags, numbers, frame| read(&packet(flags, GSO_NONE, numbers, frame));
         assert_eq!(read(0, [0; 4], 60), Some((60, nothing)));
@@ -257,36 +258,36 @@ mod tests {
     }
 
     #[test]
-    fn gso_packets_are_as_long_as_their_frames() {
+    fn the_longest_frame_of_a_gso_packet_counts() {
         let tso4 = Capabilities::CHECKSUM | Capabilities::TSO4;
         let tso6 = Capabilities::CHECKSUM | Capabilities::TSO6;
         let uso = Capabilities::CHECKSUM | Capabilities::USO;
-        let plain = GsoPacket::default();
+        let tcp4 = GsoPacket::default();
         let ipv6 = GsoPacket {
             ip_version: IpVersion::Ipv6,
-            ..plain.clone()
+            ..tcp4.clone()
         };
         let udp = |of: &GsoPacket| GsoPacket {
             transport: Transport::Udp,
             ..of.clone()
         };
         let read = |of: &GsoPacket| read(&of.to_bytes());
-        assert_eq!(read(&plain), Some((14 + 20 + 20 + 1448, tso4)));
+        assert_eq!(read(&tcp4), Some((14 + 20 + 20 + 1448, tso4)));
         assert_eq!(read(&ipv6), Some((14 + 40 + 20 + 1448, tso6)));
-        assert_eq!(read(&udp(&plain)), Some((14 + 20 + 8 + 1448, uso)));
+        assert_eq!(read(&udp(&tcp4)), Some((14 + 20 + 8 + 1448, uso)));
         assert_eq!(read(&udp(&ipv6)), Some((14 + 40 + 8 + 1448, uso)));
         let small = GsoPacket {
             payload: vec![0; 10],
-            ..plain.clone()
+            ..tcp4.clone()
         };
         assert_eq!(read(&small), Some((64, tso4)));
-        let mut congested = plain.to_bytes();
+        let mut congested = tcp4.to_bytes();
         congested[TYPE] |= GSO_ECN;
-        assert_eq!(super::tests::read(&congested), read(&plain));
+        assert_eq!(super::tests::read(&congested), read(&tcp4));
     }
 
     #[test]
-    fn headers_that_do_not_fit_are_refused() {
+    fn inconsistent_headers_are_refused() {
         assert_eq!(read(&packet(4, GSO_NONE, [0; 4], 60)), None);
         assert_eq!(read(&packet(0, 3, [0; 4], 60)), None);
         for [start, offset] in [[0, 16], [13, 16], [34, 25], [59, 0], [u16::MAX; 2]] {
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn gso_packets_with_lies_are_refused() {
+    fn gso_packets_with_forged_fields_are_refused() {
         let good = GsoPacket::default().to_bytes();
         assert!(read(&good).is_some());
         let set = |at: usize, bytes: &[u8]| {
@@ -308,7 +309,7 @@ mod tests {
         };
         let (ip, tcp) = (Offload::LEN + 14, Offload::LEN + 34);
         let zero = 0u16.to_ne_bytes();
-        let lies = [
+        let forged = [
             set(FLAGS, &[0]),
             set(TYPE, &[GSO_TCP_IPV6]),
             set(TYPE, &[GSO_UDP]),
@@ -328,16 +329,16 @@ mod tests {
             set(ip + 9, &[1]),
             set(tcp + 12, &[0x40]),
         ];
-        for (outcome, at, bytes) in lies {
+        for (outcome, at, bytes) in forged {
             assert_eq!(outcome, None, "{bytes:x?} at {at}");
         }
-        // Segmentation off anywhere, or longer than they say.
+        // Truncated anywhere, or longer than the headers state.
         assert!((0..good.len()).all(|len| read(&good[..len]).is_none()));
         assert_eq!(read(&[&good[..], &[0]].concat()), None);
     }
 
     #[test]
-    fn a_gso_packet_becomes_only_so_many_frames() {
+    fn the_number_of_frames_of_a_gso_packet_is_limited() {
         let of = |transport, size, payload| {
             let gso = GsoPacket {
                 transport,
@@ -357,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn extensions_of_ipv6_end() {
+    fn the_number_of_ipv6_extensions_is_limited() {
         let with = |extensions| {
             let ipv6 = GsoPacket {
                 ip_version: IpVersion::Ipv6,
@@ -367,8 +368,7 @@ mod tests {
             read(&ipv6.to_bytes()).is_some()
         };
         assert!(with(7) && !with(8));
-        // The first of three says that a fragment's header follows, and in turn that it is as long
-        // as can be.
+        // The first of three extensions announces a fragment header, then the greatest length.
         let ipv6 = GsoPacket {
             ip_version: IpVersion::Ipv6,
             options: 3,

@@ -1,5 +1,5 @@
 //! Segmentation in software, for ports that do not accept a GSO packet: cuts the payload to the MTU and
-//! completes checksums. The result is what the sender's kernel would have sent without offload.
+//! completes checksums. The result equals the frames that the sender's kernel sends without offload.
 //!
 //! The payload is not copied: a frame is [`FrameParts`], rewritten headers and a part of the GSO packet,
 //! to be written with one vectored call. The only buffer is that of the [`Segmenter`].
@@ -23,7 +23,7 @@ pub struct Segmenter {
     headers: [u8; MAX_HEADERS],
 }
 
-/// A complete frame with its checksums, in parts that follow one another; parts may be empty.
+/// A complete frame with its checksums, in consecutive parts; parts may be empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameParts<'a>(pub [&'a [u8]; 3]);
 
@@ -193,4 +193,4 @@ fn nonzero(checksum: u16) -> u16 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

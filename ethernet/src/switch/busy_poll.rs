@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn polling_begins_with_quick_frames_and_ends_with_a_pause() {
+    fn polling_begins_with_a_short_wait_and_ends_with_a_long_one() {
         let (mut busy_poll, now) = (BusyPoll::default(), Instant::now());
         assert_eq!(busy_poll.duration(now), Duration::ZERO);
         busy_poll.record_wait(now, now + LONGEST);
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_lost_the_core_does_not_poll_for_a_while() {
+    fn polling_pauses_after_the_core_was_lost() {
         let (mut busy_poll, now) = (BusyPoll::default(), Instant::now());
         busy_poll.record_wait(now, now + LONGEST);
         busy_poll.yielded(now, now + CORE_LOST);

@@ -17,7 +17,7 @@ use crate::tunnel::{HostId, Message, ProtocolViolation, ReceiveBuffer, Tunnel};
 
 pub(super) type Tunnels = HashMap<HostId, ActiveTunnel>;
 
-/// A tunnel, told from earlier and later ones to the same host.
+/// Identity of a tunnel, distinct from earlier and later tunnels to the same host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TunnelId {
     /// The other host.
@@ -292,7 +292,7 @@ impl Switch {
         match (kind, stream) {
             (SignalKind::Begin, Some(stream)) if !stream.receives => {
                 stream.receives = true;
-                // Then packets of this side go over the stream, too.
+                // Packets of this side then go over the stream, too.
                 if !std::mem::replace(&mut stream.sends, true)
                     && let Some(ActiveTunnel { tunnel, .. }) = self.tunnels.get(&host)
                 {
@@ -383,7 +383,7 @@ impl Switch {
             stream: stream.into_stream(),
             why: why.into(),
         };
-        // Fails when the descriptor is closed, which is as good.
+        // Fails if the descriptor is closed, which ends its events, too.
         let _ = self.epoll.delete(lost.stream.wake_fd());
         self.notify(host, TunnelEvent::ByRdma(false));
         self.notify_supervisor(host, StreamEvent::Lost(lost));

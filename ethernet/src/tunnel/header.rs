@@ -27,9 +27,9 @@ pub struct TunnelHeader {
     pub place: Place,
 }
 
-/// The bytes are no message of this protocol. Messages behind them cannot be told apart any more.
+/// The bytes are no message of this protocol. The messages behind them are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it is not what drivers send each other")]
+#[error("the bytes are no message of a driver")]
 pub struct ProtocolViolation;
 
 /// A message that has arrived over a tunnel.
@@ -54,7 +54,7 @@ impl TunnelHeader {
         [a, b, c, d, e, f, g, h, i, j, x, y, z, 0]
     }
 
-    /// The header and the length of its packet, which is a possible one.
+    /// The header, and the checked length of its packet.
     ///
     /// # Errors
     /// [`ProtocolViolation`].
@@ -119,7 +119,7 @@ pub(super) mod tests {
     };
 
     #[test]
-    fn a_header_is_as_drawn() {
+    fn a_header_has_the_documented_layout() {
         let bytes = HEADER.to_bytes(0x0a0b);
         assert_eq!(bytes, [0x0b, 0x0a, 0, 0, 4, 3, 2, 1, 7, 0, 1, 2, 3, 0]);
         assert_eq!(TunnelHeader::from_bytes(&bytes), Ok((HEADER, 0x0a0b)));

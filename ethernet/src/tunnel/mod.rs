@@ -2,8 +2,8 @@
 //!
 //! A tunnel carries packets with their virtio-net headers ([`crate::offload`]), in the byte order of these
 //! machines, each behind a header that names its domain, epoch and sender. The destination is in
-//! the frame. GSO packets and frames without checksums cross unchanged; the other driver does for each of
-//! its ports what the port needs.
+//! the frame. GSO packets and frames without checksums cross unchanged; the other driver does the offloads
+//! that its ports do not accept.
 //!
 //! **No host waits for another.** Packets that the connection does not accept at once wait in a queue,
 //! and packets that do not fit there are lost, as in any network with a slow receiver.
@@ -139,7 +139,7 @@ mod tests {
     use header::tests::HEADER;
 
     #[test]
-    fn a_connection_that_has_ended_is_noticed() {
+    fn sending_and_receiving_fail_after_the_end_of_the_connection() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         drop(listener.accept().unwrap());

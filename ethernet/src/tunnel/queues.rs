@@ -118,7 +118,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Queues a signal, whatever the queue holds: a host that reads no signals is sent few.
+    /// Queues a signal, even in a full queue: a host that reads no signals is sent few.
     pub(super) fn signal(&mut self, signal: Signal) {
         self.bytes.extend(signal.to_message());
     }
@@ -158,7 +158,7 @@ mod tests {
     use super::super::signal::SignalKind;
     use super::*;
 
-    /// Takes so many bytes, and then so many more each time it is given room.
+    /// A writer that accepts `room` bytes.
     #[derive(Default)]
     struct Narrow {
         room: usize,
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_come_whole_however_they_are_cut_on_the_way() {
+    fn packets_arrive_whole_in_pieces_of_any_size() {
         let lens = [
             24,
             25,
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn notices_come_between_packets_and_are_known_from_them() {
+    fn signals_arrive_between_packets_and_are_told_apart() {
         let signal = Signal {
             number: 7,
             kind: SignalKind::Begin,

@@ -111,14 +111,14 @@ mod tests {
     }
 
     #[test]
-    fn notices_are_as_drawn() {
-        let words = [
+    fn signals_have_the_documented_layout() {
+        let kinds = [
             SignalKind::Offer(parameters()),
             SignalKind::Answer(parameters()),
             SignalKind::Begin,
             SignalKind::End,
         ];
-        for (kind, first) in words.into_iter().zip(1..) {
+        for (kind, first) in kinds.into_iter().zip(1..) {
             let number = 0x0102_0304;
             let signal = Signal { number, kind };
             let bytes = signal.to_bytes();

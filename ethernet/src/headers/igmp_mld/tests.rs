@@ -6,20 +6,8 @@ use super::*;
 fn igmp_frame(to: [u8; 4], message: &[u8]) -> Vec<u8> {
     let mut frame = mac(to.into()).0.to_vec();
     frame.extend([6, 0, 1, 1, 0, 0, 8, 0]);
-    frame.extend([
-        0x46,
-        0xc0,
-        0,
-        24 + message.len() as u8,
-        0,
-        0,
-        0x40,
-        0,
-        1,
-        2,
-        0,
-        0,
-    ]);
+    let len = 24 + message.len() as u8;
+    frame.extend([0x46, 0xc0, 0, len, 0, 0, 0x40, 0, 1, 2, 0, 0]);
     frame.extend([10, 64, 0, 2]);
     frame.extend(to);
     frame.extend([0x94, 4, 0, 0]);
@@ -47,7 +35,7 @@ fn bytes(group: &str) -> Vec<u8> {
     }
 }
 
-/// A record of this kind, with so many sources and more words.
+/// A record of this type with a number of sources and words of auxiliary data.
 fn record(kind: u8, group: &str, sources: u8, words: u8) -> Vec<u8> {
     let group = bytes(group);
     let rest = group.len() * usize::from(sources) + 4 * usize::from(words);
@@ -55,23 +43,25 @@ fn record(kind: u8, group: &str, sources: u8, words: u8) -> Vec<u8> {
 }
 
 fn report(kind: u8, records: &[Vec<u8>]) -> Vec<u8> {
-    [
-        &[kind, 0, 0, 0, 0, 0, 0, records.len() as u8],
-        &records.concat()[..],
-    ]
-    .concat()
+    let header = [kind, 0, 0, 0, 0, 0, 0, records.len() as u8];
+    [&header, &records.concat()[..]].concat()
 }
 
-fn said(frame: &[u8]) -> Option<Vec<(String, Option<bool>)>> {
+/// A frame with an IGMPv3 or MLDv2 report.
+fn report_frame(is_ipv6: bool, records: &[Vec<u8>]) -> Vec<u8> {
+    if is_ipv6 {
+        mld_frame("ff02::16", &report(143, records))
+    } else {
+        igmp_frame([224, 0, 0, 22], &report(0x22, records))
+    }
+}
+
+fn records_of(frame: &[u8]) -> Option<Vec<(String, Option<bool>)>> {
     match read(Frame::new(frame)?)? {
         GroupMessage::Router => None,
         GroupMessage::Report(report) => {
-            let records = report.records();
-            Some(
-                records
-                    .map(|record| (record.group.to_string(), record.joins))
-                    .collect(),
-            )
+            let record = |record: GroupRecord| (record.group.to_string(), record.joins);
+            Some(report.records().map(record).collect())
         }
     }
 }
@@ -82,55 +72,45 @@ fn is_router(frame: &[u8]) -> bool {
 
 #[test]
 fn reports_of_one_group_are_read() {
-    for (kind, joins) in [(0x12, true), (0x16, true), (0x17, false)] {
-        let message = [kind, 0, 0, 0, 239, 1, 2, 3];
-        let frame = igmp_frame([239, 1, 2, 3], &message);
-        assert_eq!(said(&frame), Some(vec![("239.1.2.3".into(), Some(joins))]));
+    let igmp = |kind| igmp_frame([239, 1, 2, 3], &[kind, 0, 0, 0, 239, 1, 2, 3]);
+    let mld = |kind| {
+        let header = [kind, 0, 0, 0, 0, 0, 0, 0];
+        mld_frame("ff15::7", &[&header, &bytes("ff15::7")[..]].concat())
+    };
+    for (frame, group, joins) in [
+        (igmp(0x12), "239.1.2.3", true),
+        (igmp(0x16), "239.1.2.3", true),
+        (igmp(0x17), "239.1.2.3", false),
+        (mld(131), "ff15::7", true),
+        (mld(132), "ff15::7", false),
+    ] {
+        let expected = vec![(group.to_owned(), Some(joins))];
+        assert_eq!(records_of(&frame), Some(expected));
         for len in 0..frame.len() {
-            assert_eq!(said(&frame[..len]), None, "cut at {len}");
-        }
-    }
-    for (kind, joins) in [(131, true), (132, false)] {
-        let message = [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &bytes("ff15::7")].concat();
-        let frame = mld_frame("ff15::7", &message);
-        assert_eq!(said(&frame), Some(vec![("ff15::7".into(), Some(joins))]));
-        for len in 0..frame.len() {
-            assert_eq!(said(&frame[..len]), None, "cut at {len}");
+            assert_eq!(records_of(&frame[..len]), None, "{group} cut at {len}");
         }
     }
 }
 
 #[test]
-fn records_say_who_listens_whatever_else_is_in_them() {
-    for (kind, to, groups) in [
-        (
-            0x22,
-            "",
-            ["239.0.0.1", "239.0.0.2", "239.0.0.3", "224.0.0.251"],
-        ),
-        (
-            143,
-            "ff02::16",
-            ["ff15::1", "ff0e::2", "ff35::3", "ff02::fb"],
-        ),
+fn records_join_and_leave_groups_despite_sources_and_auxiliary_data() {
+    for groups in [
+        ["239.0.0.1", "239.0.0.2", "239.0.0.3", "224.0.0.251"],
+        ["ff15::1", "ff0e::2", "ff35::3", "ff02::fb"],
     ] {
-        let [one, two, three, everybodys] = groups;
+        let [one, two, three, flooded] = groups;
+        let is_ipv6 = one.contains(':');
         let records = [
             record(2, one, 0, 0),
             record(4, two, 3, 2),
             record(3, one, 0, 0),
             record(1, two, 0, 1),
-            record(4, everybodys, 0, 0),
+            record(4, flooded, 0, 0),
             record(6, three, 2, 0),
             record(5, three, 1, 0),
             record(3, three, 1, 0),
             record(1, one, 2, 0),
         ];
-        let message = report(kind, &records);
-        let frame = match to {
-            "" => igmp_frame([224, 0, 0, 22], &message),
-            to => mld_frame(to, &message),
-        };
         let expected = [
             (one, Some(true)),
             (two, Some(true)),
@@ -142,46 +122,38 @@ fn records_say_who_listens_whatever_else_is_in_them() {
             (one, Some(true)),
         ];
         let expected = expected.map(|(group, joins)| (group.to_owned(), joins));
-        assert_eq!(said(&frame), Some(expected.to_vec()));
-        // One that is broken is believed as far as it goes.
-        let broken = report(
-            kind,
-            &[
-                records[0].clone(),
-                vec![4, 0, 0xff, 0xff],
-                records[1].clone(),
-            ],
-        );
-        let frame = match to {
-            "" => igmp_frame([224, 0, 0, 22], &broken),
-            to => mld_frame(to, &broken),
-        };
-        assert_eq!(said(&frame), Some(vec![(one.to_owned(), Some(true))]));
+        let frame = report_frame(is_ipv6, &records);
+        assert_eq!(records_of(&frame), Some(expected.to_vec()));
+        // A malformed report counts up to its first malformed record.
+        let [first, second, ..] = &records;
+        let malformed = [first.clone(), vec![4, 0, 0xff, 0xff], second.clone()];
+        let frame = report_frame(is_ipv6, &malformed);
+        assert_eq!(records_of(&frame), Some(vec![(one.to_owned(), Some(true))]));
     }
 }
 
 #[test]
-fn routers_are_known_by_what_they_ask() {
-    let question = [0x11, 100, 0, 0, 0, 0, 0, 0];
-    let mut frame = igmp_frame([224, 0, 0, 1], &question);
+fn queries_and_pim_messages_identify_routers() {
+    let query = [0x11, 100, 0, 0, 0, 0, 0, 0];
+    let mut frame = igmp_frame([224, 0, 0, 1], &query);
     assert!(is_router(&frame));
     frame[26..30].fill(0);
-    assert!(!is_router(&frame), "in nobody's name");
+    assert!(!is_router(&frame), "from the unspecified address");
     let mut frame = igmp_frame([224, 0, 0, 13], &[0x20, 0, 0, 0]);
     frame[14 + 9] = PIM.into();
     assert!(is_router(&frame));
-    let question = [&[130, 0, 0, 0, 3, 0xe8, 0, 0][..], &[0; 16]].concat();
-    let mut frame = mld_frame("ff02::1", &question);
+    let query = [&[130, 0, 0, 0, 3, 0xe8, 0, 0][..], &[0; 16]].concat();
+    let mut frame = mld_frame("ff02::1", &query);
     assert!(is_router(&frame));
     frame[22..38].fill(0);
-    assert!(!is_router(&frame), "in nobody's name");
+    assert!(!is_router(&frame), "from the unspecified address");
     let mut frame = mld_frame("ff02::d", &[0x20, 0, 0, 0]);
     frame[54] = PIM.into();
     assert!(is_router(&frame));
 }
 
 #[test]
-fn a_frame_is_for_a_group_if_both_its_addresses_say_so() {
+fn a_frame_is_for_a_group_if_both_destination_addresses_name_it() {
     let group = |frame: &[u8]| group(Frame::new(frame).unwrap()).map(|group| group.to_string());
     let frame = igmp_frame([239, 129, 2, 3], &[]);
     assert_eq!(group(&frame).as_deref(), Some("239.129.2.3"));
@@ -189,7 +161,7 @@ fn a_frame_is_for_a_group_if_both_its_addresses_say_so() {
     tagged.splice(12..12, [0x81, 0, 0xe0, 0]);
     assert_eq!(group(&tagged).as_deref(), Some("239.129.2.3"));
     tagged[15] = 7;
-    assert_eq!(group(&tagged), None, "in another network");
+    assert_eq!(group(&tagged), None, "in a VLAN");
     for at in 0..6 {
         let mut other = frame.clone();
         other[at] ^= 1;
@@ -199,8 +171,8 @@ fn a_frame_is_for_a_group_if_both_its_addresses_say_so() {
         group(&mld_frame("ff15::1:2", &[])).as_deref(),
         Some("ff15::1:2")
     );
-    for everybodys in ["ff01::1", "ff02::1", "ff12::7", "ff02::1:ff00:1"] {
-        assert_eq!(group(&mld_frame(everybodys, &[])), None);
+    for flooded in ["ff01::1", "ff02::1", "ff12::7", "ff02::1:ff00:1"] {
+        assert_eq!(group(&mld_frame(flooded, &[])), None);
     }
     assert_eq!(group(&igmp_frame([224, 0, 0, 251], &[])), None);
     assert!(group(&igmp_frame([224, 0, 1, 1], &[])).is_some());
@@ -216,23 +188,15 @@ proptest! {
         changes in proptest::collection::vec(any::<(u8, u8)>(), 1..8),
         len in 0_usize..200,
     ) {
-        let group = if ipv6 { "ff15::1" } else { "239.0.0.1" };
-        let records = [record(4, group, 1, 1), record(3, group, 0, 0), record(2, group, 0, 0)];
-        let mut bytes = if ipv6 {
-mld_frame("ff02::16", &report(143, &records))
-} else {
-igmp_frame([224, 0, 0, 22], &report(0x22, &records))
-};
+        let address = if ipv6 { "ff15::1" } else { "239.0.0.1" };
+        let records = [record(4, address, 1, 1), record(3, address, 0, 0), record(2, address, 0, 0)];
+        let mut bytes = report_frame(ipv6, &records);
         for (at, value) in changes {
             let at = usize::from(at) % bytes.len();
             bytes[at] = value;
         }
         bytes.truncate(len.max(14));
-        said(&bytes);
-        group_of(&bytes);
+        records_of(&bytes);
+        let _ = Frame::new(&bytes).and_then(group);
     }
-}
-
-fn group_of(bytes: &[u8]) {
-    let _ = Frame::new(bytes).and_then(group);
 }

@@ -13,7 +13,7 @@ const CWR: u8 = 1 << 7;
 const UDP_CHECKSUM: usize = 6;
 
 /// The frames that a packet becomes.
-fn pieces(packet: &[u8]) -> Vec<Vec<u8>> {
+pub(crate) fn pieces(packet: &[u8]) -> Vec<Vec<u8>> {
     let (offload, frame) = Offload::split(packet).expect("a good packet");
     let mut segmenter = Segmenter::default();
     let mut segments = segmenter.frames(&offload, frame);
@@ -46,7 +46,7 @@ fn rfc_1071(data: &[u8]) -> u16 {
 }
 
 #[test]
-fn the_example_of_the_rfc() {
+fn checksums_match_the_example_of_rfc_1071() {
     let data = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
     assert_eq!(rfc_1071(&data), !0xddf2);
     assert_eq!(!checksum::data(&data), !0xddf2);
@@ -96,11 +96,7 @@ fn see(of: &GsoPacket, frame: &[u8]) -> Seen {
         Transport::Udp => {
             let datagram = UdpPacket::new_checked(above).unwrap();
             assert!(datagram.verify_checksum(&source, &destination));
-            assert_ne!(
-                datagram.checksum(),
-                0,
-                "which would mean that there is none"
-            );
+            assert_ne!(datagram.checksum(), 0, "0 means that there is no checksum");
             assert_eq!(usize::from(datagram.len()), above.len());
             assert_eq!((datagram.src_port(), datagram.dst_port()), of.ports.into());
             Seen {
@@ -172,7 +168,7 @@ fn gso_packets() -> impl Strategy<Value = GsoPacket> {
 
 proptest! {
     #[test]
-    fn put_together_they_are_what_they_were(of in gso_packets()) {
+    fn segments_carry_the_payload_and_fields_of_the_gso_packet(of in gso_packets()) {
         let packet = of.to_bytes();
         let pieces = pieces(&packet);
         let seen: Vec<Seen> = pieces.iter().map(|piece| see(&of, piece)).collect();
@@ -186,7 +182,7 @@ proptest! {
 
     #[test]
     fn checksums_are_completed(of in gso_packets()) {
-        // A GSO packet whose pieces are as long as itself is a whole frame.
+        // Without a GSO type the packet is one frame.
         let mut packet = of.to_bytes();
         packet[1] = 0;
         let frames = pieces(&packet);
@@ -225,9 +221,8 @@ fn packets_without_offloads_stay_unchanged() {
 }
 
 #[test]
-fn a_checksum_that_would_be_zero_is_the_other_zero() {
-    // Of UDP it is known without computing: the data is chosen so that everything sums up to
-    // 0xffff.
+fn a_udp_checksum_of_zero_is_sent_as_0xffff() {
+    // With its own checksum as the payload, the datagram sums up to 0xffff.
     let mut datagram = GsoPacket {
         transport: Transport::Udp,
         payload: vec![0; 2],
@@ -241,10 +236,9 @@ fn a_checksum_that_would_be_zero_is_the_other_zero() {
 }
 
 #[test]
-fn an_exit_without_anything_needs_them_all() {
-    let (offload, _) = Offload::split(&GsoPacket::default().to_bytes())
-        .map(|(offload, frame)| (offload, frame.len()))
-        .unwrap();
+fn an_egress_port_without_offloads_does_not_accept_a_gso_packet() {
+    let packet = GsoPacket::default().to_bytes();
+    let (offload, _) = Offload::split(&packet).unwrap();
     assert!(!Capabilities::empty().contains(offload.needs()));
     assert!(Capabilities::all().contains(offload.needs()));
 }

@@ -2,34 +2,28 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::offload::gso_packet::GsoPacket;
-use crate::offload::segmentation::Segmenter;
+use crate::offload::segmentation::tests::pieces;
 
-/// Offsets in the packets that [`datagrams`] makes with IPv4.
+/// Offsets in the packets that [`nth`] makes with IPv4.
 const IP: usize = Offload::LEN + 14;
 const UDP: usize = IP + 20;
 
-/// A packet that is one datagram whose checksum is left out, as a kernel sends it.
-fn datagram_of(frame: &GsoPacket) -> Vec<u8> {
-    let mut packet = GsoPacket {
+/// The `n`th datagram of a flow, with this payload and without a computed checksum, as a kernel sends
+/// it.
+fn nth(flow: &GsoPacket, n: usize, payload: &[u8]) -> Vec<u8> {
+    let gso_packet = GsoPacket {
         transport: Transport::Udp,
-        ..frame.clone()
-    }
-    .to_bytes();
-    // It is as large as its payload.
+        id: flow.id.wrapping_add(n as u16),
+        payload: payload.to_vec(),
+        ..flow.clone()
+    };
+    let mut packet = gso_packet.to_bytes();
+    // One datagram, so no GSO.
     packet[1..6].fill(0);
     packet
 }
 
-/// The `n`th of a flow, with this payload.
-fn nth(flow: &GsoPacket, n: usize, payload: &[u8]) -> Vec<u8> {
-    datagram_of(&GsoPacket {
-        id: flow.id.wrapping_add(n as u16),
-        payload: payload.to_vec(),
-        ..flow.clone()
-    })
-}
-
-/// Reads a packet into a row; returns whether the row has taken it.
+/// Reads a packet into the buffer; returns whether the GSO packet has taken it.
 fn offer(gro: &mut UdpGro, packet: &[u8]) -> bool {
     gro.space()[..packet.len()].copy_from_slice(packet);
     if gro.is_empty() {
@@ -45,16 +39,9 @@ fn taken(gro: &mut UdpGro) -> Option<(Vec<u8>, usize)> {
     Some((parts.concat(), count))
 }
 
-/// The whole frames that a packet stands for.
-fn frames(packet: &[u8]) -> Vec<Vec<u8>> {
-    let (offload, frame) = Offload::split(packet).expect("a good packet");
-    let mut segmenter = Segmenter::default();
-    let mut segments = segmenter.frames(&offload, frame);
-    let mut frames = Vec::new();
-    while let Some(frame) = segments.next() {
-        frames.push(frame.0.concat());
-    }
-    frames
+/// Writes the checksum of the IPv4 header.
+fn fill_checksum(packet: &mut [u8]) {
+    Ipv4Packet::new_unchecked(&mut packet[IP..UDP]).fill_checksum();
 }
 
 proptest! {
@@ -88,10 +75,10 @@ proptest! {
         let expected = count.min(MAX_DATAGRAMS);
         // As many as fit into one packet of IP.
         prop_assert!(made_of.len() == expected || (made_of.len() + 1) * (size + 8) > 65_000);
-        let (packet, number) = taken(&mut gro).expect("a row");
+        let (packet, number) = taken(&mut gro).expect("a GSO packet");
         prop_assert_eq!(number, made_of.len());
-        let singly: Vec<Vec<u8>> = made_of.iter().flat_map(|packet| frames(packet)).collect();
-        prop_assert_eq!(frames(&packet), singly);
+        let singly: Vec<Vec<u8>> = made_of.iter().flat_map(|packet| pieces(packet)).collect();
+        prop_assert_eq!(pieces(&packet), singly);
         prop_assert!(gro.is_empty() && gro.take().is_none());
     }
 
@@ -110,7 +97,7 @@ proptest! {
     }
 }
 
-/// Whether the second packet is put in a row behind the first.
+/// Whether the second packet is coalesced with the first.
 fn follows(second: &[u8]) -> bool {
     let mut gro = UdpGro::default();
     assert!(offer(&mut gro, &nth(&GsoPacket::default(), 0, &[1; 100])));
@@ -129,18 +116,15 @@ fn only_the_next_datagram_of_a_flow_is_added() {
     for at in [Offload::LEN, IP + 1, IP + 8, IP + 12, IP + 16, UDP, UDP + 2] {
         let mut other = next.clone();
         other[at] ^= 4;
-        let ip = IP..UDP;
-        other[IP + 10..IP + 12].fill(0);
-        let checksum = (!checksum::data(&other[ip])).to_be_bytes();
-        other[IP + 10..IP + 12].copy_from_slice(&checksum);
+        fill_checksum(&mut other);
         assert!(!follows(&other), "{at}");
     }
-    let mut broken = next.clone();
-    broken[IP + 10] ^= 1;
-    assert!(!follows(&broken), "with a wrong checksum of its header");
+    let mut wrong = next.clone();
+    wrong[IP + 10] ^= 1;
+    assert!(!follows(&wrong), "with a wrong header checksum");
     let mut complete = next.clone();
     complete[..Offload::LEN].fill(0);
-    assert!(!follows(&complete), "with a checksum of its own");
+    assert!(!follows(&complete), "with a complete checksum");
     let stream = GsoPacket {
         payload: vec![2; 100],
         ..flow.clone()
@@ -149,19 +133,17 @@ fn only_the_next_datagram_of_a_flow_is_added() {
 }
 
 #[test]
-fn numbers_of_packets_that_may_be_cut_are_kept() {
-    let may_be_cut = |n: usize| {
+fn identifications_of_packets_that_may_be_fragmented_are_kept() {
+    let fragmentable = |n: usize| {
         let mut packet = nth(&GsoPacket::default(), n, &[1; 100]);
         packet[IP + 6] = 0;
-        packet[IP + 10..IP + 12].fill(0);
-        let checksum = (!checksum::data(&packet[IP..UDP])).to_be_bytes();
-        packet[IP + 10..IP + 12].copy_from_slice(&checksum);
+        fill_checksum(&mut packet);
         packet
     };
     let follows = |first: usize, second: usize| {
         let mut gro = UdpGro::default();
-        assert!(offer(&mut gro, &may_be_cut(first)));
-        offer(&mut gro, &may_be_cut(second))
+        assert!(offer(&mut gro, &fragmentable(first)));
+        offer(&mut gro, &fragmentable(second))
     };
     assert!(follows(3, 4));
     assert!(!follows(3, 5));
