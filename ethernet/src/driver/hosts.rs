@@ -105,7 +105,7 @@ impl ControlPath {
                 self.uplinks.remove(&domain_id);
                 let partition = Partition(domain_id);
                 self.switch
-                    .call(move |switch| switch.disconnect(partition))?;
+                    .call(move |switch| drop(switch.bridges.disconnect(partition)))?;
             }
         }
         for uplink in wanted {
@@ -113,14 +113,17 @@ impl ControlPath {
                 continue;
             }
             let key = (uplink.domain_id, uplink.node);
-            let outcome = match Uplink::open(uplink.index, &uplink.ifname) {
+            let outcome = match Uplink::open(uplink.index) {
                 Ok(opened) => {
                     let outside = uplink.clone();
                     let connected = move |switch: &mut Switch| switch.connect(&outside, opened);
                     let connected = self.switch.call(connected)?;
                     connected.map_err(PortFailure::Outside)
                 }
-                Err(error) => Err(error.into()),
+                Err(source) => Err(PortFailure::Uplink {
+                    name: uplink.ifname.clone(),
+                    source,
+                }),
             };
             if outcome.is_ok() {
                 self.uplinks.insert(uplink.domain_id, uplink);

@@ -26,7 +26,6 @@ use crate::forward::AttachError;
 use crate::interface::reaper::Reaper;
 use crate::interface::{InterfaceError, Settling, offloads};
 use crate::offload::Capabilities;
-use crate::port::uplink::UplinkError;
 use crate::switch::{JoinError, Switch, SwitchEnded, SwitchHandle};
 use tunnels::Tunnels;
 
@@ -60,38 +59,38 @@ enum PortFailure {
     Attach(#[from] AttachError),
     #[error(transparent)]
     Join(#[from] JoinError),
-    #[error(transparent)]
-    Uplink(#[from] UplinkError),
+    #[error("cannot open {name}: {source}")]
+    Uplink { name: String, source: io::Error },
     #[error("cannot wait for the uplink: {0}")]
     Outside(io::Error),
     #[error("cannot change the offload of its interface: {0}")]
     Offload(io::Error),
 }
 
-/// Runs the driver until `lifeline` ends. Agents may come and go meanwhile.
+/// Runs the driver until the liveness socket ends. Agents may come and go meanwhile.
 ///
 /// Interfaces outlive the driver: the next driver takes them over, and they end with their nodes.
 ///
 /// # Errors
 /// [`DriverError`]. The failure of a single port is reported to the agent.
-pub fn run(lifeline: UnixStream) -> Result<(), DriverError> {
-    let (sessions, lifeline) = wire::split(lifeline).map_err(DriverError::Start)?;
+pub fn run(liveness: UnixStream) -> Result<(), DriverError> {
+    let (channels, liveness) = wire::split(liveness).map_err(DriverError::Start)?;
     let (sender, events) = mpsc::channel();
     let (switch, handle) = Switch::new(sender).map_err(DriverError::Start)?;
     let tunnels = Arc::new(Tunnels::default());
     tunnels.watch(events).map_err(DriverError::Start)?;
-    let stream = Arc::new(Mutex::new(vec![lifeline]));
-    let guard = ShutdownGuard(Arc::clone(&stream));
+    let connections = Arc::new(Mutex::new(vec![liveness]));
+    let guard = ShutdownGuard(Arc::clone(&connections));
     let frames = thread::Builder::new()
         .name("frames".into())
         .spawn(move || {
-            let _hang_up = guard;
+            let _guard = guard;
             switch.run()
         })
         .map_err(DriverError::Start)?;
     let reaper = Reaper::start().map_err(DriverError::Start)?;
-    let served =
-        ControlPath::new(handle, reaper, tunnels).serve(LivenessSocket::new(sessions), &stream);
+    let control_path = ControlPath::new(handle, reaper, tunnels);
+    let served = control_path.serve(LivenessSocket::new(channels), &connections);
     frames
         .join()
         .map_err(|_| SwitchEnded)?
@@ -99,7 +98,8 @@ pub fn run(lifeline: UnixStream) -> Result<(), DriverError> {
     served
 }
 
-/// Writers of the lifeline and the present session; empty after the end of the data path.
+/// Writers of the liveness socket and the present control channel; empty after the end of the data
+/// path.
 type Connections = Mutex<Vec<Writer>>;
 
 /// Shuts the connections down when the data path ends for any reason, so that the control path does
@@ -113,8 +113,8 @@ impl Drop for ShutdownGuard {
     }
 }
 
-fn lock(stream: &Connections) -> MutexGuard<'_, Vec<Writer>> {
-    stream.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(connections: &Connections) -> MutexGuard<'_, Vec<Writer>> {
+    connections.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Numbers of domain and node.
@@ -138,8 +138,7 @@ struct ControlPath {
     /// Members since the last [`DriverRequest::Sync`]; others may have queried their addresses before.
     newcomers: Vec<(Partition, Place)>,
     /// Network namespaces (inodes) whose interfaces have timed out. Root in a node can cause that
-    /// at will, and other nodes must not wait for it each time. An honest node needs no more than
-    /// that.
+    /// at will, and other nodes must not wait each time. Honest nodes need less time.
     slow_namespaces: HashSet<u64>,
     reaper: Reaper,
     failed: Vec<PortError>,
@@ -177,18 +176,18 @@ impl ControlPath {
 
     fn serve(
         mut self,
-        mut lifeline: LivenessSocket,
-        stream: &Connections,
+        mut liveness: LivenessSocket,
+        connections: &Connections,
     ) -> Result<(), DriverError> {
         loop {
-            let session = match lifeline.next_channel() {
-                Ok(session) => session,
+            let channel = match liveness.next_channel() {
+                Ok(channel) => channel,
                 Err(WireError::Closed) => return Ok(()),
                 Err(error) => return Err(DriverError::Agent(error)),
             };
             let (commands, answers) =
-                wire::split(session).map_err(|error| DriverError::Agent(error.into()))?;
-            let mut writers = lock(stream);
+                wire::split(channel).map_err(|error| DriverError::Agent(error.into()))?;
+            let mut writers = lock(connections);
             if writers.is_empty() {
                 return Ok(());
             }
@@ -196,12 +195,12 @@ impl ControlPath {
             writers.push(answers.clone());
             drop(writers);
             self.tunnels.detach_agent();
-            self.serve_session(commands, &answers)?;
+            self.serve_channel(commands, &answers)?;
         }
     }
 
-    /// Serves one agent until its session ends, perhaps within a message.
-    fn serve_session(&mut self, mut commands: Reader, answers: &Writer) -> Result<(), DriverError> {
+    /// Serves one agent until its control channel ends, perhaps within a message.
+    fn serve_channel(&mut self, mut commands: Reader, answers: &Writer) -> Result<(), DriverError> {
         loop {
             let (command, descriptors) = match commands.receive() {
                 Ok(received) => received,
@@ -240,7 +239,8 @@ impl ControlPath {
             DriverRequest::Drops { n, domain_id } => {
                 let partition = Partition(domain_id);
                 let dropped = move |switch: &mut Switch| {
-                    (switch.drops(partition), switch.remote_drops(partition))
+                    let bridges = &switch.bridges;
+                    (bridges.drops(partition), bridges.remote_drops(partition))
                 };
                 let (ports, remote) = self.switch.call(dropped)?;
                 let named = remote.into_iter().filter_map(|(host, dropped)| {

@@ -29,9 +29,9 @@ impl ControlPath {
         namespace: Option<OwnedFd>,
     ) -> Result<(), SwitchEnded> {
         let key = (port.domain_id, port.node);
-        let place = namespace.and_then(|namespace| Some((inode(&namespace)?, namespace)));
+        let namespace = namespace.and_then(|namespace| Some((inode(&namespace)?, namespace)));
         let moved = |member: &AttachedPort| {
-            place
+            namespace
                 .as_ref()
                 .is_some_and(|(namespace_inode, _)| *namespace_inode != member.namespace_inode)
         };
@@ -43,9 +43,9 @@ impl ControlPath {
             // The node has moved to this host.
             self.remove(key)?;
         }
-        let outcome = match (self.ports.get(&key), place) {
-            (Some(present), place) if present.port.is_same_interface(&port) => {
-                return self.renew(port, place.map(|(_, namespace)| namespace));
+        let outcome = match (self.ports.get(&key), namespace) {
+            (Some(present), namespace) if present.port.is_same_interface(&port) => {
+                return self.renew(port, namespace.map(|(_, namespace)| namespace));
             }
             (Some(_), _) => Err(PortFailure::Differs),
             (None, None) => Err(PortFailure::NoNamespace),
@@ -73,7 +73,7 @@ impl ControlPath {
         if let Some(lowered) = self.reaper.take_back(port, namespace_inode) {
             match interface::restore(port, lowered.tap, lowered.index, capabilities) {
                 Ok(interface) => return Ok(interface),
-                // The node may have changed it in any way.
+                // The node may have changed the interface in any way.
                 Err(error) => debug!("{} of node {}: {error}", port.ifname, port.place),
             }
         }
@@ -91,7 +91,7 @@ impl ControlPath {
         let newcomer = (Partition(port.domain_id), port.place);
         let attached = self
             .switch
-            .call(move |switch| switch.attach_remote(port, host))?;
+            .call(move |switch| switch.bridges.attach_remote(port, host))?;
         if attached.is_ok() {
             self.remote_members.insert(key);
             self.newcomers.push(newcomer);
@@ -106,27 +106,19 @@ impl ControlPath {
         port: Port,
         namespace: Option<OwnedFd>,
     ) -> Result<(), SwitchEnded> {
-        let (key, partition, place) = (
-            (port.domain_id, port.node),
-            Partition(port.domain_id),
-            port.place,
-        );
-        let (epoch, limited) = (Epoch(port.epoch), port.limited);
-        let (gateway, forward) = (port.gateway, port.forward);
-        let capabilities = self.capabilities(&port);
+        let key = (port.domain_id, port.node);
+        let (partition, place) = (Partition(port.domain_id), port.place);
+        let (renewed, capabilities) = (port.clone(), self.capabilities(&port));
         if let Some(member) = self.ports.get_mut(&key) {
             let before = std::mem::replace(&mut member.port, port);
             let changed = before.gateway != member.port.gateway;
             if let (true, Some(namespace), Some(index)) = (changed, namespace, member.index) {
-                let led = interface::set_gateway(&member.port, &before, index, namespace);
-                self.record(key, led.map_err(PortFailure::from));
+                let changed = interface::set_gateway(&member.port, &before, index, namespace);
+                self.record(key, changed.map_err(PortFailure::from));
             }
         }
         let set = self.switch.call(move |switch| {
-            switch.raise_epoch(partition, epoch);
-            switch.set_limited(partition, place, limited);
-            switch.set_gateway(partition, place, gateway);
-            switch.set_forward(partition, place, forward);
+            switch.bridges.renew(renewed);
             switch.set_capabilities(partition, place, capabilities)
         })?;
         self.record(key, set.map_err(PortFailure::Offload));
@@ -140,34 +132,27 @@ impl ControlPath {
         interface: Option<Interface>,
     ) -> Result<Result<(), PortFailure>, SwitchEnded> {
         let (key, member) = ((port.domain_id, port.node), port.clone());
-        // A process may have joined groups before, too.
+        // The process of a stack may have joined groups before, too.
         let joined_before = interface.as_ref().is_none_or(|interface| interface.was_up);
         let (egress, index, settling) = match interface {
             None => (SwitchPort::Stack(None), None, None),
-            Some(Interface {
-                tap,
-                index,
-                settling,
-                ..
-            }) => (SwitchPort::Tap(tap), Some(index), Some(settling)),
+            Some(up) => (SwitchPort::Tap(up.tap), Some(up.index), Some(up.settling)),
         };
         let (partition, place) = (Partition(port.domain_id), port.place);
         let attached = self.switch.call(move |switch| {
             switch.attach(member, egress)?;
             if joined_before {
-                switch.receive_all(partition, place);
+                switch.bridges.receive_all(partition, place);
             }
             Ok::<_, JoinError>(())
         })?;
         if attached.is_ok() {
-            self.ports.insert(
-                key,
-                AttachedPort {
-                    port,
-                    namespace_inode,
-                    index,
-                },
-            );
+            let attached = AttachedPort {
+                port,
+                namespace_inode,
+                index,
+            };
+            self.ports.insert(key, attached);
             self.newcomers.push((partition, place));
             self.settling
                 .extend(settling.map(|settling| (key, settling)));
@@ -195,7 +180,7 @@ impl ControlPath {
         Ok(plugged.err())
     }
 
-    /// Ends a membership. Frames are cut here; deleting the interface may take its time.
+    /// Ends a membership: cuts frames at once, and leaves the interface to the reaper.
     pub(super) fn remove(&mut self, key: PortKey) -> Result<(), SwitchEnded> {
         if TestKnob::WithoutEpochCheck.is_set() {
             return Ok(());
@@ -208,22 +193,16 @@ impl ControlPath {
             .switch
             .call(move |switch| switch.detach(partition, node))?;
         // Dropping the port of a stack ends the connection of its process.
-        if let (
-            Some(AttachedPort {
-                port,
-                namespace_inode,
-                index,
-            }),
-            Some(SwitchPort::Tap(tap)),
-        ) = (member, egress)
-            && let Some(index) = index
+        if let (Some(member), Some(SwitchPort::Tap(tap))) = (member, egress)
+            && let Some(index) = member.index
         {
+            let port = member.port;
             if let Err(error) = interface::lower(&tap, index) {
                 warn!("{} of node {}: {error}", port.ifname, port.place);
             }
             self.reaper.add(LoweredInterface {
                 port,
-                namespace_inode,
+                namespace_inode: member.namespace_inode,
                 index,
                 tap,
             });
@@ -234,7 +213,7 @@ impl ControlPath {
     pub(super) fn raise_epoch(&mut self, domain_id: u32, epoch: u32) -> Result<(), SwitchEnded> {
         let (partition, epoch) = (Partition(domain_id), Epoch(epoch));
         self.switch
-            .call(move |switch| switch.raise_epoch(partition, epoch))
+            .call(move |switch| switch.bridges.raise_epoch(partition, epoch))
     }
 
     pub(super) fn sync(&mut self, n: u64) -> Result<DriverResponse, SwitchEnded> {
@@ -244,12 +223,12 @@ impl ControlPath {
             member.is_some_and(|member| self.slow_namespaces.contains(&member.namespace_inode))
         };
         let all = std::mem::take(&mut self.settling).into_iter();
-        let (slow_namespaces, prompt): (Vec<_>, Vec<_>) = all.partition(is_slow);
+        let (slow, prompt): (Vec<_>, Vec<_>) = all.partition(is_slow);
         for (key, settling) in prompt {
             self.settle(key, settling, deadline);
         }
         let deadline = Instant::now() + SLOW_TIMEOUT;
-        for (key, settling) in slow_namespaces {
+        for (key, settling) in slow {
             self.settle(key, settling, deadline);
         }
         let newcomers = std::mem::take(&mut self.newcomers);
@@ -299,10 +278,6 @@ fn kinds(capabilities: Capabilities) -> Vec<OffloadKind> {
         (Capabilities::TSO6, OffloadKind::Tso6),
         (Capabilities::USO, OffloadKind::Uso),
     ];
-    let has = |(capability, _): &(Capabilities, _)| capabilities.contains(*capability);
-    kinds
-        .into_iter()
-        .filter(has)
-        .map(|(_, kind)| kind)
-        .collect()
+    let supported = |(capability, kind)| capabilities.contains(capability).then_some(kind);
+    kinds.into_iter().filter_map(supported).collect()
 }

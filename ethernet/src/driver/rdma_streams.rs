@@ -1,8 +1,8 @@
 //! Supervision of RDMA streams: keeps a stream beside a tunnel as long as both hosts have a working
 //! RDMA device.
 //!
-//! Each tunnel has a thread for it, because opening and connecting a device take time for which
-//! frames do not wait. The thread ends with the tunnel.
+//! Each tunnel has a thread for this, because frames do not wait while a device is opened and
+//! connected. The thread ends with the tunnel.
 //!
 //! ```text
 //!   offering side                              answering side
@@ -32,7 +32,7 @@ use toroid_fabric::parameters::RdmaStreamParameters;
 use toroid_fabric::rdma_stream::PreparedRdmaStream;
 use tracing::debug;
 
-use crate::switch::{LostStream, StreamEvent, SwitchHandle, TunnelId};
+use crate::switch::{LostStream, StreamEvent, Switch, SwitchHandle, TunnelId};
 use crate::tunnel::signal::{Signal, SignalKind};
 
 /// Pauses between attempts grow from the first to the second.
@@ -145,7 +145,7 @@ impl StreamSupervisor {
                 {
                     match signal.kind {
                         SignalKind::Answer(theirs) => self.connect(stream, &theirs),
-                        _ => self.on_failure("the other host has no RDMA adapter that works"),
+                        _ => self.on_failure("the other host has no RDMA device that works"),
                     }
                 }
                 // The stream has ended there before packets went over it.
@@ -244,28 +244,28 @@ impl StreamSupervisor {
     /// Hands a stream to the switch.
     fn hand_over(&self, stream: Box<dyn RdmaStream>, signal: Signal) -> io::Result<()> {
         let id = self.id;
-        let handle = self.switch.upgrade().ok_or(io::ErrorKind::NotConnected)?;
-        let used = handle.call(move |switch| switch.connect_stream(id, stream, signal));
-        match used {
-            Ok(Ok(())) => Ok(()),
+        match self.call(move |switch| switch.connect_stream(id, stream, signal)) {
+            Some(Ok(())) => Ok(()),
             _ => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
     fn drop_stream(&self) {
         let (id, number) = (self.id, self.number);
-        if let Some(handle) = self.switch.upgrade() {
-            // As in `send`.
-            let _ = handle.call(move |switch| switch.drop_stream(id, number));
-        }
+        self.call(move |switch| switch.drop_stream(id, number));
     }
 
     fn send(&self, number: u32, kind: SignalKind) {
         let (id, signal) = (self.id, Signal { number, kind });
-        if let Some(handle) = self.switch.upgrade() {
-            // Fails when the switch has ended; then this thread ends, too.
-            let _ = handle.call(move |switch| switch.send_signal(id, signal));
-        }
+        self.call(move |switch| switch.send_signal(id, signal));
+    }
+
+    /// Runs a task in the switch; `None` when the switch has ended. This thread then ends, too.
+    fn call<R: Send + 'static>(
+        &self,
+        task: impl FnOnce(&mut Switch) -> R + Send + 'static,
+    ) -> Option<R> {
+        self.switch.upgrade()?.call(task).ok()
     }
 }
 

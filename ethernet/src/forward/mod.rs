@@ -9,8 +9,8 @@
 //!   port of another partition, whatever its bytes are.
 //! * *Epoch*: a former member is not in the bridge, in either direction, and a port of an older
 //!   epoch is refused.
-//! * *Source*: the ingress is the port of the sender. What is left to check is that the frame
-//!   claims no address of another.
+//! * *Source*: the ingress is the port of the sender. The remaining check: the frame claims no
+//!   address of another node.
 //!
 //! A bridge may have an *uplink*, which makes the domain one Ethernet with an external network.
 //! Frames from there have addresses of that network and never those of a fabric: a frame of a
@@ -22,9 +22,8 @@
 //! another MAC address when the node becomes a member. A node routes packets from one of its
 //! domains into another only if both domains have routers ([`Port::forward`]); otherwise only the
 //! gateway of a domain brings packets from elsewhere. Members of domains without routers send no
-//! router advertisements either. The kernel of a node accepts packets
-//! for any of its addresses on any interface, so a packet for the receiver's address in another
-//! domain is dropped.
+//! router advertisements either. The kernel of a node accepts packets for any of its addresses on
+//! any interface, so a packet for the receiver's address in another domain is dropped.
 //!
 //! Frames of multicast groups reach their subscribers (`snooping`) and routers.
 //!
@@ -33,8 +32,8 @@
 //!
 //! Some members may be on other hosts. Their frames go to the driver of their host, one
 //! copy to each host for group addresses. A frame from another host has a header. That host is
-//! trusted to speak for its own members, in the present epoch, and nothing else; the frame then
-//! passes the same checks as that of a local member.
+//! trusted to name one of its own members and the present epoch, and for nothing else; the frame
+//! then passes the same checks as a frame of a local member.
 
 mod ingress;
 mod overrun;
@@ -63,7 +62,7 @@ use remote::RemoteMembers;
 pub use remote::UnknownDomain;
 use snooping::Snooping;
 
-/// The bridges of all partitions of a host. `X` is an egress port, or what a test records instead.
+/// The bridges of all partitions of a host. `X` is an egress port, or the name of one in a test.
 #[derive(Debug)]
 pub struct Bridges<X> {
     bridges: HashMap<Partition, Bridge<X>>,
@@ -227,32 +226,14 @@ impl<X> Bridges<X> {
         }
     }
 
-    /// Sets whether a member is limited, from its next frame on.
-    pub(crate) fn set_limited(&mut self, partition: Partition, place: Place, limited: bool) {
-        let bridge = self.bridges.get_mut(&partition);
-        if let Some(member) = bridge.and_then(|bridge| bridge.members.get_mut(&place)) {
-            member.port.limited = limited;
-        }
-    }
-
-    /// Sets the gateway through which packets of a member leave the domain, from its next frame on.
-    pub(crate) fn set_gateway(
-        &mut self,
-        partition: Partition,
-        place: Place,
-        gateway: Option<Ipv4Addr>,
-    ) {
-        let bridge = self.bridges.get_mut(&partition);
-        if let Some(member) = bridge.and_then(|bridge| bridge.members.get_mut(&place)) {
-            member.port.gateway = gateway;
-        }
-    }
-
-    /// Sets whether the domain of a member has routers, from its next frame on.
-    pub(crate) fn set_forward(&mut self, partition: Partition, place: Place, forward: bool) {
-        let bridge = self.bridges.get_mut(&partition);
-        if let Some(member) = bridge.and_then(|bridge| bridge.members.get_mut(&place)) {
-            member.port.forward = forward;
+    /// Replaces the port of a local member by one with the same interface, from its next frame on.
+    pub(crate) fn renew(&mut self, port: Port) {
+        let Some(bridge) = self.bridges.get_mut(&Partition(port.domain_id)) else {
+            return;
+        };
+        bridge.epoch = bridge.epoch.max(Epoch(port.epoch));
+        if let Some(member) = bridge.members.get_mut(&port.place) {
+            member.port = port;
         }
     }
 
@@ -478,7 +459,7 @@ impl<X> Bridge<X> {
         })
     }
 
-    /// Whether an address belongs to a node of the torus, be it a member or not.
+    /// Whether an address belongs to a node of the torus, member or not.
     fn is_of_node(&self, address: IpAddr) -> bool {
         let is_assignable = match address {
             IpAddr::V4(address) => self.assignable.contains(&address.to_bits()),
@@ -538,4 +519,4 @@ fn checked_domain(port: &Port) -> Result<u16, AttachError> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

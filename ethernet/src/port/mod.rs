@@ -1,6 +1,5 @@
 //! Ports of the switch, where frames come in and leave: TAPs, sockets of userspace stacks, uplinks.
 
-#[allow(unsafe_code)]
 pub(crate) mod stack_socket;
 #[allow(unsafe_code)]
 pub mod tap;
@@ -9,6 +8,8 @@ pub(crate) mod uplink;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::errno::Errno;
 
 use crate::offload::segmentation::{FrameParts, Segmenter};
 use crate::offload::{Capabilities, Offload};
@@ -79,7 +80,7 @@ impl SwitchPort {
     /// # Errors
     /// As [`SwitchPort::send_frame`].
     pub(crate) fn deliver(&self, packet: &[u8], segmenter: &mut Segmenter) -> io::Result<usize> {
-        // The forwarding has checked it.
+        // The forwarding has checked the packet.
         let (offload, frame) = Offload::split(packet).ok_or(io::ErrorKind::InvalidData)?;
         let as_it_is = self.capabilities().contains(offload.needs());
         match self {
@@ -110,6 +111,12 @@ impl SwitchPort {
 
 fn plugged(stack_socket: &Option<StackSocket>) -> io::Result<&StackSocket> {
     Ok(stack_socket.as_ref().ok_or(io::ErrorKind::NotConnected)?)
+}
+
+/// Whether the system returned one of these errors.
+pub(crate) fn is_one_of(error: &io::Error, errors: &[Errno]) -> bool {
+    let error = error.raw_os_error().map(Errno::from_raw);
+    error.is_some_and(|error| errors.contains(&error))
 }
 
 /// Whether an operation failed because the peer is gone.

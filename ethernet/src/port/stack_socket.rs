@@ -2,16 +2,18 @@
 //!
 //! One message is one packet with its virtio-net header ([`crate::offload`]). A full socket refuses
 //! packets, so neither side can make the other hold more than the buffer of the socket. The driver
-//! treats packets of a stack like those of a TAP: a process can send any bytes, and they are
-//! checked. A process that sends an empty message has closed its socket.
+//! treats packets of a stack like those of a TAP: a process can send any bytes, and the
+//! driver checks them. A process that sends an empty message has closed its socket.
 
+use std::ffi::c_int;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{MsgFlags, recv, send, sendmsg};
+use nix::sys::socket::{MsgFlags, recv, send, sendmsg, setsockopt};
+use nix::{setsockopt_impl, sockopt_impl};
 
 use crate::offload::Offload;
 use crate::offload::segmentation::FrameParts;
@@ -32,7 +34,7 @@ impl StackSocket {
     /// # Errors
     /// The system's, except that the kernel is older.
     pub(crate) fn refuse_descriptors(&self) -> io::Result<()> {
-        match option::set_pass_rights(self.as_fd(), false) {
+        match setsockopt(&self.0, PassRights, &false) {
             Err(Errno::ENOPROTOOPT) => Ok(()),
             result => Ok(result?),
         }
@@ -88,32 +90,17 @@ impl AsFd for StackSocket {
     }
 }
 
-/// A socket option that no crate has yet.
-mod option {
-    use std::ffi::{c_int, c_void};
+sockopt_impl!(
+    /// Whether a socket accepts descriptors.
+    PassRights,
+    SetOnly,
+    libc::SOL_SOCKET,
+    SO_PASSRIGHTS,
+    bool
+);
 
-    use super::*;
-
-    /// `SO_PASSRIGHTS` of asm-generic/socket.h.
-    const SO_PASSRIGHTS: c_int = 83;
-
-    /// Sets whether a socket accepts descriptors.
-    pub(super) fn set_pass_rights(socket: BorrowedFd<'_>, takes: bool) -> Result<(), Errno> {
-        let value = c_int::from(takes);
-        // SAFETY: the call reads one `int` at the address given, which the length states. `value`
-        // is an `int` and lives until the call has returned. `socket` stays open meanwhile.
-        let result = unsafe {
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                SO_PASSRIGHTS,
-                (&raw const value).cast::<c_void>(),
-                size_of::<c_int>() as libc::socklen_t,
-            )
-        };
-        Errno::result(result).map(drop)
-    }
-}
+/// Of asm-generic/socket.h; no crate has it yet.
+const SO_PASSRIGHTS: c_int = 83;
 
 #[cfg(test)]
 pub(crate) mod tests {
@@ -128,7 +115,7 @@ pub(crate) mod tests {
         [here, there].map(StackSocket::new)
     }
 
-    fn kind<T: std::fmt::Debug>(result: io::Result<T>) -> io::ErrorKind {
+    pub(crate) fn kind<T: std::fmt::Debug>(result: io::Result<T>) -> io::ErrorKind {
         result.unwrap_err().kind()
     }
 
@@ -149,10 +136,7 @@ pub(crate) mod tests {
     fn neither_end_waits_for_the_other() {
         let [here, there] = pair();
         let full = (0..10_000).find_map(|_| here.send(&[0; 9000]).err());
-        assert_eq!(
-            full.map(|error| error.kind()),
-            Some(io::ErrorKind::WouldBlock)
-        );
+        assert_eq!(full.unwrap().kind(), io::ErrorKind::WouldBlock);
         drop(there);
         // The first error reports that packets were never read.
         let cut = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];

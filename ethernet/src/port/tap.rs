@@ -1,5 +1,5 @@
-//! TAPs: interfaces of the kernel whose other end is a descriptor. This module,
-//! `crate::port::uplink` and `crate::port::stack_socket` are the only ones with `unsafe`.
+//! TAPs: interfaces of the kernel whose other end is a descriptor. This module and
+//! `crate::port::uplink` are the only ones with `unsafe`.
 //!
 //! A TAP is persistent: it outlives the driver that made it, and the next driver finds the
 //! interface with its addresses and connections. Its packets have a virtio-net header
@@ -10,16 +10,18 @@
 //! `IFF_VNET_HDR`, and a name longer than 15 bytes is truncated in silence. It has neither
 //! persistence nor offloads nor the namespace, so the other requests would be needed beside it.
 
-use std::ffi::{c_int, c_short};
+use std::ffi::c_short;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use nix::errno::Errno;
+use nix::libc;
 
 use crate::offload::segmentation::FrameParts;
 use crate::offload::{Capabilities, Offload};
+use crate::port::is_one_of;
 
 /// Limit of the discarded packets; more than any queue holds.
 const LONGEST_QUEUE: u32 = 1 << 16;
@@ -108,7 +110,7 @@ impl Tap {
     /// only if the interface goes on sending.
     pub(crate) fn discard(&self) -> bool {
         for _ in 0..LONGEST_QUEUE {
-            // The rest of a packet is cut off.
+            // The kernel cuts off the rest of a packet.
             match self.receive(&mut [0; Offload::LEN]) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return true,
                 _ => {}
@@ -117,8 +119,8 @@ impl Tap {
         false
     }
 
-    /// Sets whether the interface outlives this value. Otherwise it ends with it, even if the
-    /// process is killed.
+    /// Sets whether the interface outlives this value. Otherwise the interface ends with this value,
+    /// even if the process is killed.
     ///
     /// # Errors
     /// The system's: the interface is gone already.
@@ -126,7 +128,7 @@ impl Tap {
         request::set_persistence(self.as_fd(), persistent)
     }
 
-    /// The network namespace in which it was opened.
+    /// The network namespace in which the TAP was opened.
     ///
     /// # Errors
     /// The system's: out of descriptors.
@@ -154,7 +156,7 @@ impl AsFd for Tap {
 
 /// Whether an operation on a TAP failed because its interface is gone.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(Errno::EBADFD as i32)
+    is_one_of(error, &[Errno::EBADFD])
 }
 
 fn whole(written: usize, len: usize) -> io::Result<()> {
@@ -169,64 +171,47 @@ fn whole(written: usize, len: usize) -> io::Result<()> {
 mod request {
     use super::*;
 
-    /// Bytes of an interface name with its final 0.
-    const NAME_LEN: usize = 16;
-
     /// `struct ifreq` of linux/if.h with the member of its union that is used here.
     #[repr(C)]
     pub(super) struct InterfaceRequest {
-        name: [u8; NAME_LEN],
+        name: [u8; libc::IFNAMSIZ],
         flags: c_short,
         rest: [u8; 22],
     }
 
-    const IFF_TAP: c_short = 0x0002;
-    /// No other header before the packet.
-    const IFF_NO_PI: c_short = 0x1000;
-    /// Packets start with a virtio-net header.
-    const IFF_VNET_HDR: c_short = 0x4000;
-
-    const TUN_F_CSUM: u64 = 0x01;
-    const TUN_F_TSO4: u64 = 0x02;
-    const TUN_F_TSO6: u64 = 0x04;
-    const TUN_F_TSO_ECN: u64 = 0x08;
-    /// The kernel accepts both or none.
-    const TUN_F_USO4: u64 = 0x20;
-    const TUN_F_USO6: u64 = 0x40;
-
     /// The flags of the kernel for these offloads.
     fn flags(capabilities: Capabilities) -> u64 {
         let flags = [
-            (Capabilities::CHECKSUM, TUN_F_CSUM),
-            (Capabilities::TSO4, TUN_F_TSO4 | TUN_F_TSO_ECN),
-            (Capabilities::TSO6, TUN_F_TSO6 | TUN_F_TSO_ECN),
-            (Capabilities::USO, TUN_F_USO4 | TUN_F_USO6),
+            (Capabilities::CHECKSUM, libc::TUN_F_CSUM),
+            (Capabilities::TSO4, libc::TUN_F_TSO4 | libc::TUN_F_TSO_ECN),
+            (Capabilities::TSO6, libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN),
+            // The kernel accepts both or none.
+            (Capabilities::USO, libc::TUN_F_USO4 | libc::TUN_F_USO6),
         ];
-        let flags = flags
+        let used = flags
             .into_iter()
-            .filter(|(capability, _)| capabilities.contains(*capability));
-        flags.fold(0, |all, (_, flags)| all | flags)
+            .filter(|(of, _)| capabilities.contains(*of));
+        used.fold(0, |all, (_, flags)| all | u64::from(flags))
     }
 
     mod raw {
         use super::*;
 
-        nix::ioctl_readwrite_bad! {
-            tunsetiff, nix::request_code_write!(b'T', 202, size_of::<c_int>()), InterfaceRequest
-        }
+        nix::ioctl_readwrite_bad!(tunsetiff, libc::TUNSETIFF, InterfaceRequest);
         nix::ioctl_write_int!(tunsetpersist, b'T', 203);
         nix::ioctl_write_int!(tunsetoffload, b'T', 208);
-        nix::ioctl_none_bad!(siocgskns, 0x894c);
+        nix::ioctl_none_bad!(siocgskns, libc::SIOCGSKNS);
     }
 
     /// Attaches the descriptor to the TAP `name`.
     pub(super) fn attach(tun: BorrowedFd<'_>, name: &str) -> io::Result<()> {
         let mut request = InterfaceRequest {
-            name: [0; NAME_LEN],
-            flags: IFF_TAP | IFF_NO_PI | IFF_VNET_HDR,
+            name: [0; libc::IFNAMSIZ],
+            // Before a packet is its virtio-net header only.
+            flags: (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as c_short,
             rest: [0; 22],
         };
-        match request.name[..NAME_LEN - 1].get_mut(..name.len()) {
+        match request.name[..libc::IFNAMSIZ - 1].get_mut(..name.len()) {
             Some(space) => space.copy_from_slice(name.as_bytes()),
             None => return Err(Errno::ENAMETOOLONG.into()),
         }

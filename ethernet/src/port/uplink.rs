@@ -1,11 +1,11 @@
 //! Uplinks: interfaces of the host to external networks, opened as packet sockets (packet(7)). This
-//! module, [`crate::port::tap`] and [`crate::port::stack_socket`] are the only ones with `unsafe`.
+//! module and [`crate::port::tap`] are the only ones with `unsafe`.
 //!
 //! Packets have a virtio-net header ([`crate::offload`]) in both directions. Received packets may
 //! need offloads; sent frames are complete.
 //!
 //! The kernel strips VLAN tags from received frames, so a frame of a VLAN would look like an
-//! untagged one and enter a domain that it is not for. A socket filter drops such frames, and
+//! untagged one and enter the wrong domain. A socket filter drops such frames, and
 //! frames that no member can receive: on a busy network most.
 
 use std::io::{self, IoSlice, Read, Write};
@@ -15,6 +15,7 @@ use nix::errno::Errno;
 
 use crate::offload::Offload;
 use crate::offload::segmentation::FrameParts;
+use crate::port::is_one_of;
 
 /// Socket buffer in bytes: some 60 GSO packets while the driver is busy.
 const BUFFER_BYTES: i32 = 4 << 20;
@@ -23,28 +24,13 @@ const BUFFER_BYTES: i32 = 4 << 20;
 #[derive(Debug)]
 pub(crate) struct Uplink(std::fs::File);
 
-/// An interface cannot be an uplink.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot open {name}: {source}")]
-pub(crate) struct UplinkError {
-    /// Name of the interface.
-    pub(crate) name: String,
-    /// The system's reason.
-    pub(crate) source: io::Error,
-}
-
 impl Uplink {
-    /// Opens the interface with this index in the network namespace of the calling thread. `name`
-    /// is for errors.
+    /// Opens the interface with this index in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// [`UplinkError`]: the system refused, or the interface is gone.
-    pub(crate) fn open(index: u32, name: &str) -> Result<Self, UplinkError> {
-        let opened = request::open(index, BUFFER_BYTES);
-        opened.map(Uplink).map_err(|source| UplinkError {
-            name: name.into(),
-            source,
-        })
+    /// The system's, also if the interface is gone.
+    pub(crate) fn open(index: u32) -> io::Result<Self> {
+        request::open(index, BUFFER_BYTES).map(Uplink)
     }
 
     /// Reads the next received packet, truncated to the length of `into`; returns its length.
@@ -76,7 +62,7 @@ impl AsFd for Uplink {
 
 /// Whether the interface went down; it may come up again.
 pub(crate) fn is_down(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(Errno::ENETDOWN as i32)
+    is_one_of(error, &[Errno::ENETDOWN])
 }
 
 /// Requests of linux/if_packet.h and linux/filter.h.
@@ -84,11 +70,12 @@ mod request {
     use std::ffi::c_int;
     use std::fs::File;
     use std::io;
-    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    use std::os::fd::{AsRawFd, OwnedFd};
     use std::ptr;
 
     use nix::errno::Errno;
     use nix::libc;
+    use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
     /// First byte of the MAC address of a member of any fabric.
     const FABRIC: u32 = 0x06;
@@ -122,12 +109,14 @@ mod request {
     /// Opens a promiscuous packet socket with virtio-net headers on an interface.
     pub(super) fn open(index: u32, buffer: c_int) -> io::Result<File> {
         let index = c_int::try_from(index).map_err(io::Error::other)?;
-        let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         // Without a protocol nothing is received until the socket is configured.
-        // SAFETY: the call takes no pointers.
-        let socket = Errno::result(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-        // SAFETY: the call succeeded, so its result is a descriptor that it has just opened.
-        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        let socket = socket(
+            AddressFamily::Packet,
+            SockType::Raw,
+            flags,
+            None::<SockProtocol>,
+        )?;
         let filter = libc::sock_fprog {
             len: FILTER.len() as u16,
             filter: ptr::from_ref(&FILTER).cast_mut().cast(),

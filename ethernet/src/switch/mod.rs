@@ -5,8 +5,8 @@
 //! when the packet is in a socket, or was dropped because the socket is full: of 75,751 writes to a
 //! node whose sockets were not read, none blocked or returned `EAGAIN`. That kernel counted 75,529
 //! lost datagrams, and the TCP window stopped the stream. While the switch writes it does not read,
-//! so frames of other senders wait in their own transmit queues, where their kernels drop what does
-//! not fit. Only tunnels may accept less than they are given, and have a send queue for the rest.
+//! so frames of other senders wait in their own transmit queues, and their kernels drop excess
+//! frames. Only tunnels may accept part of a packet, and have a send queue for the rest.
 //!
 //! The switch alone owns the [`Bridges`], so nothing is locked. Another thread that wants a change
 //! sends a task ([`SwitchHandle::call`]), which the switch runs between two batches of frames.
@@ -16,9 +16,8 @@ mod event_source;
 mod tunnels;
 mod turn;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
@@ -27,9 +26,8 @@ use std::time::Instant;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use toroid_fabric::{Epoch, NodeId, Partition, Place};
-use toroid_model::ethernet::DropReason;
-use toroid_protocol::driver::{PlugFailure, Port, PortDrops, Uplink as UplinkSpec};
+use toroid_fabric::{NodeId, Partition, Place};
+use toroid_protocol::driver::{PlugFailure, Port, Uplink as UplinkSpec};
 use tracing::warn;
 
 use crate::forward::{AttachError, Bridges};
@@ -54,7 +52,8 @@ type Task = Box<dyn FnOnce(&mut Switch) + Send>;
 /// Moves frames between ports and tunnels.
 pub(crate) struct Switch {
     epoll: Epoll,
-    bridges: Bridges<SwitchPort>,
+    /// Bridges of all domains. Local ports come and go through methods of the switch only.
+    pub(crate) bridges: Bridges<SwitchPort>,
     tunnels: Tunnels,
     /// Tunnels with received packets beyond their last turn.
     unread: BTreeSet<(HostId, Via)>,
@@ -196,14 +195,6 @@ impl Switch {
         Ok(self.bridges.attach(port, egress)?)
     }
 
-    /// Adds or changes a member on another host.
-    ///
-    /// # Errors
-    /// [`AttachError`].
-    pub(crate) fn attach_remote(&mut self, port: Port, host: HostId) -> Result<(), AttachError> {
-        self.bridges.attach_remote(port, host)
-    }
-
     /// Answers pending queries about a new member. Its kernel has to receive packets by then,
     /// because the requesters send queued packets at once.
     pub(crate) fn answer_pending(&self, partition: Partition, place: Place) {
@@ -261,36 +252,6 @@ impl Switch {
         Ok(())
     }
 
-    /// Disconnects a domain from the external network.
-    pub(crate) fn disconnect(&mut self, partition: Partition) {
-        self.bridges.disconnect(partition);
-    }
-
-    /// Sets whether a member is limited.
-    pub(crate) fn set_limited(&mut self, partition: Partition, place: Place, limited: bool) {
-        self.bridges.set_limited(partition, place, limited);
-    }
-
-    /// Sends every multicast group to a member.
-    pub(crate) fn receive_all(&mut self, partition: Partition, place: Place) {
-        self.bridges.receive_all(partition, place);
-    }
-
-    /// Sets the gateway of a member.
-    pub(crate) fn set_gateway(
-        &mut self,
-        partition: Partition,
-        place: Place,
-        gateway: Option<Ipv4Addr>,
-    ) {
-        self.bridges.set_gateway(partition, place, gateway);
-    }
-
-    /// Sets whether the domain of a member has routers.
-    pub(crate) fn set_forward(&mut self, partition: Partition, place: Place, forward: bool) {
-        self.bridges.set_forward(partition, place, forward);
-    }
-
     /// Sets the offloads of a member's interface, in both directions.
     ///
     /// # Errors
@@ -307,24 +268,6 @@ impl Switch {
             }
             _ => Ok(()),
         }
-    }
-
-    /// Dropped frames of the local members, by reason.
-    pub(crate) fn drops(&self, partition: Partition) -> Vec<PortDrops> {
-        self.bridges.drops(partition)
-    }
-
-    /// Dropped frames from other hosts, by reason.
-    pub(crate) fn remote_drops(
-        &self,
-        partition: Partition,
-    ) -> Vec<(HostId, BTreeMap<DropReason, u64>)> {
-        self.bridges.remote_drops(partition)
-    }
-
-    /// Raises the epoch of a partition.
-    pub(crate) fn raise_epoch(&mut self, partition: Partition, epoch: Epoch) {
-        self.bridges.raise_epoch(partition, epoch);
     }
 
     /// Waits for events: polls as long as that may pay, then sleeps.

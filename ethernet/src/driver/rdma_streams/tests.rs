@@ -1,4 +1,4 @@
-//! Two hosts with a member each, and between them a connection and streams that sockets stand in for.
+//! Two hosts with a member each. Between them are a connection, and sockets in place of RDMA streams.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -15,28 +15,29 @@ use toroid_model::addressing;
 use toroid_protocol::driver::Port;
 
 use super::*;
+use crate::forward::tests::unique;
 use crate::offload::Offload;
 use crate::port::SwitchPort;
 use crate::port::stack_socket::{StackSocket, tests::pair};
-use crate::switch::{Switch, TunnelEvent};
+use crate::switch::TunnelEvent;
 use crate::tunnel::{HostId, Tunnel};
 
 const DOMAIN: u16 = 7;
 
-/// No test takes as long.
-const FOR_EVER: Duration = Duration::from_secs(60);
+/// A longer wait is a hang.
+const WATCHDOG: Duration = Duration::from_secs(60);
 
 /// RDMA devices of both hosts, and the fabric between them.
 #[derive(Debug, Default)]
 struct Fabric {
-    /// Whether there are adapters.
+    /// Whether there are devices.
     is_there: AtomicBool,
-    /// Whether anything gets from one to the other.
+    /// Whether bytes get from one device to the other.
     carries: AtomicBool,
     next: AtomicU64,
     /// Ends of streams that wait for their other ends, by the addresses of both.
     waiting: Mutex<HashMap<[u64; 2], UnixStream>>,
-    /// All that there were.
+    /// All ends so far.
     ends: Mutex<Vec<UnixStream>>,
 }
 
@@ -62,7 +63,7 @@ impl Fabric {
         })
     }
 
-    /// All streams end, and nothing gets through the next ones, or there are none.
+    /// Ends all streams. Later ones carry no bytes, or there are no devices.
     fn breaks(&self, is_there: bool) {
         self.is_there.store(is_there, Ordering::SeqCst);
         self.carries.store(false, Ordering::SeqCst);
@@ -127,7 +128,7 @@ struct Socket {
 }
 
 impl Socket {
-    /// Bytes that wait, one at most.
+    /// Number of waiting bytes, at most one.
     fn peek(&self) -> io::Result<usize> {
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
         Ok(recv(self.stream.as_raw_fd(), &mut [0], flags)?)
@@ -188,23 +189,8 @@ fn place(x: u8) -> Place {
 
 fn port(x: u8) -> Port {
     Port {
-        node: x.into(),
-        place: place(x),
-        domain_id: DOMAIN.into(),
-        epoch: 1,
-        ifname: "blue".into(),
-        mac: addressing::mac(DOMAIN, place(x)),
-        ipv4: [10, 64, 0, x + 1].into(),
-        prefix: 24,
-        nodes: 8,
-        ipv6: addressing::ipv6(DOMAIN, place(x)),
-        ipv6_prefix: 64,
-        offload: true,
-        mtu: 9000,
-        limited: false,
-        gateway: None,
-        forward: false,
         stack: true,
+        ..unique(DOMAIN, x)
     }
 }
 
@@ -234,7 +220,7 @@ impl Side {
             switch.attach(port(x), SwitchPort::Stack(None)).unwrap();
             let partition = Partition(DOMAIN.into());
             switch.plug(partition, NodeId(x.into()), egress).unwrap();
-            switch.attach_remote(port(1 - x), OTHER).unwrap();
+            switch.bridges.attach_remote(port(1 - x), OTHER).unwrap();
             switch
                 .connect_tunnel(id, tunnel, Some(stream_events))
                 .unwrap();
@@ -279,32 +265,32 @@ impl Side {
         self.by_rdma.load(Ordering::Relaxed)
     }
 
-    /// Waits until it has counted so many, which it does after they have arrived.
+    /// Waits until the tunnel has counted this number of packets, which follows their arrival.
     #[track_caller]
     fn counts(&self, by_rdma: u64) {
         let began = Instant::now();
         while self.by_rdma() < by_rdma {
-            assert!(began.elapsed() < FOR_EVER, "{} counted", self.by_rdma());
+            assert!(began.elapsed() < WATCHDOG, "{} counted", self.by_rdma());
             thread::yield_now();
         }
     }
 
     /// Waits until packets go by a stream, or no longer do.
     #[track_caller]
-    fn hears(&self, by_line: bool) {
-        let until = Instant::now() + FOR_EVER;
+    fn awaits(&self, by_rdma: bool) {
+        let until = Instant::now() + WATCHDOG;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let (_, event) = self.events.recv_timeout(left).expect("an event");
             assert!(matches!(event, TunnelEvent::ByRdma(_)), "{event:?}");
-            if event == TunnelEvent::ByRdma(by_line) {
+            if event == TunnelEvent::ByRdma(by_rdma) {
                 return;
             }
         }
     }
 
-    /// Whether the switch does as it is told.
-    fn is_there(&self) -> bool {
+    /// Whether the switch still runs.
+    fn is_running(&self) -> bool {
         self.switch.call(|_| ()).is_ok()
     }
 }
@@ -316,7 +302,7 @@ fn sides(fabric: &Arc<Fabric>) -> [Side; 2] {
     [Side::new(0, ours, fabric), Side::new(1, theirs, fabric)]
 }
 
-/// Sends until one arrives; what arrives is newer than all before. Returns the last number sent.
+/// Sends packets until the last one arrives, in order of their numbers. Returns its number.
 #[track_caller]
 fn one_arrives(from: &Side, to: &Side, newest: &mut u32, mut number: u32) -> u32 {
     let began = Instant::now();
@@ -333,12 +319,12 @@ fn one_arrives(from: &Side, to: &Side, newest: &mut u32, mut number: u32) -> u32
                 }
             }
         }
-        assert!(began.elapsed() < FOR_EVER, "nothing arrives");
+        assert!(began.elapsed() < WATCHDOG, "nothing arrives");
     }
 }
 
 #[test]
-fn packets_go_by_the_line_while_there_is_one_and_none_overtakes_another() {
+fn packets_use_a_present_stream_and_never_overtake_each_other() {
     let fabric = Fabric::new();
     let sides = sides(&fabric);
     let (mut newest, mut numbers) = ([0; 2], [0; 2]);
@@ -351,16 +337,16 @@ fn packets_go_by_the_line_while_there_is_one_and_none_overtakes_another() {
         }
     };
     for is_there in [true, false, true] {
-        // While it comes up, too.
+        // Also while the stream comes up.
         all_arrive(20);
-        sides.iter().for_each(|side| side.hears(true));
+        sides.iter().for_each(|side| side.awaits(true));
         let before = sides.each_ref().map(Side::by_rdma);
         all_arrive(20);
         for (side, before) in sides.iter().zip(before) {
             side.counts(before + 40);
         }
         fabric.breaks(is_there);
-        sides.iter().for_each(|side| side.hears(false));
+        sides.iter().for_each(|side| side.awaits(false));
         let before = sides.each_ref().map(Side::by_rdma);
         all_arrive(20);
         assert_eq!(sides.each_ref().map(Side::by_rdma), before);
@@ -368,29 +354,32 @@ fn packets_go_by_the_line_while_there_is_one_and_none_overtakes_another() {
     }
     for side in &sides {
         for _ in 0..3 {
-            side.failures.recv_timeout(FOR_EVER).unwrap();
+            side.failures.recv_timeout(WATCHDOG).unwrap();
         }
-        assert!(side.failures.try_recv().is_err(), "once for each time");
+        assert!(
+            side.failures.try_recv().is_err(),
+            "one report for each failure"
+        );
     }
-    assert!(sides.iter().all(Side::is_there));
+    assert!(sides.iter().all(Side::is_running));
 }
 
 #[test]
-fn a_tunnel_that_is_cut_takes_its_line_along() {
+fn cutting_a_tunnel_ends_its_stream() {
     let fabric = Fabric::new();
     let sides = sides(&fabric);
-    sides.iter().for_each(|side| side.hears(true));
+    sides.iter().for_each(|side| side.awaits(true));
     sides[0]
         .switch
         .call(|switch| switch.cut_tunnel(OTHER))
         .unwrap();
-    sides[1].hears(false);
-    let ended = sides[1].events.recv_timeout(FOR_EVER).unwrap().1;
+    sides[1].awaits(false);
+    let ended = sides[1].events.recv_timeout(WATCHDOG).unwrap().1;
     assert!(matches!(ended, TunnelEvent::Ended(_)), "{ended:?}");
     // Both threads have dropped the fabric and their streams.
     let began = Instant::now();
     while Arc::strong_count(&fabric) > 1 {
-        assert!(began.elapsed() < FOR_EVER);
+        assert!(began.elapsed() < WATCHDOG);
         thread::yield_now();
     }
     let waiting = fabric.waiting.lock().unwrap();

@@ -3,6 +3,8 @@ mod groups;
 mod remote;
 mod uplink;
 
+use std::net::Ipv6Addr;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -12,6 +14,14 @@ use crate::offload::Offload;
 type Name = (u32, u8);
 
 const BROADCAST: [u8; 6] = [0xff; 6];
+
+const EXTERNAL: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
+
+/// Positions in a frame.
+const SOURCE: usize = 6;
+const IPV4_SOURCE: usize = 14 + 12;
+const IPV4_DESTINATION: usize = 14 + 16;
+const ARP_SENDER: usize = 14 + 14;
 
 fn place(x: u8) -> Place {
     Place { x, y: 0, z: 0 }
@@ -29,7 +39,7 @@ fn port(domain: u16, x: u8) -> Port {
         epoch: 1,
         ifname: "blue".into(),
         mac: mac(domain, x),
-        // The same in every domain, so that a mistake would show.
+        // Equal in all domains, so that frames in the wrong domain are delivered.
         ipv4: [10, 64, 0, x + 1].into(),
         prefix: 24,
         nodes: 8,
@@ -44,8 +54,21 @@ fn port(domain: u16, x: u8) -> Port {
     }
 }
 
+/// A port with addresses of its domain: 10.64.`domain`.`x + 1` is the one of IPv4.
+pub(crate) fn unique(domain: u16, x: u8) -> Port {
+    Port {
+        ipv4: [10, 64, domain as u8, x + 1].into(),
+        ipv6: addressing::ipv6(domain, place(x)),
+        ..port(domain, x)
+    }
+}
+
 /// Two domains, 7 and 8, each with members 0, 1 and 2.
 fn bridges() -> Bridges<Name> {
+    bridges_with(port)
+}
+
+fn bridges_with(port: fn(u16, u8) -> Port) -> Bridges<Name> {
     let mut bridges = Bridges::default();
     for domain in [7, 8] {
         for x in 0..3 {
@@ -56,24 +79,44 @@ fn bridges() -> Bridges<Name> {
     bridges
 }
 
-/// A frame and that it needs no offload.
-fn packet(destination: [u8; 6], source: [u8; 6], payload: usize) -> Vec<u8> {
-    let mut bytes = [&Offload::NONE[..], &destination, &source].concat();
-    bytes.extend([8, 0]);
-    bytes.resize(bytes.len() + payload, 0);
-    bytes
+/// A frame without offloads.
+fn frame(to: [u8; 6], from: [u8; 6], ethertype: [u8; 2], payload: &[u8]) -> Vec<u8> {
+    [&Offload::NONE[..], &to, &from, &ethertype, payload].concat()
+}
+
+fn packet(to: [u8; 6], from: [u8; 6], payload: usize) -> Vec<u8> {
+    frame(to, from, [8, 0], &vec![0; payload])
 }
 
 fn arp(source: [u8; 6], target: [u8; 4]) -> Vec<u8> {
-    let mut bytes = [&Offload::NONE[..], &BROADCAST, &source].concat();
-    bytes.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
-    bytes.extend(source);
-    bytes.extend([0; 4 + 6]);
-    bytes.extend(target);
-    bytes
+    let request = [&[0, 1, 8, 0, 6, 4, 0, 1], &source[..], &[0; 4 + 6], &target].concat();
+    frame(BROADCAST, source, [8, 6], &request)
 }
 
-/// Domain 7 is connected to the outside, which is called 99.
+/// An IPv4 packet from an address, in a frame from member `x` of domain 7 to member 2.
+fn ipv4_from(x: u8, address: [u8; 4]) -> Vec<u8> {
+    let packet = with(packet(mac(7, 2), mac(7, x), 40), 14, &[0x45]);
+    with(packet, IPV4_SOURCE, &address)
+}
+
+/// An IPv6 packet between two addresses, in a frame from member `x` of domain 7.
+fn ipv6(x: u8, to: [u8; 6], addresses: [Ipv6Addr; 2], next: u8, payload: &[u8]) -> Vec<u8> {
+    let header = [0x60, 0, 0, 0, 0, payload.len() as u8, next, 255];
+    let addresses = addresses.map(|address| address.octets()).concat();
+    let packet = [&header, &addresses[..], payload].concat();
+    frame(to, mac(7, x), [0x86, 0xdd], &packet)
+}
+
+/// Next header of an IPv6 packet without payload.
+const NO_NEXT_HEADER: u8 = 59;
+
+/// A packet with other bytes at a position in its frame.
+fn with(mut packet: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
+    packet[Offload::LEN + at..][..bytes.len()].copy_from_slice(bytes);
+    packet
+}
+
+/// Place in the name of the uplink of domain 7.
 const OUTSIDE: u8 = 99;
 
 fn uplink(limited: bool) -> Uplink {
@@ -93,23 +136,35 @@ fn connected(limited: bool) -> Bridges<Name> {
     bridges
 }
 
-/// Recipients of a frame from the external network of domain 7.
-fn let_in(bridges: &Bridges<Name>, bytes: &[u8]) -> Result<Vec<Name>, DropReason> {
-    whom(&bridges.outside(Partition(7)).unwrap(), bytes)
+impl Bridges<Name> {
+    /// Recipients of a packet from member `x` of domain 7, or the reason of its drop.
+    fn send(&self, x: u8, packet: &[u8]) -> Result<Vec<Name>, DropReason> {
+        recipients(&self.ingress(Partition(7), place(x)).unwrap(), packet)
+    }
+
+    /// Recipients of a packet from the external network of domain 7, or the reason of its drop.
+    fn send_external(&self, packet: &[u8]) -> Result<Vec<Name>, DropReason> {
+        recipients(&self.outside(Partition(7)).unwrap(), packet)
+    }
+
+    /// Changes the port of a member.
+    fn change(&mut self, domain: u32, x: u8, change: impl FnOnce(&mut Port)) {
+        let member = &self.bridges[&Partition(domain)].members[&place(x)];
+        let mut port = member.port.clone();
+        change(&mut port);
+        self.renew(port);
+    }
+
+    fn set_limited(&mut self, x: u8, limited: bool) {
+        self.change(7, x, |port| port.limited = limited);
+    }
 }
 
-/// Recipients of a frame from member `x` of domain 7, or the reason of its drop.
-fn reached(bridges: &Bridges<Name>, x: u8, bytes: &[u8]) -> Result<Vec<Name>, DropReason> {
-    whom(&bridges.ingress(Partition(7), place(x)).unwrap(), bytes)
-}
-
-fn whom(ingress: &Ingress<'_, Name>, bytes: &[u8]) -> Result<Vec<Name>, DropReason> {
-    match ingress.decide(bytes) {
+fn recipients(ingress: &Ingress<'_, Name>, packet: &[u8]) -> Result<Vec<Name>, DropReason> {
+    match ingress.decide(packet) {
         Action::Forward(next_hop) => Ok(vec![name(&next_hop)]),
         Action::Flood(others) => {
-            let mut all: Vec<Name> = others
-                .filter_map(|next_hop| Some(name(&next_hop.ok()?)))
-                .collect();
+            let mut all: Vec<Name> = others.flatten().map(|next_hop| name(&next_hop)).collect();
             all.sort();
             Ok(all)
         }
@@ -118,7 +173,7 @@ fn whom(ingress: &Ingress<'_, Name>, bytes: &[u8]) -> Result<Vec<Name>, DropReas
     }
 }
 
-/// Drivers of other hosts are ports of this domain, which there is not.
+/// Domain in the names of the drivers of other hosts.
 const HOSTS: u32 = u32::MAX;
 
 fn name(next_hop: &NextHop<'_, Name>) -> Name {
@@ -128,54 +183,36 @@ fn name(next_hop: &NextHop<'_, Name>) -> Name {
     }
 }
 
-const STRANGER: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
-
-/// An IPv4 packet from an address, in a frame from member `x` of domain 7 for another.
-fn packet_from(x: u8, address: [u8; 4]) -> Vec<u8> {
-    let mut bytes = packet(mac(7, 2), mac(7, x), 40);
-    let ip = Offload::LEN + 14;
-    bytes[ip] = 0x45;
-    bytes[ip + 12..ip + 16].copy_from_slice(&address);
-    bytes
-}
-
 #[test]
 fn unicast_reaches_its_member_and_broadcast_all_others() {
     let bridges = bridges();
     let unicast = packet(mac(7, 2), mac(7, 1), 100);
-    assert_eq!(reached(&bridges, 1, &unicast), Ok(vec![(7, 2)]));
-    let broadcast = packet(BROADCAST, mac(7, 1), 100);
-    let others = Ok(vec![(7, 0), (7, 2)]);
-    assert_eq!(reached(&bridges, 1, &broadcast), others);
-    let multicast = packet([0x33, 0x33, 0, 0, 0, 1], mac(7, 1), 100);
-    assert_eq!(reached(&bridges, 1, &multicast), others);
+    assert_eq!(bridges.send(1, &unicast), Ok(vec![(7, 2)]));
+    for group in [BROADCAST, [0x33, 0x33, 0, 0, 0, 1]] {
+        let others = Ok(vec![(7, 0), (7, 2)]);
+        assert_eq!(bridges.send(1, &packet(group, mac(7, 1), 100)), others);
+    }
 }
 
 #[test]
 fn each_reason_to_drop_is_named() {
     let bridges = bridges();
-    let dropped = |bytes: &[u8]| reached(&bridges, 1, bytes).unwrap_err();
-    let unicast = |destination, source| packet(destination, source, 100);
-    assert_eq!(dropped(&[0; 9]), DropReason::Malformed);
-    assert_eq!(dropped(&[0; 23]), DropReason::Malformed);
-    assert_eq!(dropped(&[0xff; 100]), DropReason::Malformed);
-    assert_eq!(
-        dropped(&unicast(mac(7, 0), mac(7, 2))),
-        DropReason::WrongSource
-    );
-    assert_eq!(
-        dropped(&packet(mac(7, 0), mac(7, 1), 1501)),
-        DropReason::TooLong
-    );
-    assert_eq!(
-        dropped(&unicast(mac(8, 0), mac(7, 1))),
-        DropReason::OtherDomain
-    );
-    for nobody in [mac(7, 9), mac(7, 1), [0; 6], [2, 0, 0, 0, 0, 1]] {
-        assert_eq!(
-            dropped(&unicast(nobody, mac(7, 1))),
-            DropReason::NoSuchMember
-        );
+    let to = |destination| packet(destination, mac(7, 1), 100);
+    let forged = packet(mac(7, 0), mac(7, 2), 100);
+    let long = packet(mac(7, 0), mac(7, 1), 1501);
+    for (packet, reason) in [
+        (vec![0; 9], DropReason::Malformed),
+        (vec![0; 23], DropReason::Malformed),
+        (vec![0xff; 100], DropReason::Malformed),
+        (forged, DropReason::WrongSource),
+        (long, DropReason::TooLong),
+        (to(mac(8, 0)), DropReason::OtherDomain),
+        (to(mac(7, 9)), DropReason::NoSuchMember),
+        (to(mac(7, 1)), DropReason::NoSuchMember),
+        (to([0; 6]), DropReason::NoSuchMember),
+        (to([2, 0, 0, 0, 0, 1]), DropReason::NoSuchMember),
+    ] {
+        assert_eq!(bridges.send(1, &packet), Err(reason), "{packet:x?}");
     }
 }
 
@@ -186,66 +223,55 @@ fn a_former_member_neither_reaches_nor_is_reached() {
     assert_eq!(bridges.detach(Partition(7), NodeId(2)), None);
     assert!(bridges.ingress(Partition(7), place(2)).is_none());
     let unicast = packet(mac(7, 2), mac(7, 1), 100);
-    assert_eq!(
-        reached(&bridges, 1, &unicast),
-        Err(DropReason::NoSuchMember)
-    );
+    assert_eq!(bridges.send(1, &unicast), Err(DropReason::NoSuchMember));
     let broadcast = packet(BROADCAST, mac(7, 1), 100);
-    assert_eq!(reached(&bridges, 1, &broadcast), Ok(vec![(7, 0)]));
+    assert_eq!(bridges.send(1, &broadcast), Ok(vec![(7, 0)]));
     let query = arp(mac(7, 1), [10, 64, 0, 3]);
-    assert_eq!(reached(&bridges, 1, &query), Ok(vec![(7, 0)]));
+    assert_eq!(bridges.send(1, &query), Ok(vec![(7, 0)]));
 }
 
-/// Members 1 and 2 are limited, so each has member 0 to talk to.
+/// Members 1 and 2 are limited, so each can reach member 0 only.
 #[test]
-fn limited_members_reach_full_ones_only_and_what_they_may_not_is_counted() {
+fn limited_members_reach_full_ones_only_and_refusals_are_counted() {
     let mut bridges = bridges();
     for x in [1, 2] {
-        bridges.set_limited(Partition(7), place(x), true);
+        bridges.set_limited(x, true);
     }
     let unicast = |to, from| packet(mac(7, to), mac(7, from), 100);
     let refused = Err(DropReason::Limited);
-    assert_eq!(reached(&bridges, 1, &unicast(2, 1)), refused);
-    assert_eq!(reached(&bridges, 2, &unicast(1, 2)), refused);
-    assert_eq!(reached(&bridges, 1, &unicast(0, 1)), Ok(vec![(7, 0)]));
-    assert_eq!(reached(&bridges, 0, &unicast(2, 0)), Ok(vec![(7, 2)]));
+    assert_eq!(bridges.send(1, &unicast(2, 1)), refused);
+    assert_eq!(bridges.send(2, &unicast(1, 2)), refused);
+    assert_eq!(bridges.send(1, &unicast(0, 1)), Ok(vec![(7, 0)]));
+    assert_eq!(bridges.send(0, &unicast(2, 0)), Ok(vec![(7, 2)]));
 
-    let full = Ok(vec![(7, 0)]);
     for group in [BROADCAST, [0x33, 0x33, 0, 0, 0, 1]] {
-        assert_eq!(reached(&bridges, 1, &packet(group, mac(7, 1), 9)), full);
-        let all = Ok(vec![(7, 1), (7, 2)]);
-        assert_eq!(reached(&bridges, 0, &packet(group, mac(7, 0), 9)), all);
+        let from = |x| packet(group, mac(7, x), 9);
+        assert_eq!(bridges.send(1, &from(1)), Ok(vec![(7, 0)]));
+        assert_eq!(bridges.send(0, &from(0)), Ok(vec![(7, 1), (7, 2)]));
     }
     let ingress = bridges.ingress(Partition(7), place(1)).unwrap();
     let Action::Flood(others) = ingress.decide(&packet(BROADCAST, mac(7, 1), 9)) else {
-        panic!("not for all");
+        panic!("not flooded");
     };
     assert_eq!(others.filter(|other| other.is_err()).count(), 1);
 
-    bridges.set_limited(Partition(7), place(2), false);
-    assert_eq!(
-        reached(&bridges, 1, &unicast(2, 1)),
-        Ok(vec![(7, 2)]),
-        "one of two suffices"
-    );
+    bridges.set_limited(2, false);
+    let reached = bridges.send(1, &unicast(2, 1));
+    assert_eq!(reached, Ok(vec![(7, 2)]), "one full member suffices");
 }
 
 #[test]
-fn limited_members_are_not_told_where_others_of_them_are() {
+fn limited_members_get_no_reply_about_each_other() {
     let mut bridges = bridges();
     for x in [1, 2] {
-        bridges.set_limited(Partition(7), place(x), true);
+        bridges.set_limited(x, true);
     }
     let query = |from, target: u8| arp(mac(7, from), [10, 64, 0, target + 1]);
-    let refused = Err(DropReason::Limited);
-    assert_eq!(reached(&bridges, 1, &query(1, 2)), refused);
-    let answered = Ok(vec![(7, 1)]);
-    assert_eq!(reached(&bridges, 1, &query(1, 0)), answered);
-    let answered = Ok(vec![(7, 0)]);
-    assert_eq!(reached(&bridges, 0, &query(0, 2)), answered);
+    assert_eq!(bridges.send(1, &query(1, 2)), Err(DropReason::Limited));
+    assert_eq!(bridges.send(1, &query(1, 0)), Ok(vec![(7, 1)]), "a reply");
+    assert_eq!(bridges.send(0, &query(0, 2)), Ok(vec![(7, 0)]), "a reply");
     // Announcements and queries for unassigned addresses go to permitted recipients.
-    let announcement = query(1, 1);
-    assert_eq!(reached(&bridges, 1, &announcement), Ok(vec![(7, 0)]));
+    assert_eq!(bridges.send(1, &query(1, 1)), Ok(vec![(7, 0)]));
 }
 
 #[test]
@@ -309,7 +335,7 @@ proptest! {
         let ingress = bridges.ingress(Partition(7), place(x)).unwrap();
         let reached: Vec<Name> = match ingress.decide(&bytes) {
             Action::Forward(next_hop) => vec![name(&next_hop)],
-            Action::Flood(others) => others.filter_map(|o| Some(name(&o.ok()?))).collect(),
+            Action::Flood(others) => others.flatten().map(|next_hop| name(&next_hop)).collect(),
             Action::Reply(_) | Action::Drop(_) => vec![],
         };
         for (domain, receiver) in reached {
