@@ -21,6 +21,7 @@ use toroid_netlink::{Netlink, NetlinkError};
 use toroid_protocol::driver::Port;
 
 use crate::offload::Capabilities;
+use crate::port::is_one_of;
 use crate::port::tap::{Tap, is_gone};
 
 /// Reasons why a port has no interface.
@@ -54,6 +55,13 @@ pub enum InterfaceError {
     NotLocal(IpAddr),
 }
 
+impl InterfaceError {
+    fn tap(port: &Port, source: io::Error) -> Self {
+        let name = port.ifname.clone();
+        InterfaceError::Tap { name, source }
+    }
+}
+
 /// An interface that is up.
 #[derive(Debug)]
 pub struct Interface {
@@ -82,10 +90,10 @@ const LOWERED: &str = "~gone%d";
 pub(crate) const QUEUE_LEN: u32 = 4000;
 
 /// Time for the kernel to receive packets for new addresses, and additional time for each
-/// interface. It needs less than a millisecond unless many interfaces come and go at once.
+/// interface. The kernel needs less than a millisecond unless many interfaces come and go at once.
 const SETTLING_TIMEOUT: [Duration; 2] = [Duration::from_secs(10), Duration::from_millis(20)];
 
-/// Pause between two checks of that.
+/// Pause between two checks whether an address is local.
 const POLL_INTERVAL: Duration = Duration::from_micros(100);
 
 /// Interval of checks whether an interface still has its address.
@@ -98,6 +106,9 @@ const MAX_RESTORATIONS: u32 = 20;
 /// gateways has a route for each, and the lowest metric wins. Routes that root or DHCP in the node
 /// set win over all of them.
 const FIRST_METRIC: u32 = 4096;
+
+/// Errors for an IPv6 address if the kernel was built or booted without IPv6, or a sysctl disables it.
+const IPV6_OFF: [Errno; 3] = [Errno::EOPNOTSUPP, Errno::EAFNOSUPPORT, Errno::EACCES];
 
 /// The addresses of a new interface, for which the kernel begins to receive packets in the
 /// background.
@@ -146,7 +157,7 @@ pub(crate) fn lower(tap: &Tap, index: u32) -> Result<(), InterfaceError> {
     });
     match lowered {
         Err(InterfaceError::Netlink(NetlinkError::Refused { source, .. }))
-            if source.raw_os_error() == Some(Errno::ENODEV as i32) =>
+            if is_one_of(&source, &[Errno::ENODEV]) =>
         {
             Ok(())
         }
@@ -167,20 +178,17 @@ pub(crate) fn restore(
     let namespace = tap.namespace().map_err(InterfaceError::Namespace)?;
     let settling = inside(namespace, || {
         let mut netlink = Netlink::open()?;
-        // The node may have raised it.
+        // The node may have raised the interface.
         netlink.set_down(index)?;
         if !tap.discard() {
             return Err(InterfaceError::Flooded);
         }
         netlink.rename(index, &port.ifname)?;
-        Ok(configure(port)?.settling)
+        Ok(configure(port)?.0)
     })?;
     tap.set_capabilities(capabilities)
         .and_then(|()| tap.set_persistent(true))
-        .map_err(|source| InterfaceError::Tap {
-            name: port.ifname.clone(),
-            source,
-        })?;
+        .map_err(|source| InterfaceError::tap(port, source))?;
     Ok(Interface {
         tap,
         index,
@@ -216,39 +224,28 @@ fn inside<R: Send>(
 }
 
 fn raise_here(port: &Port, capabilities: Capabilities) -> Result<Interface, InterfaceError> {
-    let tap = Tap::open(&port.ifname, capabilities).map_err(|source| InterfaceError::Tap {
-        name: port.ifname.clone(),
-        source,
-    })?;
+    let tap = Tap::open(&port.ifname, capabilities)
+        .map_err(|source| InterfaceError::tap(port, source))?;
     match configure(port) {
-        Ok(Configured {
-            index,
-            settling,
-            was_up,
-        }) => Ok(Interface {
+        Ok((settling, was_up)) => Ok(Interface {
             tap,
-            index,
+            index: settling.index,
             settling,
             was_up,
         }),
         Err(error) => {
-            // No one else knows of it. The first error is the one to report.
+            // Nothing refers to the TAP yet. The first error is reported.
             let _ = tap.delete();
             Err(error)
         }
     }
 }
 
-/// The parts of an [`Interface`] besides its TAP.
-struct Configured {
-    index: u32,
-    settling: Settling,
-    was_up: bool,
-}
-
-/// Sets what differs only: an interface that was taken over has connections, and even setting the
-/// same MAC address makes the kernel forget its neighbours.
-fn configure(port: &Port) -> Result<Configured, InterfaceError> {
+/// Configures the interface of a port. Returns also whether the interface was up before.
+///
+/// Only properties that differ are changed: an interface that was taken over has connections, and
+/// even setting the same MAC address makes the kernel forget its neighbours.
+fn configure(port: &Port) -> Result<(Settling, bool), InterfaceError> {
     let mut netlink = Netlink::open()?;
     let link = netlink.link(&port.ifname)?;
     if link.mac != port.mac {
@@ -263,7 +260,7 @@ fn configure(port: &Port) -> Result<Configured, InterfaceError> {
     let (ipv4, ipv6) = (IpAddr::V4(port.ipv4), IpAddr::V6(port.ipv6));
     netlink.add_address(link.index, ipv4, port.prefix)?;
     let (address, prefix) = match netlink.add_address(link.index, ipv6, port.ipv6_prefix) {
-        Err(NetlinkError::Refused { source, .. }) if is_ipv6_off(&source) => {
+        Err(NetlinkError::Refused { source, .. }) if is_one_of(&source, &IPV6_OFF) => {
             tracing::warn!(
                 "{} of node {} does without IPv6, which is disabled: {source}",
                 port.ifname,
@@ -280,17 +277,14 @@ fn configure(port: &Port) -> Result<Configured, InterfaceError> {
         // Root in the node can cause this by rules of its own, to its own disadvantage.
         tracing::warn!("{} of node {}: {error}", port.ifname, port.place);
     }
-    Ok(Configured {
+    let settling = Settling {
+        netlink,
         index: link.index,
-        settling: Settling {
-            netlink,
-            index: link.index,
-            address,
-            prefix,
-            name: format!("{} of node {}", port.ifname, port.place),
-        },
-        was_up: link.up,
-    })
+        address,
+        prefix,
+        name: format!("{} of node {}", port.ifname, port.place),
+    };
+    Ok((settling, link.up))
 }
 
 /// Sets the route out of the domain. Of a gateway only this interface forwards received packets:
@@ -366,24 +360,12 @@ impl Settling {
                 Ok(true)
             }
             // The reserve may still be empty.
-            Err(NetlinkError::Refused { source, .. }) if is_short_of_memory(&source) => Ok(true),
+            Err(NetlinkError::Refused { source, .. })
+                if is_one_of(&source, &[Errno::ENOMEM, Errno::ENOBUFS]) =>
+            {
+                Ok(true)
+            }
             Err(error) => Err(error.into()),
         }
     }
-}
-
-fn is_short_of_memory(error: &io::Error) -> bool {
-    let short = [Errno::ENOMEM, Errno::ENOBUFS];
-    error
-        .raw_os_error()
-        .is_some_and(|error| short.contains(&Errno::from_raw(error)))
-}
-
-/// Whether the kernel refuses IPv6 addresses: it was built or booted without IPv6, or a sysctl
-/// disables IPv6.
-fn is_ipv6_off(error: &io::Error) -> bool {
-    let off = [Errno::EOPNOTSUPP, Errno::EAFNOSUPPORT, Errno::EACCES];
-    error
-        .raw_os_error()
-        .is_some_and(|error| off.contains(&Errno::from_raw(error)))
 }
