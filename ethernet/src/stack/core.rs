@@ -17,13 +17,13 @@ use smoltcp::phy::Device as _;
 use smoltcp::socket::{AnySocket, Socket, tcp, udp};
 use smoltcp::time::Instant as Clock;
 use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
+use toroid_protocol::agent::StackInfo;
 
 use super::StackError;
 use super::device::Device;
 use crate::port::stack_socket::StackSocket;
 
-/// Time that a dropped connection may take to send what was written and to receive the end of the
-/// peer.
+/// Time for a dropped connection to send its written data and to receive the end of the peer's.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time that datagrams wait for the MAC address of the first of them. smoltcp has no limit.
@@ -35,14 +35,6 @@ const MIN_SLEEP: Duration = Duration::from_millis(1);
 
 /// Local ports of connections (RFC 6335).
 const PORTS: std::ops::RangeInclusive<u16> = 49152..=65535;
-
-/// Addresses and MTU of a stack.
-#[derive(Clone, Debug)]
-pub(super) struct Addresses {
-    pub(super) mac: [u8; 6],
-    pub(super) ip: [IpCidr; 2],
-    pub(super) mtu: usize,
-}
 
 /// The lock, and the eventfd that wakes the thread of the stack.
 pub(super) struct Shared {
@@ -65,7 +57,8 @@ pub(super) struct Core {
     interface: Interface,
     sockets: SocketSet<'static>,
     device: Device,
-    addresses: Addresses,
+    /// Addresses with their prefixes.
+    links: [IpCidr; 2],
     began: Instant,
     bells: HashMap<SocketHandle, Arc<Bell>>,
     /// Dropped connections, and their deadlines.
@@ -104,12 +97,12 @@ pub(super) enum Next {
 impl Shared {
     pub(super) fn new(
         stack_socket: StackSocket,
-        addresses: Addresses,
+        info: &StackInfo,
     ) -> Result<Arc<Self>, StackError> {
         let doorbell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|error| StackError::System(error.into()))?;
         Ok(Arc::new(Shared {
-            core: Mutex::new(Core::new(stack_socket, addresses)),
+            core: Mutex::new(Core::new(stack_socket, info)),
             doorbell,
         }))
     }
@@ -178,23 +171,25 @@ impl Shared {
 }
 
 impl Core {
-    fn new(stack_socket: StackSocket, addresses: Addresses) -> Self {
-        let mut device = Device::new(stack_socket, addresses.mtu);
-        let mut config = Config::new(EthernetAddress(addresses.mac).into());
-        let random = RandomState::new().hash_one(addresses.mac);
+    fn new(stack_socket: StackSocket, info: &StackInfo) -> Self {
+        let mut device = Device::new(stack_socket, info.mtu as usize);
+        let mut config = Config::new(EthernetAddress(info.mac).into());
+        let random = RandomState::new().hash_one(info.mac);
         // Initial sequence numbers must not be predictable.
         config.random_seed = random;
         let mut interface = Interface::new(config, &mut device, Clock::ZERO);
-        interface.update_ip_addrs(|ips| {
-            // The list has room for two.
-            ips.extend(addresses.ip);
-        });
+        let links = [
+            IpCidr::new(info.ipv4.into(), info.prefix),
+            IpCidr::new(info.ipv6.into(), info.ipv6_prefix),
+        ];
+        // The list has room for two.
+        interface.update_ip_addrs(|ips| ips.extend(links));
         let range = u64::from(PORTS.end() - PORTS.start());
         Core {
             interface,
             sockets: SocketSet::new(Vec::new()),
             device,
-            addresses,
+            links,
             began: Instant::now(),
             bells: HashMap::new(),
             closing: Vec::new(),
@@ -206,8 +201,9 @@ impl Core {
         }
     }
 
-    pub(super) fn addresses(&self) -> &Addresses {
-        &self.addresses
+    /// The longest IP packet in bytes.
+    pub(super) fn mtu(&self) -> usize {
+        self.device.capabilities().ip_mtu()
     }
 
     pub(super) fn add(&mut self, socket: impl AnySocket<'static>) -> SocketHandle {
@@ -261,8 +257,7 @@ impl Core {
 
     /// Whether an address belongs to the domain. There are no routes to other addresses.
     pub(super) fn is_on_link(&self, address: IpAddress) -> bool {
-        let links = &self.addresses.ip;
-        links.iter().any(|link| link.contains_addr(&address))
+        self.links.iter().any(|link| link.contains_addr(&address))
     }
 
     /// A port that no socket uses.
@@ -291,19 +286,15 @@ impl Core {
     }
 
     pub(super) fn is_listened_on(&self, port: u16) -> bool {
-        let listens = |socket: &Socket<'_>| match socket {
-            Socket::Tcp(socket) => socket.listen_endpoint().port == port,
-            _ => false,
-        };
-        self.sockets.iter().any(|(_, socket)| listens(socket))
+        self.sockets.iter().any(|(_, socket)| {
+            matches!(socket, Socket::Tcp(socket) if socket.listen_endpoint().port == port)
+        })
     }
 
     pub(super) fn is_bound(&self, port: u16) -> bool {
-        let binds = |socket: &Socket<'_>| match socket {
-            Socket::Udp(socket) => socket.endpoint().port == port,
-            _ => false,
-        };
-        self.sockets.iter().any(|(_, socket)| binds(socket))
+        self.sockets.iter().any(
+            |(_, socket)| matches!(socket, Socket::Udp(socket) if socket.endpoint().port == port),
+        )
     }
 
     /// # Errors
@@ -376,17 +367,17 @@ impl Core {
         };
         let closing = std::mem::take(&mut self.closing);
         // In these states the peer has acknowledged all data.
-        let heard = |state| {
+        let has_all = |state| {
             matches!(
                 state,
                 tcp::State::Closed | tcp::State::FinWait2 | tcp::State::TimeWait
             )
         };
-        let is_heard = closing
+        let peers_have_all = closing
             .iter()
-            .all(|(socket, _)| heard(self.tcp(*socket).state()));
+            .all(|(socket, _)| has_all(self.tcp(*socket).state()));
         self.closing = closing;
-        self.revoked || is_heard || Instant::now() >= end
+        self.revoked || peers_have_all || Instant::now() >= end
     }
 
     /// Time without work unless a packet arrives.
@@ -396,13 +387,10 @@ impl Core {
         }
         let due = self.due();
         let now = Instant::now();
-        let own = self.closing.iter().map(|(_, end)| *end);
-        let own = own.chain(
-            self.unresolved
-                .values()
-                .map(|since| *since + RESOLUTION_TIMEOUT),
-        );
-        let own = own.chain(self.ending).min();
+        let closing = self.closing.iter().map(|(_, end)| *end);
+        let unresolved = self.unresolved.values();
+        let unresolved = unresolved.map(|since| *since + RESOLUTION_TIMEOUT);
+        let own = closing.chain(unresolved).chain(self.ending).min();
         let own = own.map(|end| end.saturating_duration_since(now));
         let rest = due.into_iter().chain(own).min();
         rest.map(|rest| rest.max(MIN_SLEEP))
@@ -468,7 +456,7 @@ impl Core {
                 self.unresolved.remove(&handle);
                 let endpoint = socket.endpoint();
                 socket.close();
-                // The port was bound a moment ago.
+                // Succeeds: the port was bound a moment ago.
                 let _ = socket.bind(endpoint);
             }
         }
@@ -491,7 +479,6 @@ impl Core {
     /// Limit of the payload of a datagram to an address of this family, in bytes.
     pub(super) fn longest_datagram(&self, is_ipv6: bool) -> usize {
         let ip = if is_ipv6 { 40 } else { 20 };
-        let mtu = self.device.capabilities().ip_mtu();
-        mtu - ip - 8
+        self.mtu() - ip - 8
     }
 }

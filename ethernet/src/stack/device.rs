@@ -131,8 +131,8 @@ impl phy::Device for Device {
 
     fn capabilities(&self) -> DeviceCapabilities {
         let mut checksum = ChecksumCapabilities::default();
-        // Packets of the driver come from memory of this host, or were checked when they entered
-        // it. Members leave checksums out among themselves.
+        // Packets of the driver come from memory of this host, or were checked on their way into
+        // the host. Members leave checksums out among themselves.
         checksum.tcp = Checksum::Tx;
         checksum.udp = Checksum::Tx;
         let mut capabilities = DeviceCapabilities::default();

@@ -45,12 +45,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use smoltcp::wire::{IpAddress, IpCidr, IpEndpoint};
+use smoltcp::wire::{IpAddress, IpEndpoint};
 use toroid_client::member::{Domain, MemberError};
 use toroid_model::refusal::RefusalKind;
 use toroid_protocol::agent::StackInfo;
 
-use self::core::{Addresses, Shared};
+use self::core::Shared;
 use self::tcp::{TcpListener, TcpStream};
 use self::udp::UdpSocket;
 use crate::port::stack_socket::StackSocket;
@@ -115,15 +115,7 @@ impl Stack {
         stack_socket: StackSocket,
         connector: Box<dyn Connector>,
     ) -> Result<Self, StackError> {
-        let addresses = Addresses {
-            mac: info.mac,
-            ip: [
-                IpCidr::new(info.ipv4.into(), info.prefix),
-                IpCidr::new(info.ipv6.into(), info.ipv6_prefix),
-            ],
-            mtu: info.mtu as usize,
-        };
-        let shared = Shared::new(stack_socket, addresses)?;
+        let shared = Shared::new(stack_socket, &info)?;
         Ok(Stack {
             running: Arc::new(Running::start(shared, connector)?),
             info: Arc::new(info),

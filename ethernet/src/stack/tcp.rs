@@ -370,12 +370,10 @@ fn send_parts(socket: &mut Socket<'_>, parts: &[IoSlice<'_>]) -> Result<usize, S
 }
 
 fn new_socket(core: &Core) -> Socket<'static> {
-    let len = BUFFER_BYTES.max(BUFFER_PACKETS * core.addresses().mtu);
+    let len = BUFFER_BYTES.max(BUFFER_PACKETS * core.mtu());
     let buffer = || SocketBuffer::new(vec![0; len]);
     let mut socket = Socket::new(buffer(), buffer());
-    socket.set_timeout(Some(smoltcp::time::Duration::from_millis(
-        ACK_TIMEOUT.as_millis() as u64,
-    )));
+    socket.set_timeout(Some(ACK_TIMEOUT.into()));
     socket
 }
 

@@ -6,11 +6,11 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Instant;
 
 use super::*;
-use crate::port::stack_socket::tests::pair;
+use crate::port::stack_socket::tests::{kind, pair};
 
 const MTU: u32 = 9000;
 
-/// Hands out stack sockets that a test sends; the other end of the channel being closed means revoked.
+/// A source of the stack sockets that a test sends; a closed channel means revoked.
 struct Supply(Receiver<StackSocket>);
 
 impl Connector for Supply {
@@ -77,10 +77,10 @@ fn streams_arrive_whole_in_both_directions_by_both_protocols() {
             writing.write_all(&bytes(3_000_000)).unwrap();
             writing.shutdown(Shutdown::Write).unwrap();
         });
-        let mut heard = Vec::new();
-        (&stream).read_to_end(&mut heard).unwrap();
+        let mut received = Vec::new();
+        (&stream).read_to_end(&mut received).unwrap();
         writer.join().unwrap();
-        assert!(heard == bytes(3_000_000));
+        assert!(received == bytes(3_000_000));
     }
     echo.join().unwrap();
 }
@@ -90,8 +90,8 @@ fn written_data_is_sent_after_everything_is_dropped() {
     let [(first, _one), (second, _two)] = both();
     let [client, mut server] = connected(&first, &second);
     let reading = thread::spawn(move || {
-        let mut heard = Vec::new();
-        server.read_to_end(&mut heard).map(|_| heard.len())
+        let mut received = Vec::new();
+        server.read_to_end(&mut received).map(|_| received.len())
     });
     (&client).write_all(&bytes(400_000)).unwrap();
     drop((client, first));
@@ -104,16 +104,16 @@ fn a_connection_survives_its_stack_socket() {
     let [mut client, mut server] = connected(&first, &second);
     let mut say = |text: &[u8; 4]| {
         client.write_all(text).unwrap();
-        let mut heard = [0; 4];
-        server.read_exact(&mut heard).unwrap();
-        assert_eq!(heard, *text);
+        let mut received = [0; 4];
+        server.read_exact(&mut received).unwrap();
+        assert_eq!(received, *text);
     };
     say(b"once");
     for _ in 0..2 {
         let [here, there] = pair();
         one.send(here).unwrap();
         two.send(there).unwrap();
-        // Both ends of the old one go with either.
+        // Closing one end of the old socket closes the other.
         first.running.shared.lock().cut_for_test();
         say(b"more");
     }
@@ -148,9 +148,9 @@ fn datagrams_for_missing_nodes_delay_no_others() {
     for to in [IpAddr::from(second.ipv4()), second.ipv6().into()] {
         for len in [0, 1, 8000] {
             here.send_to(&bytes(len), at(to, 5000)).unwrap();
-            let mut heard = vec![0; 9000];
-            let (heard_len, _) = there.recv_from(&mut heard).unwrap();
-            assert!(heard[..heard_len] == bytes(len));
+            let mut received = vec![0; 9000];
+            let (received_len, _) = there.recv_from(&mut received).unwrap();
+            assert!(received[..received_len] == bytes(len));
         }
     }
     here.send_to(b"nobody", at([10, 64, 0, 77], 5000)).unwrap();
@@ -165,7 +165,7 @@ fn datagrams_for_missing_nodes_delay_no_others() {
         }
         assert!(
             start.elapsed() < Duration::from_secs(20),
-            "held up for ever"
+            "the datagram never arrives"
         );
     }
 }
@@ -173,34 +173,26 @@ fn datagrams_for_missing_nodes_delay_no_others() {
 #[test]
 fn errors_are_those_of_std() {
     let [(first, _one), (second, _two)] = both();
-    let kind = |error: io::Error| error.kind();
-    let refused = first.connect(at(second.ipv4(), 9)).map(drop);
-    assert_eq!(refused.map_err(kind), Err(io::ErrorKind::ConnectionRefused));
-    let outside = first.connect(at([192, 0, 2, 1], 9)).map(drop);
-    assert_eq!(outside.map_err(kind), Err(io::ErrorKind::AddrNotAvailable));
+    let refused = first.connect(at(second.ipv4(), 9));
+    assert_eq!(kind(refused), io::ErrorKind::ConnectionRefused);
+    let outside = first.connect(at([192, 0, 2, 1], 9));
+    assert_eq!(kind(outside), io::ErrorKind::AddrNotAvailable);
     let _listener = second.listen(80).unwrap();
-    let twice = second.listen(80).map(drop);
-    assert_eq!(twice.map_err(kind), Err(io::ErrorKind::AddrInUse));
-    assert_eq!(
-        second.listen(0).map(drop).map_err(kind),
-        Err(io::ErrorKind::InvalidInput)
-    );
+    assert_eq!(kind(second.listen(80)), io::ErrorKind::AddrInUse);
+    assert_eq!(kind(second.listen(0)), io::ErrorKind::InvalidInput);
     let datagrams = first.bind_udp(0).unwrap();
     let long = datagrams.send_to(&bytes(8973), at(second.ipv4(), 9));
-    assert_eq!(long.map_err(kind), Err(io::ErrorKind::InvalidInput));
+    assert_eq!(kind(long), io::ErrorKind::InvalidInput);
     let stream = first.connect(at(second.ipv4(), 80)).unwrap();
-    stream
-        .set_read_timeout(Some(Duration::from_millis(10)))
-        .unwrap();
-    let nothing = (&stream).read(&mut [0]).map_err(kind);
-    assert_eq!(nothing, Err(io::ErrorKind::WouldBlock));
+    let timeout = Some(Duration::from_millis(10));
+    stream.set_read_timeout(timeout).unwrap();
+    assert_eq!(kind((&stream).read(&mut [0])), io::ErrorKind::WouldBlock);
     stream.shutdown(Shutdown::Write).unwrap();
-    let closed = (&stream).write(&[0]).map_err(kind);
-    assert_eq!(closed, Err(io::ErrorKind::BrokenPipe));
+    assert_eq!(kind((&stream).write(&[0])), io::ErrorKind::BrokenPipe);
 }
 
 #[test]
-fn more_connections_than_wait_at_a_time_are_served() {
+fn more_connections_than_the_backlog_are_served() {
     let [(first, _one), (second, _two)] = both();
     let listener = second.listen(80).unwrap();
     let serving = thread::spawn(move || {
@@ -210,10 +202,10 @@ fn more_connections_than_wait_at_a_time_are_served() {
         }
     });
     for _ in 0..50 {
-        let mut heard = String::new();
+        let mut received = String::new();
         let mut stream = first.connect(at(second.ipv4(), 80)).unwrap();
-        stream.read_to_string(&mut heard).unwrap();
-        assert_eq!(heard, "hi");
+        stream.read_to_string(&mut received).unwrap();
+        assert_eq!(received, "hi");
     }
     serving.join().unwrap();
 }
@@ -230,7 +222,7 @@ fn random_bytes_cause_no_failure() {
         })
         .take(len)
         .collect();
-        // It may have too much to read.
+        // The socket may be full.
         let _ = there.send(&garbage);
     }
     assert!(stack.listen(80).is_ok());

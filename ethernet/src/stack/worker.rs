@@ -66,6 +66,6 @@ fn sleep(shared: &Shared, stack_socket: Option<PollFd<'_>>, timeout: Option<Dura
     });
     // An interrupted sleep is a short one.
     let _ = poll(&mut waiting, timeout);
-    // Fails when it has not rung.
+    // Fails if nothing has rung.
     let _ = shared.doorbell().read();
 }
