@@ -4,7 +4,7 @@ use super::*;
 
 /// The agent's end of a driver that runs in a thread.
 pub(crate) struct Agent {
-    lifeline: Writer,
+    liveness: Writer,
     answers: Reader,
     commands: Writer,
     driver: JoinHandle<Result<(), DriverError>>,
@@ -14,10 +14,10 @@ pub(crate) struct Agent {
 impl Agent {
     pub(crate) fn start() -> Self {
         let (ours, drivers) = UnixStream::pair().unwrap();
-        let lifeline = wire::split(ours).unwrap().1;
-        let (answers, commands) = session(&lifeline);
+        let liveness = wire::split(ours).unwrap().1;
+        let (answers, commands) = control_channel(&liveness);
         Agent {
-            lifeline,
+            liveness,
             answers,
             commands,
             driver: thread::spawn(|| driver::run(drivers)),
@@ -36,8 +36,8 @@ impl Agent {
             .unwrap();
     }
 
-    /// Makes all nodes members, which can be reached at once. In the past the kernel was
-    /// still busy giving them their IPv6 addresses.
+    /// Makes all nodes members, and checks that their addresses are usable at once. In the past
+    /// the kernel had not finished adding IPv6 addresses.
     pub(crate) fn join(&mut self, domain: u32, nodes: &[Node]) {
         nodes
             .iter()
@@ -60,11 +60,11 @@ impl Agent {
         self.send(DriverRequest::Sync { n: self.synced });
         match self.answers.receive().unwrap() {
             (DriverResponse::Synced { n, errors, .. }, _) if n == self.synced => errors,
-            other => panic!("{other:?} was not asked for"),
+            other => panic!("{other:?} is not the expected answer"),
         }
     }
 
-    /// There are no ports yet, and these other hosts.
+    /// Retains no ports, and tunnels to these hosts only.
     pub(crate) fn retain(&mut self, hosts: &[&str]) {
         let hosts = hosts.iter().map(|host| (*host).into()).collect();
         let ports = Vec::new();
@@ -92,7 +92,7 @@ impl Agent {
         self.send(DriverRequest::Drops { n: 1, domain_id });
         match self.answers.receive().unwrap() {
             (DriverResponse::Dropped { hosts, .. }, _) => hosts,
-            other => panic!("{other:?} was not asked for"),
+            other => panic!("{other:?} is not the expected answer"),
         }
     }
 
@@ -106,34 +106,44 @@ impl Agent {
             (DriverResponse::Dropped { ports, .. }, _) => {
                 ports.into_iter().map(|p| (p.node, p.dropped)).collect()
             }
-            other => panic!("{other:?} was not asked for"),
+            other => panic!("{other:?} is not the expected answer"),
         }
     }
 
-    /// Waits to hear to which hosts there are tunnels.
+    /// Waits for the next report of the hosts with tunnels.
     pub(crate) fn tunnels(&mut self) -> Vec<String> {
         match self.answers.receive().unwrap() {
             (DriverResponse::Tunnels { up, .. }, _) => up,
-            other => panic!("{other:?} was not asked for"),
+            other => panic!("{other:?} is not the expected answer"),
         }
     }
 
-    /// The agent is another one, which knows of nothing.
+    /// Replaces the agent by one without state.
     pub(crate) fn restart(&mut self) {
         self.commands.shut_down();
-        (self.answers, self.commands) = session(&self.lifeline);
+        (self.answers, self.commands) = control_channel(&self.liveness);
         self.synced = 0;
     }
 
     pub(crate) fn stop(self) {
-        self.lifeline.shut_down();
+        self.liveness.shut_down();
         self.commands.shut_down();
         self.driver.join().unwrap().unwrap();
     }
 }
 
-pub(crate) fn session(lifeline: &Writer) -> (Reader, Writer) {
-    let session = liveness::open_channel(lifeline).unwrap();
-    session.set_read_timeout(Some(WATCHDOG)).unwrap();
-    wire::split(session).unwrap()
+/// A driver with nodes 0 to `N - 1`, which are members of [`BLUE`]; `None` without root.
+pub(crate) fn blue<const N: usize>() -> Option<(Agent, [Node; N])> {
+    is_root().then(|| {
+        let mut agent = Agent::start();
+        let nodes = std::array::from_fn(|x| Node::new(x as u8));
+        agent.join(BLUE, &nodes);
+        (agent, nodes)
+    })
+}
+
+fn control_channel(liveness: &Writer) -> (Reader, Writer) {
+    let channel = liveness::open_channel(liveness).unwrap();
+    channel.set_read_timeout(Some(WATCHDOG)).unwrap();
+    wire::split(channel).unwrap()
 }

@@ -1,12 +1,16 @@
-//! The driver against real interfaces: nodes are network namespaces, each made by a thread and
-//! ended with its descriptor, and the agent is the test. Needs root; without it the tests fail
-//! when `CI=true` asks for them, and say that they did nothing otherwise.
+//! The driver and its parts with interfaces of the kernel. A node is a network namespace, made by a
+//! thread and ended with its descriptor; the test is the agent.
+//!
+//! These tests need root. Otherwise they fail if `CI=true` asks for them, and else report that
+//! nothing was tested.
 
 mod agent;
 mod hosts;
+mod interface;
 mod membership;
 mod node;
 mod reachability;
+mod segmentation;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -31,11 +35,11 @@ use toroid_protocol::driver::{DriverRequest, DriverResponse, Port, PortError};
 use toroid_protocol::liveness;
 use toroid_protocol::wire::{self, Reader, Writer};
 
-use agent::Agent;
+use agent::{Agent, blue};
 use node::*;
 
 const BLUE: u32 = 7;
 const RED: u32 = 0x1234;
 
-/// After this a wait is a hang.
+/// A longer wait is a hang.
 const WATCHDOG: Duration = Duration::from_secs(20);

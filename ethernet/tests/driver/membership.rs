@@ -4,21 +4,18 @@ use super::*;
 
 #[test]
 fn a_restarted_driver_resumes_interfaces_and_connections() {
-    if !allowed() {
+    let Some((agent, nodes)) = blue::<2>() else {
         return;
-    }
-    let mut agent = Agent::start();
-    let nodes = [Node::new(0), Node::new(1)];
-    agent.join(BLUE, &nodes);
+    };
     let [mut client, mut server] = connect(&nodes[0], &nodes[1], ipv4(BLUE, 1));
     let mut say = |text: &[u8; 4]| {
         client.write_all(text).unwrap();
-        let mut heard = [0; 4];
-        server.read_exact(&mut heard).unwrap();
-        assert_eq!(heard, *text);
+        let mut received = [0; 4];
+        server.read_exact(&mut received).unwrap();
+        assert_eq!(received, *text);
         server.write_all(text).unwrap();
-        client.read_exact(&mut heard).unwrap();
-        assert_eq!(heard, *text);
+        client.read_exact(&mut received).unwrap();
+        assert_eq!(received, *text);
     };
     say(b"once");
     let before = nodes[0].link("d7");
@@ -32,18 +29,15 @@ fn a_restarted_driver_resumes_interfaces_and_connections() {
 }
 
 #[test]
-fn the_next_agent_finds_the_ports_and_sets_right_what_differs() {
-    if !allowed() {
+fn the_next_agent_keeps_equal_ports_and_replaces_others() {
+    let Some((mut agent, mut nodes)) = blue::<3>() else {
         return;
-    }
-    let mut agent = Agent::start();
-    let mut nodes = [Node::new(0), Node::new(1), Node::new(2)];
-    agent.join(BLUE, &nodes);
+    };
     agent.join(RED, &nodes);
     let interface = nodes[0].link("d7");
     agent.restart();
     assert!(reaches(&nodes[0], &nodes[1], RED), "without an agent");
-    // Meanwhile a node was made anew, and one domain was removed.
+    // Meanwhile a node is made anew, and a domain is removed.
     nodes[1] = Node::new(1);
     let ports = (0..3).map(|node| (BLUE, node)).collect();
     let hosts = Vec::new();
@@ -62,12 +56,9 @@ fn the_next_agent_finds_the_ports_and_sets_right_what_differs() {
 
 #[test]
 fn a_removed_port_is_cut_and_its_interface_gone() {
-    if !allowed() {
+    let Some((mut agent, nodes)) = blue::<3>() else {
         return;
-    }
-    let mut agent = Agent::start();
-    let nodes = [Node::new(0), Node::new(1), Node::new(2)];
-    agent.join(BLUE, &nodes);
+    };
     agent.send(DriverRequest::RemovePort {
         domain_id: BLUE,
         node: 1,
@@ -84,7 +75,7 @@ fn a_removed_port_is_cut_and_its_interface_gone() {
     assert_eq!(nodes[1].link("d7"), None);
     assert!(reaches(&nodes[0], &nodes[2], BLUE));
 
-    // Back again, in the new epoch; in the old one it would be refused.
+    // The old epoch is refused, the new one accepted.
     agent.add(&nodes[1], nodes[1].port(BLUE));
     let errors = agent.sync();
     assert_eq!(errors.len(), 1);
@@ -103,12 +94,9 @@ fn a_removed_port_is_cut_and_its_interface_gone() {
 
 #[test]
 fn a_member_that_returns_a_thousand_times_is_a_member_each_time() {
-    if !allowed() {
+    let Some((mut agent, nodes)) = blue::<2>() else {
         return;
-    }
-    let mut agent = Agent::start();
-    let nodes = [Node::new(0), Node::new(1)];
-    agent.join(BLUE, &nodes);
+    };
     let port = |epoch| Port {
         epoch,
         ..nodes[1].port(BLUE)
@@ -116,7 +104,7 @@ fn a_member_that_returns_a_thousand_times_is_a_member_each_time() {
     for epoch in 2..=1001 {
         agent.remove(&nodes[1], BLUE);
         assert_eq!(agent.sync(), []);
-        // In between it is deleted, and made anew.
+        // Sometimes the interface is deleted in between, and made anew.
         if epoch % 250 == 0 {
             eventually(|| nodes[1].links() == 1);
         }
@@ -126,18 +114,15 @@ fn a_member_that_returns_a_thousand_times_is_a_member_each_time() {
             assert!(reaches(&nodes[0], &nodes[1], BLUE), "epoch {epoch}");
         }
     }
-    assert_eq!(nodes[1].links(), 2, "nothing is left of the others");
+    assert_eq!(nodes[1].links(), 2, "no other interface is left");
     agent.stop();
 }
 
 #[test]
 fn frames_of_a_former_member_never_arrive() {
-    if !allowed() {
+    let Some((mut agent, nodes)) = blue::<2>() else {
         return;
-    }
-    let mut agent = Agent::start();
-    let nodes = [Node::new(0), Node::new(1)];
-    agent.join(BLUE, &nodes);
+    };
     let bind = |node: &Node| node.inside(|| Udp::bind(SocketAddr::from(([0; 4], 0))));
     let (receiver, sender) = (bind(&nodes[0]), bind(&nodes[1]));
     let port = receiver.local_addr().unwrap().port();
@@ -145,11 +130,11 @@ fn frames_of_a_former_member_never_arrive() {
     sender.0.set_broadcast(true).unwrap();
     agent.remove(&nodes[1], BLUE);
     assert_eq!(agent.sync(), []);
-    // Root of the node finds the interface and raises it.
+    // Root in the node finds the interface and raises it.
     nodes[1].inside(|| {
         let mut netlink = Netlink::open().unwrap();
         let lowered = (0..9).find_map(|n| netlink.link(&format!("~gone{n}")).ok());
-        let lowered = lowered.expect("it is still there");
+        let lowered = lowered.expect("a lowered interface");
         assert!(!lowered.up);
         netlink.set_up(lowered.index).unwrap();
     });
@@ -163,12 +148,9 @@ fn frames_of_a_former_member_never_arrive() {
 
 #[test]
 fn another_domain_may_have_the_name_at_once() {
-    if !allowed() {
+    let Some((mut agent, nodes)) = blue::<2>() else {
         return;
-    }
-    let mut agent = Agent::start();
-    let nodes = [Node::new(0), Node::new(1)];
-    agent.join(BLUE, &nodes);
+    };
     for node in &nodes {
         agent.remove(node, BLUE);
         let ifname = "d7".into();
@@ -188,12 +170,9 @@ fn another_domain_may_have_the_name_at_once() {
 
 #[test]
 fn bad_commands_are_errors_of_their_port_only() {
-    if !allowed() {
+    let Some((mut agent, nodes)) = blue::<2>() else {
         return;
-    }
-    let mut agent = Agent::start();
-    let nodes = [Node::new(0), Node::new(1)];
-    agent.join(BLUE, &nodes);
+    };
     let mut refused = |port: Port| {
         agent.add(&nodes[0], port);
         let errors = agent.sync();
@@ -218,7 +197,7 @@ fn bad_commands_are_errors_of_their_port_only() {
     assert!(message.contains("is not the address"), "{message}");
     agent.send(DriverRequest::AddPort(nodes[0].port(RED)));
     assert!(agent.sync()[0].message.contains("namespace"));
-    // The same again, as an agent that lost its memory might send it.
+    // The same commands again, as from an agent without state.
     agent.join(BLUE, &nodes);
     assert!(reaches(&nodes[0], &nodes[1], BLUE));
     agent.stop();

@@ -21,7 +21,7 @@ impl Node {
         Node { namespace, x }
     }
 
-    /// Runs `work` in this node; sockets made there stay there.
+    /// Runs `work` in this node; its sockets stay there.
     pub(crate) fn inside<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         thread::scope(|scope| {
             let enter = || {
@@ -58,7 +58,7 @@ impl Node {
         }
     }
 
-    /// How many interfaces it has, the loopback included.
+    /// Number of interfaces, including the loopback.
     pub(crate) fn links(&self) -> usize {
         let list = || std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
         // Two lines of headings.
@@ -70,7 +70,7 @@ impl Node {
     }
 }
 
-/// A UDP socket that does not wait for ever.
+/// A UDP socket with a read timeout.
 pub(crate) struct Udp(pub(crate) UdpSocket);
 
 impl Udp {
@@ -134,8 +134,8 @@ pub(crate) fn connect(from: &Node, to: &Node, address: IpAddr) -> [TcpStream; 2]
     ends
 }
 
-/// Whether a TCP connection can be made, over IPv6. A kernel that was not answered before asks
-/// again at its own pace, or fails waiting packets at once, so there are several tries.
+/// Whether a TCP connection over IPv6 succeeds. After an unanswered query the kernel repeats it at
+/// its own pace, or fails waiting packets at once, so there are several attempts.
 pub(crate) fn reaches(from: &Node, to: &Node, domain: u32) -> bool {
     let deadline = Instant::now() + WATCHDOG;
     while Instant::now() < deadline {
@@ -147,12 +147,12 @@ pub(crate) fn reaches(from: &Node, to: &Node, domain: u32) -> bool {
     false
 }
 
-/// Whether no TCP connection can be made within a time that is long for one that can be.
+/// Whether no TCP connection succeeds within a second, which is long for a possible one.
 pub(crate) fn is_cut(from: &Node, to: &Node, domain: u32) -> bool {
     !connects(from, to, domain, Duration::from_secs(1))
 }
 
-pub(crate) fn connects(from: &Node, to: &Node, domain: u32, timeout: Duration) -> bool {
+fn connects(from: &Node, to: &Node, domain: u32, timeout: Duration) -> bool {
     let Ok(listener) = to.inside(|| TcpListener::bind("[::]:0")) else {
         return false;
     };
@@ -161,16 +161,16 @@ pub(crate) fn connects(from: &Node, to: &Node, domain: u32, timeout: Duration) -
     from.inside(|| TcpStream::connect_timeout(&server, timeout).is_ok())
 }
 
-pub(crate) fn eventually(happens: impl Fn() -> bool) {
+pub(crate) fn eventually(mut happens: impl FnMut() -> bool) {
     let deadline = Instant::now() + WATCHDOG;
     while !happens() {
-        assert!(Instant::now() < deadline, "it never happened");
+        assert!(Instant::now() < deadline, "the condition never held");
         thread::sleep(Duration::from_millis(1));
     }
 }
 
 /// Whether these tests can run.
-pub(crate) fn allowed() -> bool {
+pub(crate) fn is_root() -> bool {
     let root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
     let asked = std::env::var_os("CI").is_some_and(|value| value == "true");
     assert!(root || !asked, "CI=true asks for tests that need root");

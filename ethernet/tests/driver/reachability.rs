@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn members_with_and_without_offload_reach_each_other() {
-    if !allowed() {
+    if !is_root() {
         return;
     }
     const DATAGRAM: usize = 1000;
@@ -24,7 +24,7 @@ fn members_with_and_without_offload_reach_each_other() {
     for (from, to) in [(0, 1), (1, 0), (0, 2)] {
         for address in [ipv4(BLUE, to), ipv6(BLUE, to)] {
             let [receiver, sender] = udp(&nodes[usize::from(to)], &nodes[from], address);
-            // A row of datagrams in one call, and perhaps in one GSO packet.
+            // Several datagrams in one call, and perhaps in one GSO packet.
             setsockopt(&sender.0, UdpGsoSegment, &(DATAGRAM as i32)).unwrap();
             let row: Vec<u8> = (0..20_500).map(|n| (n / DATAGRAM) as u8).collect();
             sender.send_to(&row, receiver.local_addr().unwrap());
@@ -44,14 +44,11 @@ fn members_with_and_without_offload_reach_each_other() {
 
 #[test]
 fn members_reach_each_other_by_udp_and_tcp() {
-    if !allowed() {
+    let Some((agent, nodes)) = blue::<2>() else {
         return;
-    }
-    let mut agent = Agent::start();
-    let nodes = [Node::new(0), Node::new(1)];
-    agent.join(BLUE, &nodes);
+    };
     for to in [ipv4(BLUE, 1), ipv6(BLUE, 1)] {
-        // Over the MTU, too: the kernel fragments.
+        // The kernel fragments datagrams beyond the MTU.
         for len in [0, 1, 1000, 8900, 20_000] {
             let [receiver, sender] = udp(&nodes[1], &nodes[0], to);
             sender.send_to(&vec![7; len], receiver.local_addr().unwrap());
@@ -72,14 +69,11 @@ fn members_reach_each_other_by_udp_and_tcp() {
 
 #[test]
 fn broadcast_reaches_every_member_and_no_other_domain() {
-    if !allowed() {
+    let Some((mut agent, blue)) = blue::<3>() else {
         return;
-    }
-    let mut agent = Agent::start();
-    let blue = [Node::new(0), Node::new(1), Node::new(2)];
+    };
     let red = [Node::new(0), Node::new(1)];
-    agent.join(BLUE, &blue);
-    // With the addresses of the other domain, so that only the driver tells them apart.
+    // Equal addresses in both domains, so that only the driver separates them.
     for node in &red {
         agent.add(
             node,
@@ -93,26 +87,30 @@ fn broadcast_reaches_every_member_and_no_other_domain() {
 
     let port = 4000;
     let listen = |node: &Node| node.inside(move || Udp::bind(SocketAddr::from(([0; 4], port))));
-    let blue_ears = [listen(&blue[1]), listen(&blue[2])];
-    let red_ear = listen(&red[1]);
+    let blue_receivers = [listen(&blue[1]), listen(&blue[2])];
+    let red_receiver = listen(&red[1]);
     let everyone = SocketAddr::from(([10, 64, 0, 255], port));
-    let shout = |node: &Node, text: &[u8]| {
+    let broadcast = |node: &Node, text: &[u8]| {
         let sender = node.inside(|| Udp::bind(SocketAddr::from(([0; 4], 0))));
         sender.0.set_broadcast(true).unwrap();
         sender.send_to(text, everyone);
     };
-    shout(&blue[0], b"blue");
-    for ear in blue_ears {
-        assert_eq!(ear.receive(), b"blue");
+    broadcast(&blue[0], b"blue");
+    for receiver in blue_receivers {
+        assert_eq!(receiver.receive(), b"blue");
     }
-    shout(&red[0], b"red");
-    assert_eq!(red_ear.receive(), b"red", "and nothing before");
+    broadcast(&red[0], b"red");
+    assert_eq!(
+        red_receiver.receive(),
+        b"red",
+        "and no other datagram before"
+    );
     agent.stop();
 }
 
 #[test]
 fn limited_members_talk_to_full_ones_only_and_may_become_full() {
-    if !allowed() {
+    if !is_root() {
         return;
     }
     let mut agent = Agent::start();
@@ -136,12 +134,9 @@ fn limited_members_talk_to_full_ones_only_and_may_become_full() {
 
 #[test]
 fn changes_of_an_interface_affect_its_node_only() {
-    if !allowed() {
+    let Some((mut agent, nodes)) = blue::<3>() else {
         return;
-    }
-    let mut agent = Agent::start();
-    let nodes = [Node::new(0), Node::new(1), Node::new(2)];
-    agent.join(BLUE, &nodes);
+    };
     let meddle = |change: fn(&mut Netlink, u32)| {
         nodes[1].inside(move || {
             let mut netlink = Netlink::open().unwrap();
@@ -153,13 +148,16 @@ fn changes_of_an_interface_affect_its_node_only() {
     assert!(reaches(&nodes[0], &nodes[1], BLUE));
     assert_eq!(mac, [6, 0, 7, 1, 0, 0]);
     meddle(|netlink, index| netlink.set_mac(index, [6, 0, 7, 2, 0, 0]).unwrap());
-    assert!(is_cut(&nodes[1], &nodes[0], BLUE), "with another's address");
+    assert!(
+        is_cut(&nodes[1], &nodes[0], BLUE),
+        "with the address of another node"
+    );
     meddle(|netlink, index| netlink.set_mac(index, [6, 0, 7, 1, 0, 0]).unwrap());
     assert!(reaches(&nodes[1], &nodes[0], BLUE));
     meddle(|netlink, index| netlink.set_down(index).unwrap());
-    assert!(is_cut(&nodes[0], &nodes[1], BLUE), "which is down");
+    assert!(is_cut(&nodes[0], &nodes[1], BLUE), "the interface is down");
     meddle(|netlink, index| netlink.delete(index).unwrap());
-    assert!(is_cut(&nodes[0], &nodes[1], BLUE), "which is gone");
+    assert!(is_cut(&nodes[0], &nodes[1], BLUE), "the interface is gone");
     assert!(reaches(&nodes[0], &nodes[2], BLUE));
     agent.send(DriverRequest::RemovePort {
         domain_id: BLUE,

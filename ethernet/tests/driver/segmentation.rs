@@ -1,33 +1,25 @@
-//! The segmenter beside the kernel's: both get the same GSO packets, and the frames that come out
-//! must be the same to the last byte. The kernel gets them through a packet socket, so that it
-//! changes nothing else, on their way out of a TAP without offload. Needs root; without it the
-//! test fails when `CI=true` asks for it, and says that it did nothing otherwise.
+//! The segmenter against the kernel's: both cut the same GSO packets into the same frames, byte for
+//! byte. A packet socket passes the packets to the kernel, so that the kernel changes nothing else,
+//! on their way out of a TAP without offload.
 
-use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use nix::ifaddrs::getifaddrs;
 use nix::libc::{self, PACKET_VNET_HDR, SOL_PACKET};
-use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, bind, send, setsockopt, socket,
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, bind, send, socket,
 };
 use nix::{setsockopt_impl, sockopt_impl};
 use smoltcp::wire::IpVersion;
+use toroid_ethernet::offload::Capabilities;
 use toroid_ethernet::offload::gso_packet::GsoPacket;
 use toroid_ethernet::offload::layout::Transport;
 use toroid_ethernet::offload::segmentation::Segmenter;
-use toroid_ethernet::offload::{Capabilities, Offload};
 use toroid_ethernet::port::tap::Tap;
-use toroid_netlink::Netlink;
+
+use super::*;
 
 const NAME: &str = "out";
-
-/// After this a wait is a hang.
-const WATCHDOG: Duration = Duration::from_secs(20);
 
 sockopt_impl!(
     /// Sent packets start with a virtio-net header.
@@ -40,7 +32,7 @@ sockopt_impl!(
 
 #[test]
 fn frames_are_those_of_the_kernel() {
-    if !allowed() {
+    if !is_root() {
         return;
     }
     let compare = || {
@@ -143,7 +135,7 @@ impl Kernel {
         let mut all = Vec::new();
         while all.len() < count {
             match self.tap.receive(&mut buffer) {
-                // Its own frames, which look for routers, are of no concern.
+                // Other frames are router solicitations of the kernel.
                 Ok(len) if buffer[Offload::LEN + 6..][..6] == *source => {
                     assert_eq!(buffer[..Offload::LEN], Offload::NONE);
                     all.push(buffer[Offload::LEN..len].to_vec());
@@ -158,15 +150,4 @@ impl Kernel {
         }
         all
     }
-}
-
-/// Whether this test can run.
-fn allowed() -> bool {
-    let root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
-    let asked = std::env::var_os("CI").is_some_and(|value| value == "true");
-    assert!(root || !asked, "CI=true asks for tests that need root");
-    if !root {
-        eprintln!("nothing was tested: this needs root");
-    }
-    root
 }
