@@ -244,7 +244,7 @@ impl<'a, X> Ingress<'a, X> {
             return Some((&member.port, NextHop::Port(&member.egress)));
         }
         self.header()?;
-        let member = self.bridge.remote.member(place)?;
+        let member = self.bridge.remote.members.get(&place)?;
         Some((&member.port, NextHop::Host(member.host)))
     }
 
@@ -291,7 +291,7 @@ impl<'a, X> Ingress<'a, X> {
     /// The other hosts that flooded frames go to.
     fn remote_hosts(&self) -> btree_map::Iter<'a, HostId, RemoteHost> {
         match self.header() {
-            Some(_) => self.bridge.remote.hosts(),
+            Some(_) => self.bridge.remote.hosts.iter(),
             None => btree_map::Iter::default(),
         }
     }
@@ -367,7 +367,7 @@ impl<'a, X> Iterator for Flood<'a, X> {
         }
         // The other host knows which of its members subscribe to a group.
         if let Some((host, remote_host)) = self.remote_hosts.next() {
-            return Some(if self.sender.is_limited() && !remote_host.has_full() {
+            return Some(if self.sender.is_limited() && remote_host.full == 0 {
                 Err(DropReason::Limited)
             } else {
                 Ok(NextHop::Host(*host))

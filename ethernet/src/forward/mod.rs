@@ -42,7 +42,7 @@ mod remote;
 mod snooping;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap, hash_map};
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -175,16 +175,23 @@ impl<X> Bridges<X> {
     /// # Errors
     /// [`AttachError`]; nothing has changed then.
     pub fn attach(&mut self, port: Port, egress: X) -> Result<(), AttachError> {
-        let domain = checked_domain(&port)?;
+        self.bridge_for(&port)?.attach(port, egress)
+    }
+
+    /// The bridge of the domain of a port, made if there is none.
+    fn bridge_for(&mut self, port: &Port) -> Result<&mut Bridge<X>, AttachError> {
+        let domain = u16::try_from(port.domain_id).ok();
+        let domain = domain.filter(|domain| addressing::mac(*domain, port.place) == port.mac);
+        let domain = domain.ok_or(AttachError::WrongMac {
+            mac: Mac(port.mac),
+            place: port.place,
+            domain_id: port.domain_id,
+        })?;
         let partition = Partition(port.domain_id);
-        let subnet = Subnet::of(&port);
+        let subnet = Subnet::of(port);
         self.subnets.entry(partition).or_insert(subnet);
-        match self.bridges.entry(partition) {
-            hash_map::Entry::Occupied(bridge) => bridge.into_mut().attach(port, egress),
-            hash_map::Entry::Vacant(place) => {
-                place.insert(Bridge::new(domain)).attach(port, egress)
-            }
-        }
+        let bridge = self.bridges.entry(partition);
+        Ok(bridge.or_insert_with(|| Bridge::new(domain)))
     }
 
     /// Ends a membership; returns the egress port of a local member.
@@ -218,8 +225,9 @@ impl<X> Bridges<X> {
     }
 
     fn forget_if_empty(&mut self, partition: Partition) {
-        let is_empty =
-            |s: &Bridge<X>| s.members.is_empty() && s.remote.is_empty() && s.uplink.is_none();
+        let is_empty = |s: &Bridge<X>| {
+            s.members.is_empty() && s.remote.members.is_empty() && s.uplink.is_none()
+        };
         if self.bridges.get(&partition).is_some_and(is_empty) {
             self.bridges.remove(&partition);
             self.subnets.remove(&partition);
@@ -264,22 +272,17 @@ impl<X> Bridges<X> {
         let Some(bridge) = self.bridges.get(&partition) else {
             return Vec::new();
         };
-        let of = |member: &Member<X>| PortDrops {
+        let members = bridge.members.values().map(|member| PortDrops {
             node: member.port.node,
             outside: false,
             dropped: member.drops.all(),
-        };
-        let from_outside = bridge.uplink.as_ref().map(|outside| PortDrops {
+        });
+        let outside = bridge.uplink.iter().map(|outside| PortDrops {
             node: outside.node,
             outside: true,
             dropped: outside.drops.all(),
         });
-        bridge
-            .members
-            .values()
-            .map(of)
-            .chain(from_outside)
-            .collect()
+        members.chain(outside).collect()
     }
 
     /// Replies about the member at `place` to queries of other members before its membership, each
@@ -441,7 +444,7 @@ impl<X> Bridge<X> {
     /// The port of a local or remote member.
     fn port(&self, place: Place) -> Option<&Port> {
         let here = self.members.get(&place).map(|member| &member.port);
-        here.or_else(|| self.remote.port(place))
+        here.or_else(|| self.remote.members.get(&place).map(|member| &member.port))
     }
 
     fn place_of(&self, node: NodeId) -> Option<Place> {
@@ -481,7 +484,7 @@ impl<X> Bridge<X> {
     /// Whether the queried address belongs to a member on another host.
     fn is_remote(&self, query: &AddressQuery) -> bool {
         let place = self.owners.get(&query.target());
-        place.is_some_and(|place| self.remote.member(*place).is_some())
+        place.is_some_and(|place| self.remote.members.contains_key(place))
     }
 }
 
@@ -504,18 +507,6 @@ impl DropCounters {
 
 fn addresses(port: &Port) -> [IpAddr; 2] {
     [port.ipv4.into(), port.ipv6.into()]
-}
-
-/// The domain number as addresses carry it.
-fn checked_domain(port: &Port) -> Result<u16, AttachError> {
-    u16::try_from(port.domain_id)
-        .ok()
-        .filter(|domain| addressing::mac(*domain, port.place) == port.mac)
-        .ok_or(AttachError::WrongMac {
-            mac: Mac(port.mac),
-            place: port.place,
-            domain_id: port.domain_id,
-        })
 }
 
 #[cfg(test)]

@@ -8,14 +8,15 @@ use toroid_model::ethernet::DropReason;
 use toroid_protocol::driver::Port;
 
 use super::ingress::Sender;
-use super::{AttachError, Bridge, Bridges, DropCounters, Ingress, Subnet, checked_domain};
+use super::{AttachError, Bridge, Bridges, DropCounters, Ingress};
 use crate::tunnel::{HostId, TunnelHeader};
 
 /// Remote members of one bridge.
 #[derive(Debug, Default)]
 pub(super) struct RemoteMembers {
-    members: HashMap<Place, RemoteMember>,
-    hosts: BTreeMap<HostId, RemoteHost>,
+    pub(super) members: HashMap<Place, RemoteMember>,
+    /// Hosts with members.
+    pub(super) hosts: BTreeMap<HostId, RemoteHost>,
     /// Dropped frames by host, also of hosts without members.
     drops: RefCell<BTreeMap<HostId, DropCounters>>,
 }
@@ -33,34 +34,10 @@ pub(super) struct RemoteMember {
 #[derive(Debug, Default)]
 pub(super) struct RemoteHost {
     members: usize,
-    full: usize,
-}
-
-impl RemoteHost {
-    /// Whether one of them is a full member.
-    pub(super) fn has_full(&self) -> bool {
-        self.full > 0
-    }
+    pub(super) full: usize,
 }
 
 impl RemoteMembers {
-    pub(super) fn is_empty(&self) -> bool {
-        self.members.is_empty()
-    }
-
-    pub(super) fn member(&self, place: Place) -> Option<&RemoteMember> {
-        self.members.get(&place)
-    }
-
-    pub(super) fn port(&self, place: Place) -> Option<&Port> {
-        self.member(place).map(|member| &member.port)
-    }
-
-    /// Hosts with members.
-    pub(super) fn hosts(&self) -> btree_map::Iter<'_, HostId, RemoteHost> {
-        self.hosts.iter()
-    }
-
     pub(super) fn count(&self, host: HostId, reason: DropReason) {
         let mut drops = self.drops.borrow_mut();
         drops.entry(host).or_default().count(reason);
@@ -97,12 +74,7 @@ impl<X> Bridges<X> {
     /// # Errors
     /// [`AttachError`]; nothing has changed then.
     pub fn attach_remote(&mut self, port: Port, host: HostId) -> Result<(), AttachError> {
-        let domain = checked_domain(&port)?;
-        let partition = Partition(port.domain_id);
-        self.subnets.entry(partition).or_insert(Subnet::of(&port));
-        let bridge = self.bridges.entry(partition);
-        let bridge = bridge.or_insert_with(|| Bridge::new(domain));
-        bridge.attach_remote(port, host)
+        self.bridge_for(&port)?.attach_remote(port, host)
     }
 
     /// The ingress of a frame from another host with this header. `None`, and the frame is counted,
@@ -150,11 +122,11 @@ impl<X> Bridge<X> {
             addresses(&member.port) == addresses(&port)
         };
         let mut since = Epoch(port.epoch);
-        let present = self
-            .remote
-            .member(port.place)
-            .filter(|member| is_same(member));
-        match present.map(|member| member.since) {
+        let present = self.remote.members.get(&port.place);
+        match present
+            .filter(|member| is_same(member))
+            .map(|member| member.since)
+        {
             Some(before) if port.epoch >= self.epoch.0 => {
                 since = before;
                 self.remote.remove(NodeId(port.node));
@@ -174,10 +146,8 @@ impl<X> Bridge<X> {
 
     /// The member for which a host speaks.
     fn admit(&self, host: HostId, header: &TunnelHeader) -> Result<&RemoteMember, DropReason> {
-        let member = self
-            .remote
-            .member(header.place)
-            .filter(|member| member.host == host);
+        let member = self.remote.members.get(&header.place);
+        let member = member.filter(|member| member.host == host);
         let member = member.ok_or(DropReason::WrongSource)?;
         // A host that is behind has not heard yet that another member has left. A former member is
         // no remote member any more; a member that is back is accepted in its new epochs only. A

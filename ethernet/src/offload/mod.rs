@@ -84,7 +84,9 @@ bitflags! {
 /// A checked virtio-net header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offload {
+    /// The checksum to be computed; of a GSO packet, that of each segment.
     checksum: Option<Checksum>,
+    /// Segmentation, if the packet is a GSO packet.
     segmentation: Option<Segmentation>,
 }
 
@@ -173,16 +175,6 @@ impl Offload {
                 Some((Transport::Tcp, IpVersion::Ipv6)) => Capabilities::TSO6,
                 Some((Transport::Udp, _)) => Capabilities::USO,
             }
-    }
-
-    /// The checksum to be computed; of a GSO packet, that of each segment.
-    pub(crate) fn checksum(&self) -> Option<Checksum> {
-        self.checksum
-    }
-
-    /// Segmentation, if the packet is a GSO packet.
-    pub(crate) fn segmentation(&self) -> Option<Segmentation> {
-        self.segmentation
     }
 }
 

@@ -64,7 +64,7 @@ impl Default for Segmenter {
 impl Segmenter {
     /// The frames that a checked packet stands for: at least one.
     pub fn frames<'a>(&'a mut self, offload: &Offload, frame: &'a [u8]) -> Frames<'a> {
-        let rest = match (offload.segmentation(), offload.checksum()) {
+        let rest = match (offload.segmentation, offload.checksum) {
             (Some(segmentation), Some(field)) => {
                 let headers = segmentation.layout.payload_at;
                 self.headers[..headers].copy_from_slice(&frame[..headers]);

@@ -199,7 +199,7 @@ impl UdpGro {
 /// The layout of a packet that is one datagram without a computed checksum and may be coalesced.
 fn datagram(packet: &[u8]) -> Option<Layout> {
     let (offload, frame) = Offload::split(packet)?;
-    let (checksum, None) = (offload.checksum()?, offload.segmentation()) else {
+    let (checksum, None) = (offload.checksum?, offload.segmentation) else {
         return None;
     };
     let layout = Layout::read(frame)?;

@@ -39,7 +39,7 @@ const PORTS: std::ops::RangeInclusive<u16> = 49152..=65535;
 /// The lock, and the eventfd that wakes the thread of the stack.
 pub(super) struct Shared {
     core: Mutex<Core>,
-    doorbell: EventFd,
+    pub(super) doorbell: EventFd,
 }
 
 /// A condition variable that smoltcp notifies as a waker.
@@ -105,10 +105,6 @@ impl Shared {
             core: Mutex::new(Core::new(stack_socket, info)),
             doorbell,
         }))
-    }
-
-    pub(super) fn doorbell(&self) -> &EventFd {
-        &self.doorbell
     }
 
     /// Runs `work` under the lock, and sends the resulting packets.

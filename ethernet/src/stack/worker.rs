@@ -54,7 +54,7 @@ pub(super) fn run(shared: &Arc<Shared>, connector: &mut dyn Connector) {
 }
 
 fn sleep(shared: &Shared, stack_socket: Option<PollFd<'_>>, timeout: Option<Duration>) {
-    let doorbell = PollFd::new(shared.doorbell().as_fd(), PollFlags::POLLIN);
+    let doorbell = PollFd::new(shared.doorbell.as_fd(), PollFlags::POLLIN);
     let mut waiting: Vec<PollFd<'_>> = [Some(doorbell), stack_socket]
         .into_iter()
         .flatten()
@@ -67,5 +67,5 @@ fn sleep(shared: &Shared, stack_socket: Option<PollFd<'_>>, timeout: Option<Dura
     // An interrupted sleep is a short one.
     let _ = poll(&mut waiting, timeout);
     // Fails if nothing has rung.
-    let _ = shared.doorbell().read();
+    let _ = shared.doorbell.read();
 }
