@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// Numbers of dropped frames by sender and reason.
+type Drops<K> = BTreeMap<K, BTreeMap<DropReason, u64>>;
+
 /// The agent's end of a driver that runs in a thread.
 pub(crate) struct Agent {
     liveness: Writer,
@@ -30,18 +33,23 @@ impl Agent {
     }
 
     pub(crate) fn add(&self, node: &Node, port: Port) {
-        let namespace = node.namespace.as_fd();
-        self.commands
-            .send(&DriverRequest::AddPort(port), &[namespace])
-            .unwrap();
+        let (command, namespace) = (DriverRequest::AddPort(port), node.namespace.as_fd());
+        self.commands.send(&command, &[namespace]).unwrap();
+    }
+
+    /// Adds the port of a node with changes.
+    pub(crate) fn add_changed(&self, node: &Node, domain: u32, change: impl FnOnce(&mut Port)) {
+        let mut port = node.port(domain);
+        change(&mut port);
+        self.add(node, port);
     }
 
     /// Makes all nodes members, and checks that their addresses are usable at once. In the past
     /// the kernel had not finished adding IPv6 addresses.
     pub(crate) fn join(&mut self, domain: u32, nodes: &[Node]) {
-        nodes
-            .iter()
-            .for_each(|node| self.add(node, node.port(domain)));
+        for node in nodes {
+            self.add(node, node.port(domain));
+        }
         assert_eq!(self.sync(), []);
         for node in nodes {
             let address = ipv6(domain, node.x);
@@ -50,29 +58,35 @@ impl Agent {
         }
     }
 
-    pub(crate) fn remove(&self, node: &Node, domain_id: u32) {
-        let node = node.x.into();
+    pub(crate) fn remove(&self, domain_id: u32, node: u32) {
         self.send(DriverRequest::RemovePort { domain_id, node });
+    }
+
+    pub(crate) fn raise_epoch(&self, domain_id: u32, epoch: u32) {
+        self.send(DriverRequest::Epoch { domain_id, epoch });
+    }
+
+    fn answer(&mut self) -> DriverResponse {
+        self.answers.receive().unwrap().0
     }
 
     pub(crate) fn sync(&mut self) -> Vec<PortError> {
         self.synced += 1;
         self.send(DriverRequest::Sync { n: self.synced });
-        match self.answers.receive().unwrap() {
-            (DriverResponse::Synced { n, errors, .. }, _) if n == self.synced => errors,
+        match self.answer() {
+            DriverResponse::Synced { n, errors, .. } if n == self.synced => errors,
             other => panic!("{other:?} is not the expected answer"),
         }
     }
 
-    /// Retains no ports, and tunnels to these hosts only.
-    pub(crate) fn retain(&mut self, hosts: &[&str]) {
-        let hosts = hosts.iter().map(|host| (*host).into()).collect();
-        let ports = Vec::new();
+    /// Retains these ports, and tunnels to these hosts only. Returns the hosts with tunnels.
+    pub(crate) fn retain(&mut self, ports: &[(u32, u32)], hosts: &[&str]) -> Vec<String> {
         self.send(DriverRequest::Retain {
-            ports,
-            hosts,
+            ports: ports.to_vec(),
+            hosts: hosts.iter().map(|host| (*host).into()).collect(),
             rdma: None,
         });
+        self.tunnels()
     }
 
     pub(crate) fn add_remote(&self, host: &str, port: Port) {
@@ -80,31 +94,21 @@ impl Agent {
         self.send(DriverRequest::AddRemote { host, port });
     }
 
-    /// Gives the driver a tunnel.
-    pub(crate) fn connect(&self, host: &str, socket: &TcpStream) {
+    /// Gives the driver a tunnel. Returns the hosts with tunnels.
+    pub(crate) fn connect(&mut self, host: &str, socket: TcpStream) -> Vec<String> {
         let host = host.into();
         let command = DriverRequest::Tunnel { host, asks: false };
         self.commands.send(&command, &[socket.as_fd()]).unwrap();
+        self.tunnels()
     }
 
-    /// Dropped frames of other hosts.
-    pub(crate) fn drops(&mut self, domain_id: u32) -> BTreeMap<String, BTreeMap<DropReason, u64>> {
+    /// Dropped frames of members, by node number, and of other hosts.
+    pub(crate) fn drops(&mut self, domain_id: u32) -> (Drops<u32>, Drops<String>) {
         self.send(DriverRequest::Drops { n: 1, domain_id });
-        match self.answers.receive().unwrap() {
-            (DriverResponse::Dropped { hosts, .. }, _) => hosts,
-            other => panic!("{other:?} is not the expected answer"),
-        }
-    }
-
-    /// Dropped frames of members, by node number.
-    pub(crate) fn port_drops(
-        &mut self,
-        domain_id: u32,
-    ) -> BTreeMap<u32, BTreeMap<DropReason, u64>> {
-        self.send(DriverRequest::Drops { n: 1, domain_id });
-        match self.answers.receive().unwrap() {
-            (DriverResponse::Dropped { ports, .. }, _) => {
-                ports.into_iter().map(|p| (p.node, p.dropped)).collect()
+        match self.answer() {
+            DriverResponse::Dropped { ports, hosts, .. } => {
+                let ports = ports.into_iter().map(|port| (port.node, port.dropped));
+                (ports.collect(), hosts)
             }
             other => panic!("{other:?} is not the expected answer"),
         }
@@ -112,8 +116,8 @@ impl Agent {
 
     /// Waits for the next report of the hosts with tunnels.
     pub(crate) fn tunnels(&mut self) -> Vec<String> {
-        match self.answers.receive().unwrap() {
-            (DriverResponse::Tunnels { up, .. }, _) => up,
+        match self.answer() {
+            DriverResponse::Tunnels { up, .. } => up,
             other => panic!("{other:?} is not the expected answer"),
         }
     }

@@ -39,14 +39,8 @@ fn the_next_agent_keeps_equal_ports_and_replaces_others() {
     assert!(reaches(&nodes[0], &nodes[1], RED), "without an agent");
     // Meanwhile a node is made anew, and a domain is removed.
     nodes[1] = Node::new(1);
-    let ports = (0..3).map(|node| (BLUE, node)).collect();
-    let hosts = Vec::new();
-    agent.send(DriverRequest::Retain {
-        ports,
-        hosts,
-        rdma: None,
-    });
-    assert_eq!(agent.tunnels(), [""; 0]);
+    let ports = [0, 1, 2].map(|node| (BLUE, node));
+    assert_eq!(agent.retain(&ports, &[]), [""; 0]);
     agent.join(BLUE, &nodes);
     assert_eq!(nodes[0].link("d7"), interface);
     assert_eq!(nodes[0].link("d4660"), None);
@@ -59,18 +53,9 @@ fn a_removed_port_is_cut_and_its_interface_gone() {
     let Some((mut agent, nodes)) = blue::<3>() else {
         return;
     };
-    agent.send(DriverRequest::RemovePort {
-        domain_id: BLUE,
-        node: 1,
-    });
-    agent.send(DriverRequest::RemovePort {
-        domain_id: BLUE,
-        node: 77,
-    });
-    agent.send(DriverRequest::Epoch {
-        domain_id: BLUE,
-        epoch: 2,
-    });
+    agent.remove(BLUE, 1);
+    agent.remove(BLUE, 77);
+    agent.raise_epoch(BLUE, 2);
     assert_eq!(agent.sync(), []);
     assert_eq!(nodes[1].link("d7"), None);
     assert!(reaches(&nodes[0], &nodes[2], BLUE));
@@ -80,13 +65,7 @@ fn a_removed_port_is_cut_and_its_interface_gone() {
     let errors = agent.sync();
     assert_eq!(errors.len(), 1);
     assert!(errors[0].message.contains("epoch"), "{}", errors[0].message);
-    agent.add(
-        &nodes[1],
-        Port {
-            epoch: 2,
-            ..nodes[1].port(BLUE)
-        },
-    );
+    agent.add_changed(&nodes[1], BLUE, |port| port.epoch = 2);
     assert_eq!(agent.sync(), []);
     assert!(reaches(&nodes[0], &nodes[1], BLUE));
     agent.stop();
@@ -97,18 +76,14 @@ fn a_member_that_returns_a_thousand_times_is_a_member_each_time() {
     let Some((mut agent, nodes)) = blue::<2>() else {
         return;
     };
-    let port = |epoch| Port {
-        epoch,
-        ..nodes[1].port(BLUE)
-    };
     for epoch in 2..=1001 {
-        agent.remove(&nodes[1], BLUE);
+        agent.remove(BLUE, 1);
         assert_eq!(agent.sync(), []);
         // Sometimes the interface is deleted in between, and made anew.
         if epoch % 250 == 0 {
             eventually(|| nodes[1].links() == 1);
         }
-        agent.add(&nodes[1], port(epoch));
+        agent.add_changed(&nodes[1], BLUE, |port| port.epoch = epoch);
         assert_eq!(agent.sync(), []);
         if epoch % 100 == 0 {
             assert!(reaches(&nodes[0], &nodes[1], BLUE), "epoch {epoch}");
@@ -128,7 +103,7 @@ fn frames_of_a_former_member_never_arrive() {
     let port = receiver.local_addr().unwrap().port();
     let everyone = SocketAddr::from(([10, 64, 0, 255], port));
     sender.0.set_broadcast(true).unwrap();
-    agent.remove(&nodes[1], BLUE);
+    agent.remove(BLUE, 1);
     assert_eq!(agent.sync(), []);
     // Root in the node finds the interface and raises it.
     nodes[1].inside(|| {
@@ -152,15 +127,8 @@ fn another_domain_may_have_the_name_at_once() {
         return;
     };
     for node in &nodes {
-        agent.remove(node, BLUE);
-        let ifname = "d7".into();
-        agent.add(
-            node,
-            Port {
-                ifname,
-                ..node.port(RED)
-            },
-        );
+        agent.remove(BLUE, node.x.into());
+        agent.add_changed(node, RED, |port| port.ifname = "d7".into());
     }
     assert_eq!(agent.sync(), []);
     assert!(reaches(&nodes[0], &nodes[1], RED));
@@ -173,28 +141,21 @@ fn bad_commands_are_errors_of_their_port_only() {
     let Some((mut agent, nodes)) = blue::<2>() else {
         return;
     };
-    let mut refused = |port: Port| {
-        agent.add(&nodes[0], port);
+    let cases: [(u32, fn(&mut Port), &str); 3] = [
+        (BLUE, |port| port.mtu = 1500, "there already"),
+        (RED, |port| port.ifname = "lo".into(), "TAP lo"),
+        (RED, |port| port.mac[2] ^= 1, "is not the address"),
+    ];
+    for (domain, change, expected) in cases {
+        agent.add_changed(&nodes[0], domain, change);
         let errors = agent.sync();
-        assert_eq!(errors.len(), 1, "{errors:?}");
-        errors[0].message.clone()
-    };
-    let port = nodes[0].port(BLUE);
-    let message = refused(Port {
-        mtu: 1500,
-        ..port.clone()
-    });
-    assert!(message.contains("there already"), "{message}");
-    let message = refused(Port {
-        ifname: "lo".into(),
-        ..nodes[0].port(RED)
-    });
-    assert!(message.contains("TAP lo"), "{message}");
-    let message = refused(Port {
-        mac: port.mac,
-        ..nodes[0].port(RED)
-    });
-    assert!(message.contains("is not the address"), "{message}");
+        assert_eq!(errors.len(), 1, "{expected}: {errors:?}");
+        assert!(
+            errors[0].message.contains(expected),
+            "{}",
+            errors[0].message
+        );
+    }
     agent.send(DriverRequest::AddPort(nodes[0].port(RED)));
     assert!(agent.sync()[0].message.contains("namespace"));
     // The same commands again, as from an agent without state.

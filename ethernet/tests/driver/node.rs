@@ -134,6 +134,20 @@ pub(crate) fn connect(from: &Node, to: &Node, address: IpAddr) -> [TcpStream; 2]
     ends
 }
 
+/// Sends bytes over a TCP connection between two nodes, and checks them at the other end.
+pub(crate) fn stream(from: &Node, to: &Node, address: IpAddr, len: usize) {
+    let [mut client, mut server] = connect(from, to, address);
+    let block: Vec<u8> = (0..1 << 16).map(|n: u32| ((n * 31) >> 8) as u8).collect();
+    let sent = block.repeat(len / block.len());
+    let receiving = thread::spawn(move || {
+        let mut received = Vec::new();
+        server.read_to_end(&mut received).map(|_| received)
+    });
+    client.write_all(&sent).unwrap();
+    drop(client);
+    assert!(receiving.join().unwrap().unwrap() == sent);
+}
+
 /// Whether a TCP connection over IPv6 succeeds. After an unanswered query the kernel repeats it at
 /// its own pace, or fails waiting packets at once, so there are several attempts.
 pub(crate) fn reaches(from: &Node, to: &Node, domain: u32) -> bool {
