@@ -282,21 +282,17 @@ mod tests {
 
     #[test]
     fn other_messages_are_no_queries() {
-        let operation = 21;
-        assert_eq!(query(&with(ARP_REQUEST, operation, 2)), None);
-        let hop_limit = 21;
-        assert_eq!(query(&with(SOLICITATION, hop_limit, 64)), None);
-        let checksum = 56;
-        assert_eq!(query(&with(SOLICITATION, checksum, 0)), None);
-        let message = 54;
-        assert_eq!(query(&with(SOLICITATION, message, 136)), None);
-        let ethertype = 12;
-        assert_eq!(query(&with(SOLICITATION, ethertype, 8)), None);
-        for len in 0..SOLICITATION.len() {
-            assert_eq!(query(&SOLICITATION[..len]), None);
-        }
-        for len in 0..ARP_REQUEST.len() {
-            assert_eq!(query(&ARP_REQUEST[..len]), None);
+        for (sample, field, at, value) in [
+            (ARP_REQUEST, "operation", 21, 2),
+            (SOLICITATION, "hop limit", 21, 64),
+            (SOLICITATION, "checksum", 56, 0),
+            (SOLICITATION, "message type", 54, 136),
+            (SOLICITATION, "ethertype", 12, 8),
+        ] {
+            assert_eq!(query(&with(sample, at, value)), None, "{field}");
+            for len in 0..sample.len() {
+                assert_eq!(query(&sample[..len]), None, "cut at {len}");
+            }
         }
     }
 

@@ -297,8 +297,7 @@ impl Write for &TcpStream {
             let socket = core.tcp(connection.socket);
             match send_parts(socket, from) {
                 Ok(0) => {
-                    let waker = core.waker(connection.socket);
-                    core.tcp(connection.socket).register_send_waker(&waker);
+                    watch(core, connection.socket);
                     Ok(None)
                 }
                 Ok(len) => Ok(Some(len)),
