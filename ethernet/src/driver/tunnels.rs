@@ -153,7 +153,7 @@ impl State {
                 up: names(&|_| true),
                 by_rdma: names(&|up| up.by_rdma),
             };
-            // Fails when the agent has gone; the next one asks.
+            // Fails when the agent has gone; the next agent is notified again.
             let _ = agent.send(&answer, &[]);
         }
     }

@@ -6,7 +6,7 @@
 //!
 //! * *Partition*: an [`Ingress`] decides on a frame, and borrows the one `Bridge` of its port. A
 //!   decision borrows its egress ports from that bridge, which holds no others. No frame reaches a
-//!   port of another partition, whatever its bytes are.
+//!   port of another partition, regardless of its bytes.
 //! * *Epoch*: a former member is not in the bridge, in either direction, and a port of an older
 //!   epoch is refused.
 //! * *Source*: the ingress is the port of the sender. The remaining check: the frame claims no
@@ -286,7 +286,7 @@ impl<X> Bridges<X> {
     }
 
     /// Replies about the member at `place` to queries of other members before its membership, each
-    /// with the egress port of the requester. They are returned once.
+    /// with the egress port of the requester. Each reply is returned once.
     pub(crate) fn pending_replies(&self, partition: Partition, place: Place) -> Vec<(&X, Vec<u8>)> {
         let bridge = self.bridges.get(&partition);
         let Some((bridge, port)) = bridge.and_then(|s| Some((s, s.port(place)?))) else {

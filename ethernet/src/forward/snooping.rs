@@ -6,12 +6,12 @@
 //! **Reports do not expire.** Hosts repeat a report only when a router queries, and most domains have no
 //! router: a report that expired after the usual 260 s would never come again. A report ends with a leave
 //! message, which a kernel sends when its last socket leaves the group, or with the membership in the
-//! domain. A lost leave message costs frames that nobody reads.
+//! domain. A lost leave message costs unread frames.
 //!
 //! **Reports get lost.** A host reports a group twice and then waits for queries. A member whose transmit
 //! queue may have overflowed (`overrun`) receives every group from then on.
 //!
-//! **Reporters are told apart.** Several hosts can be behind one interface (`ipvlan`). The interface
+//! **Reporters are distinguished.** Several hosts can be behind one interface (`ipvlan`). The interface
 //! receives a group until all of them have left it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};

@@ -2,7 +2,7 @@
 //!
 //! The sender of a router advertisement receives the packets that others send off the link, and assigns
 //! addresses to them. Kernels believe every advertisement, so advertisements pass in domains with routers
-//! only. They are found behind all [extension headers](crate::headers::ipv6) (RFC 7113).
+//! only. The guard reads the messages behind all [extension headers](crate::headers::ipv6) (RFC 7113).
 
 use smoltcp::wire::{EthernetProtocol, Icmpv6Message, IpProtocol};
 

@@ -7,8 +7,8 @@
 //! interface stays.
 //!
 //! The crate `tun-tap` (0.1.4) cannot open such a TAP: its only request (`TUNSETIFF`) has no
-//! `IFF_VNET_HDR`, and a name longer than 15 bytes is truncated in silence. It has neither
-//! persistence nor offloads nor the namespace, so the other requests would be needed beside it.
+//! `IFF_VNET_HDR`, and a name longer than 15 bytes is truncated in silence. The crate
+//! has neither persistence nor offloads nor the namespace, so all other requests would stay here.
 
 use std::ffi::c_short;
 use std::fs::{File, OpenOptions};

@@ -29,8 +29,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time that datagrams wait for the MAC address of the first of them. smoltcp has no limit.
 const RESOLUTION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The shortest sleep when nothing is due at once. It keeps a wrong timer from becoming a busy
-/// loop.
+/// The shortest sleep when nothing is due at once. A wrong timer therefore causes no busy loop.
 const MIN_SLEEP: Duration = Duration::from_millis(1);
 
 /// Local ports of connections (RFC 6335).

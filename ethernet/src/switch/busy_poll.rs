@@ -14,8 +14,8 @@
 
 use std::time::{Duration, Instant};
 
-/// The longest polling. It is longer than a round trip between two nodes, and short enough that a wrong
-/// guess costs little.
+/// The longest polling: longer than a round trip between two nodes, and short enough that a wrong guess
+/// costs little.
 const LONGEST: Duration = Duration::from_micros(50);
 
 /// A yield longer than this has lost the core to a computing thread. Other threads return sooner: they

@@ -86,7 +86,7 @@ enum Drained {
 }
 
 impl Switch {
-    /// Replaces the tunnel to another host. It may have RDMA streams if it has a supervisor.
+    /// Replaces the tunnel to another host. With a supervisor the tunnel may have RDMA streams.
     ///
     /// # Errors
     /// The system's: the connection cannot be waited for.

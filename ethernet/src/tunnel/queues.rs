@@ -83,7 +83,8 @@ impl ReceiveBuffer {
 #[derive(Debug, Default)]
 pub(super) struct SendQueue {
     bytes: VecDeque<u8>,
-    /// The connection has accepted less than it was given. It is not used before it is writable again.
+    /// The connection has accepted part of the given bytes. Nothing is written before the connection
+    /// is writable again.
     pub(super) is_blocked: bool,
     pub(super) has_ended: bool,
 }
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_arrive_between_packets_and_are_told_apart() {
+    fn signals_between_packets_are_recognized() {
         let signal = Signal {
             number: 7,
             kind: SignalKind::Begin,

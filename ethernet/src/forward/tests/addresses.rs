@@ -98,7 +98,7 @@ fn a_packet_for_an_address_in_another_domain_is_dropped() {
     check(&bridges, mac(7, 2), delivered());
 }
 
-/// Kernels learn the address of a neighbour from its advertisement, whatever the source of the packet.
+/// Kernels learn the address of a neighbour from its advertisement, regardless of the packet's source.
 #[test]
 fn no_member_advertises_an_address_of_another() {
     let bridges = bridges_with(unique);
