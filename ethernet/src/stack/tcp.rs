@@ -72,7 +72,7 @@ impl TcpListener {
         let Some(first) = self.waiting().first().copied() else {
             return Err(io::ErrorKind::NotConnected.into());
         };
-        let socket = self.running.shared.wait(first, None, |core| {
+        let (socket, peer) = self.running.shared.wait(first, None, |core| {
             let mut waiting = self.waiting();
             // Connections that ended before they were accepted.
             for socket in waiting.iter().copied() {
@@ -91,16 +91,18 @@ impl TcpListener {
                 return Ok(None);
             };
             let accepted = waiting[at];
+            // Under the lock: after a reset, which may arrive next, the socket has no peer.
+            let peer = core.tcp(accepted).remote_endpoint();
+            let peer = peer.ok_or(io::ErrorKind::ConnectionAborted)?;
             let next = core.add(new_socket(core));
             core.share_bell(next, accepted);
             core.own_bell(accepted);
             listen(core, next, self.port);
             waiting[at] = next;
-            Ok(Some(accepted))
+            Ok(Some((accepted, peer)))
         })?;
         let stream = TcpStream(Arc::new(Connection::new(&self.running, socket)));
-        let peer = stream.peer_addr()?;
-        Ok((stream, peer))
+        Ok((stream, address(peer)))
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<SocketHandle>> {
