@@ -89,13 +89,13 @@ impl Signal {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use toroid_fabric::parameters::ConnectionParameters;
 
     use super::*;
 
     /// Parameters of some stream.
-    fn parameters() -> RdmaStreamParameters {
+    pub(crate) fn parameters() -> RdmaStreamParameters {
         RdmaStreamParameters {
             connection: ConnectionParameters {
                 number: 0x11,

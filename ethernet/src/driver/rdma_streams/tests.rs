@@ -9,7 +9,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nix::sys::socket::{MsgFlags, recv};
-use toroid_fabric::parameters::ConnectionParameters;
 use toroid_fabric::{NodeId, Partition, Place};
 use toroid_model::addressing;
 use toroid_protocol::driver::Port;
@@ -20,6 +19,7 @@ use crate::offload::Offload;
 use crate::port::SwitchPort;
 use crate::port::stack_socket::{StackSocket, tests::pair};
 use crate::switch::TunnelEvent;
+use crate::tunnel::signal::tests::parameters;
 use crate::tunnel::{HostId, Tunnel};
 
 const DOMAIN: u16 = 7;
@@ -87,16 +87,8 @@ struct End {
 impl PreparedRdmaStream for End {
     fn parameters(&self) -> RdmaStreamParameters {
         RdmaStreamParameters {
-            connection: ConnectionParameters {
-                number: 1,
-                psn: 2,
-                lid: 0,
-                mtu: 1,
-                depth: 1,
-                gid: [0; 16],
-            },
             address: self.address,
-            rkey: 0,
+            ..parameters()
         }
     }
 
