@@ -96,17 +96,13 @@ impl ControlPath {
 
     /// Opens and closes uplinks; unchanged uplinks stay.
     pub(super) fn connect(&mut self, wanted: Vec<UplinkSpec>) -> Result<(), SwitchEnded> {
-        let present: Vec<u32> = self.uplinks.keys().copied().collect();
-        for domain_id in present {
-            if !wanted
-                .iter()
-                .any(|uplink| self.uplinks.get(&domain_id) == Some(uplink))
-            {
-                self.uplinks.remove(&domain_id);
-                let partition = Partition(domain_id);
-                self.switch
-                    .call(move |switch| drop(switch.bridges.disconnect(partition)))?;
-            }
+        let unwanted = self
+            .uplinks
+            .extract_if(|_, uplink| !wanted.contains(uplink));
+        for (domain_id, _) in unwanted {
+            let partition = Partition(domain_id);
+            self.switch
+                .call(move |switch| drop(switch.bridges.disconnect(partition)))?;
         }
         for uplink in wanted {
             if self.uplinks.contains_key(&uplink.domain_id) {

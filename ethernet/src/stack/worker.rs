@@ -27,16 +27,10 @@ pub(super) fn run(shared: &Arc<Shared>, connector: &mut dyn Connector) {
                 is_blocked,
                 timeout,
             } => {
-                let flags = if is_blocked {
-                    PollFlags::POLLIN | PollFlags::POLLOUT
-                } else {
-                    PollFlags::POLLIN
-                };
-                sleep(
-                    shared,
-                    Some(PollFd::new(stack_socket.as_fd(), flags)),
-                    timeout,
-                );
+                let mut flags = PollFlags::POLLIN;
+                flags.set(PollFlags::POLLOUT, is_blocked);
+                let stack_socket = PollFd::new(stack_socket.as_fd(), flags);
+                sleep(shared, Some(stack_socket), timeout);
             }
             Next::Plug => match connector.connect() {
                 Ok(stack_socket) => {
@@ -55,10 +49,8 @@ pub(super) fn run(shared: &Arc<Shared>, connector: &mut dyn Connector) {
 
 fn sleep(shared: &Shared, stack_socket: Option<PollFd<'_>>, timeout: Option<Duration>) {
     let doorbell = PollFd::new(shared.doorbell.as_fd(), PollFlags::POLLIN);
-    let mut waiting: Vec<PollFd<'_>> = [Some(doorbell), stack_socket]
-        .into_iter()
-        .flatten()
-        .collect();
+    let mut waiting = vec![doorbell];
+    waiting.extend(stack_socket);
     let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
         // Whole milliseconds, rounded up.
         let millis = timeout.as_nanos().div_ceil(1_000_000);
