@@ -1,5 +1,5 @@
-//! Sets whose values travel with their message, beside such whose values the server reads: one at a
-//! time, and 64 in one go. Where the first gets slower than the second, `INLINE_LIMIT` belongs.
+//! Sets with the value in their message beside sets whose value the server reads, one at a time and
+//! 64 in one go. `INLINE_LIMIT` belongs where the former get slower than the latter.
 //!
 //! ```sh
 //! cargo run --release -p bench --example inline
@@ -17,7 +17,7 @@ use toroid_fabric::Torus;
 use toroid_kv::Change;
 use toroid_kv::Client;
 
-/// The argument of the process that sets.
+/// Argument of the client process.
 const CLIENT: &str = "__inline-client";
 
 const DOMAIN: &str = "inline";
@@ -25,7 +25,7 @@ const SIZES: [usize; 11] = [
     64, 512, 1024, 2048, 4096, 8192, 12_288, 16_384, 24_576, 32_768, 65_000,
 ];
 
-/// More than any size, and less.
+/// Inline limits above and below all sizes.
 const LIMITS: [usize; 2] = [usize::MAX, 0];
 
 const KEYS: usize = 16;
@@ -33,7 +33,7 @@ const ROUNDS: usize = 21;
 const SLICE: Duration = Duration::from_millis(8);
 const TOGETHER: usize = 64;
 
-/// Nanoseconds of a set.
+/// Nanoseconds per set.
 #[derive(Serialize, Deserialize)]
 struct Row {
     bytes: usize,
@@ -92,7 +92,7 @@ fn measure() -> Result<Vec<Row>> {
         .collect()
 }
 
-/// In turn, so that both meet the machine in the same state.
+/// Measures both limits in turn, so that both find the machine in the same state.
 fn compare(client: &mut Client, bytes: usize) -> Result<Row> {
     let mut samples = [[(); 2]; 2].map(|ways| ways.map(|()| Vec::new()));
     for _ in 0..ROUNDS {
@@ -114,7 +114,7 @@ fn key(n: usize) -> [u8; 4] {
     (n as u32 % KEYS as u32).to_le_bytes()
 }
 
-/// Sets one after the other; returns their number.
+/// Sets one at a time. Returns the number of sets.
 fn alone(client: &mut Client, bytes: usize) -> Result<usize> {
     let value = vec![1; bytes];
     for n in 0..KEYS {
@@ -137,7 +137,7 @@ fn together(client: &mut Client, bytes: usize) -> Result<usize> {
     failed.map_or(Ok(TOGETHER), |error| Err(error.into()))
 }
 
-/// Nanoseconds of one operation of `work`, which does some at a time.
+/// Nanoseconds per operation of `work`, which returns the number of its operations.
 fn time(mut work: impl FnMut() -> Result<usize>) -> Result<f64> {
     let (start, mut done) = (Instant::now(), 0);
     while start.elapsed() < SLICE {

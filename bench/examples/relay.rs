@@ -1,5 +1,5 @@
-//! Requests and responses over TCP by [`bench::relay`], beside a veth pair: everything on one core,
-//! where no process has to wake another. Run it as root:
+//! Requests and responses over TCP through [`bench::relay`] and through a veth pair, all on one
+//! core, where no process wakes another core. Run as root:
 //!
 //! ```sh
 //! cargo run --release -p bench --example relay
@@ -24,7 +24,7 @@ const VETH: &str = "veth";
 const TAP: &str = "tap";
 const MTU: u32 = 9000;
 
-/// The addresses of client and server by veth, and by the relay.
+/// Addresses of client and server over veth.
 const BY_VETH: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 62, 0, 1), Ipv4Addr::new(10, 62, 0, 2)];
 const BY_RELAY: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 62, 1, 1), Ipv4Addr::new(10, 62, 1, 2)];
 
@@ -34,12 +34,12 @@ const PORT: u16 = 7000;
 const ROUNDS: usize = 5;
 const SLICE: Duration = Duration::from_millis(300);
 
-/// Makes a network namespace, which lives as long as its descriptor, in a thread of its own,
+/// Creates a network namespace, which lives as long as its descriptor, in a separate thread,
 /// because a namespace belongs to a thread.
 fn make_network() -> Result<File> {
     let make = || -> Result<File> {
         unshare(CloneFlags::CLONE_NEWNET).context("only root can make namespaces")?;
-        // BBR's timers would be measured.
+        // BBR would add its timers to the figures.
         fs::write("/proc/sys/net/ipv4/tcp_congestion_control", "reno")?;
         Ok(File::open("/proc/thread-self/ns/net")?)
     };
@@ -68,7 +68,7 @@ fn main() -> Result<()> {
     compare()
 }
 
-/// Answers requests, which name a number of KiB.
+/// Answers requests, which name the response's length in KiB.
 fn serve(network: &File) -> Result<()> {
     enter(network)?;
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT))?;
@@ -117,7 +117,7 @@ fn round_trips(server: Ipv4Addr, len: usize) -> Result<Vec<Duration>> {
     Ok(samples)
 }
 
-/// The server may just be starting.
+/// Connects, and retries while the server starts.
 fn connect(server: Ipv4Addr) -> io::Result<TcpStream> {
     for _ in 0..100 {
         if let Ok(stream) = TcpStream::connect((server, PORT)) {

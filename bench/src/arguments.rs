@@ -182,7 +182,7 @@ impl Compare {
             None => repository()?,
         };
         let dir = std::path::absolute(dir)?;
-        // Before anything is measured.
+        // A wrong directory is reported before the run, not after half of it.
         files::check(&dir)?;
         let effort = self.effort();
         Ok(compare::Options { dir, effort })
@@ -235,7 +235,7 @@ impl Command {
     }
 }
 
-/// The workspace from which cargo runs this program, or else the current directory.
+/// The workspace from which cargo runs this program, otherwise the current directory.
 fn repository() -> io::Result<PathBuf> {
     let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     match package.as_deref().and_then(|package| package.parent()) {
@@ -244,7 +244,7 @@ fn repository() -> io::Result<PathBuf> {
     }
 }
 
-/// Runs the command of the command line, or the role that another process of this program asked for.
+/// Runs the command of the command line, or the role that another process of this program requests.
 pub fn main() -> ExitCode {
     if let Some(status) = roles::run_if_asked() {
         return status;
@@ -265,7 +265,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Measures, prints, keeps, and returns the number of errors.
+/// Measures, prints and saves. Returns the number of failed or wrong operations.
 fn run(arguments: &Arguments) -> anyhow::Result<u64> {
     let keep = Keep::check(arguments.save.as_deref(), arguments.raw.as_deref())?;
     let mut busy = arguments.busy.then(Busy::start).transpose()?;

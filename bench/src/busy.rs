@@ -1,8 +1,7 @@
-//! A process that spins beside a run, as on a machine on which something else works, too.
+//! A process that spins beside a run, as on a machine with other work.
 //!
-//! The process ends with the run, however the run ends: it is killed when the run is over, and the
-//! kernel kills it when the run's process dies (`PR_SET_PDEATHSIG` of prctl(2)). It ends by itself
-//! after [`LIMIT`].
+//! The process ends with the run: the run kills it, and the kernel kills it when the run's process
+//! dies (`PR_SET_PDEATHSIG` of prctl(2)). At the latest it ends after [`LIMIT`].
 
 use std::hint::black_box;
 use std::io;
@@ -15,24 +14,25 @@ use anyhow::{Result, anyhow, bail};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 
-/// The hidden argument of the process that spins; the process id of the run follows.
+/// The hidden argument of the spinning process; the process id of the run follows.
 pub const ARGUMENT: &str = "__bench-busy";
 
-/// No run takes as long.
+/// Longer than any run.
 const LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// Additions between two looks at the clock: about a millisecond.
+/// Additions between two reads of the clock: about a millisecond.
 const ADDITIONS: u64 = 1_000_000;
 
-/// Whether a process spins.
+/// Whether a process spins beside this run.
 static SPINS: AtomicBool = AtomicBool::new(false);
 
-/// The process. Dropping it ends the process.
+/// The spinning process, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Busy(Child);
 
 impl Busy {
-    /// Starts the process. To be called by the main thread, at whose end the kernel ends the process.
+    /// Starts the process. The caller is the main thread: the kernel ends the process with its
+    /// parent thread.
     pub fn start() -> Result<Self> {
         let child = Command::new("/proc/self/exe")
             .args([ARGUMENT, &std::process::id().to_string()])
@@ -69,11 +69,12 @@ pub fn spins() -> bool {
     SPINS.load(Ordering::Relaxed)
 }
 
+/// Spins until the run or [`LIMIT`] ends.
 pub fn spin() -> io::Result<()> {
     let run: Option<u32> = std::env::args().nth(2).and_then(|id| id.parse().ok());
     set_pdeathsig(Signal::SIGKILL)?;
     let start = Instant::now();
-    // A run that died before the line above has left this process to another parent.
+    // If the run died before the line above, this process has another parent.
     while run == Some(parent_id()) && start.elapsed() < LIMIT {
         (0..ADDITIONS).for_each(|n| _ = black_box(n));
     }

@@ -1,8 +1,8 @@
-//! The nodes that are measured: an agent of our own in a private directory, and processes of
-//! ours inside its nodes.
+//! The measured nodes: a private agent in a private directory, and processes of this program in its
+//! nodes.
 //!
-//! Everything depends on this process: the agent on a lifeline, its nodes and driver on the agent, our
-//! processes on their node. So nothing outlives a run, however it ends.
+//! Everything ends with this process, however it ends: a liveness socket ends the agent, the agent
+//! its nodes and driver, and each node its processes.
 
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -31,39 +31,39 @@ use crate::roles::{self, StoreConfig};
 
 const TUN: &str = "/dev/net/tun";
 
-/// No step of a run takes as long: a process without an answer for this time hangs.
+/// Longer than any step of a run: a process without an answer for this time hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A signal that ends our agent, too, is known to us within this time.
+/// Longest delay between the end of the agent by a signal and the arrival of the same signal here.
 const SIGNAL_DELAY: Duration = Duration::from_millis(100);
 
-/// The reason why a run ended early.
+/// Reason for the early end of a run.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// We were told to end.
+    /// A signal ended the run.
     #[error("interrupted by signal {0}")]
     Interrupted(i32),
-    /// Only root may put interfaces of its own into nodes.
+    /// Only root of the host may put interfaces into nodes.
     #[error("only root can put other interfaces beside those of a domain; run it with sudo")]
     NotRoot,
-    /// No interfaces can be made.
+    /// `/dev/net/tun` is missing or closed.
     #[error("cannot open {TUN}: {error}; {}", tun_remedy(.error))]
     Tun {
         /// The system's reason.
         error: io::Error,
     },
-    /// There is no agent.
+    /// The agent did not start.
     #[error("{refusal}{}{log}", if log.is_empty() { "" } else { ":\n" })]
     Agent {
-        /// Its reason, and the remedy.
+        /// Reason and remedy.
         refusal: Refusal,
-        /// Its log, if it gave no reason.
+        /// The agent's log, if the agent gave no reason.
         log: String,
     },
     /// The agent refused.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The system's error.
+    /// A system call failed.
     #[error("cannot {action}: {source}")]
     System {
         /// The failed action, as a verb and its object.
@@ -71,32 +71,32 @@ pub enum ClusterError {
         /// The system's reason.
         source: io::Error,
     },
-    /// Our torus is none.
+    /// The torus has an invalid shape.
     #[error(transparent)]
     Torus(#[from] TopologyError),
-    /// The domain lacks the server's node.
+    /// A domain or cluster lacks a node.
     #[error("the agent made a domain without the server's node")]
     NoServer,
     /// A process in a node ended, or hangs.
     #[error("{process} {what}")]
     Lost {
-        /// Which.
+        /// The process.
         process: String,
-        /// Its end, as a verb.
+        /// Verb that completes the sentence.
         what: &'static str,
     },
     /// A process in a node could not carry out an order.
     #[error("{process}: {message}")]
     Failed {
-        /// Which.
+        /// The process.
         process: String,
-        /// Why.
+        /// Reason of the failure.
         message: String,
     },
 }
 
 impl ClusterError {
-    /// An error of this process, which is in no node.
+    /// An error of this process, outside of nodes.
     pub(crate) fn ours(error: impl Display) -> Self {
         ClusterError::Failed {
             process: "toroid-bench".into(),
@@ -104,7 +104,7 @@ impl ClusterError {
         }
     }
 
-    /// Adds the measurement at which a process failed.
+    /// Adds the measurement in which a process failed.
     pub(crate) fn at(self, measurement: impl Display) -> Self {
         match self {
             ClusterError::Failed { process, message } => ClusterError::Failed {
@@ -119,7 +119,7 @@ impl ClusterError {
 impl From<AgentError> for ClusterError {
     fn from(error: AgentError) -> Self {
         let refusal = error.refusal();
-        // Its log is about to be removed.
+        // The log is removed with the private directory.
         let log = match error {
             AgentError::Died { log } => fs::read_to_string(log).unwrap_or_default(),
             _ => String::new(),
@@ -132,8 +132,8 @@ fn system(action: &'static str) -> impl FnOnce(io::Error) -> ClusterError {
     move |source| ClusterError::System { action, source }
 }
 
-/// The acknowledgement time-out of a shrink. A process that a busy machine keeps waiting shall make a
-/// shrink slow, which is then seen; at the usual time-out it would be fenced, and the run would end.
+/// The acknowledgement time-out of a shrink, in ms. On a busy machine a late process makes a shrink
+/// slow, which the figures show. The usual time-out would fence the process and end the run.
 const PATIENCE_MS: u64 = 5000;
 
 /// Events of a run: lines and ends of its processes, and signals.
@@ -144,7 +144,7 @@ enum News {
     Closed { process: u32 },
 }
 
-/// An agent with its nodes. Dropping it ends all of them and removes every trace.
+/// An agent with its nodes. Dropping it ends all of them and removes their files.
 #[derive(Debug)]
 pub struct Cluster {
     // Dropped in this order.
@@ -157,9 +157,9 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts an agent, with Ethernet if there is an argument for its driver: by stacks alone where
-    /// TAP interfaces cannot be made ([`Cluster::no_taps`]). From now on signals that end a program
-    /// end the run instead, at the next step, with [`ClusterError::Interrupted`].
+    /// Starts an agent, with Ethernet if `driver_argument` is given: over userspace stacks alone
+    /// where TAPs cannot be created ([`Cluster::no_taps`]). From now on a signal that would end the
+    /// program ends the run at its next step, with [`ClusterError::Interrupted`].
     ///
     /// # Errors
     /// The agent's, with the remedy.
@@ -183,7 +183,7 @@ impl Cluster {
             hosts: None,
             ack_timeout_ms: PATIENCE_MS,
         });
-        // A signal may have hit the agent before it had a session of its own.
+        // A signal may have reached the agent before it left this session.
         let agent = agent.map_err(|error| interruption(&news).unwrap_or(error.into()))?;
         let control = Control::connect(&directory.0);
         let mut cluster = Cluster {
@@ -208,10 +208,11 @@ impl Cluster {
             .create(name, &["*,*,*".into()], None, None)?)
     }
 
-    /// The reason why nodes have stacks instead of interfaces in domains, and the remedy.
+    /// Reason and remedy if nodes have userspace stacks instead of interfaces.
     pub(crate) fn no_taps(&mut self) -> Result<Option<Refusal>, ClusterError> {
         let no_taps = self.control()?.status()?.no_taps;
-        // The agent's remedy ends with starting it again, and this one ends with the run.
+        // The agent's remedy is to start it again, which does not apply: this agent ends with the
+        // run.
         let ours = open_tun().err().map(|error| tun_remedy(&error).to_owned());
         Ok(no_taps.map(|no_taps| Refusal {
             remedy: ours.unwrap_or_default(),
@@ -224,12 +225,12 @@ impl Cluster {
         Ok(self.control()?.status()?.rootless)
     }
 
-    /// Whether the nodes have users of their own.
+    /// Whether nodes have private user ids.
     pub(crate) fn private_users(&mut self) -> Result<bool, ClusterError> {
         Ok(self.control()?.status()?.private_users)
     }
 
-    /// The network namespace of a node. Only root of the host may open it.
+    /// The network namespace of a node; only root of the host may open it.
     pub(crate) fn network(&mut self, node: &str) -> Result<File, ClusterError> {
         let nodes = self.control()?.nodes()?;
         let node = nodes.iter().find(|info| info.place.to_string() == node);
@@ -238,7 +239,7 @@ impl Cluster {
         File::open(format!("/proc/{pid}/ns/net")).map_err(system("open a node's network"))
     }
 
-    /// The first process of the agent's.
+    /// Process id of the agent's first process.
     pub(crate) fn agent_pid(&self) -> Option<u32> {
         self.agent.as_ref().map(Background::pid)
     }
@@ -256,7 +257,7 @@ impl Cluster {
         self.spawn_in(Path::new("/"), node, arguments)
     }
 
-    /// Starts it in a directory, which the node's users need not be able to walk to.
+    /// Starts this program in `directory`, which may be out of reach for the node's users.
     pub(crate) fn spawn_in(
         &mut self,
         directory: &Path,
@@ -299,7 +300,7 @@ impl Cluster {
         })
     }
 
-    /// Starts a store in a node, with a mark in its command line. Returns its TCP port, too.
+    /// Starts a store in a node, with a mark in its command line. Returns process and TCP port.
     pub(crate) fn start_store(
         &mut self,
         node: &str,
@@ -325,7 +326,7 @@ impl Cluster {
         self.answer(process)
     }
 
-    /// Asks two processes at once, so that they work at the same time.
+    /// Sends an order to each of two processes, which work at the same time.
     pub(crate) fn ask_both<A: DeserializeOwned>(
         &self,
         [(first, order), (second, other)]: [(&mut Process, &impl Serialize); 2],
@@ -336,7 +337,7 @@ impl Cluster {
         Ok([first.understand(&one)?, second.understand(&two)?])
     }
 
-    /// Asks several processes the same, so that they work at the same time.
+    /// Sends an order to several processes, which work at the same time.
     ///
     /// # Errors
     /// As [`Cluster::answer`].
@@ -354,7 +355,7 @@ impl Cluster {
             .collect()
     }
 
-    /// Waits for a line of JSON from a process: its answer, or why there is none.
+    /// Waits for the answer of a process, a line of JSON.
     ///
     /// # Errors
     /// [`ClusterError::Interrupted`], [`ClusterError::Lost`], [`ClusterError::Failed`].
@@ -368,7 +369,7 @@ impl Cluster {
         Ok(from.map(|_| lines.next().unwrap_or_default()))
     }
 
-    /// Waits for a line from each of some processes.
+    /// Waits for a line from each process.
     fn lines_of(&self, from: &[&Process]) -> Result<Vec<String>, ClusterError> {
         let mut lines = vec![None; from.len()];
         while let Some(missing) = lines.iter().position(Option::is_none) {
@@ -398,7 +399,7 @@ impl Cluster {
         Ok(Control::connect(&self.directory.0)?)
     }
 
-    /// The agent, for changes of domains.
+    /// The control connection to the agent.
     pub(crate) fn control(&mut self) -> Result<&mut Control, ClusterError> {
         self.control.as_mut().ok_or(ClusterError::Lost {
             process: "the agent".into(),
@@ -409,7 +410,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // An agent that cannot say so has ended, or ends with its lifeline.
+        // On an error the agent has ended, or ends with its liveness socket.
         if let Some(control) = self.control.take() {
             let _ = control.down();
         }
@@ -419,16 +420,16 @@ impl Drop for Cluster {
     }
 }
 
-/// The signal that has come while the agent was started, if one has.
+/// The signal that arrived during the agent's start, if any.
 fn interruption(news: &Receiver<News>) -> Option<ClusterError> {
-    // The agent may have ended before our thread for signals had its turn.
+    // The agent may end before the signal thread runs.
     match news.recv_timeout(SIGNAL_DELAY) {
         Ok(News::Signal(signal)) => Some(ClusterError::Interrupted(signal)),
         _ => None,
     }
 }
 
-/// Checks that interfaces can be made.
+/// Checks that TAPs can be created.
 pub(crate) fn check_tun() -> Result<(), ClusterError> {
     open_tun().map_err(|error| ClusterError::Tun { error })
 }
@@ -438,7 +439,7 @@ fn open_tun() -> io::Result<()> {
     options.read(true).write(true).open(TUN).map(drop)
 }
 
-/// A process of ours in a node. Dropping it ends it.
+/// A process of this program in a node, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Process {
     id: u32,
@@ -448,7 +449,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Sends a line of JSON. An ended process is noticed by its missing answer.
+    /// Sends a line of JSON. The missing answer tells that the process has ended.
     fn tell(&mut self, order: &impl Serialize) {
         let mut line = serde_json::to_vec(order).unwrap_or_default();
         line.push(b'\n');
@@ -477,7 +478,7 @@ impl Process {
     }
 }
 
-/// The variables that our processes need: for logs and backtraces.
+/// Environment variables of processes in nodes, for logs and backtraces.
 fn environment() -> Vec<(String, String)> {
     ["PATH", "RUST_LOG", "RUST_BACKTRACE"]
         .iter()
@@ -492,14 +493,14 @@ fn forward_lines(process: u32, output: PipeReader, sender: &Sender<News>) {
             return;
         }
     }
-    // It fails when the run is over.
+    // The receiver is gone at the end of the run.
     let _ = sender.send(News::Closed { process });
 }
 
-/// The last signal that told us to end.
+/// The last signal that ended the run; 0 for none.
 static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
 
-/// For steps that wait for nothing.
+/// Returns an error after a signal, for steps that wait for no process.
 pub(crate) fn check_signals() -> Result<(), ClusterError> {
     match INTERRUPTED.load(Ordering::Relaxed) {
         0 => Ok(()),
@@ -512,14 +513,14 @@ fn forward_signals(sender: Sender<News>) -> io::Result<()> {
     thread::Builder::new().spawn(move || {
         for signal in signals.forever() {
             if INTERRUPTED.swap(signal, Ordering::Relaxed) == 0 {
-                // A run that waits for a hanging agent would never see the signal.
+                // A run that waits for a hanging agent does not see the signal.
                 thread::spawn(move || {
                     thread::sleep(PATIENCE);
                     std::process::exit(128 + signal);
                 });
             }
             if sender.send(News::Signal(signal)).is_err() {
-                // Cleaning up; it takes a moment and must not be cut short.
+                // The run is cleaning up, which must not be cut short.
             }
         }
     })?;
@@ -547,10 +548,9 @@ impl Drop for Directory {
     }
 }
 
-/// Removes the private directory of a run. The run does so at its end; when it was killed, its
-/// agent does.
+/// Removes the private directory of a run: at its end by the run itself, after a kill by its agent.
 pub(crate) fn remove_state(path: &Path) {
-    // Whichever of the two comes second finds nothing.
+    // The second of the two finds nothing.
     let _ = clear_groups(path);
     let _ = fs::remove_dir_all(path);
 }
@@ -560,7 +560,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_that_is_told_late_is_still_why_the_start_failed() {
+    fn a_late_signal_is_still_the_reason_of_a_failed_start() {
         let (sender, news) = mpsc::channel();
         let late = thread::spawn(move || {
             thread::yield_now();

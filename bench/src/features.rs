@@ -1,12 +1,11 @@
-//! Features of interfaces, as `ethtool -K` sets them: over generic netlink, with the kernel's
-//! family `ethtool`.
+//! Features of interfaces, as `ethtool -K` sets them: generic netlink, family `ethtool`.
 //!
 //! ```text
 //! request:     netlink header | family header | features header {name} | wanted {bits {bit {name}}}
 //! attribute:   length (2) | kind (2) | value, padded to 4 bytes
 //! ```
 //!
-//! A bit without a value is to be off. The kernel keeps those that it cannot switch off.
+//! A bit without a value is switched off, unless the kernel has fixed the feature.
 
 use std::fs::File;
 use std::io;
@@ -16,9 +15,9 @@ use netlink_sys::protocols::NETLINK_GENERIC;
 use netlink_sys::{Socket, SocketAddr};
 use nix::sched::{CloneFlags, setns};
 
-/// The features by which a sender leaves checksums and segmentation to its interface. The kernel still builds
-/// long packets and cuts them itself just before the interface, as it does for a TAP without
-/// offload.
+/// Features by which a sender leaves checksums and segmentation to its interface. Without them the
+/// kernel still builds long packets and segments them just before the interface, as it does for a
+/// TAP without offloads.
 pub const OFFLOADS: [&str; 5] = [
     "tx-tcp-segmentation",
     "tx-tcp-ecn-segmentation",
@@ -27,7 +26,7 @@ pub const OFFLOADS: [&str; 5] = [
     "tx-checksum-ip-generic",
 ];
 
-/// The type of the messages that find a family by its name.
+/// Message type of the controller, which resolves names of families (`GENL_ID_CTRL`).
 const CONTROL: u16 = 0x10;
 const GET_FAMILY: u8 = 3;
 const FAMILY_ID: u16 = 1;
@@ -47,10 +46,10 @@ const NESTED: u16 = 1 << 15;
 
 const MALFORMED: io::ErrorKind = io::ErrorKind::InvalidData;
 
-/// Netlink's header and the family's.
+/// Bytes of netlink's header and the family's.
 const HEADERS: usize = 16 + 4;
 
-/// Switches features of the interface `name` in a network namespace off.
+/// Switches off features of the interface `name` in a network namespace.
 pub fn switch_off(network: &File, name: &str, features: &[&str]) -> io::Result<()> {
     let work = || {
         // A namespace belongs to a thread.
@@ -87,13 +86,13 @@ fn family(socket: &Socket) -> io::Result<u16> {
     Err(MALFORMED.into())
 }
 
-/// Sends a request and returns the kernel's answer before its acknowledgement, or nothing.
+/// Sends a request. Returns the kernel's answer, empty if only an acknowledgement comes.
 fn ask(socket: &Socket, family: u16, command: u8, body: &[u8]) -> io::Result<Vec<u8>> {
     let mut request = Vec::new();
     request.extend(((HEADERS + body.len()) as u32).to_ne_bytes());
     request.extend(family.to_ne_bytes());
     request.extend(REQUEST_WITH_ACK.to_ne_bytes());
-    // Sequence and port; then command and version.
+    // Sequence number and port, then command and version.
     request.extend([0; 8]);
     request.extend([command, 1, 0, 0]);
     request.extend(body);
@@ -143,7 +142,7 @@ mod tests {
     #[test]
     fn an_interface_that_is_not_there_is_the_systems_error() {
         let here = File::open("/proc/thread-self/ns/net").unwrap();
-        // Without the right to enter the namespace that is the error.
+        // Without the right to enter the namespace, that is the error.
         assert!(switch_off(&here, "no-such", &OFFLOADS).is_err());
     }
 }

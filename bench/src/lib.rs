@@ -3,16 +3,16 @@
 //! A command (`compare`, `domains`, `ether`, `fabric`, `kv`) is a list of measurements. From the
 //! bottom up:
 //!
-//! * [`worker`]: a process in a node that carries out orders; the operations that are measured.
-//! * [`cluster`]: a private agent, its nodes, and the workers in them; [`roles`]: the processes that
-//!   this program becomes. [`relay`] and [`pair`] connect nodes without a domain.
-//! * [`samples`], [`runner`]: the samples of a round, and measurements in turns, round by round.
+//! * [`worker`]: a process in a node that carries out orders; the measured operations.
+//! * [`cluster`]: a private agent, its nodes, and the workers in them; [`roles`]: the roles of this
+//!   program. [`relay`] and [`pair`] connect nodes without a domain.
+//! * [`samples`], [`runner`]: the samples of a round; turns between measurements.
 //! * [`compare`], [`domains`], [`ether`], [`fabric`], [`kv`]: the commands.
-//! * [`report`], [`table`], [`target`], [`results`]: rows, JSON, tables, targets, and kept runs.
+//! * [`report`], [`table`], [`target`], [`results`]: rows, JSON, tables, targets, and saved runs.
 //! * [`arguments`]: the command line.
 //!
-//! A new measurement is an operation in its command's plan and its job, a `Job` of `worker` if no
-//! worker can do it yet, and a place in the command's tables.
+//! A new measurement needs an operation in its command's plan, a `Job` of `worker` for that
+//! operation, and a place in the command's tables.
 
 #![forbid(unsafe_code)]
 

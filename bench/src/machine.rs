@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::busy;
 use crate::report::Fields;
 
-/// This machine, and the program that measures it, as reports have them.
+/// Fields of reports: this machine, and the version of this program.
 pub fn fields() -> Fields {
     Fields::default()
         .with("version", env!("CARGO_PKG_VERSION"))
@@ -17,7 +17,7 @@ pub fn fields() -> Fields {
         .with("busy", busy::spins())
 }
 
-/// The processors and the kernel of this machine, and whether a process [spins](busy) beside.
+/// Processors and kernel of this machine, and whether a process [spins](busy) beside the run.
 pub fn describe() -> String {
     let beside = if busy::spins() {
         ", one process spinning beside"
@@ -32,13 +32,12 @@ pub fn describe() -> String {
     )
 }
 
-/// Logical processors that the run can use.
+/// Number of logical processors available to the run.
 fn cpus() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The time for which the processors of this machine, all together, have been busy since its start
-/// (`/proc/stat` of proc(5), in steps of 10 ms).
+/// Busy time of all processors together since boot (`/proc/stat` of proc(5), in steps of 10 ms).
 pub fn busy_time() -> Option<Duration> {
     let text = fs::read_to_string("/proc/stat").ok()?;
     let fields = text.lines().next()?.split_whitespace().skip(1);
@@ -46,7 +45,7 @@ pub fn busy_time() -> Option<Duration> {
     let [user, nice, system, _idle, _waiting, irq, softirq, ..] = ticks[..] else {
         return None;
     };
-    // The kernel counts in USER_HZ, which is 100 everywhere.
+    // USER_HZ is 100 on every supported architecture.
     Some(Duration::from_millis(
         10 * (user + nice + system + irq + softirq),
     ))

@@ -1,25 +1,24 @@
-//! The memory that a run may use: free memory of the machine, limited by our control groups.
+//! Memory available to a run: free memory of the machine, limited by control groups.
 
 use std::fs;
 use std::path::Path;
 
-/// Where the hierarchies of control groups are mounted.
+/// Mount point of the control group hierarchies.
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// Bytes that we may use; `None` if neither the machine nor a control group says.
+/// Bytes available to this process; `None` if neither the machine nor a control group tells.
 pub fn available() -> Option<u64> {
     let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let groups = limit_of_groups(Path::new(GROUPS), &membership);
     machine().into_iter().chain(groups).min()
 }
 
-/// Bytes of shared memory and tmpfs that there are on this machine.
+/// Bytes of shared memory and tmpfs of this machine.
 pub fn shared() -> Option<u64> {
     field("Shmem:")
 }
 
-/// The policy by which the kernel gives shared memory pages of 2 MiB instead of 4 KiB, in its own
-/// words, such as `never` or `within_size`.
+/// Kernel policy of 2 MiB pages for shared memory, such as `never` or `within_size`.
 pub fn huge_pages() -> Option<String> {
     let policies = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").ok()?;
     let (_, rest) = policies.split_once('[')?;
@@ -34,7 +33,7 @@ fn field(name: &str) -> Option<u64> {
     kib_field("/proc/meminfo".as_ref(), name)
 }
 
-/// Bytes of a field that the kernel gives in KiB, such as `VmRSS:` in `/proc/PID/status`.
+/// Bytes of a field in KiB, such as `VmRSS:` in `/proc/PID/status`.
 pub fn kib_field(file: &Path, name: &str) -> Option<u64> {
     let text = fs::read_to_string(file).ok()?;
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -42,8 +41,7 @@ pub fn kib_field(file: &Path, name: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The least limit of the groups in `membership`, which has the format of `/proc/self/cgroup`,
-/// and of the groups around them.
+/// Smallest limit of the groups in `membership` (format of `/proc/self/cgroup`) and their parents.
 fn limit_of_groups(root: &Path, membership: &str) -> Option<u64> {
     let limits = membership.lines().flat_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -60,14 +58,14 @@ fn limit_of_groups(root: &Path, membership: &str) -> Option<u64> {
     limits.min()
 }
 
-/// The limits of `group` and of all above it, up to `root`. In a container the group may have a
-/// name that is not visible, and then the mounted root is the container's.
+/// Limits of `group` and its parents up to `root`. A group of a container may be invisible there;
+/// the mounted root is then the container's.
 fn limits_above(root: &Path, group: &str, file: &str) -> Vec<u64> {
     let group = root.join(group.trim_start_matches('/'));
     group
         .ancestors()
         .take_while(|path| path.starts_with(root))
-        // A group without a limit says "max".
+        // "max" means no limit and does not parse.
         .filter_map(|path| {
             fs::read_to_string(path.join(file))
                 .ok()?
@@ -83,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_limit_of_a_group_and_those_above_it_counts() {
+    fn the_smallest_limit_of_a_group_and_its_parents_holds() {
         let dir = tempfile::tempdir().unwrap();
         let group = dir.path().join("a/b");
         fs::create_dir_all(&group).unwrap();
@@ -100,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_version_has_a_hierarchy_of_its_own_for_memory() {
+    fn version_1_has_a_separate_memory_hierarchy() {
         let dir = tempfile::tempdir().unwrap();
         let group = dir.path().join("memory/a");
         fs::create_dir_all(&group).unwrap();

@@ -1,4 +1,4 @@
-//! Two connected interfaces of one name, each in a network namespace of its own, alone on their link.
+//! Two interfaces of one name in two network namespaces, alone on their link.
 
 use std::fs::File;
 use std::net::Ipv4Addr;
@@ -6,10 +6,10 @@ use std::os::fd::AsFd;
 
 use toroid_netlink::{Netlink, NetlinkError};
 
-/// Room for two addresses.
+/// Prefix length of a subnet with two addresses.
 const PREFIX: u8 = 30;
 
-/// Gives both interfaces an MTU and an address, and brings them up.
+/// Sets MTU and address of both interfaces, and brings them up.
 ///
 /// # Errors
 /// [`NetlinkError`]; only root of the host may enter other namespaces.
@@ -29,8 +29,8 @@ pub fn configure(
     Ok(())
 }
 
-/// Lets both interfaces have as many packets that are not sent yet as a third one may have, in the
-/// first of the namespaces: where packets wait, a longer queue loses fewer.
+/// Sets the transmit queue length of both interfaces to that of `model`, an interface in the first
+/// namespace: a longer queue loses fewer packets.
 ///
 /// # Errors
 /// [`NetlinkError`].

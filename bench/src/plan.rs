@@ -1,4 +1,4 @@
-//! The terms that the plans of several commands share.
+//! Terms shared by the plans of several commands.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,25 +14,25 @@ pub const HOT_BYTES: u64 = 1 << 20;
 /// Bytes of a cold working set.
 pub const COLD_BYTES: u64 = 1 << 30;
 
-/// The way of the bytes between two processes.
+/// The path of bytes between two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Path {
-    /// Two nodes, by the interfaces of their domain.
+    /// Two nodes, over the interfaces of their domain.
     Ethernet,
-    /// Two nodes, by one-sided operations; of the store, sets are messages.
+    /// Two nodes, by one-sided operations; sets of the store are messages.
     Rdma,
-    /// Two processes of one node, by its loopback interface.
+    /// Two processes of one node, over its loopback interface.
     Loopback,
-    /// Two nodes, by a pair of the kernel's own interfaces.
+    /// Two nodes, over a kernel veth pair.
     Veth,
-    /// One process, by the processor alone.
+    /// One process, `memcpy`.
     Memcpy,
-    /// The interfaces of a domain, in the command `ether`.
+    /// The interfaces of a domain, in `ether`.
     Toroid,
-    /// A [relay](crate::relay), the limit of a driver in user space.
+    /// A [relay](crate::relay), the limit of a userspace driver.
     Relay,
-    /// Sockets in the member's process, over the domain's link.
+    /// Userspace stacks in the members' processes, over the domain's link.
     Smoltcp,
     /// The store's server, by memcached's protocol over loopback.
     ToroidTcp,
@@ -42,7 +42,7 @@ pub enum Path {
     MemcachedUnix,
 }
 
-/// Whether the working set fits the caches.
+/// Size of a working set against the caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkingSet {
@@ -52,20 +52,20 @@ pub enum WorkingSet {
     Cold,
 }
 
-/// The time that a run may take.
+/// Duration class of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effort {
-    /// As short as it makes sense.
+    /// The shortest useful run.
     Quick,
-    /// The usual time.
+    /// The usual duration.
     Default,
     /// Longer, with less noise.
     Full,
 }
 
 impl Effort {
-    /// The first value for a quick run, the second for others.
+    /// `quick` for a quick run, `other` otherwise.
     pub fn quick_or<T>(self, quick: T, other: T) -> T {
         match self {
             Effort::Quick => quick,

@@ -1,4 +1,4 @@
-//! A progress bar on standard error, when that is a terminal.
+//! A progress bar on standard error, if that is a terminal.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -13,15 +13,17 @@ impl Progress {
         Progress(ProgressBar::new(1).with_style(style.progress_chars("#>.")))
     }
 
+    /// Sets the number of steps of the run.
     pub fn expect(&self, steps: usize) {
         self.0.set_length(steps.max(1) as u64);
     }
 
+    /// Shows a message without counting a step.
     pub fn say(&self, what: impl ToString) {
         self.0.set_message(what.to_string());
     }
 
-    /// Counts a step, and shows the next one.
+    /// Counts a step and shows the next one.
     pub fn step(&self, what: impl ToString) {
         self.0.inc(1);
         self.say(what);

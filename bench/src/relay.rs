@@ -1,7 +1,7 @@
-//! How fast could any Ethernet driver in user space be? A relay between two TAPs that only reads
-//! and writes: no checks, no counters, no waiting for several at once.
+//! The upper limit of a userspace Ethernet driver: a relay between two TAPs that only reads and
+//! writes, without checks, counters or polling of several ports.
 //!
-//! One thread for each direction, which sleeps in its read.
+//! Each direction has a thread, which blocks in its read.
 
 use std::fs::File;
 use std::io;
@@ -18,18 +18,18 @@ use toroid_netlink::{Netlink, NetlinkError};
 /// Longer than any packet.
 const LONGEST: usize = 70_000;
 
-/// Why there is no relay.
+/// Failure to start a relay.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
-    /// No TAP, or no thread.
+    /// The system refused a TAP or a thread.
     #[error("cannot relay between TAPs: {0}")]
     Io(#[from] io::Error),
-    /// The kernel refused.
+    /// Netlink did not find a new TAP.
     #[error("cannot find a TAP again: {0}")]
     Netlink(#[from] NetlinkError),
 }
 
-/// Carries packets between two TAPs of the same name until it is dropped, which deletes them.
+/// Carries packets between two TAPs of the same name. Dropping the relay deletes the TAPs.
 #[derive(Debug)]
 pub struct Relay {
     /// A connection to each namespace, and the TAP's index there.
@@ -37,8 +37,8 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Makes a TAP called `name` in each of two network namespaces, not up yet, and relays packets
-    /// with the offloads that `capabilities` name.
+    /// Creates a TAP `name` in each of two network namespaces, still down, and relays packets with
+    /// these offloads.
     ///
     /// # Errors
     /// [`RelayError`]; only root of the host may enter other namespaces.
@@ -69,10 +69,10 @@ impl Relay {
 }
 
 impl Drop for Relay {
-    /// Without its interface a TAP cannot be read any more, which ends the threads.
+    /// Deletes the interfaces, which fails the threads' reads and so ends the threads.
     fn drop(&mut self) {
         for (netlink, index) in &mut self.ends {
-            // It may have gone with its node.
+            // The interface may have gone with its node.
             let _ = netlink.delete(*index);
         }
     }
@@ -95,7 +95,7 @@ fn relay(from: &Tap, to: &Tap) -> io::Result<()> {
     let mut packet = vec![0; LONGEST];
     loop {
         let len = from.receive(&mut packet)?;
-        // An interface may lose packets.
+        // Interfaces may lose packets.
         let _ = to.send(&packet[..len]);
     }
 }

@@ -1,4 +1,4 @@
-//! The report of a run: rows of labels and figures, for programs (JSON) and people (tables).
+//! The report of a run: rows of labels and figures, as JSON for programs and tables for people.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::samples::Series;
 use crate::table::{self, Table};
 use crate::target::Target;
 
-/// Named values in order, a JSON object.
+/// Ordered named values, a JSON object.
 #[derive(Clone, Debug, Default)]
 pub struct Fields(Vec<(&'static str, Value)>);
 
@@ -40,7 +40,7 @@ impl Serialize for Fields {
     }
 }
 
-/// A measurement over all rounds. A figure that does not apply is null.
+/// A measurement over all rounds. A figure is null if it does not apply.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
     labels: Fields,
@@ -49,7 +49,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// A row without labels and figures yet.
+    /// A row of these rounds without labels and figures.
     pub fn of(series: &Series) -> Self {
         Row {
             series: series.clone(),
@@ -57,7 +57,7 @@ impl Row {
         }
     }
 
-    /// Adds a label, which names the measurement.
+    /// Adds a label, a part of the measurement's name.
     pub fn label(mut self, name: &'static str, value: impl Serialize) -> Self {
         self.labels = self.labels.with(name, value);
         self
@@ -76,12 +76,12 @@ impl Row {
         found.unwrap_or(&Value::Null)
     }
 
-    /// A label or figure, if it is a number.
+    /// A label or figure; `None` if not a number.
     pub fn number(&self, name: &str) -> Option<f64> {
         self.get(name).as_f64()
     }
 
-    /// A label or figure that not every row has, if this one has it and it is a number.
+    /// A label or figure that rows may lack; `None` if absent or not a number.
     pub fn known(&self, name: &str) -> Option<f64> {
         self.labels
             .get(name)
@@ -89,7 +89,7 @@ impl Row {
             .as_f64()
     }
 
-    /// A label or figure as tables have it: texts and numbers without quotes, `-` for null.
+    /// A label or figure as text in tables: no quotes, `-` for null.
     pub fn text(&self, name: &str) -> String {
         match self.get(name) {
             Value::Null => "-".into(),
@@ -98,13 +98,13 @@ impl Row {
         }
     }
 
-    /// Whether the row has all these labels (a JSON object).
+    /// Whether the row has all `labels`, a JSON object.
     pub fn has(&self, labels: &Value) -> bool {
         let mut wanted = labels.as_object().into_iter().flatten();
         wanted.all(|(name, value)| self.get(name) == value)
     }
 
-    /// Every round.
+    /// All rounds.
     pub fn series(&self) -> &Series {
         &self.series
     }
@@ -115,7 +115,7 @@ impl Row {
     }
 }
 
-/// The text of a label or figure of a row.
+/// Formats a label or figure of a row.
 pub type Show = fn(&Row, &str) -> String;
 
 pub const TEXT: Show = |row, name| row.text(name);
@@ -127,7 +127,8 @@ pub const SHARE: Show = |row, name| table::decimals(row.known(name), 4);
 pub const PERCENT: Show = |row, name| table::percent(row.known(name));
 pub const MEBIBYTES: Show = |row, name| table::mebibytes(row.known(name));
 
-/// A table of rows, of whose columns (head, label or figure, text) the first `texts` are at the left.
+/// A table of rows with columns of head, label or figure, and format. The first `texts` columns are
+/// left-aligned.
 pub fn table(rows: &[Row], texts: usize, columns: &[(&str, &str, Show)]) -> Table {
     let heads: Vec<&str> = columns.iter().map(|(head, ..)| *head).collect();
     let mut table = Table::new(texts, &heads);
@@ -137,22 +138,22 @@ pub fn table(rows: &[Row], texts: usize, columns: &[(&str, &str, Show)]) -> Tabl
     table
 }
 
-/// The first of the rows that has all these labels.
+/// The first row with all `labels`.
 pub fn find<'a>(rows: &'a [Row], labels: &Value) -> Option<&'a Row> {
     rows.iter().find(|row| row.has(labels))
 }
 
-/// A figure of that row, if it is a number.
+/// A figure of the first row with all `labels`, if a number.
 pub fn number(rows: &[Row], labels: &Value, figure: &str) -> Option<f64> {
     find(rows, labels)?.number(figure)
 }
 
-/// The name of a value in JSON.
+/// The JSON name of an enum value.
 pub fn name(value: impl Serialize) -> String {
     json!(value).as_str().unwrap_or_default().into()
 }
 
-/// Rounded to a tenth.
+/// `value` rounded to a tenth.
 pub fn tenths(value: Option<f64>) -> Option<f64> {
     value.map(|value| (value * 10.0).round() / 10.0)
 }
@@ -174,19 +175,19 @@ struct Raw {
     rounds: Series,
 }
 
-/// The result of a command. It is serialized as `--json` prints it.
+/// The result of a command, serialized as `--json` prints it.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     parts: Vec<(&'static str, Part)>,
     raw: Vec<Raw>,
-    /// Operations that failed or gave wrong bytes.
+    /// Number of failed or wrong operations.
     pub errors: u64,
     /// The tables for people.
     pub text: String,
 }
 
 impl Report {
-    /// A report of a run that began at `start`, with the circumstances as `config`.
+    /// A report of a run that began at `start`, with the run's conditions in the object `config`.
     pub fn new(effort: Effort, start: Instant, config: Fields) -> Self {
         let config = circumstances(effort, start).and(config);
         let mut report = Report::default();
@@ -194,14 +195,14 @@ impl Report {
         report
     }
 
-    /// A report whose circumstances are at the top.
+    /// A report with the run's conditions at the top level.
     pub fn flat(effort: Effort, start: Instant, config: Fields) -> Self {
         let mut report = Report::default();
         report.fields(circumstances(effort, start).and(config));
         report
     }
 
-    /// Adds fields at the top.
+    /// Adds fields at the top level.
     pub fn fields(&mut self, fields: Fields) {
         let parts = fields.0.into_iter();
         self.parts
@@ -232,7 +233,7 @@ impl Report {
         self.fields(Fields::default().with("targets", targets));
     }
 
-    /// Adds samples that belong to a row of the list `list`.
+    /// Adds samples of a row in the list `list`.
     pub fn samples(&mut self, list: &'static str, labels: Fields, rounds: Series) {
         self.raw.push(Raw {
             list,
@@ -266,7 +267,7 @@ mod tests {
     use crate::samples::Samples;
 
     #[test]
-    fn rows_are_flat_and_found_by_their_labels() {
+    fn rows_are_flat_objects_found_by_labels() {
         let row = |bytes: u64| {
             Row::of(&Samples::errors(1).into())
                 .label("bytes", bytes)

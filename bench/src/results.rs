@@ -1,4 +1,4 @@
-//! Runs that are kept: `bench/results/NAME.json` in the repository, and files of all samples.
+//! Saved runs: `bench/results/NAME.json` in the repository, and files of all samples.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -13,10 +13,10 @@ use crate::machine;
 use crate::memory;
 use crate::report::{Fields, Report};
 
-/// The folder of kept runs in the repository.
+/// The folder of saved runs in the repository.
 const FOLDER: &str = "bench/results";
 
-/// Where a run will be kept. It is found before the run, so that nothing is measured in vain.
+/// Destinations of a run, checked before the run so that no measurement is lost.
 #[derive(Debug, Default)]
 pub struct Keep {
     saved: Option<PathBuf>,
@@ -24,7 +24,8 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// Checks the names. A result of the same name is replaced, which is said on standard error.
+    /// Checks the names. Announces on standard error that a result of the same name will be
+    /// replaced.
     pub fn check(save: Option<&str>, raw: Option<&Path>) -> Result<Self> {
         let here = std::env::current_dir().unwrap_or_else(|_| ".".into());
         let saved = save.map(|name| path_of(&here, name)).transpose()?;
@@ -39,7 +40,7 @@ impl Keep {
         Ok(Keep { saved, raw })
     }
 
-    /// Writes the run's report with its machine and command line, and all samples.
+    /// Writes the report with machine and command line, and all samples.
     pub fn write(self, report: &Report) -> Result<()> {
         if let Some((path, file)) = self.raw {
             write(file, &report.raw()).map_err(|source| failed(&path, source))?;
@@ -47,7 +48,7 @@ impl Keep {
         let Some(path) = self.saved else {
             return Ok(());
         };
-        // Half a result would look like one.
+        // A partial file under the final name would look like a result.
         let partial = path.with_extension("json.partial");
         File::create(&partial)
             .and_then(|file| write(file, &Saved::of(report)))
@@ -59,7 +60,7 @@ impl Keep {
 #[derive(Serialize)]
 struct Saved<'a> {
     command: Vec<String>,
-    /// The commit of the repository; null where git does not say.
+    /// The commit of the repository; null if git does not tell.
     commit: Option<String>,
     unix_time_s: u64,
     machine: Fields,
@@ -91,7 +92,7 @@ fn commit() -> Option<String> {
     output.status.success().then(|| text.trim_end().into())
 }
 
-/// The file of the result `name`, in the repository of the directory `here`.
+/// The file of result `name` in the repository that contains `here`.
 fn path_of(here: &Path, name: &str) -> Result<PathBuf> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.starts_with('.') || !name.chars().all(is_allowed) {
@@ -135,7 +136,7 @@ mod tests {
     use crate::plan::Effort;
 
     #[test]
-    fn a_result_is_kept_with_its_machine_in_the_repository() {
+    fn a_result_is_saved_with_its_machine_in_the_repository() {
         let dir = tempfile::tempdir().unwrap();
         let deep = dir.path().join("docs/deep");
         fs::create_dir_all(&deep).unwrap();
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_leads_nowhere_else() {
+    fn names_outside_the_results_folder_are_refused() {
         for name in ["", ".", "..", "a/b", "../a", ".hidden", "a b"] {
             let refused = path_of(Path::new("/"), name);
             assert!(

@@ -1,5 +1,5 @@
-//! The roles of this program when it executes itself with a hidden argument: the agent, the first
-//! process of a node, the Ethernet driver, the store, a worker, or a process that spins.
+//! Roles of this program when it executes itself with a hidden argument: the agent and its helper
+//! processes, the Ethernet driver, the store, a worker, or a spinning process.
 
 use std::io::{self, Write};
 use std::net::SocketAddrV4;
@@ -24,38 +24,38 @@ pub const DRIVER: &str = toroid_ethernet::role::ARGUMENT;
 /// The hidden argument of a worker.
 pub const WORKER: &str = "__bench-worker";
 
-/// The hidden argument of another program: its path, its name for itself, and its arguments follow.
+/// The hidden argument of another program; its path, `argv[0]` and arguments follow.
 pub const EXEC: &str = "__bench-exec";
 
-/// The hidden argument of the store; a [`StoreConfig`] as JSON follows, and perhaps a mark by which
-/// to find the process.
+/// The hidden argument of the store; a [`StoreConfig`] as JSON follows, then optionally a mark that
+/// identifies the process.
 pub const STORE: &str = "__bench-store";
 
 /// The configuration of a store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StoreConfig {
-    /// The domain.
+    /// Name of the domain.
     pub domain: String,
     /// Bytes for items.
     pub memory: u64,
     /// Bytes of the largest item.
     pub item: u32,
-    /// Whether the node has no interface there. Its addresses are then this process's, which serves
-    /// network sessions, too, at [`SESSIONS`].
+    /// Whether a userspace stack stands in for the node's interface. The process then also serves
+    /// network sessions at [`SESSIONS`].
     pub stack: bool,
 }
 
-/// A port of a store with a stack.
+/// Port of network sessions of a store with a userspace stack.
 pub const SESSIONS: u16 = 7;
 
-/// Takes on the role that the first argument asks for, and returns its exit status when it has
-/// ended. To be called first in `main`.
+/// Runs the role that the first argument names, and returns its exit status; `None` without such an
+/// argument. The first call in `main`.
 pub fn run_if_asked() -> Option<ExitCode> {
     if let Some(role) = toroid_agent::roles::asked() {
         let status = role.run();
         match role {
             Role::Agent => remove_own_state(),
-            // It outlives only an agent that was killed.
+            // The fd store outlives only a killed agent.
             Role::FdStore => remove_state_of_killed_agent(),
             Role::NodeInit | Role::FdCourier | Role::Binder | Role::TargetProxy | Role::Trial => {}
         }
@@ -86,8 +86,8 @@ fn remove_state_of_killed_agent() {
     }
 }
 
-/// Agents of this program are private to a run. After a killed run no other process removes the files
-/// of the agent.
+/// Removes the agent's files: agents of this program are private to a run, and a killed run removes
+/// nothing.
 fn remove_own_state() {
     let config = std::env::args().nth(2).unwrap_or_default();
     if let Ok(config) = serde_json::from_str::<toroid_agent::Config>(&config) {
@@ -95,7 +95,7 @@ fn remove_own_state() {
     }
 }
 
-/// Returns only the reason of a failure.
+/// Executes another program. Returns only on failure, with the reason.
 fn become_another() -> String {
     let mut arguments = std::env::args_os().skip(2);
     let program = arguments.next().unwrap_or_default();
@@ -110,7 +110,7 @@ fn become_another() -> String {
     )
 }
 
-/// Serves the store in this node until the process is ended; answers with its TCP port.
+/// Serves the store in this node until the process is ended. Answers with the TCP port.
 fn run_store() -> Result<(), String> {
     let config = std::env::args().nth(2).unwrap_or_default();
     let config: StoreConfig = serde_json::from_str(&config).map_err(|error| error.to_string())?;
@@ -140,7 +140,7 @@ fn run_store() -> Result<(), String> {
             Ok(port)
         });
         let answer = serde_json::to_string(&served);
-        // A parent that is gone waits for no answer.
+        // The write fails if the parent has ended.
         let _ = writeln!(io::stdout(), "{}", answer.unwrap_or_default());
     })
     .map_err(|error| error.to_string())
@@ -152,7 +152,7 @@ fn open_stack(domain: &str) -> Result<Stack, String> {
     Stack::open(&domain).map_err(|error| error.to_string())
 }
 
-/// The store at the same port as by the kernel, and network sessions.
+/// Serves the store over the stack at the same port as over the kernel, and network sessions.
 fn serve_by_stack(stack: &Stack, port: u16, store: &Shared) -> io::Result<()> {
     let sessions = SocketAddrV4::new(stack.ipv4(), SESSIONS);
     start_with(&Sockets::Stack(stack.clone()), sessions)?;
@@ -165,7 +165,7 @@ fn serve_by_stack(stack: &Stack, port: u16, store: &Shared) -> io::Result<()> {
 fn accept_all(listener: &TcpListener, store: &Shared) {
     while let Ok((stream, _)) = listener.accept() {
         let store = store.clone();
-        // A client that breaks off, or gets no thread, sees it.
+        // An error ends one connection only, and its client notices.
         let _ = thread::Builder::new().spawn(move || {
             stream.set_nodelay(true)?;
             server::converse(&stream, &store)

@@ -1,4 +1,4 @@
-//! The runner: measurements in turns, round by round, and their samples.
+//! The runner: takes turns between measurements, round by round, and collects their samples.
 
 use std::fmt::Display;
 use std::time::{Duration, Instant};
@@ -7,15 +7,14 @@ use crate::cluster::ClusterError;
 use crate::progress::Progress;
 use crate::samples::{Samples, Series};
 
-/// The measurements of a run with all their rounds, in the order in which they were first made.
+/// The measurements of a run with all their rounds, in order of first appearance.
 pub struct Runner<'a, M> {
-    /// Shows every turn.
     pub progress: &'a Progress,
     measured: Vec<(M, Series)>,
 }
 
 impl<'a, M: Clone + Display + PartialEq> Runner<'a, M> {
-    /// Nothing is measured yet.
+    /// A runner without measurements.
     pub fn new(progress: &'a Progress) -> Self {
         Runner {
             progress,
@@ -23,8 +22,8 @@ impl<'a, M: Clone + Display + PartialEq> Runner<'a, M> {
         }
     }
 
-    /// Gives one measurement its turn: `measure` gets it, and operations per sample if they are
-    /// decided already.
+    /// Takes one turn: `measure` receives the measurement, and the operations per sample if an
+    /// earlier round has chosen them.
     pub fn turn(
         &mut self,
         measurement: &M,
@@ -37,9 +36,9 @@ impl<'a, M: Clone + Display + PartialEq> Runner<'a, M> {
         Ok(())
     }
 
-    /// Gives all of a contest one turn after another, so often or until the time is over. Every
-    /// round is in the reverse order of the one before: the first would always meet the machine in
-    /// the same state.
+    /// Takes `rounds` turns of every measurement of a contest, fewer if `time` is over. Each round
+    /// reverses the order of the last: otherwise the first measurement would always find the
+    /// machine in the same state.
     pub fn contest(
         &mut self,
         contest: &mut [M],

@@ -1,5 +1,5 @@
-//! The samples of a measurement, and its figures: exact percentiles of all samples (nearest rank),
-//! and medians over rounds.
+//! Samples of a measurement, and figures of them: exact percentiles (nearest rank) and medians over
+//! rounds.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,28 +7,28 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The samples of one measurement in one round.
+/// Samples of one measurement in one round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Samples {
-    /// Operations per sample: a sample is the mean of so many.
+    /// Operations per sample; a sample is their mean.
     pub batch: u32,
-    /// Time of one operation in nanoseconds, for each sample; empty for streams.
+    /// Time per operation in nanoseconds, one for each sample; empty for streams.
     pub samples_ns: Vec<f64>,
     /// Operations counted.
     pub ops: u64,
     /// Payload bytes of these operations, in one direction.
     pub bytes: u64,
-    /// The time that they took in nanoseconds, without preparation and checks.
+    /// Duration of these operations in nanoseconds, without preparation and checks.
     pub elapsed_ns: u64,
     /// Operations that failed or gave wrong bytes.
     pub errors: u64,
-    /// Other figures of this round, by name.
+    /// Further figures of this round, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub figures: BTreeMap<Cow<'static, str>, f64>,
 }
 
 impl Samples {
-    /// Samples that only count errors.
+    /// No samples, only errors.
     pub fn errors(errors: u64) -> Self {
         Samples {
             errors,
@@ -36,6 +36,7 @@ impl Samples {
         }
     }
 
+    /// Adds a figure, if there is a value.
     pub fn with(mut self, name: &'static str, value: impl Into<Option<f64>>) -> Self {
         if let Some(value) = value.into() {
             self.figures.insert(name.into(), value);
@@ -47,7 +48,7 @@ impl Samples {
         self.figures.get(name).copied()
     }
 
-    /// Counts one operation; it is a sample of its own if `is_sampled`.
+    /// Counts one operation, and takes its duration as a sample if `is_sampled`.
     pub fn record(&mut self, took: Duration, bytes: usize, is_sampled: bool) {
         if is_sampled {
             self.samples_ns.push(took.as_nanos() as f64);
@@ -58,7 +59,7 @@ impl Samples {
         self.elapsed_ns += took.as_nanos() as u64;
     }
 
-    /// Adds samples of the same measurement, as if both had been taken in one round.
+    /// Adds samples of the same measurement to this round.
     pub fn extend(&mut self, next: &Samples) {
         self.batch = next.batch;
         self.samples_ns.extend(&next.samples_ns);
@@ -71,17 +72,17 @@ impl Samples {
         }
     }
 
-    /// The time per operation that the fraction `q` of the samples do not exceed, in nanoseconds.
+    /// Quantile `q` of the time per operation, in nanoseconds.
     pub fn quantile_ns(&self, q: f64) -> Option<f64> {
         quantile(&self.samples_ns, q)
     }
 
-    /// Operations per second; `None` when nothing was timed.
+    /// Operations per second; `None` if nothing was timed.
     pub fn ops_per_s(&self) -> Option<f64> {
         self.per_second(self.ops)
     }
 
-    /// Payload bytes per second; `None` when nothing was timed.
+    /// Payload bytes per second; `None` if nothing was timed.
     pub fn bytes_per_s(&self) -> Option<f64> {
         self.per_second(self.bytes)
     }
@@ -114,17 +115,17 @@ impl Series {
         &self.rounds
     }
 
-    /// Operations per sample, the same in every round; `None` before the first.
+    /// Operations per sample, equal in all rounds; `None` before the first round.
     pub fn batch(&self) -> Option<u32> {
         Some(self.rounds.last()?.batch)
     }
 
-    /// Operations that failed or gave wrong bytes, in all rounds.
+    /// Failed or wrong operations of all rounds.
     pub fn errors(&self) -> u64 {
         self.rounds.iter().map(|round| round.errors).sum()
     }
 
-    /// Number of samples of time; for a stream, of rounds.
+    /// Number of time samples; of a stream, number of rounds.
     pub fn count(&self) -> u64 {
         let rounds = self.rounds.iter();
         match rounds.map(|round| round.samples_ns.len()).sum::<usize>() {
@@ -133,8 +134,7 @@ impl Series {
         }
     }
 
-    /// The time per operation that the fraction `q` of all samples do not exceed, in nanoseconds;
-    /// `None` for streams.
+    /// Quantile `q` of the time per operation over all rounds, in nanoseconds; `None` for streams.
     pub fn quantile_ns(&self, q: f64) -> Option<f64> {
         let all: Vec<f64> = self
             .rounds
@@ -145,28 +145,28 @@ impl Series {
         quantile(&all, q)
     }
 
-    /// Operations per second: the median over rounds.
+    /// Operations per second, median over rounds.
     pub fn ops_per_s(&self) -> Option<f64> {
         self.median(Samples::ops_per_s)
     }
 
-    /// Payload bytes per second: the median over rounds.
+    /// Payload bytes per second, median over rounds.
     pub fn bytes_per_s(&self) -> Option<f64> {
         self.median(Samples::bytes_per_s)
     }
 
-    /// The median over rounds of a value of each.
+    /// Median over rounds of a value of each round.
     pub fn median(&self, of: impl Fn(&Samples) -> Option<f64>) -> Option<f64> {
         median(&self.values(of))
     }
 
-    /// The sum over rounds of a figure; 0 where there is none.
+    /// Sum over rounds of a figure; 0 if no round has the figure.
     pub fn sum(&self, name: &str) -> f64 {
         self.values(|round| round.figure(name)).iter().sum()
     }
 
-    /// The median over rounds of the quotient of two measurements in the same round. The machine may
-    /// be slower in some rounds, for both.
+    /// Median over rounds of the quotient of two measurements in the same round, because the
+    /// machine may be slower in some rounds for both.
     pub fn ratio(&self, under: &Series, of: impl Fn(&Samples) -> Option<f64>) -> Option<f64> {
         let pairs = self.rounds.iter().zip(&under.rounds);
         let each = pairs.filter_map(|(over, under)| quotient(of(over), of(under)));
@@ -178,7 +178,8 @@ impl Series {
     }
 }
 
-/// The smallest of `values` that at least the fraction `q` of them do not exceed (nearest rank).
+/// Quantile `q` of `values` by nearest rank: the smallest value that at least the fraction `q` of
+/// them do not exceed.
 pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -186,7 +187,7 @@ pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
     sorted.get(rank.saturating_sub(1)).copied()
 }
 
-/// The middle of `values`, or the mean of the two middle ones.
+/// Median of `values`: the middle one, or the mean of the two middle ones.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -197,7 +198,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// How many times one figure is the other.
+/// `over / under`; `None` if a figure is missing or `under` is not positive.
 pub fn quotient(over: Option<f64>, under: Option<f64>) -> Option<f64> {
     Some(over? / under.filter(|&under| under > 0.0)?)
 }
@@ -241,14 +242,14 @@ mod tests {
     }
 
     #[test]
-    fn a_round_in_which_nothing_happened_counts_its_errors_only() {
+    fn a_round_without_operations_counts_only_its_errors() {
         let series = Series::from(Samples::errors(5));
         assert_eq!((series.errors(), series.count()), (5, 0));
         assert_eq!(series.ops_per_s(), None);
     }
 
     #[test]
-    fn a_ratio_is_that_of_the_rounds_not_of_the_medians() {
+    fn ratio_is_the_median_of_the_rounds_ratios() {
         let (mut over, mut under) = (Series::default(), Series::default());
         for (fast, slow) in [(8, 10), (1, 2), (40, 50)] {
             over.add(round(fast, 0));

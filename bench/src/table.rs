@@ -1,10 +1,10 @@
-//! Tables for people: no borders, texts at the left, numbers at the right.
+//! Tables for people: no borders, texts left-aligned, numbers right-aligned.
 
 use std::fmt;
 
 use comfy_table::{CellAlignment, presets};
 
-/// Columns between two of a table, so that digits of neighbours do not touch.
+/// Spaces between two columns.
 const GAP: u16 = 2;
 
 pub struct Table {
@@ -13,7 +13,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these heads, of whose columns the first `texts` are aligned at the left.
+    /// A table with these heads. The first `texts` columns are left-aligned.
     pub fn new(texts: usize, heads: &[&str]) -> Self {
         let mut inner = comfy_table::Table::new();
         inner
@@ -45,7 +45,7 @@ fn cell(value: Option<f64>, text: impl Fn(f64) -> String) -> String {
     value.map_or_else(|| "-".into(), text)
 }
 
-/// Three digits or so.
+/// About three significant digits.
 pub fn digits(value: f64) -> String {
     match value.abs() {
         size if size < 10.0 => format!("{value:.2}"),
@@ -54,7 +54,7 @@ pub fn digits(value: f64) -> String {
     }
 }
 
-/// A time given in nanoseconds.
+/// A time of `ns` nanoseconds.
 pub fn time(ns: Option<f64>) -> String {
     cell(ns, |ns| match ns {
         ns if ns < 1e3 => format!("{ns:.0} ns"),
@@ -82,7 +82,7 @@ pub fn percent(fraction: Option<f64>) -> String {
     })
 }
 
-/// A number with so many decimals.
+/// A number with `decimals` decimals.
 pub fn decimals(value: Option<f64>, decimals: usize) -> String {
     cell(value, |value| format!("{value:.decimals$}"))
 }
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_at_the_left_and_numbers_at_the_right() {
+    fn texts_are_left_aligned_and_numbers_right_aligned() {
         let mut table = Table::new(1, &["op", "p50"]);
         table.row(["get".into(), time(Some(95.0))]);
         table.row(["a longer one".into(), time(None)]);

@@ -1,4 +1,4 @@
-//! Targets: bounds of figures, judged within one run. They are printed, never asserted.
+//! Targets: bounds of figures, checked within one run. Reports print them; nothing asserts them.
 
 use serde::Serialize;
 
@@ -11,17 +11,17 @@ pub enum Bound {
     AtMost(f64),
 }
 
-/// A bound of a figure.
+/// A figure with its bound.
 #[derive(Clone, Debug, Serialize)]
 pub struct Target {
     /// The figure's name.
     pub what: String,
-    /// The figure; null if it was not measured.
+    /// The figure; null if not measured.
     pub found: Option<f64>,
     pub wanted: f64,
     /// Whether `wanted` is an upper bound.
     pub at_most: bool,
-    /// Whether it was met.
+    /// Whether the figure is within the bound.
     pub met: bool,
     #[serde(skip)]
     show: fn(Option<f64>) -> String,
@@ -50,7 +50,7 @@ impl Target {
         }
     }
 
-    /// The same target, with figures printed in this way.
+    /// Prints the figures with `show` instead of two decimals.
     pub fn shown(self, show: fn(Option<f64>) -> String) -> Self {
         Target { show, ..self }
     }

@@ -1,5 +1,5 @@
-//! `compare --concurrent`: a stream over the domain's Ethernet and one-sided reads between the same
-//! two nodes, each alone and then both at once, and the loss of each.
+//! `compare --concurrent`: an Ethernet stream and one-sided reads between the same two nodes, each
+//! alone and then both at once, and the loss of each.
 
 use std::fmt::Write;
 use std::net::SocketAddrV4;
@@ -20,10 +20,10 @@ use crate::worker::one_sided::Direction;
 use crate::worker::sampler::Pace;
 use crate::worker::{Job, Order};
 
-/// Bytes and depth of the reads: small ones one after another, and large ones as fast as they go.
+/// Bytes and depth of the reads: small ones one at a time, and large ones pipelined.
 const READS: [(usize, u32); 2] = [(200, 1), (8000, PIPELINE)];
 
-/// One path in all rounds, alone and beside the other.
+/// All rounds of one path, alone and beside the other path.
 #[derive(Clone, Default)]
 struct Both {
     alone: Series,
@@ -36,7 +36,7 @@ impl Both {
         self.together.add(together);
     }
 
-    /// The loss is the median over rounds of the fraction of the rate alone.
+    /// A row. The loss is the median of the rounds' ratios.
     fn row(&self, path: Path, reads: (usize, u32)) -> Row {
         let kept = self.together.ratio(&self.alone, Samples::bytes_per_s);
         let (op, bytes, depth) = match path {
@@ -116,7 +116,7 @@ fn plan(effort: Effort) -> (u32, Duration) {
     (rounds, Duration::from_millis(time_ms))
 }
 
-/// Two nodes: one serves and exports, two processes of the other are the active sides.
+/// Two nodes: a process of one serves and exports, two processes of the other measure.
 struct Pair {
     // Processes end before the cluster.
     _passive: Process,
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loss_is_that_of_the_rounds() {
+    fn the_loss_is_the_median_of_the_rounds_losses() {
         let samples = |bytes| Samples {
             bytes,
             elapsed_ns: 1_000_000_000,

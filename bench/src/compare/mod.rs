@@ -1,7 +1,7 @@
 //! The command `compare`: both paths between two nodes, and the baselines, in one run.
 //!
-//! [`plan`] has the measurements, [`report`] the rows and tables; [`concurrent`] measures both paths
-//! at the same time.
+//! [`plan`] has the measurements, [`report`] and [`tables`] the rows and tables; [`concurrent`]
+//! measures both paths at the same time.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
@@ -38,17 +38,18 @@ const DOMAIN: &str = "bench";
 const SERVER: &str = "0,0,0";
 const CLIENT: &str = "1,0,0";
 
-/// Headers, keys, and rounding up take a third of the values' bytes at most. More memory would only
-/// be touched for the first time, which takes long.
+/// Memory of the store in halves of the values' bytes: headers, keys and rounding take at most a
+/// third. More memory would cost time for its first touch.
 const STORE_HALVES: u64 = 3;
 
-/// A cold working set is there twice, in the store and for `memcpy`, and more must be left.
+/// Divisor of available memory: a cold working set exists twice, in the store and for `memcpy`, and
+/// the machine keeps a reserve.
 const MEMORY_SHARE: u64 = 4;
 
 /// The input and the time of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Real input: the files under this directory.
+    /// Directory of the real input.
     pub dir: PathBuf,
     pub effort: Effort,
 }
@@ -81,7 +82,7 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report, Cluster
     Ok(run.report(&runner.finish()))
 }
 
-/// Real input, measured.
+/// Measured real input.
 #[derive(Default)]
 pub struct Files {
     pub tally: Tally,
@@ -89,7 +90,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Blocks differ, so they count together and not as rounds.
+    /// Adds samples. Chunks of blocks differ and are no rounds, so all count together.
     fn add(&mut self, path: Path, op: StoreOp, next: Samples) {
         match self.samples.iter_mut().find(|(key, _)| *key == (path, op)) {
             Some((_, samples)) => samples.extend(&next),
@@ -98,7 +99,7 @@ impl Files {
     }
 }
 
-/// Two nodes with everything in place.
+/// Two nodes with all paths, workers and the store.
 struct Bed {
     // Processes end before the cluster.
     passive: Process,
@@ -107,9 +108,9 @@ struct Bed {
     store: Option<Process>,
     cluster: Cluster,
     address: Ipv4Addr,
-    /// The sessions of each path.
+    /// Addresses of session servers by path.
     sessions: Vec<(Path, SocketAddrV4)>,
-    /// The reason why Ethernet is between stacks: those of the store and of the active side.
+    /// The reason if Ethernet is between the userspace stacks of the store and of the active side.
     no_taps: Option<Refusal>,
     /// MTUs of the interfaces in bytes.
     mtus: Vec<(Path, u32)>,
@@ -142,7 +143,7 @@ impl Bed {
         Ok(bed)
     }
 
-    /// The veth pair, and network sessions over every path.
+    /// Creates the veth pair, and serves network sessions over every path.
     fn connect_interfaces(&mut self) -> Result<(), ClusterError> {
         self.create_veth()?;
         let configure = |address| Order::ConfigureVeth(address);
@@ -230,7 +231,7 @@ impl Bed {
             self.fill(set, runner.progress)?;
         }
         self.rounds(plan::hot(), HOT_BYTES, runner)?;
-        // By now every path has written some of them.
+        // Every path has written some values by now.
         for set in sets {
             self.verify(Path::Ethernet, set)?;
             self.verify(Path::Rdma, set)?;
@@ -238,14 +239,14 @@ impl Bed {
         Ok(())
     }
 
-    /// Measures every size of value with a cold working set, as large as the time allows.
+    /// Measures every value size with a cold working set as large as time allows.
     fn all_cold(
         &mut self,
         start: Instant,
         runner: &mut Runner<'_, Test>,
     ) -> Result<Vec<KeySet>, ClusterError> {
         let (mut sets, mut cost) = (Vec::new(), None);
-        // Few large values are quicker to remove than many small ones, which come last.
+        // Large values first: removing few values is quick, and the many of the last set stay.
         for (at, bytes) in VALUES.into_iter().rev().enumerate() {
             let expected = match cost {
                 Some(cost) => cost,
@@ -272,7 +273,7 @@ impl Bed {
         Ok(sets)
     }
 
-    /// Fills a part of a cold working set to learn its time on this machine today.
+    /// Fills a part of a cold working set to estimate the time of the whole on this machine.
     fn try_cold(&mut self, bytes: usize, progress: &Progress) -> Result<Cost, ClusterError> {
         let total = TRIAL_BYTES.min(self.cold_bytes);
         let begin = Instant::now();
@@ -280,7 +281,8 @@ impl Bed {
         Ok(Cost::after_trial(total, begin.elapsed()))
     }
 
-    /// Fills the store from its own node, and has the client read and so find every value.
+    /// Fills the store from its own node, and reads every value to fill the client's location
+    /// cache.
     fn fill(&mut self, set: KeySet, progress: &Progress) -> Result<(), ClusterError> {
         let KeySet { keys, bytes } = set;
         progress.say(format!("storing {keys} values of {bytes} B"));
@@ -299,7 +301,7 @@ impl Bed {
         }
     }
 
-    /// Measures `tests` in turn, again and again.
+    /// Measures `tests` in turns for all rounds.
     fn rounds(
         &mut self,
         tests: Vec<Test>,
@@ -395,7 +397,7 @@ impl Bed {
     }
 }
 
-/// Starts two nodes of one domain. Returns the address of the server's node there, too.
+/// Starts two nodes of one domain. Returns cluster, domain and the server node's address there.
 fn start_pair() -> Result<(Cluster, DomainInfo, Ipv4Addr), ClusterError> {
     let [x, y, z] = TORUS;
     let mut cluster = Cluster::start(Torus::new(x, y, z)?, Some(roles::DRIVER))?;
@@ -406,7 +408,7 @@ fn start_pair() -> Result<(Cluster, DomainInfo, Ipv4Addr), ClusterError> {
     Ok((cluster, domain, address))
 }
 
-/// Exports memory of one process, which another one opens.
+/// Exports memory of `owner` and opens it in `peer`.
 fn connect_memory(
     cluster: &Cluster,
     owner: &mut Process,
@@ -418,7 +420,7 @@ fn connect_memory(
     cluster.ask(peer, &Order::UseMemory(domain, keys))
 }
 
-/// [`COLD_BYTES`], or less where that would not fit the memory that we may use.
+/// Bytes of a cold working set: [`COLD_BYTES`], or less if available memory is short.
 fn memory_for_cold_set() -> u64 {
     let share = memory::available().map_or(COLD_BYTES, |bytes| (bytes / MEMORY_SHARE) >> 20 << 20);
     share.clamp(HOT_BYTES, COLD_BYTES)

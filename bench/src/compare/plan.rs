@@ -1,4 +1,4 @@
-//! The measurements of `compare`, their order, and their time.
+//! The measurements of `compare`, their order and time.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,29 +15,29 @@ pub const MESSAGES: [usize; 3] = [200, 1000, 8000];
 /// Value sizes of the store, in bytes.
 pub const VALUES: [usize; 3] = [1024, 16 * 1024, 64 * 1024];
 
-/// Turns per round of a measurement that is bound by memory.
+/// Turns per round of a memory-bound measurement.
 const TURNS: u32 = 10;
 
-/// Ending an agent and giving back its memory takes half of it on a busy machine.
+/// Time kept for cleaning up: twice the time for ending an agent and releasing memory on a busy
+/// machine.
 const CLEANING_UP: Duration = Duration::from_millis(2000);
 
-/// Real input gets the remaining time over this; the cold working sets, which are slower, the rest.
+/// Divisor of the remaining time for real input. The slower cold working sets get the rest.
 const FILES_SHARE: u32 = 6;
 
-/// A smaller set would not be cold.
+/// Bytes of the smallest cold working set.
 const COLD_LEAST: u64 = 128 << 20;
 
-/// Bytes of a cold working set that are filled first, to learn how long the whole will take:
-/// enough that one pause does not count for much.
+/// Bytes of the trial that estimates the time of a cold working set: enough to hide one pause.
 pub const TRIAL_BYTES: u64 = 64 << 20;
 
-/// The time of a byte in a whole set over that in the trial, at most: `memcpy` gets memory of its
-/// own.
+/// Highest cost of a byte in the whole set over that in the trial, because `memcpy` needs memory of
+/// its own.
 const WHOLE_COST: f64 = 1.25;
 
-/// The time of a byte in the next, smaller values over that in the last ones, at most: there are up
-/// to 16 times as many. Up to 1.9 times as long was seen on a busy machine, but seldom; the
-/// last set then overruns its share by less than is kept for cleaning up.
+/// Usual highest cost of a byte in the next, smaller values (up to 16 times as many) over that in
+/// the last ones. Rarely, on a busy machine, the factor was 1.9. The last set then overruns its
+/// share by less than [`CLEANING_UP`].
 const SMALLER_COST: f64 = 1.5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -47,9 +47,9 @@ pub enum Op {
     Pingpong,
     /// Messages in one direction.
     Stream,
-    /// A value from the store.
+    /// Reads a value of the store.
     Get,
-    /// A value to the store.
+    /// Writes a value of the store.
     Set,
     /// One-sided, from the peer's memory.
     Read,
@@ -59,12 +59,12 @@ pub enum Op {
     Copy,
 }
 
-/// One measurement: a round repeats it, and the report has a row of it.
+/// A measurement: one row of the report, repeated in each round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Test {
     pub path: Path,
     pub op: Op,
-    /// The transport of sockets.
+    /// Transport of sockets; `None` for one-sided operations and copies.
     pub proto: Option<Transport>,
     /// Bytes of a message, operation or value.
     pub bytes: usize,
@@ -126,18 +126,17 @@ impl Test {
         }
     }
 
-    /// Whether it is done in microseconds without the kernel, so that little time is enough.
+    /// Whether an operation takes microseconds without the kernel, so that a short slice is enough.
     fn is_short(&self) -> bool {
         matches!(self.op, Op::Read | Op::Write)
     }
 
-    /// Whether one process does it alone with memory, as fast as that is.
+    /// Whether one process does the work at the speed of memory.
     fn is_memory_bound(&self) -> bool {
         matches!((self.path, self.op), (Path::Rdma, Op::Get) | (_, Op::Copy))
     }
 }
 
-/// For the progress bar.
 impl fmt::Display for Test {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let proto = self.proto.map(|proto| format!(" ({})", name(proto)));
@@ -152,7 +151,7 @@ impl fmt::Display for Test {
 }
 
 impl Effort {
-    /// The time that a run may take, of which a little is kept for cleaning up.
+    /// Longest duration of a run, without the time for cleaning up.
     pub fn limit(self) -> Duration {
         let limit = match self {
             Effort::Quick => 15,
@@ -162,7 +161,7 @@ impl Effort {
         Duration::from_secs(limit) - CLEANING_UP
     }
 
-    /// Number of rounds; a measurement in short turns has ten in each.
+    /// Number of rounds, each with several turns of memory-bound measurements.
     pub fn rounds(self) -> u32 {
         match self {
             Effort::Quick => 3,
@@ -171,7 +170,7 @@ impl Effort {
         }
     }
 
-    /// The time for one turn of `test`. Measurements that are bound by memory have several in each round.
+    /// Time of one turn of `test`.
     pub fn slice(self, test: &Test) -> Duration {
         let long = Duration::from_millis(match self {
             Effort::Quick => 12,
@@ -185,7 +184,7 @@ impl Effort {
         }
     }
 
-    /// The time for all rounds of `tests`, without their preparation.
+    /// Time of all rounds of `tests`, without preparation.
     pub fn all_rounds(self, tests: &[Test]) -> Duration {
         let slices = turns(tests).into_iter().map(|at| self.slice(&tests[at]));
         let round: Duration = slices.sum();
@@ -202,13 +201,13 @@ impl Effort {
     }
 }
 
-/// The time for real input, of the time left after the hot measurements. Small files are slow,
-/// however few bytes they have together.
+/// Time for real input, given the time left after the hot measurements. Small files are slow even
+/// with few bytes in all.
 pub fn file_time(left: Duration) -> Duration {
     left / FILES_SHARE
 }
 
-/// The time for making and using a working set, per byte.
+/// Time per byte to fill and use a working set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
     /// Seconds per byte.
@@ -216,14 +215,14 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// The cost of the whole, after a trial of `bytes` bytes took `took`.
+    /// Estimated cost of the whole after a trial of `bytes` bytes took `took`.
     pub fn after_trial(bytes: u64, took: Duration) -> Self {
         Cost {
             per_byte: WHOLE_COST * took.as_secs_f64() / bytes as f64,
         }
     }
 
-    /// The cost of the next set, after one of `bytes` bytes in larger values took `took`.
+    /// Estimated cost of the next set after `bytes` bytes in larger values took `took`.
     pub fn after_larger_values(bytes: u64, took: Duration) -> Self {
         Cost {
             per_byte: SMALLER_COST * took.as_secs_f64() / bytes as f64,
@@ -231,8 +230,8 @@ impl Cost {
     }
 }
 
-/// `full` bytes of a cold working set, halved as often as it takes to be done within `time`.
-/// A busy machine must not make a run miss its limit.
+/// Bytes of a cold working set: `full`, halved until the set fits `time` or becomes too small. So a
+/// run keeps its limit on a busy machine.
 pub fn cold_bytes(full: u64, time: Duration, cost: Cost) -> u64 {
     let mut set = full;
     while set / 2 >= COLD_LEAST && set as f64 * cost.per_byte > time.as_secs_f64() {
@@ -241,9 +240,9 @@ pub fn cold_bytes(full: u64, time: Duration, cost: Cost) -> u64 {
     set
 }
 
-/// The order of a round: each of `tests` by its number. Neighbours that are bound by memory
-/// alternate in short turns, most of which nothing interrupts even on a busy machine; so the
-/// median of their throughput over turns is that of the memory, and comparable.
+/// The order of a round, as indexes into `tests`. Memory-bound neighbours alternate in short turns.
+/// Even on a busy machine most short turns run without interruption, so the medians over turns show
+/// the memory's speed and are comparable.
 pub fn turns(tests: &[Test]) -> Vec<usize> {
     let (mut order, mut first) = (Vec::new(), 0);
     for group in tests.chunk_by(|a, b| a.is_memory_bound() && b.is_memory_bound()) {
@@ -256,7 +255,7 @@ pub fn turns(tests: &[Test]) -> Vec<usize> {
     order
 }
 
-/// Measurements with working sets that fit the caches, paths in turn.
+/// Measurements with hot working sets, paths in turn.
 pub fn hot() -> Vec<Test> {
     let mut tests = Vec::new();
     for bytes in MESSAGES {
@@ -280,12 +279,12 @@ pub fn hot() -> Vec<Test> {
     tests
 }
 
-/// Measurements with a working set of values of `bytes` bytes that fits no cache.
+/// Measurements with a cold working set of values of `bytes` bytes.
 pub fn cold(bytes: usize) -> Vec<Test> {
     store(bytes, WorkingSet::Cold)
 }
 
-/// Veth is a baseline of TCP only.
+/// A socket test over every path; veth is a baseline of TCP only.
 fn sockets(op: Op, proto: Transport, bytes: usize) -> impl Iterator<Item = Test> {
     let veth = (proto == Transport::Tcp).then_some(Path::Veth);
     let paths = [Path::Ethernet, Path::Loopback].into_iter().chain(veth);
@@ -297,7 +296,7 @@ fn one_sided(bytes: usize) -> impl Iterator<Item = Test> {
     ops.flat_map(move |op| [1, PIPELINE].map(|depth| Test::one_sided(op, bytes, depth)))
 }
 
-/// The store, and `memcpy` right beside the get that is compared with it.
+/// The store's tests, with `memcpy` next to the one-sided get that is compared with it.
 fn store(bytes: usize, set: WorkingSet) -> Vec<Test> {
     let mut tests = Vec::new();
     for op in [Op::Get, Op::Set] {
@@ -333,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_next_may_cost_more_than_what_was_seen() {
+    fn cost_estimates_exceed_the_measured_cost() {
         let second = Duration::from_secs(1);
         let trial = Cost::after_trial(TRIAL_BYTES, second);
         let larger = Cost::after_larger_values(TRIAL_BYTES, second);
@@ -343,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_get_by_rdma_and_memcpy_alternate() {
+    fn one_sided_gets_and_memcpy_alternate() {
         let tests = cold(1024);
         let order = turns(&tests);
         let of_memory: Vec<&Test> = order
@@ -355,13 +354,13 @@ mod tests {
         for pair in of_memory.chunks(2) {
             assert!(pair[0].op == Op::Get && pair[1].op == Op::Copy);
         }
-        // Everything else has one turn.
+        // All other tests have one turn.
         assert_eq!(order.len(), tests.len() + 2 * (TURNS as usize - 1));
         assert!((0..tests.len()).all(|at| order.contains(&at)));
     }
 
     #[test]
-    fn the_limits_are_those_that_are_promised() {
+    fn limits_are_those_of_the_help_text() {
         for (effort, seconds) in [
             (Effort::Quick, 15),
             (Effort::Default, 30),

@@ -25,12 +25,12 @@ pub struct Run {
     pub start: Instant,
     pub dir: PathBuf,
     pub effort: Effort,
-    /// The reason why Ethernet is between stacks in the processes (smoltcp), and the remedy.
+    /// Reason and remedy if Ethernet is between userspace stacks.
     pub no_taps: Option<Refusal>,
     pub rootless: bool,
     pub mtus: Vec<(Path, u32)>,
-    /// The cold working set of each size of values: less than [`COLD_BYTES`] where memory or time
-    /// were short.
+    /// The cold working set of each value size, smaller than [`COLD_BYTES`] if memory or time was
+    /// short.
     pub cold_sets: Vec<KeySet>,
     pub files: Files,
 }
@@ -96,7 +96,7 @@ impl Run {
             _ => "network",
         };
         let labels = (section, test.path, json!(test.op), test.proto, test.bytes);
-        // The rate of round trips is no throughput, and a stream has no samples of time.
+        // A rate of round trips is no throughput.
         let is_throughput = test.op != Op::Pingpong;
         self.new_row(labels, test.depth, test.set, series, is_throughput)
     }
@@ -188,7 +188,7 @@ impl Run {
         writeln!(to, "\n{errors} errors. {elapsed:.1} s.")
     }
 
-    /// The cold working sets, each of them where one is not whole.
+    /// Text on the cold working sets, with every size if one set is not whole.
     fn cold(&self) -> String {
         if self.cold_sets.iter().all(|set| set.total() >= COLD_BYTES) {
             return format!("{} MiB of values", COLD_BYTES >> 20);
@@ -201,7 +201,7 @@ impl Run {
         )
     }
 
-    /// The real input, and whether it came back.
+    /// Text on the real input and its verification.
     fn input(&self, rows: Rows<'_>) -> String {
         let tally = &self.files.tally;
         let wrong =
@@ -318,7 +318,7 @@ mod tests {
         }
     }
 
-    /// Every operation takes as many nanoseconds as its path is slow.
+    /// All tests, each with one operation of a duration that depends on the path only.
     fn measured() -> Vec<(Test, Series)> {
         let of = |test: Test| {
             let ns = match test.path {
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn both_paths_stand_beside_their_ratio_and_the_papers() {
+    fn tables_show_both_paths_their_ratio_and_the_papers_ratio() {
         let text = run(0).report(&measured()).text;
         let line = |start: &str| {
             let mut lines = text.lines().map(|line| {
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_a_dash_and_no_verdict() {
+    fn missing_measurements_are_dashes_without_verdict() {
         let run = Run {
             files: Files::default(),
             ..run(0)
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cold_set_that_is_not_whole_is_named() {
+    fn reduced_cold_sets_are_named() {
         let mut run = run(0);
         assert!(
             run.report(&[])
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_bytes_are_shouted() {
+    fn wrong_bytes_are_reported_as_errors() {
         let report = run(1).report(&measured());
         assert!(report.text.contains("2 BLOCKS DID NOT COME BACK"));
         assert_eq!(report.errors, 4);

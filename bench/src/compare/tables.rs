@@ -1,4 +1,4 @@
-//! The tables of `compare`: both paths side by side, the ratio between them, and the paper's.
+//! The tables of `compare`: both paths side by side, their ratio, and the paper's ratio.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::samples::quotient;
 use crate::table::{Table, decimals, rate, size, time, times};
 use crate::worker::network::Transport;
 
-/// The torus' Ethernet latency over its RDMA latency, from the paper's Figure 4.
+/// Ethernet latency over RDMA latency on the torus, from the paper's Figure 4.
 fn paper_latency_ratio(bytes: usize) -> Option<f64> {
     match bytes {
         200 => Some(33.4 / 1.7),
@@ -18,7 +18,7 @@ fn paper_latency_ratio(bytes: usize) -> Option<f64> {
     }
 }
 
-/// The time of memcached's get by Ethernet over that by RDMA, from the paper's Figure 5.
+/// Time of memcached's get over Ethernet divided by that over RDMA, from the paper's Figure 5.
 fn paper_get_ratio(bytes: usize) -> Option<f64> {
     match bytes {
         1024 => Some(9.7),
@@ -27,7 +27,7 @@ fn paper_get_ratio(bytes: usize) -> Option<f64> {
     }
 }
 
-/// Labels of the rows of each kind. Real input has no working set, unlike the store's rows.
+/// Labels of rows of socket tests.
 pub fn socket(path: Path, op: Op, proto: Transport, bytes: usize) -> Value {
     json!({"path": path, "op": op, "proto": proto, "bytes": bytes})
 }
@@ -44,6 +44,7 @@ pub fn copy(bytes: usize, set: WorkingSet) -> Value {
     value(Path::Memcpy, Op::Copy, bytes, set)
 }
 
+/// Labels of rows of real input, which has no working set, unlike rows of [`value`].
 pub fn file(path: Path, op: Op) -> Value {
     json!({"section": "files", "path": path, "op": op})
 }

@@ -1,4 +1,4 @@
-//! A domain in which nothing happens, while many others grow and shrink.
+//! An unchanged domain, while many others grow and shrink.
 
 use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -21,7 +21,7 @@ use crate::worker::{Job, Order};
 const DOMAIN: &str = "quiet";
 const BYTES: usize = 64;
 
-/// Measures in the first two nodes, while the others change.
+/// Measures between the first two nodes, without and with changes of `domains` other domains.
 pub fn measure(
     cluster: &mut Cluster,
     domains: u32,
@@ -77,7 +77,7 @@ pub fn measure(
     })
 }
 
-/// All domains in turn lose a member and get it back.
+/// Shrinks and grows all domains in turn by one member.
 fn change(
     control: &mut Control,
     domains: u32,
@@ -111,7 +111,7 @@ fn samples(
     let mut measure = |job: Job| cluster.ask::<Samples>(active, &job.order(0, Pace::of(time / 2)));
     let read = measure(read)?;
     let mut round_trip = measure(round_trip)?;
-    // A sample is half of one.
+    // A sample is half of a round trip.
     for sample in &mut round_trip.samples_ns {
         *sample *= 2.0;
     }

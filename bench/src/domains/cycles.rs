@@ -1,5 +1,4 @@
-//! Shrinking and growing again, many times: the time that it takes, the pause of remaining members,
-//! and leaks.
+//! Repeated shrinking and growing: duration, pause of remaining members, and leaks.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -18,30 +17,31 @@ use crate::worker;
 use crate::worker::hammer::{Pause, now_ns};
 use crate::worker::member::Order;
 
-/// Nodes with a process in a domain of any size; the last of them leaves.
+/// Nodes with a process, in a domain of any size. The last node leaves.
 const PROCESSES: u32 = 8;
 
-/// Packets on their way arrive within this time, or never.
+/// Packets in flight arrive within this time, or never.
 const SETTLED: Duration = Duration::from_millis(2);
 
-/// The longest wait until regions are in huge pages. Untouched regions, or regions with held pages,
-/// never are, and the agent stops looking soon.
+/// Longest wait until regions are in huge pages. Untouched regions and regions with held pages
+/// never are, and the agent gives up soon.
 const COMPACTED: Duration = Duration::from_secs(5);
 
-/// A domain that shrinks and grows so many times.
+/// A domain that shrinks and grows repeatedly.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// Members of the domain, 2 at least.
+    /// Number of members, at least 2.
     pub members: u32,
     pub export: Export,
-    /// Bytes that one member has registered.
+    /// Bytes registered by one member.
     pub bytes: u64,
+    /// Number of shrinks, each followed by a growth.
     pub cycles: u32,
 }
 
 impl Scenario {
-    /// The row of changes of one kind. `pauses_ns` are the longest times without an operation of a
-    /// remaining member, in each change.
+    /// The row of all shrinks or all growths. `pauses_ns` has the longest time without an operation
+    /// of a remaining member for each change.
     pub fn row(&self, times_ns: &[f64], pauses_ns: &[f64]) -> Row {
         let at = |values, q| quantile(values, q).unwrap_or_default();
         Row::of(&series(times_ns))
@@ -56,24 +56,25 @@ impl Scenario {
     }
 }
 
-/// The result of a scenario. Times are in nanoseconds.
+/// The result of a scenario.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     pub members: u32,
     pub shrink: Row,
     pub grow: Row,
     pub cycles: u64,
-    /// Times from the command to the end of operations in flight.
+    /// Times from the shrink command to the failure of an operation in flight.
     pub in_flight_ns: Vec<f64>,
-    /// Bytes that the former member read although they were written later, or wrote.
+    /// Bytes leaked: written after the shrink and read by the former member, or written by that
+    /// member.
     pub leaked_bytes: u64,
-    /// Datagrams and packets that it sent later and that arrived.
+    /// Datagrams and packets that the former member sent after the shrink and that arrived.
     pub leaked_frames: u64,
-    /// Operations of remaining members that failed.
+    /// Failed operations of remaining members.
     pub failed: u64,
-    /// Writes to the disk while remaining members and the leaver work; if nothing is registered.
+    /// Times of writes to the disk while members work; empty with registered memory.
     pub syncs_ns: Vec<f64>,
-    /// Reads of 64 B before the first cycle, and after the last.
+    /// Times of reads of 64 B before the first cycle and after the last.
     pub reads_ns: [Vec<f64>; 2],
     /// Further samples by name, such as pauses.
     pub others: Vec<(&'static str, Vec<f64>)>,
@@ -84,20 +85,20 @@ struct Play<'a> {
     scenario: Scenario,
     domain: String,
     leaver_node: String,
-    /// The listening remaining member: address, port, and place.
+    /// Address, port and place of the remaining member that listens.
     ear: (Ipv4Addr, u16, String),
     owner: Process,
     stayer: Process,
     leaver: Process,
-    // They map the exported memory.
+    // Further members, which map the exported memory.
     _others: Vec<Process>,
     key: Option<String>,
     version: u64,
-    /// The time for which the last shrink was watched for pauses.
+    /// Time for which the last shrink was watched for pauses.
     watched: Option<Duration>,
 }
 
-/// Plays a scenario in a cluster that has as many nodes.
+/// Plays a scenario in a cluster with enough nodes.
 pub fn play(cluster: &mut Cluster, scenario: Scenario) -> Result<Outcome, ClusterError> {
     let mut play = Play::prepare(cluster, scenario)?;
     let mut outcome = Outcome::default();
@@ -124,12 +125,11 @@ pub fn play(cluster: &mut Cluster, scenario: Scenario) -> Result<Outcome, Cluste
     let extra = play.extra_memory()?;
     let of = |what: &str| times.get(what).map_or(&[][..], |times| times);
     outcome.shrink = scenario.row(of("shrink"), of("pause"));
-    // The same pauses in as much time before each change but the first, in which nothing happens: the
-    // machine's own.
+    // The machine's own pauses: those in an equally long time before each change but the first.
     if let Some(before) = quantile(of("pause before"), 0.99) {
         outcome.shrink = outcome.shrink.figure("pause_before_p99_ns", before);
     }
-    // Shared memory that was there more than before, while regions moved; of one shrink.
+    // Growth of shared memory while regions migrate, in one shrink.
     if let Some(extra) = extra {
         outcome.shrink = outcome.shrink.figure("extra_bytes", extra);
     }
@@ -163,7 +163,7 @@ impl<'a> Play<'a> {
         let [(first, _), .., (leaver_node, _)] = &places[..] else {
             return Err(ClusterError::NoServer);
         };
-        // Of two members, the owner is the one that remains.
+        // Of two members, the owner is also the remaining member.
         let (second, address) = &places[usize::from(scenario.members > 2)];
         let spawn = |cluster: &mut Cluster, node: &str| {
             let mut process = cluster.spawn(node, &[roles::WORKER])?;
@@ -234,9 +234,8 @@ impl<'a> Play<'a> {
         self.stayer(Order::Hammer { key, writable })
     }
 
-    /// Waits until nothing moves any more because the leaver left before: a shrink that comes
-    /// sooner first waits for that itself. Then, for a while, until memory that peers write is in huge
-    /// pages.
+    /// Waits for the migrations of the last shrink, for which the next shrink would wait otherwise.
+    /// Then waits up to [`COMPACTED`] until memory that peers write is in huge pages.
     fn settle(&mut self) -> Result<(), ClusterError> {
         self.arrive()?;
         let arrived = Instant::now();
@@ -248,7 +247,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// Waits until nothing moves any more.
+    /// Waits for the end of all migrations.
     fn arrive(&mut self) -> Result<(), ClusterError> {
         while self.cluster.control()?.status()?.moving_bytes > 0 {
             thread::sleep(SETTLED);
@@ -270,7 +269,7 @@ impl<'a> Play<'a> {
         Ok(start.elapsed().as_nanos() as f64)
     }
 
-    /// Lets the leaver send without end.
+    /// Starts endless sending by the leaver.
     fn flood(&mut self) -> Result<(), ClusterError> {
         let (address, port, place) = self.ear.clone();
         self.leaver(Order::Flood {
@@ -280,7 +279,8 @@ impl<'a> Play<'a> {
         })
     }
 
-    /// Lets the leaver have all that a member may have, shrinks, looks for leaks, and grows.
+    /// Gives the leaver all access of a member, shrinks, looks for leaks, and grows. Returns times
+    /// in nanoseconds by name.
     fn cycle(&mut self, outcome: &mut Outcome) -> Result<Vec<(&'static str, f64)>, ClusterError> {
         let writable = self.scenario.export == Export::Rw;
         if let Some(key) = self.key.clone() {
@@ -320,8 +320,7 @@ impl<'a> Play<'a> {
         Ok(found.into_iter().chain(before).collect())
     }
 
-    /// The owner writes something new, which the leaver must not see, and the leaver writes
-    /// something, which the owner must not see.
+    /// Number of leaked bytes: the leaver must not see what the owner writes now, nor the reverse.
     fn look_for_leaks(&mut self) -> Result<u64, ClusterError> {
         self.version += 1;
         let version = self.version;
@@ -343,15 +342,15 @@ impl<'a> Play<'a> {
         Ok(failed.saturating_sub(command) as f64)
     }
 
-    /// Shared memory that is there more than before while a shrink moves regions.
+    /// Growth of shared memory in bytes while a shrink migrates regions.
     fn extra_memory(&mut self) -> Result<Option<u64>, ClusterError> {
         let Some(key) = self.key.clone() else {
             return Ok(None);
         };
         let writable = self.scenario.export == Export::Rw;
-        // Without a leaver that has it open nothing moves.
+        // A shrink migrates only regions that the leaver has open.
         let () = self.leaver(Order::Keep { key, writable })?;
-        // Leftovers of the move before go meanwhile.
+        // Wait for the release of the last migration's old memory.
         self.settle()?;
         let (moved, extra) = memory_peak(|| {
             self.shrink()?;

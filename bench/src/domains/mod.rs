@@ -1,8 +1,8 @@
-//! The command `domains`: the cost of membership changes, and whether they hold.
+//! The command `domains`: cost and effect of membership changes.
 //!
-//! * [`cycles`]: a member leaves and comes back, with real processes on both sides, which are
+//! * [`cycles`]: a member leaves and returns, with real processes of
 //!   [members](crate::worker::member).
-//! * [`scale`]: large domains and many; [`bystander`]: the effect of changes on other domains.
+//! * [`scale`]: large and many domains; [`bystander`]: the effect of changes on other domains.
 //! * [`report`]: rows, targets and tables.
 
 pub mod bystander;
@@ -33,12 +33,14 @@ const LARGE: &str = "8x8x8";
 
 const MIB: u64 = 1 << 20;
 
-/// Rows of shrinks and growths that are not of the large domain.
+/// Number of rows of shrinks and growths, without the large domain.
 pub const SMALL_ROWS: i64 = 6;
 
-/// Registered memory may be there three times while it moves; more must be left.
+/// Divisor of available memory: registered memory may exist three times during a migration, and the
+/// machine keeps a reserve.
 const MEMORY_SHARE: u64 = 4;
 
+/// Writes to the disk of one measurement.
 const SYNCS: u32 = 300;
 
 /// The amount of work.
@@ -101,8 +103,8 @@ impl Plan {
     }
 }
 
-/// Measures everything, or of the shrinks and growths only the rows with these numbers, counted from
-/// 1 in the order of the report. Nothing is left behind.
+/// Measures everything, or only the shrinks and growths in the given rows of the report, counted
+/// from 1. Nothing is left behind.
 pub fn measure(effort: Effort, rows: &[u8], progress: &Progress) -> Result<Report, ClusterError> {
     let (start, plan) = (Instant::now(), Plan::of(effort));
     let is_wanted = |row: u8| rows.is_empty() || rows.contains(&row);
@@ -135,7 +137,7 @@ pub fn measure(effort: Effort, rows: &[u8], progress: &Progress) -> Result<Repor
     Ok(run.report())
 }
 
-/// Returns the shrinks and growths of the large domain, too.
+/// Measures everything but the small scenarios. Also returns the outcome of the large domain.
 fn measure_rest(
     mut cluster: Cluster,
     plan: &Plan,
@@ -159,7 +161,7 @@ fn measure_rest(
     Ok((rest, outcome))
 }
 
-/// The first `count` nodes of a cluster, as the agent names them.
+/// Names of the first `count` nodes of a cluster.
 fn nodes(cluster: &mut Cluster, count: u32) -> Result<Vec<String>, ClusterError> {
     let nodes = cluster.control()?.nodes()?;
     let places = nodes.iter().map(|node| node.place.to_string());
@@ -171,7 +173,7 @@ fn data_of(cluster: &Cluster) -> String {
     place.parent().unwrap_or(&place).display().to_string()
 }
 
-/// Times until 4 KiB are on the disk that the directory of domains is on, in nanoseconds.
+/// Times of synchronous writes of 4 KiB to the disk of the directory, in nanoseconds.
 fn fdatasync(cluster: &Cluster) -> Result<Vec<f64>, ClusterError> {
     let write = || -> io::Result<Vec<f64>> {
         let mut file = File::create(cluster.path("fdatasync"))?;
@@ -190,8 +192,8 @@ fn fdatasync(cluster: &Cluster) -> Result<Vec<f64>, ClusterError> {
     })
 }
 
-/// Does some work and returns the growth of the machine's shared memory meanwhile, at its peak; `None`
-/// where the kernel does not say.
+/// Does some work. Also returns the peak growth of the machine's shared memory meanwhile in bytes;
+/// `None` if the kernel does not tell.
 fn memory_peak<T>(work: impl FnOnce() -> T) -> (T, Option<u64>) {
     let ending = AtomicBool::new(false);
     thread::scope(|scope| {

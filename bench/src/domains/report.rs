@@ -15,16 +15,16 @@ use crate::table::{mebibytes, percent, time};
 use crate::target::Bound::AtMost;
 use crate::target::{self, Target};
 
-/// The export of a member in a scenario.
+/// Memory exported by a member in a scenario.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Export {
-    /// Nothing is registered.
+    /// No memory.
     #[default]
     None,
-    /// The owner writes, others read.
+    /// The owner writes, other members read.
     Ro,
-    /// All write.
+    /// All members write.
     Rw,
 }
 
@@ -34,10 +34,10 @@ pub struct Run {
     pub rootless: bool,
     /// The directory of the agents' data.
     pub data: String,
-    /// Times of 4 KiB to the disk with that directory.
+    /// Times of synchronous writes of 4 KiB to that directory's disk, in nanoseconds.
     pub syncs_ns: Vec<f64>,
     pub outcomes: Vec<Outcome>,
-    /// Absent if only rows of shrinks and growths were asked for.
+    /// Absent if only rows of shrinks and growths were chosen.
     pub rest: Option<Rest>,
 }
 
@@ -45,12 +45,12 @@ pub struct Run {
 pub struct Rest {
     /// Domains of all nodes.
     pub scale: Vec<Row>,
-    /// Many domains in which nothing happens.
+    /// Many idle domains.
     pub idle: Row,
     pub beside: Beside,
 }
 
-/// A domain in which nothing happens, beside many that change.
+/// An unchanged domain beside many that change.
 pub struct Beside {
     pub rows: Vec<Row>,
     pub domains: u32,
@@ -234,7 +234,7 @@ impl Run {
     }
 }
 
-/// Of shrinks or growths.
+/// Table of shrinks or growths.
 fn changes(title: &str, rows: &[Row]) -> String {
     let columns: [(&str, &str, Show); 9] = [
         (title, "members", |row, name| {
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_find_the_keys_that_they_rely_on() {
+    fn json_has_the_documented_keys() {
         let json = json!(run().report());
         for key in [
             "inflight_failed_p99_ns",
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_after_the_return_is_an_error_and_a_target_missed() {
+    fn leaks_after_the_return_are_errors_and_miss_targets() {
         let report = run().report();
         assert_eq!(report.errors, 9);
         let json = json!(report);

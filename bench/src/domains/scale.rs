@@ -1,4 +1,4 @@
-//! Large domains, and many.
+//! Large domains, and many domains.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -19,15 +19,15 @@ const DOMAIN: &str = "whole";
 /// Members of each of many domains.
 const SIXTEEN: u32 = 16;
 
-/// The kernel counts processor time in these.
+/// The kernel's unit of processor time (USER_HZ).
 const TICKS_PER_S: f64 = 100.0;
 
-/// An idle time in which the agent's work of once a second would show.
+/// Idle time long enough for the agent's work of each second.
 const NOTHING: Duration = Duration::from_secs(3);
 
-/// The row of a domain of all nodes: the times to start the agent with its nodes, to create and remove
-/// the domain, to create it again at once, with its interfaces still being removed, and to end the agent
-/// and all nodes while the domain is there.
+/// The row of a domain of all nodes. Times in nanoseconds: start of the agent with its nodes;
+/// creation and removal of the domain; creation again while the old interfaces are still being
+/// removed; end of agent, nodes and domain.
 pub fn row(members: u32, ethernet: bool, [up, create, rm, again, down]: [f64; 5]) -> Row {
     Row::default()
         .label("members", members)
@@ -39,8 +39,9 @@ pub fn row(members: u32, ethernet: bool, [up, create, rm, again, down]: [f64; 5]
         .figure("down_ns", down)
 }
 
-/// The row of many domains in which nothing happens: their number, members of each, and nodes; the time
-/// to create all; processor time of agent, keeper and nodes, over time; their proportional memory.
+/// The row of many idle domains: their number, members of each, and nodes; the time to create all
+/// in nanoseconds; processor time of agent, fd store and nodes over elapsed time; their
+/// proportional memory in bytes.
 pub fn idle_row([domains, members, nodes]: [u32; 3], create: f64, cpu: f64, pss: u64) -> Row {
     Row::default()
         .label("domains", domains)
@@ -51,7 +52,7 @@ pub fn idle_row([domains, members, nodes]: [u32; 3], create: f64, cpu: f64, pss:
         .figure("pss_bytes", pss)
 }
 
-/// Measures a domain of all nodes of a torus, and plays a scenario there if there is one.
+/// Measures a domain of all nodes of a torus, and plays a scenario there if given.
 pub fn all_nodes(
     torus: Torus,
     ethernet: bool,
@@ -78,7 +79,7 @@ pub fn all_nodes(
     Ok((row(torus.nodes(), ethernet, times_ns), outcome))
 }
 
-/// Makes many domains, and measures an agent that has them.
+/// Creates many domains, and measures the idle agent.
 pub fn many_domains(torus: Torus, domains: u32) -> Result<Row, ClusterError> {
     let mut cluster = Cluster::start(torus, None)?;
     let all = nodes(&mut cluster, torus.nodes())?;
@@ -114,7 +115,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
     (result, start.elapsed().as_nanos() as f64)
 }
 
-/// The agent with its driver and nodes, and all processes that they have started or depend on.
+/// Process ids of the agent, its driver and nodes, and all their descendants.
 fn processes(cluster: &mut Cluster) -> Result<BTreeSet<u32>, ClusterError> {
     let status = cluster.control()?.status()?;
     let mut ours = BTreeSet::from([status.pid]);
@@ -150,7 +151,7 @@ fn parents() -> HashMap<u32, u32> {
         .collect()
 }
 
-/// The fields of `/proc/PID/stat` after the name, beginning with the state.
+/// Fields of `/proc/PID/stat` from the state on.
 fn fields(pid: u32) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = text.rsplit_once(") ")?;

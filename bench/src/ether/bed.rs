@@ -1,8 +1,8 @@
-//! The nodes, with every path between them.
+//! The nodes and all paths between them.
 //!
-//! The first node sends, the second receives, and a test may need those after it. The
-//! pair has a domain, a relay and a veth pair for each link, all in the same two network namespaces,
-//! so that nothing differs but the path; above all not the congestion control.
+//! The first node sends and the second receives; tests with many receivers or members use the nodes
+//! after them. The pair has a domain, a relay and a veth pair for each link. All are in the same
+//! two network namespaces, so that only the path differs, not the congestion control.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -32,22 +32,22 @@ use crate::worker::network::flood::{Flood, Flow};
 use crate::worker::sampler::Pace;
 use crate::worker::{Job, Order};
 
-/// A pair and 64 more.
+/// A pair and 64 more nodes.
 const TORUS: [u16; 3] = [11, 6, 1];
 
-/// The domain in which one sends to many.
+/// The domain of one sender and many receivers.
 const CROWD: &str = "crowd";
 
-/// Of the crowd, in which it is ours to choose.
+/// The multicast group in the crowd.
 const GROUP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(239, 1, 2, 3), 7000);
 
-/// Of a datagram: Ethernet, IPv4, UDP.
+/// Bytes of a datagram's headers: Ethernet, IPv4, UDP.
 const HEADERS: usize = 14 + 20 + 8;
 
-/// A rate that every path can carry, in datagrams a second, for the first search.
+/// Start of the first search, in datagrams per second: a rate that every path carries.
 const CAREFUL: f64 = 50_000.0;
 
-/// A rate that no sender reaches, in datagrams a second.
+/// A rate above that of any sender, in datagrams per second.
 const UNBOUNDED: f64 = 1e7;
 
 /// Nodes, processes in them, and paths between them.
@@ -57,20 +57,20 @@ pub struct Bed {
     _receivers: Vec<Process>,
     _relays: Vec<Relay>,
     cluster: Cluster,
-    /// Where the second node serves, by each path.
+    /// Address of the second node's server by path and link.
     servers: HashMap<(Path, Link), SocketAddrV4>,
-    /// Where all receivers serve in the crowd.
+    /// Addresses of all receivers' servers in the crowd.
     crowd: Vec<SocketAddrV4>,
-    /// The sender's address there.
+    /// The sender's address in the crowd.
     speaker: Ipv4Addr,
-    /// Where the second node serves in a domain with so many idle members.
+    /// Address of the second node's server by the number of idle members in the domain.
     beside: HashMap<u32, SocketAddrV4>,
-    /// Where searches begin.
+    /// Start rates of searches.
     rates: HashMap<Key, f64>,
 }
 
 impl Bed {
-    /// Makes everything.
+    /// Starts nodes, paths and processes.
     pub fn prepare() -> Result<Self, ClusterError> {
         if !nix::unistd::geteuid().is_root() {
             return Err(ClusterError::NotRoot);
@@ -123,7 +123,7 @@ impl Bed {
             .zip(&ports)
             .map(|(node, port)| Ok(SocketAddrV4::new(member(&crowd, node)?.ipv4, *port)))
             .collect::<Result<_, ClusterError>>()?;
-        // One each, because a domain that has just changed is busy with that.
+        // One domain for each number: a domain is busy for a while after a change.
         let mut beside = HashMap::new();
         for idle in IDLE {
             let all = &nodes[..2 + idle as usize];
@@ -155,7 +155,7 @@ impl Bed {
         self.ask(&Order::CongestionControl)
     }
 
-    /// Measures once, for some time or, where a rate is searched, with trials of that length.
+    /// Measures once for `time`; in a search of a rate that is the time of each trial.
     pub fn measure(&mut self, key: &Key, time: Duration) -> Result<Samples, ClusterError> {
         let server = self.server(key)?;
         let (transport, bytes) = (Transport::Tcp, key.write_bytes());
@@ -219,7 +219,7 @@ impl Bed {
         self.cluster.ask(&mut self.sender, order)
     }
 
-    /// Searches the highest rate at which little is lost, from the end of the last search.
+    /// Searches the highest rate with little loss, starting at the result of the last search.
     fn search(&mut self, key: &Key, flood: Flood) -> Result<Samples, ClusterError> {
         let start = self.rates.get(key).copied().unwrap_or(CAREFUL);
         let (mut search, mut best) = (Search::from(start), Samples::default());
@@ -241,7 +241,7 @@ impl Bed {
                         Delivery::Multicast => flow.sent,
                     };
                     let frame = (key.write_bytes() + HEADERS) as u64;
-                    // A little is sent besides, to begin and end sessions.
+                    // Rounded: frames of the sessions' beginning and end count, too.
                     let hundredths = 100 * bytes / (frame * messages).max(1);
                     hundredths as f64 / 100.0
                 });
@@ -254,7 +254,7 @@ impl Bed {
         Ok(best)
     }
 
-    /// Bytes that the sender's interface in the crowd has sent; 0 for other tests.
+    /// Bytes sent by the sender's interface in the crowd; 0 for other tests.
     fn bytes_sent(&mut self, key: &Key) -> Result<u64, ClusterError> {
         match key.delivery {
             Some(_) => self.ask(&Order::BytesSent(CROWD.into())),
@@ -263,7 +263,7 @@ impl Bed {
     }
 }
 
-/// There is a node for every idle member.
+// There is a node for every idle member.
 const _: () = assert!((TORUS[0] * TORUS[1] * TORUS[2]) as u32 == 2 + IDLE[3]);
 
 fn new_domain(name: &str, nodes: &[String], link: Link) -> NewDomain {
@@ -276,7 +276,7 @@ fn new_domain(name: &str, nodes: &[String], link: Link) -> NewDomain {
     }
 }
 
-/// Gives two processes the addresses of their nodes in a domain of its own; returns the second's.
+/// Opens userspace stacks of two processes in a new domain. Returns the second stack's address.
 fn open_stacks(
     cluster: &mut Cluster,
     nodes: &[String],
@@ -335,13 +335,13 @@ fn veth(networks: &[File; 2], link: Link, addresses: [Ipv4Addr; 2]) -> Result<()
     pair::configure(&name, networks.each_ref(), link.mtu, addresses).map_err(ClusterError::ours)
 }
 
-/// Of an interface: at most 15 characters.
+/// Name of an interface, at most 15 characters.
 fn name(kind: &str, link: Link) -> String {
     let plain = if link.offload { "" } else { "p" };
     format!("{kind}-{}{plain}", link.mtu)
 }
 
-/// The addresses of the two ends of the `n`th pair. Toroid's own subnets are elsewhere.
+/// Addresses of both ends of pair `n`, outside of the subnets of domains.
 fn addresses(n: u8) -> [Ipv4Addr; 2] {
     [1, 2].map(|end| Ipv4Addr::new(10, 62, n, end))
 }

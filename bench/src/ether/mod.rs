@@ -1,8 +1,8 @@
-//! The command `ether`: the Ethernet of a domain beside a bare relay in user space, which is the
-//! limit, and the kernel's own.
+//! The command `ether`: a domain's Ethernet beside a bare userspace relay (the limit) and kernel
+//! veth.
 //!
-//! * [`plan`]: the measurements, and those that are compared.
-//! * [`bed`]: the nodes, every path between them, and measuring once; [`search`] finds a rate.
+//! * [`plan`]: the measurements in contests.
+//! * [`bed`]: the nodes, all paths between them, and one measurement; [`search`] finds a rate.
 //! * [`report`]: rows, targets and tables.
 
 pub mod bed;
@@ -30,7 +30,7 @@ pub fn measure(effort: Effort, progress: &Progress) -> Result<Report, ClusterErr
     for round in 0..rounds {
         for contest in &contests {
             let mut contest = contest.clone();
-            // The first would always meet the machine in the same state.
+            // Otherwise the first measurement would always find the machine in the same state.
             if round % 2 == 1 {
                 contest.reverse();
             }

@@ -1,4 +1,4 @@
-//! The measurements of `ether`, those that are compared, and their time.
+//! The measurements of `ether` in contests, and their time.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::plan::{Effort, LONG_WRITE, Path};
 use crate::report::name;
 
-/// The links on which streams are compared: MTU, and whether there is offload.
+/// The links on which streams are compared.
 pub const LINKS: [Link; 5] = [
     LONGEST,
     with(9000),
@@ -17,22 +17,22 @@ pub const LINKS: [Link; 5] = [
     without(1500),
 ];
 
-/// The link of everything else: that of a domain by default.
+/// The link of all other tests, a domain's default.
 pub const USUAL: Link = with(9000);
 
-/// The one with the longest frames.
+/// The link with the longest frames.
 pub const LONGEST: Link = with(65_521);
 
-/// The links on which streams between stacks are measured: super-frames are cut for them.
+/// The links of streams between userspace stacks, for which GSO packets are segmented.
 pub const STACK_LINKS: [Link; 2] = [without(9000), without(65_521)];
 
-/// Of those, the one of everything else.
+/// The link of all other tests between userspace stacks.
 pub const STACKS_USUAL: Link = STACK_LINKS[0];
 
-/// Members beside the pair that is measured.
+/// Numbers of idle members beside the measured pair.
 pub const IDLE: [u32; 4] = [0, 2, 16, 64];
 
-/// Members that receive from one sender.
+/// Number of receivers of one sender.
 pub const RECEIVERS: usize = 8;
 
 /// Bytes of a request and its response.
@@ -62,9 +62,9 @@ const fn without(mtu: u32) -> Link {
 /// The link of two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Link {
-    /// Bytes.
+    /// MTU in bytes.
     pub mtu: u32,
-    /// Whether super-frames cross it whole, and checksums are left out.
+    /// Whether GSO packets cross the link whole and without checksums.
     pub offload: bool,
 }
 
@@ -78,7 +78,6 @@ impl fmt::Display for Link {
 /// The paths between the nodes' kernels.
 pub const OF_KERNELS: [Path; 3] = [Path::Toroid, Path::Relay, Path::Veth];
 
-/// A test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Test {
@@ -86,33 +85,33 @@ pub enum Test {
     TcpStream,
     /// One request and its response at a time.
     TcpRr,
-    /// Small datagrams, at the highest rate at which at most 1 % are lost.
+    /// Small datagrams at the highest rate with at most 1 % loss.
     UdpPps,
-    /// Datagrams as fast as the sender can.
+    /// Datagrams at the sender's highest rate.
     UdpFlood,
-    /// Large datagrams to many, at the highest rate at which at most 1 % are lost.
+    /// Large datagrams to many receivers at the highest rate with at most 1 % loss.
     Multicast,
 }
 
-/// How one sender reaches many.
+/// Way from one sender to many receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Delivery {
-    /// Each in turn.
+    /// A datagram for each receiver in turn.
     Unicast,
-    /// All at once.
+    /// One datagram to the group of all.
     Multicast,
 }
 
-/// One measurement: a round repeats it, and the report has a row of it.
+/// A measurement: one row of the report, repeated in each round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     pub test: Test,
     pub path: Path,
     pub link: Link,
-    /// Members in the domain beside the pair, where their number is compared.
+    /// Idle members beside the pair, if their number is compared.
     pub idle_members: Option<u32>,
-    /// How one sender reaches many, in [`Test::Multicast`].
+    /// Way to many receivers, in [`Test::Multicast`].
     pub delivery: Option<Delivery>,
 }
 
@@ -128,7 +127,7 @@ impl Key {
         }
     }
 
-    /// A stream between two members of a domain that has more.
+    /// A stream between two members beside idle ones.
     pub fn beside(idle_members: u32) -> Self {
         Key {
             idle_members: Some(idle_members),
@@ -136,7 +135,7 @@ impl Key {
         }
     }
 
-    /// From one to many.
+    /// From one sender to many receivers.
     pub fn to_many(delivery: Delivery) -> Self {
         Key {
             delivery: Some(delivery),
@@ -167,7 +166,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// Measurements that are compared follow each other in each round.
+/// Contests: compared measurements, adjacent in each round.
 pub fn contests() -> Vec<Vec<Key>> {
     let on_all_paths = |test, link| Vec::from(OF_KERNELS.map(|path| Key::new(test, path, link)));
     let mut contests: Vec<_> = LINKS
@@ -200,7 +199,7 @@ pub fn rounds(effort: Effort) -> u32 {
     effort.quick_or(7, 9)
 }
 
-/// The time for one turn of a test, or one trial of a search.
+/// Time of a test's turn, or of one trial of a search.
 pub fn slice(effort: Effort, test: Test) -> Duration {
     let quick = Duration::from_millis(match test {
         Test::TcpStream | Test::UdpFlood => 110,
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_run_has_as_many_rounds_as_a_ratio_needs() {
+    fn a_quick_run_has_enough_rounds_for_a_ratio() {
         assert!(rounds(Effort::Quick) >= 7);
     }
 }

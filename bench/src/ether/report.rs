@@ -18,10 +18,10 @@ use crate::table::{Table, decimals, time};
 use crate::target::Bound::{AtLeast, AtMost};
 use crate::target::{self, Target};
 
-/// Bits a second of a stream between two stacks, however fast the paths of kernels are.
+/// Target of a stream between two userspace stacks in bit/s.
 const STACKS_WANTED: f64 = 1e9;
 
-/// The figures of a round; a row has the median of each.
+/// Figures of a round; a row has their medians.
 const FIGURES: [&str; 6] = [
     "bits_per_s",
     "p50_ns",
@@ -31,7 +31,7 @@ const FIGURES: [&str; 6] = [
     "cpu_ns_per_byte",
 ];
 
-/// Two measurements that are compared by one figure.
+/// Two measurements compared by a figure.
 struct Compared {
     name: String,
     over: Key,
@@ -39,10 +39,10 @@ struct Compared {
     figure: &'static str,
 }
 
-/// A target for a comparison or, for stacks, for one measurement.
+/// The target of a comparison or, for userspace stacks, of one measurement.
 struct Judged {
     target: Target,
-    /// The median of the measurement, and of the one that it is compared with.
+    /// Median of the measurement, and the value on the other side.
     median: Option<f64>,
     against: Option<f64>,
 }
@@ -125,7 +125,7 @@ impl Rounds<'_> {
         self.series(key).median(|round| round.figure(figure))
     }
 
-    /// The median over rounds of each round's ratio.
+    /// Median of the rounds' ratios.
     fn ratio(&self, compared: &Compared) -> Option<f64> {
         let (over, under) = (self.series(&compared.over), self.series(&compared.under));
         over.ratio(&under, |round| round.figure(compared.figure))
@@ -156,7 +156,7 @@ impl Rounds<'_> {
         for link in LINKS {
             let wanted = if link.offload { 0.9 } else { 0.85 };
             let stream = by_path(Test::TcpStream, link, Path::Relay, "bits_per_s");
-            // Of links without offload that of the Internet's MTU is judged, the others reported.
+            // Of links without offload only MTU 1500 has a target; the others are reported.
             if link.offload || link.mtu == 1500 {
                 judged.push(self.judge(stream, wanted));
             }
@@ -200,7 +200,7 @@ impl Rounds<'_> {
         judged
     }
 
-    /// Ratios without a target.
+    /// Names and values of ratios without a target.
     fn reported(&self) -> Vec<(String, f64)> {
         let mut compared = Vec::new();
         for link in LINKS {
@@ -225,7 +225,7 @@ impl Rounds<'_> {
         for link in FLOOD_LINKS {
             compared.push(by_path(Test::UdpFlood, link, Path::Relay, "bits_per_s"));
         }
-        // The reason why a driver in user space cannot be as fast as veth where all processors are busy.
+        // CPU per byte: the reason why a userspace driver is slower than veth on busy processors.
         for path in [Path::Toroid, Path::Relay] {
             let stream = |path| Key::new(Test::TcpStream, path, LONGEST);
             compared.push(Compared {
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_as_fast_as_its_limit_misses_nothing_but_a_gain() {
+    fn equal_speeds_miss_only_the_gain_by_multicast() {
         let (report, json) = report_of(1e9);
         let ratios = json["ratios"].as_array().unwrap();
         let missed: Vec<_> = ratios
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_half_as_fast_misses_whatever_is_judged_between_paths() {
+    fn half_the_speed_misses_all_targets_between_paths() {
         let (_, json) = report_of(0.5e9);
         for ratio in json["ratios"].as_array().unwrap() {
             let between_paths = !ratio["name"].as_str().unwrap().contains("members");

@@ -1,27 +1,26 @@
-//! The search for the highest rate at which little is lost.
+//! The search for the highest rate with little loss.
 //!
-//! Sans-I/O: it names the rate to try, and gets the result. From its start it moves in large steps until it has seen a rate that goes and one that does not, then halves the way
-//! between them.
+//! Sans-I/O: the search names the next rate and takes the result. From the start rate large steps
+//! lead to one passing and one failing rate, then bisection narrows the interval between them.
 
-/// The fraction of datagrams that may be lost.
+/// Highest passing fraction of lost datagrams.
 const LOSS: f64 = 0.01;
 
-/// A sender that reaches this share of the rate keeps its pace.
+/// A sender keeps its pace if it reaches this share of the rate.
 const ON_PACE: f64 = 0.95;
 
-/// The first large step; each is larger than the one before, up to the last.
+/// The first large step; steps grow up to [`LONGEST_STEP`].
 const FACTOR: f64 = 1.4;
 
-/// See [`FACTOR`].
 const LONGEST_STEP: f64 = 8.0;
 
-/// Rates so close together are one.
+/// The search ends when failing and passing rate are within this factor.
 const RESOLUTION: f64 = 1.04;
 
-/// Below this nothing works.
+/// The search fails below this rate, in datagrams per second.
 const LOWEST: f64 = 100.0;
 
-/// Enough to get from anywhere to anywhere.
+/// The most trials of a search, enough from any start rate.
 const TRIALS: u32 = 40;
 
 /// A search under way.
@@ -36,7 +35,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// Begins at a rate.
+    /// A search that begins at `rate`.
     pub fn from(rate: f64) -> Self {
         Search {
             next: rate.max(LOWEST),
@@ -57,15 +56,15 @@ impl Search {
         (!found && self.left > 0).then_some(self.next)
     }
 
-    /// Takes the result of a trial: the lost fraction, and datagrams that the sender really sent in a
-    /// second. Returns whether little was lost.
+    /// Takes the result of a trial: the lost fraction, and the datagrams per second really sent.
+    /// Returns whether the rate passes.
     pub fn tried(&mut self, loss: f64, sent_per_s: f64) -> bool {
         self.left = self.left.saturating_sub(1);
         let rate = self.next;
         let goes = loss <= LOSS;
         let on_pace = sent_per_s >= rate * ON_PACE;
         if !(self.failed_once || goes && on_pace) {
-            // A single pause of the machine does as much as a rate that is too high.
+            // A single pause of the machine looks like a rate that is too high: try again.
             self.failed_once = true;
             return goes;
         }
@@ -73,7 +72,7 @@ impl Search {
         match (goes, on_pace) {
             (true, true) => self.goes = Some(rate),
             (true, false) => {
-                // It is the sender that cannot.
+                // The sender is the limit, not the path.
                 self.goes = Some(self.goes.unwrap_or(0.0).max(sent_per_s));
                 self.fails = self.goes;
             }
@@ -93,7 +92,7 @@ impl Search {
 mod tests {
     use super::*;
 
-    /// Searches on a path that loses datagrams above a rate, with a sender that has a limit.
+    /// Searches a path that loses datagrams above `limit`, with a sender of the rate `sender`.
     fn search(start: f64, limit: f64, sender: f64) -> (f64, u32) {
         let (mut search, mut best, mut trials) = (Search::from(start), 0.0, 0);
         while let Some(rate) = search.next() {
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn it_finds_the_limit_from_anywhere() {
+    fn the_limit_is_found_from_any_start() {
         for limit in [2000.0, 100_000.0, 3e6] {
             for start in [1000.0, 80_000.0, 1e7] {
                 let (found, trials) = search(start, limit, f64::INFINITY);
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_at_its_limit_ends_it() {
+    fn a_sender_at_its_limit_ends_the_search() {
         let (found, trials) = search(50_000.0, 1e6, 200_000.0);
         assert!((found / 200_000.0 - 1.0).abs() < 0.01, "{found}");
         assert!(trials < 10, "{trials}");
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn where_everything_is_lost_it_ends() {
+    fn the_search_ends_if_everything_is_lost() {
         assert_eq!(search(1e5, 0.0, f64::INFINITY).0, 0.0);
     }
 }

@@ -1,4 +1,4 @@
-//! Two nodes of a domain: one offers its memory and answers messages, the other measures.
+//! Two nodes of a domain: the owner exports memory and answers messages, the user measures.
 
 use toroid_fabric::Torus;
 
@@ -12,13 +12,13 @@ use crate::worker::sampler::Pace;
 
 const DOMAIN: &str = "fabric";
 
-/// Node of the owner of memory.
+/// Node of the memory's owner.
 const OWNER: &str = "0,0,0";
 
-/// Node of the process that measures; libfabric's two processes are there, too.
+/// Node of the measuring process and of both libfabric processes.
 const USER: &str = "1,0,0";
 
-/// Bytes of memory for reads, and as many for writes: the longest of them.
+/// Bytes of the regions to read and to write, equal to the longest operation.
 const MEMORY: usize = 1 << 20;
 
 pub struct Bed {
@@ -30,7 +30,7 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// Starts everything. It is an error if libfabric's programs are not installed.
+    /// Starts nodes and processes. Fails if libfabric's programs are not installed.
     pub fn prepare() -> Result<Self, ClusterError> {
         let mut cluster = Cluster::start(Torus::new(2, 1, 1)?, None)?;
         cluster.create_domain(DOMAIN)?;
@@ -53,7 +53,7 @@ impl Bed {
         })
     }
 
-    /// Measures once, with so many messages if it is a measurement of messages.
+    /// Measures once. `messages` is the number of messages of a two-sided measurement.
     pub fn measure(
         &mut self,
         measurement: &Measurement,
@@ -68,7 +68,7 @@ impl Bed {
         Ok(samples)
     }
 
-    /// The errors that only the owner of the memory can see.
+    /// Number of errors that only the memory's owner sees.
     fn wrong_at_owner(
         &mut self,
         measurement: &Measurement,
@@ -89,8 +89,8 @@ impl Bed {
         }
     }
 
-    /// Wrong messages of libfabric's program, which does not look for them while it is timed. Its
-    /// streams are its ping-pongs.
+    /// Number of wrong messages of libfabric's program, which verifies none while timed. A stream
+    /// of this program is a ping-pong, too.
     pub fn check(&mut self, measurement: &Measurement) -> Result<u64, ClusterError> {
         let (provider, op, bytes) = (measurement.provider, measurement.op, measurement.bytes);
         if (provider, op) != (Provider::LibfabricShm, Op::Pingpong) {

@@ -26,7 +26,7 @@ pub fn measure(effort: Effort, progress: &Progress) -> Result<Report, ClusterErr
     progress.say("starting two nodes");
     let mut bed = Bed::prepare()?;
     let mut runner = Runner::new(progress);
-    // The time that one contest leaves is for those that follow.
+    // Time left by one contest goes to the contests after it.
     for (left, mut contest) in (1..=contests.len() as u32).rev().zip(contests) {
         let time = plan::limit(effort).saturating_sub(start.elapsed()) / left;
         hold(&mut bed, &mut contest, rounds, time, &mut runner)?;
@@ -37,7 +37,7 @@ pub fn measure(effort: Effort, progress: &Progress) -> Result<Report, ClusterErr
     Ok(report::report(effort, start, &libfabric, &runner.finish()))
 }
 
-/// Holds a contest, for so long or until each has had its rounds.
+/// Holds a contest for `rounds` rounds, or until `time` is over.
 fn hold(
     bed: &mut Bed,
     contest: &mut [Measurement],
@@ -51,7 +51,7 @@ fn hold(
     for measurement in contest.iter() {
         let mut errors = bed.check(measurement)?;
         if measurement.op.is_two_sided() {
-            // Only its errors count: it shows the number of messages for which all have time.
+            // Of the trial only errors count; its duration gives the number of messages of all.
             let trial = bed.measure(measurement, messages / plan::TRIAL);
             let trial = trial.map_err(|error| error.at(measurement))?;
             messages = messages.min(plan::messages_in(turn, &trial));

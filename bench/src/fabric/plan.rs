@@ -1,4 +1,4 @@
-//! The measurements of `fabric`, those that are compared, and their rounds.
+//! The measurements of `fabric` in contests, and their rounds.
 
 use std::fmt;
 use std::time::Duration;
@@ -32,14 +32,14 @@ const DEPTHS: [u32; 2] = [1, 16];
 #[serde(rename_all = "kebab-case")]
 pub enum Provider {
     Shm,
-    /// Libfabric's, between two processes of one node.
+    /// The provider of libfabric, between two processes of one node.
     LibfabricShm,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
-    /// A message there, and one back: each is an operation.
+    /// A message to the peer and one back; each is an operation.
     Pingpong,
     /// Messages in one direction.
     Stream,
@@ -58,13 +58,13 @@ impl Op {
     }
 }
 
-/// One measurement: a round repeats it, and the report has a row of it.
+/// A measurement: one row of the report, repeated in each round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Measurement {
     pub provider: Provider,
     pub op: Op,
     pub bytes: usize,
-    /// Messages or operations under way, at most.
+    /// The most messages or operations in flight.
     pub depth: u32,
 }
 
@@ -78,7 +78,7 @@ impl Measurement {
         }
     }
 
-    /// The job for a worker, with so many messages if it is one of messages.
+    /// The job for a worker. `count` is the number of messages of a two-sided measurement.
     pub fn job(&self, count: u32) -> Job {
         let bytes = self.bytes;
         let one_sided = |direction| Job::OneSided(direction, self.depth, bytes);
@@ -108,7 +108,7 @@ impl fmt::Display for Measurement {
     }
 }
 
-/// Bytes of messages: every power of two, or some of them.
+/// Bytes of messages: every power of two, or some in a quick run.
 fn sizes(effort: Effort) -> Vec<usize> {
     let all = (0..).map(|doublings| SHORTEST << doublings);
     match effort {
@@ -117,7 +117,7 @@ fn sizes(effort: Effort) -> Vec<usize> {
     }
 }
 
-/// Contests: the measurements of each are compared.
+/// Contests: groups of measurements that are compared.
 pub fn contests(effort: Effort) -> Vec<Vec<Measurement>> {
     let both = |op: Op, bytes| {
         let of = |provider| Measurement::new(provider, op, bytes, depth(provider, op, bytes));
@@ -132,7 +132,7 @@ pub fn contests(effort: Effort) -> Vec<Vec<Measurement>> {
         .collect()
 }
 
-/// Of libfabric's program there is no more than one under way.
+/// Messages in flight; libfabric's program has one.
 fn depth(provider: Provider, op: Op, bytes: usize) -> u32 {
     match (provider, op) {
         (Provider::Shm, Op::Stream) => messages::window(bytes),
@@ -147,8 +147,8 @@ fn one_sided() -> Vec<Measurement> {
     all.flat_map(of).collect()
 }
 
-/// Messages of a round in each direction, the same for both: enough that what the first of them
-/// cost is hardly seen in libfabric's mean, which begins with them.
+/// Messages of a round in each direction, equal for both providers: enough to hide the cost of the
+/// first messages, with which libfabric's mean begins.
 pub fn messages(bytes: usize) -> u32 {
     match bytes {
         0..65_536 => 100_000,
@@ -158,11 +158,11 @@ pub fn messages(bytes: usize) -> u32 {
     }
 }
 
-/// The part of them that is tried before.
+/// Divisor of [`messages`] for the trial before a contest.
 pub const TRIAL: u32 = 10;
 
-/// Messages in each direction for which there is time. Other processes that use the processors make
-/// a message take 60 times as long, since both sides poll.
+/// Messages in each direction that fit into `time`. Beside other busy processes a message takes up
+/// to 60 times as long, because both sides poll.
 pub fn messages_in(time: Duration, trial: &Samples) -> u32 {
     let took_ns = trial.elapsed_ns.max(1) as f64 / trial.ops.max(1) as f64;
     let there_and_back = time.as_nanos() as f64 / (2.0 * took_ns);
@@ -171,17 +171,17 @@ pub fn messages_in(time: Duration, trial: &Samples) -> u32 {
 
 const LEAST_MESSAGES: u32 = 100;
 
-/// Number of rounds, if there is time.
+/// Number of rounds if time allows.
 pub fn rounds(effort: Effort) -> u32 {
     effort.quick_or(7, 21)
 }
 
-/// The time for all rounds.
+/// Time of all rounds.
 pub fn limit(effort: Effort) -> Duration {
     Duration::from_secs(effort.quick_or(45, 300))
 }
 
-/// The time of a round for operations of one side alone.
+/// Time of a round of one-sided operations.
 pub const SLICE: Duration = Duration::from_millis(40);
 
 #[cfg(test)]
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_slow_sends_fewer_messages() {
+    fn a_slow_provider_sends_fewer_messages() {
         let trial = |elapsed_ns| Samples {
             ops: 1000,
             elapsed_ns,
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_have_every_power_of_two() {
+    fn message_sizes_are_all_powers_of_two() {
         let sizes_of = |effort, wanted| -> Vec<usize> {
             let contests = contests(effort).into_iter();
             let of = contests.filter(|contest| contest[0].op == wanted);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_both_can_do_is_a_contest_of_both() {
+    fn two_sided_contests_compare_both_providers() {
         for contest in contests(Effort::Default) {
             let two_sided = contest[0].op.is_two_sided();
             assert!(contest.iter().all(|one| one.op.is_two_sided() == two_sided));

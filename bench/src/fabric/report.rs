@@ -52,8 +52,8 @@ pub fn report(
     report
 }
 
-/// A time is that of half a round trip, or of a message's part of a stream; for messages a sample is
-/// the mean of a round. Of messages to and fro each is an operation.
+/// `p50_ns` is half a round trip, or a message's share of a stream. A sample of messages is the
+/// mean of a round, and every message of a ping-pong is an operation.
 fn row(key: &Measurement, series: &Series) -> Row {
     Row::of(series)
         .label("provider", key.provider)
@@ -66,7 +66,7 @@ fn row(key: &Measurement, series: &Series) -> Row {
         .figure("errors", series.errors())
 }
 
-/// Messages a second of each size, ours over libfabric's.
+/// Targets of each message size: bytes/s over libfabric's.
 fn targets(rows: &[Row], measured: &[(Measurement, Series)]) -> Vec<Target> {
     let ours = measured.iter().map(|(key, _)| key);
     let ours = ours.filter(|key| key.provider == Provider::Shm && key.op.is_two_sided());

@@ -1,5 +1,5 @@
-//! Two nodes: one with the servers and the clients of memcached's protocol, one with the client that
-//! reads the other's memory.
+//! Two nodes: one with the servers and the clients of memcached's protocol, one with the clients of
+//! one-sided gets.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -31,47 +31,46 @@ pub const THREADS: u32 = 4;
 /// Clients in each node.
 const CLIENTS: u32 = MIX_CLIENTS[MIX_CLIENTS.len() - 1];
 
-/// The port of memcached, in a node of its own network.
+/// Port of memcached in the node's own network.
 pub(super) const PORT: u16 = 11311;
 
-/// The domain.
 pub(super) const DOMAIN: &str = "kv";
 
-/// Where the servers are.
+/// Node of the servers.
 const SERVER: &str = "0,0,0";
 
-/// Room for a cold working set of small values, and for a segment or two.
+/// Bytes for items: a cold working set of small values, and a segment or two.
 const MEMORY: u64 = COLD_BYTES + COLD_BYTES / 2;
 
-/// Values of a MiB are larger than memcached's default takes.
+/// Bytes of the largest item: memcached's default does not take values of 1 MiB.
 const ITEM: u32 = 2 << 20;
 
-/// Of memcached.
+/// Limits of memcached.
 const LIMITS: Limits = Limits {
     memory: 256 << 20,
     item: ITEM,
 };
 
 pub struct Bed {
-    /// Beside the servers.
+    /// Clients in the servers' node.
     near: Vec<Process>,
-    /// In the other node.
+    /// Clients in the other node.
     far: Vec<Process>,
     _servers: Vec<Process>,
     cluster: Cluster,
-    /// Memcached's, where users of nodes may make one, which our directory is not for.
+    /// Memcached's unix socket, outside of the private directory: users of nodes create it.
     socket: PathBuf,
     /// See [`run_of`].
     run: String,
     salt: u64,
-    /// The processor of both ends of a connection while they work in turns; `None` if they are not to be
-    /// bound, or once one could not be.
+    /// Processor of both ends of a connection while they work in turns; `None` if the scheduler
+    /// chooses, or after a failure to bind.
     processor: Option<usize>,
 }
 
 impl Bed {
-    /// Starts everything, and connects. Whether both ends of a connection may be
-    /// [bound](super::processor).
+    /// Starts nodes, servers and clients, and connects. With `may_bind` both ends of a connection
+    /// are [bound](processor) to one processor.
     pub fn prepare(may_bind: bool) -> Result<Self, ClusterError> {
         let mut cluster = Cluster::start(Torus::new(2, 1, 1)?, None)?;
         cluster.create_domain(DOMAIN)?;
@@ -118,7 +117,7 @@ impl Bed {
         Ok(bed)
     }
 
-    /// Stores the values of a contest, and lets clients learn their locations.
+    /// Stores a contest's values, and fills the clients' location caches.
     pub fn fill(&mut self, contest: &[Measurement]) -> Result<(), ClusterError> {
         for (path, set) in stores(contest) {
             self.ask::<()>(path, &Order::Fill(path, Keys::Set(set)))?;
@@ -145,14 +144,14 @@ impl Bed {
         }
     }
 
-    /// Removes the values of a contest.
+    /// Removes a contest's values.
     pub fn empty(&mut self, contest: &[Measurement]) -> Result<(), ClusterError> {
         stores(contest)
             .into_iter()
             .try_for_each(|(path, set)| self.ask(path, &Order::Empty(path, Keys::Set(set))))
     }
 
-    /// Measures once. The figure `server_cpu_ns_per_op` is the processor time of the server.
+    /// Measures once. The figure `server_cpu_ns_per_op` is the server's processor time.
     pub fn measure(
         &mut self,
         measurement: &Measurement,
@@ -179,8 +178,8 @@ impl Bed {
         Ok(samples.with("server_cpu_ns_per_op", per_op))
     }
 
-    /// Binds the server with this mark to the processor for those that work in turns. If that fails, no
-    /// process is bound from then on.
+    /// Binds the server with this mark to the shared processor. After a failure no process is bound
+    /// again.
     fn bind(&mut self, marker: &str) -> Option<Bound> {
         let (processor, server) = (self.processor?, process_of(marker));
         let bound = server.and_then(|server| Bound::process(server, processor).ok());
@@ -190,12 +189,12 @@ impl Bed {
         bound
     }
 
-    /// Whether both ends of a connection had the same processor while they worked in turns.
+    /// Whether both ends of a connection shared a processor while they worked in turns.
     pub fn shares_processor(&self) -> bool {
         self.processor.is_some()
     }
 
-    /// Stores a mix's values, and lets all clients learn their locations.
+    /// Stores a mix's values, and fills all clients' location caches.
     pub fn fill_mix(&mut self, mix: Mix) -> Result<(), ClusterError> {
         for path in [Path::ToroidTcp, Path::MemcachedTcp] {
             self.ask::<()>(path, &Order::Fill(path, Keys::Mix(mix)))?;
@@ -215,7 +214,7 @@ impl Bed {
             .try_for_each(|path| self.ask(path, &Order::Empty(path, Keys::Mix(mix))))
     }
 
-    /// Carries out a mix once, by so many clients at the same time.
+    /// Carries out a mix once, by `clients` clients at the same time.
     pub fn mix(
         &mut self,
         path: Path,
@@ -228,8 +227,7 @@ impl Bed {
         self.ask_all(path, clients, &order)
     }
 
-    /// Bytes of memory that a server takes for each of some small items; `None` where that could not
-    /// be found.
+    /// Bytes of a server's memory per small item; `None` if unknown.
     pub fn memory_per_item(&mut self, path: Path) -> Result<Option<f64>, ClusterError> {
         let marker = marker(&self.run, path);
         let marker = marker.as_deref();
@@ -252,14 +250,13 @@ impl Bed {
         answers.pop().ok_or(ClusterError::NoServer)
     }
 
-    /// Asks so many clients, which work at the same time.
+    /// Asks `count` clients, which work at the same time.
     fn ask_all<A: DeserializeOwned>(
         &mut self,
         path: Path,
         count: u32,
         order: &Order,
     ) -> Result<Vec<A>, ClusterError> {
-        // These clients are in the other node.
         let is_far = matches!(path, Path::Rdma | Path::Memcpy);
         let clients = if is_far {
             &mut self.far
@@ -270,22 +267,22 @@ impl Bed {
     }
 }
 
-/// Memcached leaves it behind when it is killed.
+/// Removes the socket, which a killed memcached leaves behind.
 impl Drop for Bed {
     fn drop(&mut self) {
-        // It may never have been there.
+        // There may be none.
         let _ = fs::remove_file(&self.socket);
     }
 }
 
-/// A name for this run: that of its directory.
+/// Name of this run: that of its private directory.
 fn run_of(cluster: &Cluster) -> String {
     let directory = cluster.path("");
     let name = directory.file_name().unwrap_or_default();
     name.to_string_lossy().into_owned()
 }
 
-/// The paths by which a contest's values are stored. Values of the store are there for both of its paths.
+/// Paths by which a contest's values are stored. The store's two paths share their values.
 fn stores(contest: &[Measurement]) -> Vec<(Path, KeySet)> {
     let mut stores: Vec<(Path, KeySet)> = Vec::new();
     for measurement in contest {
@@ -301,7 +298,7 @@ fn stores(contest: &[Measurement]) -> Vec<(Path, KeySet)> {
     stores
 }
 
-/// A store in nodes with interfaces.
+/// Configuration of a store in nodes with interfaces.
 pub(super) fn store_config(memory: u64, item: u32) -> StoreConfig {
     StoreConfig {
         domain: DOMAIN.into(),
@@ -311,7 +308,7 @@ pub(super) fn store_config(memory: u64, item: u32) -> StoreConfig {
     }
 }
 
-/// Debian's, in a node. Its name for itself is our mark.
+/// Starts Debian's memcached in a node, with the path's mark as `argv[0]`.
 pub(super) fn start_memcached(
     cluster: &mut Cluster,
     node: &str,
@@ -334,7 +331,7 @@ pub(super) fn start_memcached(
     cluster.spawn(node, &argv)
 }
 
-/// A mark in the command line of a path's server, and of no other process: `run` is this run's.
+/// Unique mark in the command line of the path's server in this run; `None` without a server.
 fn marker(run: &str, path: Path) -> Option<String> {
     let server = match path {
         Path::Rdma | Path::ToroidTcp => "store",
@@ -356,13 +353,13 @@ fn process_of(marker: &str) -> Option<PathBuf> {
     Some(marked?.path())
 }
 
-/// Bytes of memory that the process with this mark has touched, shared ones among them; see `proc(5)`,
-/// status.
+/// Resident bytes of the process with this mark, shared memory included (`status` of proc(5)).
 fn resident(marker: &str) -> Option<u64> {
     kib_field(&process_of(marker)?.join("status"), "VmRSS:")
 }
 
-/// Nanoseconds that all threads of the process with this mark have run; see `proc(5)`, schedstat.
+/// Processor time of the process with this mark in nanoseconds, over all threads (`schedstat` of
+/// proc(5)).
 fn cpu_ns(marker: &str) -> Option<u64> {
     let threads = fs::read_dir(process_of(marker)?.join("task")).ok()?;
     let ran = threads.flatten().filter_map(|thread| {

@@ -1,4 +1,4 @@
-//! Hit rates of the store and of Debian's memcached with the same memory, on the same
+//! Hit rates of the store and of Debian's memcached with equal memory, on the same
 //! [traces](crate::worker::traces).
 
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -22,25 +22,25 @@ use crate::worker::stores::Target as Server;
 use crate::worker::traces::{ROOM, Trace};
 use crate::worker::{Job, Order};
 
-/// Memory of each server, as by default.
+/// Memory of each server, the default of both.
 const MEMORY: u64 = 64 << 20;
 
-/// The largest item, as by default.
+/// Bytes of the largest item, the default of both.
 const ITEM: u32 = 1 << 20;
 
-/// Gets of an order, which take less time than an answer may.
+/// Gets of an order, few enough to be answered in time.
 const GETS: u64 = 50_000;
 
-/// The two that are compared.
+/// The two compared servers.
 const PATHS: [Path; 2] = [Path::ToroidTcp, Path::MemcachedTcp];
 
-/// Carries out all traces, each by two servers that have just been started.
+/// Carries out all traces, each by two freshly started servers.
 pub fn measure(effort: Effort, progress: &Progress) -> Result<Report, ClusterError> {
     let start = Instant::now();
     let orders = (effort.quick_or(8, 20) * ROOM).div_ceil(GETS);
     progress.expect(orders as usize * Trace::ALL.len() * PATHS.len());
     progress.say("starting the nodes");
-    // A node for each trace, whose servers have the same ports.
+    // A node for each trace, because servers of all traces have the same ports.
     let mut cluster = Cluster::start(Torus::new(Trace::ALL.len() as u16, 1, 1)?, None)?;
     cluster.create_domain(DOMAIN)?;
     let mut rows = Vec::new();
@@ -118,7 +118,7 @@ fn carry_out(
     Ok(found)
 }
 
-/// At least memcached's hits of each trace.
+/// Targets of each trace: at least memcached's hits.
 fn targets(rows: &[Row]) -> Vec<Target> {
     let of = |trace, path| number(rows, &json!({"trace": trace, "path": path}), "hit_ratio");
     let target = |trace: Trace| {

@@ -1,4 +1,4 @@
-//! The command `kv`: the store beside memcached, with one client of each kind.
+//! The command `kv`: the store beside memcached.
 //!
 //! * [`plan`]: the measurements; [`bed`]: the servers and their clients, in two nodes.
 //! * [`report`], [`targets`]: rows, tables and targets.
@@ -29,12 +29,12 @@ pub struct Options {
     pub rows: Vec<Words>,
     /// Number of rounds, if not that of the effort.
     pub rounds: Option<u32>,
-    /// Whether the scheduler chooses the processors of both ends of a connection, also if they work in
-    /// turns.
+    /// Whether the scheduler chooses the processors of both ends of a connection, also if they work
+    /// in turns.
     pub unbound: bool,
 }
 
-/// Measures everything, or the rows that were chosen; nothing is left behind.
+/// Measures all rows, or the chosen ones; nothing is left behind.
 pub fn measure(options: &Options, progress: &Progress) -> Result<Report, ClusterError> {
     let start = Instant::now();
     let Options { effort, rows, .. } = options;
@@ -48,7 +48,7 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report, Cluster
     let mut bed = Bed::prepare(!options.unbound)?;
     let mut run = Run::new(*effort, start, rounds);
     if rows.is_empty() {
-        // First, while no server has memory from before.
+        // First, before the servers' memory has grown.
         progress.say("storing many small values");
         for path in [Path::ToroidTcp, Path::MemcachedTcp] {
             run.memory.push((path, bed.memory_per_item(path)?));
@@ -68,7 +68,7 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report, Cluster
     Ok(run.report(&runner.finish()))
 }
 
-/// Rounds have parts, in which only some measurements have a turn.
+/// Holds a contest. Rounds have parts, and only some measurements take a turn in every part.
 fn hold(
     bed: &mut Bed,
     mut contest: Vec<Measurement>,
@@ -86,7 +86,7 @@ fn hold(
             let time = plan::slice(effort, measurement) / plan::parts(measurement);
             bed.measure(measurement, time)
         })?;
-        // The first would always meet the machine in the same state.
+        // Otherwise the first measurement would always find the machine in the same state.
         contest.reverse();
     }
     bed.empty(&contest)

@@ -1,4 +1,4 @@
-//! The measurements of `kv`, those that are compared, and their time.
+//! The measurements of `kv` in contests, and their time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,19 +19,19 @@ pub const HOT_SIZES: [usize; 6] = [64, 1024, 4096, 16 << 10, 64 << 10, 1 << 20];
 /// Sizes of values in memory, in bytes.
 pub const COLD_SIZES: [usize; 3] = [1024, 64 << 10, 1 << 20];
 
-/// Bytes of a value in memory that is set.
+/// Bytes of values of cold sets.
 pub const COLD_SET: usize = 64 << 10;
 
-/// Bytes of a value that is added up.
+/// Bytes of a value whose bytes are summed.
 pub const SUM_BYTES: usize = 1 << 20;
 
-/// Bytes of a value where many ask at once.
+/// Bytes of a value under load of many requests.
 pub const CROWD_BYTES: usize = 1024;
 
 /// The most parts of a round.
 pub const PARTS: u32 = 5;
 
-/// Clients of a mix at the same time.
+/// Numbers of concurrent clients of a mix.
 pub const MIX_CLIENTS: [u32; 3] = [1, 2, 8];
 
 /// Paths to stores.
@@ -45,7 +45,7 @@ pub const STORES: [Path; 4] = [
 /// Paths of a mix.
 pub const MIX_PATHS: [Path; 2] = [Path::Rdma, Path::MemcachedTcp];
 
-/// The items whose memory is counted.
+/// The items of the measurement of memory per item.
 pub const SMALL: KeySet = KeySet {
     bytes: 100,
     keys: 200_000,
@@ -54,23 +54,23 @@ pub const SMALL: KeySet = KeySet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
-    /// Values that are there.
+    /// Stored values.
     Get,
-    /// New versions of values that are there.
+    /// New versions of stored values.
     Set,
-    /// Values that are there, borrowed and given back.
+    /// Stored values, borrowed and released.
     Borrow,
-    /// Values that are there, borrowed to add their bytes up.
+    /// Stored values, borrowed to sum their bytes.
     BorrowSum,
-    /// Values that are there, copied to add their bytes up.
+    /// Stored values, copied to sum their bytes.
     GetSum,
-    /// Copies of as many bytes.
+    /// `memcpy` of as many bytes.
     Copy,
-    /// Copies of as many bytes, whose location has to be looked up first.
+    /// `memcpy` of as many bytes after a lookup of their location.
     CopyFound,
 }
 
-/// One measurement: a round repeats it, and the report has a row of it.
+/// A measurement: one row of the report, repeated in each round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measurement {
     pub path: Path,
@@ -81,7 +81,7 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    /// A measurement with one request under way.
+    /// A measurement with one request in flight.
     fn new(path: Path, op: Op, bytes: usize, set: WorkingSet) -> Self {
         let load = Load::ONE;
         Measurement {
@@ -93,7 +93,7 @@ impl Measurement {
         }
     }
 
-    /// The keys, and the size of their values.
+    /// Keys and size of values.
     pub fn keys(&self) -> KeySet {
         let total = match self.set {
             WorkingSet::Hot => HOT_BYTES,
@@ -102,7 +102,7 @@ impl Measurement {
         KeySet::of_total(total, self.bytes)
     }
 
-    /// Whether both ends of a connection work in turns only, so that they can have the same processor.
+    /// Whether both ends of a connection work only in turns and can share a processor.
     pub fn is_in_turns(&self) -> bool {
         let sockets = [Path::ToroidTcp, Path::MemcachedTcp, Path::MemcachedUnix];
         let is_one_request = self.load.clients == 1 && self.load.pipeline == 1;
@@ -137,7 +137,7 @@ impl fmt::Display for Measurement {
     }
 }
 
-/// Words that choose rows.
+/// A filter of rows by words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Words(Vec<String>);
 
@@ -161,7 +161,7 @@ impl FromStr for Words {
 }
 
 impl Words {
-    /// Whether these are words of the row.
+    /// Whether the row has all words.
     fn choose(&self, row: &Measurement) -> bool {
         let words = Words::of(row);
         self.0.iter().all(|word| words.contains(word))
@@ -179,7 +179,7 @@ impl Words {
     }
 }
 
-/// All contests in the order of the report; if there are words, only rows that any of them choose.
+/// All contests in the order of the report. With `words`, only rows that match one of them.
 pub fn contests(words: &[Words]) -> Vec<Vec<Measurement>> {
     let mut contests = [hot(), crowds(), cold()].concat();
     if !words.is_empty() {
@@ -191,7 +191,7 @@ pub fn contests(words: &[Words]) -> Vec<Vec<Measurement>> {
     contests
 }
 
-/// Contests in caches.
+/// Contests with hot working sets.
 pub fn hot() -> Vec<Vec<Measurement>> {
     let contest = |bytes| {
         let of = |path, op| Measurement::new(path, op, bytes, WorkingSet::Hot);
@@ -208,19 +208,19 @@ pub fn hot() -> Vec<Vec<Measurement>> {
     HOT_SIZES.map(contest).into()
 }
 
-/// Contests in memory.
+/// Contests with cold working sets.
 pub fn cold() -> Vec<Vec<Measurement>> {
     let of = |path, op, bytes| Measurement::new(path, op, bytes, WorkingSet::Cold);
     let contest = |bytes| {
         let copies = [Op::Copy, Op::CopyFound].map(|op| of(Path::Memcpy, op, bytes));
         [&copies[..], &[of(Path::Rdma, Op::Get, bytes)]].concat()
     };
-    // By itself: sets move values, which gets would then have to find again.
+    // A contest of its own: sets move values, which gets would have to find again.
     let set = vec![of(Path::Rdma, Op::Set, COLD_SET)];
     COLD_SIZES.into_iter().map(contest).chain([set]).collect()
 }
 
-/// Loads that keep servers busy: clients, requests of each, keys of a request.
+/// Loads that keep servers busy.
 pub fn loads(op: Op) -> Vec<Load> {
     let loads: &[_] = match op {
         Op::Get => &[(1, 16, 1), (1, 1, 16), (50, 1, 1), (50, 16, 1), (50, 1, 16)],
@@ -242,7 +242,7 @@ pub fn crowds() -> Vec<Vec<Measurement>> {
             let of = |path| Measurement::new(path, op, CROWD_BYTES, WorkingSet::Hot);
             let by = |path| Measurement { load, ..of(path) };
             contest.extend([Path::ToroidTcp, Path::MemcachedTcp].map(by));
-            // Several gets at once are one request there.
+            // Over RDMA several gets at once are one request.
             let is_usual = load.clients == 1 && (op == Op::Set || load.pipeline == 1);
             contest.extend(is_usual.then(|| by(Path::Rdma)));
         }
@@ -255,8 +255,8 @@ pub fn rounds(effort: Effort) -> u32 {
     effort.quick_or(3, 7)
 }
 
-/// The time of a round. In a quick run, gets by reading and copies, the work of one process, have less
-/// time: there are many samples of it, and they differ little.
+/// Time of a round. In a quick run one-sided gets and copies have less time: one process does the
+/// work, and its many samples differ little.
 pub fn slice(effort: Effort, measurement: &Measurement) -> Duration {
     let is_alone =
         matches!(measurement.path, Path::Rdma | Path::Memcpy) && measurement.op != Op::Set;
@@ -264,10 +264,10 @@ pub fn slice(effort: Effort, measurement: &Measurement) -> Duration {
     Duration::from_millis(effort.quick_or(quick, 250))
 }
 
-/// Number of parts of a round. Over sockets a rate may double or halve with the processors of both
-/// ends, for as long as the system leaves them there, if they do not
-/// [work in turns](Measurement::is_in_turns). Medians of all parts are compared, and many short parts
-/// tell more than a few long ones.
+/// Number of parts of a round. If both ends of a socket do not [work in
+/// turns](Measurement::is_in_turns), the rate doubles or halves with the processors that the
+/// scheduler leaves them on. The medians of many short parts are more stable than those of a few
+/// long ones.
 pub fn parts(measurement: &Measurement) -> u32 {
     let is_text = matches!(measurement.path, Path::ToroidTcp | Path::MemcachedTcp);
     if is_text && measurement.bytes == CROWD_BYTES {
@@ -277,7 +277,7 @@ pub fn parts(measurement: &Measurement) -> u32 {
     }
 }
 
-/// The time of a mix in a round.
+/// Time of a mix in a round.
 pub fn mix_slice(effort: Effort) -> Duration {
     Duration::from_millis(effort.quick_or(60, 250))
 }

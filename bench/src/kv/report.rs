@@ -14,18 +14,17 @@ use crate::target;
 use crate::worker::mix::Mix;
 use crate::worker::mixed::Mixed;
 
-/// A run: its circumstances, and measurements besides those of the plan.
+/// The conditions of a run, and measurements besides those of the plan.
 pub struct Run {
     effort: Effort,
     start: Instant,
     rounds: u32,
-    /// Debian's version.
+    /// Version of Debian's memcached.
     pub memcached: String,
-    /// Whether client and server had one processor where they work in turns: over sockets, with one
-    /// request under way.
+    /// Whether client and server shared a processor over sockets with one request in flight.
     pub shared_processor: bool,
     pub mixes: Mixes,
-    /// Bytes by which a server's process grew for each of the items [`SMALL`].
+    /// Growth of a server's process in bytes per item of [`SMALL`].
     pub memory: Vec<(Path, Option<f64>)>,
 }
 
@@ -72,7 +71,7 @@ impl Run {
         }
         report.rows("memory", &memory);
         report.targets(&targets);
-        // Nothing is known of rows that were not chosen.
+        // Rows that were not chosen have no figures.
         let found = targets.iter().filter(|target| target.found.is_some());
         let mut text = self.introduction();
         text += &format!("\n{}", report::table(&rows, 3, &COLUMNS));
@@ -102,7 +101,7 @@ impl Run {
     }
 }
 
-/// The figures of one round: those of rows that are compared follow each other.
+/// Figures of one round. The rounds of compared rows correspond by position.
 fn round(samples: &Samples) -> Fields {
     Fields::default()
         .with("ops_per_s", samples.ops_per_s())
@@ -143,7 +142,7 @@ fn row(key: &Measurement, series: &Series) -> Row {
         .figure("rounds", rounds)
 }
 
-/// All rounds of all mixes, in the order in which they were first carried out.
+/// All rounds of all mixes, in order of first appearance.
 #[derive(Default)]
 pub struct Mixes(Vec<MixRounds>);
 
@@ -153,12 +152,12 @@ struct MixRounds {
     clients: usize,
     gets: Series,
     sets: Series,
-    /// Of all clients together, in each round.
+    /// Rate of all clients together in each round.
     ops_per_s: Vec<f64>,
 }
 
 impl Mixes {
-    /// Adds a round: the operations of each client.
+    /// Adds a round with the operations of each client.
     pub fn add(&mut self, mix: Mix, path: Path, clients: Vec<Mixed>) {
         let key = (mix, path, clients.len());
         let known = self

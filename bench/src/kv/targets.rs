@@ -10,7 +10,7 @@ use crate::target::Bound::{AtLeast, AtMost};
 use crate::target::Target;
 use crate::worker::crowd::Load;
 
-/// Judges everything.
+/// All targets.
 pub fn all(rows: &[Row], mixes: &[Row], memory: &[Row]) -> Vec<Target> {
     let rows = Rows(rows);
     let mut targets = gets(rows);
@@ -78,9 +78,8 @@ fn sets(rows: Rows<'_>) -> Vec<Target> {
     targets
 }
 
-/// Memcached's protocol, ours against memcached's own: the median over rounds, in each of which one
-/// followed the other at once. Rates over sockets jump with the processors of both ends, so those of
-/// different rounds are hardly comparable.
+/// Targets of memcached's protocol, the store over memcached: medians of the rounds' ratios. Rates
+/// over sockets jump with the processors of both ends, so rates of different rounds do not compare.
 fn text(rows: Rows<'_>) -> Vec<Target> {
     let mut targets = Vec::new();
     let mut judge = |op: Op, load: Load| {

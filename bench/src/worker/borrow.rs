@@ -1,4 +1,4 @@
-//! Values that are borrowed: the cost of having one, and of reading it once.
+//! Borrowed values: the cost of a borrow, and of reading the value once.
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -10,19 +10,20 @@ use crate::samples::Samples;
 use crate::worker::pattern;
 use crate::worker::sampler::{Pace, Work, sample};
 
-/// Bytes whose sum is taken at a time.
+/// Bytes summed at a time.
 const CHUNK: usize = 4096;
 
-/// Operations that follow each other without a check.
+/// Operations without a check between them.
 const TOGETHER: u32 = 16;
 
+/// A way to read a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reading {
-    /// It is borrowed and given back.
+    /// Borrow and release.
     Borrow,
-    /// It is borrowed, and its bytes are added up.
+    /// Borrow, and sum the bytes in place.
     BorrowSum,
-    /// It is copied, and the copy's bytes are added up.
+    /// Copy, and sum the copy's bytes.
     GetSum,
 }
 
@@ -52,7 +53,7 @@ struct ReadingWork<'a> {
     set: KeySet,
     random: fastrand::Rng,
     batch: Batch,
-    /// The last sum, and of which key.
+    /// Key and sum of the last operation.
     last: Option<(u64, u64)>,
     wrong: u64,
 }
@@ -62,7 +63,7 @@ impl Work for ReadingWork<'_> {
         self.set.bytes as u64
     }
 
-    /// A check after each would spoil the caches.
+    /// Several, because a check after each operation would spoil the caches.
     fn together(&self) -> u32 {
         TOGETHER
     }
@@ -103,7 +104,7 @@ impl Work for ReadingWork<'_> {
         let is_there = Client::get(self.client, &name)?;
         let value = self.client.value();
         let is_right = is_there && pattern::is_value(index, None, value) && found == sum(value);
-        // One that was not there is not counted twice.
+        // A missing last value counts once.
         Ok(wrong.max(u64::from(!is_right)))
     }
 }
@@ -117,10 +118,11 @@ fn sum(bytes: &[u8]) -> u64 {
     bytes.chunks(CHUNK).map(sum_of_chunk).sum()
 }
 
-/// By words, which a compiler turns into wide instructions: the sum shall not hide the cost of a copy.
+/// Sums by words, which compile to wide instructions, so that the sum does not hide the cost of a
+/// copy.
 fn sum_of_chunk(chunk: &[u8]) -> u64 {
     const EVEN: u64 = 0x00ff_00ff_00ff_00ff;
-    /// Two bytes of each fit into 16 bits.
+    /// Words whose byte pairs sum up within 16 bits.
     const WORDS: usize = 128;
     let (words, rest) = chunk.as_chunks();
     let mut all = rest.iter().map(|byte| u64::from(*byte)).sum();

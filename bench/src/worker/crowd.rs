@@ -1,5 +1,4 @@
-//! Many connections at once, with several requests under way on each, or several keys in one
-//! request.
+//! Many connections at once, with several requests in flight on each, or several keys in a request.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +9,14 @@ use crate::samples::Samples;
 use crate::worker::pattern;
 use crate::worker::store::{Batch, KeySet, Pipelined, StoreOp};
 
-/// Requests under way at the same time.
+/// Load of requests in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Load {
+    /// Number of connections.
     pub clients: u32,
+    /// Requests in flight on each connection.
     pub pipeline: u32,
+    /// Keys in a request.
     pub keys: u32,
 }
 
@@ -26,23 +28,23 @@ impl Load {
         keys: 1,
     };
 
-    /// Operations that a client has under way.
+    /// Operations in flight on a connection.
     fn operations(self) -> u32 {
         self.pipeline * self.keys
     }
 
-    /// The name in tables.
+    /// Name in tables.
     pub fn name(self) -> String {
         format!("{}x{}x{}", self.clients, self.pipeline, self.keys)
     }
 }
 
-/// One round in so many is verified, and not timed.
+/// Every `VERIFIED`th round is verified instead of timed.
 const VERIFIED: u64 = 16;
 
-/// Measures `op` on uniform random keys of `set`, all of which must be stored. All connections send
-/// their requests of a round before the first answer is read, so all are under way at once. A sample is
-/// the time from a connection's requests to its last answer, divided by its operations.
+/// Measures `op` on uniform random keys of `set`, all of which must be stored. In a round all
+/// connections send their requests before the first answer is read. A sample is the time from a
+/// connection's requests to the last answer, divided by the number of operations.
 pub fn measure<C: Pipelined>(
     connections: &mut [C],
     load: Load,
@@ -92,7 +94,7 @@ struct Round {
     set: KeySet,
     salt: u64,
     random: fastrand::Rng,
-    /// The requests of each connection.
+    /// Requests of each connection.
     turns: Vec<Batch>,
 }
 
@@ -104,7 +106,8 @@ impl Round {
         }
     }
 
-    /// Returns the number of missing, wrong or refused values, and the time of each connection.
+    /// Runs a round. Returns the number of missing, wrong or refused values, and the time of each
+    /// connection.
     fn run<C: Pipelined>(
         &self,
         connections: &mut [C],

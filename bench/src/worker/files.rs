@@ -1,4 +1,4 @@
-//! Real input: regular files cut into blocks that are stored under the hash of their content.
+//! Real input: regular files in blocks, stored under the hash of their content.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -16,14 +16,14 @@ use crate::samples::Samples;
 /// The longest block in bytes.
 pub const BLOCK: usize = 64 * 1024;
 
-/// A directory with this file can be made again and is no input: the Cache Directory Tagging
-/// Specification, which cargo follows for `target`.
+/// Marks a directory that is no input, by the Cache Directory Tagging Specification, which cargo
+/// follows for `target`.
 const CACHE_TAG: &str = "CACHEDIR.TAG";
 
-/// Looks whether `dir` can be used and there is anything to read under it.
+/// Checks that `dir` is usable and has a file with content.
 pub fn check(dir: &Path) -> Result<()> {
     if dir.to_str().is_none() {
-        // Neither an order nor a report in JSON can have it.
+        // JSON of orders and reports has no other paths.
         let remedy = "give it another name, or another directory with --dir";
         bail!(
             "cannot use {}: its path is not UTF-8; {remedy}",
@@ -45,7 +45,7 @@ pub struct FileSamples {
     pub tally: Tally,
 }
 
-/// The input of a run.
+/// Counts of a run's input.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// Files read to their end, or to the limit.
@@ -54,15 +54,15 @@ pub struct Tally {
     pub blocks: u64,
     /// Bytes in these blocks.
     pub bytes: u64,
-    /// Files and directories that could not be read, or not completely.
+    /// Files and directories that could not be read completely.
     pub unreadable: u64,
-    /// Directories marked with `CACHEDIR.TAG`, which were not read.
+    /// Skipped directories with `CACHEDIR.TAG`.
     pub caches: u64,
     /// Whether bytes or time ended the reading.
     pub limited: bool,
 }
 
-/// A block and the name that it is stored under.
+/// A block and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     /// The SHA-256 of the content in hexadecimal digits.
@@ -82,9 +82,9 @@ impl Block {
     }
 }
 
-/// The blocks of the regular files under a directory, in the order of their paths. Symbolic
-/// links are not followed, and files without length not opened: those of the kernel say so of
-/// themselves, and some of them wait for events when they are read.
+/// The blocks of the regular files under a directory, in path order. Symbolic links are not
+/// followed. Files of length 0 are not opened: kernel files have that length, and a read of some
+/// waits for events.
 #[derive(Debug)]
 pub struct Blocks {
     dir: PathBuf,
@@ -96,8 +96,8 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// The blocks under `dir`, of at most `limit` bytes, and those that are asked for before
-    /// `end`. The first one is exempt: without it there would be nothing to say.
+    /// The blocks under `dir`, up to `limit` bytes and until `end`. The first block is exempt from
+    /// `end`, so that there is a result.
     pub fn under(dir: &Path, limit: u64, end: Option<Instant>) -> Result<Self> {
         if let Err(error) = fs::read_dir(dir) {
             let remedy = "give a directory that can be read with --dir";
@@ -123,7 +123,7 @@ impl Blocks {
         self.left == 0 || late
     }
 
-    /// The error that not one block came.
+    /// The error of an input without blocks.
     pub fn nothing(&self) -> anyhow::Error {
         let Tally {
             unreadable, caches, ..
@@ -151,7 +151,7 @@ impl Blocks {
         Ok(Some(Block::new(content)))
     }
 
-    /// Goes on to the next file; returns whether there is one.
+    /// Opens the next file. Returns whether there is one.
     fn open_next(&mut self) -> bool {
         while let Some(entry) = self.walk.next() {
             match entry
@@ -166,7 +166,7 @@ impl Blocks {
         false
     }
 
-    /// Opens a file, or leaves a directory out.
+    /// Opens a regular file, or skips a tagged directory. Returns whether a file is open.
     fn enter(&mut self, entry: &walkdir::DirEntry) -> io::Result<bool> {
         let kind = entry.file_type();
         if kind.is_dir() && entry.depth() > 0 && entry.path().join(CACHE_TAG).is_file() {
@@ -204,7 +204,7 @@ impl Iterator for Blocks {
     }
 }
 
-/// Stores `blocks`; a sample is one of them.
+/// Stores `blocks`, with a sample for each.
 pub fn store<C: Client>(client: &mut C, blocks: &[Block]) -> Result<Samples> {
     let mut samples = Samples::default();
     for block in blocks {
@@ -215,7 +215,7 @@ pub fn store<C: Client>(client: &mut C, blocks: &[Block]) -> Result<Samples> {
     Ok(samples)
 }
 
-/// Reads `blocks` back; those that do not come, or come with a wrong byte, are errors.
+/// Reads `blocks` back; missing and wrong blocks are errors.
 pub fn read_back<C: Client>(client: &mut C, blocks: &[Block]) -> Result<Samples> {
     let mut samples = Samples::default();
     for block in blocks {
@@ -227,10 +227,10 @@ pub fn read_back<C: Client>(client: &mut C, blocks: &[Block]) -> Result<Samples>
     Ok(samples)
 }
 
-/// Removes `blocks`, so that the next blocks read back are those stored next.
+/// Removes `blocks`, so that later reads see later sets.
 pub fn forget<C: Client>(client: &mut C, blocks: &[Block]) -> Result<()> {
     for block in blocks {
-        // Equal blocks have one name, so the second of them is gone already.
+        // Equal blocks share a key, so the second is absent.
         client.delete(&block.name)?;
     }
     Ok(())
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_cut_in_order_without_links_and_caches() {
+    fn input_is_ordered_and_skips_links_and_caches() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         fs::create_dir_all(path("b/target")).unwrap();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_ends_in_the_middle_of_a_file() {
+    fn the_limit_may_end_within_a_file() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("long"), vec![7; 3 * BLOCK]).unwrap();
         let mut blocks = Blocks::under(dir.path(), BLOCK as u64 + 10, None).unwrap();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn time_ends_after_the_first_block_at_the_earliest() {
+    fn the_first_block_is_exempt_from_the_deadline() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["a", "b", "c"] {
             fs::write(dir.path().join(name), name).unwrap();
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_directory_is_named() {
+    fn the_error_names_a_missing_directory() {
         let error = check(Path::new("/nonexistent")).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("/nonexistent: No such file"), "{text}");
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_whose_name_is_not_text_is_refused() {
+    fn a_path_that_is_not_utf8_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join(OsStr::from_bytes(b"latin-\xe4"));
         fs::create_dir(&dir).unwrap();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_without_a_byte_is_an_error_and_one_byte_is_enough() {
+    fn the_input_needs_at_least_one_byte() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("deep/er")).unwrap();
         fs::write(dir.path().join("empty"), b"").unwrap();

@@ -1,4 +1,4 @@
-//! Work without a pause, which shows the pauses of remaining members and of operations in flight.
+//! Work without pause, which shows the pauses of remaining members and of operations in flight.
 
 use std::io;
 use std::sync::Arc;
@@ -22,19 +22,19 @@ use crate::worker::sampler::{BATCH, Pace, Work, sample};
 /// Bytes of an operation of a remaining member.
 const SHORT: u64 = 64;
 
-/// Bytes of an operation that takes long enough to be in flight.
+/// Bytes of an operation long enough to be caught in flight.
 const LONG: u64 = 1 << 20;
 
-/// Between two operations, so that they meet every page of a region in turn.
+/// Distance of two operations in bytes; successive operations touch all pages of a region.
 const STRIDE: u64 = 4096 + SHORT;
 
-/// The longest wait for an operation to fail.
+/// Longest wait for the failure of an operation.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The time for measuring reads.
+/// Duration of the measurement of reads.
 const READ: Duration = Duration::from_millis(100);
 
-/// A clock that all processes of this machine share.
+/// Time in nanoseconds of a clock that all processes of the machine share.
 pub fn now_ns() -> u64 {
     let time = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap_or(Duration::ZERO.into());
     Duration::from(time).as_nanos() as u64
@@ -43,12 +43,13 @@ pub fn now_ns() -> u64 {
 /// The disturbance of the operations of a remaining member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
-    /// The longest time between the ends of two that succeeded, in nanoseconds.
+    /// Longest time between the ends of two successful operations, in nanoseconds.
     pub longest_ns: u64,
+    /// Number of failed operations.
     pub failed: u64,
 }
 
-/// A thread that works until this is dropped.
+/// A thread that works until drop.
 #[derive(Debug)]
 pub struct Hammer {
     shared: Arc<Shared>,
@@ -62,7 +63,7 @@ struct Shared {
 }
 
 impl Hammer {
-    /// Works on a peer's memory, or on the own one without a key.
+    /// Works on the peer's memory of a key, or on local memory without a key.
     pub fn start(domain: &Domain, key: Option<RemoteKey>, writable: bool) -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let thread = match key {
@@ -120,7 +121,7 @@ struct Peer {
 impl Peer {
     fn open(domain: &Domain, key: RemoteKey, writable: bool) -> Result<Self> {
         let local = Region::local(LONG as usize)?;
-        // Never zeros: pages of which nothing else is left would be none after a move.
+        // Not zeros: a migration does not copy pages of zeros.
         local.write(0, &[0xa5; SHORT as usize])?;
         Ok(Peer {
             remote: domain.open(key, rights(writable))?,
@@ -130,7 +131,7 @@ impl Peer {
         })
     }
 
-    /// A short operation, behind the watched bytes.
+    /// A short operation behind the watched bytes.
     fn operate(&mut self, n: u64) -> Result<(), OpError> {
         let room = self.remote.len() - WATCHED - SHORT;
         let offset = WATCHED + n * STRIDE % room / 8 * 8;
@@ -149,7 +150,7 @@ impl Peer {
     }
 
     fn complete(&mut self, operation: Operation<RemoteRegion>) -> Result<(), OpError> {
-        // There is room: the one before was completed.
+        // The queue has room: the last operation was completed.
         let _ = self.pair.post(0, operation);
         self.pair.flush();
         self.pair.wait(PATIENCE);
@@ -159,7 +160,7 @@ impl Peer {
     }
 }
 
-/// A thread that reads long stretches until that fails.
+/// A thread with long reads until a read fails.
 #[derive(Debug)]
 pub struct InFlight(JoinHandle<Result<u64>>);
 
@@ -181,13 +182,14 @@ impl InFlight {
         Ok(InFlight(spawn(read_on)?))
     }
 
-    /// When it failed.
+    /// Time of the failure, of [`now_ns`].
     pub fn failed(self) -> Result<u64> {
         let panicked = |_| Err(anyhow!("the thread panicked"));
         self.0.join().unwrap_or_else(panicked)
     }
 }
 
+/// Measures reads of [`SHORT`] bytes.
 pub fn read(domain: &Domain, key: RemoteKey) -> Result<Samples> {
     let Peer { remote, pair, .. } = Peer::open(domain, key, false)?;
     let pace = Pace {

@@ -1,7 +1,7 @@
-//! Access that was granted once and is kept, by a process that does not use our library.
+//! A malicious member without the client library.
 //!
-//! The process asks the agent itself, never acknowledges anything, and keeps the descriptor of the
-//! memory. Reading through a descriptor shows the same pages as a mapping.
+//! The process asks the agent for access, never acknowledges an epoch, and keeps the descriptor of
+//! the memory. Reads through a descriptor show the same pages as a mapping.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -14,14 +14,14 @@ use toroid_fabric::{Access, RemoteKey};
 use toroid_protocol::agent::{Message, NODE_SOCKET, Reply, Request, VERSION};
 use toroid_protocol::wire::{self, Reader, Writer};
 
-/// The connection on which access was granted.
+/// The connection to the agent on which access was granted.
 #[derive(Debug)]
 pub struct Grant {
     reader: Reader,
     writer: Writer,
 }
 
-/// Opens a region as the protocol says, and keeps the descriptor that comes with the grant.
+/// Opens a region by the agent's protocol. Returns connection and descriptor.
 pub fn keep(key: RemoteKey, access: Access) -> Result<(Grant, File)> {
     let address = SocketAddr::from_abstract_name(NODE_SOCKET)?;
     let (reader, writer) = wire::split(UnixStream::connect_addr(&address)?)?;
@@ -48,7 +48,7 @@ impl Grant {
     }
 }
 
-/// Reads the start of the memory, `len` bytes at most.
+/// Reads up to `len` bytes at the start of the memory.
 pub fn words_from(memory: &File, len: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0; len];
     let read = memory.read_at(&mut bytes, 0)?;
@@ -56,8 +56,8 @@ pub fn words_from(memory: &File, len: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes there as far as the system allows.
+/// Writes `word` over the first `len` bytes, as far as the system allows.
 pub fn scribble(memory: &File, len: usize, word: u64) {
-    // A refusal is the wanted result.
+    // A refusal is the expected result.
     let _ = memory.write_at(&word.to_le_bytes().repeat(len / 8), 0);
 }

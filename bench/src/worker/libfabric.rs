@@ -1,8 +1,8 @@
-//! Debian's `fi_pingpong`, twice, as a user runs it: messages between endpoints of the type "reliable
+//! Two processes of Debian's `fi_pingpong`: messages between endpoints of the type "reliable
 //! datagram" by the provider `shm`.
 //!
-//! It sends so many messages there and as many back, and prints their mean time. Both sides
-//! poll without a pause. By default it looks at no byte; asked to, at all of them.
+//! The program sends messages to the peer and as many back, and prints their mean time. Both sides
+//! poll without pause. By default the program verifies no byte, with `-c` all bytes.
 
 use std::fs;
 use std::io;
@@ -16,17 +16,18 @@ use crate::samples::Samples;
 
 const PROGRAM: &str = "fi_pingpong";
 
-/// In the same package.
+/// Program of the same package that prints the version.
 const INFO: &str = "fi_info";
 
-/// The port of its server, in a network of the node's own, and its state in `/proc/net/tcp`.
+/// Port of the program's server in the node's own network, and the state "listening" in
+/// `/proc/net/tcp`.
 const PORT: u16 = 47592;
 const LISTENS: &str = "0A";
 
-/// The longest start of its server.
+/// Longest start of the server.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Between two looks.
+/// Pause between two checks of the server's start.
 const PAUSE: Duration = Duration::from_millis(1);
 
 pub fn version() -> Result<String> {
@@ -37,7 +38,7 @@ pub fn version() -> Result<String> {
     version.map(Into::into).with_context(|| unreadable(&text))
 }
 
-/// Sends `count` messages of `bytes` bytes there and back: one sample, without errors.
+/// Sends `count` messages of `bytes` bytes in each direction: one sample, without errors.
 pub fn pingpong(bytes: usize, count: u32) -> Result<Samples> {
     let printed = exchange(bytes, count, false)?;
     let mean_ns = mean_ns(&printed, bytes).with_context(|| unreadable(&printed))?;
@@ -52,7 +53,8 @@ pub fn pingpong(bytes: usize, count: u32) -> Result<Samples> {
     })
 }
 
-/// Lets it look at every byte of some messages. Returns the number of wrong ones: it ends with the first.
+/// Lets the program verify `count` messages. Returns the number of wrong messages, at most 1,
+/// because the program ends at the first.
 pub fn wrong_messages(bytes: usize, count: u32) -> Result<u64> {
     match exchange(bytes, count, true) {
         Err(error) if error.to_string().contains("Error at iteration") => Ok(1),
@@ -68,7 +70,7 @@ fn unreadable(printed: &str) -> String {
     format!("{PROGRAM} printed an unknown format: {printed}")
 }
 
-/// Runs both sides; returns the output of the one that began.
+/// Runs both sides. Returns the output of the client.
 fn exchange(bytes: usize, count: u32, is_checked: bool) -> Result<String> {
     let (bytes, count) = (bytes.to_string(), count.to_string());
     let common = ["-p", "shm", "-e", "rdm", "-S", &bytes, "-I", &count];
@@ -79,7 +81,7 @@ fn exchange(bytes: usize, count: u32, is_checked: bool) -> Result<String> {
     };
     let server = Server::start(&mut side())?;
     let printed = successful(run(side().arg("127.0.0.1"), PROGRAM)?)?;
-    // It would wait for ever for a client that has failed.
+    // Only after success: the server of a failed client waits forever.
     successful(server.end()?)?;
     Ok(printed)
 }
@@ -101,11 +103,11 @@ fn run(command: &mut Command, program: &'static str) -> Result<Output> {
     output.map_err(|error| missing(program, error))
 }
 
-/// The side that waits for the other. Dropping it ends it.
+/// The server's process, which ends when this is dropped.
 struct Server(Option<Child>);
 
 impl Server {
-    /// Returns when it listens.
+    /// Starts the server, and returns when it listens.
     fn start(command: &mut Command) -> Result<Self> {
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
         let child = command.stderr(Stdio::piped()).spawn();
@@ -136,14 +138,14 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if let Some(mut child) = self.0.take() {
-            // It may have ended by itself.
+            // The process may have ended.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// Whether a process listens at its port; see `proc(5)`, net/tcp.
+/// Whether a process listens at [`PORT`] (`net/tcp` of proc(5)).
 fn listens(sockets: &str) -> bool {
     let port = format!(":{PORT:04X}");
     sockets.lines().any(|line| {
@@ -153,9 +155,9 @@ fn listens(sockets: &str) -> bool {
     })
 }
 
-/// The time of a message, from the line below the heads
-/// `bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec`: of its throughput, which has more digits
-/// than the time. As many messages must have come back as were sent, which it says by `=`.
+/// Mean time of a message in nanoseconds, from the line below the heads
+/// `bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec`: computed of the throughput, which has
+/// more digits than the time. A `=` tells that as many messages came back as were sent.
 fn mean_ns(printed: &str, bytes: usize) -> Option<f64> {
     let line = printed.lines().last()?;
     let fields: Vec<&str> = line.split_whitespace().collect();
@@ -175,13 +177,13 @@ mod tests {
         "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n";
 
     #[test]
-    fn the_mean_is_read_from_what_it_prints() {
+    fn the_mean_is_parsed_from_the_output() {
         let line = "64      200k    =200k    24m         0.13s    200.00       0.32       3.12\n";
         assert_eq!(mean_ns(&format!("{HEADS}{line}"), 64), Some(320.0));
     }
 
     #[test]
-    fn what_is_not_a_whole_result_is_none() {
+    fn an_incomplete_result_is_none() {
         let lost = "64      200k    +3       24m         0.13s    200.00       0.32       3.12\n";
         let endless =
             "64      1       =1       128         0.13s      0.00  130000.00       0.00\n";
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_listens_at_the_port_is_its_server() {
+    fn only_a_listener_at_the_port_is_the_server() {
         let heads = "  sl  local_address rem_address   st tx_queue rx_queue tr\n";
         let line = |port: &str, state: &str| {
             format!("{heads}   0: 00000000:{port} 00000000:0000 {state} 00000000:00000000 00\n")

@@ -1,5 +1,5 @@
-//! A member of a domain that changes: the owner of memory, a peer that works on it, or the member
-//! that has to leave.
+//! A member of a changing domain: the owner of memory, a remaining member that works on the memory,
+//! or the leaver.
 
 use std::fs::File;
 use std::net::Ipv4Addr;
@@ -16,79 +16,56 @@ use super::hammer::{self, Hammer, InFlight};
 use super::hostile::{self, Grant};
 use super::traffic::{Ear, Flood};
 
-/// Bytes at the start of a region that its owner alone writes, all of them at a time.
+/// Bytes at the start of a region that only the owner writes, all at once.
 pub const WATCHED: u64 = 64 * 1024;
 
 const WORD: usize = 8;
 
-/// The word that a former member writes where it must not arrive.
+/// Word written by a former member, which must not arrive.
 pub const SCRIBBLE: u64 = 0xbad0_bad0_bad0_bad0;
 
 /// An order to a member. Times are those of [`hammer::now_ns`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    Attach {
-        domain: String,
-    },
-    /// Own memory of at least twice [`WATCHED`] bytes. Answer: its key.
-    Export {
-        bytes: u64,
-        writable: bool,
-    },
+    /// Attach to a domain.
+    Attach { domain: String },
+    /// Export memory of at least twice [`WATCHED`] bytes. Answer: its key.
+    Export { bytes: u64, writable: bool },
     /// Write a version to the watched bytes of the own memory.
-    Fill {
-        version: u64,
-    },
-    /// Answer: the watched bytes of the own memory that another process wrote.
+    Fill { version: u64 },
+    /// Answer: the number of watched bytes of the own memory that another process wrote.
     Foreign,
-    /// Work on memory without end: a peer's, or the own one when there is no key.
-    Hammer {
-        key: Option<String>,
-        writable: bool,
-    },
-    /// Answer: [`hammer::Pause`] since the last time.
+    /// Work endlessly on the peer's memory of a key, or on local memory without a key.
+    Hammer { key: Option<String>, writable: bool },
+    /// Answer: [`hammer::Pause`] since the last order of this kind.
     Pause,
     /// Stop working.
     Rest,
-    /// Map a peer's memory and do nothing with it.
-    Map {
-        key: String,
-        writable: bool,
-    },
+    /// Map a peer's memory without using it.
+    Map { key: String, writable: bool },
     /// Measure reads of 64 B. Answer: [`Samples`](crate::samples::Samples).
-    Read {
-        key: String,
-    },
-    /// Read long stretches until a read fails.
-    ReadOn {
-        key: String,
-    },
-    /// Answer: the time at which that failed with `Revoked`.
+    Read { key: String },
+    /// Start long reads until a read fails.
+    ReadOn { key: String },
+    /// Answer: the time at which a long read failed with `Revoked`.
     Failed,
-    /// Get access without our library, and keep the descriptor from then on.
-    Keep {
-        key: String,
-        writable: bool,
-    },
-    /// Through the kept descriptor: write bytes that must not arrive. Answer: the bytes read of this
-    /// version or a newer one.
-    Newer {
-        version: u64,
-    },
+    /// Get access without the client library, and keep the descriptor.
+    Keep { key: String, writable: bool },
+    /// Read through the kept descriptor, then write bytes that must not arrive. Answer: the number
+    /// of bytes read of this version or a newer one.
+    Newer { version: u64 },
     /// Listen for datagrams and packets. Answer: the port.
     Listen,
-    /// Send both without end, to a node at its address and place.
+    /// Send datagrams and packets endlessly to a node at its address and place.
     Flood {
         address: Ipv4Addr,
         port: u16,
         place: String,
     },
-    /// Answer: the number of packets and datagrams that came and were sent after this time. All are
-    /// forgotten.
-    Arrived {
-        after: u64,
-    },
+    /// Answer: the number of received packets and datagrams that were sent after this time. Forgets
+    /// all of them.
+    Arrived { after: u64 },
 }
 
 #[derive(Default)]
@@ -164,7 +141,7 @@ impl Process {
         self.owned.as_ref().context("no memory")
     }
 
-    /// Every page is there afterwards, as in memory that has been in use for a while.
+    /// Exports a region and touches every page, as in memory in use.
     fn export(&mut self, bytes: u64, writable: bool) -> Result<Value> {
         self.owned = None;
         let region = self.domain()?.alloc(bytes, rights(writable))?;
@@ -196,13 +173,13 @@ impl Process {
     }
 }
 
-/// All whole words.
+/// All whole words of `bytes`.
 fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
     let (words, _) = bytes.as_chunks::<WORD>();
     words.iter().map(|word| u64::from_le_bytes(*word))
 }
 
-/// The access rights of memory that peers may read and, if it is writable, write.
+/// Access rights of peers: reading and, if writable, writing.
 pub fn rights(writable: bool) -> Access {
     if writable {
         Access::REMOTE_READ | Access::REMOTE_WRITE

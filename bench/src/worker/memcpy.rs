@@ -8,22 +8,22 @@ use crate::samples::Samples;
 use crate::worker::pattern;
 use crate::worker::sampler::{Pace, Work, sample};
 
-/// Ordinary memory full of values to copy from, at uniform random places.
+/// Memory full of values, copied from at uniform random places.
 #[derive(Debug)]
 pub struct Source {
     memory: Vec<u8>,
-    /// Lines that each lead to a place, if they are for places of so many bytes.
+    /// Bytes per place, and shuffled lines that each lead to a place.
     lines: (usize, Vec<Line>),
     random: fastrand::Rng,
 }
 
-/// A cache line of its own.
+/// An offset in a cache line of its own.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 struct Line(usize);
 
 impl Source {
-    /// `len` bytes, all written, so that every page is there.
+    /// Memory of `len` bytes, all written, so that every page is present.
     pub fn new(len: usize) -> Self {
         let mut memory = vec![0; len];
         pattern::fill(0, &mut memory);
@@ -34,9 +34,8 @@ impl Source {
         }
     }
 
-    /// Measures copies of `bytes` bytes to a buffer that stays in the cache. With `found` the
-    /// location is read from a line at another random place, one after the other: the time that
-    /// any look-up has to wait for.
+    /// Measures copies of `bytes` bytes to a buffer in the cache. With `found` each copy waits
+    /// for the copy before and reads its location from a random line, as any lookup must.
     pub fn copy(&mut self, bytes: usize, found: bool, pace: Pace) -> Result<Samples> {
         if found && self.lines.0 != bytes {
             self.lines = (bytes, self.lines_to(self.memory.len() / bytes, bytes));
@@ -58,7 +57,7 @@ impl Source {
         }
     }
 
-    /// A line for each place, in any order.
+    /// A line for each place, in random order.
     fn lines_to(&mut self, places: usize, bytes: usize) -> Vec<Line> {
         let mut lines: Vec<Line> = (0..places).map(|place| Line(place * bytes)).collect();
         for last in (1..places).rev() {

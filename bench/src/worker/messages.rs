@@ -1,13 +1,12 @@
-//! Messages between two nodes: to and fro, and in one direction.
+//! Messages between two nodes: ping-pong, and in one direction.
 //!
-//! A message of up to 1 KiB is a packet, which the receiver takes into a buffer of its own. A longer
-//! one is written into the receiver's memory by a one-sided operation, and a packet says that it is
-//! there: the receiver has registered that memory before, and says which parts of it are free. So
-//! message libraries do over adapters with buffers that were posted for it (rendezvous). Either way
-//! the receiver has all of it when it has the packet.
+//! A message of up to 1 KiB is a packet, which the receiver copies into a buffer. A longer message
+//! is a one-sided write into registered memory of the receiver, followed by a packet with its
+//! number; the receiver announces free places in that memory. Message libraries over RDMA devices
+//! do the same with posted buffers (rendezvous). The packet always arrives after the whole message.
 //!
-//! Each carries its number, at which every receiver looks. The first messages of a session and the
-//! last are looked at whole, outside of the time.
+//! The receiver checks the number of every message, and outside of the measured time all bytes of
+//! the first messages and the last.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -29,12 +28,11 @@ use crate::worker::pattern;
 /// Bytes of the longest message.
 pub const LONGEST: usize = 4 << 20;
 
-/// Bytes of the longest message that is a packet. To copy more of them twice, into the ring and out
-/// of it, takes longer than a write and a packet.
+/// Bytes of the longest message in a packet. A longer one is faster by a write and a packet than by
+/// two copies, into the ring and out.
 const PACKET: usize = 1 << 10;
 
-/// Long messages of a stream that are on their way: of this many bytes together, but this many at
-/// least and at most.
+/// Bytes of a stream's long messages in flight, within [`FEWEST`] and [`MOST`] messages.
 const UNDER_WAY: usize = RING_BYTES;
 const FEWEST: usize = 4;
 const MOST: usize = 64;
@@ -42,20 +40,20 @@ const MOST: usize = 64;
 /// Bytes of a receiver's memory.
 const INBOX: usize = FEWEST * LONGEST;
 
-/// Messages before those that are timed.
+/// Messages before the timed ones.
 const WARM_UP: u64 = 32;
 
-/// Bytes of a message's number, at its start.
+/// Bytes of the number at the start of a message.
 const NUMBER: usize = 8;
 
 const PROTOCOL: Protocol = Protocol(0xfab1);
 
 const NONSENSE: &str = "messages: the peer broke the protocol";
 
-/// After so long without a word of the other side a wait looks again.
+/// Longest sleep in a wait for the other side.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The number of messages of this size that may be under way in one direction.
+/// The most messages of this size in flight in one direction.
 pub fn window(bytes: usize) -> u32 {
     let record = (LinkHeader::LEN + bytes).next_multiple_of(8);
     match bytes {
@@ -64,13 +62,13 @@ pub fn window(bytes: usize) -> u32 {
     }
 }
 
-/// The next messages of the two sides.
+/// A series of messages between the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
-    /// Whether messages go to and fro, or else in one direction.
+    /// Whether each message is answered by one back.
     pub pingpong: bool,
     pub bytes: usize,
-    /// Messages that are timed, in one direction.
+    /// Number of timed messages in one direction.
     pub count: u32,
 }
 
@@ -79,8 +77,8 @@ impl Session {
         self.bytes > PACKET
     }
 
-    /// Where in the receiver's memory a long message goes. Of those to and fro, the last one of a
-    /// series may be looked at while the next one comes.
+    /// Offset of a long message in the receiver's memory. A ping-pong has two places, because the
+    /// next message may arrive during the check of a series' last one.
     fn place_of(&self, number: u64) -> u64 {
         let places = if self.pingpong {
             2
@@ -90,8 +88,8 @@ impl Session {
         number % places * self.bytes as u64
     }
 
-    /// After how many messages of a stream of `count` the receiver answers: that the places of long
-    /// ones are free, and at last that all have come.
+    /// Number of messages of a stream of `count` per answer of the receiver. An answer frees the
+    /// places of long messages; the last one acknowledges all.
     fn answered_together(&self, count: u64) -> u64 {
         if self.is_long() {
             u64::from(window(self.bytes) / 2)
@@ -100,18 +98,19 @@ impl Session {
         }
     }
 
-    /// The pattern behind a message's number: the same in all that are timed, as in libfabric's program.
+    /// Seed of the pattern after a message's number, equal for all timed messages as in libfabric's
+    /// program.
     fn seed(&self, number: u64) -> u64 {
         pattern::mix(self.bytes as u64) ^ number.min(WARM_UP)
     }
 }
 
-/// Listens for the side that measures.
+/// Listens for the measuring side.
 pub fn listen(domain: &Domain) -> Result<Listener> {
     Ok(domain.listen(PROTOCOL)?)
 }
 
-/// Accepts a channel and takes part in the sessions that are asked for there, until it ends.
+/// Accepts a channel and takes part in the requested sessions until the channel ends.
 pub fn serve(domain: &Domain, listener: &Listener) -> Result<()> {
     let channel = loop {
         if let Some(channel) = listener.accept(LOOK)? {
@@ -132,17 +131,18 @@ pub fn serve(domain: &Domain, listener: &Listener) -> Result<()> {
     }
 }
 
+/// The measuring side.
 #[derive(Debug)]
 pub struct Client(Side);
 
 impl Client {
-    /// Connects to the side that serves at a place.
+    /// Connects to the serving side in the node `place`.
     pub fn connect(domain: &Domain, place: Place) -> Result<Self> {
         let channel = domain.connect(place, PROTOCOL)?;
         Ok(Client(Side::new(domain, channel)?))
     }
 
-    /// Does a session, which is one sample.
+    /// Carries out a session, one sample.
     pub fn measure(&mut self, session: Session) -> Result<Samples> {
         let side = &mut self.0;
         let request = serde_json::to_vec(&session).map_err(|_| anyhow!(NONSENSE))?;
@@ -164,26 +164,26 @@ impl Client {
     }
 }
 
-/// One of two sides that exchange messages.
+/// One side of the exchange of messages.
 #[derive(Debug)]
 struct Side {
     channel: Channel,
     pair: QueuePair,
-    /// Where long messages come to, and where they go to.
+    /// Local memory for incoming long messages, and the peer's for outgoing ones.
     inbox: Region,
     outbox: RemoteRegion,
-    /// The long message that is sent.
+    /// Outgoing long message.
     long: Region,
-    /// The short one.
+    /// Outgoing short message.
     short: Vec<u8>,
-    /// The packet that came last.
+    /// Last received packet.
     packet: Vec<u8>,
-    /// Messages of this session that were not as they should be.
+    /// Number of wrong messages in this session.
     wrong: u64,
 }
 
 impl Side {
-    /// Each side says where its long messages go to.
+    /// Exchanges the keys of the inboxes.
     fn new(domain: &Domain, mut channel: Channel) -> Result<Self> {
         let inbox = domain.alloc(INBOX as u64, Access::REMOTE_WRITE)?;
         let key = inbox.remote_key().context(NONSENSE)?;
@@ -211,7 +211,7 @@ impl Side {
         })
     }
 
-    /// Takes part in a session; returns the time of the messages that are timed.
+    /// Takes part in a session. Returns the time of the timed messages.
     fn run(&mut self, session: Session, begins: bool) -> Result<Duration> {
         self.wrong = 0;
         for number in 0..WARM_UP {
@@ -251,7 +251,7 @@ impl Side {
         if session.pingpong {
             self.examine(session, last)?;
         } else if begins {
-            // The place of a message that is being looked at is not free.
+            // Until the receiver's check ends, the place of the last message is not free.
             self.take()?;
         } else {
             self.examine(session, last)?;
@@ -260,7 +260,7 @@ impl Side {
         Ok(elapsed)
     }
 
-    /// Ends when the other side has all.
+    /// Returns when the other side has all messages.
     fn send_all(&mut self, session: Session, numbers: Range<u64>) -> Result<()> {
         let count = numbers.end - numbers.start;
         let (window, together) = (window(session.bytes), session.answered_together(count));
@@ -275,7 +275,7 @@ impl Side {
         (answers..count.div_ceil(together)).try_for_each(|_| self.take())
     }
 
-    /// Says of long messages that their places are free, and of the last one that it has come.
+    /// Receives all messages, and answers as [`Session::answered_together`] tells.
     fn receive_all(&mut self, session: Session, numbers: Range<u64>) -> Result<()> {
         let count = numbers.end - numbers.start;
         let together = session.answered_together(count);
@@ -288,7 +288,7 @@ impl Side {
         Ok(())
     }
 
-    /// Fills the messages that are sent from now on.
+    /// Fills the outgoing messages with the pattern of `number`.
     fn fill(&mut self, session: Session, number: u64) -> Result<()> {
         self.short.resize(session.bytes, 0);
         pattern::fill(session.seed(number), &mut self.short[NUMBER..]);
@@ -334,7 +334,7 @@ impl Side {
         Ok(())
     }
 
-    /// Looks at the whole of the message that came last.
+    /// Checks all bytes of the last received message.
     fn examine(&mut self, session: Session, number: u64) -> Result<()> {
         if session.is_long() {
             self.packet.resize(session.bytes, 0);
@@ -421,7 +421,7 @@ mod tests {
         one.wrong + other.wrong
     }
 
-    /// Messages to and fro or in one direction, packets and long ones, `count` of each.
+    /// Sessions of both kinds with packets and long messages, `count` of each size.
     fn sessions(count: impl Fn(usize) -> u32) -> Vec<Session> {
         let of = |bytes| {
             let count = count(bytes);
@@ -434,10 +434,11 @@ mod tests {
         [64, PACKET, 2 * PACKET, LONGEST].map(of).concat()
     }
 
-    /// Once a place was overwritten by the next session's messages while the last one was looked at.
+    /// Regression: messages of the next session overwrote a place during the check of the last
+    /// message.
     #[test]
     fn all_messages_arrive_whole() {
-        // More than are on their way at once, and no multiple of what is answered together.
+        // More than are in flight at once, and no multiple of the messages per answer.
         for session in sessions(|bytes| 3 * window(bytes) + 1) {
             let wrong = both(|side, begins| _ = side.run(session, begins).unwrap());
             assert_eq!(wrong, 0, "{session:?}");
@@ -445,13 +446,13 @@ mod tests {
     }
 
     #[test]
-    fn wrong_numbers_and_wrong_bytes_are_noticed() {
+    fn wrong_numbers_and_bytes_are_counted() {
         for session in sessions(|_| 2) {
             let wrong = both(|side, begins| {
                 let first = if begins { 3 } else { 0 };
                 side.exchange(session, first..first + 2, begins).unwrap();
             });
-            // Each message has another number, and the last is looked at whole.
+            // Each number is wrong, and all bytes of the last message.
             let receivers = if session.pingpong { 2 } else { 1 };
             assert_eq!(wrong, 3 * receivers, "{session:?}");
         }

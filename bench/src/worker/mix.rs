@@ -1,10 +1,10 @@
 //! Published mixes of gets and sets: the frequency of keys, and the sizes of values.
 //!
-//! * YCSB A, B and C (Cooper et al., SoCC 2010): records of 1,000 bytes, half, a twentieth or none of
-//!   the operations are updates, keys by a Zipf distribution of exponent 0.99.
-//! * One like Facebook's ETC pool (Atikoglu et al., SIGMETRICS 2012): sizes of values by the
-//!   generalized Pareto distribution that they fitted, of keys by their generalized extreme value
-//!   distribution, thirty gets to a set. Popularity as in YCSB, which they did not publish.
+//! * YCSB A, B and C (Cooper et al., SoCC 2010): records of 1,000 bytes, half, a twentieth or none
+//!   of the operations are updates, keys by a Zipf distribution of exponent 0.99.
+//! * A mix like Facebook's ETC pool (Atikoglu et al., SIGMETRICS 2012): value sizes by the paper's
+//!   generalized Pareto distribution, key sizes by its generalized extreme value distribution,
+//!   thirty gets to a set. Popularity is that of YCSB, because the paper has none.
 
 use std::fmt;
 
@@ -16,16 +16,16 @@ use crate::report::name;
 /// Keys of a mix.
 pub const KEYS: u64 = 100_000;
 
-/// The exponent of the popularity of keys.
+/// Exponent of the Zipf distribution of keys.
 const ZIPF: f64 = 0.99;
 
 /// Bytes of a record of YCSB: ten fields of a hundred.
 const RECORD: usize = 1000;
 
-/// No value of ETC is longer here; one in ten thousand would be.
+/// Bytes of the longest value of ETC; one in ten thousand would be longer.
 const LONGEST: usize = 64 << 10;
 
-/// The longest and shortest key.
+/// Bytes of the shortest and longest key.
 const KEY_BYTES: [f64; 2] = [16.0, 200.0];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -78,7 +78,6 @@ impl Mix {
     }
 }
 
-/// As in `--json`.
 impl fmt::Display for Mix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&name(self))
@@ -93,13 +92,13 @@ fn name_len(key: u64) -> usize {
     len.clamp(least, most) as usize
 }
 
-/// A number above 0 and below 1 that depends on its arguments alone.
+/// A uniform number above 0 and below 1, a function of the arguments.
 fn even(key: u64, of: u64) -> f64 {
     ((mix(key ^ mix(of)) >> 11) as f64 + 0.5) / (1u64 << 53) as f64
 }
 
-/// Draws keys, the first ones much more often than the others (Gray et al., SIGMOD 1994), and
-/// scatters them as YCSB does, so that neighbours are not alike.
+/// Draws keys by a Zipf distribution (Gray et al., SIGMOD 1994), scattered as in YCSB, so that
+/// popular keys are no neighbours.
 #[derive(Debug)]
 pub struct Keys {
     random: fastrand::Rng,
@@ -109,7 +108,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// A sequence that depends on `seed` alone.
+    /// A sequence determined by `seed`.
     pub fn new(seed: u64) -> Self {
         let zeta_of = |count: u64| (1..=count).map(|n| (n as f64).powf(-ZIPF)).sum::<f64>();
         let zeta = zeta_of(KEYS);
@@ -127,7 +126,7 @@ impl Keys {
         mix(self.rank()) % KEYS
     }
 
-    /// Whether the next operation is one of the given share.
+    /// True with probability `share`.
     pub fn chance(&mut self, share: f64) -> bool {
         self.fraction() < share
     }
@@ -155,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_keys_are_used_most() {
+    fn few_keys_are_most_popular() {
         let mut keys = Keys::new(1);
         let (mut first, mut tenth) = (0, 0);
         for _ in 0..100_000 {
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_those_that_were_published() {
+    fn mean_sizes_match_the_paper() {
         let mean =
             |of: fn(u64) -> usize| (0..KEYS).map(|key| of(key) as f64).sum::<f64>() / KEYS as f64;
         // scale / (1 - shape), and location + scale (gamma(1 - shape) - 1) / shape.
@@ -181,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_have_names_of_their_own() {
+    fn keys_have_distinct_names() {
         let mut name = Vec::new();
         for mix in Mix::ALL {
             let mut all = std::collections::HashSet::new();

@@ -10,18 +10,18 @@ use crate::samples::Samples;
 use crate::worker::pattern;
 use crate::worker::store::Client;
 
-/// One operation in so many is a sample, which keeps an answer short. All are counted.
+/// Every `SAMPLED`th operation is a sample, which keeps answers short. All operations count.
 const SAMPLED: u64 = 8;
 
 /// The operations of one client.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Mixed {
-    /// Gets. A wrong value is an error; a miss is not, but counted by the figure `misses`.
+    /// Gets. Wrong values are errors, misses are not. The figure `misses` counts misses.
     pub gets: Samples,
     pub sets: Samples,
 }
 
-/// Carries out a mix for some time. Every value that it gets is verified, outside the times.
+/// Carries out a mix for some time, and verifies every value outside of the measured times.
 pub fn run<C: Client>(client: &mut C, mix: Mix, salt: u64, time: Duration) -> Result<Mixed> {
     let mut keys = Keys::new(salt);
     let (mut name, mut value) = (Vec::new(), Vec::new());

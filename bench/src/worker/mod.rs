@@ -1,14 +1,15 @@
 //! A worker: a process in a node that carries out orders.
 //!
-//! It reads orders from standard input and answers each on standard output, in lines of JSON, until
-//! the input ends. An answer is a [`Result`]: the value that the order's documentation names, or the
-//! reason why the order failed. A measurement is a [`Job`], and every job yields [`Samples`].
+//! Orders arrive on standard input and answers leave on standard output, in lines of JSON, until
+//! the input ends. An answer is a [`Result`]: the value that the order's documentation names, or
+//! the reason of the failure. A measurement is a [`Job`], and every job yields [`Samples`].
 //!
 //! * [`sampler`], [`pattern`]: timing, and verifiable bytes.
-//! * [`network`], [`veth`]: sockets of the kernel and of stacks. [`one_sided`]: memory of a peer. [`messages`], [`libfabric`]: packets. [`memcpy`]: the processor alone.
-//! * [`stores`]: clients of key-value stores, with [`store`], [`borrow`], [`crowd`], [`mixed`]
-//!   ([`mix`]), [`traces`] and [`files`] as their work; [`processor`] binds them.
-//! * [`member`]: members of domains that change, with [`hammer`], [`hostile`] and [`traffic`].
+//! * [`network`], [`veth`]: sockets of the kernel and of userspace stacks. [`one_sided`]: memory of
+//!   a peer. [`messages`], [`libfabric`]: packets. [`memcpy`]: the processor alone.
+//! * [`stores`]: clients of key-value stores, and their work: [`store`], [`borrow`], [`crowd`],
+//!   [`mixed`] ([`mix`]), [`traces`] and [`files`]; [`processor`] binds threads.
+//! * [`member`]: members of changing domains, with [`hammer`], [`hostile`] and [`traffic`].
 
 #![expect(
     clippy::unit_arg,
@@ -69,17 +70,17 @@ pub(crate) mod traces;
 pub(crate) mod traffic;
 pub(crate) mod veth;
 
-/// Messages of libfabric's program that are checked whole.
+/// Number of messages that libfabric's program verifies.
 const CHECKED: u32 = 100;
 
-/// Position of "bytes sent" in a line of `/proc/net/dev`: eight numbers on received ones come first.
+/// Position of "bytes sent" in a line of `/proc/net/dev`, after eight counters of reception.
 const BYTES_SENT: usize = 8;
 
 /// An order to a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Order {
-    /// Have the node's addresses in a domain without an interface there, from now on.
+    /// Open a userspace stack with the node's addresses in a domain.
     UseStack(String),
     /// Serve network sessions. Answer: the port.
     Serve,
@@ -93,93 +94,91 @@ pub(crate) enum Order {
     Mtu(Option<String>),
     /// Answer: the name of TCP's congestion control.
     CongestionControl,
-    /// Answer: the bytes that an interface has sent.
+    /// Answer: the number of bytes sent by an interface.
     BytesSent(String),
     /// Send datagrams at a given rate. Answer: [`Flow`](flood::Flow).
     Flood(Flood),
 
-    /// Export in a domain so many bytes to read and as many to write, and a word. Answer: [`ExportedKeys`].
+    /// Export in a domain a region to read and one to write, of this length in bytes, and a word.
+    /// Answer: [`ExportedKeys`].
     Export(String, usize),
     /// Open a peer's exported memory.
     UseMemory(String, ExportedKeys),
-    /// Verify the first `count` operations of `bytes` bytes that a peer wrote in version `salt`.
-    /// Answer: the number of missing or wrong ones.
-    CheckWrites {
-        bytes: usize,
-        count: u64,
-        salt: u64,
-    },
+    /// Verify the first `count` writes of a peer, of `bytes` bytes in version `salt`. Answer: the
+    /// number of missing or wrong writes.
+    CheckWrites { bytes: usize, count: u64, salt: u64 },
     /// Answer: the value of the exported word.
     Word,
-    /// Answer: the value that the peer's word must have after all additions.
+    /// Answer: the expected value of the peer's word after all additions.
     Added,
     /// Answer messages of a peer.
     ServeMessages(String),
-    /// Connect to a peer that answers messages, in a domain at its place.
+    /// Connect in a domain to a peer that answers messages, given by place.
     UseMessages(String, String),
     /// Answer: the version of libfabric.
     LibfabricVersion,
-    /// Let libfabric's program verify some messages of so many bytes. Answer: the number of wrong ones.
+    /// Let libfabric's program verify some messages of this length in bytes. Answer: the number of
+    /// wrong messages.
     CheckLibfabric(usize),
 
+    /// Connect to a store, by the path of later orders.
     Connect(Path, Target),
     /// Store version 0 of every key, by memcached's protocol.
     Fill(Path, Keys),
     /// Remove every key, by memcached's protocol.
     Empty(Path, Keys),
-    /// Get every key and verify its value. Answer: the number of missing or wrong ones. A client
-    /// that caches locations has them all afterwards.
+    /// Get every key and verify the value, which also fills a location cache. Answer: the number of
+    /// missing or wrong values.
     Verify(Path, Keys),
     /// Answer: the version of memcached.
     MemcachedVersion(Path),
-    /// Carry out a mix of gets and sets, which write this version, for some time. Answer:
-    /// [`mixed::Mixed`].
+    /// Carry out a mix of gets and sets for some time; sets write this version. Answer: [`mixed::Mixed`].
     Mix(Path, Mix, u64, Duration),
-    /// Begin to read the files of a directory: so many bytes at most, and for some time.
+    /// Open the files of a directory as input, with limits of bytes and time.
     OpenFiles(PathBuf, u64, Duration),
     /// Store and read back some blocks over each path. Answer: [`files::FileSamples`].
     NextFiles,
 
-    /// Do a job for one round. `salt` is the version of written bytes. Answer: [`Samples`].
+    /// Do a job for one round; writes carry version `salt`. Answer: [`Samples`].
     Measure {
         job: Job,
         salt: u64,
         pace: Pace,
-        /// Processor of this thread, if it matters.
+        /// Processor to bind this thread to.
         processor: Option<usize>,
     },
-    /// An order to a member of a domain that changes.
+    /// An order to a member of a changing domain.
     Member(member::Order),
 }
 
-/// Work that is measured.
+/// Measured work. Lengths are in bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Job {
-    /// Round trips with a server, of messages of so many bytes; a sample is half of one.
+    /// Round trips with a server, by messages of this length; a sample is half a round trip.
     RoundTrips(SocketAddrV4, Transport, usize),
-    /// Messages of so many bytes to a server.
+    /// Messages of this length to a server.
     Stream(SocketAddrV4, Transport, usize),
-    /// One-sided operations on the peer's memory, with a depth, of so many bytes.
+    /// One-sided operations on the peer's memory: direction, depth, length.
     OneSided(Direction, u32, usize),
     /// Messages with the peer.
     Messages(Session),
-    /// Messages between two processes of libfabric's program: their bytes, and their number.
+    /// Messages between two processes of libfabric's program: length, number.
     Libfabric(usize, u32),
     /// Single operations of a store.
     Store(Path, StoreOp, KeySet),
-    /// Operations of a store on many connections, or many at once.
+    /// Operations of a store under a load of several requests.
     Crowd(Path, StoreOp, KeySet, crowd::Load),
-    /// Values that are borrowed, or copied instead.
+    /// Reading of values in place, or of copies.
     Borrow(Reading, KeySet),
-    /// `memcpy` of so many bytes from so much memory; the location may have to be looked up.
+    /// `memcpy`: length, bytes of the source, and whether each location is looked up.
     Copy(usize, u64, bool),
-    /// Gets of a trace, by memcached's protocol. Its figure `hits` counts the gets that found a value.
+    /// Gets of a trace, by memcached's protocol. The figure `hits` counts gets that found a value.
     Trace(Path, Trace, Range<u64>),
 }
 
 impl Job {
-    /// The order to do it for some time.
+    /// The order to measure this job.
     pub(crate) fn order(self, salt: u64, pace: Pace) -> Order {
         Order::Measure {
             job: self,
@@ -220,7 +219,7 @@ pub fn serve<O: DeserializeOwned, E: From<serde_json::Error> + ToString>(
     Ok(())
 }
 
-/// The kernel reports a time-out of a socket as `WouldBlock`.
+/// Explains the kernel's `WouldBlock`, a socket's time-out.
 fn explained(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<io::Error>() {
         Some(system) if system.kind() == io::ErrorKind::WouldBlock => {
@@ -231,7 +230,7 @@ fn explained(error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// The state of a worker, set up by orders.
+/// State of a worker, set up by orders.
 #[derive(Default)]
 struct Worker {
     node: Option<Member>,
@@ -240,7 +239,7 @@ struct Worker {
     memory: Option<Peer>,
     messages: Option<messages::Client>,
     stores: Stores,
-    /// Memory to copy from, of one size at a time.
+    /// Source of copies and its length in bytes.
     source: Option<(u64, Source)>,
     member: member::Process,
 }
@@ -376,7 +375,7 @@ impl Worker {
         self.memory.as_mut().context("no memory of a peer")
     }
 
-    /// By the kernel and by all stacks at the same port.
+    /// Serves network sessions over the kernel and all userspace stacks at one port.
     fn serve(&self) -> io::Result<u16> {
         let port = server::start(Ipv4Addr::UNSPECIFIED)?;
         for stack in &self.stacks {
@@ -386,7 +385,7 @@ impl Worker {
         Ok(port)
     }
 
-    /// The sockets that lead to an address.
+    /// The stack on the link of `to`, otherwise the kernel.
     fn sockets(&self, to: SocketAddrV4) -> Sockets {
         let mut stacks = self.stacks.iter();
         let stack = stacks.find(|stack| stack.is_on_link(IpAddr::V4(*to.ip())));
@@ -398,7 +397,7 @@ fn answer(value: impl Serialize) -> Result<Value> {
     Ok(serde_json::to_value(value)?)
 }
 
-/// The counter of an interface of this node.
+/// Bytes sent by an interface of this node.
 fn bytes_sent(interface: &str) -> Result<u64> {
     let text = fs::read_to_string("/proc/self/net/dev")?;
     let of_line = |line: &str| -> Option<u64> {
@@ -411,7 +410,7 @@ fn bytes_sent(interface: &str) -> Result<u64> {
     text.lines().find_map(of_line).context("no such interface")
 }
 
-/// The peer that measures notices when this ends.
+/// Starts a thread that answers messages. The measuring peer notices its end.
 fn serve_messages(domain: Domain) -> Result<()> {
     let listener = messages::listen(&domain)?;
     let serve = move || {

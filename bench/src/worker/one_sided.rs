@@ -14,13 +14,13 @@ use crate::worker::sampler::{BATCH, Pace, Work, sample};
 /// Bytes of an atomic region.
 const WORDS: u64 = 4096;
 
-/// Bytes of an exported region that is hot, together with the local side of the operations.
+/// Bytes of an exported region that fits the caches together with the local memory.
 pub const HOT: usize = 256 * 1024;
 
-/// The pattern of the owner's readable region.
+/// Seed of the readable region's pattern.
 const READABLE_SEED: u64 = 1;
 
-/// Which way the bytes go, seen from the process that acts.
+/// Direction of bytes, seen from the active process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
@@ -32,17 +32,18 @@ pub enum Direction {
     Add,
 }
 
-/// The keys that the owner publishes, as texts.
+/// Published keys of an owner's regions, as texts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportedKeys {
     /// Key of the region to read.
     pub readable: String,
     /// Key of the region to write.
     pub writable: String,
-    /// Key of a region that begins with a word for atomic operations.
+    /// Key of a region with a word for atomic operations at offset 0.
     pub word: String,
 }
 
+/// Exported regions of the owner.
 #[derive(Debug)]
 pub struct Exports {
     readable: Region,
@@ -51,7 +52,7 @@ pub struct Exports {
 }
 
 impl Exports {
-    /// Registers a region to read, filled, and one to write, each of `len` bytes.
+    /// Registers a filled region to read, a region to write, each of `len` bytes, and a word.
     pub fn new(domain: &Domain, len: usize) -> Result<Self> {
         let readable = domain.alloc(len as u64, Access::REMOTE_READ)?;
         let writable = domain.alloc(len as u64, Access::REMOTE_WRITE)?;
@@ -82,8 +83,8 @@ impl Exports {
         Ok(self.word.as_ref().context("no word is exported")?.load(0)?)
     }
 
-    /// The number of the first `count` operations of `bytes` bytes, writing version `salt`, that did
-    /// not arrive whole.
+    /// Number of missing or wrong writes among the first `count` of `bytes` bytes in version
+    /// `salt`.
     pub fn wrong_writes(&self, bytes: usize, count: u64, salt: u64) -> Result<u64> {
         let len = self.writable.len();
         let mut found = vec![0; len as usize];
@@ -96,6 +97,7 @@ impl Exports {
     }
 }
 
+/// An owner's memory, opened by the active process.
 #[derive(Debug)]
 pub struct Peer {
     node: NodeId,
@@ -104,7 +106,7 @@ pub struct Peer {
     writable: RemoteRegion,
     local: Region,
     word: RemoteRegion,
-    /// The value that the word must have: no other process changes it.
+    /// Expected value of the word; no other process changes the word.
     pub added: u64,
 }
 
@@ -130,8 +132,8 @@ impl Peer {
         })
     }
 
-    /// Measures operations of `bytes` bytes with `depth` in flight. Writes carry version `salt`. An
-    /// operation is an error if it fails; an addition also if it does not return the value before it.
+    /// Measures operations of `bytes` bytes with `depth` in flight. Writes carry version `salt`. A
+    /// failed operation is an error, also an addition that does not return the previous value.
     pub fn measure(
         &mut self,
         direction: Direction,
@@ -174,7 +176,7 @@ fn image(salt: u64, len: u64) -> Vec<u8> {
     bytes
 }
 
-/// Places for operations of `bytes` bytes in a region of `len`, used in order.
+/// Number of places for operations of `bytes` bytes in a region of `len` bytes.
 fn slots(len: u64, bytes: usize) -> u64 {
     len / bytes as u64
 }
@@ -193,7 +195,7 @@ struct OneSided<'a> {
 }
 
 impl OneSided<'_> {
-    /// Rings the doorbell and takes every completion.
+    /// Rings the doorbell and polls all completions.
     fn drain(&mut self) {
         self.pair.flush();
         let count = self.pair.poll(&mut self.completions);
@@ -254,7 +256,7 @@ impl Work for OneSided<'_> {
         }
         let offset = self.offset(self.next - 1);
         self.peer.local.read(offset, &mut self.copy)?;
-        // Wiped, or the bytes of this read would be seen again after the next one.
+        // Wiped, so that the next check does not see the bytes of this read.
         self.peer.local.write(offset, &vec![0; self.copy.len()])?;
         let expected = &self.image[offset as usize..][..self.copy.len()];
         Ok(failed.max(u64::from(self.copy != expected)))
@@ -300,7 +302,7 @@ pub(crate) mod tests {
     };
 
     #[test]
-    fn reads_bring_what_the_owner_has() {
+    fn reads_return_the_owners_bytes() {
         let (exports, mut peer) = connected();
         for (depth, bytes) in [(1, 200), (32, 200), (1, 131_072), (32, 8000)] {
             let samples = peer
@@ -315,7 +317,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_owner_sees_what_was_written() {
+    fn the_owner_verifies_writes() {
         let (exports, mut peer) = connected();
         for (salt, (depth, bytes)) in (10..).zip([(1, 200), (32, 8000), (32, 131_072)]) {
             let samples = peer
@@ -329,7 +331,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_word_has_all_additions() {
+    fn the_word_counts_all_additions() {
         let (exports, mut peer) = connected();
         for depth in [1, 16] {
             let samples = peer.measure(Direction::Add, depth, 8, 0, PACE).unwrap();

@@ -1,12 +1,12 @@
-//! Bytes with a pattern, so that a receiver can verify them.
+//! Patterns of bytes that a receiver can verify.
 
 /// An odd constant with well-spread bits (the golden ratio), as in splitmix64.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Bytes at the start of a value that name its key and its version.
+/// Bytes of key and version at the start of a value.
 pub const HEADER: usize = 16;
 
-/// A well-mixed function of `seed` (splitmix64's finalizer): neighbours give unrelated numbers.
+/// A hash of `seed` (splitmix64's finalizer): neighbours give unrelated numbers.
 pub fn mix(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(STEP);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -40,14 +40,14 @@ pub fn matches(seed: u64, bytes: &[u8]) -> bool {
     rest == &word.to_le_bytes()[..rest.len()]
 }
 
-/// Writes the value of key number `index` in version `salt` over `bytes` (at least [`HEADER`]).
+/// Fills `bytes` (at least [`HEADER`]) with the value of key `index` in version `salt`.
 pub fn fill_value(index: u64, salt: u64, bytes: &mut [u8]) {
     bytes[..8].copy_from_slice(&index.to_le_bytes());
     bytes[8..HEADER].copy_from_slice(&salt.to_le_bytes());
     fill(index ^ mix(salt), &mut bytes[HEADER..]);
 }
 
-/// Whether `bytes` are a whole value of key number `index`: of version `salt`, or of any version.
+/// Whether `bytes` are a whole value of key `index`, of version `salt` or of any version.
 pub fn is_value(index: u64, salt: Option<u64>, bytes: &[u8]) -> bool {
     let word = |at: usize| {
         let bytes = bytes.get(at..at + 8)?.try_into().ok()?;
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_names_its_key_and_version() {
+    fn values_carry_key_and_version() {
         let mut bytes = vec![0; 1024];
         fill_value(7, 2, &mut bytes);
         assert!(is_value(7, Some(2), &bytes));

@@ -1,5 +1,5 @@
-//! One processor for both ends of a connection: whether the scheduler lets them share one decides how
-//! fast single requests are, by factors of two and more, for any server.
+//! One processor for both ends of a connection. Single requests of any server differ by a factor of
+//! two and more, depending on whether the scheduler lets both ends share a processor.
 
 use std::fs;
 use std::io;
@@ -9,8 +9,8 @@ use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Threads that are bound to one processor as long as this lives, with those that they start meanwhile.
-/// Afterwards they may use those that its maker may use.
+/// Threads bound to one processor until drop, including threads that they start meanwhile. Drop
+/// gives them the processors of the thread that bound them.
 #[derive(Debug)]
 pub struct Bound {
     threads: Threads,
@@ -20,11 +20,11 @@ pub struct Bound {
 #[derive(Debug)]
 enum Threads {
     This,
-    /// All of the process with this directory below `/proc`.
+    /// All threads of the process with this directory below `/proc`.
     Of(PathBuf),
 }
 
-/// The first processor that this thread may use.
+/// The first processor allowed for this thread.
 pub fn first() -> io::Result<usize> {
     let usable = sched_getaffinity(Pid::from_raw(0))?;
     let is_usable = |number: &usize| usable.is_set(*number).unwrap_or_default();
@@ -38,7 +38,7 @@ impl Bound {
         Self::new(Threads::This, to)
     }
 
-    /// Binds all threads of a process, of which this is the directory below `/proc`.
+    /// Binds all threads of a process, given by its directory below `/proc`.
     pub fn process(directory: PathBuf, to: usize) -> io::Result<Self> {
         Self::new(Threads::Of(directory), to)
     }
@@ -65,7 +65,7 @@ impl Threads {
                 continue;
             };
             match sched_setaffinity(Pid::from_raw(id), processors) {
-                // It has ended meanwhile.
+                // The thread has ended meanwhile.
                 Err(Errno::ESRCH) => {}
                 done => done?,
             }
@@ -76,7 +76,7 @@ impl Threads {
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        // It fails for a process that has ended.
+        // Fails if the process has ended.
         let _ = self.threads.let_use(&self.before);
     }
 }
@@ -104,7 +104,7 @@ mod tests {
         let (end, ending) = mpsc::channel::<()>();
         let started = thread::spawn(move || {
             saying.send(usable()).unwrap();
-            // An error: the end.
+            // The error at the sender's end ends the wait.
             let _ = ending.recv();
             usable()
         });

@@ -7,38 +7,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::samples::Samples;
 
-/// Operations in a sample when one alone would take less than [`BATCHED_BELOW`].
+/// Operations per sample of operations shorter than [`BATCHED_BELOW`].
 pub const BATCH: u32 = 64;
 
-/// Below this the clock, which costs about 20 ns, would be seen in a sample of one operation.
+/// Shorter operations are batched: reading the clock costs about 20 ns.
 pub const BATCHED_BELOW: Duration = Duration::from_micros(2);
 
-/// Operations before the first sample: so many to warm up, and as many again to try how long
-/// they take.
+/// Operations of the warm-up, and again of the trial that measures their duration.
 const WARM_UP: u32 = 32;
 
 /// Time and batch of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pace {
-    /// The time for all samples with their preparation and checks.
+    /// Time of all samples with preparation and checks.
     pub time: Duration,
-    /// Operations per sample; decided by a trial when absent.
+    /// Operations per sample; chosen by a trial if absent.
     pub batch: Option<u32>,
 }
 
 impl Pace {
-    /// So much time; the batch is decided by a trial.
+    /// A pace with a batch chosen by a trial.
     pub fn of(time: Duration) -> Self {
         Pace { time, batch: None }
     }
 }
 
+/// A repeated operation that is timed and checked.
 pub trait Work {
     /// Payload bytes of one operation.
     fn bytes(&self) -> u64;
 
-    /// Number of operations, timed one by one, that are prepared and checked together: more than one
-    /// where a pause would change the result, because a peer falls asleep.
+    /// Number of singly timed operations that are prepared and checked together: more than one if a
+    /// pause would change the result, because a peer falls asleep.
     fn together(&self) -> u32 {
         1
     }
@@ -49,14 +49,14 @@ pub trait Work {
         Ok(())
     }
 
-    /// The operation, number `at` of those prepared. Timed.
+    /// Runs prepared operation number `at`. Timed.
     fn run(&mut self, at: u32) -> Result<()>;
 
-    /// The number of operations since the last check that failed or gave wrong bytes. Not timed.
+    /// Number of failed or wrong operations since the last check. Not timed.
     fn check(&mut self) -> Result<u64>;
 }
 
-/// Measures `work`: warms up, decides the batch, takes samples until the time is over.
+/// Measures `work`: warms up, chooses the batch, takes samples until the time is over.
 pub fn sample<W: Work>(work: &mut W, pace: Pace) -> Result<Samples> {
     let end = Instant::now() + pace.time;
     let mut samples = Samples::default();
@@ -67,7 +67,7 @@ pub fn sample<W: Work>(work: &mut W, pace: Pace) -> Result<Samples> {
     } else {
         1
     });
-    // Only the errors of the warm-up count.
+    // Of the warm-up only errors count.
     samples = Samples {
         batch,
         ..Samples::errors(samples.errors)
@@ -82,7 +82,7 @@ pub fn sample<W: Work>(work: &mut W, pace: Pace) -> Result<Samples> {
     Ok(samples)
 }
 
-/// Takes one sample, the mean of `batch` operations.
+/// Takes one sample, the mean of `batch` operations. Returns their time.
 fn one_batch<W: Work>(work: &mut W, batch: u32, samples: &mut Samples) -> Result<Duration> {
     work.prepare(batch)?;
     let start = Instant::now();
@@ -95,7 +95,7 @@ fn one_batch<W: Work>(work: &mut W, batch: u32, samples: &mut Samples) -> Result
     Ok(took)
 }
 
-/// Takes a sample of each of some operations.
+/// Takes samples of single operations.
 fn one_by_one<W: Work>(work: &mut W, samples: &mut Samples) -> Result<()> {
     let count = work.together();
     work.prepare(count)?;

@@ -1,4 +1,4 @@
-//! The clients of key-value stores in a worker, one for each path.
+//! Clients of key-value stores in a worker, one for each path.
 
 use std::collections::HashMap;
 use std::fs;
@@ -25,12 +25,13 @@ use super::{Job, borrow, crowd, pattern};
 use crate::plan::Path;
 use crate::samples::Samples;
 
-/// The longest start of a server.
+/// Longest start of a server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Blocks of real input that go over one path before it is the other's turn.
+/// Blocks of real input per turn of a path.
 const CHUNK: usize = 64;
 
+/// Address of a store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Target {
     Rdma { domain: String, place: String },
@@ -80,7 +81,7 @@ pub struct Stores {
 }
 
 impl Stores {
-    /// Connects the client that reads the server's memory.
+    /// Connects the client of one-sided gets.
     pub fn connect_rdma(&mut self, path: Path, domain: &Domain, place: Place) -> Result<()> {
         if path != Path::Rdma {
             bail!("{path:?} is no path to memory");
@@ -119,7 +120,7 @@ impl Stores {
     }
 
     pub fn mix(&mut self, path: Path, mix: Mix, salt: u64, time: Duration) -> Result<Mixed> {
-        // Clients with the same numbers would all ask for the same.
+        // Otherwise all clients would draw the same keys.
         let salt = pattern::mix(salt ^ u64::from(std::process::id()));
         if path != Path::Rdma {
             return mixed::run(self.memcached(path)?, mix, salt, time);
@@ -149,7 +150,7 @@ impl Stores {
                 Ok(client.with_reads(samples, before))
             }
             Job::Crowd(Path::Rdma, op, set, load) => {
-                // It has one connection.
+                // The client has one connection.
                 let client = std::slice::from_mut(self.rdma()?);
                 Ok(crowd::measure(client, load, op, set, salt, pace.time)?)
             }
@@ -173,8 +174,8 @@ impl Stores {
         Ok(())
     }
 
-    /// Blocks go over one path, are read back over both, are forgotten, and go over the other:
-    /// so each path is seen to have stored them.
+    /// Stores a chunk of blocks over one path, reads them back over both, removes them, and repeats
+    /// that over the other path, so that sets of both paths are verified.
     pub fn next_files(&mut self) -> Result<FileSamples> {
         let blocks = self.blocks.as_mut().context("no directory")?;
         let chunk: Vec<Block> = blocks.by_ref().take(CHUNK).collect();
@@ -213,7 +214,7 @@ impl Stores {
         Ok(FileSamples { samples, tally })
     }
 
-    /// So many connections besides the first.
+    /// `count` connections of a path.
     fn crowd(&mut self, path: Path, count: usize) -> Result<&mut [Memcached]> {
         let (target, sockets) = self.targets.get(&path).context("not connected")?;
         let crowd = self.crowds.entry(path).or_default();
@@ -232,7 +233,7 @@ impl Stores {
     }
 }
 
-/// Connects, also to a server that has only been started.
+/// Connects to a server, and retries while it starts.
 fn connect(target: &Target, sockets: &Sockets) -> Result<Memcached> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -248,7 +249,7 @@ fn connect(target: &Target, sockets: &Sockets) -> Result<Memcached> {
     }
 }
 
-/// The directory, or this process's own where only a descriptor leads there.
+/// The directory, or `.` for a working directory whose path this process may not walk.
 fn reachable(dir: PathBuf) -> PathBuf {
     let is_here = || std::env::current_dir().is_ok_and(|here| here == dir);
     match fs::metadata(&dir) {

@@ -1,4 +1,4 @@
-//! Traces for hit rates: which key each get asks for, when there are more keys than memory.
+//! Traces for hit rates: sequences of keys, more than fit the memory.
 
 use std::fmt;
 
@@ -9,9 +9,10 @@ use super::store::Pipelined;
 use crate::samples::Samples;
 use crate::worker::pattern::{self, mix};
 
+/// Bytes of a value.
 pub const VALUE: usize = 1000;
 
-/// Items for which memcached has room with [`VALUE`] and 64 MiB, about.
+/// About the number of items of [`VALUE`] bytes that memcached keeps in 64 MiB.
 pub const ROOM: u64 = 57_000;
 
 /// Keys in one request.
@@ -20,23 +21,23 @@ const TOGETHER: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Trace {
-    /// Ten times the keys that there is room for, by a Zipf distribution of exponent 0.99.
+    /// Ten times the room, Zipf distribution of exponent 0.99.
     Zipf99,
     /// The same with exponent 0.7.
     Zipf70,
-    /// Half of the gets are of keys that are asked for once.
+    /// Half of the gets have keys that occur once.
     Scan,
-    /// Nine tenths of the room are a window that moves on by a key in eight gets.
+    /// A window of nine tenths of the room that moves by a key every eight gets.
     SlidingFits,
-    /// Twice the room is a window that moves on by a key in four gets.
+    /// A window of twice the room that moves by a key every four gets.
     Sliding,
-    /// Seven tenths of the room, other keys after twice as many gets as there is room for.
+    /// Seven tenths of the room, new keys after twice as many gets as the room.
     PhasesFit,
-    /// Twice the room, Zipf of exponent 0.7, other keys after six times as many gets as there is room for.
+    /// Twice the room, Zipf of exponent 0.7, new keys after six times as many gets as the room.
     Phases,
-    /// All that there is room for, three times; then 10,000 other keys in turn.
+    /// The room's keys three times, then 10,000 other keys in turn.
     Dead,
-    /// A loop over 1.2 times the keys that there is room for.
+    /// A loop over 1.2 times the room.
     Loop,
 }
 
@@ -53,7 +54,7 @@ impl Trace {
         Trace::Loop,
     ];
 
-    /// Keys among which a Zipf distribution chooses, and its exponent.
+    /// Number of keys and exponent of the trace's Zipf distribution.
     fn zipf(self) -> Option<(u64, f64)> {
         match self {
             Trace::Zipf99 => Some((10 * ROOM, 0.99)),
@@ -65,18 +66,17 @@ impl Trace {
     }
 }
 
-/// As in `--json`.
 impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&crate::report::name(self))
     }
 }
 
-/// The keys of a trace, each a function of its number alone.
+/// The keys of a trace, each a function of the get's number.
 #[derive(Debug)]
 pub struct Keys {
     trace: Trace,
-    /// Sums of the probabilities of a Zipf distribution, if the trace has one.
+    /// Cumulative weights of the trace's Zipf distribution.
     sums: Vec<f64>,
 }
 
@@ -94,7 +94,7 @@ impl Keys {
         }
     }
 
-    /// The key that get number `get` asks for.
+    /// The key of get number `get`.
     pub fn of(&self, get: u64) -> u64 {
         let random = |of: u64| mix(get ^ mix(of));
         let below = |limit: u64| ((u128::from(random(1)) * u128::from(limit)) >> 64) as u64;
@@ -120,8 +120,8 @@ impl Keys {
     }
 }
 
-/// Carries out the gets of a trace from one number to another, and sets each key that is not found.
-/// The figure `hits` counts the gets that found a value; a wrong value is an error.
+/// Carries out the gets of a trace in a range of numbers, and sets each missing key. The figure
+/// `hits` counts gets that found a value; wrong values are errors.
 pub fn run(
     client: &mut impl Pipelined,
     keys: &Keys,
@@ -131,7 +131,7 @@ pub fn run(
     let numbers: Vec<u64> = gets.collect();
     for numbers in numbers.chunks(TOGETHER) {
         let mut asked: Vec<u64> = numbers.iter().map(|get| keys.of(*get)).collect();
-        // A key that is asked for twice in a request would be missed twice.
+        // A key twice in a request would count as two misses.
         let all = asked.len();
         asked.sort_unstable();
         asked.dedup();
@@ -155,7 +155,7 @@ pub fn run(
             value
         });
         client.send_sets(&names, &values.collect::<Vec<_>>())?;
-        // A refused value is missed again.
+        // A refused value is a later miss.
         client.receive_sets(names.len())?;
     }
     Ok(done.with("hits", hits))
@@ -170,14 +170,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_those_of_their_trace() {
+    fn keys_follow_their_trace() {
         let keys = |trace, gets: std::ops::Range<u64>| -> Vec<u64> {
             let keys = Keys::new(trace);
             gets.map(|get| keys.of(get)).collect()
         };
         let first = keys(Trace::Zipf99, 0..10_000);
         let zeros = first.iter().filter(|key| **key == 0).count();
-        // One over the sum of all: 13.9.
+        // 10,000 over the sum of all weights, 13.9.
         assert!((600..850).contains(&zeros), "{zeros}");
         let window = keys(Trace::Sliding, 8_000..9_000);
         assert!(

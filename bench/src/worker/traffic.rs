@@ -1,5 +1,5 @@
-//! Datagrams and packets that carry the time when they were sent: those that arrive although they
-//! were sent after their sender had left are leaks.
+//! Datagrams and packets with their time of sending. Those sent after the sender left the domain
+//! and received nevertheless are leaks.
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -17,13 +17,13 @@ use super::hammer::now_ns;
 
 const PROTOCOL: Protocol = Protocol(0x7ea4);
 
-/// Between two of each: enough to leave the processor to measured processes.
+/// Pause between two sends, which leaves the processor to measured processes.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// The time for which a listener waits for datagrams before it looks for packets.
+/// Longest wait for a datagram before the next check for packets.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// A thread that does some work again and again, and ends with this value.
+/// A thread that repeats some work until drop.
 #[derive(Debug)]
 pub struct Repeating {
     ending: Arc<AtomicBool>,
@@ -56,7 +56,7 @@ impl Drop for Repeating {
     }
 }
 
-/// Hears datagrams and packets.
+/// A receiver of datagrams and packets.
 #[derive(Debug)]
 pub struct Ear {
     port: u16,
@@ -65,7 +65,7 @@ pub struct Ear {
 }
 
 impl Ear {
-    /// Listens for both.
+    /// Listens for datagrams and packets.
     pub fn open(domain: &Domain) -> Result<Self> {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
         socket.set_read_timeout(Some(LOOK))?;
@@ -87,11 +87,13 @@ impl Ear {
         })
     }
 
+    /// UDP port of the datagrams.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The number of received ones that were sent after this time. All are forgotten.
+    /// Number of received datagrams and packets that were sent after this time. Forgets all of
+    /// them.
     pub fn arrived(&self, after: u64) -> u64 {
         let times = std::mem::take(&mut *lock(&self.times));
         times.iter().filter(|time| **time > after).count() as u64
@@ -137,7 +139,7 @@ impl Flood {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
         let mut channel = domain.connect(packets_to, PROTOCOL)?;
         let thread = Repeating::start(move || {
-            // When they fail there is no way any more. We insist.
+            // Errors are expected after the member has left; keep trying.
             let _ = socket.send_to(&now_ns().to_le_bytes(), datagrams_to);
             let _ = channel.send(&[&now_ns().to_le_bytes()]);
             thread::sleep(PAUSE);

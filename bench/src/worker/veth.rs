@@ -1,9 +1,8 @@
-//! The baseline of Ethernet: a pair of interfaces of the kernel's own, at its defaults, between
-//! the same two nodes.
+//! The baseline of Ethernet: a kernel veth pair with default settings between the same two nodes.
 //!
-//! Its creator must be root over both nodes. Where these have users of their own that is root of
-//! the host. Otherwise a process of one node lends its network namespace through a Unix socket, and a
-//! process of the other creates the pair. Each node then gives its own end an address.
+//! The creator of the pair must be root over both nodes. If nodes have private user ids, that is
+//! root of the host. Otherwise a process of one node lends its network namespace through a unix
+//! socket, and a process of the other node creates the pair. Each node configures its own end.
 
 use std::fs::File;
 use std::net::Ipv4Addr;
@@ -19,9 +18,10 @@ use toroid_protocol::wire;
 /// The interface's name at both ends.
 const NAME: &str = "kernel-veth";
 
-/// The addresses of the two ends. Toroid's own subnets are elsewhere.
+/// Address of the lender's end, outside of the subnets of domains.
 pub const LENDER: Ipv4Addr = Ipv4Addr::new(10, 63, 0, 1);
 
+/// Address of the creator's end.
 pub const CREATOR: Ipv4Addr = Ipv4Addr::new(10, 63, 0, 2);
 
 const PREFIX: u8 = 30;
@@ -38,7 +38,7 @@ pub fn lend(socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Creates the pair between this namespace and the one lent at `socket`.
+/// Creates the pair between this namespace and the namespace lent at `socket`.
 pub fn create(socket: &Path) -> Result<()> {
     let (mut reader, _) = wire::split(UnixStream::connect(socket)?)?;
     let ((), descriptors) = reader.receive()?;

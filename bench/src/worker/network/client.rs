@@ -11,14 +11,13 @@ use crate::samples::Samples;
 use crate::worker::pattern;
 use crate::worker::sampler::{Pace, Work, sample};
 
-/// Messages at the start of a stream that are verified and not counted.
+/// Messages at the start of a stream that are verified instead of counted.
 const VERIFIED: u64 = 64;
 
-/// After this an answer is lost.
+/// Longest wait for an answer.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Measures round trips of messages of `bytes` bytes with the server at `server`; a sample is
-/// half of one.
+/// Measures round trips of messages of `bytes` bytes with `server`; a sample is half a round trip.
 pub fn round_trips(
     sockets: &Sockets,
     server: SocketAddrV4,
@@ -43,8 +42,7 @@ pub fn round_trips(
     Ok(samples)
 }
 
-/// Measures a stream of messages of `bytes` bytes to the server at `server`; received messages
-/// count.
+/// Measures a stream of messages of `bytes` bytes to `server`; received messages count.
 pub fn stream(
     sockets: &Sockets,
     server: SocketAddrV4,
@@ -110,7 +108,7 @@ fn send_udp(socket: &Datagrams, bytes: usize, time: Duration) -> io::Result<()> 
 trait Messages {
     fn send(&mut self, message: &[u8]) -> io::Result<()>;
 
-    /// Returns whether a message of the right length came in time.
+    /// Returns whether a message of the right length arrived in time.
     fn receive(&mut self, message: &mut [u8]) -> io::Result<bool>;
 }
 
@@ -219,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_counts_what_was_received() {
+    fn a_stream_counts_received_messages() {
         let server = server();
         for (transport, sizes) in [
             (Transport::Tcp, [200, 131_072]),
@@ -234,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_speaks_another_language_ends_its_own_session_only() {
+    fn a_malformed_request_ends_only_its_own_session() {
         let server = server();
         let mut stranger = TcpStream::connect(server).unwrap();
         stranger.write_all(b"GET / HTTP/1.0\r\n").unwrap();

@@ -1,5 +1,4 @@
-//! Datagrams at a given rate, from one sender to some receivers: to each in turn, or to a group
-//! that they have joined.
+//! Datagrams at a given rate from one sender to some receivers: to each in turn, or to their group.
 
 use std::io::{self, BufReader};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -15,25 +14,26 @@ use super::server::receive_line;
 use super::socket::{Datagrams, Sockets, Stream};
 use crate::samples::Samples;
 
-/// Sleep between two bursts when the sender is ahead of its rate. It leaves the core to the processes
-/// that carry and receive; they queue the datagrams of this time.
+/// Sleep of a sender ahead of its rate, which leaves the core to the driver and the receivers.
+/// Their queues have room for the datagrams of this time.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// A longer pause of a sender is not made up for: it would be a burst that fills every queue.
+/// After a longer pause the sender does not catch up: the burst would fill every queue.
 const LONGEST_PAUSE: Duration = Duration::from_millis(2);
 
-/// Datagrams to send without looking at the clock.
+/// Datagrams between two reads of the clock.
 const BURST: u64 = 32;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Flood {
-    /// Where the receivers' sessions are.
+    /// Addresses of the receivers' session servers.
     pub servers: Vec<SocketAddrV4>,
-    /// The group that all of them join; without one each gets datagrams of its own.
+    /// The group that all receivers join; without a group each receiver gets separate datagrams.
     pub group: Option<SocketAddrV4>,
     /// The address of the sender's interface for the group.
     pub interface: Ipv4Addr,
     pub bytes: usize,
+    /// Datagrams per second.
     pub per_s: f64,
     pub time: Duration,
 }
@@ -42,28 +42,28 @@ pub struct Flood {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Flow {
     pub sent: u64,
-    /// Datagrams that should have been received, by all receivers together.
+    /// Expected receptions of all receivers together.
     pub due: u64,
-    /// Those that were.
+    /// Receptions of all receivers together.
     pub received: u64,
-    /// Those among them that were not as sent.
+    /// Receptions of wrong length.
     pub errors: u64,
-    /// From the first to the last, at the sender or the slowest receiver, in nanoseconds.
+    /// Longest time from first to last datagram at the sender or a receiver, in nanoseconds.
     pub elapsed_ns: u64,
 }
 
 impl Flow {
-    /// The fraction that was lost.
+    /// Lost fraction of expected receptions.
     pub fn loss(&self) -> f64 {
         1.0 - self.received as f64 / self.due.max(1) as f64
     }
 
-    /// Datagrams that were received in a second.
+    /// Receptions per second.
     pub fn received_per_s(&self) -> f64 {
         per_second(self.received, self.elapsed_ns)
     }
 
-    /// Datagrams that were sent in a second.
+    /// Sent datagrams per second.
     pub fn sent_per_s(&self) -> f64 {
         per_second(self.sent, self.elapsed_ns)
     }
@@ -73,7 +73,7 @@ fn per_second(count: u64, elapsed_ns: u64) -> f64 {
     count as f64 * 1e9 / elapsed_ns.max(1) as f64
 }
 
-/// Sends it and collects the counts of the receivers.
+/// Sends a flood, and collects the receivers' counts.
 pub fn flood(sockets: &Sockets, flood: &Flood) -> io::Result<Flow> {
     let session = Session::Count(flood.bytes, flood.group);
     let open = |server: &SocketAddrV4| -> io::Result<(Stream, SocketAddrV4)> {
@@ -86,7 +86,7 @@ pub fn flood(sockets: &Sockets, flood: &Flood) -> io::Result<Flow> {
         Some(group) => vec![group],
         None => sessions.iter().map(|(_, address)| *address).collect(),
     };
-    // Bound to its address, the socket sends to the group by that interface.
+    // A socket bound to the interface's address sends to the group through that interface.
     let socket = sockets.datagrams(flood.interface.into())?;
     let (sent, elapsed) = send(&socket, flood, &destinations)?;
 
@@ -112,7 +112,7 @@ pub fn flood(sockets: &Sockets, flood: &Flood) -> io::Result<Flow> {
     Ok(flow)
 }
 
-/// Returns the number of datagrams sent, and the time.
+/// Sends for the flood's time. Returns the number of datagrams and the elapsed time.
 fn send(
     socket: &Datagrams,
     flood: &Flood,
@@ -135,7 +135,7 @@ fn send(
         }
         for destination in destinations.by_ref().take(burst as usize) {
             match socket.send_to(&message, (*destination).into()) {
-                // A full queue loses it, as it may.
+                // A full queue may lose datagrams.
                 Err(error) if !is_full(&error) => return Err(error),
                 _ => sent += 1,
             }
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn every_receiver_gets_its_share_at_the_rate_asked_for() {
+    fn every_receiver_gets_its_share_at_the_given_rate() {
         let flow = flood(
             &Sockets::Kernel,
             &Flood {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_received_is_lost() {
+    fn loss_is_the_missing_share_of_expected_receptions() {
         let flow = Flow {
             sent: 100,
             due: 200,

@@ -1,9 +1,9 @@
 //! TCP and UDP between two processes: round trips and streams.
 //!
-//! A *session* is a TCP connection to the peer's [`server`]. The client asks in one line of JSON. A TCP
-//! test then runs on the same connection; a UDP test on a socket of its own, whose port is the server's
-//! first line, while the session's connection stays open. [`client`] has the measurements, [`flood`] those with
-//! many receivers or a given rate.
+//! A *session* is a TCP connection to the peer's [`server`], requested by one line of JSON. A TCP
+//! test runs on the same connection. A UDP test has a separate socket, whose port is the server's
+//! first line, while the session's connection stays open. [`client`] has the measurements,
+//! [`flood`] those with many receivers or a given rate.
 
 use std::net::SocketAddrV4;
 
@@ -24,17 +24,19 @@ pub enum Transport {
     Udp,
 }
 
-/// A request of a client, for messages of so many bytes.
+/// A client's request, with the length of messages in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Session {
+    /// Every message is sent back.
     Echo(Transport, usize),
-    /// Messages are counted, and [`Samples`](crate::samples::Samples) are the server's last line. So
-    /// many first ones carry their number's pattern, are checked and not counted.
+    /// Messages are counted; the server's last line are [`Samples`](crate::samples::Samples). The
+    /// last field is the number of first messages that carry a pattern and are verified, not
+    /// counted.
     Sink(Transport, usize, u64),
-    /// Datagrams are counted likewise, of this socket's own or to a group.
+    /// Datagrams to the socket or to a group are counted.
     Count(usize, Option<SocketAddrV4>),
 }
 
-/// Longer than any datagram.
+/// Bytes of a buffer for any datagram.
 const LONGEST_MESSAGE: usize = 64 * 1024;

@@ -15,16 +15,16 @@ use super::{LONGEST_MESSAGE, Session, Transport};
 use crate::samples::Samples;
 use crate::worker::pattern;
 
-/// A UDP socket that gets nothing for so long has received all datagrams sent to it.
+/// A UDP socket without datagrams for this time has received all.
 const QUIET: Duration = Duration::from_millis(10);
 
-/// Serves sessions at `address`, where it may have any free port, until the process ends, and
-/// returns the port.
+/// Serves sessions at `address` and any free port until the process ends. Returns the port.
 pub fn start(address: Ipv4Addr) -> io::Result<u16> {
     start_with(&Sockets::Kernel, SocketAddrV4::new(address, 0))
 }
 
-/// Serves sessions at `address`; a stack has no port to spare, and must be told one.
+/// Serves sessions at `address` until the process ends. Returns the port. A userspace stack needs a
+/// given port.
 pub fn start_with(sockets: &Sockets, address: SocketAddrV4) -> io::Result<u16> {
     let listener = sockets.listen(address)?;
     let port = listener.local_port(address.port())?;
@@ -41,8 +41,8 @@ fn accept(listener: &Listener, sockets: &Sockets) {
             continue;
         };
         let sockets = sockets.clone();
-        // A client that breaks off, or a thread that cannot be made, ends that session alone:
-        // the client sees it.
+        // A closed connection or a failed start of the thread ends that session only, and its
+        // client notices.
         let _ = thread::Builder::new().spawn(move || serve(stream, &sockets));
     }
 }
@@ -96,7 +96,7 @@ fn tcp_sink(
         received.errors += u64::from(!pattern::matches(number, &message));
     }
     let start = Instant::now();
-    // The contents of the buffer came before the clock was started, and are few.
+    // The few bytes in the buffer arrived before the clock started and do not count.
     let mut rest = reader.into_inner();
     let mut buffer = vec![0; 256 * 1024];
     loop {
@@ -110,8 +110,8 @@ fn tcp_sink(
     send_line(&stream, &received)
 }
 
-/// A UDP socket of a session, which lasts as long as the client keeps its side of the TCP
-/// connection open, and until its datagrams have been received.
+/// UDP socket of a session. The session ends when the client has closed its side of the TCP
+/// connection and the datagrams in flight have arrived.
 struct UdpSession {
     socket: Datagrams,
     ended: Arc<AtomicBool>,
@@ -128,7 +128,7 @@ impl UdpSession {
         let ended = Arc::new(AtomicBool::new(false));
         let (mut control, flag) = (stream.try_clone()?, Arc::clone(&ended));
         thread::Builder::new().spawn(move || {
-            // Whether the client closes or breaks off, the session is over.
+            // Both a close and an error end the session.
             let _ = control.read(&mut [0]);
             flag.store(true, Ordering::Relaxed);
         })?;
@@ -136,7 +136,7 @@ impl UdpSession {
         Ok(UdpSession { socket, ended })
     }
 
-    /// The next datagram's length and sender, or `None` at the session's end.
+    /// Length and sender of the next datagram; `None` at the session's end.
     fn receive(&self, message: &mut [u8]) -> io::Result<Option<(usize, SocketAddr)>> {
         loop {
             match self.socket.receive(message) {
@@ -153,7 +153,7 @@ fn udp_echo(stream: &Stream, sockets: &Sockets, bytes: usize) -> io::Result<()> 
     let session = UdpSession::open(stream, sockets)?;
     let mut message = vec![0; LONGEST_MESSAGE];
     while let Some((len, from)) = session.receive(&mut message)? {
-        // A foreign datagram gets no echo; the client reports a missing one.
+        // A foreign datagram gets no echo.
         if len == bytes {
             session.socket.send_to(&message[..len], from)?;
         }
@@ -171,7 +171,7 @@ fn udp_sink(stream: &Stream, sockets: &Sockets, bytes: usize, verified: u64) -> 
         };
         let right = len == bytes && pattern::matches(number, &message[..len]);
         received.errors += u64::from(!right);
-        // The client waits for this before the next, so that nothing is lost here.
+        // The client waits for this acknowledgement, so that no verified datagram is lost.
         session.socket.send_to(&message[..1], from)?;
     }
     receive_all(&session, bytes, &mut received)?;
@@ -195,7 +195,7 @@ fn count(
     let session = UdpSession::with(socket, stream)?;
     let mut received = Samples::default();
     receive_all(&session, bytes, &mut received)?;
-    // After the answer a client may ask for the same group again, whose port is then to be free.
+    // After the answer a client may request the same group, whose port must be free by then.
     drop(session);
     send_line(stream, &received)
 }

@@ -1,4 +1,4 @@
-//! Sockets of a node's kernel or of a stack in this process, so that one measurement serves both.
+//! Sockets of a node's kernel or of a userspace stack in this process, for the same measurements.
 
 use std::io::{self, Read, Write};
 use std::net::{self, IpAddr, Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4};
@@ -8,11 +8,11 @@ use std::time::Duration;
 use nix::sys::socket::{setsockopt, sockopt};
 use toroid_ethernet::stack::{Stack, tcp, udp};
 
-/// So that a receiver that has lost its core for a moment loses no datagrams. The kernel gives as
-/// much of it as it likes.
+/// Requested receive buffer in bytes, which bridges moments without a core. The kernel may grant
+/// less.
 const BUFFER: usize = 4 << 20;
 
-/// The same expression for a socket of any kind.
+/// One expression for a socket of any kind.
 macro_rules! each {
     ($sockets:expr, $of:ident::{$($kind:ident),+}, $socket:ident => $then:expr) => {
         match $sockets {
@@ -21,7 +21,7 @@ macro_rules! each {
     };
 }
 
-/// Where a socket is made.
+/// Source of sockets.
 #[derive(Clone, Debug)]
 pub enum Sockets {
     Kernel,
@@ -32,7 +32,6 @@ pub enum Sockets {
 pub enum Stream {
     Kernel(net::TcpStream),
     Stack(tcp::TcpStream),
-    /// To a process of this host.
     Unix(UnixStream),
 }
 
@@ -53,7 +52,7 @@ pub(super) enum Datagrams {
 }
 
 impl Sockets {
-    /// Connects, with `patience` for that and for all that follows.
+    /// Connects; `patience` is the time-out of connecting, reads and writes.
     pub fn connect(&self, to: SocketAddrV4, patience: Duration) -> io::Result<Stream> {
         let patient = Some(patience);
         match self {
@@ -79,7 +78,7 @@ impl Sockets {
         }
     }
 
-    /// At any port.
+    /// A UDP socket at any port of `address`.
     pub(super) fn datagrams(&self, address: IpAddr) -> io::Result<Datagrams> {
         match self {
             Sockets::Kernel => net::UdpSocket::bind((address, 0)).map(Datagrams::Kernel),
@@ -90,7 +89,7 @@ impl Sockets {
         }
     }
 
-    /// Those to a group, by the interface with this address.
+    /// A UDP socket that receives a group's datagrams on the interface with this address.
     pub(super) fn datagrams_of(
         &self,
         group: SocketAddrV4,
@@ -106,6 +105,7 @@ impl Sockets {
         }
     }
 
+    /// A UDP socket that sends to `to`.
     pub(super) fn datagrams_to(&self, to: SocketAddrV4) -> io::Result<Datagrams> {
         let mut datagrams = self.datagrams(Ipv4Addr::UNSPECIFIED.into())?;
         match &mut datagrams {
@@ -117,7 +117,7 @@ impl Sockets {
 }
 
 impl Stream {
-    /// The same connection once more.
+    /// Another handle of the connection.
     pub fn try_clone(&self) -> io::Result<Self> {
         match self {
             Stream::Kernel(stream) => stream.try_clone().map(Stream::Kernel),
@@ -126,7 +126,7 @@ impl Stream {
         }
     }
 
-    /// Sends small pieces at once.
+    /// Switches Nagle's algorithm off.
     pub fn set_nodelay(&self) -> io::Result<()> {
         match self {
             Stream::Kernel(stream) => stream.set_nodelay(true),
@@ -192,7 +192,7 @@ impl Listener {
     pub(super) fn local_port(&self, asked: u16) -> io::Result<u16> {
         match self {
             Listener::Kernel(listener) => Ok(listener.local_addr()?.port()),
-            // It takes the port that it is asked for.
+            // A userspace stack listens at the given port.
             Listener::Stack(_) => Ok(asked),
         }
     }
@@ -213,7 +213,7 @@ impl Datagrams {
         }
     }
 
-    /// Lets much wait; a stack has its room from the start.
+    /// Enlarges the receive buffer; that of a userspace stack is fixed.
     pub(super) fn take_much(&self) -> io::Result<()> {
         match self {
             Datagrams::Kernel(socket) => Ok(setsockopt(socket, sockopt::RcvBuf, &BUFFER)?),

@@ -1,5 +1,4 @@
-//! A lean client of memcached's text protocol: one connection, one request at a time, or many
-//! sets in a row to fill a store quickly.
+//! A lean client of memcached's text protocol: one connection, with single or pipelined requests.
 
 use std::io::{self, BufRead, BufReader, BufWriter, IoSlice, Read, Write};
 use std::net::SocketAddrV4;
@@ -14,10 +13,10 @@ use super::{Client, Pipelined};
 use crate::worker::network::socket::{Sockets, Stream};
 use crate::worker::pattern;
 
-/// After this a server that says nothing is taken for dead.
+/// Longest wait for a server.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The longest value that an answer may announce.
+/// Bytes of the longest accepted value.
 const MAX_VALUE: usize = 64 << 20;
 
 #[derive(Debug)]
@@ -78,7 +77,8 @@ impl Memcached {
         })
     }
 
-    /// Removes every key below `keys`, all of which must be stored, without waiting for each answer.
+    /// Removes every key below `keys`, all of which must be stored, without waiting for each
+    /// answer.
     pub fn empty(&mut self, keys: u64, name: impl Fn(u64, &mut Vec<u8>) + Send) -> Result<()> {
         self.many(keys, name, b"DELETED", |to, _index, name| {
             to.write_all(b"delete ")?;
@@ -87,7 +87,7 @@ impl Memcached {
         })
     }
 
-    /// The value and the end of its line. The buffer keeps the longest.
+    /// Reads a value and its line end. The buffer never shrinks.
     fn receive_value(&mut self, value_len: usize) -> io::Result<()> {
         self.len = value_len;
         let len = value_len + 2;
@@ -97,7 +97,7 @@ impl Memcached {
         self.reader.read_exact(&mut self.value[..len])
     }
 
-    /// Sends one request for each key, each of which must get the answer `wanted`.
+    /// Sends a request for each key, and expects the answer `wanted` to each.
     fn many(
         &mut self,
         keys: u64,
@@ -121,7 +121,7 @@ impl Memcached {
                 expect(line, wanted)
             });
             let sent = sender.join().unwrap_or(Err(io::ErrorKind::Other.into()));
-            // A refusal explains more than the broken connection that follows it.
+            // A refusal explains more than the broken connection after it.
             answers.and(sent.map_err(Into::into))
         })
     }
@@ -233,7 +233,7 @@ impl Pipelined for Memcached {
     }
 }
 
-/// The length that a `VALUE` line announces, if it is about `key`.
+/// Length of the value in a `VALUE` line of `key`; `None` for other lines.
 fn value_len(line: &[u8], key: &[u8]) -> Option<usize> {
     let mut words = line.split(|&byte| byte == b' ');
     let (value, name, _flags, len) = (words.next()?, words.next()?, words.next()?, words.next()?);
@@ -247,7 +247,7 @@ fn write_set_header(to: &mut (impl Write + ?Sized), key: &[u8], len: usize) -> i
     write!(to, " 0 0 {len}\r\n")
 }
 
-/// One system call for all parts, as a client that cares for speed does it.
+/// Writes all parts with one system call, as fast clients do.
 fn write_parts(to: &mut Stream, parts: &[&[u8]]) -> io::Result<()> {
     let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
     let mut left = slices.as_mut_slice();
@@ -260,7 +260,7 @@ fn write_parts(to: &mut Stream, parts: &[&[u8]]) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads a line without its end.
+/// Reads a line, without line end.
 fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<()> {
     line.clear();
     if reader.read_until(b'\n', line)? == 0 {
@@ -309,14 +309,14 @@ mod tests {
     }
 
     #[test]
-    fn a_value_comes_back_even_with_line_ends_inside() {
+    fn a_value_may_contain_line_ends() {
         let mut client = scripted(b"get k\r\n", b"VALUE k 0 5\r\nab\r\nc\r\nEND\r\n");
         assert!(client.get(b"k").unwrap());
         assert_eq!(client.value(), b"ab\r\nc");
     }
 
     #[test]
-    fn a_miss_is_no_error_and_another_keys_value_is() {
+    fn another_keys_value_is_an_error_and_a_miss_is_not() {
         assert!(!scripted(b"get k\r\n", b"END\r\n").get(b"k").unwrap());
         let wrong = scripted(b"get k\r\n", b"VALUE j 0 1\r\nx\r\nEND\r\n").get(b"k");
         assert!(wrong.unwrap_err().to_string().contains("\"VALUE j 0 1\""));
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn several_keys_in_a_request_may_be_missing_in_part() {
+    fn some_keys_of_a_request_may_be_missing() {
         let answer = b"VALUE b 0 1\r\nx\r\nEND\r\nVALUE c 0 0\r\n\r\nEND\r\n";
         let mut client = scripted(b"get a b\r\nget c d\r\n", answer);
         let names = ["a", "b", "c", "d"].map(Vec::from);
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn many_requests_get_as_many_answers() {
+    fn every_pipelined_request_needs_its_answer() {
         let set = KeySet { bytes: 16, keys: 2 };
         let deletes = b"delete value-16-00000000\r\ndelete value-16-00000001\r\n";
         let mut client = scripted(deletes, b"DELETED\r\nDELETED\r\n");
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_and_deletes_say_what_they_mean() {
+    fn sets_and_deletes_distinguish_their_answers() {
         let mut client = scripted(b"set k 0 0 2\r\nhi\r\n", b"STORED\r\n");
         client.set(b"k", b"hi").unwrap();
         let full =

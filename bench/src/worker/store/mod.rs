@@ -1,4 +1,4 @@
-//! The key-value store, measured alike over every path: [`memcached`] is its TCP protocol,
+//! The same measurements of a key-value store over every path: [`memcached`] is the text protocol,
 //! [`rdma`] the one-sided client.
 
 use anyhow::Result;
@@ -11,30 +11,31 @@ use crate::worker::sampler::{Pace, Work, sample};
 pub mod memcached;
 pub mod rdma;
 
-/// Operations that follow each other without a pause, and bytes of their values, at most.
+/// The most operations without a check, and the most bytes of their values.
 const TOGETHER: usize = 16;
 const TOGETHER_BYTES: usize = 256 * 1024;
 
+/// A client with one request at a time.
 pub trait Client {
-    /// Gets the value of `key` and returns whether there was one.
+    /// Gets the value of `key`. Returns whether the key was present.
     fn get(&mut self, key: &[u8]) -> Result<bool>;
 
-    /// The value that the last get found.
+    /// The value of the last get.
     fn value(&self) -> &[u8];
 
     fn set(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
 
-    /// Removes `key` and returns whether it was there.
+    /// Removes `key`. Returns whether the key was present.
     fn delete(&mut self, key: &[u8]) -> Result<bool>;
 }
 
-/// A client that need not wait for one answer before it asks again.
+/// A client with several requests in flight.
 pub trait Pipelined {
-    /// Asks for the values of all these keys, `together` in each request.
+    /// Requests the values of all keys, `together` in each request.
     fn send_gets(&mut self, names: &[Vec<u8>], together: usize) -> Result<()>;
 
-    /// Takes the answers: each value that was found, with the number of its key. Returns the number
-    /// of values.
+    /// Receives the answers, and passes each found value with the index of its key to `take`.
+    /// Returns the number of found values.
     fn receive_gets(
         &mut self,
         names: &[Vec<u8>],
@@ -42,11 +43,11 @@ pub trait Pipelined {
         take: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<usize>;
 
-    /// Asks to store all these values.
+    /// Requests to store all values.
     fn send_sets(&mut self, names: &[Vec<u8>], values: &[Vec<u8>]) -> Result<()>;
 
-    /// Takes so many answers to that. Returns the number of values for which a memcached server had no
-    /// memory. Debian's has none where its threads have to wait for a processor.
+    /// Receives `count` answers to sets. Returns the number of values that a server without memory
+    /// refused; Debian's memcached does so while its threads wait for a processor.
     fn receive_sets(&mut self, count: usize) -> Result<u64>;
 }
 
@@ -59,7 +60,7 @@ pub struct KeySet {
 }
 
 impl KeySet {
-    /// As many values of `bytes` bytes as are `total` bytes together; at least one.
+    /// Values of `bytes` bytes that make up `total` bytes; at least one.
     pub fn of_total(total: u64, bytes: usize) -> Self {
         KeySet {
             bytes,
@@ -81,17 +82,18 @@ impl KeySet {
     }
 }
 
+/// An operation of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StoreOp {
-    /// Values that are there, verified.
+    /// Stored values, verified.
     Get,
-    /// New versions of values that are there, read back and verified.
+    /// New versions of stored values, read back and verified.
     Set,
 }
 
-/// Measures `op` on uniform random keys of `set`, all of which must be stored. `salt` is the
-/// version that sets write; it should be new.
+/// Measures `op` on uniform random keys of `set`, all of which must be stored. Sets write version
+/// `salt`, which should be new.
 pub fn measure<C: Client>(
     client: &mut C,
     op: StoreOp,
@@ -111,8 +113,8 @@ pub fn measure<C: Client>(
     sample(&mut work, pace)
 }
 
-/// Gets and verifies every key below `keys`; returns the number of missing or wrong values. A client
-/// that caches locations has them all afterwards.
+/// Gets and verifies every key below `keys`, which also fills a location cache. Returns the number
+/// of missing or wrong values.
 pub fn verify<C: Client>(
     client: &mut C,
     keys: u64,
@@ -130,7 +132,7 @@ pub fn verify<C: Client>(
     Ok(wrong)
 }
 
-/// Uniform random keys of a set for operations that follow each other, and new values for them.
+/// Uniform random keys of a set for successive operations, and new values.
 #[derive(Clone, Default)]
 pub struct Batch {
     pub indexes: Vec<u64>,
@@ -139,7 +141,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Chooses so many keys; with a version, it fills values for them.
+    /// Chooses `count` keys and, with a version, fills their values.
     pub fn prepare(
         &mut self,
         count: usize,
@@ -174,7 +176,7 @@ struct StoreWork<'a, C> {
 }
 
 impl<C: Client> StoreWork<'_, C> {
-    /// The number of values that were set and that the server does not have.
+    /// Number of set values that the server does not have.
     fn not_stored(&mut self) -> Result<u64> {
         let mut wrong = 0;
         for (index, name) in self.batch.indexes.iter().zip(&self.batch.names) {
@@ -191,7 +193,7 @@ impl<C: Client> Work for StoreWork<'_, C> {
         self.set.bytes as u64
     }
 
-    /// Prepared values shall not displace a hot working set.
+    /// Limited, so that prepared values do not displace a hot working set.
     fn together(&self) -> u32 {
         (TOGETHER_BYTES / self.set.bytes).clamp(1, TOGETHER) as u32
     }
@@ -219,10 +221,10 @@ impl<C: Client> Work for StoreWork<'_, C> {
         let misses = std::mem::take(&mut self.misses);
         match (self.op, self.batch.indexes.last()) {
             (StoreOp::Set, _) => self.not_stored(),
-            // Of several values the last one is still there to be looked at.
+            // Of several values only the last is still in the buffer.
             (StoreOp::Get, Some(&index)) => {
                 let right = pattern::is_value(index, None, self.client.value());
-                // A miss of the last one is not counted twice.
+                // A miss of the last get counts once.
                 Ok(misses.max(u64::from(!right)))
             }
             (StoreOp::Get, None) => Ok(misses),
@@ -236,7 +238,7 @@ mod tests {
 
     use super::*;
 
-    /// A store that can lose or spoil what it is given.
+    /// A store whose values a test can lose or spoil.
     #[derive(Default)]
     struct Table {
         values: HashMap<Vec<u8>, Vec<u8>>,
@@ -301,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_works_has_no_errors() {
+    fn a_working_store_has_no_errors() {
         let mut table = filled();
         assert_eq!(errors(&mut table, StoreOp::Set), 0);
         assert_eq!(errors(&mut table, StoreOp::Get), 0);
@@ -322,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_working_set_has_as_many_keys_as_fit() {
+    fn a_working_set_has_at_least_one_key() {
         assert_eq!(KeySet::of_total(1 << 20, 16_384).keys, 64);
         assert_eq!(KeySet::of_total(10, 16_384).keys, 1);
     }

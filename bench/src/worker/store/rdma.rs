@@ -1,4 +1,4 @@
-//! The store's own client: gets read the server's memory, sets and deletes are messages.
+//! The store's client: gets read the server's memory, sets and deletes are messages.
 
 use anyhow::Result;
 use toroid_client::member::Domain;
@@ -8,7 +8,7 @@ use toroid_kv::{Change, ReaderStats, View};
 use super::{Client, Pipelined};
 use crate::samples::Samples;
 
-/// The longest value that is read, in bytes.
+/// Bytes of the longest value of a get.
 const LONGEST: usize = 1 << 20;
 
 pub struct RdmaClient {
@@ -34,8 +34,8 @@ impl RdmaClient {
         self.client.stats()
     }
 
-    /// Adds figures to samples: gets by reading since `before`, the reads of memory for these, and
-    /// those that the server had to answer.
+    /// Adds the figures since `before`: one-sided gets, their reads of memory, and gets answered by
+    /// the server.
     pub fn with_reads(&self, samples: Samples, before: ReaderStats) -> Samples {
         let after = self.stats();
         samples
@@ -46,7 +46,7 @@ impl RdmaClient {
 }
 
 impl Pipelined for RdmaClient {
-    /// Nothing: gets are reads of this client's, all posted when their answers are taken.
+    /// Does nothing: [`Self::receive_gets`] posts the reads.
     fn send_gets(&mut self, _names: &[Vec<u8>], _together: usize) -> Result<()> {
         Ok(())
     }
