@@ -17,7 +17,7 @@ use toroid_model::info::{DomainInfo, MemberInfo};
 use toroid_netlink::Netlink;
 use toroid_protocol::agent::NewDomain;
 
-use super::plan::{Delivery, IDLE, Key, LINKS, Link, RECEIVERS, STACK_LINKS, Test, USUAL};
+use super::plan::{Delivery, IDLE, Key, LINKS, Link, RECEIVERS, Test, USERSPACE_LINKS, USUAL};
 use super::search::Search;
 use crate::cluster::{Cluster, ClusterError, Process, check_tun};
 use crate::features;
@@ -85,22 +85,22 @@ impl Bed {
         for node in &nodes[1..=RECEIVERS] {
             receivers.push(cluster.spawn(node, &[roles::WORKER])?);
         }
-        let mut stacks = Vec::new();
-        for link in STACK_LINKS {
+        let mut userspace = Vec::new();
+        for link in USERSPACE_LINKS {
             let pair = [&mut sender, &mut receivers[0]];
-            let at = open_stacks(&mut cluster, &nodes[..2], pair, link)?;
-            stacks.push((link, at));
+            let at = open_userspace_stacks(&mut cluster, &nodes[..2], pair, link)?;
+            userspace.push((link, at));
         }
         let mut ports = Vec::new();
         for receiver in &mut receivers {
             ports.push(cluster.ask::<u16>(receiver, &Order::Serve)?);
         }
 
-        let at_stack = |(link, address)| {
+        let at_userspace = |(link, address)| {
             let server = SocketAddrV4::new(address, ports[0]);
             ((Path::Smoltcp, link), server)
         };
-        let mut servers: HashMap<_, _> = stacks.into_iter().map(at_stack).collect();
+        let mut servers: HashMap<_, _> = userspace.into_iter().map(at_userspace).collect();
         let mut relays = Vec::new();
         let networks = [cluster.network(&nodes[0])?, cluster.network(&nodes[1])?];
         for (n, link) in (0..).zip(LINKS) {
@@ -277,7 +277,7 @@ fn new_domain(name: &str, nodes: &[String], link: Link) -> NewDomain {
 }
 
 /// Opens userspace stacks of two processes in a new domain. Returns the second stack's address.
-fn open_stacks(
+fn open_userspace_stacks(
     cluster: &mut Cluster,
     nodes: &[String],
     processes: [&mut Process; 2],
@@ -337,8 +337,8 @@ fn veth(networks: &[File; 2], link: Link, addresses: [Ipv4Addr; 2]) -> Result<()
 
 /// Name of an interface, at most 15 characters.
 fn name(kind: &str, link: Link) -> String {
-    let plain = if link.offload { "" } else { "p" };
-    format!("{kind}-{}{plain}", link.mtu)
+    let no_offload = if link.offload { "" } else { "p" };
+    format!("{kind}-{}{no_offload}", link.mtu)
 }
 
 /// Addresses of both ends of pair `n`, outside of the subnets of domains.

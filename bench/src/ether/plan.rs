@@ -24,10 +24,10 @@ pub const USUAL: Link = with(9000);
 pub const LONGEST: Link = with(65_521);
 
 /// The links of streams between userspace stacks, for which GSO packets are segmented.
-pub const STACK_LINKS: [Link; 2] = [without(9000), without(65_521)];
+pub const USERSPACE_LINKS: [Link; 2] = [without(9000), without(65_521)];
 
 /// The link of all other tests between userspace stacks.
-pub const STACKS_USUAL: Link = STACK_LINKS[0];
+pub const USERSPACE_USUAL: Link = USERSPACE_LINKS[0];
 
 /// Numbers of idle members beside the measured pair.
 pub const IDLE: [u32; 4] = [0, 2, 16, 64];
@@ -70,8 +70,8 @@ pub struct Link {
 
 impl fmt::Display for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plain = if self.offload { "" } else { ", plain" };
-        write!(f, "MTU {}{plain}", self.mtu)
+        let no_offload = if self.offload { "" } else { ", plain" };
+        write!(f, "MTU {}{no_offload}", self.mtu)
     }
 }
 
@@ -173,15 +173,15 @@ pub fn contests() -> Vec<Vec<Key>> {
         .iter()
         .map(|link| on_all_paths(Test::TcpStream, *link))
         .collect();
-    let by_stacks = |test, link| Key::new(test, Path::Smoltcp, link);
+    let by_userspace = |test, link| Key::new(test, Path::Smoltcp, link);
     contests.push(
-        STACK_LINKS
-            .map(|link| by_stacks(Test::TcpStream, link))
+        USERSPACE_LINKS
+            .map(|link| by_userspace(Test::TcpStream, link))
             .into(),
     );
     for test in [Test::TcpRr, Test::UdpPps] {
         let mut contest = on_all_paths(test, USUAL);
-        contest.push(by_stacks(test, STACKS_USUAL));
+        contest.push(by_userspace(test, USERSPACE_USUAL));
         contests.push(contest);
     }
     contests.extend(FLOOD_LINKS.map(|link| on_all_paths(Test::UdpFlood, link)));

@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::bed::Bed;
 use super::plan::{
-    Delivery, FLOOD_LINKS, IDLE, Key, LINKS, LONGEST, Link, OF_KERNELS, RECEIVERS, STACK_LINKS,
-    Test, USUAL,
+    Delivery, FLOOD_LINKS, IDLE, Key, LINKS, LONGEST, Link, OF_KERNELS, RECEIVERS, Test,
+    USERSPACE_LINKS, USUAL,
 };
 use crate::features;
 use crate::machine;
@@ -19,7 +19,7 @@ use crate::target::Bound::{AtLeast, AtMost};
 use crate::target::{self, Target};
 
 /// Target of a stream between two userspace stacks in bit/s.
-const STACKS_WANTED: f64 = 1e9;
+const USERSPACE_WANTED: f64 = 1e9;
 
 /// Figures of a round; a row has their medians.
 const FIGURES: [&str; 6] = [
@@ -187,14 +187,18 @@ impl Rounds<'_> {
             };
             judged.push(self.judge(beside, 0.9));
         }
-        judged.extend(STACK_LINKS.map(|link| {
+        judged.extend(USERSPACE_LINKS.map(|link| {
             let stream = Key::new(Test::TcpStream, Path::Smoltcp, link);
             let median = self.median(&stream, "bits_per_s");
             let name = format!("tcp_stream by smoltcp, MTU {}, over 1 Gbit/s", link.mtu);
             Judged {
-                target: Target::new(AtLeast(1.0), name, median.map(|bits| bits / STACKS_WANTED)),
+                target: Target::new(
+                    AtLeast(1.0),
+                    name,
+                    median.map(|bits| bits / USERSPACE_WANTED),
+                ),
                 median,
-                against: Some(STACKS_WANTED),
+                against: Some(USERSPACE_WANTED),
             }
         }));
         judged
@@ -268,20 +272,20 @@ fn tables(rows: &[Row]) -> String {
             let found = rows.iter().filter(between_two).find(same);
             found.map_or("-".into(), figure)
         };
-        let plain = if *link[2] == json!(true) {
+        let no_offload = if *link[2] == json!(true) {
             ""
         } else {
             ", plain"
         };
-        let label = format!("{}, MTU {}{plain}", first.text("test"), link[1]);
+        let label = format!("{}, MTU {}{no_offload}", first.text("test"), link[1]);
         paths.row([label].into_iter().chain(OF_KERNELS.map(by)));
     }
-    let mut stacks = Table::new(1, &["Between stacks in the members' own processes", ""]);
+    let mut userspace = Table::new(1, &["Between stacks in the members' own processes", ""]);
     for row in rows
         .iter()
         .filter(|row| row.has(&json!({"path": Path::Smoltcp})))
     {
-        stacks.row([
+        userspace.row([
             format!("{}, MTU {}", row.text("test"), row.text("mtu")),
             figure(row),
         ]);
@@ -296,7 +300,7 @@ fn tables(rows: &[Row]) -> String {
     for row in rows.iter().filter(|row| !row.get("idle_members").is_null()) {
         beside.row([format!("{} members", row.text("idle_members")), figure(row)]);
     }
-    format!("{paths}\n{stacks}\n{many}\n{beside}")
+    format!("{paths}\n{userspace}\n{many}\n{beside}")
 }
 
 fn beside(reported: &[(String, f64)]) -> String {
