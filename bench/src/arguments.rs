@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::busy::Busy;
 use crate::cluster::ClusterError;
-use crate::plan::Effort;
+use crate::plan::{Common, Effort};
 use crate::progress::Progress;
 use crate::report::Report;
 use crate::results::Keep;
@@ -20,34 +20,24 @@ use crate::{compare, domains, ether, fabric, kv, roles};
 /// Exit status: 0 for success; 1 for a failure or a wrong byte; 2 for wrong arguments; 128 + the
 /// signal that ended the run.
 #[derive(Parser)]
-#[command(name = "toroid-bench", version)]
+#[command(name = "toroid-bench", version, next_help_heading = "Global options")]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
 
     /// Run a spinning process beside, as on a machine with other work.
-    #[arg(long, global = true, help_heading = "Global options")]
+    #[arg(long, global = true)]
     busy: bool,
 
     /// Write all samples of every row and round to a file, as JSON.
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        help_heading = "Global options"
-    )]
+    #[arg(long, global = true, value_name = "FILE")]
     raw: Option<PathBuf>,
 
     /// Keep the run as bench/results/NAME.json, with its machine and command line.
     ///
     /// The folder bench is that of the repository around the current directory. An older result of
     /// that name is replaced, with a message.
-    #[arg(
-        long,
-        global = true,
-        value_name = "NAME",
-        help_heading = "Global options"
-    )]
+    #[arg(long, global = true, value_name = "NAME")]
     save: Option<String>,
 }
 
@@ -84,56 +74,7 @@ enum Command {
     /// The store's own client reads the server's memory; the server speaks memcached's protocol,
     /// too. Starts a private agent and leaves nothing behind. Needs the program memcached and 6 GiB
     /// of memory; root is not needed.
-    Kv(Kv),
-}
-
-#[derive(Args)]
-struct Common {
-    /// Print one JSON object instead of tables.
-    #[arg(long)]
-    json: bool,
-
-    /// Quick run (one minute).
-    #[arg(long)]
-    quick: bool,
-}
-
-impl Common {
-    fn effort(&self) -> Effort {
-        if self.quick {
-            Effort::Quick
-        } else {
-            Effort::Default
-        }
-    }
-}
-
-#[derive(Args)]
-struct Kv {
-    #[command(flatten)]
-    common: Common,
-
-    /// Measure only rows with all these words, such as set/1024/hot or rdma/get/64; repeatable.
-    ///
-    /// A row's words are its path, operation, bytes, set and load, as in the table.
-    #[arg(long, value_name = "WORD/...")]
-    rows: Vec<kv::plan::Words>,
-
-    /// Number of rounds of every measurement.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: Option<u32>,
-
-    /// Compare hit rates instead, on traces with more keys than memory.
-    ///
-    /// Each server has 64 MiB. Takes some minutes, with --quick one or two.
-    #[arg(long, conflicts_with_all = ["rows", "rounds", "unbound"])]
-    mix: bool,
-
-    /// Leave the processors of client and server to the scheduler.
-    ///
-    /// Without this they share one processor over sockets with one request under way.
-    #[arg(long)]
-    unbound: bool,
+    Kv(kv::Options),
 }
 
 #[derive(Args)]
@@ -202,7 +143,7 @@ impl Command {
         match self {
             Command::Compare(arguments) => arguments.json,
             Command::Domains(Domains { common, .. })
-            | Command::Kv(Kv { common, .. })
+            | Command::Kv(kv::Options { common, .. })
             | Command::Ether(common)
             | Command::Fabric(common) => common.json,
         }
@@ -219,18 +160,7 @@ impl Command {
             }
             Command::Ether(common) => ether::measure(common.effort(), progress)?,
             Command::Fabric(common) => fabric::measure(common.effort(), progress)?,
-            Command::Kv(arguments) if arguments.mix => {
-                kv::hits::measure(arguments.common.effort(), progress)?
-            }
-            Command::Kv(arguments) => {
-                let options = kv::Options {
-                    effort: arguments.common.effort(),
-                    rows: arguments.rows.clone(),
-                    rounds: arguments.rounds,
-                    unbound: arguments.unbound,
-                };
-                kv::measure(&options, progress)?
-            }
+            Command::Kv(options) => kv::measure(options, progress)?,
         })
     }
 }

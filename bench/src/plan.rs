@@ -1,5 +1,6 @@
 //! Terms shared by the plans of several commands.
 
+use clap::Args;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a long write to a TCP stream.
@@ -50,6 +51,28 @@ pub enum WorkingSet {
     Hot,
     /// [`COLD_BYTES`], used in uniform random order.
     Cold,
+}
+
+// Not a doc comment, which would replace the texts of the commands.
+#[derive(Args, Clone, Debug)]
+pub struct Common {
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    pub json: bool,
+
+    /// Quick run (one minute).
+    #[arg(long)]
+    quick: bool,
+}
+
+impl Common {
+    pub fn effort(&self) -> Effort {
+        if self.quick {
+            Effort::Quick
+        } else {
+            Effort::Default
+        }
+    }
 }
 
 /// Duration class of a run.

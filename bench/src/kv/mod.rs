@@ -12,41 +12,62 @@ pub mod targets;
 
 use std::time::{Duration, Instant};
 
+use clap::Args;
+
 use self::bed::Bed;
 use self::plan::{Measurement, Words};
 use self::report::{Mixes, Run};
 use crate::cluster::ClusterError;
-use crate::plan::{Effort, Path};
+use crate::plan::{Common, Effort, Path};
 use crate::progress::Progress;
 use crate::report::Report;
 use crate::runner::Runner;
 use crate::worker::mix::Mix;
 
-#[derive(Clone, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Options {
-    pub effort: Effort,
-    /// Only these rows, without mixes and memory; all if there are none.
-    pub rows: Vec<Words>,
-    /// Number of rounds, if not that of the effort.
-    pub rounds: Option<u32>,
-    /// Whether the scheduler chooses the processors of both ends of a connection, also if they work
-    /// in turns.
-    pub unbound: bool,
+    #[command(flatten)]
+    pub common: Common,
+
+    /// Measure only rows with all these words, such as set/1024/hot or rdma/get/64; repeatable.
+    ///
+    /// A row's words are its path, operation, bytes, set and load, as in the table.
+    #[arg(long, value_name = "WORD/...")]
+    rows: Vec<Words>,
+
+    /// Number of rounds of every measurement.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+
+    /// Compare hit rates instead, on traces with more keys than memory.
+    ///
+    /// Each server has 64 MiB. Takes some minutes, with --quick one or two.
+    #[arg(long, conflicts_with_all = ["rows", "rounds", "unbound"])]
+    mix: bool,
+
+    /// Leave the processors of client and server to the scheduler.
+    ///
+    /// Without this they share one processor over sockets with one request under way.
+    #[arg(long)]
+    unbound: bool,
 }
 
-/// Measures all rows, or the chosen ones; nothing is left behind.
+/// Measures all rows, the chosen ones, or hit rates; nothing is left behind.
 pub fn measure(options: &Options, progress: &Progress) -> Result<Report, ClusterError> {
     let start = Instant::now();
-    let Options { effort, rows, .. } = options;
+    let (effort, rows) = (options.common.effort(), &options.rows);
+    if options.mix {
+        return hits::measure(effort, progress);
+    }
     let contests = plan::contests(rows);
-    let rounds = options.rounds.unwrap_or(plan::rounds(*effort));
+    let rounds = options.rounds.unwrap_or(plan::rounds(effort));
     let mixes: &[Mix] = if rows.is_empty() { &Mix::ALL } else { &[] };
     let turns = mixes.len() * plan::MIX_CLIENTS.len() * plan::MIX_PATHS.len();
     let in_parts: u32 = contests.iter().flatten().map(plan::parts).sum();
     progress.expect(rounds as usize * (turns + in_parts as usize));
     progress.say("starting the servers");
     let mut bed = Bed::prepare(!options.unbound)?;
-    let mut run = Run::new(*effort, start, rounds);
+    let mut run = Run::new(effort, start, rounds);
     if rows.is_empty() {
         // First, before the servers' memory has grown.
         progress.say("storing many small values");
@@ -56,10 +77,10 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report, Cluster
     }
     let mut runner = Runner::new(progress);
     for contest in contests {
-        hold(&mut bed, contest, *effort, rounds, &mut runner)?;
+        hold(&mut bed, contest, effort, rounds, &mut runner)?;
     }
     for mix in mixes {
-        carry_out(&mut bed, *mix, *effort, rounds, progress, &mut run.mixes)?;
+        carry_out(&mut bed, *mix, effort, rounds, progress, &mut run.mixes)?;
     }
     run.memcached = bed.memcached_version()?;
     run.shared_processor = bed.shares_processor();
