@@ -104,6 +104,11 @@ impl Row {
         wanted.all(|(name, value)| self.get(name) == value)
     }
 
+    /// All labels.
+    pub fn labels(&self) -> Fields {
+        self.labels.clone()
+    }
+
     /// All rounds.
     pub fn series(&self) -> &Series {
         &self.series
@@ -136,6 +141,12 @@ pub fn table(rows: &[Row], texts: usize, columns: &[(&str, &str, Show)]) -> Tabl
         table.row(columns.iter().map(|(_, name, show)| show(row, name)));
     }
     table
+}
+
+/// The rows of all measurements of a run.
+pub fn rows_of<M>(measured: &[(M, Series)], row: impl Fn(&M, &Series) -> Row) -> Vec<Row> {
+    let rows = measured.iter().map(|(key, series)| row(key, series));
+    rows.collect()
 }
 
 /// The first row with all `labels`.

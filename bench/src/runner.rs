@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::cluster::ClusterError;
 use crate::progress::Progress;
-use crate::samples::{Samples, Series};
+use crate::samples::{Samples, Series, entry};
 
 /// The measurements of a run with all their rounds, in order of first appearance.
 pub struct Runner<'a, M> {
@@ -61,14 +61,7 @@ impl<'a, M: Clone + Display + PartialEq> Runner<'a, M> {
 
     /// Adds a round of a measurement.
     pub fn add(&mut self, measurement: &M, samples: Samples) {
-        let known = self
-            .measured
-            .iter_mut()
-            .find(|(known, _)| known == measurement);
-        match known {
-            Some((_, series)) => series.add(samples),
-            None => self.measured.push((measurement.clone(), samples.into())),
-        }
+        entry(&mut self.measured, measurement.clone()).add(samples);
     }
 
     fn series(&self, measurement: &M) -> Option<&Series> {

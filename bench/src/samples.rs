@@ -178,6 +178,16 @@ impl Series {
     }
 }
 
+/// The value of `key` in a list in order of first appearance, added if absent.
+pub fn entry<K: PartialEq, V: Default>(list: &mut Vec<(K, V)>, key: K) -> &mut V {
+    let known = list.iter().position(|(known, _)| *known == key);
+    let at = known.unwrap_or_else(|| {
+        list.push((key, V::default()));
+        list.len() - 1
+    });
+    &mut list[at].1
+}
+
 /// Quantile `q` of `values` by nearest rank: the smallest value that at least the fraction `q` of
 /// them do not exceed.
 pub fn quantile(values: &[f64], q: f64) -> Option<f64> {

@@ -20,7 +20,7 @@ use crate::progress::Progress;
 use crate::report::Report;
 use crate::roles::{self, StoreConfig};
 use crate::runner::Runner;
-use crate::samples::Samples;
+use crate::samples::{Samples, entry};
 use crate::worker::files::{FileSamples, Tally};
 use crate::worker::one_sided::{Direction, ExportedKeys, HOT};
 use crate::worker::sampler::Pace;
@@ -92,10 +92,7 @@ pub struct Files {
 impl Files {
     /// Adds samples. Chunks of blocks differ and are no rounds, so all count together.
     fn add(&mut self, path: Path, op: StoreOp, next: Samples) {
-        match self.samples.iter_mut().find(|(key, _)| *key == (path, op)) {
-            Some((_, samples)) => samples.extend(&next),
-            None => self.samples.push(((path, op), next)),
-        }
+        entry(&mut self.samples, (path, op)).extend(&next);
     }
 }
 

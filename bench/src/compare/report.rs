@@ -12,7 +12,7 @@ use super::tables::{Rows, copy, file, one_sided, socket, value};
 use super::{CLIENT, Files, SERVER, TORUS};
 use crate::machine;
 use crate::plan::{COLD_BYTES, Effort, HOT_BYTES, LONG_WRITE, PIPELINE, Path, WorkingSet};
-use crate::report::{Fields, Report, Row, number, tenths};
+use crate::report::{self, Fields, Report, Row, number, tenths};
 use crate::samples::{Series, quotient};
 use crate::table::{size, time};
 use crate::target::Bound::{AtLeast, AtMost};
@@ -37,8 +37,7 @@ pub struct Run {
 
 impl Run {
     pub fn report(&self, measured: &[(Test, Series)]) -> Report {
-        let tests = measured.iter().map(|(test, series)| self.row(test, series));
-        let mut rows: Vec<Row> = tests.collect();
+        let mut rows = report::rows_of(measured, |test, series| self.row(test, series));
         rows.extend(self.files.samples.iter().map(|((path, op), samples)| {
             let proto = (*path != Path::Rdma).then_some(Transport::Tcp);
             let labels = ("files", *path, json!(op), proto, BLOCK);

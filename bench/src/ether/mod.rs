@@ -10,7 +10,7 @@ pub mod plan;
 pub mod report;
 pub mod search;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use self::bed::Bed;
 use crate::cluster::ClusterError;
@@ -24,20 +24,14 @@ pub fn measure(effort: Effort, progress: &Progress) -> Result<Report, ClusterErr
     let start = Instant::now();
     progress.say("starting nodes and the paths between them");
     let mut bed = Bed::prepare()?;
-    let (contests, rounds) = (plan::contests(), plan::rounds(effort));
+    let (mut contests, rounds) = (plan::contests(), plan::rounds(effort));
     progress.expect(rounds as usize * contests.iter().map(Vec::len).sum::<usize>());
     let mut runner = Runner::new(progress);
-    for round in 0..rounds {
-        for contest in &contests {
-            let mut contest = contest.clone();
-            // Otherwise the first measurement would always find the machine in the same state.
-            if round % 2 == 1 {
-                contest.reverse();
-            }
-            for key in &contest {
-                let time = plan::slice(effort, key.test);
-                runner.turn(key, |key, _| bed.measure(key, time))?;
-            }
+    for _ in 0..rounds {
+        for contest in &mut contests {
+            runner.contest(contest, 1, Duration::MAX, |key| {
+                bed.measure(key, plan::slice(effort, key.test))
+            })?;
         }
     }
     let congestion_control = bed.congestion_control()?;

@@ -12,7 +12,7 @@ use super::plan::{
 use crate::features;
 use crate::machine;
 use crate::plan::{Effort, Path};
-use crate::report::{Fields, Report, Row, name};
+use crate::report::{self, Fields, Report, Row, name};
 use crate::samples::Series;
 use crate::table::{Table, decimals, time};
 use crate::target::Bound::{AtLeast, AtMost};
@@ -56,10 +56,7 @@ pub fn report(
     measured: &[(Key, Series)],
 ) -> Report {
     let rounds = Rounds(measured);
-    let rows: Vec<Row> = measured
-        .iter()
-        .map(|(key, series)| row(key, series))
-        .collect();
+    let rows = report::rows_of(measured, row);
     let (judged, reported) = (rounds.judged(), rounds.reported());
     let config = Fields::default()
         .with("torus", Bed::torus())

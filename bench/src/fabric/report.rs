@@ -29,10 +29,7 @@ pub fn report(
     libfabric: &str,
     measured: &[(Measurement, Series)],
 ) -> Report {
-    let rows: Vec<Row> = measured
-        .iter()
-        .map(|(key, series)| row(key, series))
-        .collect();
+    let rows = report::rows_of(measured, row);
     let targets = targets(&rows, measured);
     let rounds = plan::rounds(effort);
     let config = Fields::default()

@@ -67,23 +67,31 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report, Cluster
     progress.expect(rounds as usize * (turns + in_parts as usize));
     progress.say("starting the servers");
     let mut bed = Bed::prepare(!options.unbound)?;
-    let mut run = Run::new(effort, start, rounds);
+    let mut memory = Vec::new();
     if rows.is_empty() {
         // First, before the servers' memory has grown.
         progress.say("storing many small values");
         for path in [Path::ToroidTcp, Path::MemcachedTcp] {
-            run.memory.push((path, bed.memory_per_item(path)?));
+            memory.push((path, bed.memory_per_item(path)?));
         }
     }
     let mut runner = Runner::new(progress);
     for contest in contests {
         hold(&mut bed, contest, effort, rounds, &mut runner)?;
     }
+    let mut measured = Mixes::default();
     for mix in mixes {
-        carry_out(&mut bed, *mix, effort, rounds, progress, &mut run.mixes)?;
+        carry_out(&mut bed, *mix, effort, rounds, progress, &mut measured)?;
     }
-    run.memcached = bed.memcached_version()?;
-    run.shared_processor = bed.shares_processor();
+    let run = Run {
+        effort,
+        start,
+        rounds,
+        memcached: bed.memcached_version()?,
+        shared_processor: bed.shares_processor(),
+        mixes: measured,
+        memory,
+    };
     progress.say("cleaning up");
     drop(bed);
     Ok(run.report(&runner.finish()))

@@ -8,7 +8,7 @@ use super::targets;
 use crate::machine;
 use crate::plan::{Effort, Path};
 use crate::report::{self, COUNT, Fields, RATIO, Report, Row, SHARE, Show, TEXT, TIME};
-use crate::samples::{Samples, Series, median};
+use crate::samples::{Samples, Series, entry, median};
 use crate::table::decimals;
 use crate::target;
 use crate::worker::mix::Mix;
@@ -16,9 +16,9 @@ use crate::worker::mixed::Mixed;
 
 /// The conditions of a run, and measurements besides those of the plan.
 pub struct Run {
-    effort: Effort,
-    start: Instant,
-    rounds: u32,
+    pub effort: Effort,
+    pub start: Instant,
+    pub rounds: u32,
     /// Version of Debian's memcached.
     pub memcached: String,
     /// Whether client and server shared a processor over sockets with one request in flight.
@@ -29,24 +29,10 @@ pub struct Run {
 }
 
 impl Run {
-    pub fn new(effort: Effort, start: Instant, rounds: u32) -> Self {
-        Run {
-            effort,
-            start,
-            rounds,
-            memcached: String::new(),
-            shared_processor: false,
-            mixes: Mixes::default(),
-            memory: Vec::new(),
-        }
-    }
-
     pub fn report(&self, measured: &[(Measurement, Series)]) -> Report {
-        let rows: Vec<Row> = measured
-            .iter()
-            .map(|(key, series)| row(key, series))
-            .collect();
-        let mixes: Vec<Row> = self.mixes.0.iter().map(MixRounds::row).collect();
+        let rows = report::rows_of(measured, row);
+        let mixes = self.mixes.0.iter().map(|(key, rounds)| rounds.row(*key));
+        let mixes: Vec<Row> = mixes.collect();
         let memory = self.memory.iter().map(|(path, bytes_per_item)| {
             Row::default()
                 .label("path", path)
@@ -64,10 +50,9 @@ impl Run {
         let mut report = Report::new(self.effort, self.start, config);
         report.rows("rows", &rows);
         report.rows("mixes", &mixes);
-        for mix in &self.mixes.0 {
-            let sets = mix.labels().with("op", "set");
-            report.errors += mix.sets.errors();
-            report.samples("mixes", sets, mix.sets.clone());
+        for (row, (_, MixRounds { sets, .. })) in mixes.iter().zip(&self.mixes.0) {
+            report.errors += sets.errors();
+            report.samples("mixes", row.labels().with("op", "set"), sets.clone());
         }
         report.rows("memory", &memory);
         report.targets(&targets);
@@ -144,12 +129,13 @@ fn row(key: &Measurement, series: &Series) -> Row {
 
 /// All rounds of all mixes, in order of first appearance.
 #[derive(Default)]
-pub struct Mixes(Vec<MixRounds>);
+pub struct Mixes(Vec<(MixKey, MixRounds)>);
 
+/// Mix, path, and number of clients.
+type MixKey = (Mix, Path, usize);
+
+#[derive(Default)]
 struct MixRounds {
-    mix: Mix,
-    path: Path,
-    clients: usize,
     gets: Series,
     sets: Series,
     /// Rate of all clients together in each round.
@@ -159,23 +145,7 @@ struct MixRounds {
 impl Mixes {
     /// Adds a round with the operations of each client.
     pub fn add(&mut self, mix: Mix, path: Path, clients: Vec<Mixed>) {
-        let key = (mix, path, clients.len());
-        let known = self
-            .0
-            .iter()
-            .position(|known| (known.mix, known.path, known.clients) == key);
-        let at = known.unwrap_or_else(|| {
-            self.0.push(MixRounds {
-                mix,
-                path,
-                clients: clients.len(),
-                gets: Series::default(),
-                sets: Series::default(),
-                ops_per_s: Vec::new(),
-            });
-            self.0.len() - 1
-        });
-        let rounds = &mut self.0[at];
+        let rounds = entry(&mut self.0, (mix, path, clients.len()));
         let mut ops_per_s = 0.0;
         for Mixed { gets, sets } in clients {
             let elapsed_ns = (gets.elapsed_ns + sets.elapsed_ns).max(1);
@@ -188,22 +158,15 @@ impl Mixes {
 }
 
 impl MixRounds {
-    fn labels(&self) -> Fields {
-        Fields::default()
-            .with("mix", self.mix)
-            .with("path", self.path)
-            .with("clients", self.clients)
-    }
-
-    fn row(&self) -> Row {
+    fn row(&self, (mix, path, clients): MixKey) -> Row {
         let by_reading = self.gets.sum("gets");
         let per_get = |figure| (by_reading > 0.0).then(|| self.gets.sum(figure) / by_reading);
         let all_gets: u64 = self.gets.rounds().iter().map(|round| round.ops).sum();
         let errors = self.gets.errors() + self.sets.errors();
         Row::of(&self.gets)
-            .label("mix", self.mix)
-            .label("path", self.path)
-            .label("clients", self.clients)
+            .label("mix", mix)
+            .label("path", path)
+            .label("clients", clients)
             .figure("ops_per_s", median(&self.ops_per_s))
             .figure("get_p50_ns", self.gets.quantile_ns(0.5))
             .figure("get_p99_ns", self.gets.quantile_ns(0.99))
