@@ -9,11 +9,10 @@
 
 use std::fs::File;
 use std::io;
-use std::thread;
 
 use netlink_sys::protocols::NETLINK_GENERIC;
 use netlink_sys::{Socket, SocketAddr};
-use nix::sched::{CloneFlags, setns};
+use toroid_netlink::namespace::inside;
 
 /// Features by which a sender leaves checksums and segmentation to its interface. Without them the
 /// kernel still builds long packets and segments them just before the interface, as it does for a
@@ -51,9 +50,7 @@ const HEADERS: usize = 16 + 4;
 
 /// Switches off features of the interface `name` in a network namespace.
 pub fn switch_off(network: &File, name: &str, features: &[&str]) -> io::Result<()> {
-    let work = || {
-        // A namespace belongs to a thread.
-        setns(network, CloneFlags::CLONE_NEWNET)?;
+    inside(network, || -> io::Result<()> {
         let mut socket = Socket::new(NETLINK_GENERIC)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
@@ -66,9 +63,7 @@ pub fn switch_off(network: &File, name: &str, features: &[&str]) -> io::Result<(
         let mut body = attribute(HEADER | NESTED, &text(HEADER_NAME, name));
         body.extend(attribute(WANTED | NESTED, &wanted));
         ask(&socket, family, SET_FEATURES, &body).map(drop)
-    };
-    let panicked = |_| Err(io::Error::other("the thread panicked"));
-    thread::scope(|scope| scope.spawn(work).join().unwrap_or_else(panicked))
+    })?
 }
 
 fn family(socket: &Socket) -> io::Result<u16> {

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::thread;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::sched::{CloneFlags, setns};
 use toroid_ethernet::offload::Capabilities;
 use toroid_ethernet::port::tap::Tap;
+use toroid_netlink::namespace::inside;
 use toroid_netlink::{Netlink, NetlinkError};
 
 /// Longer than any packet.
@@ -78,17 +78,14 @@ impl Drop for Relay {
     }
 }
 
-/// Opens a TAP from a thread of its own, because a namespace belongs to a thread.
+/// Opens a TAP in a network namespace.
 fn open(name: &str, network: &File, capabilities: Capabilities) -> io::Result<Tap> {
-    let open = || {
-        setns(network, CloneFlags::CLONE_NEWNET)?;
+    inside(network, || -> io::Result<Tap> {
         let tap = Tap::open(name, capabilities)?;
         tap.set_persistent(false)?;
         fcntl(&tap, FcntlArg::F_SETFL(OFlag::empty()))?;
         Ok(tap)
-    };
-    let panicked = |_| Err(io::Error::other("the thread panicked"));
-    thread::scope(|scope| scope.spawn(open).join().unwrap_or_else(panicked))
+    })?
 }
 
 fn relay(from: &Tap, to: &Tap) -> io::Result<()> {

@@ -182,7 +182,7 @@ impl Bed {
     /// again.
     fn bind(&mut self, marker: &str) -> Option<Bound> {
         let (processor, server) = (self.processor?, process_of(marker));
-        let bound = server.and_then(|server| Bound::process(server, processor).ok());
+        let bound = server.and_then(|server| Bound::new(Some(server), processor).ok());
         if bound.is_none() {
             self.processor = None;
         }

@@ -179,7 +179,7 @@ impl InFlight {
             }
             bail!("reading did not fail within {PATIENCE:?}")
         };
-        Ok(InFlight(spawn(read_on)?))
+        Ok(InFlight(thread::Builder::new().spawn(read_on)?))
     }
 
     /// Time of the failure, of [`now_ns`].
@@ -221,10 +221,4 @@ impl Work for Reads {
     fn check(&mut self) -> Result<u64> {
         Ok(0)
     }
-}
-
-fn spawn<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<JoinHandle<T>> {
-    thread::Builder::new().spawn(work)
 }

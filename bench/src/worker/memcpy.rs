@@ -40,20 +40,10 @@ impl Source {
         if found && self.lines.0 != bytes {
             self.lines = (bytes, self.lines_to(self.memory.len() / bytes, bytes));
         }
-        let (source, from, into) = (self, Vec::new(), vec![0; bytes]);
         if found {
-            let none = black_box(0);
-            sample(
-                &mut CopyFound {
-                    source,
-                    from,
-                    into,
-                    none,
-                },
-                pace,
-            )
+            sample(&mut Copy::<true>::new(self, bytes), pace)
         } else {
-            sample(&mut Copy { source, from, into }, pace)
+            sample(&mut Copy::<false>::new(self, bytes), pace)
         }
     }
 
@@ -68,38 +58,58 @@ impl Source {
     }
 }
 
-struct CopyFound<'a> {
+/// Copies from places that are known or, if `FOUND`, read from a line each.
+struct Copy<'a, const FOUND: bool> {
     source: &'a mut Source,
-    /// The lines to look at.
+    /// Offsets to copy from, or indexes of lines.
     from: Vec<usize>,
     into: Vec<u8>,
-    /// No bit of the last value, as only we know: so the next copy waits for it.
+    /// 0, unknown to the compiler. The lookup adds these bits of the last value, and so waits for
+    /// the copy before.
     none: usize,
 }
 
-impl CopyFound<'_> {
+impl<'a, const FOUND: bool> Copy<'a, FOUND> {
+    fn new(source: &'a mut Source, bytes: usize) -> Self {
+        Copy {
+            source,
+            from: Vec::new(),
+            into: vec![0; bytes],
+            none: black_box(0),
+        }
+    }
+
     fn place(&self, at: usize) -> usize {
-        self.source.lines.1[self.from[at]].0
+        if FOUND {
+            self.source.lines.1[self.from[at]].0
+        } else {
+            self.from[at]
+        }
     }
 }
 
-impl Work for CopyFound<'_> {
+impl<const FOUND: bool> Work for Copy<'_, FOUND> {
     fn bytes(&self) -> u64 {
         self.into.len() as u64
     }
 
     fn prepare(&mut self, count: u32) -> Result<()> {
-        let lines = self.source.lines.1.len() as u64;
+        let places = self.source.memory.len() / self.into.len();
+        let len = if FOUND { 1 } else { self.into.len() };
         let random = &mut self.source.random;
         self.from.clear();
         self.from
-            .extend((0..count).map(|_| random.u64(..lines) as usize));
+            .extend((0..count).map(|_| len * random.u64(..places as u64) as usize));
         Ok(())
     }
 
     fn run(&mut self, at: u32) -> Result<()> {
         let len = self.into.len();
-        let after = usize::from(self.into[len - 1]) & self.none;
+        let after = if FOUND {
+            usize::from(self.into[len - 1]) & self.none
+        } else {
+            0
+        };
         let from = self.place(at as usize + after);
         self.into
             .copy_from_slice(black_box(&self.source.memory[from..from + len]));
@@ -112,44 +122,6 @@ impl Work for CopyFound<'_> {
             let from = self.place(last);
             self.into == self.source.memory[from..from + self.into.len()]
         });
-        Ok(u64::from(!same))
-    }
-}
-
-struct Copy<'a> {
-    source: &'a mut Source,
-    from: Vec<usize>,
-    into: Vec<u8>,
-}
-
-impl Work for Copy<'_> {
-    fn bytes(&self) -> u64 {
-        self.into.len() as u64
-    }
-
-    fn prepare(&mut self, count: u32) -> Result<()> {
-        let (len, places) = (self.into.len(), self.source.memory.len() / self.into.len());
-        let random = &mut self.source.random;
-        self.from.clear();
-        self.from
-            .extend((0..count).map(|_| len * random.u64(..places as u64) as usize));
-        Ok(())
-    }
-
-    fn run(&mut self, at: u32) -> Result<()> {
-        let from = self.from[at as usize];
-        let len = self.into.len();
-        self.into
-            .copy_from_slice(black_box(&self.source.memory[from..from + len]));
-        black_box(&mut self.into);
-        Ok(())
-    }
-
-    fn check(&mut self) -> Result<u64> {
-        let same = self
-            .from
-            .last()
-            .is_none_or(|&from| self.into == self.source.memory[from..from + self.into.len()]);
         Ok(u64::from(!same))
     }
 }

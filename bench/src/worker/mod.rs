@@ -320,7 +320,7 @@ impl Worker {
                 pace,
                 processor,
             } => {
-                let _bound = processor.map(Bound::this_thread).transpose()?;
+                let _bound = processor.map(|to| Bound::new(None, to)).transpose()?;
                 answer(self.measure(job, salt, pace)?)
             }
             Order::Member(order) => self.member.obey(order),
@@ -330,16 +330,10 @@ impl Worker {
     fn measure(&mut self, job: Job, salt: u64, pace: Pace) -> Result<Samples> {
         match job {
             Job::RoundTrips(server, transport, bytes) => {
-                let sockets = self.sockets(server);
-                Ok(client::round_trips(
-                    &sockets, server, transport, bytes, pace,
-                )?)
+                client::round_trips(&self.sockets(server), server, transport, bytes, pace)
             }
             Job::Stream(server, transport, bytes) => {
-                let sockets = self.sockets(server);
-                Ok(client::stream(
-                    &sockets, server, transport, bytes, pace.time,
-                )?)
+                client::stream(&self.sockets(server), server, transport, bytes, pace.time)
             }
             Job::OneSided(direction, depth, bytes) => {
                 self.memory()?.measure(direction, depth, bytes, salt, pace)

@@ -13,15 +13,9 @@ use nix::unistd::Pid;
 /// gives them the processors of the thread that bound them.
 #[derive(Debug)]
 pub struct Bound {
-    threads: Threads,
+    /// Directory below `/proc` of a process; `None` for the calling thread.
+    process: Option<PathBuf>,
     before: CpuSet,
-}
-
-#[derive(Debug)]
-enum Threads {
-    This,
-    /// All threads of the process with this directory below `/proc`.
-    Of(PathBuf),
 }
 
 /// The first processor allowed for this thread.
@@ -33,31 +27,19 @@ pub fn first() -> io::Result<usize> {
 }
 
 impl Bound {
-    /// Binds the calling thread.
-    pub fn this_thread(to: usize) -> io::Result<Self> {
-        Self::new(Threads::This, to)
-    }
-
-    /// Binds all threads of a process, given by its directory below `/proc`.
-    pub fn process(directory: PathBuf, to: usize) -> io::Result<Self> {
-        Self::new(Threads::Of(directory), to)
-    }
-
-    fn new(threads: Threads, to: usize) -> io::Result<Self> {
+    /// Binds all threads of a process, given by its directory below `/proc`, or the calling thread.
+    pub fn new(process: Option<PathBuf>, to: usize) -> io::Result<Self> {
         let before = sched_getaffinity(Pid::from_raw(0))?;
         let mut one = CpuSet::new();
         one.set(to)?;
-        let bound = Bound { threads, before };
-        bound.threads.let_use(&one)?;
+        let bound = Bound { process, before };
+        bound.allow(&one)?;
         Ok(bound)
     }
-}
 
-impl Threads {
-    fn let_use(&self, processors: &CpuSet) -> io::Result<()> {
-        let directory = match self {
-            Threads::This => return Ok(sched_setaffinity(Pid::from_raw(0), processors)?),
-            Threads::Of(directory) => directory,
+    fn allow(&self, processors: &CpuSet) -> io::Result<()> {
+        let Some(directory) = &self.process else {
+            return Ok(sched_setaffinity(Pid::from_raw(0), processors)?);
         };
         for thread in fs::read_dir(directory.join("task"))? {
             let name = thread?.file_name();
@@ -77,7 +59,7 @@ impl Threads {
 impl Drop for Bound {
     fn drop(&mut self) {
         // Fails if the process has ended.
-        let _ = self.threads.let_use(&self.before);
+        let _ = self.allow(&self.before);
     }
 }
 
@@ -92,13 +74,13 @@ mod tests {
     fn threads_are_bound_for_a_while() {
         let usable = || sched_getaffinity(Pid::from_raw(0)).unwrap();
         let (before, processor) = (usable(), first().unwrap());
-        let bound = Bound::this_thread(processor).unwrap();
+        let bound = Bound::new(None, processor).unwrap();
         let mut one = CpuSet::new();
         one.set(processor).unwrap();
         assert_eq!(usable(), one);
         drop(bound);
         assert_eq!(usable(), before);
-        let bound = Bound::process("/proc/self".into(), processor).unwrap();
+        let bound = Bound::new(Some("/proc/self".into()), processor).unwrap();
         assert_eq!(usable(), one);
         let (saying, said) = mpsc::channel();
         let (end, ending) = mpsc::channel::<()>();
@@ -117,6 +99,6 @@ mod tests {
             before,
             "a thread started meanwhile is free, too"
         );
-        assert!(Bound::process("/proc/self/fd".into(), processor).is_err());
+        assert!(Bound::new(Some("/proc/self/fd".into()), processor).is_err());
     }
 }

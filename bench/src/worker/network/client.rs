@@ -49,7 +49,7 @@ pub fn stream(
     transport: Transport,
     bytes: usize,
     time: Duration,
-) -> io::Result<Samples> {
+) -> anyhow::Result<Samples> {
     let session = Session::Sink(transport, bytes, VERIFIED);
     let stream = open(sockets, server, &session)?;
     match transport {
@@ -57,7 +57,7 @@ pub fn stream(
         Transport::Udp => send_udp(&udp_socket(sockets, server, &stream)?, bytes, time)?,
     }
     stream.end_writing()?;
-    receive_line(&mut BufReader::new(&stream))
+    Ok(receive_line(&mut BufReader::new(&stream))?)
 }
 
 pub(super) fn open(
