@@ -24,8 +24,8 @@ use crate::samples::{Samples, entry};
 use crate::worker::files::{FileSamples, Tally};
 use crate::worker::one_sided::{Direction, ExportedKeys, HOT};
 use crate::worker::sampler::Pace;
-use crate::worker::store::{KeySet, StoreOp};
-use crate::worker::stores::{Keys, Target};
+use crate::worker::store::{KeySet, Keys, StoreOp};
+use crate::worker::stores::Target;
 use crate::worker::{Job, Order, veth};
 
 pub mod concurrent;

@@ -22,8 +22,8 @@ use crate::worker::mix::Mix;
 use crate::worker::mixed::Mixed;
 use crate::worker::processor::{self, Bound};
 use crate::worker::sampler::Pace;
-use crate::worker::store::KeySet;
-use crate::worker::stores::{Keys, Target};
+use crate::worker::store::{KeySet, Keys};
+use crate::worker::stores::Target;
 
 /// Threads of each server.
 pub const THREADS: u32 = 4;

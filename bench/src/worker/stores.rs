@@ -13,13 +13,13 @@ use toroid_client::member::Domain;
 use toroid_fabric::Place;
 
 use super::files::{self, Block, Blocks, FileSamples};
-use super::mix::{self, Mix};
+use super::mix::Mix;
 use super::mixed::{self, Mixed};
 use super::network::socket::Sockets;
 use super::sampler::Pace;
 use super::store::memcached::Memcached;
 use super::store::rdma::RdmaClient;
-use super::store::{self, KeySet, StoreOp};
+use super::store::{self, Keys, StoreOp};
 use super::traces::{self, Trace};
 use super::{Job, borrow, crowd, pattern};
 use crate::plan::Path;
@@ -37,37 +37,6 @@ pub enum Target {
     Rdma { domain: String, place: String },
     Tcp(SocketAddrV4),
     Unix(PathBuf),
-}
-
-/// Keys that are stored, removed or verified together.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub enum Keys {
-    /// Numbered keys with values of one size.
-    Set(KeySet),
-    Mix(Mix),
-}
-
-impl Keys {
-    fn count(self) -> u64 {
-        match self {
-            Keys::Set(set) => set.keys,
-            Keys::Mix(_) => mix::KEYS,
-        }
-    }
-
-    fn name(self, index: u64, name: &mut Vec<u8>) {
-        match self {
-            Keys::Set(set) => set.name(index, name),
-            Keys::Mix(mix) => mix.name(index, name),
-        }
-    }
-
-    fn len(self, index: u64) -> usize {
-        match self {
-            Keys::Set(set) => set.bytes,
-            Keys::Mix(mix) => mix.value_len(index),
-        }
-    }
 }
 
 #[derive(Default)]
@@ -97,25 +66,18 @@ impl Stores {
     }
 
     pub fn fill(&mut self, path: Path, keys: Keys) -> Result<()> {
-        let name = |index, name: &mut Vec<u8>| keys.name(index, name);
-        self.memcached(path)?
-            .fill(keys.count(), |index| keys.len(index), name)
+        self.memcached(path)?.fill(keys)
     }
 
     pub fn empty(&mut self, path: Path, keys: Keys) -> Result<()> {
-        let name = |index, name: &mut Vec<u8>| keys.name(index, name);
-        self.memcached(path)?.empty(keys.count(), name)
+        self.memcached(path)?.empty(keys)
     }
 
     /// Returns the number of missing or wrong values.
     pub fn verify(&mut self, path: Path, keys: Keys) -> Result<u64> {
-        let (count, name) = (keys.count(), |index, name: &mut Vec<u8>| {
-            keys.name(index, name)
-        });
-        let len = |index| keys.len(index);
         match path {
-            Path::Rdma => Ok(store::verify(self.rdma()?, count, len, name)?),
-            path => Ok(store::verify(self.memcached(path)?, count, len, name)?),
+            Path::Rdma => store::verify(self.rdma()?, keys),
+            path => store::verify(self.memcached(path)?, keys),
         }
     }
 
@@ -125,44 +87,38 @@ impl Stores {
         if path != Path::Rdma {
             return mixed::run(self.memcached(path)?, mix, salt, time);
         }
-        let client = self.rdma()?;
-        let before = client.stats();
-        let mut mixed = mixed::run(client, mix, salt, time)?;
-        mixed.gets = client.with_reads(mixed.gets, before);
-        Ok(mixed)
+        let mut sets = Samples::default();
+        let gets = self.rdma()?.counting_reads(|client| {
+            let mixed = mixed::run(client, mix, salt, time)?;
+            sets = mixed.sets;
+            Ok(mixed.gets)
+        })?;
+        Ok(Mixed { gets, sets })
     }
 
     pub fn measure(&mut self, job: Job, salt: u64, pace: Pace) -> Result<Samples> {
         match job {
-            Job::Store(Path::Rdma, op, set) => {
-                let client = self.rdma()?;
-                let before = client.stats();
-                let samples = store::measure(client, op, set, salt, pace)?;
-                Ok(client.with_reads(samples, before))
-            }
-            Job::Store(path, op, set) => {
-                Ok(store::measure(self.memcached(path)?, op, set, salt, pace)?)
-            }
-            Job::Borrow(reading, set) => {
-                let client = self.rdma()?;
-                let before = client.stats();
-                let samples = borrow::measure(client, reading, set, salt, pace)?;
-                Ok(client.with_reads(samples, before))
-            }
+            Job::Store(Path::Rdma, op, set) => self
+                .rdma()?
+                .counting_reads(|client| store::measure(client, op, set, salt, pace)),
+            Job::Store(path, op, set) => store::measure(self.memcached(path)?, op, set, salt, pace),
+            Job::Borrow(reading, set) => self
+                .rdma()?
+                .counting_reads(|client| borrow::measure(client, reading, set, salt, pace)),
             Job::Crowd(Path::Rdma, op, set, load) => {
                 // The client has one connection.
                 let client = std::slice::from_mut(self.rdma()?);
-                Ok(crowd::measure(client, load, op, set, salt, pace.time)?)
+                crowd::measure(client, load, op, set, salt, pace.time)
             }
             Job::Crowd(path, op, set, load) => {
                 let crowd = self.crowd(path, load.clients as usize)?;
-                Ok(crowd::measure(crowd, load, op, set, salt, pace.time)?)
+                crowd::measure(crowd, load, op, set, salt, pace.time)
             }
             Job::Trace(path, trace, gets) => {
                 let keys = self.traces.entry(trace);
                 let keys = keys.or_insert_with(|| traces::Keys::new(trace));
                 let client = self.memcached.get_mut(&path).context("not connected")?;
-                Ok(traces::run(client, keys, gets)?)
+                traces::run(client, keys, gets)
             }
             job => bail!("{job:?} is no job for a store"),
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 
-use super::{Client, Pipelined};
+use super::{Client, Keys, Pipelined};
 use crate::worker::network::socket::{Sockets, Stream};
 use crate::worker::pattern;
 
@@ -60,16 +60,11 @@ impl Memcached {
         Ok(String::from_utf8_lossy(version).into_owned())
     }
 
-    /// Stores version 0 of every key below `keys` without waiting for each answer.
-    pub fn fill(
-        &mut self,
-        keys: u64,
-        len: impl Fn(u64) -> usize + Send,
-        name: impl Fn(u64, &mut Vec<u8>) + Send,
-    ) -> Result<()> {
+    /// Stores version 0 of all `keys` without waiting for each answer.
+    pub fn fill(&mut self, keys: Keys) -> Result<()> {
         let mut value = Vec::new();
-        self.many(keys, name, b"STORED", move |to, index, name| {
-            value.resize(len(index), 0);
+        self.many(keys, b"STORED", move |to, index, name| {
+            value.resize(keys.len(index), 0);
             pattern::fill_value(index, 0, &mut value);
             write_set_header(to, name, value.len())?;
             to.write_all(&value)?;
@@ -77,10 +72,9 @@ impl Memcached {
         })
     }
 
-    /// Removes every key below `keys`, all of which must be stored, without waiting for each
-    /// answer.
-    pub fn empty(&mut self, keys: u64, name: impl Fn(u64, &mut Vec<u8>) + Send) -> Result<()> {
-        self.many(keys, name, b"DELETED", |to, _index, name| {
+    /// Removes all `keys`, which must be stored, without waiting for each answer.
+    pub fn empty(&mut self, keys: Keys) -> Result<()> {
+        self.many(keys, b"DELETED", |to, _index, name| {
             to.write_all(b"delete ")?;
             to.write_all(name)?;
             to.write_all(b"\r\n")
@@ -100,8 +94,7 @@ impl Memcached {
     /// Sends a request for each key, and expects the answer `wanted` to each.
     fn many(
         &mut self,
-        keys: u64,
-        name_of: impl Fn(u64, &mut Vec<u8>) + Send,
+        keys: Keys,
         wanted: &[u8],
         mut request: impl FnMut(&mut dyn Write, u64, &[u8]) -> io::Result<()> + Send,
     ) -> Result<()> {
@@ -110,13 +103,13 @@ impl Memcached {
         thread::scope(|scope| {
             let sender = scope.spawn(move || -> io::Result<()> {
                 let mut name = Vec::new();
-                for index in 0..keys {
-                    name_of(index, &mut name);
+                for index in 0..keys.count() {
+                    keys.name(index, &mut name);
                     request(&mut writer, index, &name)?;
                 }
                 writer.flush()
             });
-            let answers = (0..keys).try_for_each(|_| {
+            let answers = (0..keys.count()).try_for_each(|_| {
                 read_line(reader, line)?;
                 expect(line, wanted)
             });
@@ -342,14 +335,11 @@ mod tests {
 
     #[test]
     fn every_pipelined_request_needs_its_answer() {
-        let set = KeySet { bytes: 16, keys: 2 };
+        let keys = Keys::Set(KeySet { bytes: 16, keys: 2 });
         let deletes = b"delete value-16-00000000\r\ndelete value-16-00000001\r\n";
         let mut client = scripted(deletes, b"DELETED\r\nDELETED\r\n");
-        client
-            .empty(2, |index, name| set.name(index, name))
-            .unwrap();
-        let missing = scripted(deletes, b"DELETED\r\nNOT_FOUND\r\n")
-            .empty(2, |index, name| set.name(index, name));
+        client.empty(keys).unwrap();
+        let missing = scripted(deletes, b"DELETED\r\nNOT_FOUND\r\n").empty(keys);
         assert!(missing.unwrap_err().to_string().contains("\"NOT_FOUND\""));
     }
 
@@ -360,15 +350,9 @@ mod tests {
         let full =
             scripted(b"set k 0 0 2\r\nhi\r\n", b"SERVER_ERROR out of memory\r\n").set(b"k", b"hi");
         assert!(full.unwrap_err().to_string().contains("out of memory"));
-        assert!(
-            scripted(b"delete k\r\n", b"DELETED\r\n")
-                .delete(b"k")
-                .unwrap()
-        );
-        assert!(
-            !scripted(b"delete k\r\n", b"NOT_FOUND\r\n")
-                .delete(b"k")
-                .unwrap()
-        );
+        for (answer, was_present) in [(&b"DELETED\r\n"[..], true), (b"NOT_FOUND\r\n", false)] {
+            let deleted = scripted(b"delete k\r\n", answer).delete(b"k");
+            assert_eq!(deleted.unwrap(), was_present);
+        }
     }
 }

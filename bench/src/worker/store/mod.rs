@@ -5,6 +5,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use crate::samples::Samples;
+use crate::worker::mix::{self, Mix};
 use crate::worker::pattern;
 use crate::worker::sampler::{Pace, Work, sample};
 
@@ -82,6 +83,40 @@ impl KeySet {
     }
 }
 
+/// Keys that are stored, removed or verified together.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub enum Keys {
+    /// Numbered keys with values of one size.
+    Set(KeySet),
+    Mix(Mix),
+}
+
+impl Keys {
+    /// Number of keys.
+    pub fn count(self) -> u64 {
+        match self {
+            Keys::Set(set) => set.keys,
+            Keys::Mix(_) => mix::KEYS,
+        }
+    }
+
+    /// Writes the name of key number `index` over `name`.
+    pub fn name(self, index: u64, name: &mut Vec<u8>) {
+        match self {
+            Keys::Set(set) => set.name(index, name),
+            Keys::Mix(mix) => mix.name(index, name),
+        }
+    }
+
+    /// Bytes of the value of key number `index`.
+    pub fn len(self, index: u64) -> usize {
+        match self {
+            Keys::Set(set) => set.bytes,
+            Keys::Mix(mix) => mix.value_len(index),
+        }
+    }
+}
+
 /// An operation of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -113,19 +148,14 @@ pub fn measure<C: Client>(
     sample(&mut work, pace)
 }
 
-/// Gets and verifies every key below `keys`, which also fills a location cache. Returns the number
-/// of missing or wrong values.
-pub fn verify<C: Client>(
-    client: &mut C,
-    keys: u64,
-    len: impl Fn(u64) -> usize,
-    name_of: impl Fn(u64, &mut Vec<u8>),
-) -> Result<u64> {
+/// Gets and verifies all `keys`, which also fills a location cache. Returns the number of missing or
+/// wrong values.
+pub fn verify<C: Client>(client: &mut C, keys: Keys) -> Result<u64> {
     let (mut name, mut wrong) = (Vec::new(), 0);
-    for index in 0..keys {
-        name_of(index, &mut name);
+    for index in 0..keys.count() {
+        keys.name(index, &mut name);
         let right = client.get(&name)?
-            && client.value().len() == len(index)
+            && client.value().len() == keys.len(index)
             && pattern::is_value(index, None, client.value());
         wrong += u64::from(!right);
     }
@@ -289,13 +319,7 @@ mod tests {
     }
 
     fn wrong(table: &mut Table) -> u64 {
-        verify(
-            table,
-            SET.keys,
-            |_| SET.bytes,
-            |index, name| SET.name(index, name),
-        )
-        .unwrap()
+        verify(table, Keys::Set(SET)).unwrap()
     }
 
     fn errors(table: &mut Table, op: StoreOp) -> u64 {

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use toroid_client::member::Domain;
 use toroid_fabric::Place;
-use toroid_kv::{Change, ReaderStats, View};
+use toroid_kv::{Change, View};
 
 use super::{Client, Pipelined};
 use crate::samples::Samples;
@@ -30,18 +30,19 @@ impl RdmaClient {
         Ok(self.client.borrow(key)?)
     }
 
-    pub fn stats(&self) -> ReaderStats {
-        self.client.stats()
-    }
-
-    /// Adds the figures since `before`: one-sided gets, their reads of memory, and gets answered by
-    /// the server.
-    pub fn with_reads(&self, samples: Samples, before: ReaderStats) -> Samples {
-        let after = self.stats();
-        samples
+    /// Does some work, and adds figures of it: one-sided gets, their reads of memory, and gets
+    /// answered by the server.
+    pub fn counting_reads(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<Samples>,
+    ) -> Result<Samples> {
+        let before = self.client.stats();
+        let samples = work(self)?;
+        let after = self.client.stats();
+        Ok(samples
             .with("gets", (after.gets - before.gets) as f64)
             .with("reads", (after.reads - before.reads) as f64)
-            .with("asked", (after.asked - before.asked) as f64)
+            .with("asked", (after.asked - before.asked) as f64))
     }
 }
 
