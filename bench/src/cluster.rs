@@ -24,10 +24,11 @@ use toroid_agent::{AgentError, Config, clear_groups, tun_remedy};
 use toroid_client::admin::{ClientError, Control, ExecHandle, Order};
 use toroid_fabric::Torus;
 use toroid_fabric::topology::TopologyError;
-use toroid_model::info::{DomainInfo, Limits};
+use toroid_model::info::{DomainInfo, Limits, MemberInfo};
 use toroid_model::refusal::Refusal;
 
 use crate::roles::{self, StoreConfig};
+use crate::worker;
 
 const TUN: &str = "/dev/net/tun";
 
@@ -220,16 +221,6 @@ impl Cluster {
         }))
     }
 
-    /// Whether the agent runs without root.
-    pub(crate) fn rootless(&mut self) -> Result<bool, ClusterError> {
-        Ok(self.control()?.status()?.rootless)
-    }
-
-    /// Whether nodes have private user ids.
-    pub(crate) fn private_users(&mut self) -> Result<bool, ClusterError> {
-        Ok(self.control()?.status()?.private_users)
-    }
-
     /// The network namespace of a node; only root of the host may open it.
     pub(crate) fn network(&mut self, node: &str) -> Result<File, ClusterError> {
         let nodes = self.control()?.nodes()?;
@@ -298,6 +289,23 @@ impl Cluster {
             input,
             _command: command,
         })
+    }
+
+    /// Starts a worker in a node.
+    pub(crate) fn worker(&mut self, node: &str) -> Result<Process, ClusterError> {
+        self.spawn(node, &[roles::WORKER])
+    }
+
+    /// Exports memory of `len` bytes in `owner`, and opens it in `peer`.
+    pub(crate) fn connect_memory(
+        &self,
+        domain: &str,
+        len: usize,
+        owner: &mut Process,
+        peer: &mut Process,
+    ) -> Result<(), ClusterError> {
+        let keys = self.ask(owner, &worker::Order::Export(domain.into(), len))?;
+        self.ask(peer, &worker::Order::UseMemory(domain.into(), keys))
     }
 
     /// Starts a store in a node, with a mark in its command line. Returns process and TCP port.
@@ -437,6 +445,16 @@ pub(crate) fn check_tun() -> Result<(), ClusterError> {
 fn open_tun() -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).open(TUN).map(drop)
+}
+
+/// The member of a domain in a node.
+pub(crate) fn member<'a>(
+    domain: &'a DomainInfo,
+    node: &str,
+) -> Result<&'a MemberInfo, ClusterError> {
+    let mut members = domain.members.iter();
+    let member = members.find(|member| member.node.to_string() == node);
+    member.ok_or(ClusterError::NoServer)
 }
 
 /// A process of this program in a node, which ends when this is dropped.

@@ -7,16 +7,15 @@ use std::time::{Duration, Instant};
 
 use toroid_model::refusal::Refusal;
 
-use super::{CLIENT, DOMAIN, SERVER, connect_memory, start_pair};
+use super::{CLIENT, DOMAIN, SERVER, start_pair};
 use crate::cluster::{Cluster, ClusterError, Process};
 use crate::machine;
 use crate::plan::{Effort, LONG_WRITE, PIPELINE, Path};
 use crate::progress::Progress;
 use crate::report::{self, Fields, PERCENT, RATE, Report, Row, Show};
-use crate::roles;
 use crate::samples::{Samples, Series};
 use crate::worker::network::Transport;
-use crate::worker::one_sided::Direction;
+use crate::worker::one_sided::{Direction, HOT};
 use crate::worker::sampler::Pace;
 use crate::worker::{Job, Order};
 
@@ -132,9 +131,9 @@ struct Pair {
 impl Pair {
     fn prepare() -> Result<Self, ClusterError> {
         let (mut cluster, domain, address) = start_pair()?;
-        let mut passive = cluster.spawn(SERVER, &[roles::WORKER])?;
-        let mut streamer = cluster.spawn(CLIENT, &[roles::WORKER])?;
-        let mut reader = cluster.spawn(CLIENT, &[roles::WORKER])?;
+        let mut passive = cluster.worker(SERVER)?;
+        let mut streamer = cluster.worker(CLIENT)?;
+        let mut reader = cluster.worker(CLIENT)?;
         let no_taps = cluster.no_taps()?;
         if no_taps.is_some() {
             for process in [&mut passive, &mut streamer] {
@@ -143,7 +142,7 @@ impl Pair {
             }
         }
         let port = cluster.ask(&mut passive, &Order::Serve)?;
-        connect_memory(&cluster, &mut passive, &mut reader)?;
+        cluster.connect_memory(DOMAIN, HOT, &mut passive, &mut reader)?;
         Ok(Pair {
             _passive: passive,
             streamer,

@@ -8,12 +8,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
-use toroid_fabric::Torus;
 use toroid_model::info::DomainInfo;
 use toroid_model::refusal::Refusal;
 
 use self::plan::{Cost, Op, TRIAL_BYTES, Test, VALUES};
-use crate::cluster::{Cluster, ClusterError, Process};
+use crate::cluster::{Cluster, ClusterError, Process, member};
 use crate::memory;
 use crate::plan::{COLD_BYTES, Effort, HOT_BYTES, Path};
 use crate::progress::Progress;
@@ -22,7 +21,7 @@ use crate::roles::{self, StoreConfig};
 use crate::runner::Runner;
 use crate::samples::{Samples, entry};
 use crate::worker::files::{FileSamples, Tally};
-use crate::worker::one_sided::{Direction, ExportedKeys, HOT};
+use crate::worker::one_sided::{Direction, HOT};
 use crate::worker::sampler::Pace;
 use crate::worker::store::{KeySet, Keys, StoreOp};
 use crate::worker::stores::Target;
@@ -33,7 +32,7 @@ pub mod plan;
 pub mod report;
 pub mod tables;
 
-const TORUS: [u16; 3] = [2, 1, 1];
+const TORUS: &str = "2x1x1";
 const DOMAIN: &str = "bench";
 const SERVER: &str = "0,0,0";
 const CLIENT: &str = "1,0,0";
@@ -65,7 +64,7 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report, Cluster
     let left = options.effort.limit().saturating_sub(start.elapsed());
     let files = bed.files(options, plan::file_time(left), progress)?;
     let cold_sets = bed.all_cold(start, &mut runner)?;
-    let rootless = bed.cluster.rootless()?;
+    let rootless = bed.cluster.control()?.status()?.rootless;
     let (no_taps, mtus) = (bed.no_taps.take(), std::mem::take(&mut bed.mtus));
     progress.say("cleaning up");
     drop(bed);
@@ -119,10 +118,9 @@ struct Bed {
 impl Bed {
     fn prepare(options: &Options) -> Result<Self, ClusterError> {
         let (mut cluster, domain, address) = start_pair()?;
-        let worker = |cluster: &mut Cluster, node| cluster.spawn(node, &[roles::WORKER]);
         let mut bed = Bed {
-            passive: worker(&mut cluster, SERVER)?,
-            neighbour: worker(&mut cluster, CLIENT)?,
+            passive: cluster.worker(SERVER)?,
+            neighbour: cluster.worker(CLIENT)?,
             active: cluster.spawn_in(&options.dir, CLIENT, &[roles::WORKER])?,
             store: None,
             sessions: Vec::new(),
@@ -135,7 +133,8 @@ impl Bed {
             salt: 0,
         };
         bed.connect_interfaces()?;
-        connect_memory(&bed.cluster, &mut bed.passive, &mut bed.active)?;
+        bed.cluster
+            .connect_memory(DOMAIN, HOT, &mut bed.passive, &mut bed.active)?;
         bed.start_store()?;
         Ok(bed)
     }
@@ -172,7 +171,7 @@ impl Bed {
     }
 
     fn create_veth(&mut self) -> Result<(), ClusterError> {
-        if self.cluster.private_users()? {
+        if self.cluster.control()?.status()?.private_users {
             let networks = [self.cluster.network(CLIENT)?, self.cluster.network(SERVER)?];
             return veth::create_between(networks.each_ref()).map_err(ClusterError::ours);
         }
@@ -396,25 +395,10 @@ impl Bed {
 
 /// Starts two nodes of one domain. Returns cluster, domain and the server node's address there.
 fn start_pair() -> Result<(Cluster, DomainInfo, Ipv4Addr), ClusterError> {
-    let [x, y, z] = TORUS;
-    let mut cluster = Cluster::start(Torus::new(x, y, z)?, Some(roles::DRIVER))?;
+    let mut cluster = Cluster::start(TORUS.parse()?, Some(roles::DRIVER))?;
     let domain = cluster.create_domain(DOMAIN)?;
-    let mut members = domain.members.iter();
-    let server = members.find(|member| member.node.to_string() == SERVER);
-    let address = server.ok_or(ClusterError::NoServer)?.ipv4;
+    let address = member(&domain, SERVER)?.ipv4;
     Ok((cluster, domain, address))
-}
-
-/// Exports memory of `owner` and opens it in `peer`.
-fn connect_memory(
-    cluster: &Cluster,
-    owner: &mut Process,
-    peer: &mut Process,
-) -> Result<(), ClusterError> {
-    let (domain, len) = (DOMAIN.to_owned(), HOT);
-    let keys: ExportedKeys = cluster.ask(owner, &Order::Export(domain, len))?;
-    let domain = DOMAIN.into();
-    cluster.ask(peer, &Order::UseMemory(domain, keys))
 }
 
 /// Bytes of a cold working set: [`COLD_BYTES`], or less if available memory is short.

@@ -67,7 +67,7 @@ impl Run {
                 },
             )
             .with("no_taps", &self.no_taps)
-            .with("torus", torus())
+            .with("torus", TORUS)
             .with("server", SERVER)
             .with("client", CLIENT)
             .with("mtu", self.mtu(Path::Ethernet))
@@ -146,7 +146,7 @@ impl Run {
              {}: MTU {}. Medians of {} rounds, paths in turn.\n\
              RDMA/Eth.: speed of RDMA over that of Ethernet, for latencies, too. Paper: Blue Gene/P, \
              Figures 4 and 5.",
-            torus(),
+            TORUS,
             machine::describe(),
             if self.rootless { ", rootless" } else { "" },
             match self.no_taps {
@@ -230,10 +230,6 @@ impl Run {
         }
         note
     }
-}
-
-fn torus() -> String {
-    TORUS.map(|size| size.to_string()).join("x")
 }
 
 fn targets(rows: &[Row]) -> Vec<Target> {

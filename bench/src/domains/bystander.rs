@@ -11,10 +11,9 @@ use super::nodes;
 use super::report::Beside;
 use crate::cluster::{Cluster, ClusterError, Process};
 use crate::report::Row;
-use crate::roles;
 use crate::samples::{Samples, Series};
 use crate::worker::network::Transport;
-use crate::worker::one_sided::{Direction, ExportedKeys, HOT};
+use crate::worker::one_sided::{Direction, HOT};
 use crate::worker::sampler::Pace;
 use crate::worker::{Job, Order};
 
@@ -29,15 +28,12 @@ pub fn measure(
 ) -> Result<Beside, ClusterError> {
     let all = nodes(cluster, 8)?;
     let info = cluster.control()?.create(DOMAIN, &all[..2], None, None)?;
-    let mut passive = cluster.spawn(&all[0], &[roles::WORKER])?;
-    let mut active = cluster.spawn(&all[1], &[roles::WORKER])?;
+    let mut passive = cluster.worker(&all[0])?;
+    let mut active = cluster.worker(&all[1])?;
     let port = cluster.ask(&mut passive, &Order::Serve)?;
     let address = info.members.first().ok_or(ClusterError::NoServer)?.ipv4;
     let server = SocketAddrV4::new(address, port);
-    let (domain, len) = (DOMAIN.to_owned(), HOT);
-    let keys: ExportedKeys = cluster.ask(&mut passive, &Order::Export(domain, len))?;
-    let domain = DOMAIN.into();
-    cluster.ask::<()>(&mut active, &Order::UseMemory(domain, keys))?;
+    cluster.connect_memory(DOMAIN, HOT, &mut passive, &mut active)?;
 
     for n in 0..domains {
         cluster

@@ -11,7 +11,6 @@ use super::report::{Export, series};
 use super::{fdatasync, memory_peak, nodes};
 use crate::cluster::{Cluster, ClusterError, Process, check_signals};
 use crate::report::Row;
-use crate::roles;
 use crate::samples::{Samples, quantile};
 use crate::worker;
 use crate::worker::hammer::{Pause, now_ns};
@@ -166,7 +165,7 @@ impl<'a> Play<'a> {
         // Of two members, the owner is also the remaining member.
         let (second, address) = &places[usize::from(scenario.members > 2)];
         let spawn = |cluster: &mut Cluster, node: &str| {
-            let mut process = cluster.spawn(node, &[roles::WORKER])?;
+            let mut process = cluster.worker(node)?;
             let domain = domain.clone();
             let () = ask(cluster, &mut process, Order::Attach { domain })?;
             Ok::<_, ClusterError>(process)

@@ -118,7 +118,7 @@ pub fn measure(effort: Effort, rows: &[u8], progress: &Progress) -> Result<Repor
     let mut run = Run {
         start,
         effort,
-        rootless: cluster.rootless()?,
+        rootless: cluster.control()?.status()?.rootless,
         data: data_of(&cluster),
         syncs_ns: fdatasync(&cluster)?,
         outcomes: Vec::new(),

@@ -13,13 +13,12 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use toroid_ethernet::offload::Capabilities;
 use toroid_fabric::Torus;
-use toroid_model::info::{DomainInfo, MemberInfo};
 use toroid_netlink::Netlink;
 use toroid_protocol::agent::NewDomain;
 
 use super::plan::{Delivery, IDLE, Key, LINKS, Link, RECEIVERS, Test, USERSPACE_LINKS, USUAL};
 use super::search::Search;
-use crate::cluster::{Cluster, ClusterError, Process, check_tun};
+use crate::cluster::{Cluster, ClusterError, Process, check_tun, member};
 use crate::features;
 use crate::machine::busy_time;
 use crate::pair;
@@ -80,10 +79,10 @@ impl Bed {
         let mut cluster = Cluster::start(Torus::new(x, y, z)?, Some(roles::DRIVER))?;
         let infos = cluster.control()?.nodes()?;
         let nodes: Vec<String> = infos.iter().map(|node| node.place.to_string()).collect();
-        let mut sender = cluster.spawn(&nodes[0], &[roles::WORKER])?;
+        let mut sender = cluster.worker(&nodes[0])?;
         let mut receivers = Vec::new();
         for node in &nodes[1..=RECEIVERS] {
-            receivers.push(cluster.spawn(node, &[roles::WORKER])?);
+            receivers.push(cluster.worker(node)?);
         }
         let mut userspace = Vec::new();
         for link in USERSPACE_LINKS {
@@ -293,12 +292,6 @@ fn open_userspace_stacks(
         let () = cluster.ask(process, &Order::UseStack(domain))?;
     }
     Ok(member(&domain, &nodes[1])?.ipv4)
-}
-
-fn member<'a>(domain: &'a DomainInfo, node: &str) -> Result<&'a MemberInfo, ClusterError> {
-    let mut members = domain.members.iter();
-    let member = members.find(|member| member.node.to_string() == node);
-    member.ok_or(ClusterError::NoServer)
 }
 
 fn relay(

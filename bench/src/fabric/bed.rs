@@ -4,10 +4,8 @@ use toroid_fabric::Torus;
 
 use super::plan::{self, Measurement, Op, Provider};
 use crate::cluster::{Cluster, ClusterError, Process};
-use crate::roles;
 use crate::samples::Samples;
 use crate::worker::Order;
-use crate::worker::one_sided::ExportedKeys;
 use crate::worker::sampler::Pace;
 
 const DOMAIN: &str = "fabric";
@@ -34,16 +32,13 @@ impl Bed {
     pub fn prepare() -> Result<Self, ClusterError> {
         let mut cluster = Cluster::start(Torus::new(2, 1, 1)?, None)?;
         cluster.create_domain(DOMAIN)?;
-        let mut user = cluster.spawn(USER, &[roles::WORKER])?;
+        let mut user = cluster.worker(USER)?;
         let libfabric = cluster.ask(&mut user, &Order::LibfabricVersion)?;
-        let mut owner = cluster.spawn(OWNER, &[roles::WORKER])?;
-        let (domain, len) = (|| DOMAIN.to_owned(), MEMORY);
-        cluster.ask::<()>(&mut owner, &Order::ServeMessages(domain()))?;
-        let export = Order::Export(domain(), len);
-        let keys: ExportedKeys = cluster.ask(&mut owner, &export)?;
-        let place = OWNER.into();
-        cluster.ask::<()>(&mut user, &Order::UseMessages(domain(), place))?;
-        cluster.ask::<()>(&mut user, &Order::UseMemory(domain(), keys))?;
+        let mut owner = cluster.worker(OWNER)?;
+        cluster.ask::<()>(&mut owner, &Order::ServeMessages(DOMAIN.into()))?;
+        let connect = Order::UseMessages(DOMAIN.into(), OWNER.into());
+        cluster.ask::<()>(&mut user, &connect)?;
+        cluster.connect_memory(DOMAIN, MEMORY, &mut owner, &mut user)?;
         Ok(Bed {
             owner,
             user,

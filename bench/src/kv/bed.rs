@@ -88,8 +88,8 @@ impl Bed {
         ];
         let (mut near, mut far) = (Vec::new(), Vec::new());
         for _ in 0..CLIENTS {
-            near.push(cluster.spawn(SERVER, &[roles::WORKER])?);
-            far.push(cluster.spawn("1,0,0", &[roles::WORKER])?);
+            near.push(cluster.worker(SERVER)?);
+            far.push(cluster.worker("1,0,0")?);
         }
         let mut bed = Bed {
             near,

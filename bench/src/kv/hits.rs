@@ -13,7 +13,6 @@ use crate::machine;
 use crate::plan::{Effort, Path};
 use crate::progress::Progress;
 use crate::report::{self, Fields, Report, Row, SHARE, Show, TEXT, name, number};
-use crate::roles;
 use crate::samples::{Samples, Series, quotient};
 use crate::target::Bound::AtLeast;
 use crate::target::{self, Target};
@@ -99,7 +98,7 @@ fn carry_out(
     };
     let by_tcp = ["-l", "127.0.0.1", "-p", &PORT.to_string()];
     let memcached = bed::start_memcached(cluster, node, Path::MemcachedTcp, limits, &by_tcp)?;
-    let mut client = cluster.spawn(node, &[roles::WORKER])?;
+    let mut client = cluster.worker(node)?;
     let mut found = PATHS.map(|path| (path, Series::default()));
     for ((path, series), port) in found.iter_mut().zip([port, PORT]) {
         let server = Server::Tcp(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port));
