@@ -90,9 +90,15 @@ pub enum Effort {
 impl Effort {
     /// `quick` for a quick run, `other` otherwise.
     pub fn quick_or<T>(self, quick: T, other: T) -> T {
+        if self == Effort::Quick { quick } else { other }
+    }
+
+    /// The value for this effort.
+    pub fn pick<T>(self, quick: T, default: T, full: T) -> T {
         match self {
             Effort::Quick => quick,
-            Effort::Default | Effort::Full => other,
+            Effort::Default => default,
+            Effort::Full => full,
         }
     }
 }

@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{self, ExitCode};
 use std::thread;
 
+use anyhow::{Result, anyhow};
 use serde::{Deserialize, Serialize};
 use toroid_agent::roles::Role;
 use toroid_client::member::Member;
@@ -65,10 +66,10 @@ pub fn run_if_asked() -> Option<ExitCode> {
         return Some(status);
     }
     let result = match std::env::args().nth(1)?.as_str() {
-        WORKER => worker::run().map_err(|error| error.to_string()),
+        WORKER => worker::run().map_err(Into::into),
         STORE => run_store(),
         EXEC => Err(become_another()),
-        busy::ARGUMENT => busy::spin().map_err(|error| error.to_string()),
+        busy::ARGUMENT => busy::spin().map_err(Into::into),
         _ => return None,
     };
     Some(match result {
@@ -96,7 +97,7 @@ fn remove_own_state() {
 }
 
 /// Executes another program. Returns only on failure, with the reason.
-fn become_another() -> String {
+fn become_another() -> anyhow::Error {
     let mut arguments = std::env::args_os().skip(2);
     let program = arguments.next().unwrap_or_default();
     let name = arguments.next().unwrap_or_default();
@@ -104,16 +105,16 @@ fn become_another() -> String {
         .arg0(name)
         .args(arguments)
         .exec();
-    format!(
+    anyhow!(
         "cannot run {}: {error}; is it installed?",
         program.display()
     )
 }
 
 /// Serves the store in this node until the process is ended. Answers with the TCP port.
-fn run_store() -> Result<(), String> {
+fn run_store() -> Result<()> {
     let config = std::env::args().nth(2).unwrap_or_default();
-    let config: StoreConfig = serde_json::from_str(&config).map_err(|error| error.to_string())?;
+    let config: StoreConfig = serde_json::from_str(&config)?;
     let settings = Settings {
         port: Some(0),
         limits: Limits {
@@ -123,7 +124,7 @@ fn run_store() -> Result<(), String> {
         rdma: Rdma::Domain(config.domain.clone()),
         ..Settings::default()
     };
-    let stop = Stop::new().map_err(|error| error.to_string())?;
+    let stop = Stop::new()?;
     let stack = config
         .stack
         .then(|| open_stack(&config.domain))
@@ -131,25 +132,21 @@ fn run_store() -> Result<(), String> {
     server::run(&settings, &stop, |ready, store| {
         let port = ready.tcp.first().map(|address| address.port());
         let port = port.ok_or_else(|| "the store has no TCP port".to_owned());
-        let served = port.and_then(|port| {
-            let by_stack = |stack| serve_by_stack(stack, port, store);
-            stack
-                .as_ref()
-                .map_or(Ok(()), by_stack)
-                .map_err(|error| error.to_string())?;
-            Ok(port)
+        let served = port.and_then(|port| match &stack {
+            None => Ok(port),
+            Some(stack) => serve_by_stack(stack, port, store)
+                .map(|()| port)
+                .map_err(|error| error.to_string()),
         });
         let answer = serde_json::to_string(&served);
         // The write fails if the parent has ended.
         let _ = writeln!(io::stdout(), "{}", answer.unwrap_or_default());
-    })
-    .map_err(|error| error.to_string())
+    })?;
+    Ok(())
 }
 
-fn open_stack(domain: &str) -> Result<Stack, String> {
-    let domain = Member::attach().and_then(|member| member.domain(domain));
-    let domain = domain.map_err(|error| error.to_string())?;
-    Stack::open(&domain).map_err(|error| error.to_string())
+fn open_stack(domain: &str) -> Result<Stack> {
+    Ok(Stack::open(&Member::attach()?.domain(domain)?)?)
 }
 
 /// Serves the store over the stack at the same port as over the kernel, and network sessions.

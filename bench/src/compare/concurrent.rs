@@ -59,10 +59,11 @@ impl Both {
 /// Measures everything; nothing is left behind.
 pub fn measure(effort: Effort, progress: &Progress) -> Result<Report, ClusterError> {
     let start = Instant::now();
-    let (rounds, time) = plan(effort);
+    let (rounds, time_ms): (usize, _) = effort.pick((7, 100), (9, 250), (15, 600));
+    let time = Duration::from_millis(time_ms);
     progress.say("starting two nodes");
     let mut pair = Pair::prepare()?;
-    progress.expect(rounds as usize * READS.len());
+    progress.expect(rounds * READS.len());
     let mut measured: [(Both, Both); READS.len()] = Default::default();
     for _ in 0..rounds {
         for (reads, (ethernet, rdma)) in READS.into_iter().zip(&mut measured) {
@@ -104,15 +105,6 @@ pub fn measure(effort: Effort, progress: &Progress) -> Result<Report, ClusterErr
     report.rows("concurrent", &rows);
     report.text = render(&rows, no_taps.as_ref(), start);
     Ok(report)
-}
-
-fn plan(effort: Effort) -> (u32, Duration) {
-    let (rounds, time_ms) = match effort {
-        Effort::Quick => (7, 100),
-        Effort::Default => (9, 250),
-        Effort::Full => (15, 600),
-    };
-    (rounds, Duration::from_millis(time_ms))
 }
 
 /// Two nodes: a process of one serves and exports, two processes of the other measure.

@@ -153,30 +153,17 @@ impl fmt::Display for Test {
 impl Effort {
     /// Longest duration of a run, without the time for cleaning up.
     pub fn limit(self) -> Duration {
-        let limit = match self {
-            Effort::Quick => 15,
-            Effort::Default => 30,
-            Effort::Full => 90,
-        };
-        Duration::from_secs(limit) - CLEANING_UP
+        Duration::from_secs(self.pick(15, 30, 90)) - CLEANING_UP
     }
 
     /// Number of rounds, each with several turns of memory-bound measurements.
     pub fn rounds(self) -> u32 {
-        match self {
-            Effort::Quick => 3,
-            Effort::Default => 5,
-            Effort::Full => 9,
-        }
+        self.pick(3, 5, 9)
     }
 
     /// Time of one turn of `test`.
     pub fn slice(self, test: &Test) -> Duration {
-        let long = Duration::from_millis(match self {
-            Effort::Quick => 12,
-            Effort::Default => 24,
-            Effort::Full => 70,
-        });
+        let long = Duration::from_millis(self.pick(12, 24, 70));
         match test {
             test if test.is_memory_bound() => long / TURNS,
             test if test.is_short() => long / 3,
@@ -193,11 +180,7 @@ impl Effort {
 
     /// The most bytes of real input.
     pub fn file_bytes(self) -> u64 {
-        match self {
-            Effort::Quick => 32 << 20,
-            Effort::Default => 128 << 20,
-            Effort::Full => 512 << 20,
-        }
+        self.pick(32, 128, 512) << 20
     }
 }
 

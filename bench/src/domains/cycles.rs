@@ -1,11 +1,13 @@
 //! Repeated shrinking and growing: duration, pause of remaining members, and leaks.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
+use toroid_client::admin::{ClientError, Control};
+use toroid_model::info::DomainInfo;
 
 use super::report::{Export, series};
 use super::{fdatasync, memory_peak, nodes};
@@ -84,8 +86,8 @@ struct Play<'a> {
     scenario: Scenario,
     domain: String,
     leaver_node: String,
-    /// Address, port and place of the remaining member that listens.
-    ear: (Ipv4Addr, u16, String),
+    /// Address and place of the remaining member that listens.
+    ear: (SocketAddrV4, String),
     owner: Process,
     stayer: Process,
     leaver: Process,
@@ -180,7 +182,7 @@ impl<'a> Play<'a> {
             scenario,
             domain: domain.clone(),
             leaver_node: leaver_node.clone(),
-            ear: (*address, 0, second.clone()),
+            ear: (SocketAddrV4::new(*address, 0), second.clone()),
             owner,
             stayer,
             leaver,
@@ -190,7 +192,8 @@ impl<'a> Play<'a> {
             watched: None,
             cluster,
         };
-        play.ear.1 = play.stayer(Order::Listen)?;
+        let port = play.stayer(Order::Listen)?;
+        play.ear.0.set_port(port);
         if scenario.bytes > 0 {
             play.export()?;
         }
@@ -255,27 +258,28 @@ impl<'a> Play<'a> {
     }
 
     fn shrink(&mut self) -> Result<f64, ClusterError> {
-        let nodes = [self.leaver_node.clone()];
-        let start = Instant::now();
-        self.cluster.control()?.shrink(&self.domain, &nodes)?;
-        Ok(start.elapsed().as_nanos() as f64)
+        self.change(Control::shrink)
     }
 
     fn grow(&mut self) -> Result<f64, ClusterError> {
+        self.change(Control::grow)
+    }
+
+    /// Changes the membership of the leaver's node. Returns the time in nanoseconds.
+    fn change(
+        &mut self,
+        change: fn(&mut Control, &str, &[String]) -> Result<DomainInfo, ClientError>,
+    ) -> Result<f64, ClusterError> {
         let nodes = [self.leaver_node.clone()];
         let start = Instant::now();
-        self.cluster.control()?.grow(&self.domain, &nodes)?;
+        change(self.cluster.control()?, &self.domain, &nodes)?;
         Ok(start.elapsed().as_nanos() as f64)
     }
 
     /// Starts endless sending by the leaver.
     fn flood(&mut self) -> Result<(), ClusterError> {
-        let (address, port, place) = self.ear.clone();
-        self.leaver(Order::Flood {
-            address,
-            port,
-            place,
-        })
+        let (address, place) = self.ear.clone();
+        self.leaver(Order::Flood(address, place))
     }
 
     /// Gives the leaver all access of a member, shrinks, looks for leaks, and grows. Returns times

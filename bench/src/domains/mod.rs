@@ -40,6 +40,9 @@ pub const SMALL_ROWS: i64 = 6;
 /// machine keeps a reserve.
 const MEMORY_SHARE: u64 = 4;
 
+/// Changing domains beside the unchanged one.
+const BUSY_DOMAINS: u32 = 100;
+
 /// Writes to the disk of one measurement.
 const SYNCS: u32 = 300;
 
@@ -48,25 +51,15 @@ struct Plan {
     /// Cycles with nothing registered, with 512 members, with 64 MiB and with 1 GiB.
     cycles: [u32; 4],
     idle_domains: u32,
-    busy_domains: u32,
     busy: Duration,
 }
 
 impl Plan {
     fn of(effort: Effort) -> Self {
-        match effort {
-            Effort::Quick => Plan {
-                cycles: [40, 15, 15, 3],
-                idle_domains: 200,
-                busy_domains: 100,
-                busy: Duration::from_secs(2),
-            },
-            _ => Plan {
-                cycles: [1000, 200, 200, 30],
-                idle_domains: 1000,
-                busy_domains: 100,
-                busy: Duration::from_secs(20),
-            },
+        Plan {
+            cycles: effort.quick_or([40, 15, 15, 3], [1000, 200, 200, 30]),
+            idle_domains: effort.quick_or(200, 1000),
+            busy: Duration::from_secs(effort.quick_or(2, 20)),
         }
     }
 
@@ -144,7 +137,7 @@ fn measure_rest(
     progress: &Progress,
 ) -> Result<(Rest, Option<Outcome>), ClusterError> {
     progress.step("one domain beside many that change");
-    let beside = bystander::measure(&mut cluster, plan.busy_domains, plan.busy)?;
+    let beside = bystander::measure(&mut cluster, BUSY_DOMAINS, plan.busy)?;
     drop(cluster);
 
     let large: Torus = LARGE.parse()?;

@@ -2,7 +2,7 @@
 //! or the leaver.
 
 use std::fs::File;
-use std::net::Ipv4Addr;
+use std::net::SocketAddrV4;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -58,11 +58,7 @@ pub enum Order {
     /// Listen for datagrams and packets. Answer: the port.
     Listen,
     /// Send datagrams and packets endlessly to a node at its address and place.
-    Flood {
-        address: Ipv4Addr,
-        port: u16,
-        place: String,
-    },
+    Flood(SocketAddrV4, String),
     /// Answer: the number of received packets and datagrams that were sent after this time. Forgets
     /// all of them.
     Arrived { after: u64 },
@@ -115,18 +111,12 @@ impl Process {
             }
             Order::Newer { version } => self.newer(version),
             Order::Listen => {
-                let ear = self
-                    .ear
-                    .insert(Ear::open(self.domain.as_ref().context("no domain")?)?);
-                answer(ear.port())
+                let ear = Ear::open(self.domain()?)?;
+                answer(self.ear.insert(ear).port())
             }
-            Order::Flood {
-                address,
-                port,
-                place,
-            } => {
+            Order::Flood(datagrams_to, place) => {
                 self.flood = None;
-                let flood = Flood::start(self.domain()?, (address, port), place.parse()?)?;
+                let flood = Flood::start(self.domain()?, datagrams_to, place.parse()?)?;
                 answer(self.flood = Some(flood))
             }
             Order::Arrived { after } => answer(self.ear.as_ref().context("no ear")?.arrived(after)),

@@ -2,7 +2,7 @@
 //! and received nevertheless are leaks.
 
 use std::io;
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -131,11 +131,7 @@ pub struct Flood {
 }
 
 impl Flood {
-    pub fn start(
-        domain: &Domain,
-        datagrams_to: (Ipv4Addr, u16),
-        packets_to: Place,
-    ) -> Result<Self> {
+    pub fn start(domain: &Domain, datagrams_to: SocketAddrV4, packets_to: Place) -> Result<Self> {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
         let mut channel = domain.connect(packets_to, PROTOCOL)?;
         let thread = Repeating::start(move || {
