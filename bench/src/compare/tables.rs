@@ -9,6 +9,12 @@ use crate::samples::quotient;
 use crate::table::{Table, decimals, rate, size, time, times};
 use crate::worker::network::Transport;
 
+/// Heads of the two paths and their ratio.
+const BOTH: [&str; 3] = ["Ethernet", "RDMA", "RDMA/Eth."];
+
+/// Heads of the baselines.
+const BASELINES: [&str; 3] = ["loopback", "veth", "memcpy"];
+
 /// Ethernet latency over RDMA latency on the torus, from the paper's Figure 4.
 fn paper_latency_ratio(bytes: usize) -> Option<f64> {
     match bytes {
@@ -62,19 +68,8 @@ impl Rows<'_> {
     }
 
     pub fn latencies(self) -> Table {
-        let mut table = Table::new(
-            1,
-            &[
-                "Latency (p50)",
-                "Ethernet",
-                "RDMA",
-                "RDMA/Eth.",
-                "paper",
-                "loopback",
-                "veth",
-                "memcpy",
-            ],
-        );
+        let heads = [&["Latency (p50)"][..], &BOTH, &["paper"], &BASELINES].concat();
+        let mut table = Table::new(1, &heads);
         for proto in [Transport::Tcp, Transport::Udp] {
             for bytes in MESSAGES {
                 let by = |path| self.p50(&socket(path, Op::Pingpong, proto, bytes));
@@ -97,18 +92,7 @@ impl Rows<'_> {
     }
 
     pub fn streams(self) -> Table {
-        let mut table = Table::new(
-            1,
-            &[
-                "Stream",
-                "Ethernet",
-                "RDMA",
-                "RDMA/Eth.",
-                "loopback",
-                "veth",
-                "memcpy",
-            ],
-        );
+        let mut table = Table::new(1, &[&["Stream"][..], &BOTH, &BASELINES].concat());
         let tcp = MESSAGES.into_iter().chain([LONG_WRITE]);
         let tcp = tcp.map(|bytes| (Transport::Tcp, bytes));
         let udp = MESSAGES.map(|bytes| (Transport::Udp, bytes));
@@ -130,18 +114,9 @@ impl Rows<'_> {
     }
 
     pub fn one_sided(self) -> Table {
-        let mut table = Table::new(
-            1,
-            &[
-                "One-sided",
-                "read p50",
-                "p99",
-                "pipelined",
-                "write p50",
-                "p99",
-                "pipelined",
-            ],
-        );
+        let of = |p50| [p50, "p99", "pipelined"];
+        let heads = [&["One-sided"][..], &of("read p50"), &of("write p50")].concat();
+        let mut table = Table::new(1, &heads);
         for bytes in MESSAGES.into_iter().chain([LONG_WRITE]) {
             let cells = [Op::Read, Op::Write].map(|op| {
                 let single = one_sided(op, bytes, 1);
@@ -158,19 +133,8 @@ impl Rows<'_> {
 
     pub fn store(self, set: WorkingSet) -> Table {
         let title = format!("Store, {} (p50)", name(set));
-        let mut table = Table::new(
-            1,
-            &[
-                &title,
-                "Ethernet",
-                "RDMA",
-                "RDMA/Eth.",
-                "paper",
-                "veth",
-                "memcpy",
-                "RDMA p99",
-            ],
-        );
+        let others = ["paper", "veth", "memcpy", "RDMA p99"];
+        let mut table = Table::new(1, &[&[title.as_str()][..], &BOTH, &others].concat());
         for op in [Op::Get, Op::Set] {
             for bytes in VALUES {
                 let by = |path| self.p50(&value(path, op, bytes, set));

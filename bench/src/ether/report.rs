@@ -114,8 +114,9 @@ fn row(key: &Key, series: &Series) -> Row {
 
 impl Rounds<'_> {
     fn series(&self, key: &Key) -> Series {
-        let found = self.0.iter().find(|(known, _)| known == key);
-        found.map(|(_, series)| series.clone()).unwrap_or_default()
+        let mut measured = self.0.iter();
+        let found = measured.find_map(|(known, series)| (known == key).then_some(series));
+        found.cloned().unwrap_or_default()
     }
 
     fn median(&self, key: &Key, figure: &str) -> Option<f64> {
@@ -130,21 +131,15 @@ impl Rounds<'_> {
 
     fn judge(&self, compared: Compared, wanted: f64) -> Judged {
         let found = self.ratio(&compared);
-        let Compared {
-            name,
-            over,
-            under,
-            figure,
-        } = compared;
-        let bound = if figure == "p50_ns" {
+        let bound = if compared.figure == "p50_ns" {
             AtMost(wanted)
         } else {
             AtLeast(wanted)
         };
         Judged {
-            target: Target::new(bound, name, found),
-            median: self.median(&over, figure),
-            against: self.median(&under, figure),
+            median: self.median(&compared.over, compared.figure),
+            against: self.median(&compared.under, compared.figure),
+            target: Target::new(bound, compared.name, found),
         }
     }
 

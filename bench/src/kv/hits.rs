@@ -104,7 +104,7 @@ fn carry_out(
         let server = Server::Tcp(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port));
         cluster.ask::<()>(&mut client, &Order::Connect(*path, server))?;
         for order in 0..orders {
-            progress.step(format!("{trace} by {}", name(*path)));
+            progress.step(format!("{} by {}", name(trace), name(*path)));
             let gets = order * GETS..(order + 1) * GETS;
             let path = *path;
             let job = Job::Trace(path, trace, gets);
@@ -122,7 +122,7 @@ fn targets(rows: &[Row]) -> Vec<Target> {
     let of = |trace, path| number(rows, &json!({"trace": trace, "path": path}), "hit_ratio");
     let target = |trace: Trace| {
         let [ours, theirs] = PATHS.map(|path| of(trace, path));
-        let what = format!("hits of {trace} over memcached's");
+        let what = format!("hits of {} over memcached's", name(trace));
         Target::new(AtLeast(1.0), what, quotient(ours, theirs))
     };
     Trace::ALL.map(target).into()

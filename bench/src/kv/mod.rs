@@ -20,7 +20,7 @@ use self::report::{Mixes, Run};
 use crate::cluster::ClusterError;
 use crate::plan::{Common, Effort, Path};
 use crate::progress::Progress;
-use crate::report::Report;
+use crate::report::{Report, name};
 use crate::runner::Runner;
 use crate::worker::mix::Mix;
 
@@ -135,9 +135,9 @@ fn carry_out(
     for _ in 0..rounds {
         for clients in plan::MIX_CLIENTS {
             for path in paths {
-                progress.step(format!("{mix}, {clients} clients"));
+                progress.step(format!("{}, {clients} clients", name(mix)));
                 let mixed = bed.mix(path, mix, clients, plan::mix_slice(effort));
-                let mixed = mixed.map_err(|error| error.at(mix))?;
+                let mixed = mixed.map_err(|error| error.at(name(mix)))?;
                 mixes.add(mix, path, mixed);
             }
         }

@@ -82,40 +82,26 @@ fn sets(rows: Rows<'_>) -> Vec<Target> {
 /// over sockets jump with the processors of both ends, so rates of different rounds do not compare.
 fn text(rows: Rows<'_>) -> Vec<Target> {
     let mut targets = Vec::new();
-    let mut judge = |op: Op, load: Load| {
-        let row = |path| {
-            find(
-                rows.0,
-                &labels(load, path, op, plan::CROWD_BYTES, WorkingSet::Hot),
-            )
-        };
-        let both = [Path::ToroidTcp, Path::MemcachedTcp].map(row);
-        let over = |of: fn(&Samples) -> Option<f64>| {
-            let [ours, theirs] = both.map(|row| row.map(Row::series));
-            ours?.ratio(theirs?, of)
-        };
-        let Load {
-            clients,
-            pipeline,
-            keys,
-        } = load;
-        let load = format!("{clients} x {pipeline} requests of {keys}");
-        let what = format!("{op:?} by memcached's protocol, {load}");
-        let (rate, p99) = (
-            over(Samples::ops_per_s),
-            over(|round| round.quantile_ns(0.99)),
-        );
-        let (rate_of, p99_of) = (
-            format!("{what}: rate over memcached's"),
-            format!("{what}: p99 over memcached's"),
-        );
-        targets.push(Target::new(AtLeast(1.0), rate_of, rate));
-        targets.push(Target::new(AtMost(1.1), p99_of, p99));
-    };
     for op in [Op::Get, Op::Set] {
-        judge(op, Load::ONE);
-        for load in plan::loads(op) {
-            judge(op, load);
+        for load in [vec![Load::ONE], plan::loads(op)].concat() {
+            let both = [Path::ToroidTcp, Path::MemcachedTcp].map(|path| {
+                let labels = labels(load, path, op, plan::CROWD_BYTES, WorkingSet::Hot);
+                find(rows.0, &labels).map(Row::series)
+            });
+            let over = |of: fn(&Samples) -> Option<f64>| both[0]?.ratio(both[1]?, of);
+            let (rate, p99) = (
+                over(Samples::ops_per_s),
+                over(|round| round.quantile_ns(0.99)),
+            );
+            let (clients, pipeline, keys) = (load.clients, load.pipeline, load.keys);
+            let load = format!("{clients} x {pipeline} requests of {keys}");
+            let what = format!("{op:?} by memcached's protocol, {load}");
+            let (rate_of, p99_of) = (
+                format!("{what}: rate over memcached's"),
+                format!("{what}: p99 over memcached's"),
+            );
+            targets.push(Target::new(AtLeast(1.0), rate_of, rate));
+            targets.push(Target::new(AtMost(1.1), p99_of, p99));
         }
     }
     targets
@@ -146,13 +132,8 @@ impl Rows<'_> {
 }
 
 fn labels(load: Load, path: Path, op: Op, bytes: usize, set: WorkingSet) -> Value {
-    let Load {
-        clients,
-        pipeline,
-        keys,
-    } = load;
     json!({
         "path": path, "op": op, "bytes": bytes, "set": set,
-        "clients": clients, "pipeline": pipeline, "keys_per_request": keys,
+        "clients": load.clients, "pipeline": load.pipeline, "keys_per_request": load.keys,
     })
 }

@@ -6,12 +6,9 @@
 //!   generalized Pareto distribution, key sizes by its generalized extreme value distribution,
 //!   thirty gets to a set. Popularity is that of YCSB, because the paper has none.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use super::pattern::{HEADER, mix};
-use crate::report::name;
 
 /// Keys of a mix.
 pub const KEYS: u64 = 100_000;
@@ -75,12 +72,6 @@ impl Mix {
             Mix::Etc => write!(name, "etc{key:0width$x}", width = name_len(key) - 3),
             _ => write!(name, "user{key:019}"),
         };
-    }
-}
-
-impl fmt::Display for Mix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&name(self))
     }
 }
 

@@ -1,7 +1,5 @@
 //! Traces for hit rates: sequences of keys, more than fit the memory.
 
-use std::fmt;
-
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
@@ -63,12 +61,6 @@ impl Trace {
             Trace::Phases => Some((2 * ROOM, 0.7)),
             _ => None,
         }
-    }
-}
-
-impl fmt::Display for Trace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&crate::report::name(self))
     }
 }
 
