@@ -260,11 +260,8 @@ impl Cluster {
         let action = "make pipes";
         let (theirs_in, input) = io::pipe().map_err(system(action))?;
         let (output, theirs_out) = io::pipe().map_err(system(action))?;
-        let argv: Vec<String> = ["/proc/self/exe"]
-            .iter()
-            .chain(arguments)
-            .map(|&argument| argument.into())
-            .collect();
+        let argv = [&["/proc/self/exe"][..], arguments].concat();
+        let argv: Vec<String> = argv.into_iter().map(Into::into).collect();
         let errors = io::stderr();
         let stdio = [theirs_in.as_fd(), theirs_out.as_fd(), errors.as_fd()];
         let command = self.control()?.exec(&Order {

@@ -137,9 +137,8 @@ impl Bed {
             0 => Ok(()),
             _ => {
                 let path = name(path);
-                Err(ClusterError::ours(format!(
-                    "{wrong} values by {path} are wrong"
-                )))
+                let message = format!("{wrong} values by {path} are wrong");
+                Err(ClusterError::ours(message))
             }
         }
     }
@@ -223,8 +222,7 @@ impl Bed {
         time: Duration,
     ) -> Result<Vec<Mixed>, ClusterError> {
         self.salt += 1;
-        let order = Order::Mix(path, mix, self.salt, time);
-        self.ask_all(path, clients, &order)
+        self.ask_all(path, clients, &Order::Mix(path, mix, self.salt, time))
     }
 
     /// Bytes of a server's memory per small item; `None` if unknown.
@@ -321,14 +319,8 @@ pub(super) fn start_memcached(
     let (memory, item) = (memory.to_string(), format!("{item}m"));
     let common = ["-u", "root", "-t", &threads, "-m", &memory, "-I", &item];
     let name = marker(&run_of(cluster), path).unwrap_or_default();
-    let argv: Vec<&str> = ["memcached", &name]
-        .iter()
-        .chain(place)
-        .chain(&common)
-        .copied()
-        .collect();
-    let argv = [&[roles::EXEC], &argv[..]].concat();
-    cluster.spawn(node, &argv)
+    let program = [roles::EXEC, "memcached", &name];
+    cluster.spawn(node, &[&program[..], place, &common].concat())
 }
 
 /// Unique mark in the command line of the path's server in this run; `None` without a server.

@@ -11,7 +11,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use toroid_client::member::{Domain, Listener};
 use toroid_fabric::channel::ChannelError;
@@ -125,7 +125,7 @@ pub fn serve(domain: &Domain, listener: &Listener) -> Result<()> {
             Err(error) => return Err(error),
         }
         let session = serde_json::from_slice(&side.packet);
-        side.run(session.map_err(|_| anyhow!(NONSENSE))?, false)?;
+        side.run(session.ok().context(NONSENSE)?, false)?;
         let wrong = side.wrong;
         side.say(&wrong.to_le_bytes())?;
     }
@@ -145,12 +145,12 @@ impl Client {
     /// Carries out a session, one sample.
     pub fn measure(&mut self, session: Session) -> Result<Samples> {
         let side = &mut self.0;
-        let request = serde_json::to_vec(&session).map_err(|_| anyhow!(NONSENSE))?;
+        let request = serde_json::to_vec(&session).ok().context(NONSENSE)?;
         side.say(&request)?;
         let elapsed = side.run(session, true)?;
         side.take()?;
         let theirs = side.packet[..].try_into().map(u64::from_le_bytes);
-        let theirs = theirs.map_err(|_| anyhow!(NONSENSE))?;
+        let theirs = theirs.ok().context(NONSENSE)?;
         let ways = if session.pingpong { 2 } else { 1 };
         let ops = u64::from(session.count) * ways;
         Ok(Samples {
@@ -190,8 +190,8 @@ impl Side {
         say(&mut channel, key.to_string().as_bytes())?;
         let mut packet = Vec::new();
         take(&mut channel, &mut packet)?;
-        let key = String::from_utf8(packet).map_err(|_| anyhow!(NONSENSE))?;
-        let key = key.parse().map_err(|_| anyhow!(NONSENSE))?;
+        let key = String::from_utf8(packet).ok().context(NONSENSE)?;
+        let key = key.parse().ok().context(NONSENSE)?;
         let place = domain.member().torus().place(channel.peer());
         let pair = domain.queue_pair(place.context(NONSENSE)?, 1)?;
         let outbox = domain.open(key, Access::REMOTE_WRITE)?;

@@ -62,11 +62,8 @@ pub fn sample<W: Work>(work: &mut W, pace: Pace) -> Result<Samples> {
     let mut samples = Samples::default();
     one_batch(work, WARM_UP, &mut samples)?;
     let trial = one_batch(work, WARM_UP, &mut samples)?;
-    let batch = pace.batch.unwrap_or(if trial / WARM_UP < BATCHED_BELOW {
-        BATCH
-    } else {
-        1
-    });
+    let is_short = trial / WARM_UP < BATCHED_BELOW;
+    let batch = pace.batch.unwrap_or(if is_short { BATCH } else { 1 });
     // Of the warm-up only errors count.
     samples = Samples {
         batch,
@@ -124,6 +121,7 @@ fn per_operation_ns(took: Duration, batch: u32) -> f64 {
 mod tests {
     use super::*;
 
+    #[derive(Default)]
     struct Count {
         runs: u64,
         unchecked: u64,
@@ -147,10 +145,7 @@ mod tests {
 
     #[test]
     fn every_operation_is_checked_and_all_but_the_warm_up_counted() {
-        let mut work = Count {
-            runs: 0,
-            unchecked: 0,
-        };
+        let mut work = Count::default();
         let pace = Pace {
             time: Duration::ZERO,
             batch: Some(5),
@@ -164,10 +159,7 @@ mod tests {
 
     #[test]
     fn operations_without_duration_are_batched() {
-        let mut work = Count {
-            runs: 0,
-            unchecked: 0,
-        };
+        let mut work = Count::default();
         let pace = Pace::of(Duration::from_millis(1));
         assert_eq!(sample(&mut work, pace).unwrap().batch, BATCH);
     }

@@ -3,6 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{self, IpAddr, Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
@@ -54,21 +55,13 @@ pub(super) enum Datagrams {
 impl Sockets {
     /// Connects; `patience` is the time-out of connecting, reads and writes.
     pub fn connect(&self, to: SocketAddrV4, patience: Duration) -> io::Result<Stream> {
-        let patient = Some(patience);
-        match self {
-            Sockets::Kernel => {
-                let stream = net::TcpStream::connect_timeout(&to.into(), patience)?;
-                stream.set_read_timeout(patient)?;
-                stream.set_write_timeout(patient)?;
-                Ok(Stream::Kernel(stream))
-            }
-            Sockets::Stack(stack) => {
-                let stream = stack.connect(to.into())?;
-                stream.set_read_timeout(patient)?;
-                stream.set_write_timeout(patient)?;
-                Ok(Stream::Stack(stream))
-            }
-        }
+        let to = SocketAddr::from(to);
+        let stream = match self {
+            Sockets::Kernel => Stream::Kernel(net::TcpStream::connect_timeout(&to, patience)?),
+            Sockets::Stack(stack) => Stream::Stack(stack.connect(to)?),
+        };
+        stream.set_timeouts(patience)?;
+        Ok(stream)
     }
 
     pub(super) fn listen(&self, at: SocketAddrV4) -> io::Result<Listener> {
@@ -117,6 +110,19 @@ impl Sockets {
 }
 
 impl Stream {
+    pub fn connect_unix(to: &Path, patience: Duration) -> io::Result<Self> {
+        let stream = Stream::Unix(UnixStream::connect(to)?);
+        stream.set_timeouts(patience)?;
+        Ok(stream)
+    }
+
+    fn set_timeouts(&self, timeout: Duration) -> io::Result<()> {
+        each!(self, Stream::{Kernel, Stack, Unix}, stream => {
+            stream.set_read_timeout(Some(timeout))?;
+            stream.set_write_timeout(Some(timeout))
+        })
+    }
+
     /// Another handle of the connection.
     pub fn try_clone(&self) -> io::Result<Self> {
         match self {

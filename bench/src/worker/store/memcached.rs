@@ -2,7 +2,6 @@
 
 use std::io::{self, BufRead, BufReader, BufWriter, IoSlice, Read, Write};
 use std::net::SocketAddrV4;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -36,10 +35,7 @@ impl Memcached {
     }
 
     pub fn connect_unix(path: &Path) -> io::Result<Self> {
-        let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        Self::over(Stream::Unix(stream))
+        Self::over(Stream::connect_unix(path, PATIENCE)?)
     }
 
     fn over(writer: Stream) -> io::Result<Self> {
