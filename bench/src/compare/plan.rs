@@ -7,7 +7,9 @@ use serde::Serialize;
 
 use crate::plan::{Effort, LONG_WRITE, PIPELINE, Path, WorkingSet};
 use crate::report::name;
+use crate::worker::files::BLOCK;
 use crate::worker::network::Transport;
+use crate::worker::store::StoreOp;
 
 /// Message sizes of the paper's Figure 4, in bytes.
 pub const MESSAGES: [usize; 3] = [200, 1000, 8000];
@@ -115,6 +117,19 @@ impl Test {
             depth,
             set,
             ..Test::new(path, op, bytes)
+        }
+    }
+
+    /// Blocks of real input, which have no working set.
+    pub fn file(path: Path, op: StoreOp) -> Self {
+        let op = match op {
+            StoreOp::Get => Op::Get,
+            StoreOp::Set => Op::Set,
+        };
+        let set = None;
+        Test {
+            set,
+            ..Test::store(path, op, BLOCK, WorkingSet::Cold)
         }
     }
 

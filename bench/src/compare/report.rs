@@ -4,7 +4,6 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use serde_json::{Value, json};
 use toroid_model::refusal::Refusal;
 
 use super::plan::{Op, Test, VALUES};
@@ -17,7 +16,6 @@ use crate::samples::{Series, quotient};
 use crate::table::{size, time};
 use crate::target::Bound::{AtLeast, AtMost};
 use crate::target::{self, Target};
-use crate::worker::files::BLOCK;
 use crate::worker::network::Transport;
 use crate::worker::store::KeySet;
 
@@ -37,11 +35,12 @@ pub struct Run {
 
 impl Run {
     pub fn report(&self, measured: &[(Test, Series)]) -> Report {
-        let mut rows = report::rows_of(measured, |test, series| self.row(test, series));
+        let mut rows = report::rows_of(measured, |test, series| {
+            self.row(section(test), test, series)
+        });
         rows.extend(self.files.samples.iter().map(|((path, op), samples)| {
-            let proto = (*path != Path::Rdma).then_some(Transport::Tcp);
-            let labels = ("files", *path, json!(op), proto, BLOCK);
-            self.new_row(labels, Some(1), None, &samples.clone().into(), true)
+            let test = Test::file(*path, *op);
+            self.row("files", &test, &samples.clone().into())
         }));
         let mut report = Report::new(self.effort, self.start, self.config());
         report.rows("rows", &rows);
@@ -87,43 +86,22 @@ impl Run {
             .find_map(|(of, mtu)| (*of == path).then_some(*mtu))
     }
 
-    fn row(&self, test: &Test, series: &Series) -> Row {
-        let section = match test.op {
-            Op::Copy => "baseline",
-            _ if test.path == Path::Veth => "baseline",
-            Op::Get | Op::Set => "store",
-            _ => "network",
-        };
-        let labels = (section, test.path, json!(test.op), test.proto, test.bytes);
+    fn row(&self, section: &str, test: &Test, series: &Series) -> Row {
+        let batch = series.batch().filter(|_| test.op != Op::Stream);
         // A rate of round trips is no throughput.
-        let is_throughput = test.op != Op::Pingpong;
-        self.new_row(labels, test.depth, test.set, series, is_throughput)
-    }
-
-    fn new_row(
-        &self,
-        (section, path, op, proto, bytes): (&str, Path, Value, Option<Transport>, usize),
-        depth: Option<u32>,
-        set: Option<WorkingSet>,
-        series: &Series,
-        is_throughput: bool,
-    ) -> Row {
-        let batch = series.batch().filter(|_| op != json!(Op::Stream));
+        let bytes_per_s = series.bytes_per_s().filter(|_| test.op != Op::Pingpong);
         Row::of(series)
             .label("section", section)
-            .label("path", path)
-            .label("op", op)
-            .label("proto", proto)
-            .label("bytes", bytes)
-            .label("depth", depth)
-            .label("set", set)
-            .label("mtu", self.mtu(path))
+            .label("path", test.path)
+            .label("op", test.op)
+            .label("proto", test.proto)
+            .label("bytes", test.bytes)
+            .label("depth", test.depth)
+            .label("set", test.set)
+            .label("mtu", self.mtu(test.path))
             .figure("batch", batch)
             .figure("ops_per_s", tenths(series.ops_per_s()))
-            .figure(
-                "bytes_per_s",
-                tenths(series.bytes_per_s().filter(|_| is_throughput)),
-            )
+            .figure("bytes_per_s", tenths(bytes_per_s))
             .figure("p50_ns", tenths(series.quantile_ns(0.5)))
             .figure("p99_ns", tenths(series.quantile_ns(0.99)))
             .figure("samples", series.count())
@@ -232,6 +210,15 @@ impl Run {
     }
 }
 
+fn section(test: &Test) -> &'static str {
+    match test.op {
+        Op::Copy => "baseline",
+        _ if test.path == Path::Veth => "baseline",
+        Op::Get | Op::Set => "store",
+        _ => "network",
+    }
+}
+
 fn targets(rows: &[Row]) -> Vec<Target> {
     let rows = Rows(rows);
     let cold = |path, op, bytes| value(path, op, bytes, WorkingSet::Cold);
@@ -254,38 +241,25 @@ fn targets(rows: &[Row]) -> Vec<Target> {
     let streams = quotient(stream(Path::Ethernet), stream(Path::Veth));
     let by_ethernet = rows.p50(&cold(Path::Ethernet, Op::Get, 1024));
     let over_rdma = quotient(by_ethernet, rows.p50(&get(1024)));
+    let get = "RDMA get of 1 KiB, cold, over memcpy";
+    let long = "RDMA get of 64 KiB, cold, bytes/s over memcpy's";
+    let stream = "TCP stream of 128 KiB writes, Ethernet over veth";
+    let store = "Store, Ethernet over veth, worst p50";
+    let paths = "Get of 1 KiB, cold, Ethernet over RDMA";
     vec![
-        Target::new(
-            AtMost(4.0),
-            "RDMA get of 1 KiB, cold, over memcpy",
-            get_over_copy,
-        ),
-        Target::new(
-            AtLeast(0.7),
-            "RDMA get of 64 KiB, cold, bytes/s over memcpy's",
-            long_over_copy,
-        ),
+        Target::new(AtMost(4.0), get, get_over_copy),
+        Target::new(AtLeast(0.7), long, long_over_copy),
         Target::new(AtMost(150.0), "RDMA read of 200 B, hot", read).shown(time),
-        Target::new(
-            AtLeast(0.4),
-            "TCP stream of 128 KiB writes, Ethernet over veth",
-            streams,
-        ),
-        Target::new(
-            AtMost(1.5),
-            "Store, Ethernet over veth, worst p50",
-            over_veth.reduce(f64::max),
-        ),
-        Target::new(
-            AtLeast(50.0),
-            "Get of 1 KiB, cold, Ethernet over RDMA",
-            over_rdma,
-        ),
+        Target::new(AtLeast(0.4), stream, streams),
+        Target::new(AtMost(1.5), store, over_veth.reduce(f64::max)),
+        Target::new(AtLeast(50.0), paths, over_rdma),
     ]
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::super::plan;
     use super::*;
     use crate::samples::Samples;

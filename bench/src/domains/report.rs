@@ -78,16 +78,9 @@ impl Run {
     }
 
     pub fn report(&self) -> Report {
-        let rows = |of: fn(&Outcome) -> &Row| -> Vec<Row> {
-            self.outcomes
-                .iter()
-                .map(|outcome| of(outcome).clone())
-                .collect()
-        };
-        let (shrinks, grows) = (
-            rows(|outcome| &outcome.shrink),
-            rows(|outcome| &outcome.grow),
-        );
+        let outcomes = self.outcomes.iter();
+        let rows = outcomes.map(|outcome| (outcome.shrink.clone(), outcome.grow.clone()));
+        let (shrinks, grows): (Vec<Row>, Vec<Row>) = rows.unzip();
         let huge_pages = memory::huge_pages().unwrap_or_else(|| "unknown".into());
         let config = Fields::default()
             .with("provider", "shm")
@@ -220,13 +213,9 @@ impl Run {
         let idle = |figure| self.rest.as_ref()?.idle.number(figure);
         let (cpu, memory) = (idle("cpu_share"), idle("pss_bytes"));
         let most = (512 << 20) as f64;
+        let what = "Create, rm and down of 512 members";
         [
-            Target::new(
-                AtMost(2e9),
-                "Create, rm and down of 512 members",
-                scale(true),
-            )
-            .shown(time),
+            Target::new(AtMost(2e9), what, scale(true)).shown(time),
             Target::new(AtMost(1e9), "The same without Ethernet", scale(false)).shown(time),
             Target::new(AtMost(0.02), "Idle domains, processor", cpu).shown(percent),
             Target::new(AtMost(most), "Idle domains, memory", memory).shown(mebibytes),

@@ -12,7 +12,7 @@ use super::plan::{
 use crate::features;
 use crate::machine;
 use crate::plan::{Effort, Path};
-use crate::report::{self, Fields, Report, Row, name};
+use crate::report::{self, Fields, Report, Row, find, name};
 use crate::samples::Series;
 use crate::table::{Table, decimals, time};
 use crate::target::Bound::{AtLeast, AtMost};
@@ -252,35 +252,27 @@ fn by_path(test: Test, link: Link, than: Path, figure: &'static str) -> Compared
 
 fn tables(rows: &[Row]) -> String {
     let mut paths = Table::new(1, &["Between two nodes", "toroid", "relay", "veth"]);
-    let between_two = |row: &&Row| row.has(&json!({"idle_members": null, "delivery": null}));
-    let toroid = |row: &&Row| row.has(&json!({"path": Path::Toroid}));
-    for first in rows.iter().filter(between_two).filter(toroid) {
-        let link = ["test", "mtu", "offload"].map(|label| first.get(label));
+    let toroid = json!({"path": Path::Toroid, "idle_members": null, "delivery": null});
+    for first in rows.iter().filter(|row| row.has(&toroid)) {
         let by = |path| {
-            let same = |row: &&Row| {
-                ["test", "mtu", "offload"].map(|label| row.get(label)) == link
-                    && row.has(&json!({"path": path}))
-            };
-            let found = rows.iter().filter(between_two).find(same);
-            found.map_or("-".into(), figure)
+            let [test, mtu, offload] = ["test", "mtu", "offload"].map(|label| first.get(label));
+            let labels = json!({
+                "path": path, "test": test, "mtu": mtu, "offload": offload,
+                "idle_members": null, "delivery": null,
+            });
+            find(rows, &labels).map_or("-".into(), figure)
         };
-        let no_offload = if *link[2] == json!(true) {
-            ""
-        } else {
-            ", plain"
-        };
-        let label = format!("{}, MTU {}{no_offload}", first.text("test"), link[1]);
+        let is_offloaded = *first.get("offload") == json!(true);
+        let no_offload = if is_offloaded { "" } else { ", plain" };
+        let (test, mtu) = (first.text("test"), first.text("mtu"));
+        let label = format!("{test}, MTU {mtu}{no_offload}");
         paths.row([label].into_iter().chain(OF_KERNELS.map(by)));
     }
     let mut userspace = Table::new(1, &["Between stacks in the members' own processes", ""]);
-    for row in rows
-        .iter()
-        .filter(|row| row.has(&json!({"path": Path::Smoltcp})))
-    {
-        userspace.row([
-            format!("{}, MTU {}", row.text("test"), row.text("mtu")),
-            figure(row),
-        ]);
+    let smoltcp = json!({"path": Path::Smoltcp});
+    for row in rows.iter().filter(|row| row.has(&smoltcp)) {
+        let label = format!("{}, MTU {}", row.text("test"), row.text("mtu"));
+        userspace.row([label, figure(row)]);
     }
     let bytes = Key::to_many(Delivery::Multicast).write_bytes();
     let title = format!("One to {RECEIVERS} members, {bytes} B");

@@ -29,7 +29,7 @@ pub fn round_trips(
     let mut samples = match transport {
         Transport::Tcp => {
             stream.set_nodelay()?;
-            sample(&mut Echo::new(TcpMessages(stream), bytes), pace)
+            sample(&mut Echo::new(stream, bytes), pace)
         }
         Transport::Udp => {
             let socket = udp_socket(sockets, server, &stream)?;
@@ -112,15 +112,13 @@ trait Messages {
     fn receive(&mut self, message: &mut [u8]) -> io::Result<bool>;
 }
 
-struct TcpMessages(Stream);
-
-impl Messages for TcpMessages {
+impl Messages for Stream {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        self.0.write_all(message)
+        self.write_all(message)
     }
 
     fn receive(&mut self, message: &mut [u8]) -> io::Result<bool> {
-        self.0.read_exact(message).map(|()| true)
+        self.read_exact(message).map(|()| true)
     }
 }
 
