@@ -70,16 +70,10 @@ pub fn measure(effort: Effort, progress: &Progress) -> Result<Report, ClusterErr
             progress.step(format!("a stream beside reads of {} B", reads.0));
             let stream = pair.stream(time);
             let read = pair.read(reads, time);
-            let Pair {
-                cluster,
-                streamer,
-                reader,
-                ..
-            } = &mut pair;
-            let streamed: Samples = cluster.ask(streamer, &stream)?;
-            let was_read: Samples = cluster.ask(reader, &read)?;
-            let both = cluster.ask_both([(streamer, &stream), (reader, &read)])?;
-            let [streamed_beside, was_read_beside]: [Samples; 2] = both;
+            let streamed = pair.cluster.ask(&mut pair.streamer, &stream)?;
+            let was_read = pair.cluster.ask(&mut pair.reader, &read)?;
+            let both = [(&mut pair.streamer, &stream), (&mut pair.reader, &read)];
+            let [streamed_beside, was_read_beside] = pair.cluster.ask_both(both)?;
             ethernet.add(streamed, streamed_beside);
             rdma.add(was_read, was_read_beside);
         }
@@ -129,8 +123,7 @@ impl Pair {
         let no_taps = cluster.no_taps()?;
         if no_taps.is_some() {
             for process in [&mut passive, &mut streamer] {
-                let domain = DOMAIN.into();
-                cluster.ask::<()>(process, &Order::UseStack(domain))?;
+                cluster.ask::<()>(process, &Order::UseStack(DOMAIN.into()))?;
             }
         }
         let port = cluster.ask(&mut passive, &Order::Serve)?;
@@ -148,15 +141,12 @@ impl Pair {
     }
 
     fn stream(&self, time: Duration) -> Order {
-        let (transport, bytes) = (Transport::Tcp, LONG_WRITE);
-        let server = self.server;
-        Job::Stream(server, transport, bytes).order(0, Pace::of(time))
+        Job::Stream(self.server, Transport::Tcp, LONG_WRITE).order(0, Pace::of(time))
     }
 
     fn read(&mut self, (bytes, depth): (usize, u32), time: Duration) -> Order {
         self.salt += 1;
-        let direction = Direction::Read;
-        Job::OneSided(direction, depth, bytes).order(self.salt, Pace::of(time))
+        Job::OneSided(Direction::Read, depth, bytes).order(self.salt, Pace::of(time))
     }
 }
 

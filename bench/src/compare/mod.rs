@@ -142,9 +142,8 @@ impl Bed {
     /// Creates the veth pair, and serves network sessions over every path.
     fn connect_interfaces(&mut self) -> Result<(), ClusterError> {
         self.create_veth()?;
-        let configure = |address| Order::ConfigureVeth(address);
-        self.passive::<()>(&configure(veth::LENDER))?;
-        self.active::<()>(&configure(veth::CREATOR))?;
+        self.passive::<()>(&Order::ConfigureVeth(veth::LENDER))?;
+        self.active::<()>(&Order::ConfigureVeth(veth::CREATOR))?;
         let interface = Some("lo".into());
         for (path, interface) in [(Path::Loopback, interface), (Path::Veth, None)] {
             let mtu = self.active(&Order::Mtu(interface))?;
@@ -155,8 +154,7 @@ impl Bed {
         let local = self.cluster.ask(&mut self.neighbour, &Order::Serve)?;
         let mut by_ethernet = remote;
         if self.no_taps.is_some() {
-            let domain = DOMAIN.into();
-            self.active::<()>(&Order::UseStack(domain))?;
+            self.active::<()>(&Order::UseStack(DOMAIN.into()))?;
             by_ethernet = roles::SESSIONS;
         }
         let sessions = [
@@ -346,10 +344,7 @@ impl Bed {
         };
         let depth = test.depth.unwrap_or(1);
         let one_sided = |direction| Job::OneSided(direction, depth, bytes);
-        let store = |op| {
-            let set = KeySet::of_total(working_set, bytes);
-            Job::Store(path, op, set)
-        };
+        let store = |op| Job::Store(path, op, KeySet::of_total(working_set, bytes));
         Ok(match test.op {
             Op::Pingpong => {
                 let (server, transport) = session()?;

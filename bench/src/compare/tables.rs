@@ -72,20 +72,13 @@ impl Rows<'_> {
         let mut table = Table::new(1, &heads);
         for proto in [Transport::Tcp, Transport::Udp] {
             for bytes in MESSAGES {
-                let by = |path| self.p50(&socket(path, Op::Pingpong, proto, bytes));
-                let ethernet = by(Path::Ethernet);
-                let rdma = self.p50(&one_sided(Op::Read, bytes, 1));
+                let by = |labels: &Value| self.p50(labels);
+                let [ethernet, rdma, baselines @ ..] = messages(by, Op::Pingpong, proto, bytes);
                 let paper = paper_latency_ratio(bytes).filter(|_| proto == Transport::Tcp);
-                table.row([
-                    label(proto, bytes),
-                    time(ethernet),
-                    time(rdma),
-                    times(quotient(ethernet, rdma)),
-                    times(paper),
-                    time(by(Path::Loopback)),
-                    time(by(Path::Veth)),
-                    time(self.p50(&copy(bytes, WorkingSet::Hot))),
-                ]);
+                let ratio = quotient(ethernet, rdma);
+                let both = [time(ethernet), time(rdma), times(ratio), times(paper)];
+                let cells = both.into_iter().chain(baselines.map(time));
+                table.row([label(proto, bytes)].into_iter().chain(cells));
             }
         }
         table
@@ -97,18 +90,11 @@ impl Rows<'_> {
         let tcp = tcp.map(|bytes| (Transport::Tcp, bytes));
         let udp = MESSAGES.map(|bytes| (Transport::Udp, bytes));
         for (proto, bytes) in tcp.chain(udp) {
-            let by = |path| self.rate(&socket(path, Op::Stream, proto, bytes));
-            let ethernet = by(Path::Ethernet);
-            let rdma = self.rate(&one_sided(Op::Read, bytes, PIPELINE));
-            table.row([
-                label(proto, bytes),
-                rate(ethernet),
-                rate(rdma),
-                times(quotient(rdma, ethernet)),
-                rate(by(Path::Loopback)),
-                rate(by(Path::Veth)),
-                rate(self.rate(&copy(bytes, WorkingSet::Hot))),
-            ]);
+            let by = |labels: &Value| self.rate(labels);
+            let [ethernet, rdma, baselines @ ..] = messages(by, Op::Stream, proto, bytes);
+            let both = [rate(ethernet), rate(rdma), times(quotient(rdma, ethernet))];
+            let cells = both.into_iter().chain(baselines.map(rate));
+            table.row([label(proto, bytes)].into_iter().chain(cells));
         }
         table
     }
@@ -175,6 +161,24 @@ impl Rows<'_> {
         }
         table
     }
+}
+
+/// A figure of messages over Ethernet, of one-sided reads, and of the baselines.
+fn messages(
+    figure: impl Fn(&Value) -> Option<f64>,
+    op: Op,
+    proto: Transport,
+    bytes: usize,
+) -> [Option<f64>; 5] {
+    let by = |path| figure(&socket(path, op, proto, bytes));
+    let depth = if op == Op::Stream { PIPELINE } else { 1 };
+    [
+        by(Path::Ethernet),
+        figure(&one_sided(Op::Read, bytes, depth)),
+        by(Path::Loopback),
+        by(Path::Veth),
+        figure(&copy(bytes, WorkingSet::Hot)),
+    ]
 }
 
 fn label(proto: Transport, bytes: usize) -> String {

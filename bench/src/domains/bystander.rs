@@ -100,13 +100,9 @@ fn samples(
     server: SocketAddrV4,
     time: Duration,
 ) -> Result<[(&'static str, Samples); 2], ClusterError> {
-    let (direction, depth, bytes) = (Direction::Read, 1, BYTES);
-    let read = Job::OneSided(direction, depth, bytes);
-    let transport = Transport::Tcp;
-    let round_trip = Job::RoundTrips(server, transport, bytes);
     let mut measure = |job: Job| cluster.ask::<Samples>(active, &job.order(0, Pace::of(time / 2)));
-    let read = measure(read)?;
-    let mut round_trip = measure(round_trip)?;
+    let read = measure(Job::OneSided(Direction::Read, 1, BYTES))?;
+    let mut round_trip = measure(Job::RoundTrips(server, Transport::Tcp, BYTES))?;
     // A sample is half of a round trip.
     for sample in &mut round_trip.samples_ns {
         *sample *= 2.0;

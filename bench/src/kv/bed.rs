@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use toroid_fabric::Torus;
 pub(super) use toroid_kv::server::Limits;
 
-use super::plan::{MIX_CLIENTS, Measurement, SMALL, STORES};
+use super::plan::{MIX_CLIENTS, Measurement, SERVERS, SMALL, STORES};
 use crate::cluster::{Cluster, ClusterError, Process};
 use crate::memory::kib_field;
 use crate::plan::{COLD_BYTES, Path};
@@ -195,7 +195,7 @@ impl Bed {
 
     /// Stores a mix's values, and fills all clients' location caches.
     pub fn fill_mix(&mut self, mix: Mix) -> Result<(), ClusterError> {
-        for path in [Path::ToroidTcp, Path::MemcachedTcp] {
+        for path in SERVERS {
             self.ask::<()>(path, &Order::Fill(path, Keys::Mix(mix)))?;
         }
         let wrong: Vec<u64> = self.ask_all(
@@ -208,7 +208,7 @@ impl Bed {
 
     /// Removes a mix's values.
     pub fn empty_mix(&mut self, mix: Mix) -> Result<(), ClusterError> {
-        [Path::ToroidTcp, Path::MemcachedTcp]
+        SERVERS
             .into_iter()
             .try_for_each(|path| self.ask(path, &Order::Empty(path, Keys::Mix(mix))))
     }

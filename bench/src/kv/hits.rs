@@ -8,6 +8,7 @@ use serde_json::json;
 use toroid_fabric::Torus;
 
 use super::bed::{self, DOMAIN, PORT};
+use super::plan::SERVERS;
 use crate::cluster::{Cluster, ClusterError};
 use crate::machine;
 use crate::plan::{Effort, Path};
@@ -30,14 +31,11 @@ const ITEM: u32 = 1 << 20;
 /// Gets of an order, few enough to be answered in time.
 const GETS: u64 = 50_000;
 
-/// The two compared servers.
-const PATHS: [Path; 2] = [Path::ToroidTcp, Path::MemcachedTcp];
-
 /// Carries out all traces, each by two freshly started servers.
 pub fn measure(effort: Effort, progress: &Progress) -> Result<Report, ClusterError> {
     let start = Instant::now();
     let orders = (effort.quick_or(8, 20) * ROOM).div_ceil(GETS);
-    progress.expect(orders as usize * Trace::ALL.len() * PATHS.len());
+    progress.expect(orders as usize * Trace::ALL.len() * SERVERS.len());
     progress.say("starting the nodes");
     // A node for each trace, because servers of all traces have the same ports.
     let mut cluster = Cluster::start(Torus::new(Trace::ALL.len() as u16, 1, 1)?, None)?;
@@ -99,15 +97,14 @@ fn carry_out(
     let by_tcp = ["-l", "127.0.0.1", "-p", &PORT.to_string()];
     let memcached = bed::start_memcached(cluster, node, Path::MemcachedTcp, limits, &by_tcp)?;
     let mut client = cluster.worker(node)?;
-    let mut found = PATHS.map(|path| (path, Series::default()));
+    let mut found = SERVERS.map(|path| (path, Series::default()));
     for ((path, series), port) in found.iter_mut().zip([port, PORT]) {
         let server = Server::Tcp(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port));
         cluster.ask::<()>(&mut client, &Order::Connect(*path, server))?;
         for order in 0..orders {
             progress.step(format!("{} by {}", name(trace), name(*path)));
             let gets = order * GETS..(order + 1) * GETS;
-            let path = *path;
-            let job = Job::Trace(path, trace, gets);
+            let job = Job::Trace(*path, trace, gets);
             // A trace ends with its gets, not after a time.
             let order = job.order(0, Pace::of(Duration::ZERO));
             series.add(cluster.ask::<Samples>(&mut client, &order)?);
@@ -121,7 +118,7 @@ fn carry_out(
 fn targets(rows: &[Row]) -> Vec<Target> {
     let of = |trace, path| number(rows, &json!({"trace": trace, "path": path}), "hit_ratio");
     let target = |trace: Trace| {
-        let [ours, theirs] = PATHS.map(|path| of(trace, path));
+        let [ours, theirs] = SERVERS.map(|path| of(trace, path));
         let what = format!("hits of {} over memcached's", name(trace));
         Target::new(AtLeast(1.0), what, quotient(ours, theirs))
     };

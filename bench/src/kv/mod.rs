@@ -18,7 +18,7 @@ use self::bed::Bed;
 use self::plan::{Measurement, Words};
 use self::report::{Mixes, Run};
 use crate::cluster::ClusterError;
-use crate::plan::{Common, Effort, Path};
+use crate::plan::{Common, Effort};
 use crate::progress::Progress;
 use crate::report::{Report, name};
 use crate::runner::Runner;
@@ -71,7 +71,7 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report, Cluster
     if rows.is_empty() {
         // First, before the servers' memory has grown.
         progress.say("storing many small values");
-        for path in [Path::ToroidTcp, Path::MemcachedTcp] {
+        for path in plan::SERVERS {
             memory.push((path, bed.memory_per_item(path)?));
         }
     }

@@ -42,6 +42,9 @@ pub const STORES: [Path; 4] = [
     Path::MemcachedUnix,
 ];
 
+/// Paths to the servers of memcached's protocol over TCP.
+pub const SERVERS: [Path; 2] = [Path::ToroidTcp, Path::MemcachedTcp];
+
 /// Paths of a mix.
 pub const MIX_PATHS: [Path; 2] = [Path::Rdma, Path::MemcachedTcp];
 
@@ -241,7 +244,7 @@ pub fn crowds() -> Vec<Vec<Measurement>> {
         for load in loads(op) {
             let of = |path| Measurement::new(path, op, CROWD_BYTES, WorkingSet::Hot);
             let by = |path| Measurement { load, ..of(path) };
-            contest.extend([Path::ToroidTcp, Path::MemcachedTcp].map(by));
+            contest.extend(SERVERS.map(by));
             // Over RDMA several gets at once are one request.
             let is_usual = load.clients == 1 && (op == Op::Set || load.pipeline == 1);
             contest.extend(is_usual.then(|| by(Path::Rdma)));

@@ -84,7 +84,7 @@ fn text(rows: Rows<'_>) -> Vec<Target> {
     let mut targets = Vec::new();
     for op in [Op::Get, Op::Set] {
         for load in [vec![Load::ONE], plan::loads(op)].concat() {
-            let both = [Path::ToroidTcp, Path::MemcachedTcp].map(|path| {
+            let both = plan::SERVERS.map(|path| {
                 let labels = labels(load, path, op, plan::CROWD_BYTES, WorkingSet::Hot);
                 find(rows.0, &labels).map(Row::series)
             });
