@@ -3,6 +3,7 @@
 //! [`plan`] has the measurements, [`report`] and [`tables`] the rows and tables; [`concurrent`]
 //! measures both paths at the same time.
 
+use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -105,11 +106,11 @@ struct Bed {
     cluster: Cluster,
     address: Ipv4Addr,
     /// Addresses of session servers by path.
-    sessions: Vec<(Path, SocketAddrV4)>,
+    sessions: HashMap<Path, SocketAddrV4>,
     /// The reason if Ethernet is between the userspace stacks of the store and of the active side.
     no_taps: Option<Refusal>,
     /// MTUs of the interfaces in bytes.
-    mtus: Vec<(Path, u32)>,
+    mtus: HashMap<Path, u32>,
     effort: Effort,
     cold_bytes: u64,
     salt: u64,
@@ -123,11 +124,11 @@ impl Bed {
             neighbour: cluster.worker(CLIENT)?,
             active: cluster.spawn_in(&options.dir, CLIENT, &[roles::WORKER])?,
             store: None,
-            sessions: Vec::new(),
+            sessions: HashMap::new(),
             no_taps: cluster.no_taps()?,
             cluster,
             address,
-            mtus: vec![(Path::Ethernet, domain.mtu)],
+            mtus: HashMap::from([(Path::Ethernet, domain.mtu)]),
             effort: options.effort,
             cold_bytes: memory_for_cold_set(),
             salt: 0,
@@ -147,7 +148,7 @@ impl Bed {
         let interface = Some("lo".into());
         for (path, interface) in [(Path::Loopback, interface), (Path::Veth, None)] {
             let mtu = self.active(&Order::Mtu(interface))?;
-            self.mtus.push((path, mtu));
+            self.mtus.insert(path, mtu);
         }
 
         let remote = self.passive(&Order::Serve)?;
@@ -338,8 +339,7 @@ impl Bed {
     fn job(&self, test: &Test, working_set: u64) -> Result<Job, ClusterError> {
         let Test { path, bytes, .. } = *test;
         let session = || {
-            let mut sessions = self.sessions.iter();
-            let session = sessions.find_map(|(of, at)| (*of == path).then_some(*at));
+            let session = self.sessions.get(&path).copied();
             session.zip(test.proto).ok_or(ClusterError::NoServer)
         };
         let depth = test.depth.unwrap_or(1);

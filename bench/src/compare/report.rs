@@ -1,5 +1,6 @@
 //! The report of `compare`: rows, targets, and the text around the [tables](super::tables).
 
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -26,7 +27,7 @@ pub struct Run {
     /// Reason and remedy if Ethernet is between userspace stacks.
     pub no_taps: Option<Refusal>,
     pub rootless: bool,
-    pub mtus: Vec<(Path, u32)>,
+    pub mtus: HashMap<Path, u32>,
     /// The cold working set of each value size, smaller than [`COLD_BYTES`] if memory or time was
     /// short.
     pub cold_sets: Vec<KeySet>,
@@ -81,9 +82,7 @@ impl Run {
     }
 
     fn mtu(&self, path: Path) -> Option<u32> {
-        self.mtus
-            .iter()
-            .find_map(|(of, mtu)| (*of == path).then_some(*mtu))
+        self.mtus.get(&path).copied()
     }
 
     fn row(&self, section: &str, test: &Test, series: &Series) -> Row {
@@ -281,7 +280,7 @@ mod tests {
             effort: Effort::Quick,
             no_taps: None,
             rootless: true,
-            mtus: Vec::new(),
+            mtus: HashMap::new(),
             cold_sets: Vec::new(),
             files,
         }

@@ -95,24 +95,23 @@ impl Bed {
             ports.push(cluster.ask::<u16>(receiver, &Order::Serve)?);
         }
 
-        let at_userspace = |(link, address)| {
-            let server = SocketAddrV4::new(address, ports[0]);
-            ((Path::Smoltcp, link), server)
+        let mut servers = HashMap::new();
+        let mut serve = |path, link, address| {
+            servers.insert((path, link), SocketAddrV4::new(address, ports[0]));
         };
-        let mut servers: HashMap<_, _> = userspace.into_iter().map(at_userspace).collect();
+        for (link, address) in userspace {
+            serve(Path::Smoltcp, link, address);
+        }
         let mut relays = Vec::new();
         let networks = [cluster.network(&nodes[0])?, cluster.network(&nodes[1])?];
         for (n, link) in (0..).zip(LINKS) {
-            let mut serve = |path, address| {
-                servers.insert((path, link), SocketAddrV4::new(address, ports[0]));
-            };
             let domain = new_domain(&name("ether", link), &nodes[..2], link);
             let domain = cluster.control()?.create_domain(domain)?;
-            serve(Path::Toroid, member(&domain, &nodes[1])?.ipv4);
+            serve(Path::Toroid, link, member(&domain, &nodes[1])?.ipv4);
             relays.push(relay(&networks, link, addresses(2 * n))?);
-            serve(Path::Relay, addresses(2 * n)[1]);
+            serve(Path::Relay, link, addresses(2 * n)[1]);
             veth(&networks, link, addresses(2 * n + 1))?;
-            serve(Path::Veth, addresses(2 * n + 1)[1]);
+            serve(Path::Veth, link, addresses(2 * n + 1)[1]);
         }
         let crowd = new_domain(CROWD, &nodes[..=RECEIVERS], USUAL);
         let crowd = cluster.control()?.create_domain(crowd)?;
