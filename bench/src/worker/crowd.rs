@@ -53,28 +53,25 @@ pub fn measure<C: Pipelined>(
     salt: u64,
     time: Duration,
 ) -> Result<Samples> {
-    let operations = load.operations();
+    let (operations, keys) = (load.operations(), load.keys as usize);
     let mut samples = Samples {
         batch: operations,
         ..Samples::default()
     };
-    let mut round = Round {
-        load,
-        op,
-        set,
-        salt,
-        random: fastrand::Rng::with_seed(salt),
-        turns: vec![Batch::default(); connections.len()],
-    };
+    let mut random = fastrand::Rng::with_seed(salt);
+    let version = (op == StoreOp::Set).then_some(salt);
+    let mut turns = vec![Batch::default(); connections.len()];
     let end = Instant::now() + time;
     for number in 0.. {
         if samples.ops > 0 && Instant::now() >= end {
             break;
         }
-        round.prepare(operations as usize);
+        for turn in &mut turns {
+            turn.prepare(operations as usize, set, version, &mut random);
+        }
         let verified = number % VERIFIED == 0;
         let start = Instant::now();
-        let (wrong, times) = round.run(connections, verified)?;
+        let (wrong, times) = round(connections, &turns, op, keys, verified)?;
         samples.errors += wrong;
         if verified {
             continue;
@@ -88,54 +85,36 @@ pub fn measure<C: Pipelined>(
     Ok(samples)
 }
 
-struct Round {
-    load: Load,
+/// Runs a round with the requests of each connection. Returns the number of missing, wrong or
+/// refused values, and the time of each connection.
+fn round<C: Pipelined>(
+    connections: &mut [C],
+    turns: &[Batch],
     op: StoreOp,
-    set: KeySet,
-    salt: u64,
-    random: fastrand::Rng,
-    /// Requests of each connection.
-    turns: Vec<Batch>,
-}
-
-impl Round {
-    fn prepare(&mut self, operations: usize) {
-        let version = (self.op == StoreOp::Set).then_some(self.salt);
-        for turn in &mut self.turns {
-            turn.prepare(operations, self.set, version, &mut self.random);
+    keys: usize,
+    verified: bool,
+) -> Result<(u64, Vec<Duration>)> {
+    let mut starts = Vec::with_capacity(connections.len());
+    for (connection, turn) in connections.iter_mut().zip(turns) {
+        starts.push(Instant::now());
+        match op {
+            StoreOp::Get => connection.send_gets(&turn.names, keys)?,
+            StoreOp::Set => connection.send_sets(&turn.names, &turn.values)?,
         }
     }
-
-    /// Runs a round. Returns the number of missing, wrong or refused values, and the time of each
-    /// connection.
-    fn run<C: Pipelined>(
-        &self,
-        connections: &mut [C],
-        verified: bool,
-    ) -> Result<(u64, Vec<Duration>)> {
-        let keys = self.load.keys as usize;
-        let mut starts = Vec::with_capacity(connections.len());
-        for (connection, turn) in connections.iter_mut().zip(&self.turns) {
-            starts.push(Instant::now());
-            match self.op {
-                StoreOp::Get => connection.send_gets(&turn.names, keys)?,
-                StoreOp::Set => connection.send_sets(&turn.names, &turn.values)?,
+    let (mut wrong, mut times) = (0, Vec::with_capacity(connections.len()));
+    for ((connection, turn), start) in connections.iter_mut().zip(turns).zip(starts) {
+        match op {
+            StoreOp::Get => {
+                let found = connection.receive_gets(&turn.names, keys, &mut |at, value| {
+                    let right = !verified || pattern::is_value(turn.indexes[at], None, value);
+                    wrong += u64::from(!right);
+                })?;
+                wrong += (turn.names.len() - found) as u64;
             }
+            StoreOp::Set => wrong += connection.receive_sets(turn.names.len())?,
         }
-        let (mut wrong, mut times) = (0, Vec::with_capacity(connections.len()));
-        for ((connection, turn), start) in connections.iter_mut().zip(&self.turns).zip(starts) {
-            match self.op {
-                StoreOp::Get => {
-                    let found = connection.receive_gets(&turn.names, keys, &mut |at, value| {
-                        let right = !verified || pattern::is_value(turn.indexes[at], None, value);
-                        wrong += u64::from(!right);
-                    })?;
-                    wrong += (turn.names.len() - found) as u64;
-                }
-                StoreOp::Set => wrong += connection.receive_sets(turn.names.len())?,
-            }
-            times.push(start.elapsed());
-        }
-        Ok((wrong, times))
+        times.push(start.elapsed());
     }
+    Ok((wrong, times))
 }
