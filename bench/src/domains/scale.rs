@@ -59,22 +59,15 @@ pub fn all_nodes(
     scenario: Option<Scenario>,
 ) -> Result<(Row, Option<Outcome>), ClusterError> {
     let driver = ethernet.then_some(roles::DRIVER);
-    let (cluster, up_ns) = timed(|| Cluster::start(torus, driver));
-    let mut cluster = cluster?;
+    let (mut cluster, up_ns) = timed(|| Cluster::start(torus, driver))?;
     let outcome = scenario.map(|scenario| cycles::play(&mut cluster, scenario));
     let outcome = outcome.transpose()?;
-    let (created, create_ns) = timed(|| cluster.create_domain(DOMAIN));
-    created?;
-    let (removed, rm_ns) = timed(|| {
-        cluster
-            .control()?
-            .remove(DOMAIN)
-            .map_err(ClusterError::from)
-    });
-    removed?;
-    let (created, create_again_ns) = timed(|| cluster.create_domain(DOMAIN));
-    created?;
-    let ((), down_ns) = timed(|| drop(cluster));
+    let (_, create_ns) = timed(|| cluster.create_domain(DOMAIN))?;
+    let ((), rm_ns) = timed(|| Ok(cluster.control()?.remove(DOMAIN)?))?;
+    let (_, create_again_ns) = timed(|| cluster.create_domain(DOMAIN))?;
+    let start = Instant::now();
+    drop(cluster);
+    let down_ns = start.elapsed().as_nanos() as f64;
     let times_ns = [up_ns, create_ns, rm_ns, create_again_ns, down_ns];
     Ok((row(torus.nodes(), ethernet, times_ns), outcome))
 }
@@ -109,10 +102,11 @@ pub fn many_domains(torus: Torus, domains: u32) -> Result<Row, ClusterError> {
     ))
 }
 
-fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
+/// Also returns the time of `work` in nanoseconds.
+fn timed<T>(work: impl FnOnce() -> Result<T, ClusterError>) -> Result<(T, f64), ClusterError> {
     let start = Instant::now();
-    let result = work();
-    (result, start.elapsed().as_nanos() as f64)
+    let result = work()?;
+    Ok((result, start.elapsed().as_nanos() as f64))
 }
 
 /// Process ids of the agent, its driver and nodes, and all their descendants.
@@ -130,13 +124,9 @@ fn processes(cluster: &mut Cluster) -> Result<BTreeSet<u32>, ClusterError> {
     ours.extend(cluster.agent_pid());
     let parents = parents();
     loop {
-        let is_child = |(_, parent): &(&u32, &u32)| ours.contains(parent);
-        let children: Vec<u32> = parents
-            .iter()
-            .filter(is_child)
-            .map(|(pid, _)| *pid)
-            .collect();
         let before = ours.len();
+        let children = parents.iter().filter(|(_, parent)| ours.contains(parent));
+        let children: Vec<u32> = children.map(|(pid, _)| *pid).collect();
         ours.extend(children);
         if ours.len() == before {
             return Ok(ours);

@@ -60,8 +60,6 @@ pub struct Bed {
     cluster: Cluster,
     /// Memcached's unix socket, outside of the private directory: users of nodes create it.
     socket: PathBuf,
-    /// See [`run_of`].
-    run: String,
     salt: u64,
     /// Processor of both ends of a connection while they work in turns; `None` if the scheduler
     /// chooses, or after a failure to bind.
@@ -74,10 +72,9 @@ impl Bed {
     pub fn prepare(may_bind: bool) -> Result<Self, ClusterError> {
         let mut cluster = Cluster::start(Torus::new(2, 1, 1)?, None)?;
         cluster.create_domain(DOMAIN)?;
-        let run = run_of(&cluster);
-        let mark = marker(&run, Path::Rdma).unwrap_or_default();
+        let mark = marker(&cluster, Path::Rdma).unwrap_or_default();
         let (store, port) = cluster.start_store(SERVER, &store_config(MEMORY, ITEM), &mark)?;
-        let socket = std::env::temp_dir().join(format!("{run}.memcached"));
+        let socket = std::env::temp_dir().join(format!("{}.memcached", run_of(&cluster)));
         let (unix, tcp) = (socket.to_string_lossy().into_owned(), PORT.to_string());
         let by_tcp = ["-l", "127.0.0.1", "-p", &tcp];
         let by_unix = ["-s", &unix];
@@ -97,7 +94,6 @@ impl Bed {
             _servers: servers,
             cluster,
             socket: socket.clone(),
-            run,
             salt: 0,
             processor: may_bind.then(|| processor::first().ok()).flatten(),
         };
@@ -157,7 +153,7 @@ impl Bed {
         time: Duration,
     ) -> Result<Samples, ClusterError> {
         self.salt += 1;
-        let marker = marker(&self.run, measurement.path);
+        let marker = marker(&self.cluster, measurement.path);
         let marker = marker.as_deref();
         let bound = marker
             .filter(|_| measurement.is_in_turns())
@@ -227,7 +223,7 @@ impl Bed {
 
     /// Bytes of a server's memory per small item; `None` if unknown.
     pub fn memory_per_item(&mut self, path: Path) -> Result<Option<f64>, ClusterError> {
-        let marker = marker(&self.run, path);
+        let marker = marker(&self.cluster, path);
         let marker = marker.as_deref();
         let before = marker.and_then(resident);
         self.ask::<()>(path, &Order::Fill(path, Keys::Set(SMALL)))?;
@@ -318,20 +314,20 @@ pub(super) fn start_memcached(
     let (memory, item) = (limits.memory >> 20, limits.item >> 20);
     let (memory, item) = (memory.to_string(), format!("{item}m"));
     let common = ["-u", "root", "-t", &threads, "-m", &memory, "-I", &item];
-    let name = marker(&run_of(cluster), path).unwrap_or_default();
+    let name = marker(cluster, path).unwrap_or_default();
     let program = [roles::EXEC, "memcached", &name];
     cluster.spawn(node, &[&program[..], place, &common].concat())
 }
 
 /// Unique mark in the command line of the path's server in this run; `None` without a server.
-fn marker(run: &str, path: Path) -> Option<String> {
+fn marker(cluster: &Cluster, path: Path) -> Option<String> {
     let server = match path {
         Path::Rdma | Path::ToroidTcp => "store",
         Path::MemcachedTcp => "memcached-tcp",
         Path::MemcachedUnix => "memcached-unix",
         _ => return None,
     };
-    Some(format!("{run}-{server}"))
+    Some(format!("{}-{server}", run_of(cluster)))
 }
 
 /// The directory below `/proc` of the process with this mark.

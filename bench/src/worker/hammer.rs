@@ -191,20 +191,14 @@ impl InFlight {
 
 /// Measures reads of [`SHORT`] bytes.
 pub fn read(domain: &Domain, key: RemoteKey) -> Result<Samples> {
-    let Peer { remote, pair, .. } = Peer::open(domain, key, false)?;
     let pace = Pace {
         time: READ,
         batch: Some(BATCH),
     };
-    sample(&mut Reads { remote, pair }, pace)
+    sample(&mut Peer::open(domain, key, false)?, pace)
 }
 
-struct Reads {
-    remote: RemoteRegion,
-    pair: QueuePair,
-}
-
-impl Work for Reads {
+impl Work for Peer {
     fn bytes(&self) -> u64 {
         SHORT
     }
