@@ -10,7 +10,7 @@ const GROUPS: &str = "/sys/fs/cgroup";
 pub fn available() -> Option<u64> {
     let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let groups = limit_of_groups(Path::new(GROUPS), &membership);
-    machine().into_iter().chain(groups).min()
+    field("MemAvailable:").into_iter().chain(groups).min()
 }
 
 /// Bytes of shared memory and tmpfs of this machine.
@@ -23,10 +23,6 @@ pub fn huge_pages() -> Option<String> {
     let policies = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").ok()?;
     let (_, rest) = policies.split_once('[')?;
     Some(rest.split_once(']')?.0.to_owned())
-}
-
-fn machine() -> Option<u64> {
-    field("MemAvailable:")
 }
 
 fn field(name: &str) -> Option<u64> {

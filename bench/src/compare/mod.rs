@@ -145,9 +145,8 @@ impl Bed {
         self.create_veth()?;
         self.passive::<()>(&Order::ConfigureVeth(veth::LENDER))?;
         self.active::<()>(&Order::ConfigureVeth(veth::CREATOR))?;
-        let interface = Some("lo".into());
-        for (path, interface) in [(Path::Loopback, interface), (Path::Veth, None)] {
-            let mtu = self.active(&Order::Mtu(interface))?;
+        for (path, interface) in [(Path::Loopback, "lo"), (Path::Veth, veth::NAME)] {
+            let mtu = self.active(&Order::Mtu(interface.into()))?;
             self.mtus.insert(path, mtu);
         }
 

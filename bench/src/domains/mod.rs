@@ -68,22 +68,21 @@ impl Plan {
         let gibibyte = memory::available()
             .map_or(1024 * MIB, |bytes| bytes / MEMORY_SHARE)
             .min(1024 * MIB);
-        let nothing = |members| (members, Export::None, 0, few);
-        let all: [_; SMALL_ROWS as usize] = [
-            nothing(2),
-            nothing(8),
-            (8, Export::Ro, 64 * MIB, some),
-            (8, Export::Rw, 64 * MIB, some),
-            (8, Export::Ro, gibibyte / MIB * MIB, much),
-            (8, Export::Rw, gibibyte / MIB * MIB, much),
-        ];
-        let scenario = |(members, export, bytes, cycles)| Scenario {
+        let scenario = |members, export, bytes, cycles| Scenario {
             members,
             export,
             bytes,
             cycles,
         };
-        all.map(scenario).into()
+        let all: [_; SMALL_ROWS as usize] = [
+            scenario(2, Export::None, 0, few),
+            scenario(8, Export::None, 0, few),
+            scenario(8, Export::Ro, 64 * MIB, some),
+            scenario(8, Export::Rw, 64 * MIB, some),
+            scenario(8, Export::Ro, gibibyte / MIB * MIB, much),
+            scenario(8, Export::Rw, gibibyte / MIB * MIB, much),
+        ];
+        all.into()
     }
 
     fn large_scenario(&self) -> Scenario {

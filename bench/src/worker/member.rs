@@ -14,7 +14,7 @@ use toroid_fabric::{Access, Region};
 use super::answer;
 use super::hammer::{self, Hammer, InFlight};
 use super::hostile::{self, Grant};
-use super::traffic::{Ear, Flood};
+use super::traffic::{self, Ear, Repeating};
 
 /// Bytes at the start of a region that only the owner writes, all at once.
 pub const WATCHED: u64 = 64 * 1024;
@@ -74,7 +74,7 @@ pub struct Process {
     in_flight: Option<InFlight>,
     kept: Option<(Grant, File, bool)>,
     ear: Option<Ear>,
-    flood: Option<Flood>,
+    flood: Option<Repeating>,
 }
 
 impl Process {
@@ -116,7 +116,7 @@ impl Process {
             }
             Order::Flood(datagrams_to, place) => {
                 self.flood = None;
-                let flood = Flood::start(self.domain()?, datagrams_to, place.parse()?)?;
+                let flood = traffic::flood(self.domain()?, datagrams_to, place.parse()?)?;
                 answer(self.flood = Some(flood))
             }
             Order::Arrived { after } => answer(self.ear.as_ref().context("no ear")?.arrived(after)),

@@ -90,8 +90,8 @@ pub(crate) enum Order {
     CreateVeth(PathBuf),
     /// Configure this end of the pair.
     ConfigureVeth(Ipv4Addr),
-    /// Answer: the MTU in bytes of an interface, by default of the veth pair.
-    Mtu(Option<String>),
+    /// Answer: the MTU in bytes of an interface.
+    Mtu(String),
     /// Answer: the name of TCP's congestion control.
     CongestionControl,
     /// Answer: the number of bytes sent by an interface.
@@ -255,10 +255,7 @@ impl Worker {
             Order::LendNamespace(socket) => answer(veth::lend(&socket)?),
             Order::CreateVeth(socket) => answer(veth::create(&socket)?),
             Order::ConfigureVeth(address) => answer(veth::configure(address)?),
-            Order::Mtu(interface) => answer(match interface {
-                Some(name) => Netlink::open()?.link(&name)?.mtu,
-                None => veth::mtu()?,
-            }),
+            Order::Mtu(interface) => answer(Netlink::open()?.link(&interface)?.mtu),
             Order::CongestionControl => {
                 let name = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control")?;
                 answer(name.trim_end())

@@ -1,11 +1,11 @@
 //! One-sided operations on a peer's memory: one at a time, and pipelined.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use toroid_client::member::Domain;
 use toroid_fabric::provider::{QueuePair, RemoteRegion};
 use toroid_fabric::shm;
-use toroid_fabric::{Access, Completion, Endpoint, NodeId, Operation, Partition, Region};
+use toroid_fabric::{Access, Completion, Endpoint, Operation, Region};
 
 use crate::samples::Samples;
 use crate::worker::pattern;
@@ -48,7 +48,7 @@ pub struct ExportedKeys {
 pub struct Exports {
     readable: Region,
     writable: Region,
-    word: Option<Region>,
+    word: Region,
 }
 
 impl Exports {
@@ -57,10 +57,10 @@ impl Exports {
         let readable = domain.alloc(len as u64, Access::REMOTE_READ)?;
         let writable = domain.alloc(len as u64, Access::REMOTE_WRITE)?;
         let word = domain.alloc(WORDS, Access::REMOTE_ATOMIC)?;
-        Self::of(readable, writable, Some(word))
+        Self::of(readable, writable, word)
     }
 
-    fn of(readable: Region, writable: Region, word: Option<Region>) -> Result<Self> {
+    fn of(readable: Region, writable: Region, word: Region) -> Result<Self> {
         readable.write(0, &image(READABLE_SEED, readable.len()))?;
         Ok(Exports {
             readable,
@@ -74,13 +74,13 @@ impl Exports {
         Some(ExportedKeys {
             readable: self.readable.remote_key()?.to_string(),
             writable: self.writable.remote_key()?.to_string(),
-            word: self.word.as_ref()?.remote_key()?.to_string(),
+            word: self.word.remote_key()?.to_string(),
         })
     }
 
     /// The value of the word.
     pub fn word(&self) -> Result<u64> {
-        Ok(self.word.as_ref().context("no word is exported")?.load(0)?)
+        Ok(self.word.load(0)?)
     }
 
     /// Number of missing or wrong writes among the first `count` of `bytes` bytes in version
@@ -100,8 +100,6 @@ impl Exports {
 /// An owner's memory, opened by the active process.
 #[derive(Debug)]
 pub struct Peer {
-    node: NodeId,
-    partition: Partition,
     readable: RemoteRegion,
     writable: RemoteRegion,
     local: Region,
@@ -120,10 +118,7 @@ impl Peer {
     }
 
     fn of(readable: RemoteRegion, writable: RemoteRegion, word: RemoteRegion) -> Result<Self> {
-        let key = readable.key();
         Ok(Peer {
-            node: key.node,
-            partition: key.partition,
             local: Region::local(readable.len() as usize)?,
             readable,
             writable,
@@ -149,7 +144,8 @@ impl Peer {
         };
         let image = image(seed, self.local.len());
         self.local.write(0, &image)?;
-        let pair = shm::QueuePair::new(self.node, self.partition, depth as usize);
+        let key = self.readable.key();
+        let pair = shm::QueuePair::new(key.node, key.partition, depth as usize);
         let mut work = OneSided {
             peer: self,
             pair: QueuePair::Shm(pair),
@@ -268,7 +264,7 @@ pub(crate) mod tests {
     use std::sync::Arc;
 
     use toroid_fabric::mem::memfd::create_memory;
-    use toroid_fabric::{RegionId, RemoteKey};
+    use toroid_fabric::{NodeId, Partition, RegionId, RemoteKey};
 
     use super::*;
 
@@ -291,7 +287,7 @@ pub(crate) mod tests {
         let (writable, remote_writable) = export(0, 2, HOT, Access::REMOTE_WRITE);
         let (word, remote_word) = export(0, 3, HOT, Access::REMOTE_ATOMIC);
         (
-            Exports::of(readable, writable, Some(word)).unwrap(),
+            Exports::of(readable, writable, word).unwrap(),
             Peer::of(remote_readable, remote_writable, remote_word).unwrap(),
         )
     }
@@ -338,7 +334,7 @@ pub(crate) mod tests {
             assert_eq!(samples.errors, 0);
             assert_eq!(exports.word().unwrap(), peer.added);
         }
-        exports.word.as_ref().unwrap().store(0, 0).unwrap();
+        exports.word.store(0, 0).unwrap();
         assert!(peer.measure(Direction::Add, 1, 8, 0, PACE).unwrap().errors > 0);
     }
 }

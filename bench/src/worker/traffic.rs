@@ -125,21 +125,13 @@ fn lock(times: &Mutex<Vec<u64>>) -> MutexGuard<'_, Vec<u64>> {
 }
 
 /// Sends datagrams and packets, and ignores all errors.
-#[derive(Debug)]
-pub struct Flood {
-    _thread: Repeating,
-}
-
-impl Flood {
-    pub fn start(domain: &Domain, datagrams_to: SocketAddrV4, packets_to: Place) -> Result<Self> {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-        let mut channel = domain.connect(packets_to, PROTOCOL)?;
-        let thread = Repeating::start(move || {
-            // Errors are expected after the member has left; keep trying.
-            let _ = socket.send_to(&now_ns().to_le_bytes(), datagrams_to);
-            let _ = channel.send(&[&now_ns().to_le_bytes()]);
-            thread::sleep(PAUSE);
-        })?;
-        Ok(Flood { _thread: thread })
-    }
+pub fn flood(domain: &Domain, datagrams_to: SocketAddrV4, packets_to: Place) -> Result<Repeating> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    let mut channel = domain.connect(packets_to, PROTOCOL)?;
+    Ok(Repeating::start(move || {
+        // Errors are expected after the member has left; keep trying.
+        let _ = socket.send_to(&now_ns().to_le_bytes(), datagrams_to);
+        let _ = channel.send(&[&now_ns().to_le_bytes()]);
+        thread::sleep(PAUSE);
+    })?)
 }

@@ -16,7 +16,7 @@ use toroid_netlink::Netlink;
 use toroid_protocol::wire;
 
 /// The interface's name at both ends.
-const NAME: &str = "kernel-veth";
+pub const NAME: &str = "kernel-veth";
 
 /// Address of the lender's end, outside of the subnets of domains.
 pub const LENDER: Ipv4Addr = Ipv4Addr::new(10, 63, 0, 1);
@@ -58,9 +58,4 @@ pub fn configure(address: Ipv4Addr) -> Result<()> {
     let index = netlink.index(NAME)?;
     netlink.add_address(index, address.into(), PREFIX)?;
     Ok(netlink.set_up(index)?)
-}
-
-/// The MTU of this end in bytes.
-pub fn mtu() -> Result<u32> {
-    Ok(Netlink::open()?.link(NAME)?.mtu)
 }
