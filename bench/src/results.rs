@@ -140,21 +140,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let deep = dir.path().join("docs/deep");
         fs::create_dir_all(&deep).unwrap();
-        let missing = path_of(&deep, "a");
-        assert!(
-            missing
-                .unwrap_err()
-                .to_string()
-                .contains("run it in the repository")
-        );
+        let missing = path_of(&deep, "a").unwrap_err().to_string();
+        assert!(missing.contains("run it in the repository"), "{missing}");
         fs::create_dir(dir.path().join("bench")).unwrap();
         fs::write(dir.path().join("bench/Cargo.toml"), "").unwrap();
         let path = path_of(&deep, "a").unwrap();
         assert_eq!(path, dir.path().join("bench/results/a.json"));
-        let keep = Keep {
-            saved: Some(path.clone()),
-            raw: None,
-        };
+        let saved = Some(path.clone());
+        let keep = Keep { saved, raw: None };
         let report = Report::new(Effort::Quick, Instant::now(), Fields::default());
         keep.write(&report).unwrap();
         let json: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -166,11 +159,8 @@ mod tests {
     #[test]
     fn names_outside_the_results_folder_are_refused() {
         for name in ["", ".", "..", "a/b", "../a", ".hidden", "a b"] {
-            let refused = path_of(Path::new("/"), name);
-            assert!(
-                refused.unwrap_err().to_string().contains("a name has"),
-                "{name}"
-            );
+            let refused = path_of(Path::new("/"), name).unwrap_err();
+            assert!(refused.to_string().contains("a name has"), "{name}");
         }
     }
 }

@@ -94,10 +94,8 @@ mod tests {
             Target::new(AtLeast(1.0), "c", None),
         ];
         let text = render(&targets);
-        let lines: Vec<String> = text
-            .lines()
-            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
-            .collect();
+        let one_spaced = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let lines: Vec<String> = text.lines().map(one_spaced).collect();
         assert_eq!(lines[1], "met a 1.00 us at most 2.00 us");
         assert_eq!(lines[2], "MISSED b 0.50 at least 1.00");
         assert_eq!(lines[3], "not measured c - at least 1.00");

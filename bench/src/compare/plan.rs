@@ -343,11 +343,8 @@ mod tests {
     fn one_sided_gets_and_memcpy_alternate() {
         let tests = cold(1024);
         let order = turns(&tests);
-        let of_memory: Vec<&Test> = order
-            .iter()
-            .map(|&at| &tests[at])
-            .filter(|test| test.is_memory_bound())
-            .collect();
+        let turns = order.iter().map(|&at| &tests[at]);
+        let of_memory: Vec<&Test> = turns.filter(|test| test.is_memory_bound()).collect();
         assert_eq!(of_memory.len(), 2 * TURNS as usize);
         for pair in of_memory.chunks(2) {
             assert!(pair[0].op == Op::Get && pair[1].op == Op::Copy);
@@ -359,12 +356,8 @@ mod tests {
 
     #[test]
     fn limits_are_those_of_the_help_text() {
-        for (effort, seconds) in [
-            (Effort::Quick, 15),
-            (Effort::Default, 30),
-            (Effort::Full, 90),
-        ] {
-            assert_eq!(effort.limit() + CLEANING_UP, Duration::from_secs(seconds));
-        }
+        let limits = [Effort::Quick, Effort::Default, Effort::Full].map(Effort::limit);
+        let seconds = [15, 30, 90].map(Duration::from_secs);
+        assert_eq!(limits.map(|limit| limit + CLEANING_UP), seconds);
     }
 }

@@ -321,14 +321,13 @@ mod tests {
     #[test]
     fn tables_show_both_paths_their_ratio_and_the_papers_ratio() {
         let text = run(0).report(&measured()).text;
+        let one_spaced = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         let line = |start: &str| {
-            let mut lines = text.lines().map(|line| {
-                let words: Vec<&str> = line.split_whitespace().collect();
-                words.join(" ")
-            });
-            lines
-                .find(|line| line.starts_with(start))
-                .unwrap_or_default()
+            let line = text
+                .lines()
+                .map(one_spaced)
+                .find(|line| line.starts_with(start));
+            line.unwrap_or_default()
         };
         assert_eq!(
             line("TCP 200 B"),
@@ -365,12 +364,8 @@ mod tests {
         labels.dedup();
         assert_eq!(labels.len(), rows.len());
         let veth = json!({"section": "baseline", "path": "veth", "op": "get", "proto": "tcp", "set": "cold"});
-        let has = |row: &&Value| {
-            veth.as_object()
-                .unwrap()
-                .iter()
-                .all(|(key, value)| row[key] == *value)
-        };
+        let veth = veth.as_object().unwrap();
+        let has = |row: &&Value| veth.iter().all(|(key, value)| row[key] == *value);
         assert_eq!(rows.iter().filter(has).count(), 1);
     }
 
@@ -388,11 +383,8 @@ mod tests {
     #[test]
     fn reduced_cold_sets_are_named() {
         let mut run = run(0);
-        assert!(
-            run.report(&[])
-                .text
-                .contains("Uniform random over 1024 MiB of values.")
-        );
+        let text = run.report(&[]).text;
+        assert!(text.contains("Uniform random over 1024 MiB of values."));
         run.cold_sets = [(1 << 30, 65_536), (1 << 29, 16_384), (1 << 28, 1024)]
             .map(|(total, bytes)| KeySet::of_total(total, bytes))
             .into();

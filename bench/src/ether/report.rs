@@ -347,10 +347,8 @@ mod tests {
     fn equal_speeds_miss_only_the_gain_by_multicast() {
         let (report, json) = report_of(1e9);
         let ratios = json["ratios"].as_array().unwrap();
-        let missed: Vec<_> = ratios
-            .iter()
-            .filter(|ratio| ratio["met"] == false)
-            .collect();
+        let missed = ratios.iter().filter(|ratio| ratio["met"] == false);
+        let missed: Vec<_> = missed.collect();
         assert_eq!(missed.len(), 1, "{missed:?}");
         assert!(missed[0]["name"].as_str().unwrap().contains("multicast"));
         assert!(report.text.contains("MISSED"));

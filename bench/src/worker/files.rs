@@ -296,10 +296,13 @@ mod tests {
         assert!(blocks.tally().limited);
     }
 
+    fn refusal(dir: &Path) -> String {
+        check(dir).unwrap_err().to_string()
+    }
+
     #[test]
     fn the_error_names_a_missing_directory() {
-        let error = check(Path::new("/nonexistent")).unwrap_err();
-        let text = error.to_string();
+        let text = refusal(Path::new("/nonexistent"));
         assert!(text.contains("/nonexistent: No such file"), "{text}");
         assert!(text.contains("--dir"), "{text}");
     }
@@ -310,8 +313,8 @@ mod tests {
         let dir = dir.path().join(OsStr::from_bytes(b"latin-\xe4"));
         fs::create_dir(&dir).unwrap();
         fs::write(dir.join("file"), b"1").unwrap();
-        let error = check(&dir).unwrap_err();
-        assert!(error.to_string().contains("not UTF-8"), "{error}");
+        let text = refusal(&dir);
+        assert!(text.contains("not UTF-8"), "{text}");
     }
 
     #[test]
@@ -319,8 +322,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("deep/er")).unwrap();
         fs::write(dir.path().join("empty"), b"").unwrap();
-        let error = check(dir.path()).unwrap_err();
-        let text = error.to_string();
+        let text = refusal(dir.path());
         assert!(text.contains(&dir.path().display().to_string()), "{text}");
         assert!(text.contains("--dir"), "{text}");
 

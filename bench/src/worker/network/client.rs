@@ -190,19 +190,15 @@ mod tests {
     const TIME: Duration = Duration::from_millis(5);
 
     fn server() -> SocketAddrV4 {
-        SocketAddrV4::new(
-            Ipv4Addr::LOCALHOST,
-            server::start(Ipv4Addr::LOCALHOST).unwrap(),
-        )
+        let here = Ipv4Addr::LOCALHOST;
+        SocketAddrV4::new(here, server::start(here).unwrap())
     }
 
     #[test]
     fn echoes_come_back_whole() {
         let server = server();
-        let pace = Pace {
-            time: Duration::from_millis(5),
-            batch: Some(1),
-        };
+        let batch = Some(1);
+        let pace = Pace { time: TIME, batch };
         for transport in BOTH {
             for bytes in [1, 200, 8000] {
                 let samples =
