@@ -99,13 +99,10 @@ impl Run {
             }
         }
         let sync = |q| quantile(&self.syncs_ns, q).unwrap_or_default();
-        let read = [0, 1].map(|at| {
-            let reads = self
-                .outcomes
-                .iter()
-                .flat_map(|outcome| &outcome.reads_ns[at]);
-            quantile(&reads.copied().collect::<Vec<f64>>(), 0.5).unwrap_or_default()
-        });
+        let read = [
+            self.quantile(|outcome| &outcome.reads_ns[0], 0.5),
+            self.quantile(|outcome| &outcome.reads_ns[1], 0.5),
+        ];
         let in_flight_ns = self.quantile(|outcome| &outcome.in_flight_ns, 0.99);
         let busy_sync = self.quantile(|outcome| &outcome.syncs_ns, 0.99);
         let leaked_bytes = self.sum(|outcome| outcome.leaked_bytes);
