@@ -7,37 +7,33 @@ use comfy_table::{CellAlignment, presets};
 /// Spaces between two columns.
 const GAP: u16 = 2;
 
-pub struct Table {
-    inner: comfy_table::Table,
-    texts: usize,
-}
+pub struct Table(comfy_table::Table);
 
 impl Table {
     /// A table with these heads. The first `texts` columns are left-aligned.
     pub fn new(texts: usize, heads: &[&str]) -> Self {
-        let mut inner = comfy_table::Table::new();
-        inner
+        let mut table = comfy_table::Table::new();
+        table
             .load_style(presets::NOTHING)
             .set_header(heads.to_vec());
-        Table { inner, texts }
+        for (at, column) in table.column_iter_mut().enumerate() {
+            column.set_padding((0, GAP));
+            if at >= texts {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        Table(table)
     }
 
     pub fn row<C: ToString>(&mut self, cells: impl IntoIterator<Item = C>) {
         let cells: Vec<String> = cells.into_iter().map(|cell| cell.to_string()).collect();
-        self.inner.add_row(cells);
+        self.0.add_row(cells);
     }
 }
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = self.inner.clone();
-        for (at, column) in table.column_iter_mut().enumerate() {
-            column.set_padding((0, GAP));
-            if at >= self.texts {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        writeln!(f, "{}", table.trim_fmt())
+        writeln!(f, "{}", self.0.trim_fmt())
     }
 }
 
