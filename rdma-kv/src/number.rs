@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_read_as_by_the_c_library() {
+    fn numbers_parse_as_in_the_c_library() {
         assert_eq!(int(b"-1"), Some(-1));
         assert_eq!(int(b"4294967297"), Some(1));
         assert_eq!(int(b"9223372036854775808"), None);

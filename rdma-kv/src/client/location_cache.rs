@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn most_places_are_kept_up_to_the_bound() {
+    fn most_locations_are_kept_up_to_the_bound() {
         let mut cache = LocationCache::new(10);
         for n in 0..1500 {
             cache.insert(key(n), location(n));
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_place_counts_and_removal_forgets() {
+    fn insertion_replaces_and_removal_forgets_a_location() {
         let mut cache = LocationCache::new(10);
         cache.insert(5, location(1));
         cache.insert(5, location(2));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_contended_while_most_is_replaced() {
+    fn all_entries_are_contended_while_most_gets_meet_replaced_items() {
         let mut cache = LocationCache::new(10);
         let get = |cache: &mut LocationCache, of: u32, is_new: bool| {
             let hit = cache.get(key(of)).unwrap();
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_replace_is_contended_until_it_stays() {
+    fn an_entry_is_contended_while_others_replace_its_item() {
         let mut cache = LocationCache::new(10);
         let is_contended = |cache: &mut LocationCache| cache.get(5).unwrap().is_contended;
         for (n, expected) in [(1, false), (2, false), (2, false), (3, true), (4, true)] {

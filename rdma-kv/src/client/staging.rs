@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_never_overlap_and_all_of_the_region_is_used_in_turn() {
+    fn pieces_never_overlap_and_wrap_around_the_region() {
         let mut staging = Staging::new(Region::local(MIN as usize).unwrap());
         let mut taken: VecDeque<Piece> = VecDeque::new();
         for n in 0..1000usize {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_grow_to_what_is_needed() {
+    fn region_lengths_follow_the_length_of_values() {
         assert_eq!(Staging::len_for_one(5000), MIN);
         assert_eq!(Staging::len_for_several(5000), MIN);
         assert_eq!(Staging::len_for_several(60_000), 512 << 10);

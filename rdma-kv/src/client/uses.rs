@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_gets_count_and_a_key_takes_one_place() {
+    fn all_gets_count_and_a_key_takes_one_entry() {
         let mut uses = Uses::default();
         for round in 0..3 {
             for n in 0..GETS / 2 {

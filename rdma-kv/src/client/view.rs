@@ -277,7 +277,7 @@ mod tests {
     use crate::protocol::hazards::HAZARDS_LEN;
 
     #[test]
-    fn hazards_are_few_and_used_again() {
+    fn hazard_pointers_are_bounded_and_reused() {
         let region = Region::local(HAZARDS_LEN as usize).unwrap();
         let mut pool = HazardPool::new(region.clone(), ());
         let mut taken: Vec<HazardPointer<()>> =

@@ -46,7 +46,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn keys_that_differ_little_differ_in_bucket_and_tag() {
+    fn similar_keys_differ_in_bucket_and_tag() {
         let keys = (0..100_000).map(|n| format!("key{n}"));
         let hashes: Vec<u64> = keys.map(|key| hash(1, key.as_bytes())).collect();
         assert_eq!(hashes.iter().collect::<HashSet<_>>().len(), 100_000);
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn length_and_seed_count() {
+    fn length_and_seed_change_the_hash() {
         assert_ne!(hash(1, b"a"), hash(1, b"a\0"));
         assert_ne!(hash(1, b""), hash(1, b"\0"));
         assert_ne!(hash(1, b"a"), hash(2, b"a"));

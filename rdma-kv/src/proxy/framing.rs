@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_changes_nothing_is_answered_here() {
+    fn only_plain_gets_are_answered_by_the_proxy() {
         let long = "k".repeat(MAX_KEY + 1);
         for own in ["get a", " gets a b  c", "mg a", "mg a v f k s q Oabc"] {
             assert!(is_own(own), "{own}");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_word_asks_for_silence() {
+    fn only_the_last_word_is_noreply() {
         for (line, is_quiet) in [
             ("delete a noreply", true),
             ("touch noreply 0  noreply ", true),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_of_the_server_go_together_as_far_as_they_came() {
+    fn received_commands_are_forwarded_in_one_batch() {
         let of = |text: &str| Batch::of(text.as_bytes());
         let all = "set a 0 0 1\r\nx\r\ndelete a noreply\r\nms b 1\r\nx\r\n";
         let batch = of(&format!("{all}get a\r\n"));

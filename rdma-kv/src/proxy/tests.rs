@@ -196,7 +196,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn replies_are_those_of_the_server(
+    fn replies_equal_those_of_the_server(
         commands in prop::collection::vec(command(), 1..30),
         pieces in prop::collection::vec(prop_oneof![1..20usize, 1..20_000usize], 0..60),
     ) {
@@ -236,7 +236,7 @@ impl Upstream for Wrong {
 }
 
 #[test]
-fn a_server_gone_wild_keeps_no_thread() {
+fn a_faulty_server_occupies_no_thread() {
     let begin = |wrong, text: &[u8]| {
         let mut conversation = ProxyConversation::new(wrong);
         conversation.room()[..text.len()].copy_from_slice(text);
@@ -308,7 +308,7 @@ impl Upstream for Large {
 }
 
 #[test]
-fn large_values_go_one_by_one_and_are_read_once() {
+fn large_values_are_sent_one_by_one_and_read_once() {
     for backwards in [false, true] {
         let mut large = Large {
             backwards,
@@ -330,7 +330,7 @@ fn large_values_go_one_by_one_and_are_read_once() {
 }
 
 #[test]
-fn gets_are_read_and_counted() {
+fn gets_are_one_sided_and_counted() {
     let proxied = Proxied::new(2);
     let mut conversation = proxied.conversation(0);
     let text = "set a 1 0 1\r\nx\r\nset b 2 0 2\r\nyy\r\n";
@@ -350,7 +350,7 @@ fn gets_are_read_and_counted() {
 }
 
 #[test]
-fn what_was_read_is_reported_when_a_client_goes() {
+fn gets_are_reported_when_a_client_disconnects() {
     let proxied = Proxied::new(1);
     say_at_once(&mut proxied.conversation(0), "get a\r\n");
     while proxied
@@ -364,7 +364,7 @@ fn what_was_read_is_reported_when_a_client_goes() {
 }
 
 #[test]
-fn large_values_come_and_go() {
+fn large_values_round_trip() {
     let proxied = Proxied::new(1);
     let mut conversation = proxied.conversation(0);
     let value = "v".repeat(1_000_000);
@@ -377,7 +377,7 @@ fn large_values_come_and_go() {
 }
 
 #[test]
-fn a_server_that_comes_back_is_found_again() {
+fn a_restarted_server_is_reconnected() {
     let proxied = Proxied::new(1);
     let mut conversation = proxied.conversation(0);
     let set = "set a 0 0 1\r\nx\r\n";

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_may_have_as_many_descriptors_as_the_system_lets_it() {
+    fn a_server_raises_its_descriptor_limit_to_the_maximum() {
         serving(settings(), |_| {
             let limit = getrlimit(Resource::Nofile);
             assert_eq!(limit.current, limit.maximum);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_over_the_limit_are_told_so() {
+    fn connections_over_the_limit_get_an_error() {
         serving(
             Settings {
                 connections: 1,
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_over_the_limit_wait_where_that_is_asked_for() {
+    fn connections_over_the_limit_wait_without_maxconns_fast() {
         let settings = Settings {
             connections: 1,
             refuse_at_once: false,
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn every_thread_serves_its_share() {
+    fn every_worker_thread_serves_connections() {
         for threads in [1, 3] {
             let settings = Settings {
                 threads,
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_asks_without_end_holds_nobody_up() {
+    fn a_client_with_endless_requests_does_not_block_others() {
         let settings = Settings {
             threads: 1,
             ..settings()
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_says_nothing_for_too_long_is_cut_off() {
+    fn an_idle_client_is_disconnected_after_the_timeout() {
         let settings = Settings {
             idle_timeout: Some(std::time::Duration::from_secs(1)),
             ..settings()
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn without_evictions_a_full_store_says_so_and_keeps_what_it_has() {
+    fn a_full_store_without_evictions_refuses_sets_and_keeps_items() {
         let settings = Settings {
             limits: Limits {
                 memory: 2 << 20,
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn with_users_nobody_else_is_served() {
+    fn unauthenticated_clients_are_refused_when_users_are_set() {
         let path = std::env::temp_dir().join(format!("toroid-kv-auth-{}", std::process::id()));
         std::fs::write(&path, "me:secret\n").unwrap();
         let settings = Settings {
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_settings_are_named() {
+    fn invalid_settings_are_refused_with_the_reason() {
         let run = |settings| {
             run(&settings, &Stop::new().unwrap(), |_, _| {
                 panic!("it started")

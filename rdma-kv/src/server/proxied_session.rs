@@ -102,7 +102,7 @@ mod tests {
     use crate::text::Conversation;
 
     #[test]
-    fn long_replies_come_in_pieces_and_are_to_be_taken_first() {
+    fn long_replies_come_in_pieces_and_block_further_requests() {
         let store = testing::shared(Limits::DEFAULT);
         store.set(b"k", 0, 0, &[b'v'; 500_000]).unwrap();
         let conversation = Conversation::default();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dump_goes_on_with_each_message_to_its_end() {
+    fn a_dump_continues_over_messages_to_its_end() {
         let store = testing::shared(Limits::DEFAULT);
         for n in 0..5000 {
             let key = format!("{n:0100}");

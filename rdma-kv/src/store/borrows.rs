@@ -1,4 +1,5 @@
-//! The server's side of [hazard pointers](crate::protocol::hazards): what clients have borrowed.
+//! The server's side of [hazard pointers](crate::protocol::hazards): addresses that clients have
+//! borrowed.
 
 use std::fmt;
 
@@ -39,7 +40,7 @@ impl Borrows {
         borrower
     }
 
-    /// Drops the hazard pointers of a client, after it was told there.
+    /// Writes `recalled` for a client, then drops its hazard pointers.
     pub fn dismiss(&mut self, borrower: Borrower) {
         self.borrowers.retain(|(other, hazards)| {
             if *other == borrower {
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn every_hazard_is_seen_and_nonsense_is_none() {
+    fn a_scan_finds_every_hazard_and_ignores_invalid_words() {
         let mut borrows = Borrows::default();
         let all: Vec<(u32, u64)> = (0..HAZARDS).map(|n| (n, u64::from(n) + 1)).collect();
         borrows.admit(Box::new(hazards(&all)));
@@ -161,7 +162,7 @@ mod tests {
             (1, u64::MAX),
             (63, (1 << 32) + 1),
         ])));
-        assert!(!borrows.any(|_| true), "nobody has looked");
+        assert!(!borrows.any(|_| true), "no scan so far");
         borrows.scan();
         let addresses: Vec<u32> = borrows
             .addresses
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_most_in_the_way_is_told_and_forgotten() {
+    fn recall_drops_the_borrower_of_the_most_addresses() {
         let mut borrows = Borrows::default();
         let regions = [
             hazards(&[(0, 5), (1, 6), (2, 7)]),

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_place_is_used_for_long() {
+    fn an_address_is_reused_a_few_times_only() {
         let mut list = FreeList::default();
         let uses: Vec<bool> = (0..1 << 20).map(|_| list.retires_next()).collect();
         let longest = uses.split(|worn| *worn).map(<[bool]>::len).max();

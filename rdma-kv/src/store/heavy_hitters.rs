@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_is_forgotten_and_nothing_overflows() {
+    fn counters_decay_to_zero_and_do_not_overflow() {
         let mut heavy_hitters = HeavyHitters::default();
         for _ in 0..100 {
             heavy_hitters.add(1, u32::MAX);

@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_for_the_share_of_a_new_bucket_nothing_changes() {
+    fn growth_without_overflow_buckets_changes_nothing() {
         let mut index = index(65, 2);
         let mut items = 0;
         // All in bucket 0, half of which belongs to bucket 64.

@@ -60,7 +60,7 @@ mod tests {
     use crate::testing;
 
     #[test]
-    fn each_item_is_met_once_however_the_index_grows_meanwhile() {
+    fn a_walk_meets_each_item_once_while_the_index_grows() {
         let shared = testing::shared(Limits::DEFAULT);
         let set = |n: u32| {
             let key = format!("key{n}");
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_expired_is_not_met() {
+    fn a_walk_skips_expired_items() {
         let shared = testing::shared(Limits::DEFAULT);
         shared.set(b"a", 0, 0, b"").unwrap();
         shared.set(b"b", 0, 10, b"").unwrap();

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_base64_is_refused() {
+    fn invalid_base64_is_refused() {
         let decoded = |text: &[u8]| decode(text).map(|key| key.bytes().to_vec());
         assert_eq!(decoded(b"Zm9v"), Some(b"foo".to_vec()));
         assert_eq!(decoded(b"Zm8="), Some(b"fo".to_vec()));
@@ -94,7 +94,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn keys_come_back(key in prop::collection::vec(any::<u8>(), 1..=187)) {
+        fn keys_round_trip(key in prop::collection::vec(any::<u8>(), 1..=187)) {
             let mut text = Vec::new();
             encode(&key, &mut text);
             prop_assert!(text.len() <= MAX_KEY + 2);

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_log_tells_once_a_minute() {
+    fn the_remedy_is_logged_at_most_once_a_minute() {
         let (told, start) = (LogThrottle::default(), Instant::now());
         let seconds = [0, 1, 59, 60, 61, 119, 120];
         let due = seconds.map(|second| told.is_due(start + Duration::from_secs(second)));

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_byte_of_a_key_is_taken_for_anything_else() {
+    fn encoded_keys_are_unambiguous() {
         let mut told = Vec::new();
         append_encoded(&mut told, b"a-Z.0_~ \r\n%\x1b\xff");
         assert_eq!(told, b"a-Z.0_~%20%0D%0A%25%1B%FF");

@@ -57,7 +57,7 @@ fn noreply_is_silent() {
 }
 
 #[test]
-fn errors_are_memcacheds() {
+fn errors_match_memcached() {
     let long = "k".repeat(251);
     let cases = [
         ("", ""),
@@ -118,7 +118,7 @@ fn errors_are_memcacheds() {
 }
 
 #[test]
-fn a_value_over_the_limit_is_swallowed_and_the_old_one_removed() {
+fn a_value_over_the_limit_is_dropped_and_the_old_value_removed() {
     let mut input = b"set a 0 0 1\r\n1\r\nset a 0 0 2000000\r\n".to_vec();
     input.resize(input.len() + 2_000_000, b'\n');
     input.extend_from_slice(b"\r\nget a\r\n");
@@ -181,7 +181,7 @@ fn long_values_are_copied_without_the_lock() {
 
 /// A thousand connections with most of a value each once took nearly as many megabytes, whatever `-m` was.
 #[test]
-fn values_that_have_not_arrived_are_refused_beyond_a_bound() {
+fn incomplete_values_are_refused_beyond_the_receive_budget() {
     const LEN: usize = 1_000_000;
     let store = testing::shared(Limits {
         memory: 16 << 20,
@@ -223,7 +223,7 @@ fn values_that_have_not_arrived_are_refused_beyond_a_bound() {
 }
 
 #[test]
-fn large_values_come_back_and_the_buffer_shrinks() {
+fn large_values_round_trip_and_the_buffer_shrinks() {
     let value = vec![b'v'; 1_000_000];
     let mut input = b"set a 0 0 1000000\r\n".to_vec();
     input.extend_from_slice(&value);
@@ -275,7 +275,7 @@ fn replies_of_a_long_get_come_in_batches() {
 }
 
 #[test]
-fn a_dump_tells_each_item_in_batches_and_then_goes_on() {
+fn a_dump_lists_each_item_in_batches_before_the_next_command() {
     let store = testing::shared(Limits::DEFAULT);
     let count = 20_000;
     for n in 0..count {
@@ -309,7 +309,7 @@ fn a_dump_tells_each_item_in_batches_and_then_goes_on() {
 }
 
 #[test]
-fn a_dump_tells_times_and_what_may_be_told() {
+fn a_dump_shows_times_of_live_items_only() {
     let told = answers(
         b"set a 0 0 1\r\n1\r\nset b%c 0 2000000000 2\r\n12\r\nset d 0 -1 0\r\n\r\n\
           get a\r\nlru_crawler metadump 1\r\n",
@@ -338,7 +338,7 @@ fn a_dump_tells_times_and_what_may_be_told() {
 }
 
 #[test]
-fn quit_and_endless_lines_close_but_for_gets_which_are_refused() {
+fn quit_and_endless_lines_close_but_long_gets_are_refused() {
     assert_eq!(converse(b"quit\r\nversion\r\n", &[100]), (vec![], true));
     assert_eq!(converse(&[b'x'; 2049], &[100]), (vec![], true));
     assert_eq!(converse(&[b'x'; 2048], &[100]), (vec![], false));
@@ -391,7 +391,7 @@ fn fragments() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
-    fn pieces_do_not_matter(
+    fn replies_do_not_depend_on_the_pieces_of_the_input(
         input in fragments(),
         pieces in prop::collection::vec(1usize..50, 1..20),
     ) {

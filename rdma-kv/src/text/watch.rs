@@ -435,7 +435,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_buffer_skips_events_and_tells_how_many() {
+    fn a_full_buffer_skips_events_and_reports_their_number() {
         let watchers = Arc::new(Watchers::new(1000));
         let slow = watchers.add(Kinds::FETCHERS).unwrap();
         for _ in 0..100 {
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watcher_gets_the_kinds_that_it_wants_while_it_is_there() {
+    fn a_registered_watcher_gets_its_kinds_of_events() {
         let watchers = Arc::new(Watchers::new(1000));
         watchers.item_get(1, b"a", Fetched::Missed);
         let [fetchers, deletions] =

@@ -246,7 +246,7 @@ fn check(without: Without) -> impl Checker<Protocol> {
 }
 
 #[test]
-fn the_protocol_is_right() {
+fn the_protocol_is_correct() {
     let checker = check(Without::Nothing);
     checker.assert_properties();
     println!("{} states", checker.unique_state_count());
@@ -265,6 +265,6 @@ fn each_part_of_the_protocol_is_needed() {
         FlushEpoch,
     ] {
         let found = check(without).discovery(RIGHT);
-        assert!(found.is_some(), "{without:?} harms nobody");
+        assert!(found.is_some(), "{without:?} is not needed");
     }
 }

@@ -213,18 +213,18 @@ fn wrong(checks: Checks) -> usize {
 }
 
 #[test]
-fn a_get_returns_what_the_key_was_meanwhile() {
+fn a_get_returns_a_value_that_the_key_had_meanwhile() {
     assert_eq!(wrong(Checks::ALL), 0);
 }
 
 /// Three reads, whether it was replaced or not, where it would be two or four.
 #[test]
-fn a_key_that_others_replace_takes_few_reads() {
+fn a_contended_key_takes_three_reads() {
     few_reads(|reader| value_of(reader.get(b"key").unwrap()));
 }
 
 #[test]
-fn a_key_that_others_replace_takes_few_reads_among_many() {
+fn a_contended_key_takes_three_reads_in_a_batch() {
     few_reads(|reader| {
         let mut got = None;
         let each = |_, lookup: Lookup<ValueRef<'_>>| got = value_of(lookup);
@@ -260,7 +260,7 @@ fn few_reads(get: fn(&mut Reader<Adversary>) -> Option<Vec<u8>>) {
 }
 
 #[test]
-fn the_second_look_at_the_slot_is_needed() {
+fn the_second_read_of_the_slot_is_needed() {
     assert!(
         wrong(Checks {
             slot: false,
@@ -270,7 +270,7 @@ fn the_second_look_at_the_slot_is_needed() {
 }
 
 #[test]
-fn the_look_at_the_slot_after_the_clock_is_needed() {
+fn the_read_of_the_slot_after_the_clock_is_needed() {
     assert!(
         wrong(Checks {
             slot_after_clock: false,
@@ -322,7 +322,7 @@ fn a_key_is_not_missed_while_the_index_grows() {
 }
 
 #[test]
-fn the_look_at_the_table_epoch_is_needed() {
+fn the_read_of_the_table_epoch_is_needed() {
     assert!(
         missed_amid_growth(Checks {
             table_epoch: false,
@@ -448,7 +448,7 @@ fn a_key_is_not_its_prefix() {
 }
 
 #[test]
-fn chains_are_followed_and_places_are_used_again() {
+fn chains_are_followed_and_locations_are_cached() {
     let store = testing::shared(LIMITS);
     let keys: Vec<Vec<u8>> = (0..20_000u32).map(|n| n.to_le_bytes().to_vec()).collect();
     let mut reader = reader(&store, Order::Forward);
@@ -467,7 +467,7 @@ fn chains_are_followed_and_places_are_used_again() {
 }
 
 #[test]
-fn a_stale_place_leads_to_the_new_value_without_a_look_at_the_bucket() {
+fn a_stale_location_leads_to_the_new_value_without_a_read_of_the_bucket() {
     let store = testing::shared(LIMITS);
     let mut into = [0; 300];
     // Item and slot, twice; and the value of the first by itself.
@@ -496,7 +496,7 @@ fn a_stale_place_leads_to_the_new_value_without_a_look_at_the_bucket() {
 }
 
 #[test]
-fn many_are_got_in_one_go() {
+fn get_many_returns_each_value_once() {
     let store = testing::shared(LIMITS);
     let mut reader = reader(&store, Order::Forward);
     let keys: Vec<Vec<u8>> = (0..300u32).map(|n| n.to_le_bytes().to_vec()).collect();
@@ -531,7 +531,7 @@ fn many_are_got_in_one_go() {
 }
 
 #[test]
-fn values_go_straight_into_a_buffer() {
+fn get_into_copies_values_of_all_lengths() {
     let store = testing::shared(LIMITS);
     let mut reader = reader(&store, Order::Forward);
     for len in [0usize, 1, 7, 8, 100, 4096, 100_000] {
@@ -554,7 +554,7 @@ fn values_go_straight_into_a_buffer() {
 }
 
 #[test]
-fn expiry_goes_by_the_servers_clock() {
+fn expiry_follows_the_clock_of_the_server() {
     let store = testing::shared(LIMITS);
     let mut reader = reader(&store, Order::Forward);
     store.set(b"key", 0, 10, b"value").unwrap();
@@ -575,7 +575,7 @@ fn expiry_goes_by_the_servers_clock() {
 }
 
 #[test]
-fn a_key_that_never_rests_is_left_to_the_server() {
+fn a_key_that_always_changes_is_left_to_the_server() {
     let store = testing::shared(LIMITS);
     set(&store, b"key", 1);
     let mut reader = reader(&store, Order::Forward);

@@ -5,7 +5,7 @@ fn line(words: [u64; 8]) -> Line {
 }
 
 #[test]
-fn going_onwards_meets_each_bucket_once_and_keys_where_they_are() {
+fn onwards_visits_each_bucket_once_and_finds_all_keys() {
     for count in 1..=130 {
         let buckets = Buckets::new(1 << 20, 200).unwrap();
         let buckets = buckets.with_count(count).unwrap();
@@ -25,7 +25,7 @@ fn going_onwards_meets_each_bucket_once_and_keys_where_they_are() {
 }
 
 #[test]
-fn slot_words_keep_what_they_were_given() {
+fn slot_words_round_trip() {
     for (len, limit) in [
         (1, 64),
         (64, 64),
@@ -111,7 +111,7 @@ fn links_lead_to_overflow_buckets_only() {
 }
 
 #[test]
-fn growing_disturbs_two_buckets() {
+fn growth_disturbs_two_buckets() {
     let step = |from: u64, to: u64| {
         let disturbs = |n: &u32| TableEpoch(to).disturbs(TableEpoch(from), Bucket(*n));
         (0..8).filter(disturbs).collect::<Vec<u32>>()
@@ -130,7 +130,7 @@ fn growing_disturbs_two_buckets() {
 
 /// A key is in its bucket, or in the new one that takes its share.
 #[test]
-fn growing_moves_keys_from_one_bucket_only() {
+fn growth_moves_keys_from_one_bucket_only() {
     let mut buckets = Buckets::new(64 * 1000, 100).unwrap();
     while let Some((grown, new, from)) = buckets.grown() {
         for hash in 0..1000u64 {

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_waits_for_no_bytes() {
+    fn a_wait_for_zero_bytes_is_malformed() {
         for (bytes, expected) in [(0, Err(Malformed)), (1, Ok(Awaiting::Bytes(1)))] {
             let mut packet = Vec::new();
             put_awaiting(&mut packet, Awaiting::Bytes(bytes));

@@ -174,7 +174,7 @@ fn a_packet_holds_several_messages() {
 }
 
 #[test]
-fn impossible_keys_are_refused() {
+fn invalid_key_lengths_are_refused() {
     for len in [0, MAX_KEY + 1, 255, 300] {
         let mut packet = Vec::new();
         encode_request(
@@ -190,7 +190,7 @@ fn impossible_keys_are_refused() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_read_without_panic(packet in prop::collection::vec(any::<u8>(), 0..80)) {
+    fn decoding_any_bytes_does_not_panic(packet in prop::collection::vec(any::<u8>(), 0..80)) {
         let _ = decode_request(&packet);
         let _ = decode_reply(&packet);
         let mut rest = &packet[..];

@@ -249,7 +249,7 @@ pub(super) mod tests {
 
     /// The replies are those of memcached 1.6.18 to the same bytes.
     #[test]
-    fn only_those_with_the_password_come_in() {
+    fn authentication_requires_a_listed_password() {
         let cases: [(&[u8], &str, bool); 9] = [
             (b"set x 0 0 9\r\nfoo xyzzy\r\n", "STORED\r\n", true),
             (b"set x 0 0 14\r\nbar  open\0rest\r\n", "STORED\r\n", true),
@@ -293,7 +293,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_follows_the_password_belongs_to_the_conversation() {
+    fn bytes_after_the_handshake_reach_the_conversation() {
         let input = b"version\r\nset x 0 0 9\r\nfoo wrong\r\nset x 0 0 9\r\nfoo xyzzy\r\nget a\r\n";
         for piece in [1, 20, 100] {
             let (said, step) = feed(&mut handshake(b"foo:xyzzy"), input, piece);
@@ -305,7 +305,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn strangers_keep_no_memory() {
+    fn unauthenticated_clients_keep_no_memory() {
         let long = vec![b'x'; LINE_LIMIT + 1];
         assert_eq!(feed(&mut handshake(b""), &long, 100).1, AuthStep::Close);
         for len in ["2047", "4294967295", "18446744073709551615"] {
@@ -320,7 +320,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn files_of_users_are_checked_and_read_again() {
+    fn user_files_are_validated_and_reloaded() {
         for bad in [&b"foo"[..], b"foo:x\n\n", b"foo:x\nbar\n", b"\n\n"] {
             let loaded = with_file(bad, |path| Users::load(path).map(|_| ()));
             assert!(matches!(loaded, Err(UsersError::Malformed(_))), "{bad:?}");

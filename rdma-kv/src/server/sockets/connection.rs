@@ -373,7 +373,7 @@ mod tests {
 
     /// Each wrong line has an answer thirty times as long.
     #[test]
-    fn a_stranger_who_does_not_read_costs_little() {
+    fn an_unauthenticated_client_that_does_not_read_costs_little_memory() {
         let store = testing::shared(Limits::DEFAULT);
         let (mut client, mut connection) = pair(&store);
         connection.handshake = Some(handshake(b"a:b"));
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_does_not_read_is_not_read_from() {
+    fn no_requests_are_read_from_a_client_that_reads_no_replies() {
         let store = testing::shared(Limits::DEFAULT);
         store.set(b"k", 0, 0, &[b'v'; 500_000]).unwrap();
         let (mut client, mut connection) = pair(&store);

@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_read_as_memcached_does() {
+    fn listen_addresses_parse_as_in_memcached() {
         let good = [
             ("127.0.0.1", Some("127.0.0.1"), None),
             ("127.0.0.1:1", Some("127.0.0.1"), Some(1)),
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_stands_for_its_addresses_and_an_unknown_one_for_none() {
+    fn a_host_name_resolves_to_its_addresses_and_an_unknown_name_fails() {
         let mut bound = Vec::new();
         bind_at(&"localhost".parse().unwrap(), 0, 1, &mut bound).unwrap();
         assert!(
@@ -343,7 +343,7 @@ mod tests {
 
     /// Programs that read the port file look for the line of IPv4.
     #[test]
-    fn everywhere_has_a_listener_for_each_family_at_one_port() {
+    fn wildcard_listens_on_each_family_at_one_port() {
         let mut bound = Vec::new();
         bind_at(&"*".parse().unwrap(), 0, 1, &mut bound).unwrap();
         let addresses: Vec<_> = bound.iter().map(|it| it.local_addr().unwrap()).collect();
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unix_socket_replaces_a_stale_one_and_nothing_else() {
+    fn a_unix_socket_replaces_only_a_stale_socket() {
         let path = std::env::temp_dir().join(format!("toroid-kv-{}.sock", std::process::id()));
         let stale = std::os::unix::net::UnixListener::bind(&path).unwrap();
         drop(stale);

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_are_looked_at() {
+    fn stores_are_conditional() {
         let shared = small();
         for mode in [Mode::Replace, Mode::Append, Mode::Prepend, Mode::Compare] {
             assert_eq!(put(&shared, mode, b"x"), None, "{mode:?}");
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn large_values_are_added_to() {
+    fn large_values_are_appended_and_prepended() {
         let shared = small();
         let [a, b] = [vec![1; 100_000], vec![2; 100_001]];
         put(&shared, Mode::Set, &a).unwrap();
@@ -250,7 +250,7 @@ mod tests {
 
     /// What becomes of the key while a value that is added to it is fetched.
     #[test]
-    fn what_is_added_to_may_change_while_the_value_comes() {
+    fn the_old_value_may_change_while_an_append_is_fetched() {
         let shared = small();
         let added = |mode, meanwhile: &dyn Fn()| {
             put(&shared, Mode::Set, b"old").unwrap();
@@ -316,7 +316,7 @@ mod tests {
     /// Memcached does not look for numbers in items that it keeps in chunks, and says so before it
     /// compares their cas.
     #[test]
-    fn what_memcached_keeps_in_chunks_is_no_number() {
+    fn chunked_items_are_no_numbers() {
         let shared = small();
         let chunk = (512 << 10) - (48 + 8 + 1 + 2) - b"k".len();
         for (len, expected) in [(chunk, Counted::Exists), (chunk + 1, Counted::NotANumber)] {
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_set_removes_what_was_there_and_nothing_else_does() {
+    fn only_a_failed_set_removes_the_old_value() {
         let shared = small();
         let large = vec![0; 1 << 20];
         put(&shared, Mode::Set, b"x").unwrap();

@@ -49,7 +49,7 @@ fn expiry_follows_the_servers_clock() {
 }
 
 #[test]
-fn a_flush_may_come_later_and_be_called_off() {
+fn a_flush_can_be_delayed_and_cancelled() {
     let store = testing::shared(Limits::DEFAULT);
     store.set(b"a", 0, 0, b"1").unwrap();
     store
@@ -146,7 +146,7 @@ fn changing_sizes_do_not_fragment_memory() {
 }
 
 #[test]
-fn what_is_used_outlives_what_is_not() {
+fn used_items_outlive_unused_items() {
     let store = testing::shared(SMALL);
     let key = |n: u32| format!("used {n}").into_bytes();
     for n in 0..200 {
@@ -179,7 +179,7 @@ fn two_segments_are_enough() {
 
 /// What was last appended to once could not be used before it was full.
 #[test]
-fn an_open_segment_in_which_nothing_lives_is_used_from_its_start() {
+fn an_open_segment_without_live_items_is_reused_from_its_start() {
     let store = testing::shared(Limits {
         memory: 2 << 20,
         item: 1 << 20,
@@ -195,7 +195,7 @@ fn an_open_segment_in_which_nothing_lives_is_used_from_its_start() {
 
 /// Whoever reads a value without the lock reads that one, whatever becomes of the key.
 #[test]
-fn a_value_that_is_being_read_stays_as_it_is() {
+fn a_pinned_value_does_not_change() {
     let store = testing::shared(SMALL);
     store.set(b"key", 0, 0, &[1; 50_000]).unwrap();
     let read = |item: &Item, items: &Region| {
@@ -218,7 +218,7 @@ fn a_value_that_is_being_read_stays_as_it_is() {
 }
 
 #[test]
-fn a_store_that_may_not_evict_refuses_and_loses_nothing() {
+fn a_store_that_may_not_evict_refuses_sets_and_loses_nothing() {
     let store = testing::shared(SMALL);
     store.with(|store| store.set_may_evict(false));
     let mut kept = 0u32;
@@ -248,7 +248,7 @@ fn a_store_that_may_not_evict_refuses_and_loses_nothing() {
 /// Replaced values leave holes everywhere. Items gave way to these once, in a store that had room
 /// for all.
 #[test]
-fn what_fits_stays_while_it_is_replaced() {
+fn items_that_fit_stay_while_they_are_replaced() {
     let limits = Limits {
         memory: 16 << 20,
         ..SMALL
@@ -270,7 +270,7 @@ fn what_fits_stays_while_it_is_replaced() {
 /// One item is removed, another one is set, many times in a full store: of the first 10,000 sets
 /// 9,680 were once refused, until three tenths of a segment were holes.
 #[test]
-fn what_was_removed_makes_room_where_nothing_is_evicted() {
+fn removed_items_make_room_in_a_store_that_may_not_evict() {
     let store = testing::shared(SMALL);
     store.with(|store| store.set_may_evict(false));
     let mut random = 1u64;
@@ -312,7 +312,7 @@ fn what_was_removed_makes_room_where_nothing_is_evicted() {
 }
 
 #[test]
-fn expired_items_give_their_memory_back_by_themselves() {
+fn sweeps_free_expired_items() {
     let store = testing::shared(SMALL);
     for n in 0..2000u32 {
         let exptime = if n % 2 == 0 { 10 } else { 1000 };
@@ -337,7 +337,7 @@ fn expired_items_give_their_memory_back_by_themselves() {
 
 /// A crawl looks at all, and at those that a sweep has just left.
 #[test]
-fn a_crawl_looks_at_every_item() {
+fn a_crawl_examines_every_item() {
     let store = testing::shared(SMALL);
     let set = |from: u32, exptime| {
         for n in from..from + 100 {
@@ -368,7 +368,7 @@ fn a_crawl_looks_at_every_item() {
 
 /// What is there of the newest items fits into less memory, then into more.
 #[test]
-fn the_limit_may_change_and_what_was_used_most_stays() {
+fn the_most_used_items_survive_a_change_of_the_limit() {
     let most = Limits {
         memory: 16 << 20,
         ..SMALL
@@ -415,7 +415,7 @@ fn the_limit_may_change_and_what_was_used_most_stays() {
 }
 
 #[test]
-fn a_failed_set_gives_back_its_memory_and_removes_the_old_value() {
+fn a_failed_set_frees_its_memory_and_removes_the_old_value() {
     let store = testing::shared(Limits {
         memory: 2 << 20,
         item: 1 << 20,
@@ -442,7 +442,7 @@ proptest::proptest! {
     /// Against a map of what was stored last: a value is that or gone, nothing is counted
     /// twice, and all memory comes back.
     #[test]
-    fn any_sequence_keeps_the_last_value_or_none(
+    fn any_sequence_of_operations_keeps_the_last_value_or_none(
         operations in proptest::collection::vec((0u8..8, 0u8..60, 0usize..60_000), 1..600)
     ) {
         let store = testing::shared(SMALL);

@@ -13,7 +13,7 @@ pub(super) fn dialogue(lines: &[(&str, &str)]) {
 }
 
 #[test]
-fn values_are_stored_on_conditions() {
+fn values_are_stored_conditionally() {
     dialogue(&[
         ("replace a 0 0 1\nx", "NOT_STORED"),
         ("append a 0 0 1\nx", "NOT_STORED"),
@@ -31,7 +31,7 @@ fn values_are_stored_on_conditions() {
 }
 
 #[test]
-fn numbers_wrap_upwards_and_stop_at_nothing() {
+fn incr_wraps_and_decr_stops_at_zero() {
     dialogue(&[
         ("incr n 1", "NOT_FOUND"),
         ("set n 0 0 2\n99", "STORED"),
@@ -53,7 +53,7 @@ fn numbers_wrap_upwards_and_stop_at_nothing() {
 }
 
 #[test]
-fn touch_changes_times_and_gat_gets_as_well() {
+fn touch_and_gat_change_the_expiry() {
     dialogue(&[
         ("touch a 1", "NOT_FOUND"),
         ("set a 0 0 1\nx", "STORED"),
@@ -97,7 +97,7 @@ fn meta_commands_answer_their_flags_in_order() {
 }
 
 #[test]
-fn one_client_stores_a_value_anew() {
+fn one_client_wins_the_right_to_store_anew() {
     dialogue(&[
         ("mg a N30 t v", "VA 0 t30 W\n"),
         ("mg a N30 t", "HD t30 Z"),
@@ -116,7 +116,7 @@ fn one_client_stores_a_value_anew() {
 }
 
 #[test]
-fn meta_arithmetic_counts_and_makes() {
+fn meta_arithmetic_changes_and_creates_numbers() {
     dialogue(&[
         ("ma n", "NF"),
         ("ma n N30 J9 v t", "VA 1 t30\n9"),
@@ -135,7 +135,7 @@ fn meta_arithmetic_counts_and_makes() {
 }
 
 #[test]
-fn wrong_meta_commands_are_told_why() {
+fn invalid_meta_commands_get_the_reason() {
     let [long, longest] = ["O".repeat(33), "O".repeat(32)];
     dialogue(&[
         ("mg", "ERROR"),
@@ -164,7 +164,7 @@ fn wrong_meta_commands_are_told_why() {
 }
 
 #[test]
-fn what_a_server_forbids_is_refused() {
+fn forbidden_commands_are_refused() {
     let store = testing::shared(Limits::DEFAULT);
     let rules = Rules {
         flush_all: false,
@@ -181,7 +181,7 @@ fn what_a_server_forbids_is_refused() {
 }
 
 #[test]
-fn a_turn_is_of_one_dump_at_most_which_may_be_forbidden() {
+fn a_turn_has_at_most_one_dump_and_dumps_may_be_forbidden() {
     let store = testing::shared(Limits::DEFAULT);
     let dump = "lru_crawler metadump all\r\n";
     let mut conversation = Conversation::default();
@@ -206,7 +206,7 @@ fn a_turn_is_of_one_dump_at_most_which_may_be_forbidden() {
 }
 
 #[test]
-fn a_turn_may_be_of_a_few_commands() {
+fn commands_per_turn_can_be_limited() {
     let store = testing::shared(Limits::DEFAULT);
     let rules = Rules {
         per_turn: Some(2),
@@ -228,7 +228,7 @@ fn a_turn_may_be_of_a_few_commands() {
 }
 
 #[test]
-fn without_cas_no_number_is_the_right_one() {
+fn without_cas_compare_and_set_never_matches() {
     let store = testing::shared(Limits::DEFAULT);
     store.with(|store| store.set_has_cas(false));
     let mut conversation = Conversation::default();

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_an_effect_is_set_and_the_rest_is_told() {
+    fn suboptions_change_settings_or_give_a_notice() {
         let list =
             "no_maxconns_fast,idle_timeout=7,modern,track_sizes,hashpower=20,,hot_lru_pct=30";
         let (settings, notices) = read_list(list).unwrap();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_has_memcacheds_words() {
+    fn invalid_suboptions_have_memcacheds_messages() {
         let cases = [
             ("nonsense", 1, "Illegal suboption \"nonsense\""),
             ("modern,nonsense=7", 1, "Illegal suboption \"nonsense=7\""),

@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn without_options_it_is_memcacheds_defaults() {
+    fn defaults_are_memcacheds() {
         let (settings, notices) = read("").unwrap();
         assert_eq!(
             format!("{settings:?}"),
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_several_counts_and_long_names_may_be_short() {
+    fn the_last_option_counts_and_long_names_may_be_abbreviated() {
         let (settings, _) = read("-p 1 -p -1 -m 10 --memory-l 20 --thr=7").unwrap();
         assert_eq!((settings.port, settings.threads), (Some(0), 7));
         assert_eq!(settings.limits.memory, 20 << 20);
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unix_socket_is_instead_of_tcp() {
+    fn a_unix_socket_replaces_tcp() {
         let (settings, _) = read("-s /tmp/socket -a 0666 -p 5").unwrap();
         assert_eq!(settings.port, None);
         let unix = UnixSocket {
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_has_memcacheds_words_and_statuses() {
+    fn invalid_options_have_memcacheds_messages_and_statuses() {
         let cases = [
             ("-c 0", 1, "Maximum connections must be greater than 0"),
             ("-c -5", 1, "Maximum connections must be greater than 0"),
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_matter_and_is_not_here_is_refused_with_an_alternative() {
+    fn unsupported_options_are_refused_with_an_alternative() {
         let cases = [
             ("-U 11211", "TCP"),
             ("-S", "-Y"),

@@ -185,12 +185,12 @@ fn goes_wrong(leave: Leave) -> bool {
 }
 
 #[test]
-fn what_is_borrowed_was_the_keys_and_stays_as_it_is() {
+fn a_borrowed_value_was_the_keys_and_does_not_change() {
     assert!(!goes_wrong(NOTHING));
 }
 
 #[test]
-fn the_look_at_the_slot_is_needed() {
+fn the_read_of_the_slot_is_needed_to_borrow() {
     let checks = Checks {
         slot: false,
         ..Checks::ALL
@@ -199,7 +199,7 @@ fn the_look_at_the_slot_is_needed() {
 }
 
 #[test]
-fn the_hazard_pointer_is_needed_before_the_look() {
+fn the_hazard_pointer_must_precede_the_read_of_the_slot() {
     let checks = Checks {
         hazard_first: false,
         ..Checks::ALL
@@ -208,7 +208,7 @@ fn the_hazard_pointer_is_needed_before_the_look() {
 }
 
 #[test]
-fn the_servers_look_at_hazards_is_needed() {
+fn the_servers_scan_of_hazards_is_needed() {
     let blind = true;
     assert!(goes_wrong(Leave { blind, ..NOTHING }));
 }
@@ -239,7 +239,7 @@ fn the_whole_key_is_needed_to_borrow() {
 }
 
 #[test]
-fn a_relaxed_get_is_never_older_than_what_was_borrowed() {
+fn a_relaxed_get_is_never_older_than_a_borrowed_value() {
     let store = testing::shared(LIMITS);
     let (mut hazards, _) = hazards(&store);
     let mut reader = reader(&store, Order::Forward);
@@ -328,7 +328,7 @@ fn assert_all_memory_is_there(store: &Shared) {
 }
 
 #[test]
-fn neither_eviction_nor_compaction_changes_what_is_borrowed() {
+fn eviction_and_compaction_keep_borrowed_values() {
     let store = testing::shared(SMALL);
     let (mut hazards, _) = hazards(&store);
     let mut reader = reader(&store, Order::Forward);
@@ -364,7 +364,7 @@ fn borrow_everywhere(region: &Region) {
 }
 
 #[test]
-fn who_borrows_everything_loses_it_and_harms_nobody() {
+fn a_greedy_borrower_is_recalled_and_others_keep_their_views() {
     let store = testing::shared(SMALL);
     let (mut honest, _) = hazards(&store);
     let (mut greedy, everything) = hazards(&store);
@@ -389,7 +389,7 @@ fn who_borrows_everything_loses_it_and_harms_nobody() {
 
 /// A store that may not evict has no other memory than what is borrowed.
 #[test]
-fn no_set_is_refused_for_what_is_borrowed() {
+fn borrowed_memory_causes_no_refusal_of_sets() {
     for limits in [SMALL, LIMITS] {
         let store = testing::shared(limits);
         store.with(|store| store.set_may_evict(false));

@@ -27,7 +27,7 @@ fn relaxed_goes_wrong(checks: Checks) -> bool {
 }
 
 #[test]
-fn a_relaxed_get_returns_what_the_key_once_was() {
+fn a_relaxed_get_returns_a_value_that_the_key_once_had() {
     assert!(!relaxed_goes_wrong(Checks::ALL));
     let without = Checks {
         slot: false,
@@ -37,7 +37,7 @@ fn a_relaxed_get_returns_what_the_key_once_was() {
 }
 
 #[test]
-fn a_relaxed_get_looks_at_no_slot_and_sees_its_own_changes() {
+fn a_relaxed_get_reads_no_slot_and_sees_its_own_changes() {
     let store = testing::shared(LIMITS);
     let mut reader = reader(&store, Order::Forward);
     reader.set_consistency(Consistency::Relaxed);
@@ -107,7 +107,7 @@ fn the_hash_decides_in_content_addressed_gets() {
 }
 
 #[test]
-fn a_value_under_a_key_that_is_not_its_own_is_not_found() {
+fn a_value_under_a_key_other_than_its_hash_is_absent() {
     let store = testing::shared(LIMITS);
     let (right, wrong) = (content_key(b"value"), content_key(b"other"));
     for key in [right, wrong] {

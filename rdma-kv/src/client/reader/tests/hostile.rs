@@ -4,7 +4,7 @@ use super::*;
 
 /// A server's placements once made its clients allocate, and get errors for good.
 #[test]
-fn impossible_placements_are_not_remembered() {
+fn invalid_locations_are_not_cached() {
     let store = testing::shared(LIMITS);
     let real = store.set(b"key", 0, 0, b"value").unwrap();
     let mut reader = reader(&store, Order::Forward);
@@ -40,7 +40,7 @@ fn impossible_placements_are_not_remembered() {
 }
 
 #[test]
-fn a_slot_word_makes_nobody_read_more_than_the_largest_item() {
+fn reads_are_bounded_by_the_largest_item() {
     let limits = Limits {
         memory: 8 << 20,
         ..LIMITS
@@ -60,7 +60,7 @@ fn a_slot_word_makes_nobody_read_more_than_the_largest_item() {
 
 /// A region may be shorter than it was said to be.
 #[test]
-fn a_place_outside_of_the_region_is_dropped() {
+fn a_location_outside_of_the_region_is_dropped() {
     let store = testing::shared(LIMITS);
     let real = store.set(b"key", 0, 0, b"value").unwrap();
     let [index, items] = store.regions();

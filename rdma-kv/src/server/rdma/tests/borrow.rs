@@ -20,7 +20,7 @@ fn is_anything_borrowed(store: &Shared) -> bool {
 }
 
 #[test]
-fn a_client_that_dies_while_it_borrows_gives_its_memory_back() {
+fn a_dead_borrower_releases_its_memory() {
     let (mut server, network, mut channel) = still_server();
     let store = server.service.backend.store.clone();
     store.set(b"key", 3, 0, &[1; 5000]).unwrap();
@@ -52,7 +52,7 @@ fn a_client_that_dies_while_it_borrows_gives_its_memory_back() {
 }
 
 #[test]
-fn a_view_that_outlives_its_client_is_taken_back() {
+fn a_view_that_outlives_its_client_is_recalled() {
     let (mut server, network, channel) = still_server();
     let store = server.service.backend.store.clone();
     store.set(b"key", 0, 0, &[1; 5000]).unwrap();
@@ -77,7 +77,7 @@ fn a_view_that_outlives_its_client_is_taken_back() {
 }
 
 #[test]
-fn regions_of_hazards_are_allegations() {
+fn hazard_regions_are_validated() {
     let cluster = Cluster::start(SMALL);
     let mut channel = cluster.channel(1);
     request(&mut channel, &Request::Hello { version: VERSION });
@@ -107,7 +107,7 @@ fn regions_of_hazards_are_allegations() {
 /// Borrowers who hold on, and writers over few keys and little memory, so that all would always be
 /// reused.
 #[test]
-fn what_is_borrowed_never_changes() {
+fn borrowed_values_never_change() {
     let cluster = Cluster::start(Limits {
         memory: 16 << 20,
         item: 128 << 10,

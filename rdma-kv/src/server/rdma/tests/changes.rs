@@ -153,7 +153,7 @@ fn told_of_commands(stats: &str) -> Vec<&str> {
 /// Two stores, of which one is changed by messages and one by memcached's protocol, in the same way:
 /// all answers are the same, cas numbers included, and what counts of them is.
 #[test]
-fn messages_do_what_commands_do() {
+fn messages_and_commands_have_the_same_effect() {
     let limits = Limits {
         memory: 16 << 20,
         item: 1 << 20,
@@ -220,7 +220,7 @@ fn messages_do_what_commands_do() {
 }
 
 #[test]
-fn what_a_server_forbids_is_refused() {
+fn forbidden_messages_are_refused() {
     let rules = Rules {
         flush_all: false,
         ..Rules::default()
@@ -238,7 +238,7 @@ fn what_a_server_forbids_is_refused() {
 
 /// What is over the limit: a failed set leaves nothing, all else leaves what was there.
 #[test]
-fn what_is_too_large_changes_nothing_unless_it_is_a_set() {
+fn too_large_values_change_nothing_except_by_a_set() {
     let cluster = Cluster::start(Limits::DEFAULT);
     let mut client = cluster.client(1);
     let too_large = |outcome| matches!(outcome, Err(ClientError::TooLarge { .. }));
@@ -273,7 +273,7 @@ fn answer_with(channel: &mut Channel, store: &Shared, answer: &[u8], done: &Atom
 
 /// What a server must not answer to the second request ends in an error, now and afterwards.
 #[test]
-fn a_server_that_answers_nonsense_is_not_believed() {
+fn invalid_replies_of_a_server_are_errors() {
     use crate::protocol::messages::{GetValue, encode_reply};
     let network = TestNetwork::new();
     let store = network.store(Limits::DEFAULT);

@@ -87,7 +87,7 @@ fn far_client(cluster: &Cluster, node: u32) -> crate::Client<Far> {
 }
 
 #[test]
-fn a_client_on_another_host_sees_what_one_here_sees() {
+fn local_and_remote_clients_see_the_same_values() {
     let cluster = Cluster::start(Limits {
         memory: 16 << 20,
         item: 2 << 20,
@@ -109,7 +109,7 @@ fn a_client_on_another_host_sees_what_one_here_sees() {
 }
 
 #[test]
-fn what_a_client_on_another_host_borrows_is_a_copy() {
+fn a_client_on_another_host_borrows_a_copy() {
     let cluster = Cluster::start(Limits {
         memory: 16 << 20,
         item: 2 << 20,
@@ -126,7 +126,7 @@ fn what_a_client_on_another_host_borrows_is_a_copy() {
 }
 
 #[test]
-fn a_client_on_another_host_is_told_when_the_server_dies() {
+fn a_client_on_another_host_notices_the_death_of_the_server() {
     let cluster = Cluster::start(Limits {
         memory: 16 << 20,
         item: 2 << 20,

@@ -90,7 +90,7 @@ fn alone(store: Shared) -> Backend {
 }
 
 #[test]
-fn values_of_all_sizes_come_back() {
+fn values_of_all_sizes_round_trip() {
     let cluster = Cluster::start(Limits {
         memory: 16 << 20,
         item: 2 << 20,
@@ -131,7 +131,7 @@ fn values_of_all_sizes_come_back() {
 }
 
 #[test]
-fn impossible_operations_are_refused_by_name() {
+fn invalid_operations_are_refused_with_the_reason() {
     let cluster = Cluster::start(Limits::DEFAULT);
     let mut client = cluster.client(1);
     assert!(matches!(client.get(b""), Err(ClientError::Key(0))));
@@ -157,7 +157,7 @@ fn impossible_operations_are_refused_by_name() {
 }
 
 #[test]
-fn the_server_hands_out_what_cannot_be_read() {
+fn the_server_answers_gets_by_message() {
     let cluster = Cluster::start(Limits::DEFAULT);
     let mut client = cluster.client(1);
     for len in [10, INLINE_LIMIT + 1, 1_000_000] {
@@ -169,7 +169,7 @@ fn the_server_hands_out_what_cannot_be_read() {
 }
 
 #[test]
-fn nonsense_ends_its_sender_only() {
+fn a_malformed_packet_ends_only_its_sender() {
     let cluster = Cluster::start(Limits::DEFAULT);
     let mut client = cluster.client(1);
     client.set(b"key", 0, 0, b"value").unwrap();
@@ -215,7 +215,7 @@ fn ask_and_never_listen(channel: &mut Channel) {
 /// One node with many channels and long values once took as many turns as it had channels, each of 64 values:
 /// another node's set of 100 bytes then took half a second.
 #[test]
-fn a_node_gets_no_more_turns_by_more_channels_or_longer_values() {
+fn turns_of_a_node_do_not_grow_with_channels_or_values() {
     const CHANNELS: u32 = 16;
     const VALUES: u32 = 4;
     const LEN: u32 = 1_000_000;
@@ -283,7 +283,7 @@ fn a_node_gets_no_more_turns_by_more_channels_or_longer_values() {
 
 /// The requests of a client that reads no replies once kept the server awake for good.
 #[test]
-fn a_client_that_does_not_listen_is_waited_for_in_sleep_and_then_dropped() {
+fn a_client_that_reads_no_replies_lets_the_server_sleep_and_is_dropped() {
     let (network, listener, stop) = (
         TestNetwork::new(),
         TestListener::new(),
@@ -346,7 +346,7 @@ fn request(channel: &mut Channel, request: &Request<'_>) -> Reply<'static> {
 }
 
 #[test]
-fn staging_regions_are_allegations() {
+fn staging_regions_are_validated() {
     let cluster = Cluster::start(Limits {
         memory: 4 << 20,
         item: 1 << 20,
@@ -408,7 +408,7 @@ mod reads;
 use self::reads::{assert_whole, self_describing};
 
 #[test]
-fn conversations_of_a_client_are_apart_and_bounded() {
+fn sessions_of_a_client_are_separate_and_bounded() {
     let rules = Rules {
         connections: 2,
         shutdown: Some(Box::new(|| panic!("it is not theirs to end"))),

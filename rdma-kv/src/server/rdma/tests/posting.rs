@@ -24,7 +24,7 @@ fn bytes(n: usize) -> Vec<u8> {
 }
 
 #[test]
-fn posted_changes_happen_in_order_and_are_polled_in_order() {
+fn posted_changes_take_effect_and_are_polled_in_order() {
     let cluster = Cluster::start(Limits::DEFAULT);
     let mut client = cluster.client(1);
     let (mut posted, mut polled) = (Vec::new(), Vec::new());
@@ -69,7 +69,7 @@ fn posted_changes_happen_in_order_and_are_polled_in_order() {
 
 /// Once the time counted from the posting, so a server was declared dead that had not been asked.
 #[test]
-fn a_change_that_was_not_sent_yet_is_not_late() {
+fn an_unsent_change_does_not_time_out() {
     let cluster = Cluster::start(Limits::DEFAULT);
     let mut client = cluster.client(1);
     client.post(&change(Mode::Set, b"key"), b"value").unwrap();
@@ -119,7 +119,7 @@ fn a_relaxed_client_sees_its_own_changes() {
 }
 
 #[test]
-fn one_that_fails_does_not_stop_the_others() {
+fn a_failed_change_does_not_stop_the_others() {
     let cluster = Cluster::start(Limits::DEFAULT);
     let mut client = cluster.client(1);
     client.set(b"there", 0, 0, b"old").unwrap();
@@ -168,7 +168,7 @@ fn one_that_fails_does_not_stop_the_others() {
 }
 
 #[test]
-fn many_changes_in_one_go() {
+fn store_many_makes_all_changes_in_one_batch() {
     let cluster = Cluster::start(Limits::DEFAULT);
     let mut client = cluster.client(1);
     let keys: Vec<String> = (0..700).map(|n| format!("key {n}")).collect();
@@ -216,7 +216,7 @@ pub(super) fn served<T: Send>(
 
 /// More is posted than the ring holds, to a server that does nothing; then it does all.
 #[test]
-fn full_rings_are_waited_for_by_nobody() {
+fn neither_side_waits_for_a_full_ring() {
     let (mut server, network, channel) = still_server();
     let mut client = served(&mut server, || {
         crate::Client::over(network, channel).unwrap()
@@ -246,7 +246,7 @@ fn full_rings_are_waited_for_by_nobody() {
 
 /// Who does not poll cannot post for ever, and the server waits for nobody.
 #[test]
-fn outcomes_that_nobody_polls_fill_the_window_only() {
+fn unpolled_outcomes_fill_only_the_window() {
     let cluster = Cluster::start(Limits::DEFAULT);
     let mut client = cluster.client(1);
     let mut posted = 0;
@@ -269,7 +269,7 @@ fn outcomes_that_nobody_polls_fill_the_window_only() {
 /// A client that dies with requests on their way, before they are served or in between, takes no
 /// memory of the store with it.
 #[test]
-fn who_dies_with_requests_on_their_way_takes_no_memory_along() {
+fn a_client_that_dies_with_requests_in_flight_leaks_no_memory() {
     let (mut server, network, mut channel) = still_server();
     for round in 0..100usize {
         let mut client = served(&mut server, || {

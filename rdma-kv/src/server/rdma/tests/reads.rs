@@ -98,7 +98,7 @@ fn one_sided_gets_keep_items() {
 
 /// Of keys that are read, asked for by text, and read a little.
 #[test]
-fn the_keys_that_are_used_most_are_told_whoever_uses_them() {
+fn most_used_includes_one_sided_and_text_gets() {
     let cluster = Cluster::start(Limits::DEFAULT);
     let mut client = cluster.client(1);
     for n in 0..2000u32 {
@@ -127,7 +127,7 @@ fn the_keys_that_are_used_most_are_told_whoever_uses_them() {
 }
 
 #[test]
-fn nonsense_in_a_report_harms_nobody() {
+fn an_invalid_report_of_uses_is_harmless() {
     let cluster = Cluster::start(Limits::DEFAULT);
     let mut client = cluster.client(1);
     client.set(b"key", 0, 0, b"value").unwrap();
