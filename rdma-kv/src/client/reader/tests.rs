@@ -100,11 +100,11 @@ pub(super) enum How {
     Cold,
     Cached,
     /// Its location is cached, and it is expected that others have replaced it.
-    Restless,
+    Contended,
     /// Its location is cached, and it is got together with another.
     Many,
     /// The same, and it is expected that others have replaced it.
-    RestlessMany,
+    ContendedMany,
     /// Its location is cached, and it is got into a buffer.
     Into,
 }
@@ -112,9 +112,9 @@ pub(super) enum How {
 impl How {
     pub(super) fn get(self, reader: &mut Reader<Adversary>, key: &[u8]) -> Option<Vec<u8>> {
         match self {
-            How::Many | How::RestlessMany => first_of_many(reader, key),
+            How::Many | How::ContendedMany => first_of_many(reader, key),
             How::Into => into_a_buffer(reader, key),
-            How::Cold | How::Cached | How::Restless => value_of(reader.get(key).unwrap()),
+            How::Cold | How::Cached | How::Contended => value_of(reader.get(key).unwrap()),
         }
     }
 }
@@ -156,7 +156,7 @@ pub(super) fn get_amid(
     if how != How::Cold {
         value_of(reader.get(b"key").unwrap());
     }
-    if matches!(how, How::Restless | How::RestlessMany) {
+    if matches!(how, How::Contended | How::ContendedMany) {
         reader.expect_changes(b"key");
     }
     let states = std::sync::Arc::new(std::sync::Mutex::new(vec![testing::value(&store, b"key")]));
@@ -193,9 +193,9 @@ fn wrong(checks: Checks) -> usize {
     let all = [
         How::Cold,
         How::Cached,
-        How::Restless,
+        How::Contended,
         How::Many,
-        How::RestlessMany,
+        How::ContendedMany,
         How::Into,
     ];
     for script in SCRIPTS {
