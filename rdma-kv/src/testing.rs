@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a store without an agent.
+//! Shared parts of this crate's tests: a store without an agent.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -28,19 +28,19 @@ use crate::store::operations::{self};
 use crate::store::shared::Shared;
 use crate::store::{Item, Limits, SetError, Store};
 
-/// When stores of tests are made.
+/// Unix time in seconds at which stores of tests start.
 pub const UNIX_S: i64 = 1_700_000_000;
 
-/// Of the hash in stores of tests.
+/// Hash seed of stores of tests.
 pub const SEED: u64 = 22;
 
-/// Where servers of tests are.
+/// Node of servers of tests.
 pub const SERVER: NodeId = NodeId(0);
 
 /// The partition of tests.
 pub const PARTITION: Partition = Partition(1);
 
-/// What an end of a channel whose other end is at `peer` goes by.
+/// Link check and membership of a channel's end whose peer is `peer`.
 pub fn link(peer: NodeId) -> (LinkCheck, Membership) {
     let check = LinkCheck {
         partition: PARTITION,
@@ -51,7 +51,7 @@ pub fn link(peer: NodeId) -> (LinkCheck, Membership) {
     (check, Membership::at(check.since))
 }
 
-/// A key that no other region has.
+/// A unique remote key.
 fn remote_key(node: NodeId) -> RemoteKey {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let id = RegionId(NEXT.fetch_add(1, Ordering::Relaxed));
@@ -69,7 +69,7 @@ pub fn shared(limits: Limits) -> Shared {
     TestNetwork::new().store(limits)
 }
 
-/// As [`shared`], and memory that is given back is used again at once.
+/// As [`shared`]; released memory is reused at once.
 pub fn shared_that_reuses(limits: Limits) -> Shared {
     let store = shared(limits);
     store.with(Store::reuse_at_once);
@@ -77,7 +77,7 @@ pub fn shared_that_reuses(limits: Limits) -> Shared {
 }
 
 impl Shared {
-    /// Stores a value in any case.
+    /// Stores a value unconditionally.
     pub fn set(
         &self,
         key: &[u8],
@@ -107,7 +107,7 @@ pub fn value(store: &Shared, key: &[u8]) -> Option<Vec<u8>> {
     store.get(key, read).unwrap()
 }
 
-/// In which order an [`Adversary`] delivers the pieces of a read.
+/// Order in which an [`Adversary`] delivers the pieces of a read.
 #[derive(Clone, Copy, Debug)]
 pub enum Order {
     /// From the start.
@@ -118,8 +118,8 @@ pub enum Order {
     Inside,
 }
 
-/// Delivers each read in pieces of up to [`Adversary::PIECE`] bytes, and lets something happen
-/// before each.
+/// Endpoint that delivers each read in pieces of up to [`Adversary::PIECE`] bytes, with a hook
+/// before each piece.
 pub struct Adversary {
     order: Order,
     before: Option<Box<dyn FnMut(usize) + Send>>,
@@ -127,10 +127,10 @@ pub struct Adversary {
 }
 
 impl Adversary {
-    /// What travels whole.
+    /// Bytes of a piece, which is delivered as a whole.
     const PIECE: usize = 64;
 
-    /// Nothing happens until [`Adversary::before_piece`].
+    /// An adversary without a hook; [`Adversary::before_piece`] sets one.
     pub fn new(order: Order) -> Self {
         Adversary {
             order,
@@ -139,7 +139,7 @@ impl Adversary {
         }
     }
 
-    /// From now on `happen` is called before each piece, with its number from 0.
+    /// Sets the hook: `happen` is called before each later piece, with its number from 0.
     pub fn before_piece(&mut self, happen: impl FnMut(usize) + Send + 'static) {
         self.before = Some(Box::new(happen));
         self.pieces = 0;
@@ -199,7 +199,7 @@ impl Endpoint for Adversary {
 pub struct TestNetwork {
     node: NodeId,
     memory: Arc<Mutex<HashMap<RemoteKey, File>>>,
-    /// Of all that is opened and connected.
+    /// Status of all opened regions and channels.
     status: Arc<Status>,
 }
 
@@ -226,19 +226,19 @@ impl TestNetwork {
         self.store_within(limits, limits)
     }
 
-    /// The same, in regions for as much memory as it may have later.
+    /// As [`TestNetwork::store`], in regions large enough for the limits `most`.
     pub fn store_within(&self, most: Limits, limits: Limits) -> Shared {
         let (index, items) = most.regions();
         let [index, items] = [index, items].map(|len| self.alloc(len, Access::all()).unwrap());
         Shared::new(Store::new(index, items, limits, [11, SEED], UNIX_S).unwrap())
     }
 
-    /// As if the server's process had died.
+    /// Simulates the death of the server's process.
     pub fn end(&self) {
         self.status.peer_died();
     }
 
-    /// A channel between this node and another: its ends.
+    /// Both ends of a channel between this node and another.
     pub fn channel(&self, peer: &TestNetwork) -> [Channel; 2] {
         let (here, there) = ChannelEnds::create(256 * 1024).unwrap();
         let end = |ends, local: NodeId, peer| {
@@ -287,7 +287,7 @@ impl Network for TestNetwork {
     }
 }
 
-/// Channels that tests open to a server.
+/// Listener for channels that tests open to a server.
 #[derive(Clone)]
 pub struct TestListener {
     waiting: Arc<Mutex<VecDeque<Channel>>>,
@@ -295,7 +295,7 @@ pub struct TestListener {
 }
 
 impl TestListener {
-    /// Nobody waits yet.
+    /// A listener without waiting channels.
     pub fn new() -> Self {
         let flags = EventfdFlags::NONBLOCK;
         TestListener {

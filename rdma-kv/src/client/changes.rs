@@ -10,7 +10,7 @@ impl<N: Network> Client<N> {
     /// seconds) from now, else Unix time.
     ///
     /// # Errors
-    /// [`ClientError`]; what the key had before may then be gone.
+    /// [`ClientError`]; the old value of the key may then be gone.
     pub fn set(
         &mut self,
         key: &[u8],

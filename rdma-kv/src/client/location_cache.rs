@@ -271,7 +271,7 @@ mod tests {
                 ..hit.location
             };
             cache.insert(key(of), location);
-            // What this location alone tells.
+            // Undoes the contention of this entry, so that only the shared count matters.
             cache.decay(key(of));
             hit.is_contended
         };
@@ -302,7 +302,7 @@ mod tests {
         assert!(!is_contended(&mut cache));
         cache.insert(5, location(5));
         assert!(is_contended(&mut cache));
-        // Its own changes say nothing.
+        // The client's own changes do not count as replacements.
         cache.decay(5);
         for n in 10..20 {
             cache.remove(5);

@@ -78,7 +78,8 @@ impl Client<Domain> {
     /// Connects to the server at `place`, or to the only one of the domain.
     ///
     /// # Errors
-    /// [`ClientError::NoServer`], [`ClientError::SeveralServers`], and why it was refused.
+    /// [`ClientError::NoServer`], [`ClientError::SeveralServers`], and the refusal of the agent or
+    /// server.
     pub fn connect(domain: &Domain, place: Option<Place>) -> Result<Self, ClientError> {
         let place = match place {
             Some(place) => place,

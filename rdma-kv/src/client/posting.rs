@@ -54,7 +54,8 @@ impl<N: Network> Client<N> {
     /// The change is sent together with others, at the latest by these two.
     ///
     /// # Errors
-    /// [`ClientError::WindowFull`]: nothing was posted; poll first. Why the connection is over.
+    /// [`ClientError::WindowFull`]: nothing was posted; poll first. Otherwise the end of the
+    /// connection.
     pub fn post(&mut self, change: &Change<'_>, value: &[u8]) -> Result<Ticket, ClientError> {
         if self.posted.len() + self.settled.len() >= WINDOW {
             return Err(ClientError::WindowFull);
@@ -69,7 +70,7 @@ impl<N: Network> Client<N> {
     /// The result of the oldest posted change, if it is known. Never waits.
     ///
     /// # Errors
-    /// Why the connection is over; what became of the others is then not known.
+    /// The end of the connection; the results of the other changes are then unknown.
     pub fn poll(&mut self) -> Result<Option<Outcome>, ClientError> {
         self.exchange.send()?;
         self.settle_refused();
@@ -114,7 +115,7 @@ impl<N: Network> Client<N> {
     /// result, in order. A failed change does not stop the others.
     ///
     /// # Errors
-    /// Why the connection is over; what became of the others is then not known.
+    /// The end of the connection; the results of the other changes are then unknown.
     pub fn store_many(
         &mut self,
         changes: &[(Change<'_>, &[u8])],
@@ -306,7 +307,7 @@ impl<N: Network> Client<N> {
         any
     }
 
-    /// As if all had been posted so much earlier.
+    /// Makes all posted changes older by `by`.
     #[cfg(test)]
     pub(crate) fn backdate(&mut self, by: std::time::Duration) {
         for posted in &mut self.posted {
@@ -336,7 +337,7 @@ impl<N: Network> Client<N> {
         }
         match outcome {
             Ok(Stored::Stored { location, .. }) => {
-                // Only the last change of a key tells its location.
+                // Only the last posted change of a key has its current location.
                 let mut later = self.posted.iter();
                 if later.all(|later| later.hash != posted.hash) {
                     self.reader.remember_unless_cached(posted.hash, location);

@@ -1,8 +1,8 @@
 //! Report of one-sided gets, which the server does not see.
 //!
-//! The server needs the number of gets, and which items are used, to keep those. A client reports in
-//! batches without a reply: all gets and hits are counted, and one hit in [`SAMPLED`] names its item. If a
-//! batch is lost, an item may be evicted earlier than it should.
+//! The server needs the number of gets, and the used items in order to keep them. A client reports
+//! in batches without a reply: all gets and hits are counted, and one hit in [`SAMPLED`] names its
+//! item. If a batch is lost, an item may be evicted earlier than it should.
 
 use fastrand::Rng;
 

@@ -14,11 +14,11 @@ use crate::protocol::layout::{ItemAddress, ItemHeader};
 /// A value as it was when it was borrowed, in the server's memory; or a copy, if the server is on
 /// another host.
 ///
-/// Borrowing copies nothing, and reading copies only what is read. Whatever happens to the key, a
-/// read returns the bytes that the value had, or an error. The server reuses the memory after the
-/// view is dropped, so hold views briefly: a client can have 64 of them, and the server
-/// recalls them when they keep more than a quarter of its memory. A view that outlives its client
-/// is recalled.
+/// Borrowing copies nothing, and a read copies only its range. Even if the key changes, a read
+/// returns the bytes of the borrowed value, or an error. The server reuses the memory after the
+/// view is dropped, so hold views briefly: a client can have 64 of them, and the server recalls
+/// them when they keep more than a quarter of its memory. A view that outlives its client is
+/// recalled.
 ///
 /// A view gives no reference to the bytes: another process can write them, and is trusted with the
 /// values but not with memory safety.
@@ -99,7 +99,7 @@ impl<R: Mapped> View<R> {
     /// Copies bytes at `offset` out of the value.
     ///
     /// # Errors
-    /// [`ViewError`]; what is in `into` is then not specified.
+    /// [`ViewError`]; the content of `into` is then unspecified.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), ViewError> {
         let outside = OpError::OutOfBounds {
             offset: offset as u64,

@@ -26,7 +26,7 @@ pub fn hash(seed: u64, key: &[u8]) -> u64 {
         chunk[..tail.len()].copy_from_slice(tail);
         state = mix(secret, state, &chunk);
     }
-    // The length tells a tail from one that ends in zeros.
+    // The length distinguishes a short tail from one padded with zeros.
     fold(state ^ C, key.len() as u64 ^ B)
 }
 

@@ -53,18 +53,18 @@ pub const HAZARDS: u32 = 64;
 /// Bytes of a region of hazard pointers.
 pub const HAZARDS_LEN: u64 = (1 + HAZARDS as u64 / HAZARDS_PER_LINE) * LINE as u64;
 
-/// Where the server says that it keeps nothing for this client any more.
+/// Offset of the word `recalled`: the server sets it before it drops the hazard pointers.
 pub const RECALLED: u64 = 0;
 
 /// Hazard pointers of a cache line.
 pub const HAZARDS_PER_LINE: u64 = LINE as u64 / 8;
 
-/// Where a hazard pointer is in its region.
+/// Offset of a hazard pointer in its region.
 pub fn hazard_offset(number: u32) -> u64 {
     LINE as u64 + u64::from(number) * 8
 }
 
-/// What is on a hazard pointer.
+/// Content of a hazard pointer for the item at `address`.
 pub fn hazard_word(address: ItemAddress) -> u64 {
     u64::from(address.0) + 1
 }

@@ -1,4 +1,4 @@
-//! What clients and servers must agree on: bytes in memory and messages, without I/O.
+//! Agreement between clients and servers: bytes in memory and messages, without I/O.
 //!
 //! * [`layout`]: the index and the items, byte by byte; [`hash`]: of keys.
 //! * [`messages`]: requests and replies; [`change`]: changes of a value; [`geometry`]: what a client needs

@@ -19,14 +19,14 @@ pub struct ProxyConversation<U> {
     need: usize,
 }
 
-/// What the conversation expects.
+/// Input that the conversation expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// A command.
     Command,
     /// The rest of a get's line, whose first keys are answered.
     Getting(Getting),
-    /// What the server waits for, before the next command.
+    /// Input that the server waits for before the next command.
     Server(Unfinished),
     /// The rest of a line that is too long.
     SkippingLine,
@@ -48,7 +48,7 @@ enum Unready {
 /// A command that is forwarded in part, or answered in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Unfinished {
-    /// What the server waits for.
+    /// Input that the server waits for.
     then: Awaiting,
     /// Whether the command wants no reply.
     is_quiet: bool,
@@ -289,7 +289,7 @@ impl<U: Upstream> ProxyConversation<U> {
         }
     }
 
-    /// Position of the line end, or why there is none.
+    /// Position of the line end, or the reason for its absence.
     fn newline(&mut self) -> Result<usize, Unready> {
         let bytes = self.input.bytes();
         let newline = memchr::memchr(b'\n', &bytes[self.searched..]);

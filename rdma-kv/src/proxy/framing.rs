@@ -1,9 +1,9 @@
 //! Framing: which commands a proxy answers, and roughly how many bytes belong to each of the
 //! others.
 //!
-//! Roughly, because the server decides, and says after each message what it waits for. A line that
-//! only looks like a set has no value behind it for the server, which then reads the next line, as
-//! on a connection of its own.
+//! Roughly, because the server decides: after each message it states the input that it waits for. A
+//! line that only looks like a set has no value behind it for the server, which then reads the next
+//! line, as on a connection of its own.
 
 use crate::number;
 use crate::protocol::layout::MAX_KEY;
@@ -21,7 +21,7 @@ pub(super) enum Command<'a> {
         /// Keys; at least one.
         keys: Tokens<'a>,
     },
-    /// `mg` that changes nothing, and asks only for what an item holds.
+    /// `mg` that changes nothing, and asks only for content of the item.
     MetaGet {
         /// The key.
         key: &'a [u8],

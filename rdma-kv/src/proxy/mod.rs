@@ -36,7 +36,7 @@ use crate::text::{Ends, Next};
 /// Period of reports and of checks for lost clients.
 const MAINTENANCE_PERIOD: Duration = Duration::from_secs(1);
 
-/// Why a proxy did not start, or ended.
+/// Failure to start a proxy, or its end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProxyError {
@@ -86,7 +86,7 @@ pub trait Upstream {
     fn report(&mut self);
 }
 
-/// Why the server cannot be reached at present.
+/// Reason for which the server is unreachable at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamError {
     /// One of the two nodes has left the domain.

@@ -13,7 +13,7 @@ use crate::testing::{self, TestNetwork};
 use crate::text;
 use crate::text::input::Tokens;
 
-/// A server, and pool to it.
+/// A server, and a pool of clients to it.
 struct Proxied {
     cluster: Arc<Mutex<Option<Cluster>>>,
     pool: Arc<ClientPool<TestNetwork>>,
@@ -41,7 +41,7 @@ impl Proxied {
         self.cluster.lock().unwrap().as_ref().unwrap().store.clone()
     }
 
-    /// Ends the server, and begins another one if asked.
+    /// Ends the server, and starts another one if `again`.
     fn replace(&self, again: bool) {
         let mut cluster = self.cluster.lock().unwrap();
         *cluster = None;
@@ -54,7 +54,8 @@ const LIMITS: Limits = Limits {
     item: 1 << 20,
 };
 
-/// Says `text` in pieces of these lengths, and returns the replies, and whether it is over.
+/// Sends `text` in pieces of these lengths; returns the replies, and whether the conversation has
+/// ended.
 fn say(
     conversation: &mut impl Converse,
     text: &[u8],
@@ -89,7 +90,7 @@ fn say_at_once(conversation: &mut impl Converse, text: &str) -> String {
     say(conversation, text.as_bytes(), std::iter::empty()).0
 }
 
-/// Without a proxy.
+/// A conversation without a proxy.
 struct Direct {
     conversation: text::Conversation,
     store: crate::store::shared::Shared,
@@ -127,12 +128,12 @@ fn key() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Commands, as they should be and as they should not.
+/// Valid and invalid commands.
 fn command() -> impl Strategy<Value = Vec<u8>> {
     let value = prop_oneof![
         4 => (0..40usize).prop_map(|len| vec![b'1'; len]),
-        // Where none is stored, it is a line: whether one between these lengths ends the connection
-        // depends on the pieces in which it comes.
+        // If no value is stored, these bytes are a line. Whether a line between these lengths ends
+        // the connection depends on its pieces.
         1 => prop_oneof![0..1900usize, 17_000..70_000usize].prop_map(|len| vec![b'v'; len]),
         1 => Just(b"get k1\r\nquit".to_vec()),
     ];
@@ -213,7 +214,7 @@ proptest! {
     }
 }
 
-/// A server that is wrong in one way: what it says next, and how it answers what.
+/// A faulty server: the input that it claims to wait for, and its replies.
 #[derive(Clone, Copy)]
 struct Wrong(Awaiting, &'static [u8]);
 
@@ -261,7 +262,7 @@ fn a_faulty_server_occupies_no_thread() {
         begin(wrong, b"get a\r\n").run(&mut replies);
         assert_eq!(replies, UpstreamError::Gone.text());
     }
-    // It may be full, and says so.
+    // A full server refuses the session.
     replies.clear();
     let full = Wrong(Awaiting::End, b"ERROR Too many open connections\r\n");
     let next = begin(full, b"get a\r\nget b\r\n").run(&mut replies);
@@ -270,7 +271,7 @@ fn a_faulty_server_occupies_no_thread() {
 
 /// A server that has a large value for each key.
 struct Large {
-    /// It tells of the last key first.
+    /// Answers the last key first.
     backwards: bool,
     /// Keys that were looked for.
     looked: usize,
@@ -324,7 +325,7 @@ fn large_values_are_sent_one_by_one_and_read_once() {
             batches += 1;
         }
         assert_eq!(batches, 40);
-        // But for the first time, when it is not known yet that they are large.
+        // Except for the first lookup, when the lengths are still unknown.
         assert!(large.looked < 40 + 16, "{}", large.looked);
     }
 }
@@ -339,7 +340,7 @@ fn gets_are_one_sided_and_counted() {
     let expected = "VALUE a 1 1\r\nx\r\nEND\r\n\
         VALUE b 2 2 2\r\nyy\r\nVALUE a 1 1 1\r\nx\r\nEND\r\nVA 1\r\nx\r\nEN\r\n";
     assert_eq!(say_at_once(&mut conversation, text), expected);
-    // Through another thread, too, which has read nothing.
+    // The counters are the same on another thread, which has read nothing.
     let stats = say_at_once(&mut proxied.conversation(1), "stats\r\n");
     for told in ["one_sided_gets 6", "cmd_get 6", "get_misses 2", "cmd_set 2"] {
         assert!(
@@ -383,13 +384,13 @@ fn a_restarted_server_is_reconnected() {
     let set = "set a 0 0 1\r\nx\r\n";
     assert_eq!(say_at_once(&mut conversation, set), "STORED\r\n");
     assert!(say_at_once(&mut conversation, "get a\r\n").contains("VALUE"));
-    // While it is away, each command is told so, and no value is taken for a command.
+    // Meanwhile each command gets the error, and no value is taken for a command.
     proxied.replace(false);
     let gone = String::from_utf8_lossy(UpstreamError::Gone.text()).into_owned();
     let text = "get a\r\nset a 0 0 12\r\ndelete b\r\nno\r\nset a 0 0 1 noreply\r\nx\r\nmg a v\r\n";
     assert_eq!(say_at_once(&mut conversation, text), gone.repeat(3));
     proxied.replace(true);
-    // It may be looked for again only after a pause.
+    // The next attempt to connect comes after a pause.
     while say_at_once(&mut conversation, "get a\r\n") == gone {
         std::thread::yield_now();
     }
@@ -412,7 +413,7 @@ fn a_restarted_server_is_reconnected() {
     let (said, over) = say(&mut other, text.as_bytes(), std::iter::empty());
     assert_eq!((said.as_str(), over), ("", true));
     assert_eq!(say_at_once(&mut conversation, &text), "END\r\n");
-    // Nobody is there to say goodbye to.
+    // `quit` without a server.
     proxied.replace(false);
     let (said, over) = say(&mut conversation, b"quit\r\nget a\r\n", std::iter::empty());
     assert_eq!((said.as_str(), over), ("", true));

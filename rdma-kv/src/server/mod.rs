@@ -377,7 +377,7 @@ mod tests {
             first.write_all(b"set k 0 0 1000000\r\n").unwrap();
             first.write_all(&value).unwrap();
             ask(&mut first, b"\r\n", "STORED\r\n");
-            // Never reads; its replies fill what the system keeps for it.
+            // Never reads; its replies fill the buffers of the system.
             let mut deaf = TcpStream::connect(address).unwrap();
             deaf.write_all("get k k k k\r\n".repeat(100).as_bytes())
                 .unwrap();

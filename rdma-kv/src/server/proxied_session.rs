@@ -37,8 +37,8 @@ impl ProxiedSession {
         }
     }
 
-    /// Carries received commands out; returns what the session waits for, and replies up to one
-    /// message.
+    /// Carries received commands out; returns the input that the session waits for, and replies up
+    /// to one message.
     pub(super) fn hear(&mut self, text: &[u8]) -> Result<(Awaiting, &[u8]), ProxiedSessionError> {
         let goes_on = self.sent < self.replies.len() || self.next == Next::Continue;
         if goes_on && !text.is_empty() {

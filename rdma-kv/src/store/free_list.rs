@@ -82,7 +82,7 @@ impl FreeList {
         self.ready.entry(room).or_default().push(address);
     }
 
-    /// FreeList there are not to be filled any more.
+    /// Drops holes at addresses for which `is_there` holds, so that they are not filled.
     pub(crate) fn forget(&mut self, is_there: impl Fn(ItemAddress) -> bool) {
         self.fresh.retain(|(address, _)| !is_there(*address));
         self.ready.retain(|_, addresses| {

@@ -87,7 +87,7 @@ impl Index {
     /// The slot of a key: the first one in its chain with its tag for which `is_it` holds.
     ///
     /// # Errors
-    /// What `is_it` returns.
+    /// The error of `is_it`.
     pub fn find(
         &self,
         hash: u64,
@@ -248,7 +248,7 @@ impl Index {
     /// `hash_of` reads the hash of the key of an item. Cheap enough for each new item.
     ///
     /// # Errors
-    /// What `hash_of` returns.
+    /// The error of `hash_of`.
     pub fn grow(
         &mut self,
         hash_of: impl Fn(SlotWord) -> Result<u64, OpError>,

@@ -46,7 +46,7 @@ pub enum LimitsError {
         /// Bytes of the largest item.
         item: u32,
     },
-    /// The memory exceeds what a slot word can address.
+    /// The memory exceeds the addresses of a slot word.
     #[error("{0} bytes of memory are too much: at most 64 GiB")]
     TooLarge(u64),
 }

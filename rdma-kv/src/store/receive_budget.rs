@@ -1,9 +1,9 @@
 //! Memory for values that have not arrived completely.
 //!
-//! A connection keeps what has come of a value until the rest is there. All of a server's connections together
-//! may keep a quarter of the memory for items, but one value in any case. A value for which there is no room is
-//! refused when it is announced, and dropped as it comes. Memcached evicts items for such values, and refuses
-//! them when all its memory is taken.
+//! A connection keeps the first bytes of a value until the rest arrives. All of a server's
+//! connections together may keep a quarter of the memory for items, but one value in any case. A
+//! value for which there is no room is refused when it is announced, and dropped as it comes.
+//! Memcached evicts items for such values, and refuses them when all its memory is taken.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -93,7 +93,7 @@ impl Shared {
     /// [`Shared::read`] does.
     ///
     /// # Errors
-    /// What `read` returns.
+    /// The error of `read`.
     pub fn get<T>(
         &self,
         key: &[u8],
@@ -111,7 +111,7 @@ impl Shared {
     /// meanwhile, and the lock is free.
     ///
     /// # Errors
-    /// What `find` and `read` return.
+    /// The errors of `find` and `read`.
     pub fn read<T>(
         &self,
         find: impl FnOnce(&mut Store) -> Result<Option<Item>, OpError>,

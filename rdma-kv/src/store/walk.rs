@@ -66,8 +66,8 @@ mod tests {
             let key = format!("key{n}");
             shared.set(key.as_bytes(), 0, 0, b"").unwrap();
         };
-        // The index begins with 64 buckets, and then has neither a power of two of them nor the
-        // double of what it had.
+        // The index begins with 64 buckets. Later counts are neither a power of two nor twice the
+        // earlier count.
         for (before, meanwhile) in [(0, 0), (300, 0), (350, 20_000), (9_000, 1_000)] {
             shared.with(|store| store.flush()).unwrap();
             (0..before).for_each(set);

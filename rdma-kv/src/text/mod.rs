@@ -1,10 +1,10 @@
 //! The memcached text protocol, without I/O: bytes in, replies appended.
 //!
-//! Follows memcached 1.6 to the byte, oddities included: lines end with `\n`, a `\r` before it
-//! is dropped unless it is all there is; a NUL ends what is looked at; numbers are read as by
-//! `strtol`. See `doc/protocol.txt` and `proto_text.c` there.
+//! Follows memcached 1.6 to the byte, oddities included: lines end with `\n`, a `\r` before it is
+//! dropped unless it is all there is; a NUL ends the line; numbers are read as by `strtol`. See
+//! `doc/protocol.txt` and `proto_text.c` there.
 //!
-//! A [`Conversation`] is one connection's. What all of them share is their [`ServerState`].
+//! A [`Conversation`] belongs to one connection. All conversations share a [`ServerState`].
 
 mod admin;
 mod base64;
@@ -74,7 +74,7 @@ pub enum Next {
     Close,
 }
 
-/// What a conversation waits for after all complete commands.
+/// Input that a conversation waits for after all complete commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wants {
     /// A command.
@@ -183,7 +183,7 @@ impl Conversation {
         self.slot.heard(count);
     }
 
-    /// What the conversation waits for, after [`Next::Read`].
+    /// Input that the conversation waits for, after [`Next::Read`].
     pub fn wants(&self) -> Wants {
         let arrived = self.input.bytes().len();
         match (self.swallow, arrived) {
@@ -378,8 +378,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Waits for the rest of a value if the budget allows. Otherwise refuses the value, and
-    /// removes what a set would have replaced.
+    /// Waits for the rest of a value if the budget allows. Otherwise refuses the value, and removes
+    /// the old value of a set.
     fn want(&mut self, len: usize, key: &[u8], mode: Mode) -> Result<Done, OpError> {
         *self.permit = self.store.receive_permit(len);
         if self.permit.is_some() {

@@ -168,7 +168,7 @@ impl ConnectionStats {
     }
 }
 
-/// The ends of a connection, as `stats conns` tells them: `tcp:127.0.0.1:11211`.
+/// The ends of a connection in the format of `stats conns`: `tcp:127.0.0.1:11211`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ends {
     /// Address of the client.
@@ -178,7 +178,7 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// Address, port and transport of the client, as watchers are told them.
+    /// Address, port and transport of the client in the format of `watch`.
     pub(super) fn client(&self) -> (&str, &str, &'static str) {
         let tcp = self
             .peer

@@ -7,7 +7,7 @@ use crate::store::Limits;
 use crate::testing;
 use proptest::prelude::*;
 
-/// What a fresh server answers to `input` when it comes in pieces of these sizes, in turn.
+/// Answers of a fresh server to `input` in pieces of these sizes, in turn.
 fn converse(input: &[u8], pieces: &[usize]) -> (Vec<u8>, bool) {
     let store = testing::shared(Limits {
         memory: 2 << 20,
@@ -52,7 +52,7 @@ fn set_get_delete() {
 fn noreply_is_silent() {
     let input = b"set a 0 0 1 noreply\r\n1\r\nset a 0 0 1 noreply\r\n123\r\ndelete a noreply\r\n\
                   get a\r\ndelete a 0 noreply\r\n";
-    // The bad chunk ends after three bytes; what is left of it is a command.
+    // The bad chunk ends after three bytes; its rest is a command.
     assert_eq!(answers(input), "ERROR\r\nEND\r\n");
 }
 
@@ -126,7 +126,7 @@ fn a_value_over_the_limit_is_dropped_and_the_old_value_removed() {
     assert_eq!(answers(&input), expected);
 }
 
-/// Says something in a conversation, as far as it goes; returns the answer.
+/// Sends `text` to a conversation; returns the answer.
 fn say(store: &Shared, conversation: &mut Conversation, mut text: &[u8]) -> String {
     let mut replies = Vec::new();
     while !text.is_empty() {
@@ -140,8 +140,8 @@ fn say(store: &Shared, conversation: &mut Conversation, mut text: &[u8]) -> Stri
     String::from_utf8(replies).unwrap()
 }
 
-/// Values of 64 KiB were once copied under the store's lock. On a busy machine a thread lost its processor there, and
-/// all others waited.
+/// Values of 64 KiB were once copied under the store's lock. On a busy machine a thread was
+/// descheduled during the copy, and all others waited.
 #[test]
 fn long_values_are_copied_without_the_lock() {
     let store = testing::shared(Limits::DEFAULT);
@@ -165,7 +165,7 @@ fn long_values_are_copied_without_the_lock() {
     assert_eq!(keys.0, b" short");
     assert!(turn.replies.ends_with(b"VALUE long 0 65536\r\n"));
     assert!(turn.replies.len() < 1100);
-    // The value stays as it is, whatever becomes of its key.
+    // The pinned value stays unchanged when its key is set.
     store.set(b"long", 0, 0, b"other").unwrap();
     classic::append_pinned(&pinned, &store, turn.replies).unwrap();
     assert!(turn.replies.ends_with(&[&long[..], b"\r\n"].concat()));
@@ -179,7 +179,8 @@ fn long_values_are_copied_without_the_lock() {
     assert!(say(&store, &mut conversation, text) == expected);
 }
 
-/// A thousand connections with most of a value each once took nearly as many megabytes, whatever `-m` was.
+/// A thousand connections, each with most of a value, once took nearly a thousand megabytes,
+/// regardless of `-m`.
 #[test]
 fn incomplete_values_are_refused_beyond_the_receive_budget() {
     const LEN: usize = 1_000_000;
@@ -206,14 +207,14 @@ fn incomplete_values_are_refused_beyond_the_receive_budget() {
         .map(|conversation| conversation.input().capacity());
     let kept = kept.sum::<usize>();
     assert!(kept < (4 << 20) + 100 * (32 << 10), "{kept}");
-    // A refused set leaves no value that its client takes for replaced.
+    // A refused set removes the old value, which its client believes replaced.
     let mut other = Conversation::default();
     assert_eq!(say(&store, &mut other, b"get k\r\n"), "END\r\n");
-    // Short values need no room, and what is refused is dropped to its end.
+    // Short values need no permit, and a refused value is dropped to its end.
     let rest = [&part[..LEN / 10], b"\r\nset s 0 0 1\r\n1\r\n"].concat();
     assert_eq!(say(&store, &mut open[99], &rest), "STORED\r\n");
     assert_eq!(say(&store, &mut open[0], &rest), "STORED\r\nSTORED\r\n");
-    // One is stored, one connection ends: there is room for two.
+    // One value is stored and one connection ends, which frees two permits.
     open.remove(1);
     for (conversation, answer) in [(50, ""), (51, ""), (52, "SERVER")] {
         let rest = [&part[..LEN / 10], b"\r\nset k 0 0 1000000\r\n"].concat();

@@ -1,17 +1,17 @@
-//! What a reader does, step by step.
+//! Steps of a reader.
 
 use toroid_kv::internals::layout::{Bucket, FlushEpoch, TableEpoch};
 
 use super::{Item, Placement, SLOTS, State, Without, Word};
 
-/// A reader looks a key up this often, then it asks the server.
+/// Lookups of a reader before it asks the server.
 const LOOKUPS: u8 = 2;
 
-/// A get that is not over.
+/// A get under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Get {
     key: u8,
-    /// What the key was since the beginning: bit 0 for nothing, others for their generation.
+    /// Values of the key since the start of the get: bit 0 for absent, other bits by generation.
     was: u16,
     lookups: u8,
     step: Step,
@@ -24,7 +24,7 @@ enum Step {
     /// Reads the pieces of an item.
     Item {
         at: Placement,
-        /// What is left of the bucket's words; `None` if the place was known.
+        /// Remaining words of the bucket; `None` if the location was cached.
         left: Option<Vec<Placement>>,
         pieces: [Option<Item>; 2],
     },
@@ -34,7 +34,7 @@ enum Step {
         left: Option<Vec<Placement>>,
         item: Item,
     },
-    /// Has missed the key, and reads the epochs.
+    /// Reads the epochs after a miss.
     Epochs,
 }
 
@@ -58,7 +58,7 @@ impl Get {
     }
 }
 
-/// How a get goes on.
+/// Continuation of a get.
 enum Then {
     Step(Step),
     LookUp,
@@ -104,7 +104,7 @@ impl State {
                 get.lookups += 1;
                 get.step = Step::Words { words: vec![] };
                 if get.lookups > LOOKUPS {
-                    // The server answers, which is right.
+                    // The server answers, always correctly.
                     return;
                 }
             }

@@ -1,13 +1,14 @@
-//! A small model of the protocol between the one server and its readers, and all that can happen in
-//! it: two clients get, set, delete and flush two keys of one tag, while the index grows.
+//! A small model of the protocol between one server and its readers, in all interleavings: two
+//! clients get, set, delete and flush two keys of one tag, while the index grows.
 //!
-//! The server does one thing after another, as under its lock, but in the steps in which readers can
-//! see it. A reader reads an item in two pieces, in either order. Memory is used again as soon as it
-//! can be. What is right is said beside the protocol: each key has a value, which changes at the step
-//! that is the operation's moment; a get must return one that its key had between beginning and end.
+//! The server carries out one operation after another, as under its lock, in the steps that readers
+//! can see. A reader reads an item in two pieces, in either order. Memory is reused as early as
+//! possible. A specification beside the protocol decides correctness: each key has a value, which
+//! changes at the linearization point of an operation. A get must return a value that its key had
+//! between its start and end.
 //!
-//! Generations are small numbers here and never wrap in a slot word. In the real one they do after
-//! 131,072 sets, and no get lasts as long.
+//! Generations are small numbers here and never wrap in a slot word. In the real protocol they wrap
+//! after 131,072 sets, and no get lasts as long.
 
 mod get;
 mod server;
@@ -18,13 +19,13 @@ use toroid_kv::internals::layout::{FlushEpoch, TableEpoch};
 use get::Get;
 use server::Job;
 
-/// Where items can be: one for each key, and one to write another to.
+/// Number of item addresses: one for each key, and one for the next item.
 const PLACES: usize = 3;
 
 /// Slots of a bucket.
 const SLOTS: usize = 2;
 
-/// What is left out of the protocol.
+/// Part of the protocol that is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Without {
     Nothing,
@@ -37,7 +38,7 @@ enum Without {
     FlushEpoch,
 }
 
-/// Its value is its generation, and its second piece is a copy of that.
+/// An item: its value is its generation, and its second piece is a copy of that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Item {
     generation: u8,
@@ -45,14 +46,14 @@ struct Item {
     copy: u8,
 }
 
-/// What a slot has.
+/// Content of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Word {
     place: u8,
     generation: u8,
 }
 
-/// What a client knows of a key.
+/// Location of a key in a client's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Placement {
     slot: u8,
@@ -71,7 +72,7 @@ struct Client {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
     items: [Item; PLACES],
-    /// Of two buckets. The second is used after the index has grown.
+    /// Slots of two buckets. The second bucket is used after the index has grown.
     slots: [Option<Word>; 2 * SLOTS],
     table: u64,
     flush: u64,
@@ -79,14 +80,15 @@ struct State {
     job: Option<Job>,
     changes_left: u8,
     clients: [Client; 2],
-    /// What each key is.
+    /// Current value of each key, by the specification.
     now: [Option<u8>; 2],
-    /// A get returned what its key was not.
+    /// Whether a get returned a value that its key did not have.
     wrong: bool,
 }
 
 impl State {
-    /// Where keys are in a table of this epoch: the second key's share is the second bucket.
+    /// The bucket of a key at this table epoch; after the growth the second key has the second
+    /// bucket.
     fn bucket(table: u64, key: u8) -> usize {
         match TableEpoch(table).count() {
             1 => 0,
@@ -94,7 +96,7 @@ impl State {
         }
     }
 
-    /// The moment of an operation.
+    /// Applies an operation at its linearization point.
     fn become_now(&mut self, key: u8, value: Option<u8>) {
         self.now[usize::from(key)] = value;
         let gets = self
@@ -138,7 +140,7 @@ impl Model for Protocol {
     type State = State;
     type Action = Action;
 
-    /// Both keys are there, and one client knows where, or none does.
+    /// Both keys are present; the first client has cached both locations, or none.
     fn init_states(&self) -> Vec<State> {
         let word = |n: u8| Word {
             place: n,

@@ -1,10 +1,10 @@
-//! What the server does, step by step.
+//! Steps of the server.
 
 use toroid_kv::internals::layout::{FlushEpoch, TableEpoch};
 
 use super::{Action, Item, PLACES, Placement, SLOTS, State, Without, Word};
 
-/// What the server is about, and which of its steps is next.
+/// Operation of the server, and its next step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Job {
     Set {
@@ -138,7 +138,7 @@ impl State {
         self.become_now(key, Some(self.generation));
     }
 
-    /// Clears a slot; when there is none, the flush is over, and has happened.
+    /// Clears a slot. Without one left the flush takes effect, and ends.
     fn flush_one(&mut self) {
         if let Some(slot) = self.slots.iter_mut().find(|slot| slot.is_some()) {
             *slot = None;

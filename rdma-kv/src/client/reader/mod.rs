@@ -232,8 +232,8 @@ impl<E: Endpoint> Reader<E> {
         })
     }
 
-    /// Sets the consistency of later gets. A change of it clears the location cache, which does
-    /// not know what was borrowed since.
+    /// Sets the consistency of later gets. A change of it clears the location cache, which lacks
+    /// the locations of items borrowed since.
     pub fn set_consistency(&mut self, consistency: Consistency) {
         if consistency != self.consistency {
             self.forget_all();

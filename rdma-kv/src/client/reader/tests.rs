@@ -1,8 +1,8 @@
-//! The one-sided get against everything that may happen in the middle of it.
+//! One-sided gets against concurrent changes at every step.
 //!
-//! An adversary delivers reads in pieces, in an order of its choice, and lets others change the
-//! store before any piece. Each test states what a get may return, and that leaving one check
-//! out makes it return something else.
+//! An adversary delivers reads in pieces, in an order of its choice, and changes the store before
+//! any piece. Each test states the permitted results of a get, and shows that without one check a
+//! get returns another result.
 
 mod hostile;
 
@@ -39,14 +39,14 @@ pub(super) fn value_of(lookup: Lookup<ValueRef<'_>>) -> Option<Vec<u8>> {
     }
 }
 
-/// What others do in the middle of a get, as steps that each leave the store in one state.
+/// Changes by others during a get: each step leaves the store in a definite state.
 pub(super) type Script = &'static [fn(&Shared)];
 
 pub(super) fn set(store: &Shared, key: &[u8], byte: u8) {
     store.set(key, 0, 0, &[byte; 100]).unwrap();
 }
 
-/// In each, memory that held the key's value at first is soon used again.
+/// Each script soon reuses the memory of the key's first value.
 pub(super) const SCRIPTS: [Script; 7] = [
     &[
         |s| set(s, b"key", 2),
@@ -77,7 +77,7 @@ pub(super) const SCRIPTS: [Script; 7] = [
         },
         |s| set(s, b"key", 3),
     ],
-    // The key never is without a value here, though the first of these expires.
+    // The key always has a value here, although the first value expires.
     &[
         |s| set_for_a_second(s, b"key", 2),
         |s| set(s, b"key", 3),
@@ -94,18 +94,18 @@ fn set_for_a_second(store: &Shared, key: &[u8], byte: u8) {
     store.set(key, 0, 1, &[byte; 100]).unwrap();
 }
 
-/// In which way a key is got.
+/// Way of getting a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum How {
     Cold,
     Cached,
-    /// Its location is cached, and it is expected that others have replaced it.
+    /// The location is cached and contended.
     Contended,
-    /// Its location is cached, and it is got together with another.
+    /// The location is cached, and another key is got in the same batch.
     Many,
-    /// The same, and it is expected that others have replaced it.
+    /// As `Many`, with a contended location.
     ContendedMany,
-    /// Its location is cached, and it is got into a buffer.
+    /// The location is cached, and the value goes into a buffer of the caller.
     Into,
 }
 
@@ -139,8 +139,8 @@ fn first_of_many(reader: &mut Reader<Adversary>, key: &[u8]) -> Option<Vec<u8>> 
     got.unwrap()
 }
 
-/// Runs a get with the steps of `script` before the pieces with numbers `at`; returns what it
-/// got and what it might have got: the key's value before, between and after the steps.
+/// Runs a get with the steps of `script` before the pieces with numbers `at`. Returns the result
+/// and the permitted results: the key's value before, between and after the steps.
 pub(super) fn get_amid(
     script: Script,
     at: &[usize],
@@ -187,7 +187,7 @@ pub(super) fn schedules(steps: usize, pieces: usize) -> Vec<Vec<usize>> {
     all
 }
 
-/// How many schedules give a get something that the key never was meanwhile.
+/// Number of schedules in which a get returns a value that the key did not have meanwhile.
 fn wrong(checks: Checks) -> usize {
     let mut wrong = 0;
     let all = [
@@ -217,7 +217,7 @@ fn a_get_returns_a_value_that_the_key_had_meanwhile() {
     assert_eq!(wrong(Checks::ALL), 0);
 }
 
-/// Three reads, whether it was replaced or not, where it would be two or four.
+/// A contended key takes three reads in either case, instead of two (unchanged) or four (replaced).
 #[test]
 fn a_contended_key_takes_three_reads() {
     few_reads(|reader| value_of(reader.get(b"key").unwrap()));
@@ -279,7 +279,7 @@ fn the_read_of_the_slot_after_the_clock_is_needed() {
     );
 }
 
-/// How many of these gets miss a key that is there all the time, while the index grows.
+/// Number of gets that miss a present key while the index grows.
 fn missed_amid_growth(checks: Checks) -> usize {
     let mut missed = 0;
     for order in [Order::Forward, Order::Backward, Order::Inside] {
@@ -331,8 +331,8 @@ fn the_read_of_the_table_epoch_is_needed() {
     );
 }
 
-/// How many gets find what was flushed after another get has missed something, while a flush clears one
-/// slot after another.
+/// Number of gets that find a flushed item after another get has missed one, while a flush clears
+/// slot by slot.
 fn found_after_a_flush(checks: Checks, how: How) -> usize {
     let store = testing::shared(LIMITS);
     let keys: Vec<Vec<u8>> = (0..500u32).map(|n| n.to_le_bytes().to_vec()).collect();
@@ -349,7 +349,7 @@ fn found_after_a_flush(checks: Checks, how: How) -> usize {
         match reader.get(&keys[turn * 7 % keys.len()]).unwrap() {
             Lookup::Found(_) => wrong += usize::from(missed),
             Lookup::Absent => missed = true,
-            // The server would be asked, which is not done yet.
+            // A client would ask the server, which is still flushing.
             Lookup::Retry => {}
         }
     };
@@ -371,7 +371,7 @@ fn a_flush_removes_all_at_one_moment() {
     }
 }
 
-/// A generation whose low bits in the slot word are those of the first comes back.
+/// Get during which a generation recurs with the low bits of the first one in the slot word.
 fn get_amid_wrapped_generations(checks: Checks) -> Option<Vec<u8>> {
     let store = testing::shared_that_reuses(LIMITS);
     store.skip_to_generation(99);
@@ -470,7 +470,7 @@ fn chains_are_followed_and_locations_are_cached() {
 fn a_stale_location_leads_to_the_new_value_without_a_read_of_the_bucket() {
     let store = testing::shared(LIMITS);
     let mut into = [0; 300];
-    // Item and slot, twice; and the value of the first by itself.
+    // Item and slot, twice; in the last row also the first value by itself.
     for (apart, straight, reads) in [(2048, false, 4), (2048, true, 4), (0, true, 5)] {
         let mut reader = reader(&store, Order::Forward).read_apart_beyond(apart);
         store.set(b"key", 0, 0, b"old").unwrap();
@@ -489,7 +489,7 @@ fn a_stale_location_leads_to_the_new_value_without_a_read_of_the_bucket() {
             assert_eq!(after.cached - before.cached, 1);
             assert_eq!(after.reads - before.reads, reads);
         }
-        // Nothing is there, as the bucket says.
+        // The bucket shows that the key is absent.
         store.delete(b"key").unwrap();
         assert_eq!(reader.get(b"key").unwrap(), Lookup::Absent);
     }

@@ -41,7 +41,7 @@ impl Buckets {
     /// The same index with `count` main buckets in use.
     ///
     /// # Errors
-    /// [`LayoutError::Geometry`] when there is no room for so many, or it is none.
+    /// [`LayoutError::Geometry`] when the count is 0 or exceeds the capacity.
     pub fn with_count(self, count: u64) -> Result<Self, LayoutError> {
         let fits = (1..=u64::from(self.capacity)).contains(&count);
         if fits {

@@ -120,7 +120,7 @@ bitflags::bitflags! {
         const FETCHED = 1;
         /// The item is stale (`md` with `I`).
         const STALE = 2;
-        /// One client was told to store it anew (`W`); others are not.
+        /// One client has won the right to store it anew (`W`).
         const WON = 4;
         /// A client wrote the key in base64 (`b`), and reads it so.
         const BINARY_KEY = 8;

@@ -119,7 +119,7 @@ pub enum LayoutError {
     },
 }
 
-/// First line of the index: what a server publishes about itself.
+/// First line of the index: the state that a server publishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlLine {
     /// Random number, new at each start.

@@ -186,14 +186,14 @@ pub enum Reply<'a> {
     Refused(Refusal),
     /// Reply to [`Request::Text`].
     Said {
-        /// What the session waits for.
+        /// Input that the session waits for.
         awaiting: Awaiting,
         /// Replies: up to [`TEXT_LIMIT`] bytes.
         text: &'a [u8],
     },
 }
 
-/// What a session of memcached's protocol waits for.
+/// Input that a session of memcached's protocol waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaiting {
     /// A command.

@@ -1,4 +1,4 @@
-//! Messages come back as they were, and nonsense is found to be it.
+//! Round trips of messages, and refusals of malformed ones.
 
 use super::*;
 use crate::protocol::change::Mode;
@@ -127,7 +127,7 @@ fn messages_round_trip_and_truncated_ones_are_refused() {
         encode_request(&mut packet, 77, &request);
         let message = only(&packet);
         assert_eq!(decode_request(message), Ok((77, request)));
-        // What ends in a value cannot know how much there was.
+        // A message that ends in a value does not reveal a missing tail.
         if !matches!(
             request,
             Request::Text { .. }

@@ -1,6 +1,6 @@
 //! RDMA clients: one thread serves the messages of all.
 //!
-//! `remote_client`: what the server has of each, and how it answers it.
+//! `remote_client`: state of one client, and answers to its messages.
 
 mod accept;
 mod borrower;

@@ -123,7 +123,7 @@ impl<N: Network> RemoteClient<N> {
     /// there was a request, or may be one.
     ///
     /// # Errors
-    /// Why the client is to be dropped.
+    /// The reason to drop the client.
     pub(super) fn serve(
         &mut self,
         service: &RdmaService<N>,

@@ -73,7 +73,7 @@ pub(super) struct Connection<C> {
     taken: usize,
 }
 
-/// What a connection waits for after its turn.
+/// Event that a connection waits for after its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     /// Something to read.
@@ -319,8 +319,8 @@ mod tests {
         assert_eq!(rest, b"STORED\r\n".repeat(sets));
     }
 
-    /// In pieces of any length, over connections that use one scratch space in turn: what is left of one's request
-    /// is out of the way of the next, and none keeps memory that it does not need.
+    /// Connections with pieces of any length use one scratch space in turn: the rest of a request
+    /// leaves the space before the next turn, and no connection keeps unneeded memory.
     #[test]
     fn connections_with_parts_of_requests_share_scratch() {
         let store = testing::shared(Limits::DEFAULT);
@@ -379,7 +379,7 @@ mod tests {
         connection.handshake = Some(handshake(b"a:b"));
         client.set_nonblocking(true).unwrap();
         let mut scratch = Scratch::default();
-        // Others had much to tell before.
+        // Earlier connections have had long replies.
         scratch.replies.reserve(REPLIES_KEPT);
         while client.write(&[b'\n'; 100_000]).is_ok() {}
         while connection.turn(&mut scratch).unwrap() != Wait::Write {
@@ -404,7 +404,7 @@ mod tests {
             assert_eq!(connection.turn(&mut scratch).unwrap(), Wait::Write);
             assert_eq!(connection.unsent.len(), kept);
         }
-        // Once it reads, all comes.
+        // All replies arrive once the client reads.
         client.set_nonblocking(true).unwrap();
         let one = b"VALUE k 0 500000\r\n\r\n".len() + 500_000;
         let expected = (4 * one + b"END\r\n".len()) * 100;

@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(address, "name.invalid:7");
     }
 
-    /// Programs that read the port file look for the line of IPv4.
+    /// Readers of the port file expect the line of IPv4.
     #[test]
     fn wildcard_listens_on_each_family_at_one_port() {
         let mut bound = Vec::new();

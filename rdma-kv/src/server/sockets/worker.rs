@@ -175,7 +175,7 @@ impl<'a, H: SessionFactory> Worker<'a, H> {
         }
     }
 
-    /// How long to wait for events; forever if `None`.
+    /// Time to wait for events; unlimited if `None`.
     fn timeout(&self) -> Option<Duration> {
         if !self.unfinished.is_empty() {
             return Some(Duration::ZERO);

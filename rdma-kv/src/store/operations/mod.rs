@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(value(&shared, b"k").unwrap().len(), 300_002);
     }
 
-    /// What becomes of the key while a value that is added to it is fetched.
+    /// Changes of the key while the bytes to append or prepend are fetched.
     #[test]
     fn the_old_value_may_change_while_an_append_is_fetched() {
         let shared = small();
@@ -313,8 +313,7 @@ mod tests {
         assert_eq!(counts(Delta::Add(1)), Some(42));
     }
 
-    /// Memcached does not look for numbers in items that it keeps in chunks, and says so before it
-    /// compares their cas.
+    /// Memcached never takes a chunked item for a number. It checks that before the cas.
     #[test]
     fn chunked_items_are_no_numbers() {
         let shared = small();
@@ -328,8 +327,8 @@ mod tests {
         }
     }
 
-    /// As an item never changes, a number needs room for the next one, which a full store that may
-    /// not evict once did not have.
+    /// An item never changes, so a new number needs room of its own. A full store that may not
+    /// evict once had none.
     #[test]
     fn numbers_are_counted_in_a_full_store_that_may_not_evict() {
         let shared = testing::shared(Limits {
@@ -343,7 +342,7 @@ mod tests {
             keys += 1;
         }
         for round in 1..=4u64 {
-            // Ones that are everywhere, and then one only.
+            // Odd rounds count all numbers, even rounds the first one only.
             for n in (0..keys).step_by(2) {
                 let key = if round % 2 == 0 { 0 } else { n };
                 let up = |store: &mut Store| count(store, &key.to_le_bytes(), Delta::Add(1), 0);

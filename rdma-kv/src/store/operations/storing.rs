@@ -17,8 +17,7 @@ const SMALL: usize = 4096;
 /// Stores a value.
 ///
 /// # Errors
-/// `SetError`; after a failed [`Mode::Set`], what the key had before is gone, as its client must
-/// not find it.
+/// `SetError`; a failed [`Mode::Set`] also removes the old value, as its client must not find it.
 pub fn store(shared: &Shared, change: &Change<'_>, value: &[u8]) -> Result<Stored, SetError> {
     if value.len() <= SMALL {
         let stored = shared.with(|store| store_at_once(store, change, value));
@@ -33,7 +32,7 @@ pub fn store(shared: &Shared, change: &Change<'_>, value: &[u8]) -> Result<Store
 /// the lock.
 ///
 /// # Errors
-/// As [`store`], and what `fill` returns.
+/// As [`store`], and the error of `fill`.
 pub fn store_with(
     shared: &Shared,
     change: &Change<'_>,
@@ -75,7 +74,7 @@ fn clean_up(
 /// Stores a small value.
 ///
 /// # Errors
-/// `SetError`; what the key had before then remains.
+/// `SetError`; the old value then remains.
 pub fn store_at_once(
     store: &mut Store,
     change: &Change<'_>,
@@ -106,7 +105,7 @@ struct Room {
 }
 
 impl Room {
-    /// Reserves room, or returns why the value is not stored.
+    /// Reserves room, or returns the refusal.
     fn find(
         store: &mut Store,
         change: &Change<'_>,
@@ -192,7 +191,7 @@ fn publish(
     }
 }
 
-/// Attributes of the value, or why it is not stored.
+/// Attributes of the value, or the refusal.
 fn admit(store: &mut Store, change: &Change<'_>) -> Result<Result<Attributes, Stored>, OpError> {
     let mut attributes = Attributes {
         flags: change.flags,
@@ -223,7 +222,7 @@ fn admit(store: &mut Store, change: &Change<'_>) -> Result<Result<Attributes, St
     })
 }
 
-/// The item to extend, or why there is none.
+/// The item to extend, or the refusal.
 fn extended(change: &Change<'_>, old: Option<Item>) -> Result<Item, Stored> {
     match old {
         None => Err(Stored::NotStored),

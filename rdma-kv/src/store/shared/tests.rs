@@ -108,7 +108,7 @@ fn small_items_leave_with_their_segment() {
     }
     let kept = (0..100_000u32).filter(|n| value(&store, &n.to_le_bytes()).is_some());
     let kept = kept.count();
-    // Of 48 bytes each, in one segment of two or both.
+    // 48 bytes each, in one or both of two segments.
     assert!((21_845..=43_690).contains(&kept), "{kept} kept");
     let counters = store.with(|store| store.counters());
     assert_eq!(counters.items, kept as u64);
@@ -121,8 +121,8 @@ const SMALL: Limits = Limits {
     item: 64 << 10,
 };
 
-/// One size after another, each replacing and removing what the last one left: memory once
-/// given to a size serves any other.
+/// Each size replaces and removes items of the size before: memory once used for one size serves
+/// any other.
 #[test]
 fn changing_sizes_do_not_fragment_memory() {
     let store = testing::shared(SMALL);
@@ -160,7 +160,8 @@ fn used_items_outlive_unused_items() {
     assert_eq!(kept.count(), 200);
 }
 
-/// Of two segments, the one with holes was once to be compacted, into nowhere, for ever.
+/// With two segments, cleaning once tried for ever to compact the one with holes, without a
+/// destination.
 #[test]
 fn two_segments_are_enough() {
     let store = testing::shared(Limits {
@@ -177,7 +178,7 @@ fn two_segments_are_enough() {
     }
 }
 
-/// What was last appended to once could not be used before it was full.
+/// The open segment once could not be reused before it was full.
 #[test]
 fn an_open_segment_without_live_items_is_reused_from_its_start() {
     let store = testing::shared(Limits {
@@ -193,7 +194,7 @@ fn an_open_segment_without_live_items_is_reused_from_its_start() {
     assert_eq!(value(&store, b"a"), Some(vec![1; 600_000]));
 }
 
-/// Whoever reads a value without the lock reads that one, whatever becomes of the key.
+/// A reader without the lock gets the pinned value, even if the key changes meanwhile.
 #[test]
 fn a_pinned_value_does_not_change() {
     let store = testing::shared(SMALL);
@@ -208,7 +209,7 @@ fn a_pinned_value_does_not_change() {
         Ok(value)
     };
     assert_eq!(store.get(b"key", read), Ok(Some(vec![1; 50_000])));
-    // And its memory comes back.
+    // The memory is reusable afterwards.
     store.with(Store::flush).unwrap();
     store.with(|store| store.set_may_evict(false));
     // Two to each segment but the one for cleaning.
@@ -231,7 +232,7 @@ fn a_store_that_may_not_evict_refuses_sets_and_loses_nothing() {
     for n in 0..kept {
         assert_eq!(value(&store, &n.to_le_bytes()), Some(vec![3; 1000]));
     }
-    // Holes are found, wherever they are.
+    // Holes in all segments are filled.
     for n in (0..kept).filter(|n| n % 2 == 0) {
         assert_eq!(store.delete(&n.to_le_bytes()), Ok(true));
     }
@@ -245,8 +246,8 @@ fn a_store_that_may_not_evict_refuses_sets_and_loses_nothing() {
     }
 }
 
-/// Replaced values leave holes everywhere. Items gave way to these once, in a store that had room
-/// for all.
+/// Replaced values leave holes in all segments. A store with room for all items once evicted some
+/// because of them.
 #[test]
 fn items_that_fit_stay_while_they_are_replaced() {
     let limits = Limits {
@@ -267,8 +268,8 @@ fn items_that_fit_stay_while_they_are_replaced() {
     assert_eq!((counters.items, counters.evictions), (count, 0));
 }
 
-/// One item is removed, another one is set, many times in a full store: of the first 10,000 sets
-/// 9,680 were once refused, until three tenths of a segment were holes.
+/// A full store removes one item and sets another, many times. Of the first 10,000 sets 9,680 were
+/// once refused, until three tenths of a segment were holes.
 #[test]
 fn removed_items_make_room_in_a_store_that_may_not_evict() {
     let store = testing::shared(SMALL);
@@ -278,7 +279,7 @@ fn removed_items_make_room_in_a_store_that_may_not_evict() {
         random = crate::protocol::hash::hash(random, b"next");
         random as usize % limit
     };
-    // Of one length, of any that is no longer, and of any whatsoever.
+    // Items of one length, of shorter lengths, and of any length.
     for (at_least, at_most) in [(1000, 1000), (300, 1000), (10, 3000)] {
         store.with(Store::flush).unwrap();
         let (mut kept, mut next) = (Vec::new(), 0u32);
@@ -335,7 +336,7 @@ fn sweeps_free_expired_items() {
     assert_eq!(store.with(|store| store.counters()).items, 1);
 }
 
-/// A crawl looks at all, and at those that a sweep has just left.
+/// A crawl examines all items, also those that a sweep has just examined.
 #[test]
 fn a_crawl_examines_every_item() {
     let store = testing::shared(SMALL);
@@ -366,7 +367,7 @@ fn a_crawl_examines_every_item() {
     assert_eq!((after.sweeps - before.sweeps, after.items), (1, 90));
 }
 
-/// What is there of the newest items fits into less memory, then into more.
+/// The most used items stay when the limit rises and falls.
 #[test]
 fn the_most_used_items_survive_a_change_of_the_limit() {
     let most = Limits {
@@ -378,7 +379,7 @@ fn the_most_used_items_survive_a_change_of_the_limit() {
     let fill = |from: u32, count: u32| {
         for n in from..from + count {
             store.set(&key(n), 0, 0, &[7; 1000]).unwrap();
-            // Some are asked for all the time.
+            // The first 100 keys are read continually.
             value(&store, &key(n % 100));
         }
     };
@@ -395,7 +396,7 @@ fn the_most_used_items_survive_a_change_of_the_limit() {
     assert!((1 << 19..1 << 20).contains(&bytes()), "{}", bytes());
     let kept = (0..100).filter(|n| value(&store, &key(*n)).is_some());
     assert_eq!(kept.count(), 100);
-    // Without evictions nothing gives way, and nothing more is taken.
+    // Without evictions all items stay, and no more are accepted.
     store.limit_memory(4 << 20);
     fill(30_000, 5_000);
     store.with(|store| store.set_may_evict(false));
@@ -407,7 +408,7 @@ fn the_most_used_items_survive_a_change_of_the_limit() {
         store.set(b"another", 0, 0, &[7; 10_000]),
         Err(SetError::OutOfMemory)
     );
-    // Less than the region has, more than a largest item, and enough to clean in.
+    // More than the region, less than two largest items, and too little for cleaning.
     for memory in [17 << 20, 100 << 10, 192 << 10] {
         assert!(!store.limit_memory(memory), "{memory}");
     }
@@ -439,8 +440,8 @@ fn a_failed_set_frees_its_memory_and_removes_the_old_value() {
 }
 
 proptest::proptest! {
-    /// Against a map of what was stored last: a value is that or gone, nothing is counted
-    /// twice, and all memory comes back.
+    /// Compares with a map of the last values: each key has its last value or none, no item is
+    /// counted twice, and all memory becomes reusable.
     #[test]
     fn any_sequence_of_operations_keeps_the_last_value_or_none(
         operations in proptest::collection::vec((0u8..8, 0u8..60, 0usize..60_000), 1..600)
@@ -473,7 +474,7 @@ proptest::proptest! {
         proptest::prop_assert_eq!((counters.items, counters.bytes), (kept.len() as u64, bytes));
         store.with(|store| store.set_may_evict(false));
         store.with(Store::flush).unwrap();
-        // A segment, or two, are kept for cleaning.
+        // One or two segments are kept for cleaning.
         for n in 0..SMALL.memory as u32 * 9 / 10 / 1100 {
             store.set(&n.to_le_bytes(), 0, 0, &[1; 1000]).unwrap();
         }

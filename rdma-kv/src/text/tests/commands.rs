@@ -1,8 +1,8 @@
-//! Commands one by one, and what is counted of them.
+//! Single commands, and their counters.
 
 use super::*;
 
-/// Says lines to a fresh server, each of which is answered by the one beside it.
+/// Sends lines to a fresh server, and compares each answer with the line beside it.
 #[track_caller]
 pub(super) fn dialogue(lines: &[(&str, &str)]) {
     let ends = |line: &str| line.replace('\n', "\r\n") + "\r\n";

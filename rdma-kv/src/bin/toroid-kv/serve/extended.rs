@@ -37,8 +37,8 @@ enum Value {
 
 use Value::{Flag, Fraction, Number, Special, Within};
 
-/// Name, value, and why it has no effect, if it has none: the user is told. What [`Tuning`] holds is
-/// shown by `stats settings` and otherwise unused.
+/// Name, value, and the reason in the notice if the suboption has no effect. `stats settings` shows
+/// the fields of [`Tuning`], which are otherwise unused.
 type Row = (&'static str, Value, Option<&'static str>);
 
 #[rustfmt::skip]
@@ -83,7 +83,7 @@ const OPTIONS: &[Row] = &[
     ("read_buf_mem_limit", Number("Missing read_buf_mem_limit argument", |s, mib| s.tuning.read_buf_mem_limit = mib.saturating_mul(1 << 20)), BUFFERS),
 ];
 
-/// Suboptions that are refused, by name or by prefix, and what to use instead.
+/// Refused suboptions, by name or by prefix, with alternatives.
 const REFUSED: [(&str, &str); 5] = [
     (
         "ext_",
@@ -154,7 +154,7 @@ fn apply(
     Ok(())
 }
 
-/// The error for a suboption that is not in the table: memcached's, or what to use instead.
+/// The error for a suboption outside of the table: memcached's, or an alternative.
 fn unsupported(option: &str, name: &str) -> StartError {
     let refused = REFUSED
         .iter()

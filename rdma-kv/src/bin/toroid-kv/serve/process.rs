@@ -35,10 +35,10 @@ pub fn prepare(options: &Serve, settings: &Settings) -> Result<Option<PidFile>> 
         pid_file = path.and_then(PidFile::open_in_own_directory);
         become_user(name)?;
     }
-    // Before the background, where errors are not seen.
+    // Before the process goes to the background, where errors are invisible.
     let pid_file = pid_file.or_else(|| path.and_then(PidFile::open));
     if options.daemon {
-        // Core files are to be found where it was started, and what is said is to be heard.
+        // Core files need the directory of the start, and verbose messages its terminal.
         let (stay, keep_output) = (options.enable_coredumps, settings.verbosity > 0);
         let failed = |_| StartError::one("failed to daemon() in order to daemonize");
         daemon(stay, keep_output).map_err(failed)?;
@@ -93,7 +93,7 @@ fn become_user(name: &str) -> Result<(), StartError> {
     };
     let user = User::from_name(name).ok().flatten().ok_or_else(unknown)?;
     match setgroups(&[]) {
-        // We have few privileges already; what is left is dropped below.
+        // The process has few privileges already; the rest is dropped below.
         Ok(()) | Err(Errno::EPERM) => {}
         Err(error) => {
             let text = format!("failed to drop supplementary groups: {error}");
@@ -151,7 +151,7 @@ impl PidFile {
         is_own.then(|| PidFile::open(path)).flatten()
     }
 
-    /// Opens the file and keeps its content; a failure is told and does not end the server.
+    /// Opens the file and keeps its content; a failure is reported and does not end the server.
     fn open(path: &Path) -> Option<Self> {
         let mut options = OpenOptions::new();
         options.write(true).mode(0o644);
@@ -198,7 +198,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // A server that did not start leaves another one's alone.
+        // A server that did not start leaves the file of another server alone.
         if !self.is_ours {
             return;
         }

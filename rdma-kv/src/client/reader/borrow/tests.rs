@@ -1,7 +1,7 @@
-//! Borrowing against everything that may happen in the middle of it, and afterwards.
+//! Borrowing against concurrent changes, during the borrow and afterwards.
 //!
-//! As for gets, an adversary lets others change the store before any piece of a read. What is borrowed
-//! must be what the key was at some moment of that, and stay so for as long as it is borrowed.
+//! As for gets, an adversary changes the store before any piece of a read. The borrowed value must
+//! be the key's at some moment of the borrow, and stay unchanged while it is borrowed.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,13 +17,13 @@ use crate::store::shared::Shared;
 use crate::store::{Limits, Store};
 use crate::testing::{self, Adversary, Order};
 
-/// Of 32 segments.
+/// Limits of a store with 32 segments.
 const SMALL: Limits = Limits {
     memory: 4 << 20,
     item: 64 << 10,
 };
 
-/// HazardTable that the store looks at.
+/// Hazard pointers that the store scans.
 fn hazards(store: &Shared) -> (HazardPool<Region>, Region) {
     let region = Region::local(HAZARDS_LEN as usize).unwrap();
     let seen = Box::new(region.clone());
@@ -32,7 +32,7 @@ fn hazards(store: &Shared) -> (HazardPool<Region>, Region) {
     (HazardPool::new(region.clone(), items), region)
 }
 
-/// As a client does it.
+/// Borrows in the steps of a client.
 fn borrow(
     reader: &mut Reader<Adversary>,
     key: &[u8],
@@ -60,7 +60,7 @@ fn delete(store: &Shared) {
 
 type Script = &'static [fn(&Shared)];
 
-/// Memory that held the key's value at first would soon be used again.
+/// Each script would soon reuse the memory of the key's first value.
 const SCRIPTS: [Script; 5] = [
     &[
         |s| set(s, &KEY, 2),
@@ -87,11 +87,11 @@ const SCRIPTS: [Script; 5] = [
     ],
 ];
 
-/// What is left out.
+/// Parts of the protocol that are left out.
 #[derive(Clone, Copy)]
 struct Leave {
     checks: Checks,
-    /// The server's look at hazard pointers.
+    /// Leaves out the server's scan of hazard pointers.
     blind: bool,
 }
 
@@ -100,7 +100,7 @@ const NOTHING: Leave = Leave {
     blind: false,
 };
 
-/// A script that is played step by step, and what the key was.
+/// A script that is played step by step, and the key's values so far.
 struct Play {
     store: Shared,
     script: Script,
@@ -118,8 +118,9 @@ impl Play {
     }
 }
 
-/// Borrows with the first steps of `script` at the moments `at`: before all, before the bucket, before the
-/// hazard pointer, and before each piece of what is read then; and the rest afterwards. Returns whether all was well.
+/// Borrows with the first steps of `script` at the moments `at`: before all, before the bucket,
+/// before the hazard pointer, and before each piece of the later reads. The remaining steps follow
+/// the borrow. Returns whether the value was right and stayed.
 fn is_well(script: Script, at: &[usize], order: Order, leave: Leave) -> bool {
     let store = testing::shared_that_reuses(SMALL);
     if leave.blind {
@@ -255,7 +256,7 @@ fn a_relaxed_get_is_never_older_than_a_borrowed_value() {
     let borrowed = borrow(&mut reader, b"key", &mut hazards).unwrap();
     assert!(matches!(borrowed, Lookup::Absent));
     assert_eq!(got(&mut reader), Lookup::Absent);
-    // Who was strict when it borrowed has kept no locations that are of use.
+    // A strict borrow caches no location that a later relaxed get could use.
     store.set(b"key", 0, 0, b"old").unwrap();
     reader.set_consistency(Consistency::Strict);
     assert_eq!(got(&mut reader), Lookup::Found(b"old".to_vec()));
@@ -300,7 +301,7 @@ fn views_are_read_in_pieces() {
     }
 }
 
-/// Sets and deletes so much that all memory would be used again several times.
+/// Sets and deletes enough to reuse all memory several times.
 fn churn(store: &Shared, mut check: impl FnMut()) {
     let mut state = 7u64;
     for n in 0..4000u32 {
@@ -318,7 +319,7 @@ fn churn(store: &Shared, mut check: impl FnMut()) {
     check();
 }
 
-/// Memory that is not borrowed any more is found again.
+/// Checks that all memory is reusable after the views are dropped.
 fn assert_all_memory_is_there(store: &Shared) {
     store.with(Store::flush).unwrap();
     store.with(|store| store.set_may_evict(false));
@@ -387,7 +388,7 @@ fn a_greedy_borrower_is_recalled_and_others_keep_their_views() {
     assert_all_memory_is_there(&store);
 }
 
-/// A store that may not evict has no other memory than what is borrowed.
+/// In a store that may not evict, the borrowed memory is the only memory left.
 #[test]
 fn borrowed_memory_causes_no_refusal_of_sets() {
     for limits in [SMALL, LIMITS] {
@@ -424,7 +425,7 @@ fn borrowed_memory_causes_no_refusal_of_sets() {
 }
 
 proptest::proptest! {
-    /// Whatever a server writes, who borrows survives it.
+    /// A borrower survives any bytes in the server's regions.
     #[test]
     fn a_hostile_server_cannot_harm_a_borrower(
         bytes in proptest::collection::vec((0u64..8192, proptest::prelude::any::<u64>()), 0..600),

@@ -1,4 +1,4 @@
-//! Gets that promise less, against the adversary: less, but that.
+//! Gets with weaker consistency, against the adversary.
 
 use super::*;
 use crate::client::content_key;
@@ -12,7 +12,7 @@ use crate::testing::{self, Order};
 const ORDERS: [Order; 3] = [Order::Forward, Order::Backward, Order::Inside];
 const WAYS: [How; 4] = [How::Cold, How::Cached, How::Many, How::Into];
 
-/// Whether a schedule gives a relaxed get something that the key never was.
+/// Whether in some schedule a relaxed get returns a value that the key never had.
 fn relaxed_goes_wrong(checks: Checks) -> bool {
     SCRIPTS.into_iter().any(|script| {
         schedules(script.len(), 6).into_iter().any(|at| {
@@ -59,7 +59,7 @@ fn a_relaxed_get_reads_no_slot_and_sees_its_own_changes() {
     assert_eq!(value_of(reader.get(b"key").unwrap()), None);
 }
 
-/// What becomes of a value that is named by its content, and then of its memory.
+/// Removes a content-addressed value, then reuses its memory.
 const CONTENT_SCRIPT: [fn(&Shared); 3] = [
     |s| {
         s.delete(&content_key(&[1; 100])).unwrap();
@@ -68,7 +68,7 @@ const CONTENT_SCRIPT: [fn(&Shared); 3] = [
     |s| set(s, &content_key(&[3; 100]), 3),
 ];
 
-/// Whether a schedule gives another value than the key's.
+/// Whether in some schedule a get returns another value than the key's.
 fn content_goes_wrong(checks: Checks) -> bool {
     let key = content_key(&[1; 100]);
     schedules(CONTENT_SCRIPT.len(), 6).into_iter().any(|at| {
@@ -126,7 +126,7 @@ fn a_value_under_a_key_other_than_its_hash_is_absent() {
         assert_eq!(found, Ok(Lookup::Found((0, 5))));
         assert_eq!(reader.get_into(&wrong, &mut into), Ok(Lookup::Absent));
     }
-    // It is what it is, also without its item.
+    // The hash still matches after the item is removed.
     store.delete(&right).unwrap();
     assert_eq!(
         value_of(reader.get(&right).unwrap()),

@@ -1,8 +1,8 @@
-//! Claims of a server that are not true.
+//! False claims of a server.
 
 use super::*;
 
-/// A server's placements once made its clients allocate, and get errors for good.
+/// False locations from a server once made clients allocate memory, and fail for good.
 #[test]
 fn invalid_locations_are_not_cached() {
     let store = testing::shared(LIMITS);
@@ -58,7 +58,7 @@ fn reads_are_bounded_by_the_largest_item() {
     assert_eq!(reader.item.len(), limits.item as usize);
 }
 
-/// A region may be shorter than it was said to be.
+/// A region may be shorter than announced.
 #[test]
 fn a_location_outside_of_the_region_is_dropped() {
     let store = testing::shared(LIMITS);
@@ -95,7 +95,7 @@ fn a_location_outside_of_the_region_is_dropped() {
 }
 
 proptest::proptest! {
-    /// Whatever a server writes, a reader survives it.
+    /// A reader survives any bytes in the server's regions.
     #[test]
     fn a_hostile_server_cannot_harm_a_reader(
         bytes in proptest::collection::vec((0u64..8192, proptest::prelude::any::<u64>()), 0..600),

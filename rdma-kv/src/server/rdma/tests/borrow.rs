@@ -30,7 +30,7 @@ fn a_dead_borrower_releases_its_memory() {
             for _ in 0..HAZARDS {
                 let view = client.borrow(b"key").unwrap().unwrap();
                 assert_eq!((view.flags(), view.len()), (3, 5000));
-                // A process that is killed wipes no hazard pointer.
+                // A killed process clears no hazard pointer.
                 mem::forget(view);
             }
             let more = client.borrow(b"key").map(|_| ());
@@ -104,8 +104,8 @@ fn hazard_regions_are_validated() {
     assert!(!is_anything_borrowed(&cluster.store));
 }
 
-/// Borrowers who hold on, and writers over few keys and little memory, so that all would always be
-/// reused.
+/// Borrowers that keep views, and writers over few keys and little memory, which would otherwise be
+/// reused continually.
 #[test]
 fn borrowed_values_never_change() {
     let cluster = Cluster::start(Limits {

@@ -1,11 +1,11 @@
-//! Each change by messages, beside the same by memcached's protocol.
+//! Changes by messages, compared with the same changes by memcached's protocol.
 
 use super::*;
 use crate::protocol::change::Stored;
 use crate::protocol::messages::Refusal;
 use crate::text::{Conversation, Next};
 
-/// What a server answers to `input`, which is whole.
+/// The server's answer to `input`, which is complete.
 fn say(conversation: &mut Conversation, store: &Shared, mut input: &[u8]) -> String {
     let mut replies = Vec::new();
     loop {
@@ -24,7 +24,7 @@ fn say(conversation: &mut Conversation, store: &Shared, mut input: &[u8]) -> Str
     }
 }
 
-/// An operation, as both protocols have it.
+/// An operation of both protocols.
 #[derive(Debug)]
 enum Command {
     Store(&'static str, u64),
@@ -36,7 +36,7 @@ enum Command {
     Flush(i64),
 }
 
-/// What is done next, by a random number.
+/// The operation that a random number selects.
 fn any_command(random: u64) -> Command {
     let modes = ["set", "add", "replace", "append", "prepend", "cas"];
     let cas = random >> 40 & 63;
@@ -73,7 +73,7 @@ fn words(command: &Command, key: &str, flags: u32, value: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What memcached would have answered.
+/// Carries an operation out by messages; returns memcached's answer to it.
 fn answer(
     client: &mut crate::Client<TestNetwork>,
     command: &Command,
@@ -138,8 +138,8 @@ fn answer(
     format!("{word}\r\n")
 }
 
-/// What `stats` tells of commands, but for what differs: an item that has expired a reader takes for one
-/// that is not there, and messages are not the bytes of a connection.
+/// Counters of commands in `stats`, except those that differ: a reader counts an expired item as
+/// absent, and messages are not bytes of a connection.
 fn told_of_commands(stats: &str) -> Vec<&str> {
     let counts = [
         "cmd_", "get_", "delete_", "incr_", "decr_", "cas_", "touch_", "store_",
@@ -150,8 +150,8 @@ fn told_of_commands(stats: &str) -> Vec<&str> {
     lines.filter(|line| !line.contains("get_expired")).collect()
 }
 
-/// Two stores, of which one is changed by messages and one by memcached's protocol, in the same way:
-/// all answers are the same, cas numbers included, and what counts of them is.
+/// Two stores get the same changes, one by messages and one by memcached's protocol: answers, cas
+/// numbers and counters are the same.
 #[test]
 fn messages_and_commands_have_the_same_effect() {
     let limits = Limits {
@@ -236,7 +236,7 @@ fn forbidden_messages_are_refused() {
     assert!(client.get(b"key").unwrap().is_some());
 }
 
-/// What is over the limit: a failed set leaves nothing, all else leaves what was there.
+/// A value over the limit: a failed set removes the old value, all other changes keep it.
 #[test]
 fn too_large_values_change_nothing_except_by_a_set() {
     let cluster = Cluster::start(Limits::DEFAULT);
@@ -257,7 +257,7 @@ fn too_large_values_change_nothing_except_by_a_set() {
     }
 }
 
-/// Answers a client's greeting rightly, and then each packet with these bytes.
+/// Answers a client's greeting correctly, and each later packet with these bytes.
 fn answer_with(channel: &mut Channel, store: &Shared, answer: &[u8], done: &AtomicBool) {
     let (mut packet, mut reply) = (Vec::new(), Vec::new());
     let welcome = Reply::Welcome(store.geometry().unwrap());
@@ -271,7 +271,7 @@ fn answer_with(channel: &mut Channel, store: &Shared, answer: &[u8], done: &Atom
     }
 }
 
-/// What a server must not answer to the second request ends in an error, now and afterwards.
+/// An invalid answer to the second request fails this request and all later ones.
 #[test]
 fn invalid_replies_of_a_server_are_errors() {
     use crate::protocol::messages::{GetValue, encode_reply};

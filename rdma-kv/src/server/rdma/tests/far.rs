@@ -17,7 +17,7 @@ use crate::testing::{PARTITION, SERVER, link};
 /// The domain as seen from a node of another host.
 struct Far(TestNetwork);
 
-/// What the card does in the name of the far node.
+/// Opens regions in the name of the far node, as its network card would.
 struct Card(TestNetwork);
 
 impl tcp::Regions for Card {

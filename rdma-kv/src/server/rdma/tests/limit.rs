@@ -1,4 +1,4 @@
-//! The memory's limit goes up and down while clients set, read by themselves, and borrow.
+//! Changes of the memory limit while clients set, read and borrow.
 
 use super::*;
 use crate::client::view::ViewError;

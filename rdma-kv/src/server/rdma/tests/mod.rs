@@ -36,7 +36,7 @@ impl Cluster {
         Self::within(limits, limits, host)
     }
 
-    /// In regions for as much memory as it may have later.
+    /// A server in regions large enough for the limits `most`.
     fn within(most: Limits, limits: Limits, host: ServerState) -> Self {
         let (network, listener, stop) = (
             TestNetwork::new(),
@@ -81,7 +81,7 @@ impl Drop for Cluster {
     }
 }
 
-/// A store, with nobody who was told anything yet.
+/// A backend with fresh counters and rules.
 fn alone(store: Shared) -> Backend {
     Backend {
         store,
@@ -125,7 +125,7 @@ fn values_of_all_sizes_round_trip() {
     assert!(reader.delete(b"key").unwrap());
     assert!(!writer.delete(b"key").unwrap());
     assert_eq!(writer.get(b"key").unwrap(), None);
-    // Its own set tells a client where the value is: no look-up.
+    // The reply to a set has the location, so the next get needs no lookup.
     assert_eq!(writer.stats().asked, 0);
     assert_eq!(writer.stats().gets, writer.stats().cached + 1);
 }
@@ -194,7 +194,7 @@ fn a_malformed_packet_ends_only_its_sender() {
     assert_eq!(client.get(b"key").unwrap().unwrap().data, b"changed");
 }
 
-/// Asks for a value again and again, and reads none.
+/// Requests a value until the ring is full, and reads no reply.
 fn ask_and_never_listen(channel: &mut Channel) {
     let mut packet = Vec::new();
     let (hello, get) = (
@@ -267,7 +267,7 @@ fn turns_of_a_node_do_not_grow_with_channels_or_values() {
             value: SetValue::Inline(&[7; 100]),
         };
         send(&mut other, &set);
-        // Once around: one long value, and the short one.
+        // One round serves one long value and the short one.
         assert!(server.serve_all());
         assert_eq!(stored(), 2 * round);
         assert!(value(&store, b"other").is_some());
@@ -308,7 +308,7 @@ fn a_client_that_reads_no_replies_lets_the_server_sleep_and_is_dropped() {
     assert!(!server.sleep(&stop).unwrap());
     assert!(start.elapsed() >= PATIENT_SLEEP);
 
-    // One listens at last, and is served on; the other's time is over.
+    // The slow client reads its replies and is served on; the other one has used up its time.
     let mut packet = Vec::new();
     assert!(slow.receive(&mut packet).unwrap());
     while slow.receive(&mut packet).unwrap() {}

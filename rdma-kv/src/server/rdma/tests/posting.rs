@@ -1,4 +1,4 @@
-//! Changes that are posted: many at a time, over full rings, and by clients that die.
+//! Posted changes: many at a time, over full rings, and by clients that die.
 
 use super::*;
 use crate::client::{Outcome, WINDOW};
@@ -16,7 +16,7 @@ fn is_stored(outcome: &Result<Stored, ClientError>) -> bool {
     matches!(outcome, Ok(Stored::Stored { .. }))
 }
 
-/// Inline and staged ones, several of which need a larger staging region than the first.
+/// Lengths of inline and staged values; several staged ones outgrow the first staging region.
 const LENGTHS: [usize; 6] = [0, 100, INLINE_LIMIT, INLINE_LIMIT + 1, 60_000, 300_000];
 
 fn bytes(n: usize) -> Vec<u8> {
@@ -43,7 +43,7 @@ fn posted_changes_take_effect_and_are_polled_in_order() {
             }
         };
         posted.push(ticket);
-        // Whoever does something else meanwhile loses no outcome.
+        // Other operations in between lose no outcome.
         match n % 50 {
             10 => poll(client.poll().unwrap(), &mut polled),
             20 => client.set(b"other", 0, 0, b"value").unwrap(),
@@ -61,13 +61,14 @@ fn posted_changes_take_effect_and_are_polled_in_order() {
         let value = client.get(&[n as u8 % 7]).unwrap().unwrap();
         assert!(value.data == bytes(n), "{n}");
     }
-    // Each outcome told where the value is.
+    // Each outcome has the location of the value.
     let stats = client.stats();
     assert_eq!(stats.asked, 0);
     assert!(stats.cached >= 7, "{stats:?}");
 }
 
-/// Once the time counted from the posting, so a server was declared dead that had not been asked.
+/// The time-out once began at the posting, so a client gave up a server before it had sent the
+/// request.
 #[test]
 fn an_unsent_change_does_not_time_out() {
     let cluster = Cluster::start(Limits::DEFAULT);
@@ -99,8 +100,8 @@ fn a_relaxed_client_sees_its_own_changes() {
     assert!(client.delete(b"key").unwrap());
     assert_eq!(client.get(b"key").unwrap(), None);
     client.wait().unwrap();
-    // What it has seen is newer than what it is told of later. A server that is quick has told it
-    // before the other one's set, of which a relaxed client need not know then.
+    // A value that the client has seen is newer than a location that arrives later. A quick server
+    // replies before the other client's set, which a relaxed client may then miss.
     loop {
         client.post(&change(Mode::Set, b"key"), &first).unwrap();
         let Some((_, outcome)) = client.poll().unwrap() else {
@@ -137,7 +138,7 @@ fn a_failed_change_does_not_stop_the_others() {
         (change(Mode::Set, b"there"), &huge),
         (change(Mode::Prepend, b"a"), &values[2]),
     ];
-    // One that was posted before is still there afterwards.
+    // A change that was posted before stays for the caller to poll.
     let before = client.post(&change(Mode::Set, b"before"), b"1").unwrap();
     let mut outcomes = Vec::new();
     client
@@ -189,7 +190,7 @@ fn store_many_makes_all_changes_in_one_batch() {
     client.store_many(&[], |_, _| panic!("none")).unwrap();
 }
 
-/// A server that this thread runs, and a channel to it that it has accepted.
+/// A server that the calling thread runs, and an accepted channel to it.
 pub(super) fn still_server() -> (Server<TestNetwork, TestListener>, TestNetwork, Channel) {
     let (network, listener) = (TestNetwork::new(), TestListener::new());
     let store = network.store(Limits::DEFAULT);
@@ -200,7 +201,7 @@ pub(super) fn still_server() -> (Server<TestNetwork, TestListener>, TestNetwork,
     (server, network.at(1), here)
 }
 
-/// What another thread does, while this one serves.
+/// Runs `act` on another thread while this one serves; returns its result.
 pub(super) fn served<T: Send>(
     server: &mut Server<TestNetwork, TestListener>,
     act: impl FnOnce() -> T + Send,
@@ -214,7 +215,7 @@ pub(super) fn served<T: Send>(
     })
 }
 
-/// More is posted than the ring holds, to a server that does nothing; then it does all.
+/// Posts more than the ring holds to an idle server, which then serves all.
 #[test]
 fn neither_side_waits_for_a_full_ring() {
     let (mut server, network, channel) = still_server();
@@ -227,7 +228,7 @@ fn neither_side_waits_for_a_full_ring() {
         while client.post(&change(Mode::Set, &[posted]), &value).is_ok() {
             posted += 1;
         }
-        // What does not fit the ring waits in the client.
+        // Requests beyond the ring wait in the client.
         assert!((20..=WINDOW).contains(&posted.into()), "{posted}");
         assert!(client.poll().unwrap().is_none());
         for _ in 0..posted {
@@ -244,7 +245,7 @@ fn neither_side_waits_for_a_full_ring() {
     }
 }
 
-/// Who does not poll cannot post for ever, and the server waits for nobody.
+/// A client that does not poll fills its window only, and does not block the server.
 #[test]
 fn unpolled_outcomes_fill_only_the_window() {
     let cluster = Cluster::start(Limits::DEFAULT);
@@ -266,15 +267,14 @@ fn unpolled_outcomes_fill_only_the_window() {
     assert_eq!(client.get(b"key").unwrap().unwrap().data, b"other");
 }
 
-/// A client that dies with requests on their way, before they are served or in between, takes no
-/// memory of the store with it.
+/// A client dies with requests in flight, before the server answers all. The store loses no memory.
 #[test]
 fn a_client_that_dies_with_requests_in_flight_leaks_no_memory() {
     let (mut server, network, mut channel) = still_server();
     for round in 0..100usize {
         let mut client = served(&mut server, || {
             let mut client = crate::Client::over(network.clone(), channel).unwrap();
-            // From now on its staging region is large enough.
+            // Enlarges the staging region for all later values.
             let large = vec![1; 60_000];
             let changes = [(change(Mode::Set, b"large"), &large[..]); 9];
             client.store_many(&changes, |_, _| {}).unwrap();
@@ -290,7 +290,7 @@ fn a_client_that_dies_with_requests_in_flight_leaks_no_memory() {
         let _ = client.poll().unwrap();
         drop(client);
         match round % 3 {
-            // The agent is quicker than the server.
+            // The server learns of the death before it reads a request.
             0 => {}
             1 => drop(server.serve_all()),
             _ => while server.serve_all() {},
@@ -304,7 +304,7 @@ fn a_client_that_dies_with_requests_in_flight_leaks_no_memory() {
     let store = server.service.backend.store.clone();
     store.with(Store::flush).unwrap();
     store.with(|store| store.set_may_evict(false));
-    // A segment, or two, are kept for cleaning.
+    // One or two segments are kept for cleaning.
     let memory = Limits::DEFAULT.memory as u32;
     for n in 0..memory * 9 / 10 / 11_000 {
         store.set(&n.to_le_bytes(), 0, 0, &[1; 10_000]).unwrap();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Bytes that say of themselves whether they are whole.
+/// Bytes from which [`assert_whole`] detects a torn value.
 pub(super) fn self_describing(key: u8, round: u32, len: usize) -> Vec<u8> {
     let mut value = vec![0; len];
     for (n, chunk) in value.chunks_mut(8).enumerate() {
@@ -19,7 +19,7 @@ pub(super) fn assert_whole(key: u8, round: u32, value: &[u8]) {
     );
 }
 
-/// Readers and writers over few keys and little memory, so that all is always reused.
+/// Readers and writers over few keys and little memory, so that memory is reused continually.
 #[test]
 fn readers_never_see_a_torn_value() {
     let cluster = Cluster::start(Limits {
@@ -68,7 +68,7 @@ fn readers_never_see_a_torn_value() {
     });
 }
 
-/// What is read one-sided is neither evicted before what nobody reads, nor goes uncounted.
+/// Items with one-sided gets outlive unread items, and the gets are counted.
 #[test]
 fn one_sided_gets_keep_items() {
     let limits = Limits {
@@ -96,7 +96,7 @@ fn one_sided_gets_keep_items() {
     );
 }
 
-/// Of keys that are read, asked for by text, and read a little.
+/// One key is read one-sided, one is got by text, and many are read a little.
 #[test]
 fn most_used_includes_one_sided_and_text_gets() {
     let cluster = Cluster::start(Limits::DEFAULT);
@@ -118,7 +118,7 @@ fn most_used_includes_one_sided_and_text_gets() {
     let most = client.most_used(2).unwrap();
     let keys: Vec<&str> = most.iter().map(|(key, _)| key.as_str()).collect();
     assert_eq!(keys, ["read", "by%20text%0A"]);
-    // Counters stand at eight seconds' uses, and one of four reads is told.
+    // Counters hold eight seconds of uses, and clients report one of four reads.
     let [read, by_text] = [most[0].1 * 8.0, most[1].1 * 8.0];
     assert!((3000.0..5000.0).contains(&read), "{read}");
     assert!((900.0..=1000.0).contains(&by_text), "{by_text}");
