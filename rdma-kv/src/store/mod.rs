@@ -12,6 +12,7 @@
 
 pub(crate) mod borrows;
 mod cleaning;
+mod clock;
 mod counters;
 mod flush;
 mod free_list;
@@ -41,6 +42,7 @@ pub(crate) use receive_budget::BudgetPermit;
 pub use walk::Walk;
 
 use cleaning::{Cursor, Need};
+use clock::CLOCK_START;
 use item::{KeyCopy, hash_of, read_header, write_header};
 use sweep::Sweep;
 
@@ -52,12 +54,6 @@ use crate::store::ghosts::{Ghost, Ghosts};
 use crate::store::heavy_hitters::HeavyHitters;
 use crate::store::index::{Index, IndexError};
 use crate::store::segments::{Queue, SegmentNumber, Segments, room_of};
-
-/// Start of the clock: 0 means never, and 1 is before the start of the server.
-const CLOCK_START: u32 = 2;
-
-/// Expiry times up to this many seconds (30 days) are relative; larger ones are Unix time.
-const RELATIVE_LIMIT: i64 = 60 * 60 * 24 * 30;
 
 /// Bytes that a queue gains per byte of an item that it evicted too early. Higher rates follow a
 /// working set sooner, and noise as well. The young queue gains more: an item that it evicted too
@@ -197,18 +193,6 @@ impl Store {
             self.ghosts = Ghosts::new(memory);
         }
         may_be
-    }
-
-    /// Sets and publishes the clock: seconds since the store was made.
-    ///
-    /// # Errors
-    /// Only for a bug of the store.
-    pub fn tick(&mut self, uptime_s: u64) -> Result<(), OpError> {
-        let uptime = u32::try_from(uptime_s).unwrap_or(u32::MAX);
-        self.clock = CLOCK_START.saturating_add(uptime);
-        self.heavy_hitters.decay();
-        self.index.set_clock(self.clock.into())?;
-        self.flush_if_due()
     }
 
     /// Reserves room for an item, evicting others if needed.
@@ -450,24 +434,6 @@ impl Store {
     pub fn next_cas(&mut self) -> u64 {
         self.cas += u64::from(self.has_cas);
         self.cas
-    }
-
-    /// The clock in seconds; times of items are in its terms.
-    pub fn now(&self) -> u32 {
-        self.clock
-    }
-
-    /// The clock time of an expiry in memcached's form: 0 never, negative at once, up to 30
-    /// days (in seconds) from now, else Unix time.
-    pub fn deadline(&self, exptime: i64) -> u32 {
-        let now = i64::from(self.clock);
-        let at = match exptime {
-            0 => 0,
-            ..0 => 1,
-            1..=RELATIVE_LIMIT => now + exptime,
-            _ => exptime.saturating_sub(self.epoch_s).max(1),
-        };
-        u32::try_from(at).unwrap_or(u32::MAX)
     }
 
     /// Current counters.

@@ -44,11 +44,6 @@ impl Store {
         }
         Ok(true)
     }
-
-    /// The Unix time in seconds at which the store's clock stood at 0.
-    pub fn epoch_s(&self) -> i64 {
-        self.epoch_s
-    }
 }
 
 #[cfg(test)]
