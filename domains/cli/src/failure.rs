@@ -9,7 +9,6 @@ use toroid_client::admin::ClientError;
 use toroid_client::member::MemberError;
 use toroid_model::declare::Problem;
 use toroid_model::refusal::{Refusal, RefusalKind};
-use toroid_protocol::agent::Reply;
 
 /// Exit status of a denial.
 pub(crate) const NOT_PERMITTED: u8 = 6;
@@ -61,10 +60,6 @@ impl Failure {
             message: format!("{what}: {}", self.message),
             ..self
         }
-    }
-
-    pub(crate) fn unexpected(reply: &Reply) -> Self {
-        Failure::new(format!("the agent answered out of turn: {reply:?}"))
     }
 
     pub(crate) fn status(&self) -> u8 {

@@ -5,7 +5,7 @@ mod exec;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
@@ -15,6 +15,7 @@ use std::time::Duration;
 pub use exec::{ExecHandle, Order, Signals};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use toroid_fabric::{Place, Torus};
 use toroid_model::allocation::Destination;
 use toroid_model::audit::AuditEvent;
 use toroid_model::directory::MemberSpec;
@@ -24,7 +25,7 @@ use toroid_model::placement::Policy;
 use toroid_model::quota::Resource;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::{
-    Message, NODE_SOCKET, NewDomain, NodeAllocation, Reply, Request, VERSION,
+    Message, NODE_SOCKET, NewDomain, NodeAllocation, Reply, ReplyValue, Request, VERSION,
 };
 use toroid_protocol::fdstore;
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
@@ -212,14 +213,12 @@ impl Control {
             reader,
             writer,
         };
-        match control.call(&Request::Hello { version: VERSION }) {
-            Ok(Reply::Welcome { pid, .. }) => control.pid = pid,
-            Ok(other) => return Err(unexpected(&other)),
+        control.pid = match control.call(&Request::Hello { version: VERSION }) {
             Err(ClientError::Wire(WireError::Io(error))) if is_silence(&error) => {
                 return Err(ClientError::Silent);
             }
-            Err(error) => return Err(error),
-        }
+            pid => pid?,
+        };
         control.reader.stream().set_read_timeout(None)?;
         Ok(control)
     }
@@ -234,23 +233,17 @@ impl Control {
     /// # Errors
     /// [`ClientError`], as for all that follow.
     pub fn status(&mut self) -> Result<Status, ClientError> {
-        match self.call(&Request::Status)? {
-            Reply::Status(status) => Ok(*status),
-            other => Err(unexpected(&other)),
-        }
+        self.call(&Request::Status)
     }
 
     /// All nodes, in order of their number.
     pub fn nodes(&mut self) -> Result<Vec<NodeInfo>, ClientError> {
-        match self.call(&Request::NodeList)? {
-            Reply::Nodes { nodes } => Ok(nodes),
-            other => Err(unexpected(&other)),
-        }
+        self.call(&Request::NodeList)
     }
 
     /// Gives a node a further name.
     pub fn alias(&mut self, node: &str, alias: &str) -> Result<(), ClientError> {
-        self.done(&Request::NodeAlias {
+        self.call(&Request::NodeAlias {
             node: node.into(),
             alias: alias.into(),
         })
@@ -259,7 +252,7 @@ impl Control {
     /// Takes a further name away from its node.
     pub fn unalias(&mut self, alias: &str) -> Result<(), ClientError> {
         let alias = alias.into();
-        self.done(&Request::NodeUnalias { alias })
+        self.call(&Request::NodeUnalias { alias })
     }
 
     /// Creates a domain of the nodes in `nodes`, which are node sets. Interfaces are up and
@@ -282,7 +275,7 @@ impl Control {
 
     /// Creates a domain with all that it can have.
     pub fn create_domain(&mut self, new: NewDomain) -> Result<DomainInfo, ClientError> {
-        self.domain(&Request::DomainCreate(new))
+        self.call(&Request::DomainCreate(new))
     }
 
     /// Adds nodes to a domain as full members.
@@ -297,7 +290,7 @@ impl Control {
         nodes: &[String],
         spec: MemberSpec,
     ) -> Result<DomainInfo, ClientError> {
-        self.domain(&Request::DomainGrow {
+        self.call(&Request::DomainGrow {
             name: name.into(),
             nodes: nodes.into(),
             limited: spec.limited,
@@ -313,7 +306,7 @@ impl Control {
         nodes: &[String],
         revoke: bool,
     ) -> Result<DomainInfo, ClientError> {
-        self.domain(&Request::DomainManage {
+        self.call(&Request::DomainManage {
             name: name.into(),
             nodes: nodes.into(),
             revoke,
@@ -328,7 +321,7 @@ impl Control {
         forward: Option<bool>,
         owner: Option<u32>,
     ) -> Result<DomainInfo, ClientError> {
-        self.domain(&Request::DomainSet {
+        self.call(&Request::DomainSet {
             name: name.into(),
             public,
             forward,
@@ -344,7 +337,7 @@ impl Control {
         uplink: &str,
         kind: GatewayKind,
     ) -> Result<DomainInfo, ClientError> {
-        self.domain(&Request::GatewayAdd {
+        self.call(&Request::GatewayAdd {
             node: node.into(),
             domain: domain.into(),
             uplink: uplink.into(),
@@ -354,7 +347,7 @@ impl Control {
 
     /// Ends that.
     pub fn remove_gateway(&mut self, node: &str, domain: &str) -> Result<DomainInfo, ClientError> {
-        self.domain(&Request::GatewayRemove {
+        self.call(&Request::GatewayRemove {
             node: node.into(),
             domain: domain.into(),
         })
@@ -362,7 +355,7 @@ impl Control {
 
     /// Gives nodes to a user, or back to the agent.
     pub fn chown(&mut self, nodes: &[String], owner: Option<u32>) -> Result<(), ClientError> {
-        self.done(&Request::NodeChown {
+        self.call(&Request::NodeChown {
             nodes: nodes.into(),
             owner,
         })
@@ -375,7 +368,7 @@ impl Control {
         domain: &str,
         withdraw: bool,
     ) -> Result<(), ClientError> {
-        self.done(&Request::NodeConsent {
+        self.call(&Request::NodeConsent {
             nodes: nodes.into(),
             domain: domain.into(),
             withdraw,
@@ -391,28 +384,24 @@ impl Control {
         destination: &Destination,
     ) -> Result<(Vec<String>, Option<DomainInfo>), ClientError> {
         let (domain, create) = destination.parts();
-        let request = Request::NodeAlloc(NodeAllocation {
+        self.call(&Request::NodeAlloc(NodeAllocation {
             count,
             placement,
             near: near.map(Into::into),
             domain,
             create,
-        });
-        match self.call(&request)? {
-            Reply::Allocated { nodes, domain } => Ok((nodes, domain)),
-            other => Err(unexpected(&other)),
-        }
+        }))
     }
 
     /// Gives nodes back; they leave their domains.
     pub fn free_nodes(&mut self, nodes: &[String]) -> Result<(), ClientError> {
         let nodes = nodes.into();
-        self.done(&Request::NodeFree { nodes })
+        self.call(&Request::NodeFree { nodes })
     }
 
     /// Takes nodes out of a domain.
     pub fn shrink(&mut self, name: &str, nodes: &[String]) -> Result<DomainInfo, ClientError> {
-        self.domain(&Request::DomainShrink {
+        self.call(&Request::DomainShrink {
             name: name.into(),
             nodes: nodes.into(),
         })
@@ -424,19 +413,15 @@ impl Control {
         name: &str,
         nodes: &[String],
     ) -> Result<ShrinkNeeds, ClientError> {
-        let request = Request::ShrinkNeeds {
+        self.call(&Request::ShrinkNeeds {
             name: name.into(),
             nodes: nodes.into(),
-        };
-        match self.call(&request)? {
-            Reply::ShrinkNeeds(needs) => Ok(needs),
-            other => Err(unexpected(&other)),
-        }
+        })
     }
 
     /// Removes a domain.
     pub fn remove(&mut self, name: &str) -> Result<(), ClientError> {
-        self.done(&Request::DomainRemove { name: name.into() })
+        self.call(&Request::DomainRemove { name: name.into() })
     }
 
     /// What was changed and denied, from a number on, as far as it concerns this user; and the
@@ -447,10 +432,7 @@ impl Control {
         since: u64,
         wait: bool,
     ) -> Result<(Vec<AuditEvent>, u64), ClientError> {
-        match self.call(&Request::Events { since, wait })? {
-            Reply::Events { events, next } => Ok((events, next)),
-            other => Err(unexpected(&other)),
-        }
+        self.call(&Request::Events { since, wait })
     }
 
     /// What a user, nodes, or with neither all tenants that concern the caller, have and may
@@ -461,10 +443,7 @@ impl Control {
         nodes: &[String],
     ) -> Result<Vec<QuotaInfo>, ClientError> {
         let nodes = nodes.into();
-        match self.call(&Request::QuotaShow { user, nodes })? {
-            Reply::Quotas { quotas } => Ok(quotas),
-            other => Err(unexpected(&other)),
-        }
+        self.call(&Request::QuotaShow { user, nodes })
     }
 
     /// Sets limits of a user or of nodes, or lifts those that are `None`.
@@ -474,7 +453,7 @@ impl Control {
         nodes: &[String],
         limits: BTreeMap<Resource, Option<u64>>,
     ) -> Result<(), ClientError> {
-        self.done(&Request::QuotaSet {
+        self.call(&Request::QuotaSet {
             user,
             nodes: nodes.into(),
             limits,
@@ -483,35 +462,29 @@ impl Control {
 
     /// All domains, in order of their names.
     pub fn list(&mut self) -> Result<Vec<DomainInfo>, ClientError> {
-        match self.call(&Request::DomainList)? {
-            Reply::Domains { domains } => Ok(domains),
-            other => Err(unexpected(&other)),
-        }
+        self.call(&Request::DomainList)
     }
 
     /// One domain.
     pub fn show(&mut self, name: &str) -> Result<DomainInfo, ClientError> {
-        self.domain(&Request::DomainShow { name: name.into() })
+        self.call(&Request::DomainShow { name: name.into() })
     }
 
     /// Frames that members of a domain sent and that reached nobody.
     pub fn drops(&mut self, name: &str) -> Result<Vec<MemberDrops>, ClientError> {
-        match self.call(&Request::DomainDrops { name: name.into() })? {
-            Reply::Drops { members } => Ok(members),
-            other => Err(unexpected(&other)),
-        }
+        self.call(&Request::DomainDrops { name: name.into() })
     }
 
-    /// Which node is this? Only of use on a connection made by [`Control::of_node`]. The reply
-    /// is a [`Reply::Whoami`].
-    pub fn whoami(&mut self) -> Result<Reply, ClientError> {
+    /// The torus, and the number, place and domains of the node of this process, on a connection
+    /// made by [`Control::of_node`].
+    pub fn whoami(&mut self) -> Result<(Torus, u32, Place, Vec<String>), ClientError> {
         self.call(&Request::Whoami)
     }
 
     /// Ends the agent with its nodes and driver; returns when their processes have gone.
     pub fn down(mut self) -> Result<(), ClientError> {
         let agent = watch(self.pid);
-        self.done(&Request::Down)?;
+        self.call::<()>(&Request::Down)?;
         if let Some(agent) = agent {
             // Should it outlive the wait, there is nothing more to do: it has ended all others.
             let mut ended = [PollFd::new(agent.as_fd(), PollFlags::POLLIN)];
@@ -520,32 +493,18 @@ impl Control {
         Ok(())
     }
 
-    fn domain(&mut self, request: &Request) -> Result<DomainInfo, ClientError> {
-        match self.call(request)? {
-            Reply::Domain(info) => Ok(info),
-            other => Err(unexpected(&other)),
-        }
+    fn call<T: ReplyValue>(&mut self, request: &Request) -> Result<T, ClientError> {
+        let (reply, _) = self.call_with_descriptors(request)?;
+        T::from_reply(reply).map_err(|other| unexpected(&other))
     }
 
-    fn done(&mut self, request: &Request) -> Result<(), ClientError> {
-        match self.call(request)? {
-            Reply::Done => Ok(()),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    fn call(&mut self, request: &Request) -> Result<Reply, ClientError> {
-        Ok(self.call_with(request, &[])?.0)
-    }
-
-    fn call_with(
+    fn call_with_descriptors(
         &mut self,
         request: &Request,
-        descriptors: &[BorrowedFd<'_>],
     ) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
-        // An agent that turns us away says why before it closes, so the answer is read even
-        // when nothing could be sent.
-        let sent = self.writer.send(request, descriptors);
+        // An agent that refuses a client sends the reason before it closes the connection, so the
+        // reply is read even when the request could not be sent.
+        let sent = self.writer.send(request, &[]);
         if let Err(error @ WireError::Malformed(_)) = sent {
             return Err(ClientError::TooLong(error));
         }

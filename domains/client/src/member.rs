@@ -1,14 +1,14 @@
-//! How a process of a node uses the fabric: it attaches to the agent, and from then on maps
-//! regions and exchanges packets itself.
+//! Access of a process in a node to the fabric: the process attaches to the agent, then maps regions
+//! and exchanges packets itself.
 //!
-//! A control thread receives what the agent says. It acknowledges epochs and ends what belongs to
-//! nodes that left, also while the application computes or sleeps, and it books every grant
-//! before the application gets it, so that no news about a grant can be missed.
+//! A control thread receives the replies and events of the agent. It acknowledges epochs and ends
+//! objects of former members, also while the application computes or sleeps. It records every
+//! grant before the application gets it, so that no event about a grant is lost.
 
 mod control;
-mod far;
 mod nodes;
 mod regions;
+mod remote;
 mod stack;
 
 use std::fmt;
@@ -34,26 +34,29 @@ pub use control::Dial;
 use control::{Control, Incoming, ListenerRelease};
 use regions::Mapped;
 
-/// Between two attempts to attach.
+/// Torus, number, place and domains of a node.
+type Identity = (Torus, u32, Place, Vec<String>);
+
+/// Pause between two attempts to attach.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Why a request of a member failed.
+/// Reason why a request of a member failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemberError {
     /// Caller: this process runs in no node.
     #[error("this process is not in a node; start it with `toroid exec NODE -- ...`")]
     NotInNode,
-    /// The agent said no, and why.
+    /// The agent refused the request.
     #[error("{0}")]
     Refused(#[from] Refusal),
     /// Policy: the node has left the domain.
     #[error("the node has left the domain")]
     Revoked,
-    /// The agent has gone, or speaks another language.
+    /// The agent has ended, or sent an unexpected message.
     #[error("lost the agent: {0}")]
     Agent(String),
-    /// The system could not map what the agent granted.
+    /// The system could not map a grant.
     #[error("cannot map memory: {0}")]
     System(#[from] io::Error),
 }
@@ -86,8 +89,8 @@ impl Member {
         let start = Instant::now();
         loop {
             match Self::attach_once() {
-                // The agent was killed under us; perhaps there is another one soon.
-                Err(MemberError::Agent(_)) if start.elapsed() < control::PATIENCE => {
+                // The agent was killed meanwhile; another may start soon.
+                Err(MemberError::Agent(_)) if start.elapsed() < control::AGENT_TIMEOUT => {
                     thread::sleep(PAUSE);
                 }
                 result => return result,
@@ -99,16 +102,10 @@ impl Member {
         Self::attach_through(Dial::new(connect))
     }
 
-    /// Attaches to the agent to which `dial` leads.
+    /// Attaches to the agent to which `dial` connects.
     pub fn attach_through(dial: Dial) -> Result<Self, MemberError> {
         let control = Control::start(dial)?;
-        let reply = control.call(Request::Whoami)?;
-        let Reply::Whoami {
-            torus, node, place, ..
-        } = reply.reply
-        else {
-            return Err(unexpected(&reply.reply));
-        };
+        let (torus, node, place, _): Identity = control.ask(Request::Whoami)?;
         let node = NodeId(node);
         control.set_node(node);
         control.map_fence()?;
@@ -121,36 +118,34 @@ impl Member {
         })
     }
 
-    /// The node.
+    /// Number of the node.
     pub fn node(&self) -> NodeId {
         self.node
     }
 
-    /// Its place.
+    /// Place of the node.
     pub fn place(&self) -> Place {
         self.place
     }
 
-    /// The shape of the fabric.
+    /// Torus of the fabric.
     pub fn torus(&self) -> Torus {
         self.torus
     }
 
-    /// The domains of which the node is a member now.
+    /// Names of the domains of which the node is now a member.
     ///
     /// # Errors
     /// [`MemberError::Agent`].
     pub fn domains(&self) -> Result<Vec<String>, MemberError> {
-        match self.control.call(Request::Whoami)?.reply {
-            Reply::Whoami { domains, .. } => Ok(domains),
-            other => Err(unexpected(&other)),
-        }
+        let (.., domains): Identity = self.control.ask(Request::Whoami)?;
+        Ok(domains)
     }
 
     /// A domain of which the node is a member.
     ///
     /// # Errors
-    /// [`MemberError::Refused`] when it is not.
+    /// [`MemberError::Refused`] when the node is no member.
     pub fn domain(&self, name: &str) -> Result<Domain, MemberError> {
         let info = show(&self.control, name)?;
         self.control.learn_epoch(info.id, info.epoch);
@@ -201,27 +196,27 @@ pub struct Domain {
 }
 
 impl Domain {
-    /// Its name.
+    /// Name of the domain.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its number in link headers and keys.
+    /// Number of the domain in link headers and keys.
     pub fn partition(&self) -> Partition {
         self.partition
     }
 
-    /// The attachment that it was asked for from.
+    /// Attachment from which the domain was obtained.
     pub fn member(&self) -> &Member {
         &self.member
     }
 
-    /// How many packets of this domain this process has dropped for this reason.
+    /// Number of packets of this domain that this process has dropped for a reason.
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.member.control.dropped(self.partition, reason)
     }
 
-    /// Its members and addresses at present.
+    /// Present members and addresses.
     ///
     /// # Errors
     /// [`MemberError::Refused`] when the node has left it.
@@ -229,8 +224,8 @@ impl Domain {
         show(&self.member.control, &self.name)
     }
 
-    /// Registers `len` zeroed bytes that members of this domain may use as `access` says. Peers
-    /// lose them when the last handle is dropped.
+    /// Registers `len` zeroed bytes, which members of this domain may access according to `access`
+    /// until the last handle is dropped.
     ///
     /// # Errors
     /// [`MemberError::Refused`] when a limit is reached; [`MemberError::System`].
@@ -243,23 +238,23 @@ impl Domain {
         };
         match self.member.control.map(request)? {
             Mapped::Own(region) => Ok(region),
-            Mapped::Remote(_) => Err(mixed_up()),
+            Mapped::Remote(_) => Err(wrong_region()),
         }
     }
 
-    /// Opens a region that a peer has published, with some or all of the rights that it gave.
+    /// Opens a region of a peer, with some or all of the rights that its owner granted.
     ///
     /// # Errors
-    /// [`MemberError::Refused`] when the key is wrong, the right was not given, or one of the
+    /// [`MemberError::Refused`] when the key is wrong, a right was not granted, or one of the
     /// two nodes is not a member; [`MemberError::System`].
     pub fn open(&self, key: RemoteKey, access: Access) -> Result<RemoteRegion, MemberError> {
         match self.open_here(key, access)? {
             Some(region) => Ok(RemoteRegion::Shm(region)),
-            None => Ok(RemoteRegion::Tcp(self.open_far(key, access)?)),
+            None => Ok(RemoteRegion::Tcp(self.open_remote(key, access)?)),
         }
     }
 
-    /// Opens a region of a node of this host; `None` if another one carries it.
+    /// Opens a region of a node of this host; `None` if another host carries the node.
     pub fn open_here(
         &self,
         key: RemoteKey,
@@ -270,7 +265,7 @@ impl Domain {
             (Reply::Elsewhere, _) => Ok(None),
             (_, Some(mapped)) => match mapped? {
                 Mapped::Remote(region) => Ok(Some(region)),
-                Mapped::Own(_) => Err(mixed_up()),
+                Mapped::Own(_) => Err(wrong_region()),
             },
             (other, None) => Err(unexpected(&other)),
         }
@@ -282,7 +277,7 @@ impl Domain {
     /// # Errors
     /// [`MemberError::Refused`] when `place` is no node, or not a member and of another host.
     pub fn queue_pair(&self, place: Place, depth: usize) -> Result<QueuePair, MemberError> {
-        if let Some(pair) = self.far_queue_pair(place, depth)? {
+        if let Some(pair) = self.remote_queue_pair(place, depth)? {
             return Ok(pair);
         }
         let node = self.member.torus.node(place);
@@ -291,10 +286,10 @@ impl Domain {
         Ok(QueuePair::Shm(pair))
     }
 
-    /// A packet channel to whoever listens for `protocol` at `place`.
+    /// A packet channel to the listener for `protocol` at `place`.
     ///
     /// # Errors
-    /// [`MemberError::Refused`] when nobody does, or `place` is not a member.
+    /// [`MemberError::Refused`] when there is no such listener, or `place` is not a member.
     pub fn connect(&self, place: Place, protocol: Protocol) -> Result<Channel, MemberError> {
         let request = Request::Connect {
             domain: self.name.to_string(),
@@ -302,9 +297,9 @@ impl Domain {
             protocol: protocol.0,
         };
         let answer = self.member.control.call(request)?;
-        match (answer.channel, answer.far) {
+        match (answer.channel, answer.remote) {
             (Some(channel), _) => Ok(Channel::Shm(channel)),
-            (None, Some(far)) => Ok(self.far_channel(far, protocol)?),
+            (None, Some(remote)) => Ok(self.remote_channel(remote, protocol)?),
             (None, None) => {
                 Err(io::Error::other("no descriptor or no memory for a channel").into())
             }
@@ -314,7 +309,7 @@ impl Domain {
     /// Accepts channels for `protocol` at this node, until the listener is dropped.
     ///
     /// # Errors
-    /// [`MemberError::Refused`] when another process of the node does already.
+    /// [`MemberError::Refused`] when another process of the node listens already.
     pub fn listen(&self, protocol: Protocol) -> Result<Listener, MemberError> {
         let control = &self.member.control;
         let incoming = control.listen(&self.name, self.partition, protocol)?;
@@ -338,17 +333,11 @@ impl Domain {
             domain: self.name.to_string(),
             protocol: protocol.0,
         };
-        match self.member.control.call(request)?.reply {
-            Reply::Listeners { places } => places
-                .iter()
-                .map(|place| place.parse().map_err(|_| MemberError::Agent(place.clone())))
-                .collect(),
-            other => Err(unexpected(&other)),
-        }
+        parse_places(self.member.control.ask(request)?)
     }
 }
 
-/// Peers by number. The methods of [`Domain`] name them by place.
+/// Identifies peers by number; the methods of [`Domain`] identify them by place.
 impl Provider for Domain {
     type Region = RemoteRegion;
     type QueuePair = QueuePair;
@@ -387,7 +376,7 @@ impl Listener {
     ///
     /// # Errors
     /// [`MemberError::Revoked`] when the node has left the domain, [`MemberError::Agent`] when
-    /// the agent has gone. Neither mends itself.
+    /// the agent has ended. Both are permanent.
     pub fn accept(&self, timeout: Duration) -> Result<Option<Channel>, MemberError> {
         if let Some(channel) = self.incoming.next()? {
             return Ok(Some(Channel::Shm(channel)));
@@ -407,11 +396,11 @@ impl Listener {
     }
 }
 
-/// Connects to the agent of this process's node, or to where one will listen.
+/// Connects to the node socket, also while no agent runs.
 fn connect() -> Result<UnixStream, MemberError> {
     let address = SocketAddr::from_abstract_name(NODE_SOCKET)?;
     let stream = UnixStream::connect_addr(&address).map_err(|_| MemberError::NotInNode)?;
-    // Outside of nodes the name is free for anybody. A node sees its agent as root.
+    // Outside of nodes any process may listen under this name. In a node the agent is root.
     if peer_uid(&stream)?.is_root() {
         Ok(stream)
     } else {
@@ -421,13 +410,15 @@ fn connect() -> Result<UnixStream, MemberError> {
 
 fn show(control: &Control, name: &str) -> Result<DomainInfo, MemberError> {
     let name = name.to_owned();
-    match control.call(Request::DomainShow { name })?.reply {
-        Reply::Domain(info) => Ok(info),
-        other => Err(unexpected(&other)),
-    }
+    control.ask(Request::DomainShow { name })
 }
 
-fn mixed_up() -> MemberError {
+fn parse_places(places: Vec<String>) -> Result<Vec<Place>, MemberError> {
+    let parse = |place: String| place.parse().map_err(|_| MemberError::Agent(place));
+    places.into_iter().map(parse).collect()
+}
+
+fn wrong_region() -> MemberError {
     MemberError::Agent("it mixed up regions".into())
 }
 
@@ -453,8 +444,7 @@ mod tests {
         secret: [0; 16],
     };
 
-    /// Grants all that it is asked for, and its descriptors are lost on the way; in the end it
-    /// tells what it was asked.
+    /// An agent that grants all requests, but without descriptors. The thread returns the requests.
     fn agent_whose_descriptors_are_lost(stream: UnixStream) -> JoinHandle<Vec<Request>> {
         std::thread::spawn(move || {
             let (mut reader, writer) = wire::split(stream).unwrap();
@@ -488,7 +478,7 @@ mod tests {
                     _ => Reply::Done,
                 };
                 asked.push(request);
-                // The member may have gone: it does not wait for the answer to what it gives back.
+                // Fails after the member has ended, which does not wait for replies to releases.
                 let _ = writer.send(&Message::Reply(reply), &[]);
             }
             asked
@@ -535,7 +525,7 @@ mod tests {
         assert_eq!(count(Request::Disconnect { id: 5 }), 2);
     }
 
-    /// It once said "lost the agent", and a proxy went on trying.
+    /// Regression: the error was "lost the agent", and a proxy retried for ever.
     #[test]
     fn an_unknown_node_is_the_callers_mistake() {
         let error = MemberError::no_such_node(Place { x: 9, y: 0, z: 0 });

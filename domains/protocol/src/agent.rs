@@ -12,6 +12,7 @@
 //! identity.
 
 mod types;
+mod value;
 
 use std::collections::BTreeMap;
 
@@ -26,7 +27,8 @@ use toroid_model::info::{
 use toroid_model::quota::Resource;
 use toroid_model::refusal::Refusal;
 
-pub use types::{Bind, ChannelInfo, FarInfo, NewDomain, NodeAllocation, StackInfo, Terminal};
+pub use types::{Bind, ChannelInfo, NewDomain, NodeAllocation, RemoteInfo, StackInfo, Terminal};
+pub use value::ReplyValue;
 
 /// The version of this protocol. An agent and a client of different versions refuse each other.
 pub const VERSION: u32 = 11;
@@ -306,7 +308,7 @@ pub enum Request {
         protocol: u16,
     },
     /// Node socket. Asks how to operate on a member's memory. Reply: [`Reply::Here`] when this host
-    /// carries it, otherwise [`Reply::Far`] with one descriptor: a connection to who serves its
+    /// carries it, otherwise [`Reply::Remote`] with one descriptor: a connection to who serves its
     /// memory ([`toroid_fabric::tcp::QueuePair`]).
     Reach {
         /// The domain.
@@ -316,7 +318,7 @@ pub enum Request {
         place: Place,
     },
     /// Node socket. Opens a packet channel to whoever listens. Reply: [`Reply::Channel`] with
-    /// the descriptors of [`toroid_fabric::shm::ChannelEnds`]; or [`Reply::Far`] with one descriptor
+    /// the descriptors of [`toroid_fabric::shm::ChannelEnds`]; or [`Reply::Remote`] with one descriptor
     /// ([`toroid_fabric::tcp::Channel`]) when another host carries the peer.
     Connect {
         /// The domain.
@@ -483,7 +485,8 @@ pub enum Reply {
     Here,
     /// To [`Request::Reach`] and [`Request::Connect`]: another host carries it. A connection comes
     /// with it.
-    Far(FarInfo),
+    #[serde(rename = "far")]
+    Remote(RemoteInfo),
     /// To [`Request::Open`]: another host carries the region's node. It is to be opened there, over
     /// a connection that [`Request::Reach`] gives.
     Elsewhere,

@@ -10,7 +10,7 @@ use toroid_fabric::{NodeId, Partition, Place};
 use toroid_model::directory::Domain;
 use toroid_model::rdma::Rdma;
 use toroid_model::refusal::{Refusal, RefusalKind};
-use toroid_protocol::agent::{ChannelInfo, Event, FarInfo, Reply};
+use toroid_protocol::agent::{ChannelInfo, Event, RemoteInfo, Reply};
 
 use super::fences::Granted;
 use super::kept::channel_key;
@@ -235,7 +235,7 @@ impl Members {
         let (partition, _, peer) = books.partner(id, domain, place)?;
         let epoch = books.directory.domain(domain)?.epoch;
         let fence = books.slot(id, partition, Granted::Shared)?;
-        let far = Reply::Far(FarInfo {
+        let far = Reply::Remote(RemoteInfo {
             partition: partition.0,
             epoch,
             peer: peer.0,

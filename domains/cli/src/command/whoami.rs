@@ -3,7 +3,6 @@
 use clap::Args;
 use serde_json::json;
 use toroid_client::admin::Control;
-use toroid_protocol::agent::Reply;
 
 use super::{DONE, Run, Session};
 use crate::failure::Failure;
@@ -14,22 +13,14 @@ pub(crate) struct Whoami;
 
 impl Run for Whoami {
     fn run(self, session: &Session) -> Result<u8, Failure> {
-        let (torus, node, place, domains) = match Control::of_node()?.whoami()? {
-            Reply::Whoami {
-                torus,
-                node,
-                place,
-                domains,
-            } => (torus.to_string(), node, place.to_string(), domains),
-            other => return Err(Failure::unexpected(&other)),
-        };
+        let (torus, id, place, domains) = Control::of_node()?.whoami()?;
+        let (torus, node) = (torus.to_string(), place.to_string());
         if session.show.json {
-            session
-                .show
-                .value(&json!({"node": place, "id": node, "torus": torus, "domains": domains}));
+            let all = json!({"node": node, "id": id, "torus": torus, "domains": domains});
+            session.show.value(&all);
             return Ok(DONE);
         }
-        line!("node      {place}");
+        line!("node      {node}");
         line!("torus     {torus}");
         line!("domains   {}", domains.join(" "));
         Ok(DONE)

@@ -66,7 +66,7 @@ impl Control {
             terminal: order.terminal,
             binds: order.binds.iter().map(|(bind, _)| bind.clone()).collect(),
         };
-        let (reply, session) = connection.call_with(&request, &[])?;
+        let (reply, session) = connection.call_with_descriptors(&request)?;
         if reply != Reply::Started {
             return Err(unexpected(&reply));
         }

@@ -1,17 +1,17 @@
-//! The connection to the agent: calls in order, news as it comes.
+//! The connection to the agent: calls in order, events in between.
 //!
-//! When the agent is killed the connection breaks off, but nothing that the process holds ends. The
-//! control thread comes back to the next agent ([`resume`]); calls wait meanwhile.
+//! When the agent is killed the connection ends, but nothing that the process holds ends. The
+//! control thread resumes the attachment at the next agent ([`resume`]); calls wait meanwhile.
 
 mod incoming;
 mod resume;
+mod state;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
-use std::io::{self};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::thread;
@@ -19,56 +19,55 @@ use std::time::{Duration, Instant};
 
 use toroid_fabric::Membership;
 use toroid_fabric::link::DropReason;
-use toroid_fabric::mem::Waker;
+use toroid_fabric::mem::Status;
 use toroid_fabric::mem::fence::FencePage;
-use toroid_fabric::mem::{Memory, Status};
 use toroid_fabric::os::thread::spawn_undisturbed;
 use toroid_fabric::shm::{Channel, ChannelEnds};
-use toroid_fabric::{Epoch, NodeId, Partition, Protocol, RemoteKey};
-use toroid_protocol::agent::{ChannelInfo, Event, Message, Reply, Request, VERSION};
+use toroid_fabric::{Epoch, NodeId, Partition, Protocol};
+use toroid_protocol::agent::{ChannelInfo, Event, Message, Reply, ReplyValue, Request, VERSION};
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
-use super::far::{Connection, Links, Openers};
-use super::regions::{self, Grant, Mapped, Regions, no_room};
+use super::regions::{self, Grant, Mapped, no_room};
+use super::remote::{Connection, Links, Openers};
 use super::{LinkCheck, MemberError, unexpected};
 use incoming::End;
 pub(super) use incoming::{Incoming, ListenerRelease, Release};
+use state::{OpenChannel, State};
 
-/// How long a call waits for an agent to come.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// Time that a call waits for an agent.
+pub(super) const AGENT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often a call that waits looks whether there is still an agent.
+/// Interval at which a waiting call checks whether there is still an agent.
 const GLANCE: Duration = Duration::from_millis(500);
 
-/// The stack of the control thread: it parses messages and maps memory, nothing deep.
+/// Stack of the control thread, which parses messages and maps memory.
 const STACK_BYTES: usize = 256 * 1024;
 
-/// An answer of the agent, with what the control thread made of it.
+/// Reply of the agent, with the objects that the control thread made of its descriptors.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) reply: Reply,
     pub(super) descriptors: Vec<OwnedFd>,
-    /// The region that was allocated or opened, or why it could not be mapped.
+    /// Region that was allocated or opened, or the reason why it could not be mapped.
     pub(super) region: Option<io::Result<Mapped>>,
-    /// The channel that was connected.
+    /// Channel that was connected.
     pub(super) channel: Option<Channel>,
-    /// The connection to another host.
-    pub(super) far: Option<Connection>,
+    /// Connection to another host.
+    pub(super) remote: Option<Connection>,
 }
 
-/// What the calling threads and the control thread share.
+/// State that the calling threads and the control thread share.
 #[derive(Debug)]
 pub(super) struct Control {
     outbox: Mutex<Outbox>,
-    books: Mutex<Books>,
+    state: Mutex<State>,
     node: OnceLock<NodeId>,
     ticket: OnceLock<Ticket>,
     fence: OnceLock<Arc<FencePage>>,
-    /// How there is a connection to an agent.
     dial: Dial,
     pub(super) openers: Openers,
     #[cfg(feature = "verbs")]
-    pub(super) protections: super::far::Protections,
+    pub(super) protections: super::remote::Protections,
 }
 
 /// Connects to the agent, or to where one will listen.
@@ -91,7 +90,7 @@ impl fmt::Debug for Dial {
     }
 }
 
-/// With what this process can come back.
+/// Proof by which this process resumes its attachment at another agent.
 #[derive(Clone, Debug)]
 struct Ticket {
     attachment: u64,
@@ -101,58 +100,35 @@ struct Ticket {
 #[derive(Debug)]
 struct Outbox {
     writer: Writer,
-    /// What is to be done with the next replies, in order.
+    /// Expected replies, in order.
     expected: VecDeque<Expected>,
-    /// Calls so far.
+    /// Number of calls so far.
     calls: u64,
-    /// Since when there has been no agent.
+    /// Time of the loss of the agent.
     lost: Option<Instant>,
-    /// Since when this process has been trying to attach, until it has.
+    /// Start of the attempt to attach; `None` once attached.
     attaching: Option<Instant>,
     closed: bool,
 }
 
-/// What is to be done with a reply.
+/// A request whose reply has not arrived.
 #[derive(Debug)]
 struct Expected {
-    /// What is to be asked again when the agent was lost.
+    /// Repeated at the next agent after a loss.
     request: Request,
     number: u64,
-    /// Who waits for it, if anybody.
+    /// Sends the answer to the calling thread; `None` if no thread waits.
     waiting: Option<mpsc::Sender<Answer>>,
-    /// The listener that starts with it, unless it is a refusal. Channels may come right behind
-    /// the reply, so the control thread books the listener.
+    /// Listener that starts with a successful reply. Channels may arrive directly after the reply,
+    /// so the control thread records the listener.
     listener: Option<(Service, Arc<Incoming>)>,
 }
 
-/// What a listener listens for.
+/// Domain and protocol of a listener.
 type Service = (Partition, Protocol);
 
-/// What ends when membership changes.
-#[derive(Debug, Default)]
-struct Books {
-    /// Regions of ours.
-    exports: HashSet<RemoteKey>,
-    partitions: HashMap<Partition, Membership>,
-    regions: Regions,
-    channels: HashMap<u64, OpenChannel>,
-    /// Channels whose other end has gone. What it left behind can be received until its node
-    /// leaves.
-    forsaken: Vec<OpenChannel>,
-    links: Links,
-    listeners: HashMap<Service, Arc<Incoming>>,
-}
-
-#[derive(Debug)]
-struct OpenChannel {
-    partition: Partition,
-    peer: NodeId,
-    status: Weak<Status>,
-    waker: Waker,
-}
-
 impl Control {
-    /// Shakes hands and starts the control thread.
+    /// Connects, starts the control thread and greets the agent.
     pub(super) fn start(dial: Dial) -> Result<Arc<Self>, MemberError> {
         let (reader, writer) = wire::split(dial.dial()?)?;
         let control = Arc::new(Control {
@@ -164,38 +140,32 @@ impl Control {
                 attaching: Some(Instant::now()),
                 closed: false,
             }),
-            books: Mutex::default(),
+            state: Mutex::default(),
             node: OnceLock::new(),
             ticket: OnceLock::new(),
             fence: OnceLock::new(),
             dial,
             openers: Openers::default(),
             #[cfg(feature = "verbs")]
-            protections: super::far::Protections::default(),
+            protections: super::remote::Protections::default(),
         });
         let listening = Arc::downgrade(&control);
         let builder = thread::Builder::new().name("toroid-control".into());
-        // It brings what threads wait for that touch a moving region, as handlers may.
+        // Threads that access a migrating region, perhaps in a signal handler, wait for this thread.
         spawn_undisturbed(builder.stack_size(STACK_BYTES), move || {
             listen(reader, &listening);
         })?;
-        match control.call(Request::Hello { version: VERSION })?.reply {
-            Reply::Welcome { .. } => Ok(control),
-            other => Err(unexpected(&other)),
-        }
+        let _pid: u32 = control.ask(Request::Hello { version: VERSION })?;
+        Ok(control)
     }
 
-    /// From now on the process survives its agent.
+    /// Obtains the ticket with which the process outlives its agent.
     pub(super) fn take_ticket(&self) -> Result<(), MemberError> {
-        match self.call(Request::Ticket)?.reply {
-            Reply::Ticket { attachment, secret } => {
-                // Called once, by `Member::attach`.
-                let _ = self.ticket.set(Ticket { attachment, secret });
-                lock(&self.outbox).attaching = None;
-                Ok(())
-            }
-            other => Err(unexpected(&other)),
-        }
+        let (attachment, secret) = self.ask(Request::Ticket)?;
+        // Called once, by `Member::attach`.
+        let _ = self.ticket.set(Ticket { attachment, secret });
+        lock(&self.outbox).attaching = None;
+        Ok(())
     }
 
     pub(super) fn set_node(&self, node: NodeId) {
@@ -203,7 +173,7 @@ impl Control {
         let _ = self.node.set(node);
     }
 
-    /// Gets the page on which the agent ends what this process holds, should it not answer.
+    /// Maps the page on which the agent fences the grants of this process if it does not acknowledge.
     pub(super) fn map_fence(&self) -> Result<(), MemberError> {
         let answer = self.call(Request::Fence)?;
         let [page] = <[OwnedFd; 1]>::try_from(answer.descriptors).map_err(|_| no_room())?;
@@ -217,7 +187,7 @@ impl Control {
         self.fence.get().map_or_else(Status::default, fenced)
     }
 
-    /// Asks for a region.
+    /// Requests a region.
     pub(super) fn map(&self, request: Request) -> Result<Mapped, MemberError> {
         let answer = self.call(request)?;
         match answer.region {
@@ -226,12 +196,18 @@ impl Control {
         }
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a request and returns the value of its reply.
+    pub(super) fn ask<T: ReplyValue>(&self, request: Request) -> Result<T, MemberError> {
+        let answer = self.call(request)?;
+        T::from_reply(answer.reply).map_err(|other| unexpected(&other))
+    }
+
+    /// Sends a request and waits for the answer.
     pub(super) fn call(&self, request: Request) -> Result<Answer, MemberError> {
         self.call_expecting(request, None)
     }
 
-    /// Listens; returns where channels will come.
+    /// Starts a listener and returns its queue of channels.
     pub(super) fn listen(
         &self,
         domain: &str,
@@ -268,7 +244,7 @@ impl Control {
         }
     }
 
-    /// Sends a request, now or to the next agent; returns its number.
+    /// Sends a request, now or to the next agent, and returns its number.
     fn send(
         &self,
         request: Request,
@@ -286,10 +262,10 @@ impl Control {
             None => outbox.writer.send(&request, &[]),
         };
         if let Err(error @ WireError::Malformed(_)) = sent {
-            // It was not sent, so there will be no reply.
+            // The request was not sent, so there will be no reply.
             return Err(MemberError::Agent(error.to_string()));
         }
-        // Another error is the end of the connection, which the control thread is about to see.
+        // After another error the connection has ended, which the control thread is about to see.
         outbox.expected.push_back(Expected {
             request,
             number,
@@ -299,14 +275,14 @@ impl Control {
         Ok(number)
     }
 
-    /// Books an epoch that the agent has told us; older news changes nothing.
+    /// Records an epoch from the agent; older epochs change nothing.
     pub(super) fn learn_epoch(&self, partition: u32, epoch: u32) {
-        lock(&self.books).learn_epoch(Partition(partition), epoch);
+        lock(&self.state).learn_epoch(Partition(partition), epoch);
     }
 
     pub(super) fn dropped(&self, partition: Partition, reason: DropReason) -> u64 {
-        let books = lock(&self.books);
-        let known = books.partitions.get(&partition);
+        let state = lock(&self.state);
+        let known = state.partitions.get(&partition);
         known.map_or(0, |known| known.drops.dropped(reason))
     }
 
@@ -316,39 +292,37 @@ impl Control {
             descriptors,
             region: None,
             channel: None,
-            far: None,
+            remote: None,
         };
         let Some(expected) = lock(&self.outbox).expected.pop_front() else {
             return;
         };
-        // Mapped and booked before the next news is read, which may be of its end.
+        // Mapped and recorded before the next event is read, which may end the region.
         if let Some((grant, slot)) = Grant::of(&answer.reply) {
             let descriptors = std::mem::take(&mut answer.descriptors);
             let status = self.status(slot);
             let mapped = regions::map(self, &expected.request, grant, status, descriptors);
             if let Ok(mapped) = &mapped {
-                lock(&self.books).regions.book(grant.key, mapped);
+                lock(&self.state).regions.insert(grant.key, mapped);
             }
             answer.region = Some(mapped);
         }
         if let Reply::Channel(info) = &answer.reply {
-            let descriptors = std::mem::take(&mut answer.descriptors);
-            answer.channel = self.open_channel(info, descriptors);
+            answer.channel = self.open_channel(info, std::mem::take(&mut answer.descriptors));
         }
-        if let Reply::Far(info) = &answer.reply {
-            let descriptors = std::mem::take(&mut answer.descriptors);
-            answer.far = self.book_far(info, descriptors);
+        if let Reply::Remote(info) = &answer.reply {
+            answer.remote = self.record_remote(info, std::mem::take(&mut answer.descriptors));
         }
         if let (Some((service, incoming)), Reply::Done) = (expected.listener, &answer.reply) {
-            lock(&self.books).listeners.insert(service, incoming);
+            lock(&self.state).listeners.insert(service, incoming);
         }
         if let (Request::Alloc { .. }, Reply::Region { key, .. }) =
             (&expected.request, &answer.reply)
         {
-            lock(&self.books).exports.insert(*key);
+            lock(&self.state).exports.insert(*key);
         }
         if let Some(waiting) = expected.waiting {
-            // It fails when the caller has gone, and with it the need for an answer.
+            // Fails when the caller has ended and needs no answer.
             let _ = waiting.send(answer);
         }
     }
@@ -360,97 +334,81 @@ impl Control {
                 epoch,
                 left,
             } => {
-                let node = self.node.get();
+                let of = Partition(partition);
                 let gone = |peer: NodeId| left.contains(&peer.0);
-                let we_left = node.is_some_and(|node| gone(*node));
-                let partition = Partition(partition);
+                let we_left = self.node.get().is_some_and(|node| gone(*node));
                 let gone = |peer: NodeId| we_left || gone(peer);
-                let ended = lock(&self.books).on_epoch(partition, epoch, gone);
+                let ended = lock(&self.state).on_epoch(of, epoch, gone);
                 regions::end(ended, Status::revoke);
                 if we_left {
-                    self.end_listeners(partition);
+                    lock(&self.state).end_listeners(|service| service.0 != of);
                 }
-                self.acknowledge(partition, epoch);
+                // If the agent has ended, the next one sends the epoch again.
+                self.tell(&Request::Ack { partition, epoch });
             }
             Event::Incoming(info) => {
                 let channel = self.open_channel(&info, descriptors);
                 let service = (Partition(info.partition), Protocol(info.protocol));
-                let listener = lock(&self.books).listeners.get(&service).cloned();
+                let listener = lock(&self.state).listeners.get(&service).cloned();
                 if let (Some(channel), Some(listener)) = (channel, listener) {
                     listener.push(channel);
                 }
             }
             Event::Move { key } => {
-                let regions = lock(&self.books).regions.of(key);
-                if !regions::start_moving(self, key, regions, descriptors)
+                let regions = lock(&self.state).regions.of(key);
+                if !regions::start_migration(self, key, regions, descriptors)
                     && self.node.get() == Some(&key.node)
                 {
-                    // If it is our own, nobody else can use it either.
+                    // Without its owner no other process can use the region either.
                     self.give_back(Request::Free { key });
                 }
             }
             Event::Arrived { key } => {
-                let regions = lock(&self.books).regions.of(key);
+                let regions = lock(&self.state).regions.of(key);
                 regions.iter().for_each(|region| region.wake_resident());
             }
             Event::Moved { key } => {
-                let regions = lock(&self.books).regions.of(key);
+                let regions = lock(&self.state).regions.of(key);
                 regions.iter().for_each(|region| region.finish_migration());
             }
             Event::Fenced { partition } => {
                 let partition = Partition(partition);
-                let mut books = lock(&self.books);
-                let ended = books.regions.forget_partition(partition);
-                books.links.end(|of, _| of == partition, Status::revoke);
-                drop(books);
+                let mut state = lock(&self.state);
+                let ended = state.regions.forget_partition(partition);
+                state.links.end(|of, _| of == partition, Status::revoke);
+                drop(state);
                 regions::end(ended, Status::revoke);
-                self.end_listeners(partition);
+                lock(&self.state).end_listeners(|service| service.0 != partition);
             }
             Event::RegionGone { key } => {
-                let ended = lock(&self.books).regions.forget(key);
+                let ended = lock(&self.state).regions.forget(key);
                 regions::end(ended, Status::peer_died);
             }
             Event::ChannelGone { id } => {
-                lock(&self.books).forsake_channels(|channel| *channel == id);
+                lock(&self.state).detach_channels(|channel| *channel == id);
             }
-            // Not of this kind of connection.
+            // Belongs to sessions of commands.
             Event::Exited { .. } => {}
         }
     }
 
-    fn end_listeners(&self, partition: Partition) {
-        let listeners = &mut lock(&self.books).listeners;
-        listeners.retain(|(of, _), listener| {
-            let ended = *of == partition;
-            if ended {
-                listener.close(End::Revoked);
-            }
-            !ended
-        });
-    }
-
-    fn acknowledge(&self, Partition(partition): Partition, epoch: u32) {
-        // Should the agent have gone, the next one tells the epoch again.
-        self.tell(&Request::Ack { partition, epoch });
-    }
-
-    /// Says what is not answered.
+    /// Sends a request that has no reply.
     pub(super) fn tell(&self, request: &Request) {
         let outbox = lock(&self.outbox);
-        // The next agent is to hear first that this process is back.
+        // The first request to the next agent is `Request::Resume`.
         if outbox.lost.is_none() {
-            // It fails when the agent has gone, which the control thread is about to see.
+            // Fails when the agent has ended, which the control thread is about to see.
             let _ = outbox.writer.send(request, &[]);
         }
     }
 
-    /// Says what is answered, but to nobody who waits.
+    /// Sends a request for whose reply no thread waits.
     fn give_back(&self, request: Request) {
-        // Without an agent there is nobody to tell.
+        // Fails when the attachment has ended, and with it the object.
         let _ = self.send(request, None, None);
     }
 
-    /// Opens and books an end of a channel; `None` when the system cannot map it.
+    /// Opens and records an end of a channel; `None` when the system cannot map it.
     fn open_channel(
         self: &Arc<Self>,
         info: &ChannelInfo,
@@ -466,154 +424,103 @@ impl Control {
         };
         let membership = self.membership(check.partition, info.epoch);
         let status = Arc::new(self.status(info.fence));
-        let booked = Arc::downgrade(&status);
+        let weak = Arc::downgrade(&status);
         let node = *self.node.get()?;
         let channel = Channel::open(ends, node, check, membership, status, Some(release)).ok()?;
         let open = OpenChannel {
             partition: check.partition,
             peer: check.peer,
-            status: booked,
+            status: weak,
             waker: channel.waker(),
         };
-        lock(&self.books).channels.insert(info.id, open);
+        lock(&self.state).channels.insert(info.id, open);
         Some(channel)
     }
 
-    /// The membership in a partition, which follows the news.
+    /// Membership in a partition, updated by events.
     pub(super) fn membership(&self, partition: Partition, epoch: u32) -> Membership {
-        lock(&self.books).learn_epoch(partition, epoch)
+        lock(&self.state).learn_epoch(partition, epoch)
     }
 
     pub(super) fn is_closed(&self) -> bool {
         lock(&self.outbox).closed
     }
 
-    /// The links to peers on other hosts.
+    /// Changes the links to remote peers.
     pub(super) fn with_links(&self, change: impl FnOnce(&mut Links)) {
-        change(&mut lock(&self.books).links);
+        change(&mut lock(&self.state).links);
     }
 
-    /// Notes that the agent has gone; returns whether it makes sense to wait for another.
+    /// Records the loss of the agent; returns whether this process can resume at another agent.
     fn lose(&self) -> bool {
         lock(&self.outbox).lost.get_or_insert_with(Instant::now);
         self.ticket.get().is_some()
     }
 
-    /// For how much longer calls, and accesses to what moves, wait for an agent.
-    fn patience(&self) -> Duration {
+    /// Time that calls and accesses to migrating regions continue to wait for an agent.
+    fn remaining_timeout(&self) -> Duration {
         let lost = lock(&self.outbox).lost;
-        lost.map_or(PATIENCE, |since| PATIENCE.saturating_sub(since.elapsed()))
+        lost.map_or(AGENT_TIMEOUT, |since| {
+            AGENT_TIMEOUT.saturating_sub(since.elapsed())
+        })
     }
 
-    /// Ends what an access may wait for.
+    /// Ends the regions for which an access may wait.
     fn end_awaited(&self) {
-        let mut books = lock(&self.books);
-        let own = books.regions.own_awaited();
-        let ended = books.regions.forget_awaited();
-        drop(books);
+        let mut state = lock(&self.state);
+        let own = state.regions.own_awaited();
+        let ended = state.regions.forget_awaited();
+        drop(state);
         regions::end(ended, Status::peer_died);
-        // An agent that comes yet ends it for all.
+        // An agent that starts later ends them for all processes.
         for key in own {
             self.give_back(Request::Free { key });
         }
     }
 
-    /// Ends everything: there is nobody who vouches for anything.
+    /// Ends everything, because no agent can grant it any more.
     fn close(&self) {
         let mut outbox = lock(&self.outbox);
         outbox.closed = true;
         outbox.expected.clear();
         drop(outbox);
-        let mut books = std::mem::take(&mut *lock(&self.books));
-        let ended = books
+        let mut state = std::mem::take(&mut *lock(&self.state));
+        let ended = state
             .regions
-            .forget_where(|_, booked| !booked.is_own || booked.is_awaited());
+            .forget_where(|_, mapping| !mapping.is_own || mapping.is_awaited());
         regions::end(ended, Status::peer_died);
-        books.forsake_channels(|_| true);
-        books.links.end(|_, _| true, Status::peer_died);
-        for listener in books.listeners.values() {
+        state.detach_channels(|_| true);
+        state.links.end(|_, _| true, Status::peer_died);
+        for listener in state.listeners.values() {
             listener.close(End::NoAgent);
         }
     }
 }
 
 impl Drop for Control {
-    /// Ends the attachment; the control thread sees the end of the connection and ends too.
+    /// Ends the attachment; the control thread ends when it sees the end of the connection.
     fn drop(&mut self) {
         lock(&self.outbox).writer.shut_down();
     }
 }
 
 impl Outbox {
-    /// Forgets a request for which no agent has come for so long.
+    /// Removes a request that has waited [`AGENT_TIMEOUT`] for an agent.
     fn give_up(&mut self, number: u64) -> Result<(), MemberError> {
         let since = self.lost.or(self.attaching);
-        let in_time = since.is_none_or(|since| since.elapsed() < PATIENCE);
+        let in_time = since.is_none_or(|since| since.elapsed() < AGENT_TIMEOUT);
         let still = |expected: &Expected| expected.number == number;
         if in_time || !self.expected.iter().any(still) {
             return Ok(());
         }
         self.expected.retain(|expected| expected.number != number);
-        let message = format!("it has been gone for {PATIENCE:?}; `toroid up` brings it back");
+        let message = format!("it has been gone for {AGENT_TIMEOUT:?}; `toroid up` brings it back");
         Err(MemberError::Agent(message))
     }
 }
 
 fn closed() -> MemberError {
     MemberError::Agent("it closed the connection".into())
-}
-
-impl Books {
-    fn learn_epoch(&mut self, partition: Partition, epoch: u32) -> Membership {
-        let membership = self
-            .partitions
-            .entry(partition)
-            .or_insert_with(|| Membership::at(Epoch(epoch)));
-        // Release: pairs with the Acquire in `Channel::send`.
-        membership.epoch.fetch_max(epoch, Ordering::Release);
-        membership.clone()
-    }
-
-    /// Notes that the other ends of channels have gone.
-    fn forsake_channels(&mut self, which: impl Fn(&u64) -> bool) {
-        self.forsaken
-            .retain(|channel| channel.status.strong_count() > 0);
-        for (_, channel) in self.channels.extract_if(|id, _| which(id)) {
-            channel.end(Status::peer_died);
-            self.forsaken.push(channel);
-        }
-    }
-
-    /// Ends channels of nodes that have gone; returns the regions that end with them.
-    fn on_epoch(
-        &mut self,
-        partition: Partition,
-        epoch: u32,
-        gone: impl Fn(NodeId) -> bool,
-    ) -> Vec<Arc<Memory>> {
-        let stays = |channel: &mut OpenChannel| {
-            let ended = channel.partition == partition && gone(channel.peer);
-            if ended {
-                channel.end(Status::revoke);
-            }
-            !ended
-        };
-        self.channels.retain(|_, channel| stays(channel));
-        self.forsaken.retain_mut(stays);
-        let ends = |of: Partition, peer| of == partition && gone(peer);
-        self.links.end(ends, Status::revoke);
-        self.learn_epoch(partition, epoch);
-        self.regions.forget_peers(partition, gone)
-    }
-}
-
-impl OpenChannel {
-    fn end(&self, how: fn(&Status)) {
-        if let Some(status) = self.status.upgrade() {
-            how(&status);
-            self.waker.wake();
-        }
-    }
 }
 
 fn listen(mut reader: Reader, listening: &Weak<Control>) {
@@ -643,7 +550,7 @@ fn listen(mut reader: Reader, listening: &Weak<Control>) {
     }
 }
 
-/// A thread that panicked held no half-done change: every critical section here is a few moves.
+/// Locks a mutex, also after a panic: no critical section here can panic between two related changes.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

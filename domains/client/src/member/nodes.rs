@@ -1,15 +1,15 @@
-//! Changing a domain from inside: what processes of a node may do that manages it.
+//! Changes of a domain by the processes of a node that manages it.
 
 use toroid_fabric::Place;
 use toroid_model::info::DomainInfo;
 use toroid_model::placement::Policy;
-use toroid_protocol::agent::{NodeAllocation, Reply, Request};
+use toroid_protocol::agent::{NodeAllocation, Request};
 
-use super::{Domain, Member, MemberError, unexpected};
+use super::{Domain, Member, MemberError, parse_places};
 
 impl Member {
-    /// Takes `count` free nodes, placed with regard to the members of `domain`, and puts them into
-    /// it, all or none. They then belong to the owner of the domain.
+    /// Allocates `count` free nodes, placed with regard to the members of `domain`, and adds them to
+    /// it, all or none. The owner of the domain then owns them.
     ///
     /// # Errors
     /// [`MemberError::Refused`] when too few are free, or this node does not manage the domain.
@@ -26,37 +26,27 @@ impl Member {
             domain: Some(domain.into()),
             create: false,
         });
-        match self.control.call(request)?.reply {
-            Reply::Allocated { nodes, .. } => nodes
-                .iter()
-                .map(|place| place.parse().map_err(|_| MemberError::Agent(place.clone())))
-                .collect(),
-            other => Err(unexpected(&other)),
-        }
+        let (places, _): (_, Option<DomainInfo>) = self.control.ask(request)?;
+        parse_places(places)
     }
 
-    /// Gives nodes back that were allocated for domains that this node manages. They leave these,
-    /// and are free again.
+    /// Frees nodes that were allocated for domains that this node manages. They leave these domains.
     ///
     /// # Errors
-    /// [`MemberError::Refused`] when they are not such nodes.
+    /// [`MemberError::Refused`] when a node was not allocated so.
     pub fn free_nodes(&self, nodes: &[Place]) -> Result<(), MemberError> {
         let nodes = sets(nodes);
-        match self.control.call(Request::NodeFree { nodes })?.reply {
-            Reply::Done => Ok(()),
-            other => Err(unexpected(&other)),
-        }
+        self.control.ask(Request::NodeFree { nodes })
     }
 }
 
 impl Domain {
-    /// Adds nodes that are free, belong to the domain's owner, or whose owners have consented.
+    /// Adds nodes that are free, belong to the owner of the domain, or whose owners have consented.
     ///
     /// # Errors
-    /// [`MemberError::Refused`] when they are not such nodes, or this node does not manage the
-    /// domain.
+    /// [`MemberError::Refused`] when a node is not eligible, or this node does not manage the domain.
     pub fn grow(&self, nodes: &[Place]) -> Result<DomainInfo, MemberError> {
-        self.change(Request::DomainGrow {
+        self.member.control.ask(Request::DomainGrow {
             name: self.name().into(),
             nodes: sets(nodes),
             limited: false,
@@ -65,22 +55,15 @@ impl Domain {
         })
     }
 
-    /// Takes nodes out. When it returns nothing that they send or write reaches those who stay.
+    /// Removes nodes. When the call returns, nothing that they send or write reaches a member.
     ///
     /// # Errors
-    /// [`MemberError::Refused`] when none is a member, or this node does not manage the domain.
+    /// [`MemberError::Refused`] when no node is a member, or this node does not manage the domain.
     pub fn shrink(&self, nodes: &[Place]) -> Result<DomainInfo, MemberError> {
-        self.change(Request::DomainShrink {
+        self.member.control.ask(Request::DomainShrink {
             name: self.name().into(),
             nodes: sets(nodes),
         })
-    }
-
-    fn change(&self, request: Request) -> Result<DomainInfo, MemberError> {
-        match self.member.control.call(request)?.reply {
-            Reply::Domain(info) => Ok(info),
-            other => Err(unexpected(&other)),
-        }
     }
 }
 

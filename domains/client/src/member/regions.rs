@@ -1,4 +1,4 @@
-//! The regions that a process has mapped: they end, and they move, when the agent says so.
+//! Regions that a process has mapped. The agent ends and migrates them.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,23 +13,23 @@ use toroid_protocol::agent::{Reply, Request};
 
 use super::control::{Control, Release};
 
-/// What the agent granted, mapped.
+/// Mapped grant.
 #[derive(Debug)]
 pub(super) enum Mapped {
     Own(Region),
     Remote(RemoteRegion),
 }
 
-/// What the agent says of a region that it grants.
+/// Description of a granted region.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grant {
     pub(super) key: RemoteKey,
     pub(super) len: u64,
-    pub(super) moving: bool,
+    pub(super) is_migrating: bool,
 }
 
 impl Grant {
-    /// What a reply grants, and its word on the fence.
+    /// Grant in a reply, and its slot on the fence page.
     pub(super) fn of(reply: &Reply) -> Option<(Self, u32)> {
         match *reply {
             Reply::Region {
@@ -37,7 +37,14 @@ impl Grant {
                 len,
                 fence,
                 moving,
-            } => Some((Grant { key, len, moving }, fence)),
+            } => Some((
+                Grant {
+                    key,
+                    len,
+                    is_migrating: moving,
+                },
+                fence,
+            )),
             _ => None,
         }
     }
@@ -52,33 +59,33 @@ impl Mapped {
     }
 }
 
-/// All that is mapped, by key; one region may be mapped several times.
+/// Mappings by key; a region may have several.
 #[derive(Debug, Default)]
-pub(super) struct Regions(HashMap<RemoteKey, Vec<Booked>>);
+pub(super) struct Regions(HashMap<RemoteKey, Vec<Mapping>>);
 
 /// One mapping of a region.
 #[derive(Debug)]
-pub(super) struct Booked {
+pub(super) struct Mapping {
     memory: Weak<Memory>,
     pub(super) is_own: bool,
 }
 
 impl Regions {
-    pub(super) fn book(&mut self, key: RemoteKey, mapped: &Mapped) {
-        let is_mapped = |booked: &Booked| booked.memory.strong_count() > 0;
+    pub(super) fn insert(&mut self, key: RemoteKey, mapped: &Mapped) {
+        let is_mapped = |mapping: &Mapping| mapping.memory.strong_count() > 0;
         self.0.retain(|_, all| all.iter().any(is_mapped));
         let all = self.0.entry(key).or_default();
         all.retain(is_mapped);
-        all.push(Booked {
+        all.push(Mapping {
             memory: Arc::downgrade(mapped.memory()),
             is_own: matches!(mapped, Mapped::Own(_)),
         });
     }
 
-    /// All that is mapped of a region.
+    /// Mappings of a region.
     pub(super) fn of(&self, key: RemoteKey) -> Vec<Arc<Memory>> {
         let all = self.0.get(&key).into_iter().flatten();
-        all.filter_map(|booked| booked.memory.upgrade()).collect()
+        all.filter_map(|mapping| mapping.memory.upgrade()).collect()
     }
 
     pub(super) fn forget(&mut self, key: RemoteKey) -> Vec<Arc<Memory>> {
@@ -87,77 +94,79 @@ impl Regions {
         all
     }
 
-    /// Forgets that of which an access may wait for a chunk, and returns it.
+    /// Removes and returns the mappings of which an access may wait for a chunk.
     pub(super) fn forget_awaited(&mut self) -> Vec<Arc<Memory>> {
-        self.forget_where(|_, booked| booked.is_awaited())
+        self.forget_where(|_, mapping| mapping.is_awaited())
     }
 
-    /// The keys of regions of this process of which an access may wait for a chunk.
+    /// Keys of regions of this process of which an access may wait for a chunk.
     pub(super) fn own_awaited(&self) -> Vec<RemoteKey> {
-        let is_it = |booked: &Booked| booked.is_own && booked.is_awaited();
+        let is_it = |mapping: &Mapping| mapping.is_own && mapping.is_awaited();
         let its = self.0.iter().filter(|(_, all)| all.iter().any(is_it));
         its.map(|(key, _)| *key).collect()
     }
 
-    /// What moves.
-    pub(super) fn moving(&self) -> Vec<(RemoteKey, Arc<Memory>)> {
+    /// Mappings that migrate.
+    pub(super) fn migrating(&self) -> Vec<(RemoteKey, Arc<Memory>)> {
         let all = self
             .0
             .iter()
             .flat_map(|(key, all)| all.iter().map(|b| (*key, b)));
-        let memories = all.filter_map(|(key, booked)| Some((key, booked.memory.upgrade()?)));
+        let memories = all.filter_map(|(key, mapping)| Some((key, mapping.memory.upgrade()?)));
         memories
             .filter(|(_, memory)| memory.is_migrating())
             .collect()
     }
 
-    /// Forgets what peers own that have gone from a partition, and returns it.
+    /// Removes and returns the mappings of regions of former members of a partition.
     pub(super) fn forget_peers(
         &mut self,
         partition: Partition,
         gone: impl Fn(NodeId) -> bool,
     ) -> Vec<Arc<Memory>> {
-        self.forget_where(|key, booked| {
-            key.partition == partition && gone(key.node) && !booked.is_own
+        self.forget_where(|key, mapping| {
+            key.partition == partition && gone(key.node) && !mapping.is_own
         })
     }
 
-    /// Forgets all of a partition, and returns it.
+    /// Removes and returns all mappings of a partition.
     pub(super) fn forget_partition(&mut self, partition: Partition) -> Vec<Arc<Memory>> {
         self.forget_where(|key, _| key.partition == partition)
     }
 
-    /// Forgets what ends, and returns it.
+    /// Removes and returns the mappings for which `ends` is true.
     pub(super) fn forget_where(
         &mut self,
-        ends: impl Fn(&RemoteKey, &Booked) -> bool,
+        ends: impl Fn(&RemoteKey, &Mapping) -> bool,
     ) -> Vec<Arc<Memory>> {
         let mut ended = Vec::new();
         for (key, all) in &mut self.0 {
-            ended.extend(all.extract_if(.., |booked| ends(key, booked)));
+            ended.extend(all.extract_if(.., |mapping| ends(key, mapping)));
         }
         self.0.retain(|_, all| !all.is_empty());
         let ended = ended.into_iter();
-        ended.filter_map(|booked| booked.memory.upgrade()).collect()
+        ended
+            .filter_map(|mapping| mapping.memory.upgrade())
+            .collect()
     }
 }
 
-impl Booked {
-    /// Whether an access may wait for a chunk. One to a mapping that is only read waits for none.
+impl Mapping {
+    /// Whether an access may wait for a chunk. Accesses to a read-only mapping do not wait.
     pub(super) fn is_awaited(&self) -> bool {
         let waits = |memory: Arc<Memory>| memory.is_writable() && memory.is_migrating();
         self.memory.upgrade().is_some_and(waits)
     }
 }
 
-/// Ends regions; accesses that wait for a chunk go on, with an error.
+/// Ends regions; accesses that wait for a chunk return with an error.
 pub(super) fn end(regions: Vec<Arc<Memory>>, how: fn(&Status)) {
-    // Of all before the first is let go, so that what is in flight on the last one fails at once.
+    // All statuses before the first detach, so operations on the last region fail at once.
     regions.iter().for_each(|memory| how(memory.status()));
     regions.iter().for_each(|memory| memory.detach());
 }
 
-/// Asks the agent for chunks of a region that moves.
+/// Function that requests chunks of a migrating region from the agent.
 fn ask(control: &Arc<Control>, key: RemoteKey) -> Box<dyn Fn(u64) + Send + Sync> {
     let control = Arc::downgrade(control);
     Box::new(move |chunk| {
@@ -167,14 +176,14 @@ fn ask(control: &Arc<Control>, key: RemoteKey) -> Box<dyn Fn(u64) + Send + Sync>
     })
 }
 
-/// Asks the next agent for what its predecessor may not have heard of, or not answered.
-pub(super) fn ask_again(control: &Arc<Control>, moving: Vec<(RemoteKey, Arc<Memory>)>) {
-    for (key, memory) in moving {
+/// Repeats the requests for chunks that the previous agent may not have received or answered.
+pub(super) fn ask_again(control: &Arc<Control>, migrating: Vec<(RemoteKey, Arc<Memory>)>) {
+    for (key, memory) in migrating {
         memory.request_again(ask(control, key));
     }
 }
 
-/// Maps what was granted. What cannot be mapped is given back.
+/// Maps a grant, or releases it if it cannot be mapped.
 pub(super) fn map(
     control: &Arc<Control>,
     request: &Request,
@@ -183,7 +192,7 @@ pub(super) fn map(
     descriptors: Vec<OwnedFd>,
 ) -> io::Result<Mapped> {
     let (key, status) = (grant.key, Arc::new(status));
-    // First, so that it is given back if anything fails.
+    // First, so that any failure releases the grant.
     let keep = match request {
         Request::Alloc { .. } => Release::region(control, key),
         _ => Arc::clone(control) as _,
@@ -198,7 +207,7 @@ pub(super) fn map(
         }
         _ => Mapped::Own(Region::exported(&memory, len, key, status, keep)?),
     };
-    if grant.moving {
+    if grant.is_migrating {
         let (Some(old), Some(table)) = (files.next(), files.next()) else {
             return Err(no_room());
         };
@@ -209,8 +218,9 @@ pub(super) fn map(
     Ok(mapped)
 }
 
-/// Changes to fresh memory; what cannot is revoked. Returns whether all could.
-pub(super) fn start_moving(
+/// Starts the migration of regions to fresh memory, and revokes those that cannot migrate. Returns
+/// whether all could.
+pub(super) fn start_migration(
     control: &Arc<Control>,
     key: RemoteKey,
     regions: Vec<Arc<Memory>>,
@@ -241,7 +251,7 @@ pub(super) fn start_moving(
     all_could
 }
 
-/// The agent granted something, and this process has no room for it.
+/// The error of a grant whose descriptors this process could not take.
 pub(super) fn no_room() -> io::Error {
     let message = "no room for what was granted; raise the limit of open files (ulimit -n)";
     io::Error::other(message)

@@ -97,7 +97,7 @@ pub struct ChannelInfo {
 
 /// A connection to a node that another host carries.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FarInfo {
+pub struct RemoteInfo {
     /// The domain's partition.
     pub partition: u32,
     /// The epoch in which it was made.

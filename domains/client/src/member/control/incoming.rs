@@ -1,4 +1,4 @@
-//! Channels that peers have opened, and the release of what this process holds.
+//! Channels that peers have opened, and guards that release objects of this process.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use toroid_protocol::agent::Request;
 use super::{Control, Service, lock};
 use crate::member::MemberError;
 
-/// The most channels that wait to be accepted by a listener; more are turned away.
+/// Maximum number of channels that wait at a listener; more are refused.
 const BACKLOG: usize = 1024;
 
 /// Channels that wait to be accepted.
@@ -30,7 +30,7 @@ struct Queue {
     end: Option<End>,
 }
 
-/// Why no more channels come.
+/// Reason why a listener has ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
     Revoked,
@@ -47,12 +47,12 @@ impl Incoming {
         })
     }
 
-    /// One byte is in the pipe while the queue is not empty or has ended, so that neither side
-    /// ever waits for the other.
+    /// Adds a channel. The pipe contains one byte while the queue is not empty or has ended, so
+    /// neither side ever waits for the other.
     pub(super) fn push(&self, channel: Channel) {
         let mut queue = lock(&self.queue);
         if queue.channels.len() >= BACKLOG || queue.end.is_some() {
-            // Dropping it tells the agent, for which the queue need not be held up.
+            // Dropping the channel sends a request to the agent, which needs no lock of the queue.
             drop(queue);
             return drop(channel);
         }
@@ -66,7 +66,7 @@ impl Incoming {
         queue.end.get_or_insert(end);
     }
 
-    /// Signals that the queue is about to have something, if it had nothing.
+    /// Writes the byte, if the queue was empty.
     fn signal(&self, queue: &Queue) {
         if queue.channels.is_empty() && queue.end.is_none() {
             // One byte always fits, and the reader lives as long as the writer.
@@ -83,7 +83,7 @@ impl Incoming {
                 return Err(MemberError::Agent("it closed the connection".into()));
             }
             (Some(_), None) if queue.channels.is_empty() => {
-                // Takes the byte back.
+                // Removes the byte.
                 let _ = (&self.reader).read(&mut [0]);
             }
             _ => {}
@@ -96,7 +96,7 @@ impl Incoming {
     }
 }
 
-/// Tells the agent on drop that something is no longer used.
+/// Sends a request on drop that releases an object of this process.
 #[derive(Debug)]
 pub(in crate::member) struct Release {
     control: Arc<Control>,
@@ -122,13 +122,13 @@ impl Release {
 
 impl Drop for Release {
     fn drop(&mut self) {
-        let mut books = lock(&self.control.books);
+        let mut state = lock(&self.control.state);
         match &self.request {
-            Request::Disconnect { id } => drop(books.channels.remove(id)),
-            Request::Free { key } => drop(books.exports.remove(key)),
+            Request::Disconnect { id } => drop(state.channels.remove(id)),
+            Request::Free { key } => drop(state.exports.remove(key)),
             _ => {}
         }
-        drop(books);
+        drop(state);
         self.control.give_back(self.request.clone());
     }
 }
@@ -144,14 +144,14 @@ pub(in crate::member) struct ListenerRelease {
 
 impl Drop for ListenerRelease {
     fn drop(&mut self) {
-        let mut books = lock(&self.control.books);
-        let booked = books.listeners.get(&self.service);
-        if !booked.is_some_and(|booked| Arc::ptr_eq(booked, &self.incoming)) {
-            // The node left, and what is booked now, if anything, came after it was back.
+        let mut state = lock(&self.control.state);
+        let present = state.listeners.get(&self.service);
+        if !present.is_some_and(|present| Arc::ptr_eq(present, &self.incoming)) {
+            // The node left the domain. A present listener was made after its return.
             return;
         }
-        books.listeners.remove(&self.service);
-        drop(books);
+        state.listeners.remove(&self.service);
+        drop(state);
         let request = Request::Unlisten {
             domain: self.domain.to_string(),
             protocol: self.service.1.0,

@@ -1,4 +1,4 @@
-//! The way back to the next agent, after one was killed.
+//! Resumption of the attachment at the next agent after one was killed.
 
 use std::collections::HashSet;
 use std::io;
@@ -9,23 +9,23 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use toroid_fabric::mem::Status;
-use toroid_fabric::{NodeId, Partition, Protocol};
+use toroid_fabric::{NodeId, Partition};
 use toroid_model::info::DomainMembers;
 use toroid_model::refusal::RefusalKind;
 use toroid_protocol::agent::{Message, Reply, Request, VERSION};
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
-use super::{Control, End, lock};
+use super::{Control, lock};
 use crate::member::regions;
 
-/// Pauses between attempts grow from the first to the second.
+/// First and longest pause between attempts.
 const BACK_OFF: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(250)];
 
-/// Why an attempt has failed.
+/// Reason why an attempt failed.
 enum Failure {
-    /// There may be an agent later.
+    /// An agent may start later.
     NotYet,
-    /// There is one, and it does not know us.
+    /// The agent does not know this process.
     Never,
 }
 
@@ -41,12 +41,12 @@ impl From<WireError> for Failure {
     }
 }
 
-/// Comes back; returns where the next agent is heard, or nothing when that makes no sense any more.
-/// The application may drop the attachment meanwhile, so it is not held.
+/// Resumes the attachment. Returns the reader of the new connection, or `None` if the attachment has
+/// ended. The application may drop the attachment meanwhile, so this function holds no reference.
 pub(super) fn come_back(listening: &Weak<Control>) -> Option<Reader> {
     let mut pause = BACK_OFF[0];
     loop {
-        if listening.upgrade()?.patience().is_zero() {
+        if listening.upgrade()?.remaining_timeout().is_zero() {
             listening.upgrade()?.end_awaited();
         }
         match attempt(listening) {
@@ -73,7 +73,7 @@ fn attempt(listening: &Weak<Control>) -> Result<Option<Reader>, Failure> {
         Some(control) => control.ask_for_return(&writer)?,
         None => return Ok(None),
     }
-    // Until there is an agent nobody answers.
+    // The socket accepts connections also while no agent runs.
     await_answer(listening, &reader)?;
     let welcome = answer(&mut reader)?;
     if !matches!(welcome, Reply::Welcome { .. }) {
@@ -99,13 +99,17 @@ fn attempt(listening: &Weak<Control>) -> Result<Option<Reader>, Failure> {
     }
 }
 
-/// Calls and accesses that wait for an agent do not wait for ever.
+/// Waits for the answer of an agent. After [`AGENT_TIMEOUT`](super::AGENT_TIMEOUT), ends the regions
+/// for which accesses wait.
 fn await_answer(listening: &Weak<Control>, reader: &Reader) -> Result<(), Failure> {
-    let Some(patience) = listening.upgrade().map(|control| control.patience()) else {
+    let Some(remaining) = listening
+        .upgrade()
+        .map(|control| control.remaining_timeout())
+    else {
         return Ok(());
     };
     let mut stream = [PollFd::new(reader.stream().as_fd(), PollFlags::POLLIN)];
-    let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
+    let timeout = PollTimeout::try_from(remaining).unwrap_or(PollTimeout::MAX);
     match poll(&mut stream, timeout) {
         Ok(0) => {}
         Ok(_) => return Ok(()),
@@ -120,7 +124,7 @@ fn await_answer(listening: &Weak<Control>, reader: &Reader) -> Result<(), Failur
 fn answer(reader: &mut Reader) -> Result<Reply, Failure> {
     loop {
         match reader.receive()?.0 {
-            // It had no place for us, or no thread.
+            // The agent has no free attachment or thread.
             Message::Reply(Reply::Error(refusal)) if refusal.kind == RefusalKind::Exhausted => {
                 return Err(Failure::NotYet);
             }
@@ -136,64 +140,56 @@ fn answer(reader: &mut Reader) -> Result<Reply, Failure> {
 
 impl Control {
     fn ask_for_return(&self, writer: &Writer) -> Result<(), Failure> {
-        // Who drops the last handle shuts this down, and so ends our wait.
+        // Dropping the last handle shuts this writer down, which ends the wait for the answer.
         lock(&self.outbox).writer = writer.clone();
         let ticket = self.ticket.get().ok_or(Failure::Never)?.clone();
-        let books = lock(&self.books);
-        let listeners = books.listeners.keys();
+        let state = lock(&self.state);
+        let listeners = state.listeners.keys();
         let resume = Request::Resume {
             attachment: ticket.attachment,
             secret: ticket.secret,
-            regions: books.exports.iter().map(|key| key.id.0).collect(),
-            channels: books.channels.keys().copied().collect(),
+            regions: state.exports.iter().map(|key| key.id.0).collect(),
+            channels: state.channels.keys().copied().collect(),
             listeners: listeners.map(|(of, protocol)| (of.0, protocol.0)).collect(),
         };
-        drop(books);
+        drop(state);
         writer.send(&Request::Hello { version: VERSION }, &[])?;
         Ok(writer.send(&resume, &[])?)
     }
 
-    /// What the agent no longer knows has ended.
+    /// Ends all objects that the agent did not list.
     fn end_all_but(&self, regions: &[u64], channels: &[u64], listeners: &[(u32, u16)]) {
         let regions: HashSet<&u64> = regions.iter().collect();
         let channels: HashSet<&u64> = channels.iter().collect();
-        let mut books = lock(&self.books);
-        let ended = books
+        let mut state = lock(&self.state);
+        let ended = state
             .regions
             .forget_where(|key, _| !regions.contains(&key.id.0));
-        books.forsake_channels(|id| !channels.contains(id));
-        books
-            .listeners
-            .retain(|(Partition(of), Protocol(protocol)), listener| {
-                let stays = listeners.contains(&(*of, *protocol));
-                if !stays {
-                    listener.close(End::Revoked);
-                }
-                stays
-            });
-        drop(books);
+        state.detach_channels(|id| !channels.contains(id));
+        state.end_listeners(|(of, protocol)| listeners.contains(&(of.0, protocol.0)));
+        drop(state);
         regions::end(ended, Status::peer_died);
     }
 
-    /// Members may have left while there was no agent to tell.
+    /// Applies changes of membership that happened without a connection to the agent.
     fn learn_domains(&self, domains: &[DomainMembers]) {
-        let known: Vec<Partition> = lock(&self.books).partitions.keys().copied().collect();
+        let known: Vec<Partition> = lock(&self.state).partitions.keys().copied().collect();
         for partition in known {
             let now = domains
                 .iter()
                 .find(|domain| domain.partition == partition.0);
             let epoch = now.map_or(0, |domain| domain.epoch);
             let stays = |peer: NodeId| now.is_some_and(|domain| domain.members.contains(&peer.0));
-            let ended = lock(&self.books).on_epoch(partition, epoch, |peer| !stays(peer));
+            let ended = lock(&self.state).on_epoch(partition, epoch, |peer| !stays(peer));
             regions::end(ended, Status::revoke);
         }
     }
 
-    /// The agent has taken us back: asks again what its predecessor has not answered. What there
-    /// is to acknowledge it tells again.
+    /// Repeats the requests that the previous agent has not answered. The new agent sends the events
+    /// to be acknowledged again.
     fn ask_again(self: &Arc<Self>, writer: Writer) -> Result<(), Failure> {
         let mut outbox = lock(&self.outbox);
-        // Who waits for one of the others learns that the agent was lost, and may look.
+        // The callers of the others learn that the agent was lost.
         outbox
             .expected
             .retain(|expected| may_repeat(&expected.request));
@@ -203,14 +199,14 @@ impl Control {
         outbox.writer = writer;
         outbox.lost = None;
         drop(outbox);
-        let moving = lock(&self.books).regions.moving();
-        regions::ask_again(self, moving);
+        let migrating = lock(&self.state).regions.migrating();
+        regions::ask_again(self, migrating);
         Ok(())
     }
 }
 
-/// Whether a request may be carried out twice: what the first time has granted is taken back by
-/// [`Request::Resume`], or the second time finds it done. Changes of membership are not like that.
+/// Whether a request may be executed twice: [`Request::Resume`] releases the grant of the first
+/// execution, or the second execution changes nothing. Changes of membership are different.
 fn may_repeat(request: &Request) -> bool {
     !matches!(
         request,

@@ -1,5 +1,5 @@
-//! Peers on other hosts. What leads to them are connections to their hosts' target proxies, which the
-//! agent has made; they end when one of the two nodes leaves.
+//! Peers on other hosts, reached over connections to the target proxies of their hosts. The agent makes
+//! these connections; they end when one of the two nodes leaves the domain.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,7 +21,7 @@ use toroid_fabric::{Access, Epoch, NodeId, OpError, Partition, Place, Protocol, 
 #[cfg(feature = "verbs")]
 use toroid_model::rdma::Rdma;
 use toroid_model::refusal::{Refusal, RefusalKind};
-use toroid_protocol::agent::{FarInfo, Reply, Request};
+use toroid_protocol::agent::{RemoteInfo, Reply, Request};
 
 use super::control::{Control, lock};
 use super::regions::no_room;
@@ -29,7 +29,7 @@ use super::{Domain, Member, MemberError, unexpected};
 #[cfg(feature = "verbs")]
 use crate::rdma;
 
-/// A connection that the agent has granted.
+/// Connection granted by the agent.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) socket: Arc<OwnedFd>,
@@ -37,12 +37,12 @@ pub(super) struct Connection {
     pub(super) peer: NodeId,
     pub(super) status: Arc<Status>,
     pub(super) membership: Membership,
-    /// The RDMA device that may be used as well.
+    /// RDMA device of this host, if operations may use it as well.
     #[cfg(feature = "verbs")]
     rdma: Option<Rdma>,
 }
 
-/// Connections that are to end with the membership of one of their two nodes.
+/// Connections that end with the membership of one of their two nodes.
 #[derive(Debug, Default)]
 pub(super) struct Links(Vec<Link>);
 
@@ -50,23 +50,23 @@ pub(super) struct Links(Vec<Link>);
 struct Link {
     partition: Partition,
     peer: NodeId,
-    /// Of what is done here by it. What is done for the other side has none.
+    /// Status of operations of this process; `None` if the connection serves the peer.
     status: Option<Weak<Status>>,
     cutter: Cutter,
 }
 
-/// How long the other side may take to hear why it is refused.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// Time in which the peer can read the reason of a refusal.
+const REFUSAL_DELAY: Duration = Duration::from_secs(2);
 
-/// Connections on which regions are opened; others may use them then.
+/// Queue pairs that open regions, by peer.
 #[derive(Debug, Default)]
 pub(super) struct Openers(Mutex<HashMap<(Partition, NodeId), Opener>>);
 
-/// To one peer, once there has been one. Who opens waits for its host.
+/// Queue pair to one peer; `None` before the first. Opening a region waits for the peer's host.
 type Opener = Arc<Mutex<Option<tcp::QueuePair>>>;
 
 impl Links {
-    pub(super) fn book(&mut self, connection: &Connection) {
+    pub(super) fn add(&mut self, connection: &Connection) {
         self.push(Link {
             partition: connection.partition,
             peer: connection.peer,
@@ -75,8 +75,8 @@ impl Links {
         });
     }
 
-    /// The same of one on which the other side asks.
-    pub(super) fn book_late(&mut self, partition: Partition, peer: NodeId, cutter: Cutter) {
+    /// Adds a connection that serves requests of the peer.
+    pub(super) fn add_served(&mut self, partition: Partition, peer: NodeId, cutter: Cutter) {
         self.push(Link {
             partition,
             peer,
@@ -92,32 +92,32 @@ impl Links {
         self.0.push(link);
     }
 
-    /// Ends those to which this applies.
+    /// Ends the links for which `ends` is true.
     pub(super) fn end(&mut self, ends: impl Fn(Partition, NodeId) -> bool, how: fn(&Status)) {
         let ended = self
             .0
             .extract_if(.., |link| ends(link.partition, link.peer));
-        let mut late = Vec::new();
+        let mut served = Vec::new();
         for Link { status, cutter, .. } in ended {
             match status.map(|status| status.upgrade()) {
-                None => late.push(cutter),
+                None => served.push(cutter),
                 Some(status) => {
                     status.iter().for_each(|status| how(status));
                     cutter.cut();
                 }
             }
         }
-        if !late.is_empty() {
-            // Without a thread they end with the processes at the other side.
+        if !served.is_empty() {
+            // Without a thread they end with the peer processes.
             let _ = thread::Builder::new().spawn(move || {
-                thread::sleep(FAREWELL);
-                late.iter().for_each(Cutter::cut);
+                thread::sleep(REFUSAL_DELAY);
+                served.iter().for_each(Cutter::cut);
             });
         }
     }
 }
 
-/// What each partition may use of this host's RDMA device, as long as a queue pair uses it.
+/// Protection domains of this host's RDMA device, by partition, while a queue pair uses them.
 #[cfg(feature = "verbs")]
 #[derive(Debug, Default)]
 pub(super) struct Protections(Mutex<HashMap<Partition, Weak<ProtectionDomain>>>);
@@ -143,7 +143,7 @@ impl Openers {
     fn to(&self, partition: Partition, peer: NodeId) -> Opener {
         let mut all = lock(&self.0);
         let is_good = |pair: &tcp::QueuePair| pair.status().check().is_ok();
-        // One that is in use is not looked at now.
+        // A locked queue pair is in use and stays.
         all.retain(|_, opener| match opener.try_lock() {
             Ok(pair) => pair.as_ref().is_some_and(is_good),
             Err(_) => true,
@@ -153,8 +153,12 @@ impl Openers {
 }
 
 impl Control {
-    /// Books a connection that was granted; `None` if this process had no room for it.
-    pub(super) fn book_far(&self, info: &FarInfo, descriptors: Vec<OwnedFd>) -> Option<Connection> {
+    /// Records a granted connection; `None` if this process could not take its descriptor.
+    pub(super) fn record_remote(
+        &self,
+        info: &RemoteInfo,
+        descriptors: Vec<OwnedFd>,
+    ) -> Option<Connection> {
         let partition = Partition(info.partition);
         let socket = Arc::new(descriptors.into_iter().next()?);
         let status = Arc::new(self.status(info.fence));
@@ -168,20 +172,20 @@ impl Control {
             #[cfg(feature = "verbs")]
             rdma: info.rdma.clone(),
         };
-        self.with_links(|links| links.book(&connection));
+        self.with_links(|links| links.add(&connection));
         Some(connection)
     }
 }
 
 impl Member {
-    /// Ends a connection when this node or `peer` has left, after a while in which whoever is at
-    /// its other end can hear why.
+    /// Ends a connection when this node or `peer` has left, after a delay in which the peer process
+    /// can read the reason.
     pub fn cut_when_revoked(&self, partition: Partition, peer: NodeId, cutter: Cutter) {
         let control = &self.control;
-        control.with_links(|links| links.book_late(partition, peer, cutter));
+        control.with_links(|links| links.add_served(partition, peer, cutter));
     }
 
-    /// Whether the agent knows it no more.
+    /// Whether the attachment has ended.
     pub fn has_ended(&self) -> bool {
         self.control.is_closed()
     }
@@ -205,8 +209,8 @@ impl Connection {
             partition: self.partition,
             peer: self.peer,
             protocol,
-            // The two hosts may hear of a change at different times. A connection ends with the
-            // membership of its nodes, so nothing on it is older than that.
+            // The two hosts may learn of a change at different times. A connection ends with the
+            // membership of its nodes, so no packet on it is older than that membership.
             since: Epoch(0),
         };
         let Connection {
@@ -220,13 +224,13 @@ impl Connection {
 }
 
 impl Domain {
-    /// The membership in it, which follows the news.
+    /// Membership in this domain, updated by events.
     pub fn membership(&self) -> Membership {
         self.member.control.membership(self.partition, 0)
     }
 
-    /// A channel for a program.
-    pub(super) fn far_channel(
+    /// Channel for a program.
+    pub(super) fn remote_channel(
         &self,
         connection: Connection,
         protocol: Protocol,
@@ -236,15 +240,15 @@ impl Domain {
         let channel = connection.channel(self.member.node, protocol)?;
         #[cfg(feature = "verbs")]
         if let Some(rdma) = rdma {
-            let channel = failover::Channel::new(channel, self.means(rdma), true)?;
+            let channel = failover::Channel::new(channel, self.resources(rdma), true)?;
             return Ok(Channel::Failover(Box::new(channel)));
         }
         Ok(Channel::Tcp(Box::new(channel)))
     }
 
-    /// Where a channel takes from what it needs at the device, once it does.
+    /// Source of the device resources of a channel, called when the channel first needs them.
     #[cfg(feature = "verbs")]
-    fn means(&self, rdma: Rdma) -> ResourceSource {
+    fn resources(&self, rdma: Rdma) -> ResourceSource {
         let domain = self.clone();
         Box::new(move || {
             let protections = &domain.member.control.protections;
@@ -257,30 +261,30 @@ impl Domain {
         })
     }
 
-    /// A connection to who serves the memory of the member at `place`; `None` if that is here.
+    /// Connection to the target proxy of the member at `place`; `None` if this host carries the member.
     fn reach(&self, place: Place) -> Result<Option<Connection>, MemberError> {
         let domain = self.name.to_string();
         let answer = self.member.control.call(Request::Reach { domain, place })?;
-        match (answer.reply, answer.far) {
+        match (answer.reply, answer.remote) {
             (Reply::Here, _) => Ok(None),
-            (Reply::Far(_), Some(connection)) => Ok(Some(connection)),
-            (Reply::Far(_), None) => Err(no_room().into()),
+            (Reply::Remote(_), Some(connection)) => Ok(Some(connection)),
+            (Reply::Remote(_), None) => Err(no_room().into()),
             (other, _) => Err(unexpected(&other)),
         }
     }
 
-    /// A queue pair to the member at `place` for a program, if another host carries it.
-    pub(super) fn far_queue_pair(
+    /// Queue pair of a program to the member at `place`, if another host carries that member.
+    pub(super) fn remote_queue_pair(
         &self,
         place: Place,
         depth: usize,
     ) -> Result<Option<QueuePair>, MemberError> {
         let connection = self.reach(place)?;
-        Ok(connection.map(|connection| self.by_any_adapter(connection, depth)))
+        Ok(connection.map(|connection| self.by_any_device(connection, depth)))
     }
 
     #[cfg(feature = "verbs")]
-    fn by_any_adapter(&self, connection: Connection, depth: usize) -> QueuePair {
+    fn by_any_device(&self, connection: Connection, depth: usize) -> QueuePair {
         let rdma = connection.rdma.clone();
         let protection = rdma.and_then(|rdma| self.member.control.protections.of(self, &rdma));
         let pair = connection.queue_pair(depth);
@@ -293,11 +297,11 @@ impl Domain {
     }
 
     #[cfg(not(feature = "verbs"))]
-    fn by_any_adapter(&self, connection: Connection, depth: usize) -> QueuePair {
+    fn by_any_device(&self, connection: Connection, depth: usize) -> QueuePair {
         QueuePair::Tcp(Box::new(connection.queue_pair(depth)))
     }
 
-    /// A queue pair to the member at `place` over a connection alone, if another host carries it.
+    /// Queue pair over TCP alone to the member at `place`, if another host carries that member.
     fn connected_queue_pair(
         &self,
         place: Place,
@@ -308,7 +312,7 @@ impl Domain {
     }
 
     /// Opens a region at the host that carries its node.
-    pub(super) fn open_far(
+    pub(super) fn open_remote(
         &self,
         key: RemoteKey,
         access: Access,
@@ -323,7 +327,7 @@ impl Domain {
             };
             let (status, keep) = (Arc::clone(pair.status()), Arc::clone(control));
             match pair.open(key, access, status, Some(keep)) {
-                // It may be an old connection, and there is a better one by now.
+                // The connection may be an old one; a new one may succeed.
                 Err(OpError::Unreachable | OpError::Corrupt | OpError::Revoked) if !is_new => {}
                 Err(error @ (OpError::Unreachable | OpError::Corrupt | OpError::Revoked)) => {
                     return Err(refused(error));
@@ -341,12 +345,12 @@ impl Domain {
         let pair = place
             .map(|place| self.connected_queue_pair(place, 1))
             .transpose()?;
-        // It was elsewhere a moment ago.
+        // `None` if the node has moved to this host since the agent answered `Reply::Elsewhere`.
         pair.flatten().ok_or_else(|| refused(OpError::WrongKey))
     }
 }
 
-/// What the agent would have said of a region of this host.
+/// Error that the agent gives for a region of this host.
 fn refused(error: OpError) -> MemberError {
     let (kind, remedy) = match error {
         OpError::Revoked => return MemberError::Revoked,
