@@ -546,7 +546,7 @@ mod tests {
 
     /// An agent that was killed takes a connection as long as not all of its threads have ended.
     #[test]
-    fn who_is_cut_off_by_an_agent_that_ends_finds_that_there_is_none() {
+    fn a_connection_to_an_ending_agent_fails_with_no_agent() {
         let state = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(state.path().join(CONTROL_SOCKET)).unwrap();
         let ending = thread::spawn(move || drop(listener.accept().unwrap()));

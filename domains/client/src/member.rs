@@ -445,7 +445,7 @@ mod tests {
     };
 
     /// An agent that grants all requests, but without descriptors. The thread returns the requests.
-    fn agent_whose_descriptors_are_lost(stream: UnixStream) -> JoinHandle<Vec<Request>> {
+    fn agent_that_loses_descriptors(stream: UnixStream) -> JoinHandle<Vec<Request>> {
         std::thread::spawn(move || {
             let (mut reader, writer) = wire::split(stream).unwrap();
             let mut asked = Vec::new();
@@ -486,9 +486,9 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_whose_descriptors_are_lost_fails_alone_and_is_given_back() {
+    fn a_grant_without_descriptors_fails_alone_and_is_released() {
         let (here, there) = UnixStream::pair().unwrap();
-        let agent = agent_whose_descriptors_are_lost(there);
+        let agent = agent_that_loses_descriptors(there);
         let once = Mutex::new(Some(here));
         let dial = move || once.lock().unwrap().take().ok_or(MemberError::NotInNode);
         let control = Control::start(Dial::new(dial)).unwrap();
@@ -527,7 +527,7 @@ mod tests {
 
     /// Regression: the error was "lost the agent", and a proxy retried for ever.
     #[test]
-    fn an_unknown_node_is_the_callers_mistake() {
+    fn an_unknown_node_is_an_error_of_the_caller() {
         let error = MemberError::no_such_node(Place { x: 9, y: 0, z: 0 });
         let told = "there is no node 9,0,0; see `toroid node ls`";
         assert_eq!(error.to_string(), told);

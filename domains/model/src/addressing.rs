@@ -56,7 +56,7 @@ pub enum SubnetError {
         subnet: Subnet,
         /// Nodes of the torus.
         nodes: u32,
-        /// What would do.
+        /// Longest sufficient prefix.
         prefix: u8,
     },
     /// Multicast, loopback and the like.
@@ -76,17 +76,17 @@ impl Subnet {
         }
     }
 
-    /// Its first address, which belongs to no node.
+    /// First address, which belongs to no node.
     pub fn base(&self) -> Ipv4Addr {
         self.base
     }
 
-    /// Its prefix length.
+    /// Prefix length.
     pub fn prefix(&self) -> u8 {
         self.prefix
     }
 
-    /// How many addresses it has, with the first and the last.
+    /// Number of addresses, with the first and the last.
     pub fn addresses(&self) -> u64 {
         1 << (32 - self.prefix)
     }
@@ -128,12 +128,12 @@ impl Subnet {
         Ipv4Addr::from_bits(self.base.to_bits().wrapping_add(node.0).wrapping_add(1))
     }
 
-    /// How many subnets of `torus`'s size [`RANGE`] has.
+    /// Number of subnets in [`RANGE`] that fit `torus`.
     pub fn candidates(torus: Torus) -> u32 {
         1 << (candidate_prefix(torus) - RANGE.prefix)
     }
 
-    /// One of them: number `n`, below [`Subnet::candidates`], in order.
+    /// Subnet number `n` of [`Subnet::candidates`], in order.
     pub fn candidate(torus: Torus, n: u32) -> Subnet {
         let prefix = candidate_prefix(torus);
         let offset = n.wrapping_shl(32 - u32::from(prefix));

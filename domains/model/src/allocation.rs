@@ -1,5 +1,4 @@
-//! Taking free nodes and giving them back: Kittyhawk's `acquireNodes`, with a say in where they
-//! lie.
+//! Allocation and release of nodes: Kittyhawk's `acquireNodes`, with a choice of their places.
 //!
 //! Pure: a directory becomes another, entirely or not at all.
 
@@ -13,30 +12,30 @@ use crate::quota::Exceeded;
 use crate::refusal::{Refusal, RefusalKind};
 use crate::rights::{Actor, Denied};
 
-/// What is asked for.
+/// An allocation request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
-    /// How many nodes.
+    /// Number of nodes.
     pub count: usize,
-    /// How they shall lie.
+    /// Placement of the nodes.
     pub policy: Policy,
-    /// They shall be the nearest to this one; only with [`Policy::Compact`].
+    /// Node to which they shall be nearest; only with [`Policy::Compact`].
     pub near: Option<NodeId>,
-    /// Where they go.
+    /// Destination of the nodes.
     pub destination: Destination,
-    /// Decides what [`Policy::Random`] takes.
+    /// Seed of [`Policy::Random`].
     pub seed: u64,
 }
 
-/// Where allocated nodes go.
+/// Destination of allocated nodes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Destination {
     /// Into no domain yet.
     #[default]
     None,
-    /// Into one that exists. They are placed with regard to its members.
+    /// An existing domain. The placement considers its members.
     Grow(String),
-    /// Into a new one.
+    /// A new domain.
     Create(String),
 }
 
@@ -51,12 +50,12 @@ impl Destination {
     }
 }
 
-/// What was taken.
+/// Result of an allocation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Allocated {
     /// The nodes.
     pub nodes: BTreeSet<NodeId>,
-    /// Of the domain into which they went.
+    /// Change of the destination domain.
     pub change: Option<Change>,
 }
 
@@ -67,9 +66,9 @@ pub enum AllocationError {
     /// Too few are free.
     #[error("{wanted} nodes are wanted, and {free} {are} free", are = if *free == 1 { "is" } else { "are" })]
     TooFew {
-        /// How many were asked for.
+        /// Requested number.
         wanted: usize,
-        /// How many there are.
+        /// Number of free nodes.
         free: usize,
     },
     /// None were asked for.
@@ -87,7 +86,7 @@ pub enum AllocationError {
     /// It has no right to.
     #[error(transparent)]
     Denied(#[from] Denied),
-    /// Somebody would have too many domains.
+    /// A tenant would pass a limit.
     #[error(transparent)]
     Exceeded(#[from] Exceeded),
     /// The domain cannot take them.
@@ -119,7 +118,7 @@ impl From<AllocationError> for Refusal {
 }
 
 impl Directory {
-    /// The nodes that belong to nobody but the agent, and are in no domain.
+    /// Nodes that belong to the agent and are in no domain.
     pub fn free_nodes(&self) -> BTreeSet<NodeId> {
         let all = (0..self.torus().nodes()).map(NodeId);
         all.filter(|node| self.is_free(*node)).collect()
@@ -210,8 +209,8 @@ impl Directory {
         }
     }
 
-    /// A manager gives back what managers have taken for a domain that it manages, and what is in no
-    /// domain of others.
+    /// Checks that managers allocated the nodes for a domain that `manager` manages, and that they
+    /// are in no domain of others.
     fn check_managed(
         &self,
         manager: NodeId,
@@ -240,27 +239,18 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::directory::sample::{nodes, owned};
     use crate::quota::{Resource, Tenant};
 
     const ADMIN: Actor = Actor::Administrator(0);
     const ALICE: Actor = Actor::User(1000);
     const BOB: Actor = Actor::User(1001);
 
-    fn nodes(numbers: &[u32]) -> BTreeSet<NodeId> {
-        numbers.iter().copied().map(NodeId).collect()
-    }
-
     /// Four nodes; `blue` of 1000 has node 0, which manages it and belongs to 1000.
     fn directory() -> Directory {
         let mut directory = Directory::new("4x1x1".parse().unwrap());
         directory.give(&nodes(&[0]), Some(1000));
-        let wanted = Wanted {
-            name: "blue".into(),
-            members: full_members(nodes(&[0])),
-            owner: 1000,
-            ..Wanted::default()
-        };
-        directory.create(wanted).unwrap();
+        directory.create(owned("blue", 1000, &[0])).unwrap();
         directory.manage("blue", &nodes(&[0]), false).unwrap();
         directory
     }
@@ -278,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_belongs_to_who_took_it() {
+    fn allocated_nodes_belong_to_the_caller() {
         let mut directory = directory();
         let taken = directory.allocate(BOB, &request(2, Destination::None));
         assert_eq!(taken.unwrap().nodes, nodes(&[1, 2]));
@@ -290,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn an_administrator_allocates_too_and_what_it_has_is_no_longer_free() {
+    fn nodes_allocated_by_an_administrator_are_not_free() {
         let mut directory = directory();
         let taken = directory.allocate(ADMIN, &request(3, Destination::None));
         assert_eq!(taken.unwrap().nodes.len(), 3);
@@ -310,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_domain_belongs_to_who_asked() {
+    fn a_new_domain_belongs_to_the_caller() {
         let mut directory = directory();
         let red = Destination::Create("red".into());
         directory.allocate(BOB, &request(3, red)).unwrap();
@@ -325,7 +315,7 @@ mod tests {
         let taken = directory.allocate(manager, &request(1, blue())).unwrap();
         assert_eq!(directory.owner_of(NodeId(1)), Some(1000));
         directory.check_release(manager, &taken.nodes).unwrap();
-        // Not what its owner has for other purposes.
+        // A node of the owner that no manager allocated.
         directory.give(&nodes(&[2]), Some(1000));
         directory.grow("blue", &nodes(&[2])).unwrap();
         let denied = directory.check_release(manager, &nodes(&[2]));
@@ -343,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_what_there_is() {
+    fn refusals_name_kind_and_amount() {
         let said = |actor: Actor, request: &Request| {
             let error = directory().allocate(actor, request).unwrap_err();
             Refusal::from(error)

@@ -1,5 +1,6 @@
 //! Serde: values as their text form, for `#[serde(with = "as_text")]`.
 
+use serde::de::value::{Error as ValueError, StrDeserializer};
 use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
 /// Writes a value as text.
@@ -24,7 +25,24 @@ where
         .map_err(D::Error::custom)
 }
 
-/// The same for optional values.
+/// Implements `Display` for an enum of unit variants by their serde names.
+macro_rules! display_serde_name {
+    ($type:ty) => {
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                serde::Serialize::serialize(self, f)
+            }
+        }
+    };
+}
+pub(crate) use display_serde_name;
+
+/// The variant of an enum with this serde name.
+pub(crate) fn variant<'t, T: Deserialize<'t>>(name: &'t str) -> Option<T> {
+    T::deserialize(StrDeserializer::<ValueError>::new(name)).ok()
+}
+
+/// Optional values as text.
 pub mod optional {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// How a request ended.
+/// Result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -17,20 +17,20 @@ pub enum Outcome {
     Failed,
 }
 
-/// What happened.
+/// An audit event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AuditEvent {
     /// Increases by 1 from line to line, but for lines that could not be written.
     pub seq: u64,
     /// Milliseconds since 1970.
     pub time_ms: u64,
-    /// Who asked: the uid, absent for a process in a node.
+    /// Uid of the caller, absent for a process in a node.
     pub uid: Option<u32>,
-    /// Who asked: the process, as the agent sees it, where it does.
+    /// Process of the caller as the agent sees it, if visible.
     pub pid: Option<u32>,
-    /// Who asked: the place of the node, for a process in one.
+    /// Place of the caller's node, for a process in a node.
     pub node: Option<String>,
-    /// Who asked: the host, for somebody on another one; and the other host that `host` is about.
+    /// Host of a caller on another host; the other host of a `host` event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// The kind of the request, as in the agent's protocol; `up` when an agent began, `host` when
@@ -38,9 +38,9 @@ pub struct AuditEvent {
     pub what: String,
     /// The domain that it names.
     pub domain: Option<String>,
-    /// The request, unless it is a long one or a command.
+    /// Request, unless it is long or a command.
     pub request: Value,
-    /// How it ended.
+    /// Result.
     pub result: Outcome,
     /// Why it was not carried out.
     pub reason: Option<String>,

@@ -1,178 +1,46 @@
-//! Who is a member of what: domains, their epochs, numbers and subnets, and names of nodes.
+//! Domains, their members, epochs, numbers and subnets, and names of nodes.
 //!
-//! Pure state: nothing here does I/O or looks at the time. A change is one method call that
-//! either happens entirely or not at all. A clone is cheap, because domains are shared until
-//! they change: whoever makes a change durable makes it on a clone first.
+//! Pure state: no I/O and no clock. A change is one method call that happens entirely or not at
+//! all. A clone is cheap, because domains are shared until they change. To make a change durable,
+//! apply it to a clone first.
 //!
 //! [`records`] has the form in which a store keeps it.
 
+mod domain;
 mod error;
 mod hosts;
+mod ownership;
 mod quota;
 pub mod records;
+#[cfg(test)]
+pub(crate) mod sample;
 pub mod transition;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use domain::{Change, Domain, MemberSpec, Wanted, full_members, members, members_with};
 pub use error::DirectoryError;
-use serde::Serialize;
+pub use ownership::Ownership;
 use toroid_fabric::{NodeId, Torus};
 
 use crate::addressing::Subnet;
 use crate::gateway::{Gateway, GatewayKind};
 use crate::names::{is_alias, is_domain_name, is_uplink_name};
 use crate::nodeset::{self, Names, NodeSetError};
-use crate::quota::{Amounts, Resource, Tenant};
+use crate::quota::{Amounts, Tenant};
 
-/// The MTU of a domain unless asked otherwise, in bytes.
+/// Default MTU of a domain in bytes.
 pub const DEFAULT_MTU: u32 = 9000;
 
-/// The smallest MTU in bytes: what IPv6 needs.
+/// Smallest MTU in bytes: the minimum of IPv6.
 pub const MIN_MTU: u32 = 1280;
 
-/// The largest MTU in bytes: what IPv4 can say, less an Ethernet header.
+/// Largest MTU in bytes: the limit of IPv4 less an Ethernet header.
 pub const MAX_MTU: u32 = 65_521;
 
-/// The most further names of one node. Each is in the hosts file of every fellow member.
+/// Maximum number of aliases of a node. The hosts file of every fellow member contains them.
 pub const MAX_ALIASES: usize = 16;
-
-/// A domain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Domain {
-    /// Its name.
-    pub name: String,
-    /// Its number: not 0, unique at a time.
-    pub id: u16,
-    /// Grows whenever a member leaves; a reused number starts above the last.
-    pub epoch: u32,
-    /// The uid of its owner.
-    pub owner: u32,
-    /// Bytes.
-    pub mtu: u32,
-    /// Where its IPv4 addresses come from.
-    pub subnet: Subnet,
-    /// Its members.
-    pub members: BTreeMap<NodeId, MemberSpec>,
-    /// Nodes whose processes may grow and shrink it.
-    pub managers: BTreeSet<NodeId>,
-    /// Whether whoever owns a node may join with it.
-    pub public: bool,
-    /// Whether nodes that are in another such domain, too, may forward packets between the two, and
-    /// members may announce themselves as routers.
-    pub forward: bool,
-    /// Where it is connected to the outside.
-    pub gateway: Option<Gateway>,
-    /// In which epoch members came that were not there from the first one on. Who knows the domain as
-    /// it was earlier can tell that such a member has left in between.
-    pub since: BTreeMap<NodeId, u32>,
-}
-
-impl Domain {
-    /// Whether two members may talk to each other: one of them must be a full one.
-    pub fn may_talk(&self, a: NodeId, b: NodeId) -> bool {
-        match (self.members.get(&a), self.members.get(&b)) {
-            (Some(of_a), Some(of_b)) => a == b || !(of_a.limited && of_b.limited),
-            _ => false,
-        }
-    }
-
-    /// The kind of a member; of another node, that of a full member.
-    pub fn spec(&self, node: NodeId) -> MemberSpec {
-        self.members.get(&node).copied().unwrap_or_default()
-    }
-
-    /// Its members.
-    pub fn nodes(&self) -> BTreeSet<NodeId> {
-        self.members.keys().copied().collect()
-    }
-}
-
-/// Kind of a membership. By default: a full member, with offloads, with an interface of the kernel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct MemberSpec {
-    /// The member communicates with full members only.
-    pub limited: bool,
-    /// The interface passes no GSO packets and no partial checksums.
-    #[serde(rename = "plain", skip_serializing_if = "std::ops::Not::not")]
-    pub no_offload: bool,
-    /// The member has no interface of the kernel: one process of the node may have the link, with
-    /// an IP stack of its own.
-    #[serde(rename = "stack", skip_serializing_if = "std::ops::Not::not")]
-    pub userspace_stack: bool,
-}
-
-/// A membership change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// The domain after it.
-    pub domain: Domain,
-    /// Who was no member before.
-    pub joined: BTreeSet<NodeId>,
-    /// Who is no member any more.
-    pub left: BTreeSet<NodeId>,
-}
-
-/// What a new domain shall be.
-#[derive(Clone, Debug, Default)]
-pub struct Wanted {
-    /// Its name.
-    pub name: String,
-    /// Its first members.
-    pub members: BTreeMap<NodeId, MemberSpec>,
-    /// Its subnet, chosen when absent.
-    pub subnet: Option<Subnet>,
-    /// Bytes, [`DEFAULT_MTU`] when absent.
-    pub mtu: Option<u32>,
-    /// The uid of its owner.
-    pub owner: u32,
-    /// Whether whoever owns a node may join with it.
-    pub public: bool,
-}
-
-/// Members out of sets: full members, and those to which each field of [`MemberSpec`] applies.
-pub fn members<K: Copy + Ord>(
-    full: &BTreeSet<K>,
-    limited: &BTreeSet<K>,
-    no_offload: &BTreeSet<K>,
-    userspace_stack: &BTreeSet<K>,
-) -> BTreeMap<K, MemberSpec> {
-    let all = [full, limited, no_offload, userspace_stack]
-        .into_iter()
-        .flatten();
-    let spec = |node: &K| MemberSpec {
-        limited: limited.contains(node),
-        no_offload: no_offload.contains(node),
-        userspace_stack: userspace_stack.contains(node),
-    };
-    all.map(|node| (*node, spec(node))).collect()
-}
-
-/// Full members.
-pub fn full_members<K: Ord>(nodes: impl IntoIterator<Item = K>) -> BTreeMap<K, MemberSpec> {
-    let member = |node| (node, MemberSpec::default());
-    nodes.into_iter().map(member).collect()
-}
-
-/// The members of one kind.
-pub fn members_with<K: Copy + Ord>(
-    members: &BTreeMap<K, MemberSpec>,
-    is_wanted: impl Fn(&MemberSpec) -> bool,
-) -> BTreeSet<K> {
-    let wanted = members.iter().filter(|(_, spec)| is_wanted(spec));
-    wanted.map(|(node, _)| *node).collect()
-}
-
-/// To whom a node belongs, and in which domains its owner lets others place it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ownership {
-    /// The uid of its owner; `None` for a free node, which belongs to the agent.
-    pub owner: Option<u32>,
-    /// Names of domains.
-    pub consents: BTreeSet<String>,
-    /// The domain whose manager has taken it, and may give it back.
-    pub taken_for: Option<String>,
-}
 
 /// All domains and aliases of a fabric.
 #[derive(Clone, Debug)]
@@ -180,22 +48,22 @@ pub struct Directory {
     torus: Torus,
     domains: BTreeMap<String, Arc<Domain>>,
     aliases: Arc<BTreeMap<String, NodeId>>,
-    /// Of nodes that are not simply free.
+    /// Owners and consents of nodes that differ from a free node.
     ownerships: Arc<BTreeMap<NodeId, Ownership>>,
-    /// Of those who have limits.
+    /// Limits of tenants.
     limits: Arc<BTreeMap<Tenant, Amounts>>,
-    /// Which nodes are carried by which host, where there are several.
+    /// Nodes of each host, if there are several hosts.
     hosts: Arc<BTreeMap<String, BTreeSet<NodeId>>>,
     /// The next number that no domain has had; 0 when there is none.
     next_id: u16,
     /// Numbers of removed domains and their last epochs, the oldest first. The keys only order
     /// them.
     freed: Arc<BTreeMap<u64, (u16, u32)>>,
-    /// Where the search for a free subnet begins, so that subnets are reused late.
+    /// First candidate of the search for a free subnet, so that subnets are reused late.
     next_subnet: u32,
-    /// The user who, besides root, has no default limits. It is that of the agent, and no record.
+    /// User without default limits, besides root: the user of the agent. Not a record.
     administrator: u32,
-    /// How many bytes others may register unless a limit says otherwise; no record either.
+    /// Default limit of registered bytes of other users. Not a record.
     default_bytes: Option<u64>,
 }
 
@@ -224,12 +92,12 @@ impl Directory {
         self.default_bytes = Some(memory / 2);
     }
 
-    /// How many bytes users may register who have no limit, if that is known.
+    /// Default limit of registered bytes of a user, if known.
     pub fn default_bytes(&self) -> Option<u64> {
         self.default_bytes
     }
 
-    /// Who administers it, besides root.
+    /// The administrator, besides root.
     pub fn administrator(&self) -> u32 {
         self.administrator
     }
@@ -348,7 +216,7 @@ impl Directory {
             gateway: None,
             since: match epoch {
                 1 => BTreeMap::new(),
-                // Its number was another domain's.
+                // The number was that of another domain.
                 _ => members.keys().map(since).collect(),
             },
             members,
@@ -370,7 +238,7 @@ impl Directory {
         self.admit(name, nodes, MemberSpec::default())
     }
 
-    /// Adds nodes to a domain as members of one kind. Members of this kind stay members.
+    /// Adds nodes to a domain as members of one kind. Present members of this kind stay.
     ///
     /// # Errors
     /// As [`Directory::grow`].
@@ -442,7 +310,7 @@ impl Directory {
         })
     }
 
-    /// Which nodes a shrink by `nodes` would take out.
+    /// Members that a shrink by `nodes` would remove.
     ///
     /// # Errors
     /// As [`Directory::shrink`].
@@ -493,132 +361,10 @@ impl Directory {
         })
     }
 
-    /// To whom a node belongs; `None` for a free node, which belongs to the agent.
-    pub fn owner_of(&self, node: NodeId) -> Option<u32> {
-        self.ownerships.get(&node)?.owner
-    }
-
-    /// The nodes of a user, in order.
-    pub fn nodes_of(&self, owner: u32) -> impl Iterator<Item = NodeId> {
-        let its = self.ownerships.iter();
-        its.filter(move |(_, ownership)| ownership.owner == Some(owner))
-            .map(|(node, _)| *node)
-    }
-
-    /// Whether a node belongs to nobody but the agent, and is in no domain. One that no host carries
-    /// is not there.
-    pub fn is_free(&self, node: NodeId) -> bool {
-        let is_nobodys = self.owner_of(node).is_none() && self.domains_of(node).next().is_none();
-        is_nobodys && self.is_carried(node)
-    }
-
-    /// Whether the owner of a node lets others place it in a domain.
-    pub fn has_consented(&self, node: NodeId, domain: &str) -> bool {
-        let ownership = self.ownerships.get(&node);
-        ownership.is_some_and(|ownership| ownership.consents.contains(domain))
-    }
-
-    /// The domains in which the owner of a node lets others place it, in order.
-    pub fn consents_of(&self, node: NodeId) -> impl Iterator<Item = &str> {
-        let ownership = self.ownerships.get(&node);
-        let consents = ownership.into_iter().flat_map(|o| &o.consents);
-        consents.map(String::as_str)
-    }
-
-    /// Gives nodes to a user, or back to the agent. What their owners before had consented to
-    /// is void, what they managed they manage no longer, and their further names are gone: whoever
-    /// gets a node gets nobody's rights with it. In the domains in which they are they stay.
-    pub fn give(&mut self, nodes: &BTreeSet<NodeId>, owner: Option<u32>) {
-        let mut given = nodes.clone();
-        given.retain(|node| self.owner_of(*node) != owner);
-        self.amend(&given, |ownership| {
-            *ownership = Ownership {
-                owner,
-                ..Ownership::default()
-            };
-        });
-        if self.aliases.values().any(|node| given.contains(node)) {
-            Arc::make_mut(&mut self.aliases).retain(|_, node| !given.contains(node));
-        }
-        for domain in self.domains.values_mut() {
-            if !domain.managers.is_disjoint(&given) {
-                let domain = Arc::make_mut(domain);
-                domain.managers = &domain.managers - &given;
-            }
-        }
-    }
-
-    /// Notes that nodes were taken for a domain by one of its managers.
-    pub fn note_taken(&mut self, nodes: &BTreeSet<NodeId>, domain: &str) {
-        self.amend(nodes, |ownership| ownership.taken_for = Some(domain.into()));
-    }
-
-    /// The domain for which one of its managers took a node.
-    pub fn taken_for(&self, node: NodeId) -> Option<&str> {
-        self.ownerships.get(&node)?.taken_for.as_deref()
-    }
-
-    /// Notes that the owners of nodes let others place them in a domain, or no longer.
-    ///
-    /// # Errors
-    /// [`DirectoryError::NoSuchDomain`].
-    pub fn consent(
-        &mut self,
-        nodes: &BTreeSet<NodeId>,
-        domain: &str,
-        withdraw: bool,
-    ) -> Result<(), DirectoryError> {
-        self.domain(domain)?;
-        self.amend(nodes, |ownership| {
-            if withdraw {
-                ownership.consents.remove(domain)
-            } else {
-                ownership.consents.insert(domain.into())
-            };
-        });
-        Ok(())
-    }
-
-    fn amend(&mut self, nodes: &BTreeSet<NodeId>, change: impl Fn(&mut Ownership)) {
-        if nodes.is_empty() {
-            return;
-        }
-        let ownerships = Arc::make_mut(&mut self.ownerships);
-        for node in nodes {
-            change(ownerships.entry(*node).or_default());
-        }
-        ownerships.retain(|_, ownership| *ownership != Ownership::default());
-    }
-
-    /// How much a tenant may have.
-    pub fn limits_of(&self, tenant: Tenant) -> Amounts {
-        self.limits.get(&tenant).cloned().unwrap_or_default()
-    }
-
-    /// The tenants that have limits, in order.
-    pub fn limited_tenants(&self) -> impl Iterator<Item = Tenant> {
-        self.limits.keys().copied()
-    }
-
-    /// Sets or lifts limits of tenants; those that are not named stay as they are.
-    pub fn limit(&mut self, tenants: &[Tenant], limits: &BTreeMap<Resource, Option<u64>>) {
-        let all = Arc::make_mut(&mut self.limits);
-        for tenant in tenants {
-            let amounts = all.entry(*tenant).or_default();
-            for (resource, limit) in limits {
-                match limit {
-                    Some(limit) => amounts.insert(*resource, *limit),
-                    None => amounts.remove(resource),
-                };
-            }
-        }
-        all.retain(|_, amounts| !amounts.is_empty());
-    }
-
     /// Lets processes of nodes grow and shrink a domain, or no longer.
     ///
     /// # Errors
-    /// [`DirectoryError::NoSuchDomain`], [`DirectoryError::Strangers`].
+    /// [`DirectoryError::NoSuchDomain`], [`DirectoryError::NotEligible`].
     pub fn manage(
         &mut self,
         name: &str,
@@ -626,12 +372,12 @@ impl Directory {
         revoke: bool,
     ) -> Result<Domain, DirectoryError> {
         let domain = self.domain(name)?;
-        let mut strangers = nodes - &domain.nodes();
-        strangers.retain(|node| self.owner_of(*node) != Some(domain.owner));
-        if !revoke && !strangers.is_empty() {
-            return Err(DirectoryError::Strangers {
+        let mut others = nodes - &domain.nodes();
+        others.retain(|node| self.owner_of(*node) != Some(domain.owner));
+        if !revoke && !others.is_empty() {
+            return Err(DirectoryError::NotEligible {
                 domain: name.into(),
-                nodes: self.places(&strangers),
+                nodes: self.places(&others),
             });
         }
         let domain = self.domain_mut(name)?;
@@ -643,7 +389,7 @@ impl Directory {
         Ok(domain.clone())
     }
 
-    /// Changes whether a domain is public, whether it has routers, and whose it is; what is `None` stays.
+    /// Changes access, routing and owner of a domain; `None` keeps a property.
     ///
     /// # Errors
     /// [`DirectoryError::NoSuchDomain`].
@@ -695,7 +441,7 @@ impl Directory {
                     domain: other.name.clone(),
                 });
             }
-            // A kernel has one way out.
+            // A kernel has one default route.
             let nat = GatewayKind::Nat;
             if present.node == *node && present.kind == nat && *kind == nat {
                 return Err(DirectoryError::RoutesAlready {
@@ -748,7 +494,7 @@ impl Directory {
 
     fn check_subnet(&self, subnet: Subnet) -> Result<Subnet, DirectoryError> {
         subnet.check_for(self.torus)?;
-        match self.who_has(subnet) {
+        match self.domain_of_subnet(subnet) {
             None => Ok(subnet),
             Some(other) => Err(DirectoryError::SubnetTaken {
                 subnet,
@@ -762,14 +508,14 @@ impl Directory {
         let count = Subnet::candidates(self.torus);
         let mut turn = (self.next_subnet..count).chain(0..self.next_subnet);
         let candidate = |n| Subnet::candidate(self.torus, n);
-        let free = turn.find(|n| self.who_has(candidate(*n)).is_none());
+        let free = turn.find(|n| self.domain_of_subnet(candidate(*n)).is_none());
         let n = free.ok_or(DirectoryError::Exhausted("subnets"))?;
         let subnet = candidate(n);
         self.next_subnet = (n + 1) % count;
         Ok(subnet)
     }
 
-    fn who_has(&self, subnet: Subnet) -> Option<&Domain> {
+    fn domain_of_subnet(&self, subnet: Subnet) -> Option<&Domain> {
         self.domains()
             .find(|domain| domain.subnet.overlaps(&subnet))
     }

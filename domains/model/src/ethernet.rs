@@ -1,7 +1,5 @@
 //! Offloads of an interface, and the reasons for which the driver drops a frame.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 /// Something that a kernel may leave undone in packets.
@@ -18,16 +16,7 @@ pub enum OffloadKind {
     Uso,
 }
 
-impl fmt::Display for OffloadKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            OffloadKind::Checksum => "checksum",
-            OffloadKind::Tso4 => "tso4",
-            OffloadKind::Tso6 => "tso6",
-            OffloadKind::Uso => "uso",
-        })
-    }
-}
+crate::as_text::display_serde_name!(OffloadKind);
 
 /// Why a frame did not reach an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -35,24 +24,24 @@ impl fmt::Display for OffloadKind {
 pub enum DropReason {
     /// It ends within its headers, or they contradict it.
     Malformed,
-    /// Its source address is not its sender's, or the host that has sent it does not carry that.
+    /// The source address is not that of the sender, or the sending host does not carry its node.
     WrongSource,
     /// The packet in it is from an address of another node or domain, or for the address that its
     /// receiver has in another domain.
     ForeignAddress,
-    /// A member says by it that it is a router (IPv6), and its domain has none.
+    /// A member announces itself as a router (IPv6) in a domain without routers.
     RouterAdvertisement,
     /// Longer than the domain's MTU allows.
     TooLong,
-    /// Its destination has an address of another domain.
+    /// The destination address is one of another domain.
     OtherDomain,
     /// No member has its destination address, or the sender itself does.
     NoSuchMember,
-    /// It is from one limited member for another.
+    /// From one limited member to another.
     Limited,
-    /// It tells to which groups its sender listens (IGMP, MLD), and no router is there who needs it.
+    /// A report of multicast groups (IGMP, MLD) in a domain without a router that needs it.
     LinkReport,
-    /// Another host has sent it in another epoch of its domain than the present one.
+    /// Sent by another host in another epoch of the domain.
     OtherEpoch,
     /// The receiver took no more at that moment.
     Full,

@@ -1,6 +1,7 @@
-//! May two nodes talk, over which path, by whose grace; and if not, why not?
+//! Explanation whether two nodes may communicate, over which paths, and why not.
 //!
-//! Pure: from what an agent tells whoever asks, so nobody learns of domains that they may not see.
+//! Pure: derived from the descriptions that the caller gets, so it reveals no domain that the
+//! caller may not see.
 
 use std::fmt;
 
@@ -11,58 +12,58 @@ use crate::as_text;
 use crate::hosts::Provider;
 use crate::info::{DomainInfo, HostInfo, HostState, MemberInfo, NodeInfo, Status};
 
-/// What is known.
+/// Descriptions on which an explanation is based.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     /// The agent.
     pub status: &'a Status,
     /// All nodes.
     pub nodes: &'a [NodeInfo],
-    /// The domains that whoever asks may see.
+    /// Domains that the caller may see.
     pub domains: &'a [DomainInfo],
 }
 
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
-    /// Who talks.
+    /// Sender.
     #[serde(with = "as_text")]
     pub from: Place,
-    /// To whom.
+    /// Receiver.
     #[serde(with = "as_text")]
     pub to: Place,
     /// Whether they may on any path.
     pub may: bool,
     /// For the domain asked about, or for each that both are in.
     pub domains: Vec<Verdict>,
-    /// Why not, where no domain says it.
+    /// Reason of the refusal, if there is no domain to explain.
     #[serde(flatten)]
     pub objection: Option<Objection>,
 }
 
-/// What holds in one domain.
+/// Explanation for one domain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
-    /// Its name.
+    /// Name of the domain.
     pub domain: String,
     /// Whether they may on any path.
     pub may: bool,
     /// Through their interfaces.
     pub ethernet: Path,
-    /// By access to each other's memory.
+    /// By access to memory.
     pub rdma: Path,
 }
 
-/// One of the two ways to talk.
+/// One of the two paths.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Path {
     /// Whether they may.
     pub may: bool,
-    /// What carries it.
+    /// Provider.
     pub provider: Option<String>,
-    /// What keeps others out.
+    /// Mechanisms that exclude other nodes.
     pub enforced_by: Vec<Guard>,
-    /// Which programs may not, though others do.
+    /// Limitation to certain programs, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
     /// Why not.
@@ -70,7 +71,7 @@ pub struct Path {
     pub objection: Option<Objection>,
 }
 
-/// Why not, and what to do about it.
+/// Reason of a refusal, and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Objection {
     /// A sentence.
@@ -79,7 +80,7 @@ pub struct Objection {
     pub remedy: String,
 }
 
-/// What enforces a domain's borders on a path.
+/// Mechanism that enforces the borders of a domain on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Guard {
@@ -89,17 +90,17 @@ pub enum Guard {
     Agent,
     /// The Ethernet driver checks partition, epoch and source of every frame.
     Driver,
-    /// That of the other host checks them again, and that the host carries the source.
-    FarDriver,
-    /// The process that plays the network card at the host of the memory looks at the right of every
-    /// request.
-    Adapter,
-    /// The RDMA device of that host takes keys of what its agent has granted, until it has taken
-    /// that back.
+    /// The driver of the other host checks them again, and that the sending host carries the source.
+    #[serde(rename = "far_driver")]
+    RemoteDriver,
+    /// The target proxy at the host of the memory checks the right of every request.
+    #[serde(rename = "adapter")]
+    TargetProxy,
+    /// The RDMA device of that host accepts the keys of present grants only.
     RemoteKeys,
-    /// What travels between hosts is not encrypted: whoever can alter it there could.
+    /// Packets between hosts are not encrypted: an attacker in between could alter them.
     Network,
-    /// It stays within the node, whose namespaces hold it.
+    /// Packets stay within the namespaces of the node.
     Node,
     /// All nodes run as one user, so their processes could reach into each other.
     Cooperation,
@@ -111,8 +112,8 @@ impl fmt::Display for Guard {
             Guard::Mapping => "mappings, which need a descriptor",
             Guard::Agent => "the agent, which hands those to members only",
             Guard::Driver => "the driver, which checks every frame",
-            Guard::FarDriver => "the other host's driver, which checks source and epoch again",
-            Guard::Adapter => "the adapter of the other host, which looks at every request",
+            Guard::RemoteDriver => "the other host's driver, which checks source and epoch again",
+            Guard::TargetProxy => "the target proxy of the other host, which checks every request",
             Guard::RemoteKeys => "its RDMA device, which knows only what is granted at that moment",
             Guard::Network => "the network between the hosts, where nothing is encrypted",
             Guard::Node => "the node itself",
@@ -167,7 +168,7 @@ impl Facts<'_> {
         };
         let asked = self.domains.iter().filter(asked);
         let domains: Vec<Verdict> = asked.map(|info| self.verdict(info, from, to)).collect();
-        let objection = domains.is_empty().then(|| self.strangers(from, to));
+        let objection = domains.is_empty().then(|| self.no_common_domain(from, to));
         Explanation {
             from,
             to,
@@ -182,8 +183,11 @@ impl Facts<'_> {
             Some(objection) => (Path::no(objection.clone()), Path::no(objection)),
             None => {
                 let stacks = stacks(info, from, to);
-                match self.apart(from, to) {
-                    Some((here, there)) => (self.far_ethernet(here, there, &stacks), self.far()),
+                match self.hosts_of(from, to) {
+                    Some((here, there)) => (
+                        self.remote_ethernet(here, there, &stacks),
+                        self.remote_rdma(),
+                    ),
                     None => (self.ethernet(from == to, &stacks), self.rdma()),
                 }
             }
@@ -196,7 +200,7 @@ impl Facts<'_> {
         }
     }
 
-    /// What forbids both paths.
+    /// Objection to both paths.
     fn objection(&self, info: &DomainInfo, from: Place, to: Place) -> Option<Objection> {
         let name = &info.name;
         let (Some(a), Some(b)) = (member(info, from), member(info, to)) else {
@@ -246,7 +250,7 @@ impl Facts<'_> {
         }
     }
 
-    fn strangers(&self, from: Place, to: Place) -> Objection {
+    fn no_common_domain(&self, from: Place, to: Place) -> Objection {
         let of = |place: Place| {
             let inside = self
                 .domains
@@ -307,8 +311,8 @@ impl Facts<'_> {
         }
     }
 
-    /// From driver to driver.
-    fn far_ethernet(&self, here: &str, there: &str, stacks: &[Place]) -> Path {
+    /// Ethernet path between two hosts, from driver to driver.
+    fn remote_ethernet(&self, here: &str, there: &str, stacks: &[Place]) -> Path {
         let near = self.ethernet(false, stacks);
         if !near.may {
             return near;
@@ -323,7 +327,7 @@ impl Facts<'_> {
                 ));
             }
         };
-        // Of connections between others this agent does not know.
+        // This agent knows its own connections only.
         let is_ours = |host: &HostInfo| host.state == HostState::Here;
         let is_cut = (is_ours(here) && !there.frames) || (is_ours(there) && !here.frames);
         if is_cut {
@@ -335,14 +339,14 @@ impl Facts<'_> {
                 "they connect again and again; see `toroid status` and agent.log on both hosts",
             ));
         }
-        let guards = [Guard::Driver, Guard::FarDriver, Guard::Network];
+        let guards = [Guard::Driver, Guard::RemoteDriver, Guard::Network];
         let guards = self.with_cooperation(&guards);
         let address = |host: &HostInfo| {
             let address = host.address.rsplit_once(':');
             address.map_or_else(|| host.address.clone(), |(address, _)| address.into())
         };
         let by_connection = || format!("tcp, {} - {}", address(here), address(there));
-        // Of what others do at this moment this agent does not know.
+        // This agent knows the paths of its own connections only.
         let known = match (is_ours(here), is_ours(there)) {
             (true, _) => there.frames_over,
             (_, true) => here.frames_over,
@@ -366,7 +370,7 @@ impl Facts<'_> {
     }
 
     /// The hosts that carry two nodes, if they are two.
-    fn apart(&self, from: Place, to: Place) -> Option<(&str, &str)> {
+    fn hosts_of(&self, from: Place, to: Place) -> Option<(&str, &str)> {
         let host = |place: Place| {
             let node = self.nodes.iter().find(|node| node.place == place)?;
             node.host.as_deref()
@@ -375,12 +379,12 @@ impl Facts<'_> {
         (here != there).then_some((here, there))
     }
 
-    /// Between two hosts, by what the agents are told to use.
-    fn far(&self) -> Path {
+    /// RDMA path between two hosts, by the configured provider.
+    fn remote_rdma(&self) -> Path {
         let provider = self.status.between_hosts.unwrap_or_default();
         let guards: &[Guard] = match provider {
-            Provider::Tcp => &[Guard::Adapter, Guard::Network],
-            Provider::Verbs => &[Guard::RemoteKeys, Guard::Adapter, Guard::Network],
+            Provider::Tcp => &[Guard::TargetProxy, Guard::Network],
+            Provider::Verbs => &[Guard::RemoteKeys, Guard::TargetProxy, Guard::Network],
         };
         Path::yes(&provider.to_string(), &self.with_cooperation(guards))
     }
@@ -391,7 +395,7 @@ impl Facts<'_> {
     }
 }
 
-/// Which of two members have no interface of the kernel.
+/// Those of two members that have no interface of the kernel.
 fn stacks(info: &DomainInfo, from: Place, to: Place) -> Vec<Place> {
     let mut both = vec![from, to];
     both.dedup();
@@ -399,12 +403,12 @@ fn stacks(info: &DomainInfo, from: Place, to: Place) -> Vec<Place> {
     both
 }
 
-/// What carries packets of two members, of which these have no interface.
+/// Kind of the interfaces of two members.
 fn kind(stacks: &[Place]) -> &'static str {
     if stacks.is_empty() { "tap" } else { "stack" }
 }
 
-/// What holds where nodes have no interface of the kernel, or nothing if there are none of these.
+/// Limitation of nodes without an interface of the kernel; `None` if there are none.
 pub fn no_interfaces(stacks: &[Place]) -> Option<String> {
     let places: Vec<String> = stacks.iter().map(ToString::to_string).collect();
     let [node, has] = match stacks.len() {
@@ -428,233 +432,4 @@ fn member(info: &DomainInfo, place: Place) -> Option<&MemberInfo> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    fn place(x: u8) -> Place {
-        Place { x, y: 0, z: 0 }
-    }
-
-    fn status(ethernet: &str, rootless: bool, driver_pid: Option<u32>) -> Status {
-        let fields = json!({
-            "pid": 1, "state": "/run/toroid", "data": "/var/lib/toroid", "torus": "4x1x1",
-            "nodes": 4, "domains": 2, "provider": "shm", "ethernet": ethernet, "offload": [],
-            "rootless": rootless, "private_users": !rootless, "driver_pid": driver_pid, "driver_restarts": 0, "attached": 0,
-            "registered_bytes": 0, "moving_bytes": 0
-        });
-        serde_json::from_value(fields).unwrap()
-    }
-
-    /// Nodes 0 to 2 are in `blue`, 1 and 2 limited; 2 and 3 are in `red`.
-    fn domains() -> Vec<DomainInfo> {
-        let member = |x: u8, limited: bool| {
-            json!({
-                "node": place(x).to_string(), "limited": limited, "plain": false, "stack": false, "ifname": "blue", "mac": "",
-                "ipv4": "10.64.0.1", "ipv6": "fd74::1"
-            })
-        };
-        let domain = |name: &str, members: &[Value]| {
-            let fields = json!({
-                "name": name, "id": 1, "epoch": 1, "owner": 1000, "mtu": 9000,
-                "subnet": "10.64.0.0/24", "public": false, "managers": [], "size": 0,
-                "diameter": 0, "mean_hops": 0.0, "members": members
-            });
-            serde_json::from_value(fields).unwrap()
-        };
-        let blue = [member(0, false), member(1, true), member(2, true)];
-        vec![
-            domain("blue", &blue),
-            domain("red", &[member(2, false), member(3, false)]),
-        ]
-    }
-
-    /// All are 1000's but 3, which is 1001's.
-    fn nodes() -> Vec<NodeInfo> {
-        let node = |x: u8| {
-            let fields = json!({
-                "id": x, "place": place(x).to_string(), "aliases": [], "allocated": true,
-                "owner": if x == 3 { 1001 } else { 1000 }, "free": false, "domains": [],
-                "consents": [], "pid": 1
-            });
-            serde_json::from_value(fields).unwrap()
-        };
-        (0..4).map(node).collect()
-    }
-
-    fn explain(status: &Status, from: u8, to: u8, domain: Option<&str>) -> Explanation {
-        let (nodes, domains) = (nodes(), domains());
-        let facts = Facts {
-            status,
-            nodes: &nodes,
-            domains: &domains,
-        };
-        facts.explain(place(from), place(to), domain)
-    }
-
-    fn reason(explanation: &Explanation) -> String {
-        assert!(!explanation.may);
-        let told = explanation.domains.first();
-        let told = told.map(|verdict| verdict.rdma.objection.as_ref());
-        let objection = told.unwrap_or(explanation.objection.as_ref());
-        objection.unwrap().to_string()
-    }
-
-    #[test]
-    fn members_may_and_hear_by_whose_grace() {
-        let answer = explain(&status("tap", false, Some(7)), 0, 1, None);
-        assert!(answer.may);
-        let expected = json!({
-            "from": "0,0,0", "to": "1,0,0", "may": true, "domains": [{
-                "domain": "blue", "may": true,
-                "ethernet": {"may": true, "provider": "tap", "enforced_by": ["driver"]},
-                "rdma": {"may": true, "provider": "shm", "enforced_by": ["mapping", "agent"]},
-            }]
-        });
-        assert_eq!(serde_json::to_value(&answer).unwrap(), expected);
-    }
-
-    #[test]
-    fn programs_that_need_an_interface_are_told_where_there_is_none() {
-        let (status, nodes, mut domains) = (status("stack", true, Some(7)), nodes(), domains());
-        let mut told = |without: &[usize]| {
-            for (n, member) in domains[0].members.iter_mut().enumerate() {
-                let ifname = without.contains(&n).then_some(None);
-                member.ifname = ifname.unwrap_or_else(|| Some("blue".into()));
-            }
-            let facts = Facts {
-                status: &status,
-                nodes: &nodes,
-                domains: &domains,
-            };
-            let answer = facts.explain(place(0), place(1), None);
-            let Path {
-                provider, limit, ..
-            } = answer.domains[0].ethernet.clone();
-            (provider.unwrap(), limit.unwrap_or_default())
-        };
-        let only = "of the kernel, so only programs with sockets of `toroid_ethernet::Stack` have Ethernet there";
-        assert_eq!(told(&[]), ("tap".into(), String::new()));
-        let one = format!("node 1,0,0 has no interface {only}");
-        assert_eq!(told(&[1]), ("stack".into(), one));
-        let both = format!("nodes 0,0,0 and 1,0,0 have no interfaces {only}");
-        assert_eq!(told(&[0, 1]), ("stack".into(), both));
-    }
-
-    #[test]
-    fn limited_members_may_not_talk_to_each_other() {
-        let answer = explain(&status("tap", false, Some(7)), 1, 2, None);
-        let reason = reason(&answer);
-        assert!(
-            reason.contains("both are limited members of blue"),
-            "{reason}"
-        );
-        assert!(reason.contains("toroid domain grow blue 2,0,0"), "{reason}");
-    }
-
-    #[test]
-    fn a_limited_member_may_talk_to_itself() {
-        let answer = explain(&status("tap", false, Some(7)), 1, 1, None);
-        assert_eq!(answer.domains[0].ethernet.enforced_by, [Guard::Node]);
-        assert!(answer.may);
-    }
-
-    #[test]
-    fn outsiders_hear_what_they_share_and_who_can_change_it() {
-        let status = status("tap", false, Some(7));
-        let told = reason(&explain(&status, 0, 3, Some("blue")));
-        let grow = "uid 1000, can change that with `toroid domain grow blue 3,0,0`";
-        assert!(
-            told.contains("node 3,0,0 is not a member of blue"),
-            "{told}"
-        );
-        assert!(told.contains(grow), "{told}");
-        let consent = "once the owner of 3,0,0, uid 1001, has run `toroid node consent 3,0,0 -d \
-                       blue`";
-        assert!(told.contains(consent), "{told}");
-        let told = reason(&explain(&status, 0, 1, Some("red")));
-        assert!(!told.contains("consent"), "{told}");
-        let told = reason(&explain(&status, 2, 3, Some("blue")));
-        assert!(told.contains("they share red"), "{told}");
-        let told = reason(&explain(&status, 0, 3, None));
-        assert!(told.contains("0,0,0 is in blue, 3,0,0 is in red"), "{told}");
-    }
-
-    #[test]
-    fn frames_between_hosts_need_their_drivers_connection() {
-        let told = |frames: bool, over: Option<&str>, here: &str| {
-            let mut status = status("tap", false, Some(7));
-            status.between_hosts = Some(Provider::Verbs);
-            let host = |name: &str, state: &str, frames: bool, over: Option<&str>| {
-                let fields = json!({
-                    "name": name, "address": format!("10.0.0.{}:7470", name.len()), "directory": false,
-                    "state": state, "frames": frames, "frames_over": over
-                });
-                serde_json::from_value(fields).unwrap()
-            };
-            status.hosts = vec![
-                host("a", here, false, None),
-                host("bb", "connected", frames, over),
-            ];
-            let (mut nodes, domains) = (nodes(), domains());
-            for node in &mut nodes {
-                let name = if node.id == 0 { "a" } else { "bb" };
-                node.host = Some(name.into());
-            }
-            let facts = Facts {
-                status: &status,
-                nodes: &nodes,
-                domains: &domains,
-            };
-            let answer = facts.explain(place(1), place(0), None);
-            answer.domains[0].ethernet.clone()
-        };
-        let open = told(true, Some("tcp"), "here");
-        assert_eq!(open.provider.unwrap(), "tap over tcp, 10.0.0.2 - 10.0.0.1");
-        let guards = [Guard::Driver, Guard::FarDriver, Guard::Network];
-        assert_eq!(open.enforced_by, guards);
-        let open = told(true, Some("verbs"), "here");
-        assert_eq!(open.provider.unwrap(), "tap over verbs");
-        assert_eq!(open.enforced_by, guards);
-        // Between two others.
-        let open = told(false, None, "connected");
-        assert_eq!(open.provider.unwrap(), "tap over verbs or tcp");
-        let objection = told(false, None, "here").objection.unwrap();
-        assert!(objection.reason.contains("bb and a are not connected"));
-    }
-
-    #[test]
-    fn adapters_between_hosts_know_only_what_is_granted() {
-        let told = |provider: Provider| {
-            let mut status = status("tap", false, Some(7));
-            status.between_hosts = Some(provider);
-            let (mut nodes, domains) = (nodes(), domains());
-            nodes[0].host = Some("a".into());
-            nodes[1].host = Some("b".into());
-            let facts = Facts {
-                status: &status,
-                nodes: &nodes,
-                domains: &domains,
-            };
-            let answer = facts.explain(place(1), place(0), None);
-            let rdma = answer.domains[0].rdma.clone();
-            (rdma.provider.unwrap(), rdma.enforced_by)
-        };
-        let tcp = vec![Guard::Adapter, Guard::Network];
-        assert_eq!(told(Provider::Tcp), ("tcp".into(), tcp.clone()));
-        let verbs = [vec![Guard::RemoteKeys], tcp].concat();
-        assert_eq!(told(Provider::Verbs), ("verbs".into(), verbs));
-    }
-
-    #[test]
-    fn one_path_may_be_open_without_the_other() {
-        let answer = explain(&status("none", true, None), 0, 1, None);
-        let blue = &answer.domains[0];
-        assert!(answer.may && !blue.ethernet.may);
-        assert!(blue.rdma.enforced_by.contains(&Guard::Cooperation));
-        let answer = explain(&status("tap", false, None), 0, 1, None);
-        let objection = answer.domains[0].ethernet.objection.as_ref().unwrap();
-        assert!(objection.reason.contains("does not run"));
-    }
-}
+mod tests;

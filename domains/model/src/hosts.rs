@@ -1,4 +1,4 @@
-//! The file for `toroid up --config`: what one host of several is, and who the others are.
+//! The file for `toroid up --config`: this host and the other hosts.
 //!
 //! ```toml
 //! host = "a"
@@ -62,10 +62,10 @@ const KEYS: [&str; 18] = [
     "ethernet",
 ];
 
-/// One host of several.
+/// Configuration of one of several hosts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostConfig {
-    /// Its name.
+    /// Name of the host.
     pub host: String,
     /// The fabric of all hosts.
     #[serde(with = "as_text")]
@@ -74,22 +74,22 @@ pub struct HostConfig {
     pub nodes: BTreeSet<u32>,
     /// Further names of nodes that it carries, and their numbers.
     pub aliases: BTreeMap<String, u32>,
-    /// Where its agent listens to the others.
+    /// Address at which its agent listens to other agents.
     pub listen: SocketAddr,
     /// The file with the key that all share.
     pub key: PathBuf,
-    /// The host whose agent holds the directory.
+    /// Name of the host whose agent holds the directory.
     pub directory: String,
-    /// What connects nodes of different hosts.
+    /// Provider between nodes of different hosts.
     pub provider: Provider,
-    /// Its RDMA device, if the provider is verbs.
+    /// RDMA device, with provider verbs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<Rdma>,
     /// The other hosts, and where their agents listen.
     pub hosts: BTreeMap<String, SocketAddr>,
 }
 
-/// What connects nodes of different hosts.
+/// Provider between nodes of different hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Provider {
@@ -105,9 +105,9 @@ pub enum Provider {
 pub struct ConfigFile {
     /// The host.
     pub host: HostConfig,
-    /// Its state directory, unless another is asked for.
+    /// State directory, unless another is requested.
     pub state: Option<PathBuf>,
-    /// Where its data goes, unless another place is asked for.
+    /// Directory of the data, unless another is requested.
     pub data: Option<PathBuf>,
     /// As `ack_timeout_ms` of the agent.
     pub ack_timeout_ms: Option<u64>,
@@ -124,24 +124,13 @@ impl HostConfig {
     }
 }
 
-impl fmt::Display for Provider {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Provider::Tcp => "tcp",
-            Provider::Verbs => "verbs",
-        })
-    }
-}
+as_text::display_serde_name!(Provider);
 
 impl FromStr for Provider {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "tcp" => Ok(Provider::Tcp),
-            "verbs" => Ok(Provider::Verbs),
-            _ => Err("there are tcp and verbs"),
-        }
+        as_text::variant(text).ok_or("there are tcp and verbs")
     }
 }
 
@@ -152,7 +141,7 @@ impl FromStr for Provider {
 pub fn parse(text: &str) -> Result<ConfigFile, Vec<Problem>> {
     let (mut lines, table) = Lines::read(text);
     let file = table.and_then(|table| File { lines: &mut lines }.read(table.get_ref()));
-    // What was not read has a problem.
+    // An unreadable file has a problem.
     lines.end(file)?.ok_or_else(Vec::new)
 }
 
@@ -217,7 +206,7 @@ impl File<'_> {
         Some(file)
     }
 
-    /// The keys for an RDMA device, which are for one provider alone.
+    /// Reads the keys of the RDMA device, which are for provider verbs only.
     fn rdma(&mut self, table: &DeTable<'_>, provider: Option<Provider>) -> Option<Rdma> {
         let keys = ["device", "port", "gid-index", "partition-key-index"];
         let [device, port, gid_index, partition_key_index] = keys.map(|key| table.get(key));
@@ -399,7 +388,7 @@ db = "0,1,1"
 "#;
 
     #[test]
-    fn a_file_says_all_about_a_host() {
+    fn a_file_describes_a_host() {
         let file = parse(SOUND).unwrap();
         let host = &file.host;
         assert_eq!((host.host.as_str(), host.holds_directory()), ("a", false));
@@ -417,7 +406,7 @@ db = "0,1,1"
     }
 
     #[test]
-    fn an_adapter_can_be_chosen() {
+    fn an_rdma_device_can_be_chosen() {
         let with = |lines: &str| {
             let text = SOUND.replace("state = \"/run/a\"", lines);
             let host = parse(&text).unwrap().host;
@@ -438,7 +427,7 @@ db = "0,1,1"
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_line() {
+    fn mistakes_are_reported_with_their_line() {
         let bad = [
             ("host = \"a\"", "host = \"A\"", 1, "names no host"),
             ("host = \"a\"", "hots = \"a\"", 1, "did you mean \"host\"?"),

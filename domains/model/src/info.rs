@@ -1,7 +1,6 @@
-//! What an agent tells of itself, of nodes and of domains.
+//! Descriptions of an agent, of nodes and of domains.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
@@ -20,21 +19,21 @@ use crate::refusal::Refusal;
 /// The state of the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// Its process id, in its own namespace.
+    /// Process id of the agent, in its own PID namespace.
     pub pid: u32,
-    /// Its state directory.
+    /// State directory.
     pub state: String,
-    /// Where what outlives it is kept.
+    /// Directory of the durable data.
     pub data: String,
     /// The torus.
     #[serde(with = "as_text")]
     pub torus: Torus,
     /// The number of nodes that this host carries.
     pub nodes: u32,
-    /// All hosts, in order of their names; none when this is the only one.
+    /// All hosts, in order of their names; none without other hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<HostInfo>,
-    /// What connects nodes of different hosts.
+    /// Provider between nodes of different hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub between_hosts: Option<Provider>,
     /// The RDMA device that is used for that.
@@ -47,25 +46,25 @@ pub struct Status {
     /// `tap`; `stack` where interfaces of the kernel cannot be had, so that all members are stacks;
     /// or `none` when started without Ethernet.
     pub ethernet: String,
-    /// Where all members are stacks: why, and what to do to have interfaces of the kernel.
+    /// Reason and remedy, if no member can have an interface of the kernel.
     pub no_taps: Option<Refusal>,
-    /// What each node takes of this host at most.
+    /// Limits of each node.
     #[serde(default)]
     pub limits: Limits,
-    /// Where nodes have fewer limits than by default: why, and what to do.
+    /// Reason and remedy, if nodes have fewer limits than by default.
     #[serde(default)]
     pub no_limits: Option<Refusal>,
-    /// What interfaces may leave undone in packets, unless their membership is plain: what this
-    /// kernel can, or nothing when started without offload.
+    /// Offloads that this kernel supports, for members with offload; none when started without
+    /// offload.
     pub offload: Vec<OffloadKind>,
     /// Whether it runs without root.
     pub rootless: bool,
-    /// Whether each node has users of its own, so that its root is nobody on the host. Otherwise
-    /// nodes are separated for convenience, not against malice.
+    /// Whether each node has users of its own, so that its root is unprivileged on the host.
+    /// Otherwise nodes are separated for convenience, not against malice.
     pub private_users: bool,
     /// The driver's process id, absent when there is none.
     pub driver_pid: Option<u32>,
-    /// How often the driver was restarted.
+    /// Number of restarts of the driver.
     pub driver_restarts: u32,
     /// The process for connections with other hosts, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -77,13 +76,13 @@ pub struct Status {
     /// Bytes on their way to fresh memory, because a node left that may have had them mapped:
     /// until they have arrived they take up memory twice.
     pub moving_bytes: u64,
-    /// Bytes of regions that others may write in which the agent is about to look for what can be in
-    /// huge pages: until it has, a shrink takes longer.
+    /// Bytes of regions with remote writers that the agent is about to compact into huge pages.
+    /// Until then a shrink takes longer.
     #[serde(default)]
     pub compacting_bytes: u64,
 }
 
-/// What a node takes of its host at most; absent is no limit.
+/// Limits of a node; absent means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Bytes of memory and swap, of processes and of files in memory.
@@ -95,9 +94,9 @@ pub struct Limits {
 /// A host of several.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostInfo {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Where its agent listens to the others.
+    /// Address at which its agent listens to other agents.
     pub address: String,
     /// Whether its agent holds the directory.
     pub directory: bool,
@@ -106,14 +105,14 @@ pub struct HostInfo {
     /// Whether frames get from driver to driver.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub frames: bool,
-    /// What they go by, if they do.
+    /// Provider of the frames, if they pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frames_over: Option<Provider>,
-    /// How many have gone there and come from there by RDMA devices, where the provider is verbs, since the
-    /// driver was started.
+    /// Frames to and from the host by RDMA devices since the start of the driver, with provider
+    /// verbs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frames_by_rdma: Option<u64>,
-    /// What is wrong with it.
+    /// Present problem of the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -122,7 +121,7 @@ pub struct HostInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HostState {
-    /// It is this one.
+    /// This host.
     Here,
     /// The two have a session.
     Connected,
@@ -132,34 +131,25 @@ pub enum HostState {
     Unknown,
 }
 
-impl fmt::Display for HostState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            HostState::Here => "here",
-            HostState::Connected => "connected",
-            HostState::Away => "away",
-            HostState::Unknown => "unknown",
-        })
-    }
-}
+as_text::display_serde_name!(HostState);
 
-/// What a tenant has and may have: a user or a node.
+/// Resources and limits of a user or a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QuotaInfo {
-    /// Its uid, if it is a user.
+    /// Uid, for a user.
     pub user: Option<u32>,
-    /// Its place, if it is a node.
+    /// Place, for a node.
     pub node: Option<String>,
-    /// What it has.
+    /// Amounts in use.
     pub used: Amounts,
     /// The limits that were set.
     pub limits: Amounts,
-    /// Those in force, with the defaults of users; what is missing is limited by the host alone.
+    /// Limits in force, with the defaults of users; only the host limits an absent resource.
     pub in_force: Amounts,
 }
 
-/// Frames that a member sent through its interface and that reached nobody, since the interface
-/// is there or the driver was started.
+/// Frames of a member that reached no receiver, since the interface was made or the driver was
+/// started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemberDrops {
     /// The member, unless it is about a host.
@@ -175,16 +165,16 @@ pub struct MemberDrops {
     /// Whether it is about frames from outside, which came to its domain by the gateway there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub outside: bool,
-    /// How many for which reason; what is missing is 0.
+    /// Number by reason; an absent one is 0.
     pub dropped: BTreeMap<DropReason, u64>,
 }
 
 /// A node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeInfo {
-    /// Its number.
+    /// Number.
     pub id: u32,
-    /// Its place.
+    /// Place.
     #[serde(with = "as_text")]
     pub place: Place,
     /// The host that carries it, where there are several.
@@ -212,9 +202,9 @@ pub struct NodeInfo {
 /// A domain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DomainInfo {
-    /// Its name, also of its interfaces.
+    /// Name, also of its interfaces.
     pub name: String,
-    /// Its number: the partition of its packets, and two bytes of its members' MACs.
+    /// Number: the partition of its packets, and two bytes of its members' MAC addresses.
     pub id: u32,
     /// The age of its membership.
     pub epoch: u32,
@@ -224,25 +214,25 @@ pub struct DomainInfo {
     pub mtu: u32,
     /// IPv4 subnet `a.b.c.d/len`.
     pub subnet: String,
-    /// Whether whoever owns a node may join with it.
+    /// Whether the owner of a node may add it.
     pub public: bool,
-    /// The places of the nodes whose processes may change it.
+    /// Places of the nodes whose processes may change it.
     pub managers: Vec<String>,
     /// Whether nodes that are in another such domain, too, may forward packets between the two, and
     /// members may announce themselves as routers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub forward: bool,
-    /// Where it is connected to the outside.
+    /// Connection to an external network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<GatewayInfo>,
-    /// How far apart its members are.
+    /// Size and distances of its members.
     #[serde(flatten)]
     pub figures: Figures,
     /// In order of their node numbers.
     pub members: Vec<MemberInfo>,
 }
 
-/// Where a domain is connected to the outside.
+/// A gateway of a domain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GatewayInfo {
     /// The member at which it is.
@@ -250,26 +240,26 @@ pub struct GatewayInfo {
     pub node: Place,
     /// The host's interface that leads outside.
     pub uplink: String,
-    /// What passes.
+    /// Traffic that passes.
     pub kind: GatewayKind,
     /// Why nothing passes at present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// What does not pass, though one might expect it.
+    /// Traffic that does not pass unexpectedly, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
 }
 
-/// What taking nodes out of a domain would need at this moment.
+/// Work of a shrink at this moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ShrinkNeeds {
     /// The places of the nodes that would leave.
     pub leaving: Vec<String>,
-    /// Who stays and must acknowledge it, or be cut off from the domain.
+    /// Attached processes of remaining members, which must acknowledge the change or be fenced.
     pub acknowledging: Vec<Acknowledging>,
-    /// What would move to fresh memory, because a leaver may have it mapped.
+    /// Regions that would migrate to fresh memory, because a leaver may have them mapped.
     pub moving: Vec<Moving>,
-    /// What would end with its owner.
+    /// Regions that would end with their owner.
     pub ending: Vec<Ending>,
     /// Packet channels that would end.
     pub ending_channels: u32,
@@ -280,9 +270,9 @@ pub struct ShrinkNeeds {
 /// Attached processes of a node that stays.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Acknowledging {
-    /// Its place.
+    /// Place of the node.
     pub node: String,
-    /// How many.
+    /// Number of processes.
     pub processes: u32,
 }
 
@@ -291,10 +281,10 @@ pub struct Acknowledging {
 pub struct Moving {
     /// The place of their owner.
     pub node: String,
-    /// Whether a leaver may have them mapped for writing: then the change is complete when nobody
-    /// can write them any more, or all is copied. The others are copied after it.
+    /// Whether a leaver may have them mapped for writing. The change then completes after nothing
+    /// can write to them, or all is copied; other regions are copied later.
     pub written: bool,
-    /// How many.
+    /// Number of regions.
     pub regions: u32,
     /// Their bytes.
     pub bytes: u64,
@@ -305,13 +295,13 @@ pub struct Moving {
 pub struct Ending {
     /// The place of their owner.
     pub node: String,
-    /// How many.
+    /// Number of regions.
     pub regions: u32,
     /// Their bytes.
     pub bytes: u64,
 }
 
-/// Who is in a domain.
+/// Members of a domain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DomainMembers {
     /// The domain's number.
@@ -325,7 +315,7 @@ pub struct DomainMembers {
 /// A node in a domain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemberInfo {
-    /// Its place.
+    /// Place of the node.
     #[serde(with = "as_text")]
     pub node: Place,
     /// The host that carries it, where there are several.
@@ -335,10 +325,10 @@ pub struct MemberInfo {
     pub limited: bool,
     /// Whether its interface does without offload.
     pub plain: bool,
-    /// Whether the domain gives it no interface of the kernel, but a link for one of the node's processes. Where the
-    /// kernel has none to give, nobody has one.
+    /// Whether the member has a link for one process instead of an interface of the kernel. If the
+    /// kernel has no interfaces, no member has one.
     pub stack: bool,
-    /// Its interface, absent when the agent runs without Ethernet, and for a stack.
+    /// Interface; absent without Ethernet, and for a stack.
     pub ifname: Option<String>,
     /// `06:dd:dd:xx:yy:zz`.
     pub mac: String,

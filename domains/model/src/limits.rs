@@ -1,6 +1,6 @@
 //! Limits of an agent.
 
-/// The most nodes that one host emulates.
+/// Maximum number of nodes of one host.
 pub const MAX_NODES: u32 = 1024;
 
 /// Time in milliseconds that a process has to acknowledge a change, unless the agent is configured otherwise.

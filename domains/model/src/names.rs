@@ -1,4 +1,4 @@
-//! Names of domains, nodes, hosts and uplinks: which texts can be one.
+//! Valid names of domains, nodes, hosts and uplinks.
 
 /// The longest name of an interface in bytes.
 pub(crate) const MAX_NAME: usize = 15;
@@ -9,8 +9,8 @@ pub(crate) const MAX_LABEL: usize = 63;
 /// Names that mean something else as an interface or as the end of a host name.
 pub(crate) const RESERVED_NAMES: [&str; 4] = ["lo", "all", "default", "localhost"];
 
-/// Whether `name` can name interfaces and end host names. Upper case is out because host names
-/// do not tell it from lower case.
+/// Whether `name` can name interfaces and end host names. Upper case is excluded because host names
+/// are case-insensitive.
 pub fn is_domain_name(name: &str) -> bool {
     let inner = |c: u8| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
     (1..=MAX_NAME).contains(&name.len())
@@ -20,7 +20,7 @@ pub fn is_domain_name(name: &str) -> bool {
         && !RESERVED_NAMES.contains(&name)
 }
 
-/// Whether `alias` can be a host name. It begins with a letter, so that it is never a place.
+/// Whether `alias` can be a host name. An alias begins with a letter, so it is never a place.
 pub fn is_alias(alias: &str) -> bool {
     let inner = |c: u8| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'-');
     (1..=MAX_LABEL).contains(&alias.len())

@@ -11,7 +11,7 @@ use crate::refusal::{Refusal, RefusalKind};
 /// takes a while, during which others wait.
 pub const MAX_SETS: usize = 4096;
 
-/// What a node set may refer to by name.
+/// Names that a node set may refer to.
 pub trait Names {
     /// The node with this alias.
     fn alias(&self, alias: &str) -> Option<NodeId>;
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(all.len(), 256);
     }
 
-    /// Hundreds of thousands of sets in one request once held up everybody's.
+    /// Regression: hundreds of thousands of sets in one request delayed all other requests.
     #[test]
     fn so_many_sets_are_read_and_no_more() {
         let mut sets = vec!["*,*,*".to_owned(); MAX_SETS];
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_named() {
+    fn errors_name_missing_nodes() {
         for set in [
             "1,0", "1,0,0,0", "a,0,0", "1-,0,0", "1-0,0,0", "-1,0,0", ",,",
         ] {

@@ -2,40 +2,38 @@
 //!
 //! [`Directory`](crate::directory::Directory) counts and refuses.
 //!
-//! A node's processes are charged to the node and to the node's owner; a domain to its owner;
-//! a membership to the node. What has no limit is limited by the host alone.
+//! The processes of a node are charged to the node and to its owner, a domain to its owner, a
+//! membership to the node. Only the host limits a resource without a limit.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use toroid_fabric::NodeId;
 
 use crate::refusal::{Refusal, RefusalKind};
 
-/// What is counted.
+/// A counted resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Resource {
-    /// Of a user: domains that it owns. Of a node: those that it is in.
+    /// Of a user: domains that it owns. Of a node: its memberships.
     Domains,
     /// Allocated by processes in nodes.
     Regions,
-    /// Of those regions.
+    /// Bytes of these regions.
     Bytes,
-    /// Packet channels, charged to whoever opens them: a ring to send and one to receive at each
-    /// end.
+    /// Packet channels, charged to the node that opens them: two rings at each end.
     Rings,
-    /// What the agent keeps open: one for each attached process and each region.
+    /// Descriptors that the agent keeps open: one for each attached process and each region.
     Descriptors,
-    /// Of a user: those that belong to it. Of a node: none.
+    /// Of a user: nodes that it owns. Of a node: none.
     Nodes,
     /// Of a user: IPv4 addresses in the subnets of the domains that it owns. Of a node: none.
     Addresses,
 }
 
-/// What users may have who are no administrators and have no other limit. Generous for one; not
-/// enough to leave nothing to others.
+/// Limits of users without others, except administrators. Generous for one user; one user cannot
+/// exhaust the host.
 pub const DEFAULTS: [(Resource, u64); 6] = [
     (Resource::Domains, 64),
     (Resource::Regions, 65_536),
@@ -46,31 +44,31 @@ pub const DEFAULTS: [(Resource, u64); 6] = [
     (Resource::Addresses, 1 << 18),
 ];
 
-/// Whose it is.
+/// A user or a node to which resources are charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tenant {
     /// A user, in all of its nodes together.
     User(u32),
-    /// A node, whoever owns it.
+    /// A node of any owner.
     Node(NodeId),
 }
 
-/// So much of each; what is missing is 0 of what is used, and no limit of limits.
+/// Amount of each resource. An absent one is 0 if it is a usage, and unlimited if it is a limit.
 pub type Amounts = BTreeMap<Resource, u64>;
 
 /// A limit that would be passed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{tenant} has {used} of at most {limit} {resource}, and {more} more are too many")]
 pub struct Exceeded {
-    /// Whose limit, for people.
+    /// Tenant, as text.
     pub tenant: String,
-    /// Of what.
+    /// Resource.
     pub resource: Resource,
-    /// How much it has.
+    /// Amount in use.
     pub used: u64,
-    /// How much was asked for besides.
+    /// Amount requested besides.
     pub more: u64,
-    /// How much it may have.
+    /// Limit.
     pub limit: u64,
 }
 
@@ -98,16 +96,4 @@ impl Resource {
     ];
 }
 
-impl fmt::Display for Resource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Resource::Domains => "domains",
-            Resource::Regions => "regions",
-            Resource::Bytes => "bytes",
-            Resource::Rings => "rings",
-            Resource::Descriptors => "descriptors",
-            Resource::Nodes => "nodes",
-            Resource::Addresses => "addresses",
-        })
-    }
-}
+crate::as_text::display_serde_name!(Resource);

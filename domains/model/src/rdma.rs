@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Which RDMA device is used between hosts, and how. What is not said is chosen.
+/// RDMA device for traffic between hosts. Absent values are chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rdma {
@@ -12,10 +12,10 @@ pub struct Rdma {
     /// The port's number; the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u8>,
-    /// Which of the port's global identifiers; the one that reaches farthest.
+    /// Index of the port's global identifier; default: the one with the widest scope.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gid_index: Option<u8>,
-    /// Which of the port's partition keys; the first.
+    /// Index of the port's partition key; default: the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition_key_index: Option<u16>,
 }

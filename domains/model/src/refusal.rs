@@ -4,14 +4,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a request was refused: for programs a kind, for people what and how to mend it.
+/// Reason of a refusal: a kind for programs, a message and a remedy for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub struct Refusal {
     /// For programs.
     pub kind: RefusalKind,
     /// Names the thing.
     pub message: String,
-    /// What to do; may be empty.
+    /// Remedy; may be empty.
     pub remedy: String,
 }
 

@@ -1,4 +1,4 @@
-//! Who may do what. Pure: an actor and a directory go in, a verdict comes out.
+//! Rights to change domains and nodes. Pure: an actor and a directory go in, a verdict comes out.
 //!
 //! | | administrator | owner of the domain | owner of the node | manager of the domain |
 //! |---|---|---|---|---|
@@ -9,7 +9,7 @@
 //! | run commands in a node, name it, consent | yes | | yes | |
 //! | give nodes away, set quotas, end the agent | yes | | | |
 //!
-//! A manager is a node: its processes act for it, whoever they are, and never as administrators.
+//! A manager is a node: processes of any user in the node act for it, never as administrators.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -21,13 +21,13 @@ use crate::directory::{Directory, DirectoryError, Domain};
 use crate::nodeset::{self, Names, NodeSetError};
 use crate::refusal::{Refusal, RefusalKind};
 
-/// The shortest prefix of a subnet whose domain is no administrator's.
+/// The shortest prefix of the subnet of a domain, except for administrators.
 pub const SHORTEST_PREFIX: u8 = 16;
 
-/// Who asks.
+/// Origin of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Actor {
-    /// Root, or the user whose agent it is.
+    /// Root, or the user of the agent.
     Administrator(u32),
     /// Another user of the host.
     User(u32),
@@ -44,9 +44,9 @@ pub enum Denied {
     DomainOfAnother {
         /// The domain.
         domain: String,
-        /// Its owner.
+        /// Uid of its owner.
         owner: u32,
-        /// Who asked.
+        /// Caller.
         actor: String,
     },
     /// Only the owners of the nodes may.
@@ -54,7 +54,7 @@ pub enum Denied {
     NodesOfOthers {
         /// The nodes.
         nodes: String,
-        /// Who asked.
+        /// Caller.
         actor: String,
     },
     /// Only with the consent of the nodes' owners.
@@ -64,7 +64,7 @@ pub enum Denied {
         nodes: String,
         /// The domain.
         domain: String,
-        /// Who asked.
+        /// Caller.
         actor: String,
     },
     /// The node is no manager of the domain.
@@ -78,17 +78,17 @@ pub enum Denied {
     /// Only an administrator may have so many.
     #[error("{subnet} has more addresses than {actor}, who is no administrator, may take")]
     TooManyAddresses {
-        /// Who asked.
+        /// Caller.
         actor: String,
-        /// For what.
+        /// Requested subnet.
         subnet: Subnet,
     },
     /// Only an administrator may.
     #[error("{actor} is no administrator of this agent, who alone may {what}")]
     NotAdministrator {
-        /// Who asked.
+        /// Caller.
         actor: String,
-        /// What.
+        /// Refused action, as a verb and its object.
         what: &'static str,
     },
 }
@@ -155,7 +155,7 @@ impl Actor {
         }
     }
 
-    /// Whether it may add nodes to a domain. Those that are members need no right.
+    /// Whether it may add nodes to a domain. Present members need no right.
     pub fn may_grow(
         &self,
         directory: &Directory,
@@ -192,7 +192,7 @@ impl Actor {
         }
     }
 
-    /// Whether it may take nodes out of a domain. Those that are no members need no right.
+    /// Whether it may remove nodes from a domain. Other nodes than members need no right.
     pub fn may_shrink(
         &self,
         directory: &Directory,
@@ -215,7 +215,7 @@ impl Actor {
         }
     }
 
-    /// Whether it may remove a domain and change who has rights in it.
+    /// Whether it may remove a domain and change rights in it.
     pub fn may_own(&self, directory: &Directory, domain: &Domain) -> Result<(), Denied> {
         match *self {
             Actor::Administrator(_) => Ok(()),
@@ -258,7 +258,7 @@ impl Actor {
         }
     }
 
-    /// Whether it may do what only an administrator may.
+    /// Whether it has the rights of an administrator, to do `what`.
     pub fn may_administer(&self, what: &'static str) -> Result<(), Denied> {
         match self {
             Actor::Administrator(_) => Ok(()),
@@ -269,7 +269,7 @@ impl Actor {
         }
     }
 
-    /// The user that it is; what `what` says is not for nodes.
+    /// Uid of a user; a node is denied `what`.
     ///
     /// # Errors
     /// [`Denied`].
@@ -280,8 +280,8 @@ impl Actor {
         })
     }
 
-    /// Whether it sees a domain: a user its own, public ones, and those that its nodes are in;
-    /// a node those that it is in or manages.
+    /// Whether it sees a domain. A user sees its own domains, public ones, and those of its nodes;
+    /// a node sees domains of which it is a member or a manager.
     pub fn sees(&self, directory: &Directory, domain: &Domain) -> bool {
         match *self {
             Actor::Administrator(_) => true,
@@ -295,7 +295,7 @@ impl Actor {
         }
     }
 
-    /// The domain that a request names. One that the actor does not see is none.
+    /// Domain of a request, if the actor sees it.
     ///
     /// # Errors
     /// [`DirectoryError::NoSuchDomain`].
@@ -356,7 +356,7 @@ impl Actor {
         nodeset::resolve(sets, directory.torus(), &seen)
     }
 
-    /// The user, if it is one.
+    /// Uid, for a user.
     pub fn uid(&self) -> Option<u32> {
         match *self {
             Actor::Administrator(uid) | Actor::User(uid) => Some(uid),
@@ -364,7 +364,7 @@ impl Actor {
         }
     }
 
-    /// The denial of what only the owner of a domain may.
+    /// Denial of a request that only the owner of a domain may make.
     pub fn not_of(&self, domain: &Domain) -> Denied {
         Denied::DomainOfAnother {
             domain: domain.name.clone(),
@@ -374,7 +374,7 @@ impl Actor {
     }
 }
 
-/// What an actor may name.
+/// Names that an actor may use.
 struct Seen<'a> {
     actor: Actor,
     directory: &'a Directory,
@@ -406,17 +406,13 @@ fn manages(directory: &Directory, domain: &Domain, node: NodeId) -> Result<(), D
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::directory::{Wanted, full_members};
+    use crate::directory::sample::{nodes, owned};
 
     const ADMIN: Actor = Actor::Administrator(0);
     const OWNER: Actor = Actor::User(1000);
     const OTHER: Actor = Actor::User(1001);
     const MANAGER: Actor = Actor::Node(NodeId(0));
     const MEMBER: Actor = Actor::Node(NodeId(1));
-
-    fn nodes(numbers: &[u32]) -> BTreeSet<NodeId> {
-        numbers.iter().copied().map(NodeId).collect()
-    }
 
     /// `blue` of 1000 has its nodes 0 and 1, and 4 of 1001; 2 is 1000's, 5 is 1001's, 6 is 1001's
     /// and has its consent, 3 and 7 are free, but 7 is in `grey` of root.
@@ -425,13 +421,7 @@ mod tests {
         directory.give(&nodes(&[0, 1, 2]), Some(1000));
         directory.give(&nodes(&[4, 5, 6]), Some(1001));
         for (name, members, owner) in [("blue", &[0, 1, 4][..], 1000), ("grey", &[7], 0)] {
-            let wanted = Wanted {
-                name: name.into(),
-                members: full_members(nodes(members)),
-                owner,
-                ..Wanted::default()
-            };
-            directory.create(wanted).unwrap();
+            directory.create(owned(name, owner, members)).unwrap();
         }
         directory.consent(&nodes(&[6]), "blue", false).unwrap();
         directory.manage("blue", &nodes(&[0]), false).unwrap();
@@ -466,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_node_it_is_may_always_take_it_out() {
+    fn the_owner_of_a_node_may_always_remove_it() {
         let directory = directory();
         for (actor, expected) in [
             (ADMIN, &[0, 1, 4][..]),
@@ -505,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_sees_what_does_not_concern_him() {
+    fn actors_see_only_domains_that_concern_them() {
         let mut directory = directory();
         let sees = |directory: &Directory, actor: Actor| -> Vec<String> {
             let seen = directory.domains().filter(|d| actor.sees(directory, d));
@@ -521,12 +511,12 @@ mod tests {
         assert_eq!(sees(&directory, Actor::User(1002)), ["grey"]);
     }
 
-    /// To grow another's domain once told the caller that it exists, and whose it is.
+    /// Regression: a refusal to grow a domain revealed its existence and owner.
     #[test]
     fn a_domain_that_is_not_seen_is_none() {
         let directory = directory();
-        let stranger = Actor::User(1002);
-        for actor in [stranger, Actor::Node(NodeId(6))] {
+        let unrelated = Actor::User(1002);
+        for actor in [unrelated, Actor::Node(NodeId(6))] {
             let unseen = actor.named(&directory, "blue").unwrap_err();
             assert_eq!(unseen, DirectoryError::NoSuchDomain("blue".into()));
         }
@@ -541,7 +531,7 @@ mod tests {
         };
         assert_eq!(OWNER.may_read(&directory, taken.clone()), taken);
         assert_eq!(
-            stranger.may_read(&directory, taken),
+            unrelated.may_read(&directory, taken),
             DirectoryError::SubnetInUse(subnet)
         );
         let known = |actor: Actor| -> Vec<u32> {
@@ -550,11 +540,11 @@ mod tests {
         };
         assert_eq!(known(ADMIN), [0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(known(OWNER), [0, 1, 2, 4]);
-        assert_eq!(known(stranger), [0_u32; 0]);
+        assert_eq!(known(unrelated), [0_u32; 0]);
         assert_eq!(known(MEMBER), [0, 1, 4]);
     }
 
-    /// Whoever named `@secret` in a request once learned its members.
+    /// Regression: a request with `@secret` revealed the members of that domain.
     #[test]
     fn a_domain_that_is_not_seen_names_no_nodes() {
         let directory = directory();
@@ -569,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_names_who_and_what_and_the_remedy() {
+    fn a_denial_names_actor_object_and_remedy() {
         let directory = directory();
         let blue = directory.domain("blue").unwrap();
         let said = |result: Result<(), Denied>| Refusal::from(result.unwrap_err()).to_string();

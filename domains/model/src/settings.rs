@@ -5,20 +5,20 @@ use std::ops::RangeInclusive;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-/// What is wrong with a file, and where.
+/// A mistake in a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[error("line {line}: {message}")]
 pub struct Problem {
-    /// From 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// What, and how to mend it.
+    /// Mistake and remedy.
     pub message: String,
 }
 
 pub(crate) type Key<'t> = Spanned<DeString<'t>>;
 pub(crate) type Value<'t> = Spanned<DeValue<'t>>;
 
-/// The lines of a file, and what was found wrong in them.
+/// The lines of a file, and the mistakes found in them.
 #[derive(Debug)]
 pub(crate) struct Lines {
     /// In bytes from the start.
@@ -48,7 +48,7 @@ impl Lines {
         (lines, file.ok())
     }
 
-    /// What was read, if nothing is wrong.
+    /// Returns `read` if there is no mistake.
     ///
     /// # Errors
     /// All problems, in order of their lines.
@@ -61,12 +61,12 @@ impl Lines {
         }
     }
 
-    /// How many problems there are so far.
+    /// Number of mistakes so far.
     pub(crate) fn problems(&self) -> usize {
         self.problems.len()
     }
 
-    /// Notes what is wrong at a byte.
+    /// Records a mistake at a byte offset.
     pub(crate) fn problem(&mut self, at: usize, message: impl ToString) {
         self.problems.push(Problem {
             line: self.line(at),
@@ -158,7 +158,7 @@ impl Lines {
     }
 }
 
-/// The known word that is most like `word`, if one is much like it.
+/// The known word most similar to `word`, if any is similar enough.
 fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let like = |other: &&str| strsim::jaro_winkler(word, other);
     let close = known.iter().copied().filter(|other| like(other) > 0.75);

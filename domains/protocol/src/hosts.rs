@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_root_and_whose_agent_holds_the_directory_administer_it() {
+    fn only_root_and_the_user_of_the_leader_administer_the_directory() {
         let who = |uid| Requester::Administrator(uid).actor(1000);
         assert_eq!(who(0), Actor::Administrator(0));
         assert_eq!(who(1000), Actor::Administrator(1000));

@@ -1,4 +1,4 @@
-//! The declarative form: who shall be a member of what, in a file.
+//! The declarative form of domains, gateways, names, owners and quotas, in a file.
 //!
 //! ```toml
 //! [domain.blue]                   # becomes exactly this
@@ -29,9 +29,9 @@
 //! bytes = 4_294_967_296
 //! ```
 //!
-//! [`parse`] reads it and says of everything that is wrong on which line it is. [`Declaration`]
-//! is also what an agent has, as text ([`std::fmt::Display`]), so that what was dumped can be
-//! applied again. [`plan()`] is the difference between the two.
+//! [`parse`] reads the form and reports every mistake with its line. A [`Declaration`] also
+//! describes the state of an agent, as text ([`std::fmt::Display`]), so that a dump can be applied
+//! again. [`plan()`] is the difference between two declarations.
 
 mod parse;
 mod plan;
@@ -51,10 +51,10 @@ pub use crate::settings::Problem;
 pub use parse::{Surroundings, parse, read};
 pub use plan::{Step, plan};
 
-/// What a file says or an agent has.
+/// Content of a file, or state of an agent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Declaration {
-    /// By name.
+    /// Domains, by name.
     pub domains: BTreeMap<String, Declared>,
     /// Connections to the outside, by domain.
     pub gateways: BTreeMap<String, DeclaredGateway>,
@@ -62,11 +62,11 @@ pub struct Declaration {
     pub aliases: BTreeMap<String, Place>,
     /// The uids that own nodes, where it is not the agent's.
     pub owners: BTreeMap<Place, u32>,
-    /// What users and nodes may have. Who is not in it has no limits.
+    /// Limits of users and nodes. Others are unlimited.
     pub quotas: BTreeMap<Holder, Amounts>,
 }
 
-/// Whose quota it is.
+/// A user or a node with a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Holder {
     /// A user's.
@@ -87,17 +87,17 @@ impl fmt::Display for Holder {
 /// A domain.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Declared {
-    /// Where the file says so.
+    /// Lines of the file.
     pub lines: DeclaredLines,
-    /// Its members.
+    /// Members.
     pub members: BTreeMap<Place, MemberSpec>,
-    /// Nodes whose processes may change it.
+    /// Nodes whose processes may grow and shrink it.
     pub managers: BTreeSet<Place>,
-    /// Whether whoever owns a node may join with it.
+    /// Whether the owner of a node may add it.
     pub public: bool,
     /// Whether its members may be routers.
     pub forward: bool,
-    /// Its IPv4 subnet.
+    /// IPv4 subnet.
     pub subnet: Option<Subnet>,
     /// Bytes.
     pub mtu: Option<u32>,
@@ -105,25 +105,25 @@ pub struct Declared {
     pub owner: Option<u32>,
 }
 
-/// Lines of a file, from 1; 0 for what an agent has, and for what the file does not say.
+/// Lines of a file, from 1; 0 for the state of an agent, and for absent keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeclaredLines {
-    /// Of the domain's table.
+    /// Line of the domain's table.
     pub domain: usize,
-    /// Of its subnet.
+    /// Line of its subnet.
     pub subnet: usize,
-    /// Of its MTU.
+    /// Line of its MTU.
     pub mtu: usize,
 }
 
-/// Where a domain is connected to the outside.
+/// A gateway of a domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeclaredGateway {
     /// The member at which it is.
     pub node: Place,
     /// The host's interface that leads outside.
     pub uplink: String,
-    /// What passes.
+    /// Traffic that passes.
     pub kind: GatewayKind,
 }
 

@@ -16,7 +16,7 @@ use crate::quota::{Amounts, Resource};
 use crate::refusal::Refusal;
 use crate::settings::{Key, Lines, Problem, Value};
 
-/// What a file may refer to.
+/// Objects that a file may refer to.
 pub struct Surroundings<'a> {
     /// The torus.
     pub torus: Torus,
@@ -66,7 +66,7 @@ pub fn read(text: &str, around: &Surroundings<'_>) -> (Declaration, Vec<Problem>
 struct Reader<'a> {
     lines: &'a mut Lines,
     around: &'a Surroundings<'a>,
-    /// Those there are, and those of the file.
+    /// Present aliases and those of the file.
     aliases: BTreeMap<String, Place>,
 }
 
@@ -220,7 +220,7 @@ impl Reader<'_> {
                 self.lines.problem(at, message);
             }
         }
-        // Of a table with another problem that may be all that is wrong with it.
+        // Another mistake in the table may be the reason.
         if value("nodes").is_none() && self.lines.problems() == problems {
             let message =
                 format!("domain {name} has no nodes; write nodes = [] if it shall be empty");

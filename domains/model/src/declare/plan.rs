@@ -1,5 +1,5 @@
-//! From what is to what shall be, in steps. What takes something away comes before what gives,
-//! so that nobody meanwhile may talk to more nodes than before or after.
+//! The steps from a present to a wanted declaration. Steps that revoke precede steps that grant, so
+//! no node communicates meanwhile with more nodes than before or after.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::directory::{MemberSpec, members_with};
 use crate::gateway::GatewayKind;
 use crate::quota::Resource;
 
-/// A change, as one request makes it.
+/// A change by one request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "change", rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -69,7 +69,7 @@ pub enum Step {
         #[serde(flatten)]
         spec: MemberSpec,
     },
-    /// Change what is not `None`.
+    /// Change the properties that are not `None`.
     Set {
         domain: String,
         public: Option<bool>,
@@ -238,8 +238,8 @@ fn optional_text<S: Serializer>(subnet: &Option<Subnet>, to: S) -> Result<S::Ok,
     subnet.map(|subnet| subnet.to_string()).serialize(to)
 }
 
-/// The steps from `present` to `wanted`. What `wanted` does not name stays, but with `prune`
-/// domains that it does not name are removed.
+/// The steps from `present` to `wanted`. Objects absent from `wanted` stay; with `prune`, absent
+/// domains are removed.
 ///
 /// # Errors
 /// What no step can change; and `prune` with a file that names no domain at all, such as the
@@ -278,7 +278,7 @@ pub fn plan(
     }
     plan.own(present, wanted);
     plan.limit(present, wanted);
-    // Of a file that names nothing at all, nothing is to be concluded.
+    // An empty file prunes nothing.
     let prunes_names = prune && !(wanted.domains.is_empty() && wanted.aliases.is_empty());
     for (alias, place) in &present.aliases {
         let stays = match wanted.aliases.get(alias) {
@@ -319,7 +319,7 @@ struct Plan {
     take: Vec<Step>,
     name: Vec<Step>,
     give: Vec<Step>,
-    /// Those that will be in use, and by which domain.
+    /// Subnets in use after the steps, and their domains.
     subnets: Vec<(Subnet, String)>,
     problems: Vec<Problem>,
 }
@@ -352,7 +352,7 @@ impl Plan {
         }
     }
 
-    /// What is wanted, and what nobody wants away but has ended on the way.
+    /// Connects wanted gateways, and present ones that an earlier step ended unintentionally.
     fn connect(&mut self, present: &Declaration, wanted: &Declaration, prune: bool) {
         let mut all = wanted.gateways.clone();
         if !prune {
@@ -448,12 +448,12 @@ impl Plan {
         if present.forward && !wanted.forward {
             self.take.push(forward(name, false));
         }
-        // First: otherwise those who are taken out could join again.
+        // First: otherwise the nodes taken out could join again.
         if public == Some(false) {
             self.take.push(set(public, None));
         }
         self.take_members(name, present, wanted);
-        // Before anybody joins who is meant for the next owner.
+        // Before nodes join that are meant for the next owner.
         if owner.is_some() {
             self.name.push(set(None, owner));
         }

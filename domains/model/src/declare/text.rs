@@ -12,12 +12,11 @@ use crate::quota::Amounts;
 /// Places in a line.
 const PER_LINE: usize = 8;
 
-/// A user's name, where there is one.
+/// Name of a user, if known.
 type Name<'a> = &'a dyn Fn(u32) -> Option<String>;
 
 impl Declaration {
-    /// As text, with the names of users as comments: numbers stay what they are when users are
-    /// renamed.
+    /// Text with the names of users as comments: uids stay valid when users are renamed.
     pub fn text(&self, name: Name<'_>) -> String {
         Named {
             declaration: self,
@@ -107,7 +106,7 @@ impl Display for Named<'_> {
 }
 
 impl Named<'_> {
-    /// Users, then nodes: those with the same limits together, in node sets.
+    /// Users, then nodes; nodes with equal limits together, as node sets.
     fn holders<'q>(
         &self,
         quotas: &'q BTreeMap<Holder, Amounts>,
@@ -145,7 +144,7 @@ fn boxes(mut places: BTreeSet<Place>) -> Vec<String> {
             y: y0,
             z: z0,
         } = first;
-        // As far as all places of the next layer are there, in one direction after another.
+        // Extends in one direction after another while all places of the next layer are present.
         while x < u8::MAX && all_in(x + 1, y, z, [x + 1, y0, z0]) {
             x += 1;
         }

@@ -40,7 +40,7 @@ pub enum DirectoryError {
     AliasExists {
         /// The alias.
         alias: String,
-        /// Whose it is.
+        /// Present owner of the alias.
         place: Place,
     },
     /// The node has as many as it may.
@@ -57,7 +57,7 @@ pub enum DirectoryError {
         /// The nodes.
         nodes: String,
     },
-    /// What they are now cannot become what is wanted without them leaving first.
+    /// The present kind of membership differs from the wanted one; the nodes must leave first.
     #[error("{nodes} are {present} members of domain {domain}")]
     OtherMembership {
         /// The domain.
@@ -69,13 +69,13 @@ pub enum DirectoryError {
     },
     /// They cannot manage the domain: they are no members, and not its owner's.
     #[error("{nodes}: neither members of domain {domain} nor its owner's")]
-    Strangers {
+    NotEligible {
         /// The domain.
         domain: String,
         /// The nodes.
         nodes: String,
     },
-    /// It can be no interface that leads outside.
+    /// The name cannot be that of an interface to an external network.
     #[error("\"{0}\" cannot be an uplink")]
     BadUplink(String),
     /// The domain is connected to the outside.
@@ -83,9 +83,9 @@ pub enum DirectoryError {
     HasGateway {
         /// The domain.
         domain: String,
-        /// Where it is.
+        /// Node of the gateway.
         node: String,
-        /// Through what.
+        /// Interface of the gateway.
         uplink: String,
     },
     /// Another domain is connected through it.
@@ -121,14 +121,14 @@ pub enum DirectoryError {
     /// Another domain has addresses of that subnet.
     #[error("subnet {subnet} overlaps {taken} of domain {domain}")]
     SubnetTaken {
-        /// The one wanted.
+        /// Wanted subnet.
         subnet: Subnet,
         /// The other.
         taken: Subnet,
-        /// Whose it is.
+        /// Domain with that subnet.
         domain: String,
     },
-    /// The same, to a caller that does not see the other domain.
+    /// The subnet overlaps that of a domain that the caller does not see.
     #[error("subnet {0} overlaps one that is in use")]
     SubnetInUse(Subnet),
     /// All subnets or numbers are in use.
@@ -187,7 +187,7 @@ impl From<DirectoryError> for Refusal {
                 RefusalKind::Exists,
                 format!("take them out first with `toroid domain shrink {domain}`"),
             ),
-            E::Strangers { ref domain, .. } => (
+            E::NotEligible { ref domain, .. } => (
                 RefusalKind::Denied,
                 format!("take them in first with `toroid domain grow {domain}`"),
             ),

@@ -1,4 +1,4 @@
-//! Which host carries which nodes, where there are several.
+//! Hosts and their nodes, if there are several hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::{Directory, DirectoryError, Domain};
 use crate::quota::Tenant;
 
 impl Directory {
-    /// The hosts and the nodes that they carry; none where one host carries all.
+    /// Nodes of each host; empty if one host carries all.
     pub fn hosts(&self) -> &BTreeMap<String, BTreeSet<NodeId>> {
         &self.hosts
     }
@@ -46,7 +46,7 @@ impl Directory {
         Ok(())
     }
 
-    /// The same, but whoever carried them does so no longer.
+    /// Assigns nodes to a host, also if other hosts carried them.
     pub fn take_over(&mut self, host: &str, nodes: &BTreeSet<NodeId>) {
         let hosts = Arc::make_mut(&mut self.hosts);
         for theirs in hosts.values_mut() {
@@ -95,7 +95,7 @@ impl Directory {
         let mut everywhere = false;
         for tenant in self.limited_since(old) {
             match tenant {
-                // What it has is counted on each host.
+                // Each host counts the resources of a user.
                 Tenant::User(_) => everywhere = true,
                 Tenant::Node(node) => drop(nodes.insert(node)),
             }
@@ -105,8 +105,7 @@ impl Directory {
         hosts.map(|(host, _)| host.clone()).collect()
     }
 
-    /// The nodes that have other names than before, and those who call them so: the other members of
-    /// their domains.
+    /// Nodes whose aliases differ from those before, and the fellow members, which use these names.
     fn renamed_since(&self, old: &Directory) -> BTreeSet<NodeId> {
         let ours = self.aliases.iter();
         let ours = ours.filter(|(alias, node)| old.aliases.get(*alias) != Some(*node));
@@ -119,7 +118,7 @@ impl Directory {
         nodes
     }
 
-    /// Whose limits are others.
+    /// Tenants whose limits differ.
     fn limited_since(&self, old: &Directory) -> BTreeSet<Tenant> {
         let all = self.limits.keys().chain(old.limits.keys());
         let differs = |tenant: &&Tenant| self.limits.get(tenant) != old.limits.get(tenant);
@@ -130,12 +129,8 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::directory::{Wanted, full_members};
+    use crate::directory::sample::{nodes, wanted};
     use crate::quota::Resource;
-
-    fn nodes(numbers: &[u32]) -> BTreeSet<NodeId> {
-        numbers.iter().copied().map(NodeId).collect()
-    }
 
     fn two_hosts() -> Directory {
         let mut directory = Directory::new("2x2x2".parse().unwrap());
@@ -165,19 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn a_change_concerns_the_hosts_of_those_who_are_or_were_in_it() {
+    fn a_change_concerns_the_hosts_of_present_and_former_members() {
         let before = two_hosts();
         let concerned = |old: &Directory, new: &Directory| {
             let hosts = new.concerned_since(old).into_iter();
             hosts.collect::<Vec<String>>().join(" ")
         };
         let mut directory = before.clone();
-        let wanted = Wanted {
-            name: "blue".into(),
-            members: full_members(nodes(&[0, 2])),
-            ..Wanted::default()
-        };
-        directory.create(wanted).unwrap();
+        directory.create(wanted("blue", &[0, 2])).unwrap();
         assert_eq!(concerned(&before, &directory), "a b");
         assert_eq!(concerned(&directory, &before), "a b");
         let mut shrunk = directory.clone();
@@ -189,14 +179,9 @@ mod tests {
     }
 
     #[test]
-    fn a_name_concerns_who_calls_a_node_so_and_a_limit_who_counts() {
+    fn an_alias_concerns_hosts_of_fellow_members_and_a_limit_hosts_that_count() {
         let mut before = two_hosts();
-        let wanted = Wanted {
-            name: "blue".into(),
-            members: full_members(nodes(&[0, 2])),
-            ..Wanted::default()
-        };
-        before.create(wanted).unwrap();
+        before.create(wanted("blue", &[0, 2])).unwrap();
         let concerned = |change: &dyn Fn(&mut Directory)| {
             let mut now = before.clone();
             change(&mut now);

@@ -1,4 +1,4 @@
-//! Quotas: what a tenant has of the directory, and what it may have.
+//! Quotas: resources of the directory that a tenant uses, and limits on them.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::addressing::Subnet;
 use crate::quota::{Amounts, DEFAULTS, Exceeded, Resource, Tenant};
 
 impl Directory {
-    /// Refuses what would take a tenant, who has `used`, above its limits.
+    /// Refuses to take a tenant, which uses `used`, above its limits.
     ///
     /// # Errors
     /// [`Exceeded`].
@@ -38,8 +38,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Refuses one more domain, with this subnet or one that the agent chooses, of a user who has
-    /// enough.
+    /// Refuses one more domain of a user beyond its limits. Without `subnet`, the agent chooses
+    /// one.
     ///
     /// # Errors
     /// [`Exceeded`].
@@ -51,7 +51,7 @@ impl Directory {
         self.check_quota(tenant, &self.used(tenant), &more)
     }
 
-    /// Refuses so many more nodes of a user who has enough.
+    /// Refuses more nodes than the limit of a user.
     ///
     /// # Errors
     /// [`Exceeded`].
@@ -61,7 +61,7 @@ impl Directory {
         self.check_quota(tenant, &self.used(tenant), &more)
     }
 
-    /// Refuses one more membership of nodes of which one has enough.
+    /// Refuses one more membership of nodes beyond their limits.
     ///
     /// # Errors
     /// [`Exceeded`].
@@ -72,7 +72,7 @@ impl Directory {
         })
     }
 
-    /// What a tenant has of the directory: domains, addresses and nodes.
+    /// Resources of the directory that a tenant uses: domains, addresses and nodes.
     pub fn used(&self, tenant: Tenant) -> Amounts {
         let (domains, nodes, addresses) = match tenant {
             Tenant::User(uid) => {
@@ -104,7 +104,7 @@ impl Directory {
         limits
     }
 
-    /// The tenants of what happens in a node: itself and its owner, if it has one.
+    /// Tenants that are charged for a node: the node, and its owner if it has one.
     pub fn tenants(&self, node: NodeId) -> impl Iterator<Item = Tenant> {
         let owner = self.owner_of(node).map(Tenant::User);
         owner.into_iter().chain([Tenant::Node(node)])
@@ -125,7 +125,8 @@ fn one_domain() -> Amounts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::directory::{Wanted, full_members};
+    use crate::directory::Wanted;
+    use crate::directory::sample::owned;
     use crate::refusal::{Refusal, RefusalKind};
 
     #[test]
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ordinary_user_has_limits_that_nobody_has_set() {
+    fn an_ordinary_user_has_default_limits() {
         let mut directory = Directory::new("2x1x1".parse().unwrap());
         directory.administer(1000, 1 << 30);
         for tenant in [Tenant::User(0), Tenant::User(1000), Tenant::Node(NodeId(0))] {
@@ -187,13 +188,7 @@ mod tests {
         let nodes = |n| BTreeSet::from([NodeId(n)]);
         assert_eq!(directory.check_owned_domains(7, None), Ok(()));
         assert_eq!(directory.check_memberships(&nodes(0)), Ok(()));
-        let wanted = Wanted {
-            name: "blue".into(),
-            owner: 7,
-            members: full_members(nodes(0)),
-            ..Wanted::default()
-        };
-        directory.create(wanted).unwrap();
+        directory.create(owned("blue", 7, &[0])).unwrap();
         assert!(directory.check_owned_domains(7, None).is_err());
         assert!(directory.check_memberships(&nodes(0)).is_err());
         assert_eq!(directory.check_owned_domains(8, None), Ok(()));
@@ -208,10 +203,8 @@ mod tests {
         for n in 0..4 {
             assert_eq!(directory.check_owned_domains(7, Some(subnet(n))), Ok(()));
             let wanted = Wanted {
-                name: format!("wide{n}"),
-                owner: 7,
                 subnet: Some(subnet(n)),
-                ..Wanted::default()
+                ..owned(&format!("wide{n}"), 7, &[])
             };
             directory.create(wanted).unwrap();
         }

@@ -1,5 +1,5 @@
-//! A directory as records, and back. What is read is checked like any input: a file may come
-//! from a newer release, from a broken disk, or from an editor.
+//! A directory as records, and back. Records are checked like any input: a file may come from a
+//! newer release, a broken disk, or an editor.
 //!
 //! ```text
 //! format          1
@@ -14,8 +14,8 @@
 //! freed/00000000000000000001   [4,17]          a number that is free again, and its last epoch
 //! ```
 //!
-//! A release that needs other records raises `format` and reads the older ones in
-//! [`Directory::from_records`]; an older release refuses what it does not know.
+//! A release with another form of records raises `format` and reads the older forms in
+//! [`Directory::from_records`]. An older release refuses an unknown format.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use crate::quota::{Amounts, Tenant};
 /// All records of a directory: keys such as `domain/blue`, values as JSON.
 pub type Records = BTreeMap<String, String>;
 
-/// What distinguishes a directory from the one before it.
+/// Difference between two versions of a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Records that are new or different.
@@ -43,7 +43,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// What makes `new` of `old`.
+    /// Changes from `old` to `new`.
     pub fn between(old: &Records, new: &Records) -> Self {
         let differs = |(key, value): &(&String, &String)| old.get(*key) != Some(*value);
         let put = new.iter().filter(differs);
@@ -86,7 +86,7 @@ pub enum RecordError {
         /// The version found.
         found: u32,
     },
-    /// One that must be there is not.
+    /// A mandatory record is missing.
     #[error("it has no record \"{0}\"")]
     Missing(&'static str),
     /// A key that means nothing.
@@ -97,7 +97,7 @@ pub enum RecordError {
     Invalid {
         /// The record.
         key: String,
-        /// What is wrong with it.
+        /// Mistake in the record.
         reason: String,
     },
 }
@@ -145,17 +145,6 @@ struct GatewayRecord {
     kind: GatewayKind,
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NodeRecord {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    owner: Option<u32>,
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    consents: BTreeSet<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    taken_for: Option<String>,
-}
-
 impl Directory {
     /// All of it.
     pub fn records(&self) -> Records {
@@ -166,51 +155,40 @@ impl Directory {
         changes.put
     }
 
-    /// What distinguishes it from an older one of the same torus. The effort does not grow with
-    /// what stayed the same, but for a comparison of pointers for each domain.
+    /// Changes since an older version of the same directory. The cost depends on the changes,
+    /// except for one comparison of pointers for each domain.
     pub fn changes_since(&self, old: &Directory) -> Changes {
         let mut changes = Changes::default();
         if (self.next_id, self.next_subnet) != (old.next_id, old.next_subnet) {
             put(&mut changes, NUMBERS_KEY.into(), &self.numbers());
         }
-        // Domains that are shared with the old directory are known to be equal by their address.
-        compare(&mut changes, &old.domains, &self.domains, domain_key, |d| {
+        let domain = |name: &String| format!("{DOMAIN}{name}");
+        // Shared domains are equal by their address.
+        compare(&mut changes, &old.domains, &self.domains, domain, |d| {
             DomainRecord::of(d)
         });
-        if !Arc::ptr_eq(&self.aliases, &old.aliases) {
-            let key = |alias: &String| format!("{ALIAS}{alias}");
-            compare(&mut changes, &old.aliases, &self.aliases, key, |node| {
-                node.0
-            });
-        }
-        if !Arc::ptr_eq(&self.ownerships, &old.ownerships) {
-            let key = |node: &NodeId| format!("{NODE}{}", node.0);
-            compare(
-                &mut changes,
-                &old.ownerships,
-                &self.ownerships,
-                key,
-                NodeRecord::of,
-            );
-        }
-        if !Arc::ptr_eq(&self.limits, &old.limits) {
-            let key = |tenant: &Tenant| match tenant {
-                Tenant::User(uid) => format!("{QUOTA_OF_USER}{uid}"),
-                Tenant::Node(node) => format!("{QUOTA_OF_NODE}{}", node.0),
-            };
-            compare(&mut changes, &old.limits, &self.limits, key, Amounts::clone);
-        }
-        if !Arc::ptr_eq(&self.hosts, &old.hosts) {
-            let key = |host: &String| format!("{HOST}{host}");
-            let numbers = |nodes: &BTreeSet<NodeId>| -> Vec<u32> {
-                nodes.iter().map(|node| node.0).collect()
-            };
-            compare(&mut changes, &old.hosts, &self.hosts, key, numbers);
-        }
-        if !Arc::ptr_eq(&self.freed, &old.freed) {
-            let key = |order: &u64| format!("{FREED}{order:020}");
-            compare(&mut changes, &old.freed, &self.freed, key, |number| *number);
-        }
+        let alias = |alias: &String| format!("{ALIAS}{alias}");
+        compare(&mut changes, &old.aliases, &self.aliases, alias, |n| n.0);
+        let node = |node: &NodeId| format!("{NODE}{}", node.0);
+        let (before, now) = (&old.ownerships, &self.ownerships);
+        compare(&mut changes, before, now, node, Ownership::clone);
+        let tenant = |tenant: &Tenant| match tenant {
+            Tenant::User(uid) => format!("{QUOTA_OF_USER}{uid}"),
+            Tenant::Node(node) => format!("{QUOTA_OF_NODE}{}", node.0),
+        };
+        compare(
+            &mut changes,
+            &old.limits,
+            &self.limits,
+            tenant,
+            Amounts::clone,
+        );
+        let host = |host: &String| format!("{HOST}{host}");
+        compare(&mut changes, &old.hosts, &self.hosts, host, numbers);
+        let order = |order: &u64| format!("{FREED}{order:020}");
+        compare(&mut changes, &old.freed, &self.freed, order, |number| {
+            *number
+        });
         changes
     }
 
@@ -287,10 +265,7 @@ impl Directory {
         self.check_number(record.id, record.epoch)?;
         self.check_subnet(record.subnet)
             .map_err(|e| e.to_string())?;
-        let nodes = |numbers: &BTreeSet<u32>| {
-            let nodes = numbers.iter().map(|number| self.known(*number));
-            nodes.collect::<Result<BTreeSet<NodeId>, String>>()
-        };
+        let nodes = |numbers: &BTreeSet<u32>| self.all_known(numbers);
         let gateway = record.gateway.map(|gateway| {
             Ok::<_, String>(Gateway {
                 node: self.known(gateway.node)?,
@@ -342,25 +317,13 @@ impl Directory {
     }
 
     /// Domains come before nodes in the order of keys.
-    fn restore_node(&mut self, number: u32, record: NodeRecord) -> Result<(), String> {
+    fn restore_node(&mut self, number: u32, mut ownership: Ownership) -> Result<(), String> {
         let node = self.known(number)?;
-        let NodeRecord {
-            owner,
-            consents,
-            taken_for,
-        } = record;
-        if let Some(name) = consents
-            .iter()
-            .find(|name| !self.domains.contains_key(*name))
-        {
+        let is_missing = |name: &String| !self.domains.contains_key(name);
+        if let Some(name) = ownership.consents.iter().find(|name| is_missing(name)) {
             return Err(format!("consents to domain {name}, which is not there"));
         }
-        let taken_for = taken_for.filter(|name| self.domains.contains_key(name));
-        let ownership = Ownership {
-            owner,
-            consents,
-            taken_for,
-        };
+        ownership.taken_for.take_if(|name| is_missing(name));
         Arc::make_mut(&mut self.ownerships).insert(node, ownership);
         Ok(())
     }
@@ -374,8 +337,7 @@ impl Directory {
         if !is_host_name(name) {
             return Err("names no host".into());
         }
-        let nodes = numbers.iter().map(|number| self.known(*number));
-        let nodes = nodes.collect::<Result<BTreeSet<NodeId>, String>>()?;
+        let nodes = self.all_known(numbers)?;
         self.claim(name, &nodes).map_err(|error| error.to_string())
     }
 
@@ -383,7 +345,7 @@ impl Directory {
         Arc::make_mut(&mut self.limits).insert(tenant, limits);
     }
 
-    /// A number that has been given out, and to nobody else among those read so far.
+    /// Checks a number: already assigned, and in no other record so far.
     fn check_number(&self, id: u16, epoch: u32) -> Result<(), String> {
         let given_out = id != 0 && (self.next_id == 0 || id < self.next_id);
         if !given_out || epoch == 0 {
@@ -395,6 +357,10 @@ impl Directory {
         } else {
             Ok(())
         }
+    }
+
+    fn all_known(&self, numbers: &BTreeSet<u32>) -> Result<BTreeSet<NodeId>, String> {
+        numbers.iter().map(|number| self.known(*number)).collect()
     }
 
     fn known(&self, number: u32) -> Result<NodeId, String> {
@@ -415,7 +381,6 @@ impl Directory {
 
 impl DomainRecord {
     fn of(domain: &Domain) -> Self {
-        let numbers = |nodes: &BTreeSet<NodeId>| nodes.iter().map(|node| node.0).collect();
         let with =
             |is_wanted: fn(&MemberSpec) -> bool| numbers(&members_with(&domain.members, is_wanted));
         DomainRecord {
@@ -445,21 +410,11 @@ impl DomainRecord {
     }
 }
 
-impl NodeRecord {
-    fn of(ownership: &Ownership) -> Self {
-        NodeRecord {
-            owner: ownership.owner,
-            consents: ownership.consents.clone(),
-            taken_for: ownership.taken_for.clone(),
-        }
-    }
+fn numbers(nodes: &BTreeSet<NodeId>) -> BTreeSet<u32> {
+    nodes.iter().map(|node| node.0).collect()
 }
 
-fn domain_key(name: &String) -> String {
-    format!("{DOMAIN}{name}")
-}
-
-/// Adds what distinguishes the records of one table.
+/// Adds the differences of the records of one table. Tables are shared until they change.
 fn compare<K: Ord, V: PartialEq, R: Serialize>(
     changes: &mut Changes,
     old: &BTreeMap<K, V>,
@@ -467,10 +422,11 @@ fn compare<K: Ord, V: PartialEq, R: Serialize>(
     key: impl Fn(&K) -> String,
     record: impl Fn(&V) -> R,
 ) {
-    for (name, value) in new
-        .iter()
-        .filter(|(name, value)| old.get(name) != Some(value))
-    {
+    if std::ptr::eq(old, new) {
+        return;
+    }
+    let differs = |(name, value): &(&K, &V)| old.get(name) != Some(value);
+    for (name, value) in new.iter().filter(differs) {
         put(changes, key(name), &record(value));
     }
     let gone = old.keys().filter(|name| !new.contains_key(name));
@@ -500,175 +456,4 @@ fn invalid<E: ToString>(key: &str) -> impl Fn(E) -> RecordError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::directory::{Wanted, full_members};
-    use crate::quota::Resource;
-
-    fn nodes(numbers: &[u32]) -> BTreeSet<NodeId> {
-        numbers.iter().copied().map(NodeId).collect()
-    }
-
-    fn directory() -> Directory {
-        let mut directory = Directory::new("2x2x2".parse().unwrap());
-        for name in ["blue", "red", "gone"] {
-            let wanted = Wanted {
-                name: name.into(),
-                members: full_members(nodes(&[0, 1, 7])),
-                owner: 1000,
-                ..Wanted::default()
-            };
-            directory.create(wanted).unwrap();
-        }
-        directory.shrink("red", &nodes(&[1])).unwrap();
-        directory.add_alias(NodeId(7), "db").unwrap();
-        for (limited, no_offload, node) in [(true, false, 2), (true, true, 3), (false, true, 5)] {
-            let spec = MemberSpec {
-                limited,
-                no_offload,
-                userspace_stack: node == 5,
-            };
-            directory.admit("red", &nodes(&[node]), spec).unwrap();
-        }
-        directory.manage("red", &nodes(&[0]), false).unwrap();
-        directory.set("red", Some(true), Some(true), None).unwrap();
-        directory.give(&nodes(&[2, 3]), Some(1001));
-        directory.consent(&nodes(&[3, 7]), "blue", false).unwrap();
-        directory.consent(&nodes(&[4]), "gone", false).unwrap();
-        let limits = [(Resource::Bytes, Some(1 << 20))].into();
-        directory.limit(&[Tenant::User(1000), Tenant::Node(NodeId(7))], &limits);
-        directory.claim("a", &nodes(&[0, 1])).unwrap();
-        directory.remove("gone").unwrap();
-        directory
-    }
-
-    /// Two directories are the same when their records are.
-    fn assert_same(a: &Directory, b: &Directory) {
-        assert_eq!(a.records(), b.records());
-    }
-
-    #[test]
-    fn a_directory_comes_back_as_it_was() {
-        let before = directory();
-        let mut after = Directory::from_records(&before.records()).unwrap();
-        assert_same(&before, &after);
-        assert_eq!(after.domain("red").unwrap().epoch, 2);
-        let wanted = Wanted {
-            name: "next".into(),
-            ..Wanted::default()
-        };
-        let next = after.create(wanted).unwrap().domain;
-        assert_eq!(
-            (next.id, next.subnet.to_string()),
-            (4, "10.64.3.0/24".into())
-        );
-    }
-
-    #[test]
-    fn changes_are_what_differs_and_no_more() {
-        let before = directory();
-        let mut after = before.clone();
-        assert!(after.changes_since(&before).is_empty());
-        after.grow("blue", &nodes(&[3])).unwrap();
-        let changes = after.changes_since(&before);
-        assert_eq!(changes.put.keys().collect::<Vec<_>>(), ["domain/blue"]);
-        assert_eq!(
-            changes,
-            Changes::between(&before.records(), &after.records())
-        );
-        after.remove("red").unwrap();
-        let changes = after.changes_since(&before);
-        assert_eq!(changes.remove, ["domain/red".to_owned()].into());
-        assert_eq!(
-            changes,
-            Changes::between(&before.records(), &after.records())
-        );
-    }
-
-    #[test]
-    fn what_is_no_directory_is_refused_and_named() {
-        let sound = directory().records();
-        let with = |key: &str, value: &str| {
-            let mut records = sound.clone();
-            records.insert(key.into(), value.into());
-            Directory::from_records(&records).unwrap_err()
-        };
-        assert_eq!(with("format", "2"), RecordError::Newer { found: 2 });
-        assert_eq!(with("x/y", "1"), RecordError::Unknown("x/y".into()));
-        let blue = sound["domain/blue"].clone();
-        let bad = [
-            ("torus", "\"2x2\""),
-            ("numbers", "{}"),
-            ("alias/db", "8"),
-            ("alias/1-0-0", "1"),
-            ("node/8", "{}"),
-            ("node/3", r#"{"consents":["gone"]}"#),
-            ("node/x", "{}"),
-            ("quota/node/8", "{}"),
-            ("quota/user/x", "{}"),
-            ("host/a", "[8]"),
-            ("host/b", "[0]"),
-            ("host/B", "[1]"),
-            (
-                "domain/blue",
-                &blue.replace("\"mtu\"", "\"since\":{\"2\":1},\"mtu\""),
-            ),
-            ("quota/user/1000", r#"{"colours":3}"#),
-            ("freed/x", "[3,4]"),
-            ("freed/00000000000000000007", "[1,4]"),
-            ("freed/00000000000000000007", "[9,4]"),
-            ("domain/blue", "{"),
-            ("domain/Blue", &blue.replace(":1,", ":3,")),
-            ("domain/other", &blue),
-            ("domain/blue", &blue.replace("[0,1,7]", "[0,8]")),
-            ("domain/blue", &blue.replace("9000", "9")),
-            ("domain/blue", &blue.replace("\"epoch\":1", "\"epoch\":0")),
-            ("domain/blue", &blue.replace("10.64.0.0", "10.64.1.0")),
-            (
-                "domain/blue",
-                &blue.replace("[0,1,7]", "[0],\"limited\":[1]"),
-            ),
-            ("domain/blue", &blue.replace("[0,1,7]", "[0],\"plain\":[1]")),
-            (
-                "domain/blue",
-                &blue.replace("[0,1,7]", "[0],\"stacks\":[1]"),
-            ),
-            (
-                "domain/blue",
-                &blue.replace("\"mtu\"", "\"colour\":1,\"mtu\""),
-            ),
-            (
-                "domain/blue",
-                &blue.replace(
-                    "\"mtu\"",
-                    r#""gateway":{"node":2,"uplink":"eth0","kind":"nat"},"mtu""#,
-                ),
-            ),
-            (
-                "domain/blue",
-                &blue.replace(
-                    "\"mtu\"",
-                    r#""gateway":{"node":0,"uplink":"a\"b","kind":"nat"},"mtu""#,
-                ),
-            ),
-        ];
-        for (key, value) in bad {
-            match with(key, value) {
-                // The subnet's other owner may be the one that is read second.
-                RecordError::Invalid { key: found, .. } => {
-                    assert!(
-                        found == key || value.contains("10.64.1.0"),
-                        "{found}: {value}"
-                    );
-                }
-                error => panic!("{key}: {error}"),
-            }
-        }
-        for key in ["format", "torus", "numbers"] {
-            let mut records = sound.clone();
-            records.remove(key);
-            let error = Directory::from_records(&records).unwrap_err();
-            assert!(error.to_string().contains(key), "{error}");
-        }
-    }
-}
+mod tests;

@@ -1,5 +1,5 @@
-//! What a host has to do when its copy of the directory becomes another, of which it has perhaps
-//! missed some in between.
+//! Actions of a host whose copy of the directory becomes another one, perhaps after missed
+//! versions.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,23 +8,23 @@ use toroid_fabric::NodeId;
 
 use super::{Change, Directory, Domain, MemberSpec};
 
-/// From one directory to another, in the order in which it is carried out.
+/// Actions from one directory to another, in their order.
 #[derive(Debug)]
 pub struct Transition {
-    /// First: who leaves. Some of them may come again, on other terms.
+    /// First: leaving members. Some may join again with another kind.
     pub leaving: Vec<Change>,
-    /// The directory when they have left. Nodes that are given away still belong to whom they did: until
-    /// they have been emptied, that must not be forgotten.
+    /// Directory after they have left. Given nodes keep their former owners, which must stay
+    /// recorded until the nodes have been emptied.
     pub meanwhile: Directory,
-    /// Then who joins, and the directory after each of these changes.
+    /// Then joining members, and the directory after each of these changes.
     pub joining: Vec<(Change, Directory)>,
-    /// Domains whose members find their way differently.
+    /// Domains whose routes differ.
     pub altered: Vec<Domain>,
-    /// Nodes that belong to somebody else.
+    /// Nodes with another owner.
     pub given: BTreeSet<NodeId>,
 }
 
-/// The other directory is older than the one that is known, or was begun anew.
+/// The other directory is older than the known one, or was begun anew.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "domain {domain} has had epoch {known} here, from which the directory there does not go on"
@@ -32,12 +32,12 @@ pub struct Transition {
 pub struct Backwards {
     /// The domain.
     pub domain: String,
-    /// Its epoch.
+    /// Known epoch of the domain.
     pub known: u32,
 }
 
 impl Transition {
-    /// What makes `new` of `old`.
+    /// Transition from `old` to `new`.
     pub fn between(old: &Directory, new: &Directory) -> Result<Self, Backwards> {
         let mut leaving = Vec::new();
         let mut meanwhile = new.clone();
@@ -96,7 +96,7 @@ impl Transition {
 }
 
 impl Directory {
-    /// Lets the same user administer it as another one.
+    /// Takes the administrator and default limits of another directory.
     pub fn administered_as(mut self, other: &Directory) -> Self {
         self.administrator = other.administrator;
         self.default_bytes = other.default_bytes;
@@ -107,7 +107,7 @@ impl Directory {
         self.domains.insert(domain.name.clone(), Arc::new(domain));
     }
 
-    /// Lets nodes belong to whom they belong in another directory.
+    /// Restores the owners that nodes have in another directory.
     fn leave_owners(&mut self, nodes: &BTreeSet<NodeId>, other: &Directory) {
         for node in nodes {
             let ownership = other.ownerships.get(node).cloned().unwrap_or_default();
@@ -115,7 +115,7 @@ impl Directory {
         }
     }
 
-    /// Of consents to domains that are not there.
+    /// Removes consents to absent domains.
     fn forget_missing_domains(&mut self) {
         let domains = self.domains.clone();
         let nodes: BTreeSet<NodeId> = self.ownerships.keys().copied().collect();
@@ -132,8 +132,8 @@ impl Directory {
     }
 }
 
-/// Processes know epochs, and would take what comes with a lower one for old. Whoever left did so in a
-/// higher one, or it is another history in which they were never there.
+/// Processes would ignore events with an epoch lower than a known one. Members leave with a higher
+/// epoch, so a lower one is another history, without these members.
 fn check_age(domain: &Domain, all_stay: bool, new: &Directory) -> Result<(), Backwards> {
     match new.epoch_of(domain.id) {
         Some(epoch) if epoch > domain.epoch || all_stay && epoch == domain.epoch => Ok(()),
@@ -144,15 +144,14 @@ fn check_age(domain: &Domain, all_stay: bool, new: &Directory) -> Result<(), Bac
     }
 }
 
-/// What has become of a domain, if it is there. What never changes in a domain's life tells it from
-/// another one.
+/// The same domain in another directory, recognized by its fixed properties.
 fn same<'d>(domain: &Domain, new: &'d Directory) -> Option<&'d Domain> {
     let next = new.domain(&domain.name).ok();
     let fixed = |domain: &Domain| (domain.id, domain.subnet, domain.mtu);
     next.filter(|next| fixed(next) == fixed(domain))
 }
 
-/// Who has been a member all the time, on the same terms.
+/// Members that stayed all the time, with the same kind.
 fn stayed(domain: &Domain, next: &Domain) -> BTreeSet<NodeId> {
     let stays = |(node, spec): &(&NodeId, &MemberSpec)| {
         let since = next.since.get(node);
@@ -199,19 +198,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::directory::{Wanted, full_members};
-
-    fn nodes(numbers: &[u32]) -> BTreeSet<NodeId> {
-        numbers.iter().copied().map(NodeId).collect()
-    }
-
-    fn wanted(name: &str, members: &[u32]) -> Wanted {
-        Wanted {
-            name: name.into(),
-            members: full_members(nodes(members)),
-            ..Wanted::default()
-        }
-    }
+    use crate::directory::Wanted;
+    use crate::directory::sample::{nodes, wanted};
 
     fn blue() -> Directory {
         let mut directory = Directory::new("2x2x2".parse().unwrap());
@@ -221,7 +209,7 @@ mod tests {
 
     fn between(old: &Directory, new: &Directory) -> Transition {
         let transition = Transition::between(old, new).unwrap();
-        // Whatever a host is killed in the middle of, its copy is a sound one.
+        // Each intermediate copy is valid, because a host may be killed at any point.
         let steps = transition.joining.iter().map(|(_, directory)| directory);
         for step in steps.chain([&transition.meanwhile]) {
             Directory::from_records(&step.records()).unwrap();
@@ -230,14 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_equal_needs_nothing() {
+    fn an_equal_directory_needs_nothing() {
         let transition = between(&blue(), &blue());
         assert!(transition.leaving.is_empty() && transition.joining.is_empty());
         assert!(transition.altered.is_empty() && transition.given.is_empty());
     }
 
     #[test]
-    fn who_has_left_leaves_before_anybody_joins() {
+    fn leaving_precedes_joining() {
         let mut new = blue();
         new.shrink("blue", &nodes(&[1])).unwrap();
         new.grow("blue", &nodes(&[5])).unwrap();
@@ -258,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_left_and_come_again_has_left() {
+    fn a_member_that_left_and_joined_again_has_left() {
         let mut new = blue();
         new.shrink("blue", &nodes(&[1])).unwrap();
         let limited = MemberSpec {
@@ -269,13 +257,13 @@ mod tests {
         let transition = between(&blue(), &new);
         assert_eq!(transition.leaving[0].left, nodes(&[1]));
         assert_eq!(transition.joining[0].0.joined, nodes(&[1]));
-        // Who knew of that has nothing to do.
+        // A host that has seen this has nothing to do.
         let transition = between(&new, &new);
         assert!(transition.leaving.is_empty());
     }
 
     #[test]
-    fn an_epoch_is_told_even_if_nobody_who_was_known_has_left() {
+    fn a_new_epoch_is_reported_without_known_leavers() {
         let mut new = blue();
         new.grow("blue", &nodes(&[4])).unwrap();
         new.shrink("blue", &nodes(&[4])).unwrap();
@@ -308,8 +296,8 @@ mod tests {
     }
 
     #[test]
-    fn nobody_leaves_without_a_new_epoch() {
-        // The same epochs, but other histories.
+    fn leaving_requires_a_new_epoch() {
+        // Equal epochs, but other histories.
         let other = |wanted: Wanted| {
             let mut other = Directory::new("2x2x2".parse().unwrap());
             other.create(wanted).unwrap();
@@ -328,9 +316,9 @@ mod tests {
         other(all()).unwrap();
     }
 
-    /// Who is killed when only that is durable has yet to empty what is given away.
+    /// An agent killed after only this is durable has yet to empty the given nodes.
     #[test]
-    fn who_has_left_is_not_all_that_a_change_of_owner_needs() {
+    fn given_nodes_are_known_in_every_step_of_a_transition() {
         let mut old = blue();
         old.give(&nodes(&[1, 2, 3]), Some(6));
         old.consent(&nodes(&[2, 5]), "blue", false).unwrap();
@@ -349,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_and_ways_out_are_told() {
+    fn owners_and_gateways_are_reported() {
         let mut new = blue();
         new.give(&nodes(&[3]), Some(7));
         new.consent(&nodes(&[3]), "blue", false).unwrap();
@@ -381,7 +369,7 @@ mod tests {
 
     fn take(directory: &mut Directory, step: &Step) {
         let name = |number: &u8| format!("d{number}");
-        // What the directory refuses does not happen.
+        // Refused steps change nothing.
         let _ = match step {
             Step::Create(domain, members) => {
                 directory.create(wanted(&name(domain), members)).map(drop)
@@ -404,7 +392,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever left at any time in between leaves, and nobody else; the end is the same.
+        /// Exactly the members that left in between leave; the final state is the same.
         #[test]
         fn a_copy_that_missed_changes_catches_up(
             before in proptest::collection::vec(step(), 0..12),

@@ -4,8 +4,8 @@ use toroid_fabric::{Place, Torus};
 
 use super::Pull;
 
-/// The most compact box of `count` nodes that is wholly free, as `rank` ranks those of one
-/// shape (lower is better). Boxes may wrap around.
+/// The most compact free box of `count` nodes; among boxes of one shape the one with the lowest
+/// `rank`. Boxes may wrap around.
 pub(super) fn best(
     torus: Torus,
     count: usize,

@@ -1,15 +1,14 @@
-//! Which nodes to take: sets of free nodes of a torus that lie close together, far apart, or
-//! anywhere; and figures of such sets.
+//! Choice of free nodes of a torus: close together, far apart or anywhere; and figures of node
+//! sets.
 //!
 //! Pure computation. Finding the closest set is a hard problem, so the search is bounded: the most
-//! compact box that is wholly free, then growth from many seeds, each improved by exchanging one
-//! node at a time, until its effort is spent. Tests compare it with trying out all sets.
+//! compact free box, then growth from many seeds, each improved by exchanges of one node, until the
+//! effort is spent. Tests compare the result with an exhaustive search.
 
 mod boxes;
 mod search;
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -17,7 +16,7 @@ use toroid_fabric::{NodeId, Place, Torus};
 
 use search::Search;
 
-/// How the nodes that are taken shall lie.
+/// Placement of allocated nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
@@ -30,23 +29,13 @@ pub enum Policy {
     Random,
 }
 
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Policy::Compact => "compact",
-            Policy::Spread => "spread",
-            Policy::Random => "random",
-        })
-    }
-}
+crate::as_text::display_serde_name!(Policy);
 
 impl FromStr for Policy {
     type Err = PolicyError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let all = [Policy::Compact, Policy::Spread, Policy::Random];
-        let named = all.into_iter().find(|policy| policy.to_string() == text);
-        named.ok_or_else(|| PolicyError(text.into()))
+        crate::as_text::variant(text).ok_or_else(|| PolicyError(text.into()))
     }
 }
 
@@ -55,26 +44,25 @@ impl FromStr for Policy {
 #[error("\"{0}\" is not a placement: write compact, spread or random")]
 pub struct PolicyError(String);
 
-/// Which nodes are wanted.
+/// A wanted set of nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
-    /// How many.
+    /// Number of nodes.
     pub count: usize,
-    /// How they shall lie.
+    /// Placement.
     pub policy: Policy,
-    /// They shall be the nearest to this node, whatever the policy; what is equally near is
-    /// taken compactly.
+    /// Node to which they shall be nearest, with any policy; among equally near nodes, compact sets
+    /// are chosen.
     pub near: Option<NodeId>,
     /// Nodes that they join: distances to these count as those among themselves do.
     pub fellows: BTreeSet<NodeId>,
-    /// Decides what [`Policy::Random`] takes.
+    /// Seed of [`Policy::Random`].
     pub seed: u64,
 }
 
 /// Chooses from `free`; `None` when there are fewer than wanted.
 ///
-/// Takes some 30 ms at most for a thousand nodes, and always gives the same answer to the same
-/// question.
+/// Takes 30 ms at most for a thousand nodes. The result is deterministic.
 pub fn choose(torus: Torus, free: &BTreeSet<NodeId>, wish: &Wish) -> Option<BTreeSet<NodeId>> {
     let candidates: Vec<(NodeId, Place)> = free
         .iter()
@@ -90,7 +78,7 @@ pub fn choose(torus: Torus, free: &BTreeSet<NodeId>, wish: &Wish) -> Option<BTre
     Some(taken.into_iter().map(|n| candidates[n].0).collect())
 }
 
-/// `count` of the numbers below `len`, each set with the same probability.
+/// `count` different numbers below `len`, each set with the same probability.
 fn sample(len: usize, count: usize, seed: u64) -> Vec<usize> {
     let mut numbers: Vec<usize> = (0..len).collect();
     let mut state = seed;
@@ -112,7 +100,7 @@ fn split_mix(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// How far apart the nodes of a set are.
+/// Size and distances of a node set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// The number of nodes.
@@ -124,7 +112,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Those of `nodes`.
+    /// Figures of `nodes`.
     pub fn of(torus: Torus, nodes: &BTreeSet<NodeId>) -> Self {
         let places: Vec<Place> = nodes.iter().filter_map(|node| torus.place(*node)).collect();
         let mut pull = Pull::new(torus);
@@ -156,8 +144,8 @@ fn diameter(torus: Torus, places: &[Place]) -> u32 {
     most
 }
 
-/// The sum of the distances from any place to all places of a set. A distance is a sum over the
-/// dimensions, so there is one row of sums for each, and adding a place does not touch all others.
+/// Sums of the distances from any place to all places of a set. A distance is a sum over the
+/// dimensions, so one row of sums for each suffices, and adding a place changes few of them.
 #[derive(Clone, Debug)]
 struct Pull {
     axes: [Vec<i64>; 3],

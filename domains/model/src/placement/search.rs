@@ -1,23 +1,23 @@
-//! Growth from seeds, and exchange of one node for another while that helps.
+//! Growth from seeds, and exchanges of one node while they improve the set.
 //!
 //! The cost of a set is the sum of the distances between its nodes, and to those that it joins.
 //! The cost of exchanging `u` for `v` is `pull(v) - pull(u) - distance(u, v)`, where `pull` is the
 //! sum of the distances to the set, so all exchanges can be judged without making any.
 //!
-//! A set that no single exchange improves need not be the best. So, last, the best one is shaken:
-//! a few nodes are exchanged at random, and it is improved again.
+//! A set that no single exchange improves need not be the best. Finally the best set is shaken: a
+//! few nodes are exchanged at random, and the set is improved again.
 
 use toroid_fabric::{Place, Torus};
 
 use super::{NodeId, Policy, Pull, Wish, boxes, split_mix};
 
-/// How many places and pairs may be looked at, each in a nanosecond or two.
+/// Budget of visited places and pairs, each about 1 to 2 ns.
 const EFFORT: i64 = 10_000_000;
 
-/// Exchanges that improve one set: more do not pay.
+/// Maximum number of exchanges to improve one set.
 const MAX_EXCHANGES: usize = 400;
 
-/// How often the best set is shaken.
+/// Number of times that the best set is shaken.
 const SHAKES: usize = 400;
 
 pub(super) struct Search<'a> {
@@ -26,7 +26,7 @@ pub(super) struct Search<'a> {
     count: usize,
     /// 1 looks for the least cost, -1 for the greatest.
     sense: i64,
-    /// Of the nodes that the set joins, and of the one that it shall be near.
+    /// Distances to the nodes that the set joins, and to the node that it shall be near.
     outer: Pull,
     effort: i64,
     best: Option<(i64, Vec<usize>)>,
@@ -179,7 +179,7 @@ impl<'a> Search<'a> {
             / 2
     }
 
-    /// The exchange that improves the set most, if one does.
+    /// The best exchange, if any improves the set.
     fn best_exchange(&mut self, set: &Set) -> Option<(usize, usize)> {
         let pull = |n: usize| self.sense * set.pull.at(self.candidates[n].1);
         let all = 0..self.candidates.len();

@@ -161,7 +161,7 @@ fn figures_of_small_sets() {
     assert!((line.mean_hops - 4.0 / 3.0).abs() < 1e-12);
 }
 
-/// Not a bound on time, which the machine decides, but a look at the largest for who asks.
+/// Not a bound on time, which depends on the machine: shows the duration for the largest torus.
 #[test]
 fn the_largest_torus_is_not_searched_for_ever() {
     for (shape, count) in [("16x8x8", 8), ("16x8x8", 100), ("16x8x8", 512)] {

@@ -1,0 +1,230 @@
+//! Generated declarations: printing, parsing, planning and executing the plan.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn declarations() -> impl Strategy<Value = Declaration> {
+    let nodes = || prop::collection::btree_set(0..64u32, 0..20);
+    let sets = (nodes(), nodes(), nodes(), nodes(), nodes());
+    let domain = (sets, any::<bool>(), 0..4u32);
+    let name = prop::sample::select(vec!["blue", "red", "a-b", "n0"]);
+    let domains = prop::collection::btree_map(name.clone(), domain, 0..4);
+    let aliases = prop::collection::btree_map(name, 0..64u32, 0..3);
+    let owners = prop::collection::btree_map(0..64u32, 0..9u32, 0..9);
+    let resources = prop::sample::select(Resource::ALL.to_vec());
+    let limits = prop::collection::btree_map(resources, 0..9u64, 1..4);
+    let quotas = prop::collection::btree_map((any::<bool>(), 0..64u32), limits, 0..3);
+    (domains, aliases, owners, quotas).prop_map(|(domains, aliases, owners, quotas)| {
+        let place = |n: u32| around().torus.place(toroid_fabric::NodeId(n)).unwrap();
+        type Set = BTreeSet<u32>;
+        type Parts = ((Set, Set, Set, Set, Set), bool, u32);
+        let domain = |((nodes, limited, plain, stacks, managers), public, owner): Parts| Declared {
+            public,
+            forward: public != (owner % 2 == 0),
+            owner: Some(owner),
+            members: members(
+                &nodes,
+                &(&nodes & &limited),
+                &(&nodes & &plain),
+                &(&nodes & &stacks),
+            )
+            .into_iter()
+            .map(|(n, spec)| (place(n), spec))
+            .collect(),
+            managers: managers.iter().map(|n| place(*n)).collect(),
+            ..Declared::default()
+        };
+        let domains: BTreeMap<String, Declared> = domains
+            .into_iter()
+            .map(|(name, parts)| (name.into(), domain(parts)))
+            .collect();
+        let gateway = |(name, domain): (&String, &Declared)| {
+            let (node, spec) = domain.members.first_key_value()?;
+            let gateway = DeclaredGateway {
+                node: *node,
+                uplink: format!("to-{name}"),
+                kind: if spec.userspace_stack {
+                    GatewayKind::Bridge
+                } else {
+                    GatewayKind::Nat
+                },
+            };
+            (!domain.public).then(|| (name.clone(), gateway))
+        };
+        Declaration {
+            gateways: domains.iter().filter_map(gateway).collect(),
+            domains,
+            aliases: aliases
+                .into_iter()
+                .map(|(alias, n)| (alias.into(), place(n)))
+                .collect(),
+            owners: owners.into_iter().map(|(n, uid)| (place(n), uid)).collect(),
+            quotas: quotas
+                .into_iter()
+                .map(|((is_user, n), limits)| {
+                    if is_user {
+                        (Holder::User(n), limits)
+                    } else {
+                        (Holder::Node(place(n)), limits)
+                    }
+                })
+                .collect(),
+        }
+    })
+}
+
+/// Model of an agent that executes the steps.
+fn carry_out(present: &mut Declaration, step: &Step) {
+    match step {
+        Step::Revoke { domain, nodes } => {
+            let domain = present.domains.get_mut(domain).unwrap();
+            domain.managers = &domain.managers - &nodes.0;
+        }
+        Step::Shrink { domain, nodes } => {
+            let name_of = domain;
+            let domain = present.domains.get_mut(domain).unwrap();
+            for node in &nodes.0 {
+                assert!(domain.members.remove(node).is_some());
+            }
+            present
+                .gateways
+                .retain(|name, gateway| name != name_of || !nodes.0.contains(&gateway.node));
+        }
+        Step::Remove { domain } => {
+            assert!(present.domains.remove(domain).is_some());
+            present.gateways.remove(domain);
+        }
+        Step::Connect {
+            domain,
+            node,
+            uplink,
+            kind,
+        } => {
+            assert!(present.domains[domain].members.contains_key(node));
+            let gateway = DeclaredGateway {
+                node: *node,
+                uplink: uplink.clone(),
+                kind: *kind,
+            };
+            assert_eq!(present.gateways.insert(domain.clone(), gateway), None);
+        }
+        Step::Disconnect { domain, .. } => assert!(present.gateways.remove(domain).is_some()),
+        Step::Own { nodes, owner } => {
+            let owned = nodes.0.iter().map(|place| (*place, *owner));
+            present.owners.extend(owned);
+            present.aliases.retain(|_, place| !nodes.0.contains(place));
+            for domain in present.domains.values() {
+                assert!(!domain.members.keys().any(|node| nodes.0.contains(node)));
+                assert!(domain.managers.is_disjoint(&nodes.0));
+            }
+        }
+        Step::Limit { holder, limits } => {
+            let amounts = present.quotas.entry(*holder).or_default();
+            for (resource, limit) in limits {
+                match limit {
+                    Some(limit) => amounts.insert(*resource, *limit),
+                    None => amounts.remove(resource),
+                };
+            }
+        }
+        Step::Unalias { alias } => {
+            assert!(present.aliases.remove(alias).is_some());
+        }
+        Step::Alias { alias, node } => {
+            present.aliases.insert(alias.clone(), *node);
+        }
+        Step::Create {
+            domain,
+            nodes,
+            limited,
+            plain,
+            stacks,
+            public,
+            owner,
+            ..
+        } => {
+            let new = Declared {
+                members: members(&nodes.0, &limited.0, &plain.0, &stacks.0),
+                public: *public,
+                owner: owner.or(Some(0)),
+                ..Declared::default()
+            };
+            assert_eq!(present.domains.insert(domain.clone(), new), None);
+        }
+        Step::Set {
+            domain,
+            public,
+            forward,
+            owner,
+        } => {
+            let domain = present.domains.get_mut(domain).unwrap();
+            domain.public = public.unwrap_or(domain.public);
+            domain.forward = forward.unwrap_or(domain.forward);
+            domain.owner = owner.or(domain.owner);
+        }
+        Step::Grow {
+            domain,
+            nodes,
+            spec,
+        } => {
+            let domain = present.domains.get_mut(domain).unwrap();
+            for node in &nodes.0 {
+                assert_eq!(domain.members.insert(*node, *spec), None);
+            }
+        }
+        Step::Manage { domain, nodes } => {
+            let domain = present.domains.get_mut(domain).unwrap();
+            domain.managers.extend(&nodes.0);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_steps_lead_there(present in declarations(), wanted in declarations()) {
+        prop_assume!(!wanted.domains.is_empty());
+        let mut now = present.clone();
+        for step in plan(&present, &wanted, true).unwrap() {
+            carry_out(&mut now, &step);
+        }
+        prop_assert_eq!(&now.domains, &wanted.domains);
+        prop_assert_eq!(&now.gateways, &wanted.gateways);
+        for (alias, place) in &wanted.aliases {
+            prop_assert_eq!(now.aliases.get(alias), Some(place));
+        }
+        for (holder, limits) in &wanted.quotas {
+            prop_assert_eq!(now.quotas.get(holder), Some(limits));
+        }
+        prop_assert_eq!(plan(&now, &wanted, true).unwrap(), []);
+    }
+
+    #[test]
+    fn a_printed_declaration_parses_to_itself(declaration in declarations()) {
+        let text = declaration.to_string();
+        let mut read = good(&text);
+        for domain in read.domains.values_mut() {
+            domain.lines = DeclaredLines::default();
+        }
+        prop_assert_eq!(&read, &declaration);
+        prop_assert_eq!(plan(&declaration, &read, true).unwrap(), []);
+    }
+
+    #[test]
+    fn no_slip_in_a_good_file_makes_it_panic(
+        at in 0..FULL.len(),
+        len in 0..8usize,
+        typed in "[\\PC\n]{0,4}",
+    ) {
+        let text: String = FULL.chars().take(at).collect();
+        let rest: String = FULL.chars().skip(at + len).collect();
+        if let Err(problems) = parse(&format!("{text}{typed}{rest}"), &around()) {
+            prop_assert!(!problems.is_empty());
+        }
+    }
+
+    #[test]
+    fn no_text_makes_it_panic(text in "[\\[\\]a-z=\"0-9,@*{}.\n -]{0,80}") {
+        let _ = parse(&text, &around());
+    }
+}

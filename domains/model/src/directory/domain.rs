@@ -1,0 +1,135 @@
+//! A domain, its members, and changes of both.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use toroid_fabric::NodeId;
+
+use crate::addressing::Subnet;
+use crate::gateway::Gateway;
+
+/// A domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Domain {
+    /// Name.
+    pub name: String,
+    /// Number: not 0, unique among present domains.
+    pub id: u16,
+    /// Grows whenever a member leaves; a reused number starts above the last.
+    pub epoch: u32,
+    /// The uid of its owner.
+    pub owner: u32,
+    /// Bytes.
+    pub mtu: u32,
+    /// Subnet of its IPv4 addresses.
+    pub subnet: Subnet,
+    /// Members, by node.
+    pub members: BTreeMap<NodeId, MemberSpec>,
+    /// Nodes whose processes may grow and shrink it.
+    pub managers: BTreeSet<NodeId>,
+    /// Whether the owner of a node may add it.
+    pub public: bool,
+    /// Whether nodes that are in another such domain, too, may forward packets between the two, and
+    /// members may announce themselves as routers.
+    pub forward: bool,
+    /// Connection to an external network.
+    pub gateway: Option<Gateway>,
+    /// Epoch in which a member joined, for members later than the first epoch. A host with an older
+    /// copy of the domain recognizes by it that such a member has left in between.
+    pub since: BTreeMap<NodeId, u32>,
+}
+
+impl Domain {
+    /// Whether two members may communicate: one of them must be a full member.
+    pub fn may_talk(&self, a: NodeId, b: NodeId) -> bool {
+        match (self.members.get(&a), self.members.get(&b)) {
+            (Some(of_a), Some(of_b)) => a == b || !(of_a.limited && of_b.limited),
+            _ => false,
+        }
+    }
+
+    /// The kind of a member; of another node, that of a full member.
+    pub fn spec(&self, node: NodeId) -> MemberSpec {
+        self.members.get(&node).copied().unwrap_or_default()
+    }
+
+    /// Nodes of all members.
+    pub fn nodes(&self) -> BTreeSet<NodeId> {
+        self.members.keys().copied().collect()
+    }
+}
+
+/// Kind of a membership. Default: a full member with offloads and an interface of the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MemberSpec {
+    /// The member communicates with full members only.
+    pub limited: bool,
+    /// The interface passes no GSO packets and no partial checksums.
+    #[serde(rename = "plain", skip_serializing_if = "std::ops::Not::not")]
+    pub no_offload: bool,
+    /// The member has no interface of the kernel. One process of the node may have the link, with a
+    /// userspace stack.
+    #[serde(rename = "stack", skip_serializing_if = "std::ops::Not::not")]
+    pub userspace_stack: bool,
+}
+
+/// A membership change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The domain after it.
+    pub domain: Domain,
+    /// New members.
+    pub joined: BTreeSet<NodeId>,
+    /// Former members.
+    pub left: BTreeSet<NodeId>,
+}
+
+/// Properties of a new domain.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// Name.
+    pub name: String,
+    /// First members.
+    pub members: BTreeMap<NodeId, MemberSpec>,
+    /// Subnet, chosen when absent.
+    pub subnet: Option<Subnet>,
+    /// Bytes, [`DEFAULT_MTU`] when absent.
+    pub mtu: Option<u32>,
+    /// The uid of its owner.
+    pub owner: u32,
+    /// Whether the owner of a node may add it.
+    pub public: bool,
+}
+
+/// Members out of sets: full members, and those to which each field of [`MemberSpec`] applies.
+pub fn members<K: Copy + Ord>(
+    full: &BTreeSet<K>,
+    limited: &BTreeSet<K>,
+    no_offload: &BTreeSet<K>,
+    userspace_stack: &BTreeSet<K>,
+) -> BTreeMap<K, MemberSpec> {
+    let all = [full, limited, no_offload, userspace_stack]
+        .into_iter()
+        .flatten();
+    let spec = |node: &K| MemberSpec {
+        limited: limited.contains(node),
+        no_offload: no_offload.contains(node),
+        userspace_stack: userspace_stack.contains(node),
+    };
+    all.map(|node| (*node, spec(node))).collect()
+}
+
+/// Full members.
+pub fn full_members<K: Ord>(nodes: impl IntoIterator<Item = K>) -> BTreeMap<K, MemberSpec> {
+    let member = |node| (node, MemberSpec::default());
+    nodes.into_iter().map(member).collect()
+}
+
+/// Members whose kind fulfils a condition.
+pub fn members_with<K: Copy + Ord>(
+    members: &BTreeMap<K, MemberSpec>,
+    is_wanted: impl Fn(&MemberSpec) -> bool,
+) -> BTreeSet<K> {
+    let wanted = members.iter().filter(|(_, spec)| is_wanted(spec));
+    wanted.map(|(node, _)| *node).collect()
+}

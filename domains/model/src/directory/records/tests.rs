@@ -1,0 +1,156 @@
+use super::*;
+use crate::directory::sample::{nodes, owned, wanted};
+use crate::quota::Resource;
+
+fn directory() -> Directory {
+    let mut directory = Directory::new("2x2x2".parse().unwrap());
+    for name in ["blue", "red", "gone"] {
+        directory.create(owned(name, 1000, &[0, 1, 7])).unwrap();
+    }
+    directory.shrink("red", &nodes(&[1])).unwrap();
+    directory.add_alias(NodeId(7), "db").unwrap();
+    for (limited, no_offload, node) in [(true, false, 2), (true, true, 3), (false, true, 5)] {
+        let spec = MemberSpec {
+            limited,
+            no_offload,
+            userspace_stack: node == 5,
+        };
+        directory.admit("red", &nodes(&[node]), spec).unwrap();
+    }
+    directory.manage("red", &nodes(&[0]), false).unwrap();
+    directory.set("red", Some(true), Some(true), None).unwrap();
+    directory.give(&nodes(&[2, 3]), Some(1001));
+    directory.consent(&nodes(&[3, 7]), "blue", false).unwrap();
+    directory.consent(&nodes(&[4]), "gone", false).unwrap();
+    let limits = [(Resource::Bytes, Some(1 << 20))].into();
+    directory.limit(&[Tenant::User(1000), Tenant::Node(NodeId(7))], &limits);
+    directory.claim("a", &nodes(&[0, 1])).unwrap();
+    directory.remove("gone").unwrap();
+    directory
+}
+
+/// Directories are equal if their records are.
+fn assert_same(a: &Directory, b: &Directory) {
+    assert_eq!(a.records(), b.records());
+}
+
+#[test]
+fn a_directory_comes_back_as_it_was() {
+    let before = directory();
+    let mut after = Directory::from_records(&before.records()).unwrap();
+    assert_same(&before, &after);
+    assert_eq!(after.domain("red").unwrap().epoch, 2);
+    let next = after.create(wanted("next", &[])).unwrap().domain;
+    assert_eq!(
+        (next.id, next.subnet.to_string()),
+        (4, "10.64.3.0/24".into())
+    );
+}
+
+#[test]
+fn changes_are_exactly_the_differences() {
+    let before = directory();
+    let mut after = before.clone();
+    assert!(after.changes_since(&before).is_empty());
+    after.grow("blue", &nodes(&[3])).unwrap();
+    let changes = after.changes_since(&before);
+    assert_eq!(changes.put.keys().collect::<Vec<_>>(), ["domain/blue"]);
+    assert_eq!(
+        changes,
+        Changes::between(&before.records(), &after.records())
+    );
+    after.remove("red").unwrap();
+    let changes = after.changes_since(&before);
+    assert_eq!(changes.remove, ["domain/red".to_owned()].into());
+    assert_eq!(
+        changes,
+        Changes::between(&before.records(), &after.records())
+    );
+}
+
+#[test]
+fn invalid_records_are_refused_and_named() {
+    let sound = directory().records();
+    let with = |key: &str, value: &str| {
+        let mut records = sound.clone();
+        records.insert(key.into(), value.into());
+        Directory::from_records(&records).unwrap_err()
+    };
+    assert_eq!(with("format", "2"), RecordError::Newer { found: 2 });
+    assert_eq!(with("x/y", "1"), RecordError::Unknown("x/y".into()));
+    let blue = sound["domain/blue"].clone();
+    let bad = [
+        ("torus", "\"2x2\""),
+        ("numbers", "{}"),
+        ("alias/db", "8"),
+        ("alias/1-0-0", "1"),
+        ("node/8", "{}"),
+        ("node/3", r#"{"consents":["gone"]}"#),
+        ("node/x", "{}"),
+        ("quota/node/8", "{}"),
+        ("quota/user/x", "{}"),
+        ("host/a", "[8]"),
+        ("host/b", "[0]"),
+        ("host/B", "[1]"),
+        (
+            "domain/blue",
+            &blue.replace("\"mtu\"", "\"since\":{\"2\":1},\"mtu\""),
+        ),
+        ("quota/user/1000", r#"{"colours":3}"#),
+        ("freed/x", "[3,4]"),
+        ("freed/00000000000000000007", "[1,4]"),
+        ("freed/00000000000000000007", "[9,4]"),
+        ("domain/blue", "{"),
+        ("domain/Blue", &blue.replace(":1,", ":3,")),
+        ("domain/other", &blue),
+        ("domain/blue", &blue.replace("[0,1,7]", "[0,8]")),
+        ("domain/blue", &blue.replace("9000", "9")),
+        ("domain/blue", &blue.replace("\"epoch\":1", "\"epoch\":0")),
+        ("domain/blue", &blue.replace("10.64.0.0", "10.64.1.0")),
+        (
+            "domain/blue",
+            &blue.replace("[0,1,7]", "[0],\"limited\":[1]"),
+        ),
+        ("domain/blue", &blue.replace("[0,1,7]", "[0],\"plain\":[1]")),
+        (
+            "domain/blue",
+            &blue.replace("[0,1,7]", "[0],\"stacks\":[1]"),
+        ),
+        (
+            "domain/blue",
+            &blue.replace("\"mtu\"", "\"colour\":1,\"mtu\""),
+        ),
+        (
+            "domain/blue",
+            &blue.replace(
+                "\"mtu\"",
+                r#""gateway":{"node":2,"uplink":"eth0","kind":"nat"},"mtu""#,
+            ),
+        ),
+        (
+            "domain/blue",
+            &blue.replace(
+                "\"mtu\"",
+                r#""gateway":{"node":0,"uplink":"a\"b","kind":"nat"},"mtu""#,
+            ),
+        ),
+    ];
+    for (key, value) in bad {
+        match with(key, value) {
+            // The subnet's other owner may be the one that is read second.
+            RecordError::Invalid { key: found, .. } => {
+                assert!(
+                    found == key || value.contains("10.64.1.0"),
+                    "{found}: {value}"
+                );
+            }
+            error => panic!("{key}: {error}"),
+        }
+    }
+    for key in ["format", "torus", "numbers"] {
+        let mut records = sound.clone();
+        records.remove(key);
+        let error = Directory::from_records(&records).unwrap_err();
+        assert!(error.to_string().contains(key), "{error}");
+    }
+}

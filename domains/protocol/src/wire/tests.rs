@@ -1,0 +1,184 @@
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use std::io::Read as _;
+
+use super::*;
+
+fn pair() -> (Writer, Reader, UnixStream) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let raw = ours.try_clone().unwrap();
+    let (_, writer) = split(ours).unwrap();
+    (writer, split(theirs).unwrap().0, raw)
+}
+
+#[test]
+fn messages_keep_their_order_and_descriptors() {
+    let (writer, mut reader, _raw) = pair();
+    let file = tempfile::tempfile().unwrap();
+    writer.send(&"first", &[]).unwrap();
+    writer
+        .send(&"second", &[file.as_fd(), file.as_fd()])
+        .unwrap();
+    writer.send(&"third", &[file.as_fd()]).unwrap();
+    for (text, count) in [("first", 0), ("second", 2), ("third", 1)] {
+        let (message, descriptors) = reader.receive::<String>().unwrap();
+        assert_eq!((message.as_str(), descriptors.len()), (text, count));
+    }
+}
+
+/// Processes at their limit of descriptors once lost the whole connection. The limit is one
+/// of the process, so a child process that runs only this test lowers its own.
+#[test]
+fn descriptors_that_this_process_has_no_room_for_fail_their_message_only() {
+    const CHILD: &str = "WIRE_TEST_CHILD";
+    const NAME: &str = "wire::tests::\
+        descriptors_that_this_process_has_no_room_for_fail_their_message_only";
+    if std::env::var_os(CHILD).is_none() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let child = child.args([NAME, "--exact", "--test-threads=1"]);
+        let output = child.env(CHILD, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && said.contains("1 passed"),
+            "{said}"
+        );
+        return;
+    }
+    let (writer, mut reader, _raw) = pair();
+    let file = tempfile::tempfile().unwrap();
+    let limit = getrlimit(Resource::Nofile);
+    // The second frame finds no room at all, the fourth room for one of its two.
+    let free = rustix::io::dup(&file).unwrap();
+    let next = free.as_raw_fd() as u64;
+    drop(free);
+    for (room, count) in [(9, 1), (0, 2), (9, 0), (1, 2), (9, 2)] {
+        writer.send(&"before", &[]).unwrap();
+        let rights: Vec<_> = std::iter::repeat_n(file.as_fd(), count).collect();
+        writer.send(&"granted", &rights).unwrap();
+        writer.send(&"after", &[]).unwrap();
+        let current = Some(next + room);
+        setrlimit(Resource::Nofile, Rlimit { current, ..limit }).unwrap();
+        let expected = if room >= count as u64 { count } else { 0 };
+        for (text, count) in [("before", 0), ("granted", expected), ("after", 0)] {
+            let (message, descriptors) = reader.receive::<String>().unwrap();
+            assert_eq!((message.as_str(), descriptors.len()), (text, count));
+        }
+        setrlimit(Resource::Nofile, limit).unwrap();
+    }
+}
+
+#[test]
+fn a_reader_without_descriptors_gets_none() {
+    let (writer, mut reader, _raw) = pair();
+    reader.take_no_descriptors();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    writer.send(&"without", &[]).unwrap();
+    assert_eq!(reader.receive::<String>().unwrap().0, "without");
+    writer.send(&"with", &[theirs.as_fd()]).unwrap();
+    let error = reader.receive::<String>().unwrap_err();
+    assert!(matches!(error, WireError::Malformed(_)), "{error}");
+    // The kernel has dropped it: that was the last one.
+    drop(theirs);
+    assert_eq!((&ours).read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn a_message_larger_than_any_socket_buffer_arrives_whole() {
+    let (writer, mut reader, _raw) = pair();
+    let long = "x".repeat(5 << 20);
+    std::thread::scope(|scope| {
+        scope.spawn(|| writer.send(&long, &[]).unwrap());
+        assert_eq!(reader.receive::<String>().unwrap().0, long);
+    });
+}
+
+#[test]
+fn nonsense_and_broken_messages_are_errors() {
+    let bad: [&[u8]; 4] = [
+        &[0xff; 8],                            // over every limit
+        &[2, 0, 0, 0, 0, 0, 0, 1, b'"', b'"'], // reserved bytes are not zero
+        &[2, 0, 0, 0, 1, 0, 0, 0, b'"', b'"'], // a descriptor is missing
+        &[2, 0, 0, 0, 0, 0, 0, 0, b'{', b'"'], // no JSON
+    ];
+    for bytes in bad {
+        let (_, mut reader, mut raw) = pair();
+        raw.write_all(bytes).unwrap();
+        let error = reader.receive::<String>().unwrap_err();
+        assert!(
+            matches!(error, WireError::Malformed(_)),
+            "{bytes:?}: {error}"
+        );
+    }
+    let (writer, mut reader, mut raw) = pair();
+    raw.write_all(&[9, 0, 0]).unwrap();
+    writer.shut_down();
+    assert!(matches!(reader.receive::<String>(), Err(WireError::Io(_))));
+    assert!(matches!(writer.send(&1, &[]), Err(WireError::Closed)));
+}
+
+/// A few hundred bytes once overflowed the stack of the thread that read them.
+#[test]
+fn deeply_nested_messages_are_refused() {
+    let frame = |json: &str| {
+        let len = (json.len() as u32).to_le_bytes();
+        [&len[..], &[0; 4], json.as_bytes()].concat()
+    };
+    let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+    let flat = format!("[{}\"[[[[[[[[[[[[[[[[[[\\\"[\"]", "[[]],".repeat(100));
+    for json in [nested(16), flat] {
+        let (_, mut reader, mut raw) = pair();
+        raw.write_all(&frame(&json)).unwrap();
+        reader.receive::<serde_json::Value>().unwrap();
+    }
+    let (_, mut reader, mut raw) = pair();
+    raw.write_all(&frame(&nested(17))).unwrap();
+    let error = reader.receive::<serde_json::Value>().unwrap_err();
+    assert!(error.to_string().contains("16 levels"), "{error}");
+}
+
+#[test]
+fn an_unauthenticated_peer_has_a_size_limit_and_one_deadline() {
+    let (writer, mut reader, _raw) = pair();
+    writer.send(&"hello", &[]).unwrap();
+    writer.send(&"x".repeat(2000), &[]).unwrap();
+    let soon = || Instant::now() + Duration::from_millis(20);
+    let later = Instant::now() + Duration::from_secs(60);
+    let (hello, _) = reader.receive_first::<String>(100, later).unwrap();
+    assert_eq!(hello, "hello");
+    assert_eq!(reader.receive::<String>().unwrap().0.len(), 2000);
+    writer.send(&"x".repeat(2000), &[]).unwrap();
+    let error = reader.receive_first::<String>(100, later).unwrap_err();
+    assert!(matches!(error, WireError::Malformed(_)), "{error}");
+
+    let (_, mut reader, mut raw) = pair();
+    raw.write_all(&[9, 0]).unwrap();
+    let error = reader.receive_first::<String>(100, soon()).unwrap_err();
+    assert!(matches!(error, WireError::Io(_)), "{error}");
+}
+
+#[test]
+fn sending_to_a_slow_reader_times_out() {
+    use std::io::Read;
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let (_, writer) = split(ours).unwrap();
+    writer.give_up_after(Duration::from_millis(50)).unwrap();
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(|| writer.send(&"x".repeat(15 << 20), &[]));
+        let mut drop = [0; 4096];
+        while !sending.is_finished() && theirs.read(&mut drop).is_ok_and(|n| n > 0) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(sending.join().unwrap().is_err());
+    });
+}
+
+#[test]
+fn sending_to_a_peer_that_does_not_read_times_out() {
+    let (writer, _reader, _raw) = pair();
+    writer.give_up_after(Duration::from_millis(20)).unwrap();
+    assert!(writer.send(&"x".repeat(5 << 20), &[]).is_err());
+    assert!(matches!(writer.send(&1, &[]), Err(WireError::Closed)));
+}
