@@ -1,4 +1,4 @@
-//! What went wrong, as a sentence and as an exit status.
+//! Failure of a command: a sentence and an exit status.
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 /// Exit status of a denial.
 pub(crate) const NOT_PERMITTED: u8 = 6;
 
-/// What is wrong with a file.
+/// Failure for the mistakes of a file.
 pub(crate) fn wrong(file: &Path, problems: &[Problem]) -> Failure {
     let file = file.display();
     let lines = problems

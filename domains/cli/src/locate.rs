@@ -1,4 +1,4 @@
-//! Where things are: state directories of agents, and programs beside this one.
+//! State and data directories of agents, and programs beside this one.
 
 use std::env;
 use std::ffi::OsStr;
@@ -17,14 +17,15 @@ const SYSTEM_DATA: &str = "/var/lib/toroid";
 /// That of linux/magic.h.
 const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 
-/// What an ordinary user lacks outside of a login session: by su, cron or ssh, and in containers.
+/// Missing variable of an ordinary user outside of a login session: with su, cron or ssh, and in
+/// containers.
 pub(crate) const NO_PLACE: &str = "no place for the agent's state: XDG_RUNTIME_DIR is not set";
 
-/// What to do about it.
+/// Remedy of [`NO_PLACE`].
 pub(crate) const GIVE_PLACE: &str =
     "choose a directory with --state or TOROID_STATE, such as `export TOROID_STATE=~/toroid`";
 
-/// Where an agent may be.
+/// Possible state directories.
 #[derive(Debug)]
 pub(crate) struct Places {
     named: Option<PathBuf>,
@@ -43,12 +44,12 @@ impl Places {
         Places { named, own }
     }
 
-    /// Where an agent of this user is started.
+    /// State directory of a new agent of this user.
     pub(crate) fn to_start(&self) -> Result<&Path, Failure> {
         self.to_start_or(None)
     }
 
-    /// The same, where a file may name one.
+    /// State directory of a new agent, which a file may name.
     pub(crate) fn to_start_or<'a>(
         &'a self,
         of_file: Option<&'a Path>,
@@ -60,8 +61,7 @@ impl Places {
             .ok_or_else(|| Failure::usage(&format!("{NO_PLACE}; {GIVE_PLACE}")))
     }
 
-    /// Where to look for a running agent: the named one and no other, or the user's, then the
-    /// system's.
+    /// State directories of running agents: only the named one, or the user's, then the system's.
     pub(crate) fn to_look(&self) -> Vec<&Path> {
         match &self.named {
             Some(named) => vec![named],
@@ -75,8 +75,7 @@ impl Places {
         }
     }
 
-    /// The first agent that runs. In a node the one that holds the node comes before the
-    /// system's, which may be another.
+    /// Connects to the first running agent. In a node, its own agent precedes the system's.
     pub(crate) fn connect(&self) -> Result<Control, Failure> {
         let mut first_error = None;
         for state in self.to_look() {
@@ -107,7 +106,7 @@ impl Places {
     }
 }
 
-/// Where an agent of this user keeps what outlives it. That must be a disk, unless it is named.
+/// Data directory of an agent of this user. The default must not be in memory.
 pub(crate) fn data(named: Option<&Path>, show: Show) -> Result<PathBuf, Failure> {
     if let Some(named) = named {
         if is_in_memory(named) {

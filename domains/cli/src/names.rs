@@ -6,7 +6,7 @@ use nix::unistd::{Uid, User};
 
 /// The name of a user, if the system knows it.
 pub(crate) fn name(uid: u32) -> Option<String> {
-    // Where users cannot be looked up they have numbers.
+    // A user that cannot be looked up has no name.
     let user = User::from_uid(Uid::from_raw(uid)).ok()??;
     Some(user.name)
 }

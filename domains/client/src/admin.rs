@@ -1,5 +1,4 @@
-//! How programs administer an agent: a connection to its control socket, with a method for each
-//! request, and where to find the agent.
+//! Administration of an agent: a connection to its control socket, with a method for each request.
 
 mod exec;
 
@@ -35,13 +34,13 @@ use crate::credentials::peer_uid;
 /// The name of the control socket in a state directory.
 pub const CONTROL_SOCKET: &str = "agent.sock";
 
-/// How many milliseconds an agent may take from saying that all has ended to its own end.
+/// Time in milliseconds from the agent's last reply to the end of its process.
 const LAST_WORDS_MS: u16 = 5000;
 
-/// How long an agent may take to say that it is there.
+/// Time in which an agent must answer the greeting.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// How often an agent is greeted that breaks off, and how long between.
+/// Number of greetings to an agent that closes the connection, and the pause between them.
 const GREETINGS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -55,7 +54,7 @@ pub enum ClientError {
         /// The state directory.
         state: PathBuf,
     },
-    /// The agent has gone, but what it held goes on.
+    /// The agent has ended, but its nodes continue.
     #[error(
         "no agent runs for {}, but its nodes go on; `toroid up` takes them over, `toroid down` \
          ends them", state.display()
@@ -70,7 +69,7 @@ pub enum ClientError {
     /// This process is in no node.
     #[error("this process is not in a node; start it with `toroid exec NODE -- ...`")]
     NotInNode,
-    /// The agent said no, and why.
+    /// The agent refused the request.
     #[error("{0}")]
     Refused(#[from] Refusal),
     /// The connection broke.
@@ -79,7 +78,7 @@ pub enum ClientError {
     /// The request is longer than messages may be. Nothing was sent.
     #[error("cannot send the request: {0}; give it fewer or shorter values")]
     TooLong(WireError),
-    /// The agent answered what was not asked.
+    /// The agent sent an unexpected reply.
     #[error("the agent answered out of turn: {0}")]
     Unexpected(String),
 }
@@ -99,7 +98,7 @@ pub struct Control {
     writer: Writer,
 }
 
-/// Where an agent listens.
+/// Address of an agent.
 #[derive(Clone, Debug)]
 enum Address {
     State(PathBuf),
@@ -124,8 +123,8 @@ impl Address {
                 let address = SocketAddr::from_abstract_name(NODE_SOCKET)?;
                 let connected = UnixStream::connect_addr(&address);
                 let stream = connected.map_err(|_| ClientError::NotInNode)?;
-                // Outside of nodes anybody may listen under this name. In a node its agent is
-                // root, also where that is an ordinary user outside.
+                // Outside of nodes any process may listen under this name. In a node its agent is
+                // root, also if the agent is an ordinary user outside.
                 if peer_uid(&stream)?.is_root() {
                     Ok(stream)
                 } else {
@@ -181,8 +180,8 @@ impl Control {
         Self::open(Address::State(state.into()))
     }
 
-    /// Connects to the agent of the node in which this process runs. What only administrators
-    /// may do is refused there.
+    /// Connects to the agent of the node of this process, which refuses requests of administrators
+    /// there.
     ///
     /// # Errors
     /// [`ClientError::NotInNode`], and as [`Control::connect`].
@@ -190,8 +189,7 @@ impl Control {
         Self::open(Address::Node)
     }
 
-    /// An agent that is just ending still takes connections, and breaks them off. Then it is asked
-    /// again, until it is not there, or the next one is.
+    /// Connects, and retries while an ending agent accepts connections and closes them.
     fn open(address: Address) -> Result<Self, ClientError> {
         for _ in 1..GREETINGS {
             match Self::greet(address.clone()) {
@@ -313,7 +311,7 @@ impl Control {
         })
     }
 
-    /// Changes whether a domain is public, whether it has routers, and its owner; what is `None` stays.
+    /// Changes access, routing and owner of a domain; `None` keeps a property.
     pub fn set(
         &mut self,
         name: &str,
@@ -329,7 +327,7 @@ impl Control {
         })
     }
 
-    /// Connects a domain to the outside at one of its members, through an interface of the host.
+    /// Connects a domain to an external network, at a member through an interface of the host.
     pub fn add_gateway(
         &mut self,
         node: &str,
@@ -375,7 +373,7 @@ impl Control {
         })
     }
 
-    /// Takes free nodes, near a node or as `placement` says, and puts them where they shall go.
+    /// Allocates free nodes, near a node or according to `placement`, for `destination`.
     pub fn alloc_nodes(
         &mut self,
         count: u32,
@@ -407,7 +405,7 @@ impl Control {
         })
     }
 
-    /// What taking nodes out of a domain would need. Changes nothing.
+    /// Describes the work of a shrink. Changes nothing.
     pub fn shrink_needs(
         &mut self,
         name: &str,
@@ -424,9 +422,8 @@ impl Control {
         self.call(&Request::DomainRemove { name: name.into() })
     }
 
-    /// What was changed and denied, from a number on, as far as it concerns this user; and the
-    /// number from which to ask on. If it is to wait, it waits some seconds for something to
-    /// happen.
+    /// Changes and denials that concern this user, from number `since` on, and the next number.
+    /// With `wait`, waits some seconds for an event.
     pub fn events(
         &mut self,
         since: u64,
@@ -435,8 +432,8 @@ impl Control {
         self.call(&Request::Events { since, wait })
     }
 
-    /// What a user, nodes, or with neither all tenants that concern the caller, have and may
-    /// have.
+    /// Resources and limits of a user, of nodes, or with neither of all tenants that concern the
+    /// caller.
     pub fn quotas(
         &mut self,
         user: Option<u32>,
@@ -470,7 +467,7 @@ impl Control {
         self.call(&Request::DomainShow { name: name.into() })
     }
 
-    /// Frames that members of a domain sent and that reached nobody.
+    /// Frames of members of a domain that reached no receiver.
     pub fn drops(&mut self, name: &str) -> Result<Vec<MemberDrops>, ClientError> {
         self.call(&Request::DomainDrops { name: name.into() })
     }

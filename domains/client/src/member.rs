@@ -187,7 +187,7 @@ impl Member {
     }
 }
 
-/// A domain as one of its members sees it.
+/// A domain from the view of a member.
 #[derive(Clone, Debug)]
 pub struct Domain {
     member: Member,
@@ -382,7 +382,7 @@ impl Listener {
             return Ok(Some(Channel::Shm(channel)));
         }
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
-        // An interrupted wait is one without a result.
+        // An interrupted wait returns without a channel.
         let _ = poll(
             &mut [PollFd::new(self.wake_fd(), PollFlags::POLLIN)],
             timeout,

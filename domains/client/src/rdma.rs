@@ -19,13 +19,13 @@ pub enum RdmaError {
     #[cfg(feature = "verbs")]
     #[error(transparent)]
     Device(#[from] toroid_fabric::verbs::DeviceError),
-    /// It does not do what is needed of it.
+    /// The device lacks a required feature.
     #[error("the RDMA device cannot be used: {0}")]
     System(#[from] io::Error),
 }
 
 impl RdmaError {
-    /// What to do about it.
+    /// Remedy.
     pub fn remedy(&self) -> &'static str {
         match self {
             RdmaError::NotBuilt => {
@@ -78,7 +78,7 @@ mod devices {
 
     use super::{PreparedRdmaStream, Rdma, RdmaError};
 
-    /// Those that this process has open, or could not open.
+    /// Devices that this process has opened, or failed to open.
     static OPENED: Mutex<Vec<(Rdma, Option<Arc<Device>>)>> = Mutex::new(Vec::new());
 
     /// Describes the chosen device: its name, port, GID and partition key.

@@ -22,13 +22,14 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
+use nix::errno::Errno;
 
 pub mod namespace;
 
-/// The group of those who are told of links (RTNLGRP_LINK).
+/// Multicast group of changed links (RTNLGRP_LINK).
 const LINKS: u32 = 1;
 
-/// The same of what interfaces forward (RTNLGRP_IPV4_NETCONF).
+/// Multicast group of changed forwarding (RTNLGRP_IPV4_NETCONF).
 const FORWARDING: u32 = 24;
 
 /// Why a request failed.
@@ -40,7 +41,7 @@ pub enum NetlinkError {
     /// The kernel refused a request.
     #[error("cannot {action} {target}: {source}")]
     Refused {
-        /// What was asked, as a verb.
+        /// Requested action, as a verb.
         action: &'static str,
         /// The link.
         target: String,
@@ -50,7 +51,7 @@ pub enum NetlinkError {
     /// The socket failed.
     #[error("netlink: {0}")]
     Io(#[from] io::Error),
-    /// The kernel answered what we cannot read.
+    /// The kernel sent a malformed answer.
     #[error("netlink: {0}")]
     Malformed(String),
 }
@@ -66,15 +67,15 @@ impl NetlinkError {
 /// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Its index in its namespace.
+    /// Index in its namespace.
     pub index: u32,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its MAC address; empty for links that have none.
+    /// MAC address; empty for links without one.
     pub mac: Vec<u8>,
     /// Bytes.
     pub mtu: u32,
-    /// How many packets it may have that are not sent yet.
+    /// Maximum number of unsent packets.
     pub queue_len: u32,
     /// Whether it is up.
     pub up: bool,
@@ -82,12 +83,12 @@ pub struct Link {
     pub has_carrier: bool,
 }
 
-/// Tells when links of one network namespace have changed, or whether they forward IPv4 packets.
+/// Notifications of changed links and IPv4 forwarding in one network namespace.
 #[derive(Debug)]
 pub struct LinkChanges(Socket);
 
 impl LinkChanges {
-    /// Those from now on, in the network namespace of the calling thread.
+    /// Subscribes to changes in the network namespace of the calling thread.
     ///
     /// # Errors
     /// The system's.
@@ -106,14 +107,14 @@ impl LinkChanges {
     pub fn wait(&self) -> Result<(), NetlinkError> {
         let mut flags = 0;
         loop {
-            // Of what it is about nothing is read: who wants to know asks how it is now.
+            // The notification itself is ignored: callers query the present state.
             let mut start = [0_u8; 16];
             match self.0.recv(&mut &mut start[..], flags) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                // So much that not all could be kept.
-                Err(error) if is_too_much(&error) => {}
+                // More changes than the socket's buffer holds.
+                Err(error) if is(&error, Errno::ENOBUFS) => {}
                 Err(error) => return Err(error.into()),
             }
             flags = nix::libc::MSG_DONTWAIT;
@@ -162,7 +163,9 @@ impl Netlink {
         let request = RouteNetlinkMessage::GetLink(message);
         let missing = || NetlinkError::NoSuchLink(name.into());
         match self.request("find", name, request, NLM_F_ACK) {
-            Err(NetlinkError::Refused { source, .. }) if no_device(&source) => Err(missing()),
+            Err(NetlinkError::Refused { source, .. }) if is(&source, Errno::ENODEV) => {
+                Err(missing())
+            }
             answers => answers?.iter().find_map(link_in).ok_or_else(missing),
         }
     }
@@ -345,8 +348,8 @@ impl Netlink {
         }
     }
 
-    /// Sends packets for which there is no other route through a link to `gateway`, unless there
-    /// is a default route with a lower metric. It replaces the one with this metric.
+    /// Sets the default route with this metric: through a link to `gateway`. A default route with a
+    /// lower metric takes precedence.
     ///
     /// # Errors
     /// [`NetlinkError`].
@@ -374,12 +377,12 @@ impl Netlink {
     /// [`NetlinkError`].
     pub fn remove_default_route(&mut self, index: u32, metric: u32) -> Result<(), NetlinkError> {
         let mut message = default_route(index, metric);
-        // Of any scope.
+        // Matches any scope.
         message.header.scope = RouteScope::NoWhere;
         let request = RouteNetlinkMessage::DelRoute(message);
         let target = format!("the default route through interface {index}");
         match self.request("remove", &target, request, NLM_F_ACK) {
-            Err(NetlinkError::Refused { source, .. }) if is_no_route(&source) => Ok(()),
+            Err(NetlinkError::Refused { source, .. }) if is(&source, Errno::ESRCH) => Ok(()),
             result => result.map(drop),
         }
     }
@@ -423,7 +426,7 @@ impl Netlink {
         self.request("create", name, request, flags).map(drop)
     }
 
-    /// Sends one request and collects what the kernel answers before its acknowledgement.
+    /// Sends one request and collects the kernel's answers before its acknowledgement.
     fn request(
         &mut self,
         action: &'static str,
@@ -483,16 +486,8 @@ fn default_route(index: u32, metric: u32) -> RouteMessage {
     message
 }
 
-fn is_too_much(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(nix::errno::Errno::ENOBUFS as i32)
-}
-
-fn is_no_route(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32)
-}
-
-fn no_device(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(nix::errno::Errno::ENODEV as i32)
+fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno as i32)
 }
 
 fn unreachable(error: &io::Error) -> bool {

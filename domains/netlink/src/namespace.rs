@@ -8,8 +8,8 @@ use nix::sched::{CloneFlags, setns};
 
 const STACK_BYTES: usize = 128 * 1024;
 
-/// Works in a network namespace, from a thread of its own, because a thread that has entered one
-/// keeps it alive.
+/// Calls `work` in a network namespace, on a temporary thread: a thread in a namespace keeps it
+/// alive.
 ///
 /// # Errors
 /// The system's: no thread could be had, or it could not enter.

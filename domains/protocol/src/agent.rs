@@ -1,10 +1,10 @@
-//! The agent's protocol: what its clients send and get, in types.
+//! The agent's protocol: the messages between an agent and its clients.
 //!
 //! A connection is a Unix stream socket. Each message is a frame: payload length (u32), number of
-//! descriptors (u16), zero (u16), all little endian, then the payload as JSON, with the
-//! descriptors attached (`SCM_RIGHTS`). A client speaks first with [`Request::Hello`]; requests
-//! are answered in order, each by one [`Reply`]; an [`Event`] may come between replies.
-//! `docs/agent-protocol.md` has it for readers.
+//! descriptors (u16), zero (u16), all little endian, then the payload as JSON, with the descriptors
+//! attached (`SCM_RIGHTS`). A client begins with [`Request::Hello`]. The agent answers requests in
+//! order, each by one [`Reply`]; an [`Event`] may come between replies. `docs/agent-protocol.md`
+//! documents the protocol.
 //!
 //! There are two kinds of socket. The *control socket* `agent.sock` in the state directory
 //! administers. A *node socket*, abstract and named [`NODE_SOCKET`] in the network namespace of
@@ -39,7 +39,7 @@ pub const NODE_SOCKET: &str = "toroid-agent";
 /// The most directories that a command may get.
 pub const MAX_BINDS: usize = 8;
 
-/// What a client asks.
+/// A request of a client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
@@ -85,22 +85,21 @@ pub enum Request {
     /// they belong to the caller, or to the owner of the domain that the caller manages. Reply:
     /// [`Reply::Allocated`].
     NodeAlloc(NodeAllocation),
-    /// Either socket; a node may free what was allocated for domains that it manages. The nodes
-    /// leave all their domains and are free again. Reply: [`Reply::Done`].
+    /// Either socket; a node may free nodes that were allocated for domains that it manages. The
+    /// nodes leave all their domains and are free again. Reply: [`Reply::Done`].
     NodeFree {
         /// Node sets.
         nodes: Vec<String>,
     },
-    /// Control socket. What was changed and denied, as far as it concerns the caller. Reply:
-    /// [`Reply::Events`].
+    /// Control socket. Changes and denials that concern the caller. Reply: [`Reply::Events`].
     Events {
-        /// From this number on.
+        /// Number of the first event.
         since: u64,
         /// Whether to wait some seconds for something to happen.
         wait: bool,
     },
-    /// Either socket. What tenants have and may have: those named, or all that concern the
-    /// caller. Reply: [`Reply::Quotas`].
+    /// Either socket. Resources and limits of tenants: those named, or all that concern the caller.
+    /// Reply: [`Reply::Quotas`].
     QuotaShow {
         /// A uid.
         user: Option<u32>,
@@ -114,7 +113,7 @@ pub enum Request {
         user: Option<u32>,
         /// Node sets.
         nodes: Vec<String>,
-        /// By resource.
+        /// Limits by resource.
         limits: BTreeMap<Resource, Option<u64>>,
     },
     /// Control socket. In effect everywhere when [`Reply::Domain`] comes.
@@ -140,7 +139,7 @@ pub enum Request {
         /// Node sets.
         nodes: Vec<String>,
     },
-    /// Either socket, from who may shrink the domain. Changes nothing. Reply:
+    /// Either socket; the caller must have the right to shrink the domain. Changes nothing. Reply:
     /// [`Reply::ShrinkNeeds`].
     ShrinkNeeds {
         /// The domain.
@@ -163,11 +162,11 @@ pub enum Request {
         /// No longer.
         revoke: bool,
     },
-    /// Control socket. Changes what is not null. Reply: [`Reply::Domain`].
+    /// Control socket. Changes the properties that are not null. Reply: [`Reply::Domain`].
     DomainSet {
         /// The domain.
         name: String,
-        /// Whether whoever owns a node may join with it.
+        /// Whether the owner of a node may add it.
         public: Option<bool>,
         /// Whether it has routers.
         #[serde(default)]
@@ -184,7 +183,7 @@ pub enum Request {
         domain: String,
         /// The host's interface that leads outside.
         uplink: String,
-        /// What passes.
+        /// Traffic that passes.
         kind: GatewayKind,
     },
     /// Control socket, for administrators. Reply: [`Reply::Domain`].
@@ -201,7 +200,7 @@ pub enum Request {
         /// The domain.
         name: String,
     },
-    /// Either socket; of other people's nodes only who owns the domain is told. Reply:
+    /// Either socket; only the owner of the domain hears of other owners' nodes. Reply:
     /// [`Reply::Drops`].
     DomainDrops {
         /// The domain.
@@ -218,7 +217,7 @@ pub enum Request {
         env: Vec<(String, String)>,
         /// Working directory.
         cwd: String,
-        /// Where the program was found, if its descriptor comes along.
+        /// Path of the program, if its descriptor comes along.
         #[serde(default)]
         program: Option<String>,
         /// A pseudo terminal of the node's that the command gets as its controlling terminal, its
@@ -236,7 +235,7 @@ pub enum Request {
     Descriptors,
     /// On the session of a command: to its process group. No reply.
     Signal {
-        /// Its number.
+        /// Number of the signal.
         signal: i32,
     },
     /// Control socket. Ends the agent, its nodes and driver. Reply: [`Reply::Done`] when all
@@ -245,12 +244,12 @@ pub enum Request {
 
     /// Node socket. Reply: [`Reply::Whoami`].
     Whoami,
-    /// Node socket. Asks for what this process can come back with when the agent was killed and
-    /// another has taken over. Reply: [`Reply::Ticket`].
+    /// Node socket. Requests the ticket with which this process resumes its attachment at another
+    /// agent. Reply: [`Reply::Ticket`].
     Ticket,
-    /// Node socket, first after [`Request::Hello`]. The process is back; it lists what it has heard
-    /// that it holds, and all else that it was granted ends. Reply: [`Reply::Resumed`]; whatever
-    /// was not answered before is to be asked again.
+    /// Node socket, first after [`Request::Hello`]. Resumes an attachment. The process lists its
+    /// objects; all other grants to it end. Reply: [`Reply::Resumed`]; the process then repeats
+    /// unanswered requests.
     Resume {
         /// That of the ticket.
         attachment: u64,
@@ -263,26 +262,26 @@ pub enum Request {
         /// Partition and protocol of its listeners.
         listeners: Vec<(u32, u16)>,
     },
-    /// Node socket. Allocates a region that belongs to this connection and ends with it.
-    /// Reply: [`Reply::Region`] with one descriptor, readable and writable.
+    /// Node socket. Allocates a region that belongs to this connection and ends with it. Reply:
+    /// [`Reply::Region`] with one descriptor, readable and writable.
     Alloc {
         /// The domain it belongs to.
         domain: String,
         /// Bytes, not 0.
         len: u64,
-        /// What peers may do, as the bits of [`Access`].
+        /// Rights of peers, as the bits of [`Access`].
         #[serde(with = "access_bits")]
         access: Access,
     },
-    /// Node socket. Frees a region of this connection; who opened it gets
+    /// Node socket. Frees a region of this connection; processes that opened it get
     /// [`Event::RegionGone`]. Reply: [`Reply::Done`].
     Free {
-        /// Its key.
+        /// Key of the region.
         #[serde(with = "as_text")]
         key: RemoteKey,
     },
-    /// Node socket. Asks for access to a peer's region. Reply: [`Reply::Region`] with one
-    /// descriptor, read-only unless a right that writes was asked for; or [`Reply::Elsewhere`] when
+    /// Node socket. Requests access to a peer's region. Reply: [`Reply::Region`] with one
+    /// descriptor, read-only unless a right to write was requested; or [`Reply::Elsewhere`] when
     /// another host carries the peer.
     Open {
         /// The key that its owner published.
@@ -307,9 +306,9 @@ pub enum Request {
         /// The protocol.
         protocol: u16,
     },
-    /// Node socket. Asks how to operate on a member's memory. Reply: [`Reply::Here`] when this host
-    /// carries it, otherwise [`Reply::Remote`] with one descriptor: a connection to who serves its
-    /// memory ([`toroid_fabric::tcp::QueuePair`]).
+    /// Node socket. Requests the path to a member's memory. Reply: [`Reply::Here`] when this host
+    /// carries the member, otherwise [`Reply::Remote`] with one descriptor: a connection to its
+    /// target proxy ([`toroid_fabric::tcp::QueuePair`]).
     Reach {
         /// The domain.
         domain: String,
@@ -317,8 +316,8 @@ pub enum Request {
         #[serde(with = "as_text")]
         place: Place,
     },
-    /// Node socket. Opens a packet channel to whoever listens. Reply: [`Reply::Channel`] with
-    /// the descriptors of [`toroid_fabric::shm::ChannelEnds`]; or [`Reply::Remote`] with one descriptor
+    /// Node socket. Opens a packet channel to a listener. Reply: [`Reply::Channel`] with the
+    /// descriptors of [`toroid_fabric::shm::ChannelEnds`]; or [`Reply::Remote`] with one descriptor
     /// ([`toroid_fabric::tcp::Channel`]) when another host carries the peer.
     Connect {
         /// The domain.
@@ -326,7 +325,7 @@ pub enum Request {
         /// The peer's place.
         #[serde(with = "as_text")]
         place: Place,
-        /// What the peer listens for.
+        /// Protocol of the listener.
         protocol: u16,
     },
     /// Node socket. Ends a channel of this connection, at either end; the process at the other
@@ -335,21 +334,21 @@ pub enum Request {
         /// [`ChannelInfo::id`].
         id: u64,
     },
-    /// Node socket. Asks for the addresses of this node in a domain where its interface is a
-    /// stack, and for the cable to the Ethernet driver. One process of the node has it, until it
-    /// closes its end. Reply: [`Reply::Stack`] with one descriptor.
+    /// Node socket. Requests the addresses of this node in a domain where its interface is a stack,
+    /// and the stack socket of the Ethernet driver. One process of the node has it, until the
+    /// process closes its end. Reply: [`Reply::Stack`] with one descriptor.
     Stack {
         /// The domain.
         domain: String,
     },
-    /// Node socket. Which members listen for `protocol`? Reply: [`Reply::Listeners`].
+    /// Node socket. Requests the members that listen for `protocol`. Reply: [`Reply::Listeners`].
     Lookup {
         /// The domain.
         domain: String,
         /// The protocol.
         protocol: u16,
     },
-    /// Node socket. Asks for the page on which the agent fences what this connection is granted.
+    /// Node socket. Requests the page on which the agent fences the grants of this connection.
     /// Reply: [`Reply::Fence`] with one descriptor, read-only.
     Fence,
     /// Node socket. A thread waits for a chunk of a region that moves. No reply, but
@@ -358,7 +357,7 @@ pub enum Request {
         /// The region's key.
         #[serde(with = "as_text")]
         key: RemoteKey,
-        /// Which [`toroid_fabric::mem::CHUNK`] of it.
+        /// Index of the [`toroid_fabric::mem::CHUNK`] in the region.
         chunk: u64,
     },
     /// Node socket. Acknowledges [`Event::Epoch`] and each [`Event::Move`] before it. No reply.
@@ -370,7 +369,7 @@ pub enum Request {
     },
 }
 
-/// What the agent answers.
+/// A reply of the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
 pub enum Reply {
@@ -381,7 +380,7 @@ pub enum Reply {
         /// The agent's process id, in its own namespace.
         pid: u32,
     },
-    /// The request was carried out; there is nothing to tell.
+    /// The request was carried out.
     Done,
     /// The request failed and changed nothing.
     Error(Refusal),
@@ -412,7 +411,7 @@ pub enum Reply {
     Events {
         /// In order of their numbers, not necessarily all that there are.
         events: Vec<AuditEvent>,
-        /// From where to ask on.
+        /// Number of the next event.
         next: u64,
     },
     /// To [`Request::QuotaShow`].
@@ -427,8 +426,8 @@ pub enum Reply {
     },
     /// To [`Request::Exec`], with one descriptor: a connection to the node, on which the caller
     /// sends [`Request::Descriptors`] within 10 s, may then send [`Request::Signal`], and receives
-    /// [`Event::Exited`]. Closing it ends the command; it breaks off when the node dies. The agent
-    /// has no part in it.
+    /// [`Event::Exited`]. Closing the connection ends the command; the connection breaks off when
+    /// the node ends. The agent takes no part in it.
     Started,
     /// To [`Request::Descriptors`], with one descriptor: the master of the command's terminal.
     Terminal,
@@ -439,7 +438,7 @@ pub enum Reply {
         torus: Torus,
         /// The number of this node.
         node: u32,
-        /// Its place.
+        /// Place of the node.
         #[serde(with = "as_text")]
         place: Place,
         /// The domains of which it is a member.
@@ -447,13 +446,13 @@ pub enum Reply {
     },
     /// To [`Request::Ticket`].
     Ticket {
-        /// The number of this process among the attached ones.
+        /// Number of this attached process.
         attachment: u64,
-        /// What proves it.
+        /// Secret that proves the attachment.
         secret: String,
     },
-    /// To [`Request::Resume`]. What is not listed has ended. Behind it come an [`Event::Move`] for
-    /// each of its regions that moves and an [`Event::Epoch`] for each domain.
+    /// To [`Request::Resume`]. Objects that are not listed have ended. An [`Event::Move`] for each
+    /// migrating region and an [`Event::Epoch`] for each domain follow.
     Resumed {
         /// The numbers in the keys of regions that the process has allocated or opened.
         regions: Vec<u64>,
@@ -469,12 +468,12 @@ pub enum Reply {
         /// The region's key.
         #[serde(with = "as_text")]
         key: RemoteKey,
-        /// Its bytes.
+        /// Length in bytes.
         len: u64,
-        /// Its word on the page of [`Reply::Fence`].
+        /// Index of its word on the page of [`Reply::Fence`].
         fence: u32,
-        /// Whether it moves; then descriptors of its old memory and of the table of chunks come
-        /// after the first one, both read-only.
+        /// Whether the region migrates. Then descriptors of its old memory and of the table of
+        /// chunks follow the first one, both read-only.
         moving: bool,
     },
     /// To [`Request::Fence`].
@@ -487,8 +486,8 @@ pub enum Reply {
     /// with it.
     #[serde(rename = "far")]
     Remote(RemoteInfo),
-    /// To [`Request::Open`]: another host carries the region's node. It is to be opened there, over
-    /// a connection that [`Request::Reach`] gives.
+    /// To [`Request::Open`]: another host carries the region's node. The region is to be opened
+    /// there, over a connection from [`Request::Reach`].
     Elsewhere,
     /// To [`Request::Stack`].
     Stack(StackInfo),
@@ -499,48 +498,48 @@ pub enum Reply {
     },
 }
 
-/// What the agent says unasked.
+/// An event that the agent sends unasked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     /// On the session of a command, last: it has ended.
     Exited {
-        /// Its exit status, or 128 + the signal that killed it.
+        /// Exit status, or 128 + the signal that killed the command.
         status: i32,
     },
     /// Membership of a domain changed. Processes answer with [`Request::Ack`] after they have
-    /// dropped what belongs to the nodes that left.
+    /// dropped all objects of the nodes that left.
     Epoch {
         /// The partition.
         partition: u32,
-        /// Its new epoch.
+        /// New epoch.
         epoch: u32,
         /// Nodes that are no longer members.
         left: Vec<u32>,
     },
-    /// A node left that may have mapped this region, so it changes to fresh memory: two
-    /// descriptors, of the memory and of the table of chunks that have arrived there; a third of
-    /// the memory, read-only, if this connection may write and has opened it. The next
-    /// [`Request::Ack`] says that nothing is written to the old memory any more; its mapping is
+    /// A node that left may have mapped this region, so the region migrates to fresh memory. Two
+    /// descriptors: the memory, and the table of chunks that are resident there. A third, the
+    /// memory read-only, if this connection has opened the region and may write. The next
+    /// [`Request::Ack`] states that nothing is written to the old memory any more; its mapping is
     /// dropped soon after.
     Move {
-        /// Its key.
+        /// Key of the region.
         #[serde(with = "as_text")]
         key: RemoteKey,
     },
-    /// Chunks of a moving region have arrived, among them what was asked for.
+    /// Chunks of a migrating region are resident, among them the requested ones.
     Arrived {
-        /// Its key.
+        /// Key of the region.
         #[serde(with = "as_text")]
         key: RemoteKey,
     },
     /// All chunks of a moving region have arrived.
     Moved {
-        /// Its key.
+        /// Key of the region.
         #[serde(with = "as_text")]
         key: RemoteKey,
     },
-    /// This process did not acknowledge in time: what it was granted in this partition has ended.
+    /// This process did not acknowledge in time: its grants in this partition have ended.
     Fenced {
         /// The partition.
         partition: u32,
@@ -550,7 +549,7 @@ pub enum Event {
     Incoming(ChannelInfo),
     /// The owner of an opened region has gone or has freed it, or a region could not be moved.
     RegionGone {
-        /// Its key.
+        /// Key of the region.
         #[serde(with = "as_text")]
         key: RemoteKey,
     },
@@ -561,7 +560,7 @@ pub enum Event {
     },
 }
 
-/// What a client receives: an answer or news.
+/// A message to a client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Message {

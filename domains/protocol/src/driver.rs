@@ -360,51 +360,45 @@ mod tests {
             assert_eq!((&received, descriptors.len()), (command, 1));
         }
 
-        let answer = DriverResponse::Synced {
-            n: 1 << 40,
-            errors: vec![PortError {
-                domain_id: 7,
-                node: 3,
-                message: "no".into(),
-            }],
-            offload: vec![OffloadKind::Checksum, OffloadKind::Uso],
-        };
-        writer.send(&answer, &[]).unwrap();
-        assert_eq!(answers.receive::<DriverResponse>().unwrap().0, answer);
-        let answer = DriverResponse::Dropped {
-            n: 1,
-            ports: vec![PortDrops {
-                node: 3,
-                outside: true,
-                dropped: DropReason::ALL.map(|reason| (reason, 1 << 40)).into(),
-            }],
-            hosts: [("b".into(), [(DropReason::WrongSource, 7)].into())].into(),
-        };
-        writer.send(&answer, &[]).unwrap();
-        assert_eq!(answers.receive::<DriverResponse>().unwrap().0, answer);
-        let answer = DriverResponse::Tunnels {
-            up: vec!["b".into(), "c".into()],
-            by_rdma: vec!["b".into()],
-        };
-        writer.send(&answer, &[]).unwrap();
-        assert_eq!(answers.receive::<DriverResponse>().unwrap().0, answer);
-        let answer = DriverResponse::RdmaFrames {
-            n: 1,
-            frames_by_rdma: [("b".into(), 1 << 40)].into(),
-        };
-        writer.send(&answer, &[]).unwrap();
-        assert_eq!(answers.receive::<DriverResponse>().unwrap().0, answer);
-        let answer = DriverResponse::NoRdma {
-            host: "b".into(),
-            why: "no".into(),
-        };
-        writer.send(&answer, &[]).unwrap();
-        assert_eq!(answers.receive::<DriverResponse>().unwrap().0, answer);
-        let answer = DriverResponse::Plugged {
-            n: 1,
-            failure: Some(PlugFailure::Taken),
-        };
-        writer.send(&answer, &[]).unwrap();
-        assert_eq!(answers.receive::<DriverResponse>().unwrap().0, answer);
+        let sent = [
+            DriverResponse::Synced {
+                n: 1 << 40,
+                errors: vec![PortError {
+                    domain_id: 7,
+                    node: 3,
+                    message: "no".into(),
+                }],
+                offload: vec![OffloadKind::Checksum, OffloadKind::Uso],
+            },
+            DriverResponse::Dropped {
+                n: 1,
+                ports: vec![PortDrops {
+                    node: 3,
+                    outside: true,
+                    dropped: DropReason::ALL.map(|reason| (reason, 1 << 40)).into(),
+                }],
+                hosts: [("b".into(), [(DropReason::WrongSource, 7)].into())].into(),
+            },
+            DriverResponse::Tunnels {
+                up: vec!["b".into(), "c".into()],
+                by_rdma: vec!["b".into()],
+            },
+            DriverResponse::RdmaFrames {
+                n: 1,
+                frames_by_rdma: [("b".into(), 1 << 40)].into(),
+            },
+            DriverResponse::NoRdma {
+                host: "b".into(),
+                why: "no".into(),
+            },
+            DriverResponse::Plugged {
+                n: 1,
+                failure: Some(PlugFailure::Taken),
+            },
+        ];
+        for answer in sent {
+            writer.send(&answer, &[]).unwrap();
+            assert_eq!(answers.receive::<DriverResponse>().unwrap().0, answer);
+        }
     }
 }

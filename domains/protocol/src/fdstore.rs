@@ -9,11 +9,11 @@ use serde_json::Value;
 /// The name of the store's socket in the state directory.
 pub const SOCKET: &str = "keeper.sock";
 
-/// The version of what is kept: of these messages, of the records, and of what nodes and drivers
-/// understand. An agent takes over only what is of its own.
+/// Version of the stored state: of these messages, of the records, and of the protocols of nodes
+/// and drivers. An agent takes over state of its own version only.
 pub const VERSION: u32 = 5;
 
-/// From an agent, or from whoever ends what an agent has left.
+/// Request of an agent, or of a command that ends the remains of an agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum FdStoreRequest {
@@ -26,14 +26,14 @@ pub enum FdStoreRequest {
         /// The record that belongs to the descriptors.
         record: Value,
     },
-    /// Another record for what is under this key, if there is something.
+    /// Replaces the record under this key, if there is one.
     Note {
         /// The key.
         key: String,
         /// The new record.
         record: Value,
     },
-    /// Forgets what is under this key.
+    /// Removes the entry under this key.
     Remove {
         /// The key.
         key: String,
@@ -44,7 +44,7 @@ pub enum FdStoreRequest {
     End,
 }
 
-/// From the store.
+/// Response of the store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum FdStoreResponse {

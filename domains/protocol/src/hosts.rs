@@ -1,8 +1,9 @@
 //! Messages between the agents of two hosts.
 //!
-//! Whoever connects says [`HostMessage::Alive`], which is short and shows that the key is his, and
-//! [`HostMessage::Hello`]; the other [`HostMessage::Welcome`] or [`HostMessage::Refused`]. From
-//! then on both ask and answer, in any order, and say [`HostMessage::Alive`] often enough.
+//! The connecting agent sends [`HostMessage::Alive`], which is short and proves that it has the
+//! key, and [`HostMessage::Hello`]. The other answers [`HostMessage::Welcome`] or
+//! [`HostMessage::Refused`]. Then both send requests and responses, in any order, and
+//! [`HostMessage::Alive`] periodically.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,26 +46,26 @@ pub enum HostMessage {
     },
 }
 
-/// Who connects, to whom and what for.
+/// Greeting of the connecting agent.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hello {
-    /// The version that was agreed on: the other side checks that nobody has altered it.
+    /// Agreed version, which the other side compares to detect tampering.
     pub version: u8,
-    /// Its host.
+    /// Name of the connecting host.
     pub host: String,
     /// The host that it means.
     pub to: String,
     /// The torus of its file.
     #[serde(with = "as_text")]
     pub torus: Torus,
-    /// What connects its nodes to those of others.
+    /// Provider between its nodes and those of other hosts.
     pub provider: Provider,
-    /// If it follows the directory of the other one.
+    /// Nodes and aliases of a follower of the other host's directory.
     pub follows: Option<Claim>,
 }
 
-/// What a host brings along.
+/// Nodes and aliases of a host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
@@ -74,11 +75,11 @@ pub struct Claim {
     pub aliases: BTreeMap<String, u32>,
 }
 
-/// What one asks the other.
+/// A request to another host.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum HostRequest {
-    /// Of the holder of the directory: what somebody on the other host wants changed.
+    /// To the leader: a change that a caller on this host requests.
     Change {
         /// The caller.
         who: Requester,
@@ -87,11 +88,11 @@ pub enum HostRequest {
         /// The request.
         request: Request,
     },
-    /// Of those who follow it: to let the directory be so.
+    /// To a follower: the new directory.
     Adopt(DirectoryUpdate),
-    /// Of anybody: a ticket for a data connection.
+    /// To any host: a ticket for a data connection.
     Ticket(TicketPurpose),
-    /// Of anybody: which of its nodes listen.
+    /// To any host: its nodes that listen.
     Listeners(ListenerQuery),
 }
 
@@ -101,7 +102,7 @@ pub enum HostRequest {
 pub enum DirectoryUpdate {
     /// All of it.
     Whole(Records),
-    /// What differs from the one before.
+    /// Differences from the previous directory.
     Changes {
         /// Records that are new or different.
         put: Records,
@@ -110,7 +111,7 @@ pub enum DirectoryUpdate {
     },
 }
 
-/// What a data connection is for.
+/// Purpose of a data connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum TicketPurpose {
@@ -120,29 +121,29 @@ pub enum TicketPurpose {
     Frames,
 }
 
-/// What a process of one host wants of a node of another.
+/// A connection from a process of one host to a node of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodePair {
-    /// The node whose process it is, of the host that asks.
+    /// Node of the process, on the asking host.
     pub from: u32,
     /// The other node, of the host that is asked.
     pub to: u32,
     /// The domain.
     pub partition: u32,
-    /// Packets for who listens for this protocol; otherwise operations on the node's memory.
+    /// Protocol of a packet channel; `None` for operations on the node's memory.
     pub protocol: Option<u16>,
 }
 
-/// What a process of one host looks for at another.
+/// A query for listeners on another host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListenerQuery {
-    /// Its node, of the host that asks.
+    /// Node of the querying process, on the asking host.
     pub from: u32,
     /// The domain.
     pub partition: u32,
-    /// What others listen for.
+    /// Protocol of the listeners.
     pub protocol: u16,
 }
 
@@ -152,7 +153,7 @@ pub struct ListenerQuery {
 pub enum HostResponse {
     /// The request was carried out.
     Done,
-    /// Done, but for something that the asking side cannot mend: what, for people.
+    /// Carried out, except for a failure that the asking side cannot repair; its description.
     DoneExcept(String),
     /// The request failed and changed nothing.
     Refused(Refusal),
@@ -164,7 +165,7 @@ pub enum HostResponse {
     Nodes(BTreeSet<u32>),
 }
 
-/// Who wants something of the holder of the directory.
+/// Origin of a change that the leader carries out.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Requester {
@@ -182,7 +183,7 @@ pub enum Requester {
 }
 
 impl HostMessage {
-    /// What it is. What is in it is for whoever it was said to, and not for logs.
+    /// Kind of the message, without its confidential content, for logs.
     pub fn kind(&self) -> &'static str {
         match self {
             HostMessage::Hello(_) => "hello",
@@ -196,7 +197,7 @@ impl HostMessage {
 }
 
 impl Requester {
-    /// Somebody of this host, as this copy of the directory has it.
+    /// Origin of a request on this host, according to its copy of the directory.
     pub fn of(actor: Actor, directory: &Directory) -> Self {
         match actor {
             Actor::Administrator(uid) => Requester::Administrator(uid),
@@ -208,8 +209,8 @@ impl Requester {
         }
     }
 
-    /// Who that is at the holder, whose agent is of user `own`. Whoever is an administrator only
-    /// because an agent elsewhere is his is a user like any other.
+    /// Actor at the leader, whose agent runs as user `own`. An administrator of another agent only
+    /// is an ordinary user there.
     pub fn actor(self, own: u32) -> Actor {
         match self {
             Requester::Administrator(uid) if uid == 0 || uid == own => Actor::Administrator(uid),

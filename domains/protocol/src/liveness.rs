@@ -1,10 +1,10 @@
 //! Liveness sockets, for processes that outlive the agent that started them.
 //!
-//! A process ends when its liveness socket does: when the last holder of the other end has closed it.
-//! Few bytes pass over the socket itself, because an agent killed in the middle of a message would
-//! leave the rest to its successor. Requests pass over *control channels*: connections of their own,
-//! one end of which is sent over the liveness socket, in a message so short that the kernel takes it
-//! whole or not at all.
+//! A process ends when its liveness socket ends, which is when the last holder of the other end has
+//! closed it. Few bytes pass over the socket itself, because an agent killed in the middle of a
+//! message would leave the rest to its successor. Requests pass over *control channels*: separate
+//! connections, one end of which is sent over the liveness socket. That message is so short that
+//! the kernel takes all of it or nothing.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -32,8 +32,8 @@ impl LivenessSocket {
         LivenessSocket(end)
     }
 
-    /// Waits for the next control channel. A channel for whose descriptor this process has no room
-    /// is passed over; its other end then sees the end of the connection.
+    /// Waits for the next control channel. A channel whose descriptor this process cannot take is
+    /// skipped; its other end then sees the end of the connection.
     ///
     /// # Errors
     /// [`WireError::Closed`] when no process holds the other end any more.
@@ -53,7 +53,7 @@ impl LivenessSocket {
 /// The system's. When the process has ended, the channel has an end already.
 pub fn open_channel(liveness: &Writer) -> io::Result<UnixStream> {
     let (ours, theirs) = UnixStream::pair()?;
-    // If it fails, `theirs` is closed, which tells all that there is to tell.
+    // A failure closes `theirs`, which the caller sees as the end of the channel.
     let _ = liveness.send(&Order::Channel, &[theirs.as_fd()]);
     Ok(ours)
 }

@@ -1,8 +1,8 @@
 //! Messages between an agent and the first process of a node.
 //!
-//! A command has a session of its own (see [`crate::liveness`]). A courier of the agent says [`StartCommand`] on
-//! it and hands over the session of whoever wants the command; from then on that is between the caller
-//! and the node: signals and the end of the command, in the messages of [`crate::agent`].
+//! Each command has a control channel of its own (see [`crate::liveness`]). A courier of the agent
+//! sends [`StartCommand`] on that channel, with the connection of the caller. Then caller and node
+//! communicate directly: signals and the end of the command, in the messages of [`crate::agent`].
 
 use std::path::PathBuf;
 
@@ -31,8 +31,9 @@ pub struct InitConfig {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Mapped;
 
-/// On a session: starts a command. Its standard input, output and error come along, then its directory
-/// and its program if it has them, the mounts of its binds, and last the session of its caller.
+/// First message on a control channel: starts a command. Descriptors: its standard input, output
+/// and error, then its directory and its program if present, the mounts of its binds, and last the
+/// connection of its caller.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StartCommand {
     /// Program and arguments.
@@ -41,7 +42,7 @@ pub struct StartCommand {
     pub env: Vec<(String, String)>,
     /// The working directory.
     pub cwd: String,
-    /// Where the program was found.
+    /// Path of the program, if found.
     pub program: Option<String>,
     /// Whether the directory comes along, as the node sees it.
     pub has_directory: bool,
@@ -61,19 +62,19 @@ pub struct StartCommand {
 pub enum NodeEvent {
     /// The process is in a user namespace that has no users yet.
     Unshared,
-    /// The node is ready, apart from what the kernel did not allow. Its network namespace and its
-    /// node socket come along.
+    /// The node is ready, apart from features that the kernel did not allow. Descriptors: its
+    /// network namespace and its node socket.
     Ready {
-        /// What the kernel did not allow, one sentence each.
+        /// Features that the kernel did not allow, one sentence each.
         warnings: Vec<String>,
     },
     /// There will be no node.
     Failed {
-        /// What failed, as a verb and its object.
+        /// Failed step, as a verb and its object.
         action: String,
         /// The reason.
         message: String,
-        /// The system's number of the error, if it has one.
+        /// Number of the system error, if there is one.
         code: Option<i32>,
     },
 }

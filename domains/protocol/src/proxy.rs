@@ -3,37 +3,37 @@
 use serde::{Deserialize, Serialize};
 use toroid_model::rdma::Rdma;
 
-/// From the agent.
+/// Request of the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ProxyRequest {
     /// Serves a process of another host. One descriptor: the connection with that host.
     Serve(Service),
-    /// Carries what a process of this host and a target proxy of another say to each other. Two
-    /// descriptors: the connection with that host, and one end of the process's.
+    /// Relays between a process of this host and a target proxy of another host. Two descriptors:
+    /// the connection with that host, and one end of the connection of the process.
     Carry(Carriage),
 }
 
-/// What a process of another host wants.
+/// A service for a process of another host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Service {
-    /// Its node.
+    /// Node of the process.
     pub from: u32,
     /// The node of this host that it is about.
     pub to: u32,
     /// The domain.
     pub domain: String,
-    /// Its number.
+    /// Number of the domain.
     pub partition: u32,
-    /// Packets for who listens for it; otherwise operations on the node's memory.
+    /// Protocol of a packet channel; `None` for operations on the node's memory.
     pub protocol: Option<u16>,
     /// The RDMA device for that memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<Rdma>,
 }
 
-/// Whose connection it is.
+/// A relayed connection.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Carriage {
@@ -43,12 +43,12 @@ pub struct Carriage {
     pub packets: bool,
 }
 
-/// From the target proxy.
+/// Request of the target proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "errand", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ProxyEvent {
-    /// Attaches the target proxy in the name of a node that another host carries. One descriptor: the
-    /// end of a connection on which the agent is to serve it as it serves processes of nodes.
+    /// Attaches the target proxy for a node of another host. One descriptor: the end of a
+    /// connection on which the agent is to serve the proxy like a process of that node.
     Attach {
         /// The node.
         node: u32,

@@ -8,10 +8,10 @@
 //!  +--------+-------------+------+---------------------+
 //! ```
 //!
-//! Descriptors ride on the frame's first byte. The kernel may deliver them earlier than the
-//! frame that they belong to is read, never later, so a reader keeps them in a queue. It delivers
-//! those of one frame at a time. A process at its limit of descriptors loses some of a frame's;
-//! that frame is then received without any, so that only what it granted fails.
+//! Descriptors are attached to the first byte of a frame. The kernel may deliver them before the
+//! rest of the frame, never later, so a reader keeps them in a queue. One call delivers the
+//! descriptors of one frame. A process at its limit of descriptors loses some; that frame is then
+//! received without any, so only its grant fails.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -44,11 +44,12 @@ const HEADER: usize = 8;
 /// Room for the descriptors of one message.
 const RIGHTS: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS as usize));
 
-/// Frames whose descriptors may wait for the frame's end; those of well-formed frames are fewer.
+/// Maximum number of frames whose descriptors wait for the rest of the frame; well-formed frames
+/// need fewer.
 const UNTAKEN_GRANTS: usize = 4;
 
-/// How deep a message may nest. Ours have some five levels, and the threads that read them not
-/// much of a stack.
+/// Maximum nesting of a message. Messages have some five levels, and the threads that parse them
+/// have small stacks.
 const MAX_DEPTH: u32 = 16;
 
 /// Why a message could not be sent or received. After any of these the connection is useless.
@@ -60,7 +61,7 @@ pub enum WireError {
     /// The system's error.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The other side sent what is no frame, or a message that we do not know.
+    /// The peer sent a malformed frame or an unknown message.
     #[error("malformed message: {0}")]
     Malformed(String),
 }
@@ -94,9 +95,9 @@ pub fn split(stream: UnixStream) -> io::Result<(Reader, Writer)> {
 pub struct Reader {
     stream: Arc<UnixStream>,
     bytes: Vec<u8>,
-    /// Of the frames that have some and are not taken yet, in order.
+    /// Descriptors of the frames that are not taken yet, in order.
     grants: VecDeque<Grant>,
-    /// How long a payload may be.
+    /// Maximum length of a payload.
     limit: u32,
     /// Bytes of the frame that was taken last.
     last_len: usize,
@@ -113,9 +114,9 @@ enum Grant {
 }
 
 impl Reader {
-    /// Takes no descriptors from now on: a frame that comes with one is malformed. They are never
-    /// this process's then, so it need not close them, for which it would wait as long as whoever
-    /// serves their file system (FUSE) likes.
+    /// Takes no descriptors from now on: a frame with a descriptor is malformed. The kernel drops
+    /// such descriptors, so this process need not close them. Closing could block on a file system
+    /// in user space (FUSE).
     pub fn take_no_descriptors(&mut self) {
         self.takes_descriptors = false;
     }
@@ -215,7 +216,7 @@ impl Reader {
         Ok(Some((message, descriptors)))
     }
 
-    /// Those of the next frame, which announces so many.
+    /// Descriptors of the next frame, which announces `count`.
     fn take_descriptors(&mut self, count: usize) -> Result<Vec<OwnedFd>, WireError> {
         if count == 0 {
             return Ok(Vec::new());
@@ -294,7 +295,7 @@ impl Reader {
     }
 }
 
-/// Whether JSON nests too deeply. Of what is no JSON it may say anything.
+/// Whether JSON nests too deeply. The result for other bytes is arbitrary.
 pub fn is_too_deep(json: &[u8]) -> bool {
     let (mut depth, mut in_string, mut is_escaped) = (0_u32, false, false);
     for byte in json {
@@ -359,7 +360,8 @@ impl Writer {
         let begun = Instant::now();
         let mut sent = 0;
         while sent < frame.len() {
-            // Each part has its own patience otherwise, and who reads a byte at a time wears it out.
+            // The timeout of the socket applies to each part alone, which a slow reader could
+            // exploit.
             if sent > 0
                 && self
                     .stream
@@ -372,7 +374,7 @@ impl Writer {
             if sent == 0 && !descriptors.is_empty() {
                 control.push(SendAncillaryMessage::ScmRights(descriptors));
             }
-            // The kernel's limit is for each time that it waits within one call, so calls are short.
+            // The kernel's timeout applies to each wait within one call, so calls are short.
             let end = frame.len().min(sent + SENT_AT_ONCE);
             let parts = [IoSlice::new(&frame[sent..end])];
             match sendmsg(&*self.stream, &parts, &mut control, SendFlags::NOSIGNAL) {
@@ -400,7 +402,7 @@ impl Writer {
 
     /// Whether this side has ended the connection, and not the other.
     pub fn is_cut(&self) -> bool {
-        // Pairs with `shut_down`: whoever has seen the end sees why.
+        // Pairs with the Release in `shut_down`: a thread that sees the end also sees this flag.
         self.is_cut.load(Ordering::Acquire)
     }
 

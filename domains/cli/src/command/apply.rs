@@ -1,4 +1,4 @@
-//! `toroid apply`: make the configuration what a file declares.
+//! `toroid apply`: change the configuration to a declared one.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -18,7 +18,7 @@ use crate::names;
 use crate::output::{Show, line};
 use crate::values;
 
-/// The longest file: what names every node of the largest torus in each of many domains is shorter.
+/// Maximum length of a file; naming every node of the largest torus in many domains takes less.
 const MAX_BYTES: u64 = 64 << 20;
 
 const HELP: &str = "\
@@ -86,7 +86,7 @@ fn apply(agent: &mut Control, options: &Apply, show: Show) -> Result<(), Failure
     let (wanted, mut problems) = declare::read(&text, &around);
     let uid = Uid::effective();
     if !uid.is_root() && !status.rootless {
-        // What others own is not this file's to remove.
+        // Domains of other owners stay.
         let ours = |domain: &Declared| domain.owner == Some(uid.as_raw());
         let named = |name: &String| wanted.domains.contains_key(name);
         present
@@ -100,7 +100,7 @@ fn apply(agent: &mut Control, options: &Apply, show: Show) -> Result<(), Failure
             wanted.aliases.contains_key(alias) || owners.get(place) == Some(&uid.as_raw())
         });
     }
-    // Of a file with mistakes what is missing may be meant to be there.
+    // A mistake may be the reason for an absent object.
     let prune = options.prune && problems.is_empty();
     let steps = match declare::plan(&present, &wanted, prune) {
         Ok(steps) if problems.is_empty() => steps,

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::locate::{self, Places};
 use crate::output::{Show, line};
 
-/// Where what a finding says begins.
+/// Column of the text of a finding.
 const INDENT: usize = 20;
 
 #[derive(Debug, Args)]
@@ -45,7 +45,7 @@ fn examine(places: &Places, show: Show) -> Result<u8, Failure> {
     let ours = [data(status.as_ref()), agent(places, status.as_ref())];
     diagnosis.findings.push(limits());
     diagnosis.findings.push(provider(status.as_ref()));
-    // Behind the version, before what only some need.
+    // After the version, before optional features.
     diagnosis.findings.splice(1..1, ours);
     let exit = u8::from(!diagnosis.is_ready());
     if show.json {
@@ -69,7 +69,7 @@ fn examine(places: &Places, show: Show) -> Result<u8, Failure> {
     Ok(exit)
 }
 
-/// Where the agent that runs keeps domains, or else where `toroid up` would.
+/// Data directory of the running agent, or of the next `toroid up`.
 fn data(status: Option<&Status>) -> Finding {
     if let Some(status) = status {
         return Finding::ok("data", format!("domains are kept in {}", status.data));
@@ -86,7 +86,7 @@ fn data(status: Option<&Status>) -> Finding {
     }
 }
 
-/// What keeps a node from taking all that the host has.
+/// Limits on the resources of a node.
 fn limits() -> Finding {
     let check = "limits";
     match trial::limit_nodes() {
@@ -95,7 +95,7 @@ fn limits() -> Finding {
     }
 }
 
-/// What connects nodes of different hosts: what the agent was told, or what could be.
+/// Provider between hosts: the agent's, or the possible one.
 fn provider(status: Option<&Status>) -> Finding {
     let check = "provider";
     let Some(rdma) = status.and_then(|status| status.rdma.as_ref()) else {
@@ -120,7 +120,7 @@ fn provider(status: Option<&Status>) -> Finding {
     }
 }
 
-/// Where one could be started is as important as whether one runs.
+/// Also shows where an agent could be started.
 fn agent(places: &Places, status: Option<&Status>) -> Finding {
     match (status, places.to_start()) {
         (Some(status), _) => Finding::ok(

@@ -14,13 +14,13 @@ pub(crate) struct Down;
 impl Run for Down {
     fn run(self, session: &Session) -> Result<u8, Failure> {
         let Session { places, show } = session;
-        // Only one's own agent: ending the system's by mistake would be one too many.
+        // Only the user's own agent: ending the system's agent by mistake would be worse.
         let state = places.to_start()?;
         let was_there = state.join(CONTROL_SOCKET).exists();
         match Control::connect(state).and_then(Control::down) {
             Ok(()) => {}
-            // Also one that ended before it was asked, because its start was interrupted or another
-            // `toroid down` came first.
+            // Also an agent that ended meanwhile, because its start was interrupted or another
+            // `toroid down` was faster.
             Err(
                 error @ (ClientError::NoAgent { .. }
                 | ClientError::Orphaned { .. }

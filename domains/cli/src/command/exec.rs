@@ -1,7 +1,7 @@
 //! `toroid exec`: a command in nodes, as if it ran here.
 //!
-//! No descriptor of a terminal goes to a node, where a process could keep it and read what is typed
-//! later: the command gets a terminal of its node, or pipes, and this process passes on between both.
+//! No descriptor of a terminal goes to a node, where a process could keep it and read later input.
+//! The command gets a terminal of its node, or pipes, and this process relays between both.
 
 mod bind;
 mod environment;
@@ -32,7 +32,7 @@ use environment::Environment;
 use relay::{Output, Relay, Source};
 use terminal::Screen;
 
-/// What a terminal or another program sends to this one and means for the command.
+/// Signals that are passed on to the command.
 const SIGNALS: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
 
 const HELP: &str = "\
@@ -111,7 +111,7 @@ fn run(agent: &mut Control, options: &Exec) -> Result<u8, Failure> {
     Ok(u8::try_from(status).unwrap_or(u8::MAX))
 }
 
-/// What a command gets of this process.
+/// Context of a command: this process's variables, directories and options.
 struct Caller<'a> {
     agent: &'a Control,
     /// Whether nodes have users of their own.
@@ -125,7 +125,7 @@ struct Caller<'a> {
 impl Caller<'_> {
     /// Runs a command on a terminal of its node.
     fn run_on_terminal(&self, node: &NodeInfo) -> Result<i32, Failure> {
-        // Before anything runs: a command may tell somebody to send it a signal as soon as it does.
+        // Before the command starts, which may request a signal at once.
         let caught = Caught::new(SIGNALS.iter().chain(&[SIGTSTP, SIGCONT]))?;
         let error = io::stderr().is_terminal();
         // In place of those that the terminal replaces.
@@ -146,7 +146,7 @@ impl Caller<'_> {
         obey_signals(caught, vec![command.signals()], Some(screen.clone()));
         let output = Source::new(master.try_clone()?, Output::Standard, None);
         screen.begin();
-        // From here to the end nothing may return.
+        // No early return until `screen.end()`.
         let status = Relay::start(vec![output]).map_err(ClientError::from);
         let status = status.and_then(|relay| {
             thread::spawn(move || terminal::pass_input(master));
@@ -215,7 +215,7 @@ impl Caller<'_> {
     }
 }
 
-/// Standard input of commands in so many nodes. What is typed goes to a command in a single one, and
+/// Standard input of commands in `nodes` nodes. Typed input goes to a command in a single node, and
 /// only if this process may read it.
 fn input(nodes: usize) -> io::Result<OwnedFd> {
     let stdin = io::stdin();
@@ -250,11 +250,11 @@ pub(crate) fn output(
 fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
     let current = limit.maximum;
-    // Should it fail, so does what needs more, and says why.
+    // After a failure, opening too many descriptors fails with a reason.
     let _ = setrlimit(Resource::Nofile, Rlimit { current, ..limit });
 }
 
-/// Passes on what a terminal or another program sends to this one.
+/// Passes signals on to the commands.
 fn obey_signals(mut caught: Caught, commands: Vec<Signals>, screen: Option<Screen>) {
     thread::spawn(move || {
         for signal in caught.forever() {

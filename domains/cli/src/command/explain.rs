@@ -32,7 +32,7 @@ fn explain(agent: &mut Control, options: &Explain, show: Show) -> Result<u8, Fai
     let from = nodes::resolve_one(agent, &options.from)?;
     let to = nodes::resolve_one(agent, &options.to)?;
     if let Some(name) = &options.domain {
-        // It says so if there is none of that name, or none that we may see.
+        // Fails if there is no such domain, or none that the caller may see.
         agent.show(name)?;
     }
     let (status, all, domains) = (agent.status()?, agent.nodes()?, agent.list()?);

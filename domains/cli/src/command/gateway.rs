@@ -84,7 +84,7 @@ impl Run for Gateway {
     }
 }
 
-/// The one domain whose gateway is at a node.
+/// Name of the only domain with a gateway at a node.
 fn only_domain(agent: &mut Control, node: &str) -> Result<String, Failure> {
     let places = nodes::resolve(agent, &[node.into()])?;
     let is_there = |domain: &DomainInfo| {

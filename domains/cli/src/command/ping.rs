@@ -1,7 +1,7 @@
 //! `toroid ping`: round trips between two nodes on both paths.
 //!
-//! Two helpers run in the nodes, by this program executing itself there: one exports memory and
-//! waits, the other sends ICMP echo requests (RFC 792) to its address and reads its memory.
+//! This program executes itself as two helpers in the nodes. One exports memory and waits; the
+//! other sends ICMP echo requests (RFC 792) to its address and reads its memory.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, PipeWriter, Read as _, Write};
@@ -30,13 +30,13 @@ use crate::output::{Show, line};
 const ANSWER: &str = "__ping-answer";
 const ASK: &str = "__ping-ask";
 
-/// How long an echo may take before it counts as lost.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Time after which an echo counts as lost.
+const ECHO_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Reads in a sample: one alone takes little longer than looking at the clock.
+/// Reads in a sample: a single one takes little longer than reading the clock.
 const BATCH: u32 = 64;
 
-/// What the asking helper is to do.
+/// Task of the asking helper.
 #[derive(Debug, Serialize, Deserialize)]
 struct Task {
     domain: String,
@@ -105,7 +105,7 @@ impl Run for Ping {
 fn ping(agent: &mut Control, options: &Ping, show: Show) -> Result<u8, Failure> {
     let (info, from) = nodes::member(agent, &options.from, options.domain.as_deref())?;
     let (_, to) = nodes::member(agent, &options.to, Some(&info.name))?;
-    // Who could answer on another host only that one's agent can start.
+    // Only the agent of the other host can start a helper there.
     let is_here = from.host == to.host;
     let start = || Helper::start(agent, to.node, &[ANSWER, &info.name]);
     let mut answering = is_here.then(start).transpose()?;
@@ -160,7 +160,7 @@ fn no_ethernet(status: &Status, from: &MemberInfo, to: &MemberInfo) -> Option<St
     no_interfaces(&stacks)
 }
 
-/// What is printed.
+/// Printed results.
 struct Outcome<'a> {
     info: DomainInfo,
     from: Place,
@@ -226,9 +226,9 @@ impl Outcome<'_> {
 /// This program, running in a node.
 struct Helper {
     process: ExecHandle,
-    /// Passes on what it says on standard error.
+    /// Relays the helper's standard error.
     complaints: Option<Relay>,
-    /// Its end is the helper's end.
+    /// Closing it ends the helper.
     _stdin: PipeWriter,
     stdout: BufReader<io::PipeReader>,
 }
@@ -263,7 +263,7 @@ impl Helper {
         })
     }
 
-    /// What it has to say; if nothing, it has said on standard error why.
+    /// Next line of the helper. Without a line, the reason is on its standard error.
     fn line(&mut self) -> Result<String, Failure> {
         let mut line = String::new();
         self.stdout.read_line(&mut line)?;
@@ -280,7 +280,7 @@ impl Helper {
     }
 }
 
-/// Becomes a helper if the first argument says so; returns the exit status.
+/// Runs as a helper if the first argument is that of the role; returns the exit status.
 pub(crate) fn run_if_asked() -> Option<u8> {
     let mut arguments = std::env::args_os().skip(1);
     let role = arguments.next()?;
@@ -404,7 +404,7 @@ fn checksum(bytes: &[u8]) -> u16 {
 fn wait_for(socket: &OwnedFd, request: &[u8], start: Instant) -> Result<bool, Failure> {
     let mut packet = vec![0; 64 * 1024];
     loop {
-        let left = PATIENCE.saturating_sub(start.elapsed());
+        let left = ECHO_TIMEOUT.saturating_sub(start.elapsed());
         let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
         let mut fds = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
         match poll(&mut fds, timeout) {
@@ -420,7 +420,7 @@ fn wait_for(socket: &OwnedFd, request: &[u8], start: Instant) -> Result<bool, Fa
     }
 }
 
-/// Whether an IPv4 packet is the echo reply to `request`: type 0 and otherwise the same.
+/// Whether an IPv4 packet is the echo reply to `request`: type 0, otherwise equal.
 fn is_reply(packet: &[u8], request: &[u8]) -> bool {
     let header = packet
         .first()

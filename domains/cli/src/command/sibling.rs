@@ -1,4 +1,4 @@
-//! `toroid FOO` with another FOO: the program `toroid-FOO` from beside this one, or from `PATH`.
+//! `toroid FOO` for other FOO: the program `toroid-FOO` from beside this one, or from `PATH`.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;

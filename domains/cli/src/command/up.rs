@@ -166,7 +166,7 @@ fn start(places: &Places, options: &Up, show: Show) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a host is among several. Paths in its file are relative to where that is.
+/// Reads the configuration of one of several hosts. Its paths are relative to its directory.
 fn read(path: &Path) -> Result<ConfigFile, Failure> {
     let text = fs::read_to_string(path)
         .map_err(|error| Failure::usage(&format!("cannot read {}: {error}", path.display())))?;

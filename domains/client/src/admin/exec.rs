@@ -23,16 +23,16 @@ pub struct Order<'a> {
     pub node: &'a str,
     /// Program and arguments.
     pub argv: &'a [String],
-    /// Its whole environment but for what the agent adds: `TOROID_NODE`, and `TOROID_DOMAIN` if the
-    /// node is in exactly one.
+    /// Whole environment, to which the agent adds `TOROID_NODE`, and `TOROID_DOMAIN` if the node is
+    /// in exactly one domain.
     pub env: &'a [(String, String)],
     /// Directories, as in `PATH`, where the program is searched from here. If it is not there it is
     /// searched in the node, in `PATH` of `env`.
     pub search: &'a str,
-    /// Its working directory.
+    /// Working directory.
     pub cwd: &'a str,
-    /// Its standard input, output and error. A process of the node that has a terminal may keep it and
-    /// read what is typed later, so these should be none.
+    /// Standard input, output and error. None should be a terminal: a process of the node could
+    /// keep it and read later input.
     pub stdio: [BorrowedFd<'a>; 3],
     /// A terminal of the node's that it gets instead of standard input and output.
     pub terminal: Option<Terminal>,
@@ -72,13 +72,14 @@ impl Control {
         }
         let session = session.into_iter().next().ok_or_else(no_room)?;
         let (mut reader, writer) = wire::split(session.into())?;
-        // If it fails the node has died, as who waits for the command is about to see.
+        // A failure means that the node has ended, which the caller sees when it waits for the
+        // command.
         let _ = writer.send(&Request::Descriptors, &descriptors);
         let terminal = match order.terminal {
             Some(_) => receive_terminal(&mut reader)?,
             None => None,
         };
-        // From here on the other end is the node's.
+        // The other end now belongs to the node, which is not trusted.
         reader.take_no_descriptors();
         Ok(ExecHandle {
             reader,
@@ -162,13 +163,12 @@ impl ExecHandle {
         self.signals().send(signal)
     }
 
-    /// The master of the command's terminal if it has one, once. The command gets SIGHUP when it is
-    /// closed.
+    /// Master of the command's terminal, on the first call. Closing it sends SIGHUP to the command.
     pub fn take_terminal(&mut self) -> Option<OwnedFd> {
         self.terminal.take()
     }
 
-    /// Sends signals from another thread while one waits.
+    /// A handle that sends signals from other threads.
     pub fn signals(&self) -> Signals {
         Signals(self.writer.clone())
     }
@@ -185,7 +185,7 @@ impl Drop for ExecHandle {
 pub struct Signals(Writer);
 
 impl Signals {
-    /// Sends one to the command's process group.
+    /// Sends a signal to the command's process group.
     ///
     /// # Errors
     /// [`ClientError::Wire`] when the command has ended or the handle has gone.

@@ -12,9 +12,9 @@ use toroid_model::rdma::Rdma;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Terminal {
-    /// Its height in characters.
+    /// Height in characters.
     pub rows: u16,
-    /// Its width in characters.
+    /// Width in characters.
     pub columns: u16,
     /// Whether it is the command's standard error, too.
     pub error: bool,
@@ -25,31 +25,31 @@ pub struct Terminal {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bind {
-    /// Its path, as the caller names it.
+    /// Path of the directory at the caller.
     pub directory: String,
-    /// The path in the node. It is made if need be.
+    /// Path of the directory in the node, created if absent.
     pub place: String,
     /// Whether nothing can be changed there.
     pub read_only: bool,
 }
 
-/// Which free nodes to take, and what for.
+/// An allocation of free nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeAllocation {
-    /// How many.
+    /// Number of nodes.
     pub count: u32,
-    /// How they shall lie.
+    /// Placement of the nodes.
     pub placement: Policy,
     /// A node that they shall be near, when `placement` is compact.
     pub near: Option<String>,
     /// The domain into which they go.
     pub domain: Option<String>,
-    /// Whether that is a new one.
+    /// Whether the domain is a new one.
     pub create: bool,
 }
 
-/// What a new domain shall be.
+/// Properties of a new domain.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewDomain {
@@ -67,9 +67,9 @@ pub struct NewDomain {
     pub stacks: Vec<String>,
     /// Bytes; 9000 when absent.
     pub mtu: Option<u32>,
-    /// Whether whoever owns a node may join with it.
+    /// Whether the owner of a node may add it.
     pub public: bool,
-    /// Its owner when that is not the caller, for which the caller must be an administrator.
+    /// Owner, if not the caller; for administrators.
     pub owner: Option<u32>,
 }
 
@@ -86,12 +86,12 @@ pub struct ChannelInfo {
     pub epoch: u32,
     /// The node at the other end.
     pub peer: u32,
-    /// Its place.
+    /// Place of that node.
     #[serde(with = "as_text")]
     pub place: Place,
     /// The protocol.
     pub protocol: u16,
-    /// Its word on the page of [`Reply::Fence`](super::Reply::Fence).
+    /// Index of its word on the page of [`Reply::Fence`](super::Reply::Fence).
     pub fence: u32,
 }
 
@@ -104,28 +104,28 @@ pub struct RemoteInfo {
     pub epoch: u32,
     /// The node at the other end.
     pub peer: u32,
-    /// Its word on the page of [`Reply::Fence`](super::Reply::Fence).
+    /// Index of its word on the page of [`Reply::Fence`](super::Reply::Fence).
     pub fence: u32,
-    /// The RDMA device of this host, for operations on the node's memory: the other end can tell
-    /// whether it has one as well.
+    /// RDMA device of this host, for operations on the node's memory, if the other end has one as
+    /// well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<Rdma>,
 }
 
-/// What a process needs to be a node's end of the link in a domain. With it comes one end of a
-/// `SOCK_SEQPACKET` socket; each message is a packet, a frame behind the 10 bytes of virtio-net's
-/// header. Packets that arrive may lack checksums, and are never longer than the MTU allows.
+/// Addresses of a node's stack. One end of a `SOCK_SEQPACKET` socket comes with it; each message is
+/// a packet, a frame behind the 10 bytes of virtio-net's header. Received packets may lack
+/// checksums, and are never longer than the MTU allows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StackInfo {
-    /// The MAC address, the only one that it may send from.
+    /// MAC address, the only permitted source address.
     pub mac: [u8; 6],
     /// The IPv4 address.
     pub ipv4: Ipv4Addr,
-    /// Its prefix length.
+    /// Prefix length of the IPv4 address.
     pub prefix: u8,
     /// The IPv6 address.
     pub ipv6: Ipv6Addr,
-    /// Its prefix length.
+    /// Prefix length of the IPv6 address.
     pub ipv6_prefix: u8,
     /// Bytes.
     pub mtu: u32,

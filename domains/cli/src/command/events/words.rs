@@ -5,7 +5,7 @@ use toroid_protocol::agent::{NewDomain, NodeAllocation, Request};
 
 use crate::names;
 
-/// What was asked for. Of a request that the log does not have whole, its kind and its domain.
+/// Sentence for a request. A request that the log contains in part is described by kind and domain.
 pub(super) fn of(event: &AuditEvent) -> String {
     let request = serde_json::from_value(event.request.clone());
     request

@@ -38,7 +38,7 @@ fn open_one(text: &str) -> Result<(Bind, OwnedFd), Failure> {
     Ok((bind, file.into()))
 }
 
-/// Directory, place if there is one, and whether it is read-only.
+/// Directory, destination if present, and whether the bind is read-only.
 fn parse(text: &str) -> Result<(&str, Option<&str>, bool), Failure> {
     let (rest, read_only) = match text.strip_suffix(":ro") {
         Some(rest) => (rest, true),

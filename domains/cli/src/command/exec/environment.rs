@@ -1,8 +1,8 @@
 //! The environment of a command in a node.
 //!
-//! In a node with users of its own the caller's home, session and private directories are not there,
-//! so variables that name them would only mislead. And in a node of another user the variables
-//! themselves may be nobody else's business.
+//! In a node with users of its own the caller's home, session and private directories are absent,
+//! so variables that name them are dropped. In a node of another user all other variables may be
+//! confidential.
 
 use std::env;
 use std::os::unix::fs::PermissionsExt;
@@ -23,13 +23,13 @@ const STANDARD_PATH: [&str; 6] = [
     "/bin",
 ];
 
-/// Where execvp(3) searches without `PATH`.
+/// Search path of execvp(3) without `PATH`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// These say where the caller's agent is, which is for no process in a node.
+/// Variables with the place of the caller's agent, which is not for processes of nodes.
 const OF_AGENTS: [&str; 2] = ["TOROID_STATE", "TOROID_DATA"];
 
-/// These name what the caller's session has and a node has not.
+/// Variables of the caller's session, which a node does not have.
 const OF_SESSIONS: [&str; 6] = [
     "XDG_RUNTIME_DIR",
     "DBUS_SESSION_BUS_ADDRESS",
@@ -53,17 +53,17 @@ pub(super) struct Node {
     pub(super) is_callers: bool,
 }
 
-/// What a command gets.
+/// Environment of a command.
 #[derive(Debug, PartialEq)]
 pub(super) struct Environment {
     pub(super) variables: Vec<(String, String)>,
-    /// Where its program is searched: in `PATH`, then in directories of the caller's that the node
-    /// cannot enter, from where a program is passed on as a descriptor.
+    /// Search path of the program: `PATH`, then directories of the caller that the node cannot
+    /// enter, from which a program is passed as a descriptor.
     pub(super) search: String,
 }
 
 impl Environment {
-    /// What a caller with this environment gives to a command. `chosen` are `NAME` and `NAME=VALUE`.
+    /// Environment for a caller's command. `chosen` are `NAME` and `NAME=VALUE`.
     pub(super) fn new(
         callers: &[(String, String)],
         node: Node,
@@ -138,7 +138,8 @@ fn set(variables: &mut Vec<(String, String)>, name: &str, value: String) {
     variables.push((name.into(), value));
 }
 
-/// Splits a `PATH` into what a node can enter, with the standard directories at the end, and the rest.
+/// Splits a `PATH` into directories that a node can enter, with the standard directories last, and
+/// the others.
 fn split_path(path: &str) -> (Vec<String>, Vec<String>) {
     let all = path.split(':').filter(|directory| !directory.is_empty());
     let (mut open, closed): (Vec<_>, Vec<_>) = all
@@ -152,8 +153,8 @@ fn split_path(path: &str) -> (Vec<String>, Vec<String>) {
     (open, closed)
 }
 
-/// Whether users that own nothing here may walk to a directory. A relative one is another in each
-/// working directory, so it stays.
+/// Whether users without rights here can reach a directory. A relative one depends on the working
+/// directory, so it counts as reachable.
 fn is_open(directory: &Path) -> bool {
     if directory.is_relative() {
         return true;

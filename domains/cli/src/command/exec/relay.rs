@@ -11,11 +11,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 /// Bytes read at once.
 const CHUNK: usize = 64 * 1024;
 
-/// Bytes of a line that are kept until its end. Longer ones are broken.
+/// Maximum length of an unfinished line in bytes. Longer lines are broken.
 const LONGEST_LINE: usize = 64 * 1024;
 
-/// Bytes taken from a stream after its command has ended: the most that a pipe holds for ordinary
-/// users. What the command has left behind may write for ever.
+/// Bytes read from a stream after its command has ended: the capacity of a pipe for ordinary users.
+/// Remaining processes of the command may write for ever.
 const REST: usize = 1 << 20;
 
 /// A stream of this process.
@@ -36,7 +36,7 @@ impl Output {
         }
     }
 
-    /// Its descriptor.
+    /// A copy of its descriptor.
     pub(crate) fn try_clone(self) -> io::Result<OwnedFd> {
         match self {
             Output::Standard => io::stdout().as_fd().try_clone_to_owned(),
@@ -65,12 +65,12 @@ pub(crate) struct Source {
     label: Option<String>,
     /// The begun line, if lines have labels.
     line: Vec<u8>,
-    /// How much more is taken from it once its command has ended.
+    /// Bytes that may still be read after the command has ended.
     rest: usize,
 }
 
 impl Source {
-    /// What comes from there goes to `to`.
+    /// A source that is relayed to `to`.
     pub(crate) fn new(from: OwnedFd, to: Output, label: Option<String>) -> Self {
         Source {
             from: from.into(),
@@ -81,7 +81,7 @@ impl Source {
         }
     }
 
-    /// Passes on what there is; returns whether more may come.
+    /// Relays available output; returns whether more may come.
     fn pass_on(&mut self, is_over: bool) -> bool {
         let mut chunk = [0; CHUNK];
         let limit = if is_over { self.rest.min(CHUNK) } else { CHUNK };
@@ -89,7 +89,7 @@ impl Source {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return true,
             // A terminal that has lost its other end fails instead of ending.
             Ok(0) | Err(_) => {
-                // What cannot be written is lost.
+                // Output that cannot be written is lost.
                 let _ = self.end_line();
                 return false;
             }
@@ -146,8 +146,8 @@ impl Relay {
         Ok(Relay { ended, thread })
     }
 
-    /// Returns when all that ended commands have written has been passed on, whoever else still has
-    /// their streams.
+    /// Returns after all output of the ended commands has been relayed, even if other processes
+    /// still have their streams.
     pub(crate) fn finish(self) {
         drop(self.ended);
         // It does not panic.
@@ -170,7 +170,7 @@ fn pass_on_all(mut sources: Vec<Source>, end: &PipeReader) {
         sources.retain(|source| source.rest > 0);
     }
     for mut source in sources {
-        // What cannot be written is lost.
+        // Output that cannot be written is lost.
         let _ = source.end_line();
     }
 }
@@ -197,7 +197,7 @@ fn await_any(sources: &[Source], end: &PipeReader, is_over: bool) -> Result<Vec<
         .map(|one| one.any().unwrap_or(true))
         .collect();
     if is_over {
-        // It is said once.
+        // Reported once.
         ready[0] = false;
     }
     Ok(ready)

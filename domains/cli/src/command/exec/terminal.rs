@@ -1,4 +1,4 @@
-//! The caller's terminal while a command of a node has one of its own.
+//! The caller's terminal while a command has a terminal of its node.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -31,8 +31,8 @@ pub(super) fn size() -> (u16, u16) {
     size.map_or(DEFAULT_SIZE, |size| (size.ws_row, size.ws_col))
 }
 
-/// Passes what is typed, or comes from elsewhere, on to a command's terminal. At its end it types what
-/// means the end of input there.
+/// Passes standard input on to a command's terminal. At its end, types the end-of-file character of
+/// that terminal.
 pub(super) fn pass_input(master: OwnedFd) {
     let mut typed = Typed {
         master: File::from(master),
@@ -43,13 +43,13 @@ pub(super) fn pass_input(master: OwnedFd) {
         && let Ok(modes) = tcgetattr(&typed.master)
     {
         let end = modes.special_codes[SpecialCodeIndex::VEOF];
-        // In the middle of a line the first one ends the line.
+        // In the middle of a line the first one only ends the line.
         let count = if typed.last == b'\n' { 1 } else { 2 };
         let _ = typed.master.write_all(&vec![end; count]);
     }
 }
 
-/// A terminal that knows what was typed last.
+/// A terminal that remembers the last typed byte.
 struct Typed {
     master: File,
     last: u8,
@@ -67,11 +67,11 @@ impl Write for Typed {
     }
 }
 
-/// The caller's terminal, which passes each byte on meanwhile, and the command's, of the same size.
+/// The caller's terminal in raw mode, and the command's terminal, of the same size.
 #[derive(Clone, Debug)]
 pub(super) struct Screen {
     master: Arc<OwnedFd>,
-    /// How the caller's terminal is otherwise; none if there is no terminal, or all is over.
+    /// Original modes of the caller's terminal; `None` without a terminal and after the end.
     modes: Arc<Mutex<Option<Termios>>>,
 }
 
