@@ -3,12 +3,13 @@
 use serde::{Deserialize, Serialize};
 use toroid_fabric::NodeId;
 
-/// A connection of a domain to the outside.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gateway {
+/// A connection of a domain to an external network, with a node as `N`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gateway<N = NodeId> {
     /// Member at which the gateway is. The gateway ends when that member leaves.
-    pub node: NodeId,
-    /// The host's interface that leads outside.
+    pub node: N,
+    /// Interface of the host to the external network.
     pub uplink: String,
     /// Traffic that passes.
     pub kind: GatewayKind,

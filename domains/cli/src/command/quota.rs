@@ -153,25 +153,8 @@ fn print(quotas: &[QuotaInfo], show: Show) {
                 None => used.to_string(),
             }
         };
-        let [
-            domains,
-            regions,
-            bytes,
-            rings,
-            descriptors,
-            nodes,
-            addresses,
-        ] = Resource::ALL.map(cell);
-        [
-            name,
-            domains,
-            regions,
-            bytes,
-            rings,
-            descriptors,
-            nodes,
-            addresses,
-        ]
+        let mut cells = std::iter::once(name).chain(Resource::ALL.map(cell));
+        std::array::from_fn(|_| cells.next().unwrap_or_default())
     });
     table(
         [

@@ -44,7 +44,7 @@ use toroid_fabric::Place;
 
 use crate::addressing::Subnet;
 use crate::directory::MemberSpec;
-use crate::gateway::GatewayKind;
+use crate::gateway::Gateway;
 use crate::quota::Amounts;
 
 pub use crate::settings::Problem;
@@ -117,15 +117,7 @@ pub struct DeclaredLines {
 }
 
 /// A gateway of a domain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeclaredGateway {
-    /// The member at which it is.
-    pub node: Place,
-    /// The host's interface that leads outside.
-    pub uplink: String,
-    /// Traffic that passes.
-    pub kind: GatewayKind,
-}
+pub type DeclaredGateway = Gateway<Place>;
 
 #[cfg(test)]
 mod tests;

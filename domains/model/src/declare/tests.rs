@@ -4,6 +4,7 @@ mod generated;
 
 use super::*;
 use crate::directory::{members, members_with};
+use crate::gateway::GatewayKind;
 use crate::quota::Resource;
 
 fn around() -> Surroundings<'static> {

@@ -93,7 +93,7 @@ pub struct Wanted {
     pub members: BTreeMap<NodeId, MemberSpec>,
     /// Subnet, chosen when absent.
     pub subnet: Option<Subnet>,
-    /// Bytes, [`DEFAULT_MTU`] when absent.
+    /// Bytes, [`DEFAULT_MTU`](super::DEFAULT_MTU) when absent.
     pub mtu: Option<u32>,
     /// The uid of its owner.
     pub owner: u32,

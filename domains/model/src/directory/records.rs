@@ -26,7 +26,7 @@ use toroid_fabric::{NodeId, Torus};
 
 use super::{Directory, Domain, MAX_MTU, MIN_MTU, MemberSpec, Ownership, members, members_with};
 use crate::addressing::Subnet;
-use crate::gateway::{Gateway, GatewayKind};
+use crate::gateway::Gateway;
 use crate::names::{is_alias, is_domain_name, is_host_name, is_uplink_name};
 use crate::quota::{Amounts, Tenant};
 
@@ -132,17 +132,9 @@ struct DomainRecord {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     forward: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    gateway: Option<GatewayRecord>,
+    gateway: Option<Gateway<u32>>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     since: BTreeMap<u32, u32>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct GatewayRecord {
-    node: u32,
-    uplink: String,
-    kind: GatewayKind,
 }
 
 impl Directory {
@@ -396,7 +388,7 @@ impl DomainRecord {
             managers: numbers(&domain.managers),
             public: domain.public,
             forward: domain.forward,
-            gateway: domain.gateway.as_ref().map(|gateway| GatewayRecord {
+            gateway: domain.gateway.as_ref().map(|gateway| Gateway {
                 node: gateway.node.0,
                 uplink: gateway.uplink.clone(),
                 kind: gateway.kind,
