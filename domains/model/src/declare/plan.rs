@@ -37,7 +37,7 @@ pub enum Step {
     },
     /// Set limits, or lift them.
     Limit {
-        #[serde(serialize_with = "text")]
+        #[serde(serialize_with = "crate::as_text::serialize")]
         holder: Holder,
         limits: BTreeMap<Resource, Option<u64>>,
     },
@@ -57,7 +57,7 @@ pub enum Step {
         plain: Places,
         #[serde(skip_serializing_if = "Places::is_empty")]
         stacks: Places,
-        #[serde(serialize_with = "optional_text")]
+        #[serde(serialize_with = "crate::as_text::optional::serialize")]
         subnet: Option<Subnet>,
         mtu: Option<u32>,
         public: bool,
@@ -228,14 +228,6 @@ fn optional(
         Some(value) => write!(f, ", {name} {value}"),
         None => Ok(()),
     }
-}
-
-fn text<S: Serializer>(holder: &Holder, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(holder)
-}
-
-fn optional_text<S: Serializer>(subnet: &Option<Subnet>, to: S) -> Result<S::Ok, S::Error> {
-    subnet.map(|subnet| subnet.to_string()).serialize(to)
 }
 
 /// The steps from `present` to `wanted`. Objects absent from `wanted` stay; with `prune`, absent
