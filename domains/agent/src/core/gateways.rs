@@ -192,8 +192,8 @@ impl Host {
             return Err(GatewayError::Stack(domain.name.clone()));
         }
         let node = self.node(gateway.node).ok_or(GatewayError::NoNode)?;
-        let mut books = self.gateways.lock();
-        books.open(domain, gateway, node.network(), uplink)
+        let mut state = self.gateways.lock();
+        state.open(domain, gateway, node.network(), uplink)
     }
 
     /// Makes gateways as the directory has them. What cannot be is told who asks for the domain.
@@ -255,15 +255,15 @@ impl Host {
         mut problems: BTreeMap<u16, String>,
     ) {
         let ids: BTreeSet<u16> = wanted.iter().map(|domain| domain.id).collect();
-        let mut books = self.gateways.lock();
-        let present = books.journal.domains().into_iter();
-        let present: BTreeSet<u16> = present.chain(books.open.keys().copied()).collect();
+        let mut state = self.gateways.lock();
+        let present = state.journal.domains().into_iter();
+        let present: BTreeSet<u16> = present.chain(state.open.keys().copied()).collect();
         for extra in present.difference(&ids) {
-            if let Err(error) = books.close(*extra) {
+            if let Err(error) = state.close(*extra) {
                 tracing::warn!("cannot forget a gateway: {error}");
             }
         }
-        drop(books);
+        drop(state);
         for domain in wanted {
             if let Some(Ok(uplink)) = uplinks.get(domain.id)
                 && let Err(error) = self.open_gateway(domain, uplink)

@@ -1,7 +1,7 @@
-//! What of the books the fd store holds, and how the next agent gets it back.
+//! What of the state the fd store holds, and how the next agent gets it back.
 //!
 //! Everything is put there before the process that it is granted to hears of it. After a restart
-//! the books are as they were, with processes that are absent; each comes back with
+//! the state are as they were, with processes that are absent; each comes back with
 //! [`Request::Resume`](toroid_protocol::agent::Request::Resume), and says what it has heard of. Who does
 //! not come back has ended meanwhile.
 
@@ -24,8 +24,8 @@ use super::moves::Move;
 use super::outbox::Outbox;
 use super::unfinished::LEAVING;
 use super::{
-    Attachment, AttachmentId, Books, ChannelRecord, Members, NUMBERS_A_SECOND, RegionRecord,
-    Service, writes,
+    Attachment, AttachmentId, ChannelRecord, Members, NUMBERS_A_SECOND, RegionRecord, Service,
+    State, writes,
 };
 use crate::fdstore::takeover::Takeover;
 use crate::fdstore::{Entry, FdStore};
@@ -95,70 +95,70 @@ pub(crate) struct Known<'a> {
 impl Members {
     /// Takes over from the agent before, and keeps with its fd store from now on.
     pub(crate) fn inherit(&mut self, fd_store: Arc<FdStore>, takeover: &mut Takeover) {
-        let books = self.books.get_mut();
-        let books = books.unwrap_or_else(std::sync::PoisonError::into_inner);
-        books.fd_store = fd_store;
+        let state = self.state.get_mut();
+        let state = state.unwrap_or_else(std::sync::PoisonError::into_inner);
+        state.fd_store = fd_store;
         let mut left = Vec::new();
         for (key, entry) in takeover.inherit_all(ATTACHMENT) {
-            if books.inherit_attachment(&key, entry).is_none() {
+            if state.inherit_attachment(&key, entry).is_none() {
                 left.push(key);
             }
         }
         for (key, entry) in takeover.inherit_all(REGION) {
-            match books.inherit_region(entry) {
+            match state.inherit_region(entry) {
                 Some(record) => drop(self.regions.insert(record.key.id, record)),
                 None => left.push(key),
             }
         }
         for (key, entry) in takeover.inherit_all(LEAVING) {
-            if books.inherit_leaving(entry).is_none() {
+            if state.inherit_leaving(entry).is_none() {
                 left.push(key);
             }
         }
         for (key, entry) in takeover.inherit_all(CHANNEL) {
-            if books.inherit_channel(&key, entry).is_none() {
+            if state.inherit_channel(&key, entry).is_none() {
                 left.push(key);
             }
         }
         for (key, entry) in takeover.inherit_all(LISTENER) {
-            if books.inherit_listener(entry).is_none() {
+            if state.inherit_listener(entry).is_none() {
                 left.push(key);
             }
         }
-        left.iter().for_each(|key| books.fd_store.remove(key));
-        let attachments = books.attachments.keys().map(|id| id.0);
+        left.iter().for_each(|key| state.fd_store.remove(key));
+        let attachments = state.attachments.keys().map(|id| id.0);
         let regions = self.regions.iter().map(|region| region.key.id.0);
         let numbers = attachments
             .chain(regions)
-            .chain(books.channels.keys().copied());
+            .chain(state.channels.keys().copied());
         // The agent before may have begun to count in this second, too, and what it has numbered
         // need not be there any more: its processes may still speak of it.
         let newest = numbers.max().unwrap_or_default();
         let kept = takeover.inherit(NUMBERS).and_then(Entry::parse);
         let first = kept.map_or(0, |(KeptNumbers { first }, [])| first);
         let beyond = newest.max(first).saturating_add(NUMBERS_A_SECOND);
-        books.next = books.next.max(beyond);
-        books.keep_numbers();
+        state.next = state.next.max(beyond);
+        state.keep_numbers();
     }
 
     /// Puts all of it into the hands of a new fd store.
     pub(crate) fn keep_all(&self) {
-        let books = self.lock();
-        books.keep_numbers();
-        for (id, attachment) in &books.attachments {
-            books.keep_attachment(*id, attachment);
+        let state = self.lock();
+        state.keep_numbers();
+        for (id, attachment) in &state.attachments {
+            state.keep_attachment(*id, attachment);
         }
         for region in &self.regions {
-            books.keep_region(&region);
+            state.keep_region(&region);
         }
-        for (id, channel) in &books.channels {
-            books.keep_channel(*id, channel);
+        for (id, channel) in &state.channels {
+            state.keep_channel(*id, channel);
         }
-        for (service, owner) in &books.listeners {
-            books.keep_listener(*service, *owner);
+        for (service, owner) in &state.listeners {
+            state.keep_listener(*service, *owner);
         }
-        for (partition, nodes) in &books.leaving {
-            books.keep_leaving(*partition, nodes);
+        for (partition, nodes) in &state.leaving {
+            state.keep_leaving(*partition, nodes);
         }
     }
 
@@ -168,9 +168,9 @@ impl Members {
             .iter()
             .map(|b| format!("{b:02x}"))
             .collect();
-        let mut books = self.lock();
-        books.attachment(id)?.secret = Some(secret.clone());
-        books.keep_attachment(id, books.attachments.get(&id).ok_or_else(unknown)?);
+        let mut state = self.lock();
+        state.attachment(id)?.secret = Some(secret.clone());
+        state.keep_attachment(id, state.attachments.get(&id).ok_or_else(unknown)?);
         let AttachmentId(attachment) = id;
         Ok(Reply::Ticket { attachment, secret })
     }
@@ -185,29 +185,29 @@ impl Members {
         known: &Known<'_>,
     ) -> Result<AttachmentId, Refusal> {
         let id = AttachmentId(ticket.0);
-        let mut books = self.lock();
-        let node = books.attachment(fresh)?.node;
-        let old = books.attachments.get(&id).ok_or_else(unknown)?;
+        let mut state = self.lock();
+        let node = state.attachment(fresh)?.node;
+        let old = state.attachments.get(&id).ok_or_else(unknown)?;
         let its = old.node == node && old.secret.as_ref().is_some_and(|s| same(s, ticket.1));
-        if !its || !old.outbox.is_absent() || !books.attachment(fresh)?.is_unused() {
+        if !its || !old.outbox.is_absent() || !state.attachment(fresh)?.is_unused() {
             return Err(unknown());
         }
-        let fresh = books.attachments.remove(&fresh).ok_or_else(unknown)?;
-        books.attachment(id)?.outbox = fresh.outbox;
-        let mut ended = self.end_unknown(&mut books, id, known);
-        let reply = books.resumed(id)?;
-        books.attachment(id)?.outbox.reply(reply, vec![]);
-        let lost = self.tell_moves(&books, id).into_iter();
-        ended.extend(lost.filter_map(|region| self.end_region(&mut books, region, true)));
-        books.tell_epochs(id)?;
+        let fresh = state.attachments.remove(&fresh).ok_or_else(unknown)?;
+        state.attachment(id)?.outbox = fresh.outbox;
+        let mut ended = self.end_unknown(&mut state, id, known);
+        let reply = state.resumed(id)?;
+        state.attachment(id)?.outbox.reply(reply, vec![]);
+        let lost = self.tell_moves(&state, id).into_iter();
+        ended.extend(lost.filter_map(|region| self.end_region(&mut state, region, true)));
+        state.tell_epochs(id)?;
         self.acknowledged.notify_all();
-        drop(books);
+        drop(state);
         drop(ended);
         Ok(id)
     }
 
-    fn end_unknown(&self, books: &mut Books, id: AttachmentId, known: &Known<'_>) -> Vec<File> {
-        let Ok(attachment) = books.attachment(id) else {
+    fn end_unknown(&self, state: &mut State, id: AttachmentId, known: &Known<'_>) -> Vec<File> {
+        let Ok(attachment) = state.attachment(id) else {
             return Vec::new();
         };
         let regions = attachment.regions.iter().copied();
@@ -215,35 +215,35 @@ impl Members {
         let channels = attachment.channels.iter().copied();
         let channels: Vec<_> = channels.filter(|c| !known.channels.contains(c)).collect();
         for channel in channels {
-            if let Ok(attachment) = books.attachment(id) {
+            if let Ok(attachment) = state.attachment(id) {
                 attachment.channels.remove(&channel);
             }
-            books.end_channel(channel);
+            state.end_channel(channel);
         }
-        for service in books.services_of(id) {
+        for service in state.services_of(id) {
             if !known
                 .listeners
                 .contains(&(service.partition.0, service.protocol))
             {
-                books.end_listener(service);
+                state.end_listener(service);
             }
         }
-        let end = |region| self.end_region(books, region, true);
+        let end = |region| self.end_region(state, region, true);
         regions.into_iter().filter_map(end).collect()
     }
 
     /// Ends what belonged to processes that have not come back. Before that `forget` is called with
     /// their nodes, if there are any.
     pub(crate) fn detach_absent(&self, forget: impl FnOnce(&BTreeSet<NodeId>)) {
-        let books = self.lock();
-        let absent = books
+        let state = self.lock();
+        let absent = state
             .attachments
             .iter()
             .filter(|(_, a)| a.outbox.is_absent());
         let (absent, nodes): (Vec<AttachmentId>, BTreeSet<NodeId>) = absent
             .map(|(id, attachment)| (*id, attachment.node))
             .unzip();
-        drop(books);
+        drop(state);
         if !nodes.is_empty() {
             forget(&nodes);
         }
@@ -253,7 +253,7 @@ impl Members {
     }
 }
 
-impl Books {
+impl State {
     fn inherit_attachment(&mut self, key: &str, entry: Entry) -> Option<()> {
         let id = AttachmentId(key.strip_prefix(ATTACHMENT)?.parse().ok()?);
         let (kept, [page]) = entry.parse::<KeptAttachment, 1>()?;
@@ -287,8 +287,8 @@ impl Books {
             }
             None => None,
         };
-        let booked = self.attachments.get_mut(&owner)?;
-        booked.regions.insert(key.id);
+        let attachment = self.attachments.get_mut(&owner)?;
+        attachment.regions.insert(key.id);
         *self.registered.entry(key.node).or_default() += kept.len;
         let mut openers = HashMap::new();
         for (opener, writes) in kept.openers {

@@ -60,8 +60,8 @@ pub(crate) struct AttachmentId(u64);
 /// Everything that attached processes hold.
 #[derive(Debug)]
 pub(crate) struct Members {
-    books: Mutex<Books>,
-    /// Where the directory is kept. Used without the lock of the books, because a disk takes its
+    state: Mutex<State>,
+    /// Where the directory is kept. Used without the lock of the state, because a disk takes its
     /// time.
     store: Mutex<RecoveringStore>,
     /// A process acknowledged an epoch, or has gone.
@@ -76,7 +76,7 @@ pub(crate) struct Members {
 }
 
 #[derive(Debug)]
-pub(crate) struct Books {
+pub(crate) struct State {
     fd_store: Arc<FdStore>,
     directory: Directory,
     pub(crate) attachments: BTreeMap<AttachmentId, Attachment>,
@@ -144,7 +144,7 @@ impl Members {
         max_bytes: u64,
     ) -> (Self, Moves) {
         let (moves, moving) = mpsc::channel();
-        let books = Books {
+        let state = State {
             fd_store: Arc::default(),
             directory,
             attachments: BTreeMap::new(),
@@ -156,7 +156,7 @@ impl Members {
             next: first_number(),
         };
         let members = Members {
-            books: Mutex::new(books),
+            state: Mutex::new(state),
             store: Mutex::new(RecoveringStore::new(store)),
             acknowledged: Condvar::new(),
             regions: DashMap::new(),
@@ -175,8 +175,8 @@ impl Members {
     /// Whether a domain of that name was removed while `node` was a member. Who was none cannot tell
     /// a domain of others from none.
     pub(crate) fn was_removed(&self, name: &str, node: NodeId) -> bool {
-        let books = self.lock();
-        let mut removed = books.removed.iter();
+        let state = self.lock();
+        let mut removed = state.removed.iter();
         removed.any(|(removed, members)| removed == name && members.contains(&node))
     }
 
@@ -220,20 +220,20 @@ impl Members {
         urgently(|| store.keep(&present, next)).map_err(Into::into)
     }
 
-    /// Books a process.
+    /// State a process.
     pub(crate) fn attach(&self, node: NodeId, outbox: Outbox) -> io::Result<AttachmentId> {
         let fences = Fences::new()?;
-        let mut books = self.lock();
-        let id = AttachmentId(books.take_number());
+        let mut state = self.lock();
+        let id = AttachmentId(state.take_number());
         let attachment = Attachment::new(node, outbox, fences);
-        books.attachments.insert(id, attachment);
+        state.attachments.insert(id, attachment);
         Ok(id)
     }
 
     /// Replies with the page on which a process is fenced.
     pub(crate) fn show_fence(&self, id: AttachmentId) -> Result<(), Refusal> {
-        let mut books = self.lock();
-        let attachment = books.attachment(id)?;
+        let mut state = self.lock();
+        let attachment = state.attachment(id)?;
         let page = attachment.fences.hand_out();
         let page = page.map_err(|error| no_memory(&error))?;
         attachment.outbox.reply(Reply::Fence, vec![page.into()]);
@@ -258,21 +258,21 @@ impl Members {
     }
 
     fn detach_if(&self, id: AttachmentId, condition: impl FnOnce(&Attachment) -> bool) {
-        let mut books = self.lock();
-        if !books.attachments.get(&id).is_some_and(condition) {
+        let mut state = self.lock();
+        if !state.attachments.get(&id).is_some_and(condition) {
             return;
         }
-        let Some(mut attachment) = books.attachments.remove(&id) else {
+        let Some(mut attachment) = state.attachments.remove(&id) else {
             return;
         };
         // It may live on, cut off or stopped, and nobody will tell it of moves any more.
         attachment.fences.end_all();
-        books.forget_attachment(id);
-        for service in books.services_of(id) {
-            books.end_listener(service);
+        state.forget_attachment(id);
+        for service in state.services_of(id) {
+            state.end_listener(service);
         }
         for channel in attachment.channels {
-            books.end_channel(channel);
+            state.end_channel(channel);
         }
         for region in &attachment.opened {
             if let Some(mut region) = self.regions.get_mut(region) {
@@ -282,19 +282,19 @@ impl Members {
         let ended: Vec<_> = attachment
             .regions
             .into_iter()
-            .map(|region| self.end_region(&mut books, region, true))
+            .map(|region| self.end_region(&mut state, region, true))
             .collect();
         self.acknowledged.notify_all();
-        drop(books);
+        drop(state);
         drop(ended);
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Books {
+impl State {
     fn take_number(&mut self) -> u64 {
         self.next += 1;
         self.next

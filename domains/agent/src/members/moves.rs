@@ -26,7 +26,7 @@ use toroid_protocol::agent::Event;
 
 use super::memories::Holders;
 use super::outbox::Handed;
-use super::{AttachmentId, Books, Changed, Members, RegionRecord, writes};
+use super::{AttachmentId, Changed, Members, RegionRecord, State, writes};
 
 /// How long leavers that had write access have to finish what they write, after those who stay have
 /// changed: it moves as a whole. Those who stay wait, too.
@@ -258,7 +258,7 @@ impl Members {
     /// cannot be moved and have to end.
     pub(crate) fn start_moves(
         &self,
-        books: &mut Books,
+        state: &mut State,
         change: &Change,
     ) -> (Vec<Arc<Move>>, Vec<RegionId>) {
         let (mut moves, mut lost) = (Vec::new(), Vec::new());
@@ -270,7 +270,7 @@ impl Members {
                 continue;
             }
             self.compactor.stop(record.key.id);
-            match record.start_moving(books, change) {
+            match record.start_moving(state, change) {
                 Ok(moving) => moves.push(moving),
                 Err(error) => {
                     log_loss(record.key, &error);
@@ -344,11 +344,11 @@ impl Members {
 
     /// Tells a process that is back of the moves of its regions, of which it may have heard.
     /// Returns the regions that have to end, because it cannot be told.
-    pub(crate) fn tell_moves(&self, books: &Books, id: AttachmentId) -> Vec<RegionId> {
+    pub(crate) fn tell_moves(&self, state: &State, id: AttachmentId) -> Vec<RegionId> {
         let tell = |record: &RegionRecord| match &record.moving {
             Some(moving) => {
                 let fresh = Fresh::of(&record.memory, moving)?;
-                record.tell_to_move(books, &fresh, id)
+                record.tell_to_move(state, &fresh, id)
             }
             None => Ok(()),
         };
@@ -391,11 +391,11 @@ impl Members {
 
     /// All has been copied, or it failed: tells all who use the region.
     fn arrive(&self, moving: &Arc<Move>, copied: io::Result<()>) {
-        let mut books = self.lock();
+        let mut state = self.lock();
         if let Err(error) = copied {
             log_loss(moving.key, &error);
-            let ended = self.end_region(&mut books, moving.key.id, true);
-            drop(books);
+            let ended = self.end_region(&mut state, moving.key.id, true);
+            drop(state);
             return drop(ended);
         }
         let Some(mut record) = self.regions.get_mut(&moving.key.id) else {
@@ -404,8 +404,8 @@ impl Members {
         if record.is_moving_by(moving) {
             let key = moving.key;
             record.end_move();
-            books.keep_region(&record);
-            record.tell_users(&books, |outbox| outbox.event(Event::Moved { key }, vec![]));
+            state.keep_region(&record);
+            record.tell_users(&state, |outbox| outbox.event(Event::Moved { key }, vec![]));
             self.compact(&record);
         }
     }
@@ -441,7 +441,7 @@ impl RegionRecord {
         self.owner == id || self.openers.contains_key(&id)
     }
 
-    fn start_moving(&mut self, books: &mut Books, change: &Change) -> io::Result<Arc<Move>> {
+    fn start_moving(&mut self, state: &mut State, change: &Change) -> io::Result<Arc<Move>> {
         if self.moving.is_some() {
             // The caller has finished it, and who leaves has opened nothing since.
             return Err(io::Error::other("it still moves for an earlier change"));
@@ -449,25 +449,25 @@ impl RegionRecord {
         let fresh = memory_for(self.len, self.access)?;
         let old = std::mem::replace(&mut self.memory, fresh.try_clone()?);
         let transfer = Copier::new(old, fresh, self.len)?;
-        let stayers = self.forget_leavers(books, change);
+        let stayers = self.forget_leavers(state, change);
         self.memories.begin_move(stayers);
         let moving = Arc::new(Move::new(self.key, transfer, self.access));
         self.moving = Some(Arc::clone(&moving));
         // Before anybody hears of it.
-        books.keep_region(self);
+        state.keep_region(self);
         let fresh = Fresh::of(&self.memory, &moving)?;
         let mut users = self.users();
-        users.try_for_each(|user| self.tell_to_move(books, &fresh, user))?;
+        users.try_for_each(|user| self.tell_to_move(state, &fresh, user))?;
         drop(users);
         Ok(moving)
     }
 
     /// Returns the nodes of the openers that stay, which are granted the fresh memory.
-    fn forget_leavers(&mut self, books: &mut Books, change: &Change) -> Holders {
+    fn forget_leavers(&mut self, state: &mut State, change: &Change) -> Holders {
         let id = self.key.id;
         let mut stayers = Vec::new();
         self.openers.retain(|opener, writes| {
-            let Some(attachment) = books.attachments.get_mut(opener) else {
+            let Some(attachment) = state.attachments.get_mut(opener) else {
                 return false;
             };
             let stays = !change.left.contains(&attachment.node);
@@ -481,8 +481,8 @@ impl RegionRecord {
         stayers.into_iter().collect()
     }
 
-    fn tell_to_move(&self, books: &Books, fresh: &Fresh, user: AttachmentId) -> io::Result<()> {
-        let Some(attachment) = books.attachments.get(&user) else {
+    fn tell_to_move(&self, state: &State, fresh: &Fresh, user: AttachmentId) -> io::Result<()> {
+        let Some(attachment) = state.attachments.get(&user) else {
             return Ok(());
         };
         let opened = self.openers.get(&user);

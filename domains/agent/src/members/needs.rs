@@ -1,4 +1,4 @@
-//! What a shrink would need, counted from the books; nothing happens.
+//! What a shrink would need, counted from the present state; nothing happens.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +7,7 @@ use toroid_fabric::{NodeId, Partition};
 use toroid_model::directory::Change;
 use toroid_model::info::{Acknowledging, Ending, Moving, ShrinkNeeds};
 
-use super::{Books, Members, RegionRecord};
+use super::{Members, RegionRecord, State};
 
 /// Bytes of a block, as files count them.
 const BLOCK: u64 = 512;
@@ -15,12 +15,12 @@ const BLOCK: u64 = 512;
 impl Members {
     /// What has to be done for nodes that leave.
     pub(crate) fn needs(&self, change: &Change) -> ShrinkNeeds {
-        let books = self.lock();
+        let state = self.lock();
         let partition = Partition(change.domain.id.into());
         let mut needs = ShrinkNeeds {
-            leaving: books.places(&change.left),
-            acknowledging: books.acknowledging(change),
-            ending_channels: books.cut_channels(change),
+            leaving: state.places(&change.left),
+            acknowledging: state.acknowledging(change),
+            ending_channels: state.cut_channels(change),
             ..ShrinkNeeds::default()
         };
         let (mut moving, mut ending) = (BTreeMap::new(), BTreeMap::new());
@@ -38,7 +38,7 @@ impl Members {
             *sum = (sum.0 + 1, sum.1 + bytes);
         }
         for ((node, written), (regions, bytes)) in moving {
-            needs.moving.extend(books.place(node).map(|node| Moving {
+            needs.moving.extend(state.place(node).map(|node| Moving {
                 node,
                 written,
                 regions,
@@ -46,7 +46,7 @@ impl Members {
             }));
         }
         for (node, (regions, bytes)) in ending {
-            needs.ending.extend(books.place(node).map(|node| Ending {
+            needs.ending.extend(state.place(node).map(|node| Ending {
                 node,
                 regions,
                 bytes,
@@ -56,7 +56,7 @@ impl Members {
     }
 }
 
-impl Books {
+impl State {
     fn place(&self, node: NodeId) -> Option<String> {
         Some(self.directory.torus().place(node)?.to_string())
     }

@@ -15,7 +15,7 @@ use toroid_protocol::agent::{ChannelInfo, Event, FarInfo, Reply};
 use super::fences::Granted;
 use super::kept::channel_key;
 use super::{
-    AttachmentId, Books, ChannelRecord, MAX_CHANNELS, Members, RETURN, Service, check_may_talk,
+    AttachmentId, ChannelRecord, MAX_CHANNELS, Members, RETURN, Service, State, check_may_talk,
     check_member, no_memory, usage, within,
 };
 
@@ -34,9 +34,9 @@ impl Members {
         domain: &str,
         protocol: u16,
     ) -> Result<(), Refusal> {
-        let mut books = self.lock();
-        let service = books.service(id, domain, protocol)?;
-        if books.listeners.contains_key(&service) {
+        let mut state = self.lock();
+        let service = state.service(id, domain, protocol)?;
+        if state.listeners.contains_key(&service) {
             return Err(Refusal::new(
                 RefusalKind::Exists,
                 format!(
@@ -45,11 +45,11 @@ impl Members {
                 "end it first",
             ));
         }
-        let attachment = books.attachment(id)?;
+        let attachment = state.attachment(id)?;
         within("listeners", attachment.listeners, MAX_LISTENERS)?;
         attachment.listeners += 1;
-        books.listeners.insert(service, id);
-        books.keep_listener(service, id);
+        state.listeners.insert(service, id);
+        state.keep_listener(service, id);
         Ok(())
     }
 
@@ -60,16 +60,16 @@ impl Members {
         domain: &str,
         protocol: u16,
     ) -> Result<(), Refusal> {
-        let mut books = self.lock();
-        let service = books.service(id, domain, protocol)?;
-        if books.listeners.get(&service) != Some(&id) {
+        let mut state = self.lock();
+        let service = state.service(id, domain, protocol)?;
+        if state.listeners.get(&service) != Some(&id) {
             return Err(Refusal::new(
                 RefusalKind::NotFound,
                 format!("this process does not listen for protocol {protocol} in {domain}"),
                 "end only what it has begun",
             ));
         }
-        books.end_listener(service);
+        state.end_listener(service);
         Ok(())
     }
 
@@ -82,12 +82,12 @@ impl Members {
         protocol: u16,
     ) -> Result<(), Refusal> {
         let (ours, theirs) = ChannelEnds::create(RING_BYTES).map_err(|error| no_memory(&error))?;
-        let mut books = self.await_listener(domain, place, protocol);
-        let (partition, node) = books.membership(id, domain)?;
-        let (peer, listener) = books.listener_at(domain, place, protocol)?;
+        let mut state = self.await_listener(domain, place, protocol);
+        let (partition, node) = state.membership(id, domain)?;
+        let (peer, listener) = state.listener_at(domain, place, protocol)?;
         check_may_talk(
-            &books.directory,
-            books.directory.domain(domain)?,
+            &state.directory,
+            state.directory.domain(domain)?,
             node,
             peer,
         )?;
@@ -98,16 +98,16 @@ impl Members {
                 "attach a second time",
             ));
         }
-        books.check_quotas(node, &usage::of_channel())?;
-        let of_peer = books.channels_between(listener, node);
+        state.check_quotas(node, &usage::of_channel())?;
+        let of_peer = state.channels_between(listener, node);
         within("channels to one listener", of_peer, MAX_CHANNELS_OF_PEER)?;
         for end in [id, listener] {
-            let channels = books.attachment(end)?.channels.len();
+            let channels = state.attachment(end)?.channels.len();
             within("channels", channels, MAX_CHANNELS)?;
         }
-        let channel = books.take_number();
-        let torus = books.directory.torus();
-        let fences = [id, listener].map(|end| books.slot(end, partition, Granted::Shared));
+        let channel = state.take_number();
+        let torus = state.directory.torus();
+        let fences = [id, listener].map(|end| state.slot(end, partition, Granted::Shared));
         let info = |peer: NodeId, domain: &Domain, fence: u32| ChannelInfo {
             id: channel,
             domain: domain.name.clone(),
@@ -119,20 +119,20 @@ impl Members {
             fence,
         };
         let [ours_fence, theirs_fence] = fences;
-        let domain = books.directory.domain(domain)?;
+        let domain = state.directory.domain(domain)?;
         let for_us = info(peer, domain, ours_fence?);
         let for_them = info(node, domain, theirs_fence?);
         let record = ChannelRecord {
             partition,
             ends: [(id, node), (listener, peer)],
         };
-        books.keep_channel(channel, &record);
-        books.channels.insert(channel, record);
-        let them = books.attachment(listener)?;
+        state.keep_channel(channel, &record);
+        state.channels.insert(channel, record);
+        let them = state.attachment(listener)?;
         them.channels.insert(channel);
         let event = Event::Incoming(for_them);
         them.outbox.event(event, theirs.into_fds().into());
-        let us = books.attachment(id)?;
+        let us = state.attachment(id)?;
         us.channels.insert(channel);
         let reply = Reply::Channel(for_us);
         us.outbox.reply(reply, ours.into_fds().into());
@@ -141,24 +141,24 @@ impl Members {
 
     /// Waits while whoever listens there is about to come back to this agent: who is absent would
     /// not hear of a channel.
-    fn await_listener(&self, domain: &str, place: Place, protocol: u16) -> MutexGuard<'_, Books> {
-        let is_absent = |books: &mut Books| {
-            let listener = books.listener_at(domain, place, protocol);
-            let attachment = listener.ok().and_then(|(_, id)| books.attachments.get(&id));
+    fn await_listener(&self, domain: &str, place: Place, protocol: u16) -> MutexGuard<'_, State> {
+        let is_absent = |state: &mut State| {
+            let listener = state.listener_at(domain, place, protocol);
+            let attachment = listener.ok().and_then(|(_, id)| state.attachments.get(&id));
             attachment.is_some_and(|attachment| attachment.outbox.is_absent())
         };
-        let books = self.lock();
+        let state = self.lock();
         let waiting = self
             .acknowledged
-            .wait_timeout_while(books, RETURN, is_absent);
+            .wait_timeout_while(state, RETURN, is_absent);
         waiting.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Ends a channel of this process, if it is still there.
     pub(crate) fn disconnect(&self, id: AttachmentId, channel: u64) -> Result<(), Refusal> {
-        let mut books = self.lock();
-        if books.attachment(id)?.channels.remove(&channel) {
-            books.end_channel(channel);
+        let mut state = self.lock();
+        if state.attachment(id)?.channels.remove(&channel) {
+            state.end_channel(channel);
         }
         Ok(())
     }
@@ -179,15 +179,15 @@ impl Members {
         node: NodeId,
         protocol: u16,
     ) -> BTreeSet<NodeId> {
-        let books = self.lock();
-        let Some(domain) = books.directory.domain_by_id(partition.0) else {
+        let state = self.lock();
+        let Some(domain) = state.directory.domain_by_id(partition.0) else {
             return BTreeSet::new();
         };
         let wanted = |s: &&Service| {
             let is_it = s.partition == partition && s.protocol == protocol;
             is_it && domain.may_talk(node, s.node)
         };
-        let services = books.listeners.keys().filter(wanted);
+        let services = state.listeners.keys().filter(wanted);
         services.map(|service| service.node).collect()
     }
 
@@ -198,8 +198,8 @@ impl Members {
         place: Place,
         protocol: u16,
     ) -> Result<(), Refusal> {
-        let books = self.await_listener(domain, place, protocol);
-        books.listener_at(domain, place, protocol).map(drop)
+        let state = self.await_listener(domain, place, protocol);
+        state.listener_at(domain, place, protocol).map(drop)
     }
 
     /// The partition, the node of a process, and that of another member.
@@ -231,10 +231,10 @@ impl Members {
         rdma: Option<Rdma>,
         connection: OwnedFd,
     ) -> Result<(), Refusal> {
-        let mut books = self.lock();
-        let (partition, _, peer) = books.partner(id, domain, place)?;
-        let epoch = books.directory.domain(domain)?.epoch;
-        let fence = books.slot(id, partition, Granted::Shared)?;
+        let mut state = self.lock();
+        let (partition, _, peer) = state.partner(id, domain, place)?;
+        let epoch = state.directory.domain(domain)?.epoch;
+        let fence = state.slot(id, partition, Granted::Shared)?;
         let far = Reply::Far(FarInfo {
             partition: partition.0,
             epoch,
@@ -242,12 +242,12 @@ impl Members {
             fence,
             rdma,
         });
-        books.attachment(id)?.outbox.reply(far, vec![connection]);
+        state.attachment(id)?.outbox.reply(far, vec![connection]);
         Ok(())
     }
 }
 
-impl Books {
+impl State {
     fn fellow(
         &mut self,
         id: AttachmentId,

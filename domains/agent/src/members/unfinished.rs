@@ -12,7 +12,7 @@ use toroid_model::directory::Change;
 use toroid_model::refusal::{Refusal, RefusalKind};
 
 use super::moves::Move;
-use super::{Books, Changed, Members};
+use super::{Changed, Members, State};
 use crate::fdstore::Entry;
 
 /// Where the fd store has them.
@@ -32,20 +32,20 @@ impl Members {
     /// [complete]: Members::complete
     /// [not happen]: Members::note_staying
     pub(crate) fn note_leaving(&self, changes: &[Change]) {
-        let mut books = self.lock();
+        let mut state = self.lock();
         for change in changes {
             let partition = Partition(change.domain.id.into());
-            books.leaving.insert(partition, change.left.clone());
-            books.keep_leaving(partition, &change.left);
+            state.leaving.insert(partition, change.left.clone());
+            state.keep_leaving(partition, &change.left);
         }
     }
 
     /// The changes could not be made durable. The fd store is not told: should one have become durable
     /// all the same, the next agent completes it.
     pub(crate) fn note_staying(&self, changes: &[Change]) {
-        let mut books = self.lock();
+        let mut state = self.lock();
         for change in changes {
-            books.leaving.remove(&Partition(change.domain.id.into()));
+            state.leaving.remove(&Partition(change.domain.id.into()));
         }
     }
 
@@ -56,13 +56,13 @@ impl Members {
         for change in &unfinished {
             self.finish_moves(change);
         }
-        let mut books = self.lock();
+        let mut state = self.lock();
         let mut ended = Vec::new();
         let changed: Vec<Changed> = unfinished
             .into_iter()
             .map(|change| {
                 tracing::info!("going on with a change of domain {}", change.domain.name);
-                let (mut changed, lost) = self.begin(&mut books, change);
+                let (mut changed, lost) = self.begin(&mut state, change);
                 ended.extend(lost);
                 changed.moves = self.moves_of(|partition| partition == changed.partition());
                 changed
@@ -74,7 +74,7 @@ impl Members {
             let _ = self.moves.send(moving);
         }
         self.regions.iter().for_each(|record| self.compact(&record));
-        drop(books);
+        drop(state);
         drop(ended);
         changed
     }
@@ -87,7 +87,7 @@ impl Members {
     }
 }
 
-impl Books {
+impl State {
     pub(super) fn inherit_leaving(&mut self, entry: Entry) -> Option<()> {
         let (kept, []) = entry.parse::<KeptLeaving, 0>()?;
         let nodes = kept.nodes.into_iter().map(NodeId).collect();

@@ -1,4 +1,4 @@
-//! What tenants hold of the agent, counted from the books themselves.
+//! What tenants hold of the agent, counted from the state themselves.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use toroid_fabric::NodeId;
 use toroid_model::quota::{Amounts, Resource, Tenant};
 use toroid_model::refusal::Refusal;
 
-use super::{Books, Members};
+use super::{Members, State};
 
 impl Members {
     /// What a tenant has.
@@ -16,14 +16,14 @@ impl Members {
 
     /// How many processes are attached in nodes, and how many bytes they have registered.
     pub(crate) fn totals(&self, within: impl Fn(NodeId) -> bool) -> (usize, u64) {
-        let books = self.lock();
-        let attached = books.attachments.values().filter(|a| within(a.node));
-        let registered = books.registered.iter().filter(|(node, _)| within(**node));
+        let state = self.lock();
+        let attached = state.attachments.values().filter(|a| within(a.node));
+        let registered = state.registered.iter().filter(|(node, _)| within(**node));
         (attached.count(), registered.map(|(_, bytes)| bytes).sum())
     }
 }
 
-impl Books {
+impl State {
     /// Refuses what would take a node or its owner above a limit.
     pub(super) fn check_quotas(&self, node: NodeId, more: &Amounts) -> Result<(), Refusal> {
         for tenant in self.directory.tenants(node) {
@@ -72,8 +72,8 @@ pub(super) fn of_channel() -> Amounts {
 }
 
 /// Tenants that have anything, in nodes or domains.
-pub(crate) fn owners(books: &toroid_model::directory::Directory) -> BTreeSet<u32> {
-    let domains = books.domains().map(|domain| domain.owner);
-    let nodes = (0..books.torus().nodes()).filter_map(|node| books.owner_of(NodeId(node)));
+pub(crate) fn owners(directory: &toroid_model::directory::Directory) -> BTreeSet<u32> {
+    let domains = directory.domains().map(|domain| domain.owner);
+    let nodes = (0..directory.torus().nodes()).filter_map(|node| directory.owner_of(NodeId(node)));
     domains.chain(nodes).collect()
 }

@@ -83,13 +83,13 @@ pub(crate) struct Driver {
     command: Vec<OsString>,
     others: Others,
     fd_store: Arc<FdStore>,
-    books: Mutex<Books>,
-    /// Something in the books changed that someone may wait for.
+    state: Mutex<State>,
+    /// Something in the state changed that someone may wait for.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Books {
+struct State {
     process: Option<Process>,
     ports: BTreeMap<(u32, u32), PlacedPort>,
     /// Members that other hosts carry.
@@ -177,16 +177,16 @@ impl Driver {
         let key = |port: &Port| (port.domain_id, port.node);
         let ports = ports.into_iter().map(|placed| (key(&placed.0), placed));
         let far = far.into_iter().map(|far| (key(&far.0), far));
-        let books = Books {
+        let state = State {
             ports: ports.collect(),
             far: far.collect(),
-            ..Books::default()
+            ..State::default()
         };
         let driver = Arc::new(Driver {
             command,
             others,
             fd_store,
-            books: Mutex::new(books),
+            state: Mutex::new(state),
             changed: Condvar::new(),
         });
         let failed = |source| DriverError::Start {
@@ -218,9 +218,9 @@ impl Driver {
 
     /// Its process id, and how often it was restarted.
     pub(crate) fn status(&self) -> (Option<u32>, u32) {
-        let books = self.lock();
-        let pid = books.process.as_ref().map(|process| process.its.pid);
-        (pid, books.generation.saturating_sub(1))
+        let state = self.lock();
+        let pid = state.process.as_ref().map(|process| process.its.pid);
+        (pid, state.generation.saturating_sub(1))
     }
 
     /// What the kernel may leave undone in packets.
@@ -236,32 +236,32 @@ impl Driver {
 
     /// There shall be this port, in this network namespace.
     pub(crate) fn add(&self, port: Port, network: Arc<OwnedFd>) {
-        let mut books = self.lock();
-        books.send(&DriverRequest::AddPort(port.clone()), Some(&network));
-        books
+        let mut state = self.lock();
+        state.send(&DriverRequest::AddPort(port.clone()), Some(&network));
+        state
             .ports
             .insert((port.domain_id, port.node), (port, network));
     }
 
     /// Other hosts shall carry these members of a domain, and no others.
     pub(crate) fn set_far(&self, domain_id: u32, members: Vec<FarPort>) {
-        let mut books = self.lock();
+        let mut state = self.lock();
         let wanted: BTreeMap<_, _> = members
             .into_iter()
             .map(|far| ((domain_id, far.0.node), far))
             .collect();
-        let present = books.far.range((domain_id, 0)..=(domain_id, u32::MAX));
+        let present = state.far.range((domain_id, 0)..=(domain_id, u32::MAX));
         let gone: Vec<_> = present.map(|(key, _)| *key).collect();
         for key in gone.into_iter().filter(|key| !wanted.contains_key(key)) {
-            books.far.remove(&key);
+            state.far.remove(&key);
             // One that this host carries now has taken its place.
-            if !books.ports.contains_key(&key) {
+            if !state.ports.contains_key(&key) {
                 let (domain_id, node) = key;
-                books.send(&DriverRequest::RemovePort { domain_id, node }, None);
+                state.send(&DriverRequest::RemovePort { domain_id, node }, None);
             }
         }
         for (key, far) in wanted {
-            let before = books.far.insert(key, far.clone());
+            let before = state.far.insert(key, far.clone());
             // Of another epoch alone the driver is told for the whole domain.
             let is_known = |(port, host): &FarPort| {
                 let epoch = far.0.epoch;
@@ -275,7 +275,7 @@ impl Driver {
             };
             if !before.as_ref().is_some_and(is_known) {
                 let (port, host) = far;
-                books.send(&DriverRequest::AddRemote { host, port }, None);
+                state.send(&DriverRequest::AddRemote { host, port }, None);
             }
         }
     }
@@ -283,43 +283,43 @@ impl Driver {
     /// There shall be these uplinks. Tells the driver also when they are the same, because it may not
     /// have been able to open one. Returns whether they are others than before.
     pub(crate) fn set_uplinks(&self, uplinks: Vec<Uplink>) -> bool {
-        let mut books = self.lock();
+        let mut state = self.lock();
         let order = DriverRequest::Uplinks {
             uplinks: uplinks.clone(),
         };
-        books.send(&order, None);
-        books.uplinks.replace(uplinks.clone()) != Some(uplinks)
+        state.send(&order, None);
+        state.uplinks.replace(uplinks.clone()) != Some(uplinks)
     }
 
     /// There shall be no such port.
     pub(crate) fn remove(&self, domain_id: u32, node: u32) {
-        let mut books = self.lock();
-        books.ports.remove(&(domain_id, node));
-        books.far.remove(&(domain_id, node));
-        books.send(&DriverRequest::RemovePort { domain_id, node }, None);
+        let mut state = self.lock();
+        state.ports.remove(&(domain_id, node));
+        state.far.remove(&(domain_id, node));
+        state.send(&DriverRequest::RemovePort { domain_id, node }, None);
     }
 
     /// Ports of the domain carry this epoch.
     pub(crate) fn set_epoch(&self, domain_id: u32, epoch: u32) {
-        let mut books = self.lock();
-        let of_domain = books
+        let mut state = self.lock();
+        let of_domain = state
             .ports
             .range_mut((domain_id, 0)..=(domain_id, u32::MAX));
         for (_, (port, _)) in of_domain {
             port.epoch = epoch;
         }
-        let far = books.far.range_mut((domain_id, 0)..=(domain_id, u32::MAX));
+        let far = state.far.range_mut((domain_id, 0)..=(domain_id, u32::MAX));
         for (_, (port, _)) in far {
             port.epoch = epoch;
         }
-        books.send(&DriverRequest::Epoch { domain_id, epoch }, None);
+        state.send(&DriverRequest::Epoch { domain_id, epoch }, None);
     }
 
     /// The network namespace of a node is another: its ports move there.
     pub(crate) fn move_node(&self, node: u32, network: &Arc<OwnedFd>) {
-        let mut books = self.lock();
+        let mut state = self.lock();
         let mut moved = Vec::new();
-        for (port, place) in books.ports.values_mut() {
+        for (port, place) in state.ports.values_mut() {
             if port.node == node {
                 *place = Arc::clone(network);
                 moved.push(port.clone());
@@ -327,53 +327,53 @@ impl Driver {
         }
         for port in moved {
             let (domain_id, node) = (port.domain_id, port.node);
-            books.send(&DriverRequest::RemovePort { domain_id, node }, None);
-            books.send(&DriverRequest::AddPort(port), Some(network));
+            state.send(&DriverRequest::RemovePort { domain_id, node }, None);
+            state.send(&DriverRequest::AddPort(port), Some(network));
         }
     }
 
     /// Waits until everything told so far has been carried out; returns what went wrong.
     pub(crate) fn sync(&self) -> Result<Vec<PortError>, DriverError> {
-        let mut books = self.lock();
-        books.asked += 1;
-        let n = books.asked;
-        books.send(&DriverRequest::Sync { n }, None);
-        let unanswered = |books: &mut Books| {
-            books.answered < n && books.failures < MAX_FAILURES && !books.ending
+        let mut state = self.lock();
+        state.asked += 1;
+        let n = state.asked;
+        state.send(&DriverRequest::Sync { n }, None);
+        let unanswered = |state: &mut State| {
+            state.answered < n && state.failures < MAX_FAILURES && !state.ending
         };
-        let ports = books.ports.len().try_into().unwrap_or(u32::MAX);
+        let ports = state.ports.len().try_into().unwrap_or(u32::MAX);
         let patience = PATIENCE + PATIENCE_EACH * ports;
-        let waiting = self.changed.wait_timeout_while(books, patience, unanswered);
-        let (mut books, timeout) = waiting.unwrap_or_else(PoisonError::into_inner);
+        let waiting = self.changed.wait_timeout_while(state, patience, unanswered);
+        let (mut state, timeout) = waiting.unwrap_or_else(PoisonError::into_inner);
         if timeout.timed_out() {
-            books.kill();
-            if let Some(process) = &books.process {
+            state.kill();
+            if let Some(process) = &state.process {
                 // Until it has gone it may forward what it was told to stop.
                 ends_within(&process.its.handle, GONE_MS);
             }
             return Err(DriverError::Silent);
         }
-        if books.answered < n {
+        if state.answered < n {
             return Err(DriverError::KeepsEnding);
         }
-        Ok(std::mem::take(&mut books.errors))
+        Ok(std::mem::take(&mut state.errors))
     }
 
     /// What became of the frames that a domain's ports sent and nobody received. Nothing that it
     /// was told waits for this.
     pub(crate) fn drops(&self, domain_id: u32) -> Result<Drops, DriverError> {
-        let mut books = self.lock();
-        books.drops_asked += 1;
-        let (n, generation) = (books.drops_asked, books.generation);
-        books.send(&DriverRequest::Drops { n, domain_id }, None);
-        let unanswered = |books: &mut Books| {
-            !books.drops.contains_key(&n) && books.generation == generation && !books.ending
+        let mut state = self.lock();
+        state.drops_asked += 1;
+        let (n, generation) = (state.drops_asked, state.generation);
+        state.send(&DriverRequest::Drops { n, domain_id }, None);
+        let unanswered = |state: &mut State| {
+            !state.drops.contains_key(&n) && state.generation == generation && !state.ending
         };
-        let waiting = self.changed.wait_timeout_while(books, PATIENCE, unanswered);
-        let (mut books, _) = waiting.unwrap_or_else(PoisonError::into_inner);
+        let waiting = self.changed.wait_timeout_while(state, PATIENCE, unanswered);
+        let (mut state, _) = waiting.unwrap_or_else(PoisonError::into_inner);
         // Others that have come were for those who waited too long.
-        let answer = books.drops.remove(&n);
-        books.drops.retain(|other, _| *other > n);
+        let answer = state.drops.remove(&n);
+        state.drops.retain(|other, _| *other > n);
         answer.ok_or(DriverError::Silent)
     }
 
@@ -381,25 +381,25 @@ impl Driver {
     /// and its end of the cable.
     pub(crate) fn plug(&self, domain_id: u32, node: u32) -> Result<(Port, OwnedFd), PlugError> {
         let (ours, theirs) = stack_link::cable().map_err(PlugError::System)?;
-        let mut books = self.lock();
-        let port = books.ports.get(&(domain_id, node));
+        let mut state = self.lock();
+        let port = state.ports.get(&(domain_id, node));
         let Some((port, _)) = port.filter(|(port, _)| port.stack) else {
             return Err(PlugError::Refused(PlugFailure::NoStack));
         };
         let port = port.clone();
-        books.plugs_asked += 1;
-        let (n, generation) = (books.plugs_asked, books.generation);
+        state.plugs_asked += 1;
+        let (n, generation) = (state.plugs_asked, state.generation);
         let order = DriverRequest::Plug { n, domain_id, node };
-        books.send(&order, Some(&Arc::new(ours)));
-        let unanswered = |books: &mut Books| {
-            let is_there = books.process.is_some() && books.generation == generation;
-            !books.plugs.contains_key(&n) && is_there && !books.ending
+        state.send(&order, Some(&Arc::new(ours)));
+        let unanswered = |state: &mut State| {
+            let is_there = state.process.is_some() && state.generation == generation;
+            !state.plugs.contains_key(&n) && is_there && !state.ending
         };
-        let waiting = self.changed.wait_timeout_while(books, PATIENCE, unanswered);
-        let (mut books, _) = waiting.unwrap_or_else(PoisonError::into_inner);
+        let waiting = self.changed.wait_timeout_while(state, PATIENCE, unanswered);
+        let (mut state, _) = waiting.unwrap_or_else(PoisonError::into_inner);
         // Others that have come were for those who waited too long.
-        let answer = books.plugs.remove(&n);
-        books.plugs.retain(|other, _| *other > n);
+        let answer = state.plugs.remove(&n);
+        state.plugs.retain(|other, _| *other > n);
         match answer {
             None => Err(PlugError::NoDriver),
             Some(Some(failure)) => Err(PlugError::Refused(failure)),
@@ -409,18 +409,18 @@ impl Driver {
 
     /// Ends the driver for good; returns when its process has gone.
     pub(crate) fn end(&self) {
-        let mut books = self.lock();
-        books.ending = true;
-        if let Some(process) = &books.process {
+        let mut state = self.lock();
+        state.ending = true;
+        if let Some(process) = &state.process {
             process.its.let_go();
             process.orders.shut_down();
         }
         self.changed.notify_all();
         for _ in 0..2 {
-            let gone = |books: &mut Books| books.process.is_some();
-            let waiting = self.changed.wait_timeout_while(books, LAST_WORDS, gone);
-            books = waiting.unwrap_or_else(PoisonError::into_inner).0;
-            books.kill();
+            let gone = |state: &mut State| state.process.is_some();
+            let waiting = self.changed.wait_timeout_while(state, LAST_WORDS, gone);
+            state = waiting.unwrap_or_else(PoisonError::into_inner).0;
+            state.kill();
         }
     }
 
@@ -440,12 +440,12 @@ impl Driver {
     fn talk_to(&self, its: SupervisedChild, child: Option<Child>) -> io::Result<Instance> {
         let (answers, orders) = its.open_channel(WRITE_PATIENCE)?;
         let handle = Arc::clone(&its.handle);
-        let mut books = self.lock();
-        books.process = Some(Process { its, orders });
-        books.generation += 1;
-        books.trunks = None;
-        books.tell_all(&self.others);
-        drop(books);
+        let mut state = self.lock();
+        state.process = Some(Process { its, orders });
+        state.generation += 1;
+        state.trunks = None;
+        state.tell_all(&self.others);
+        drop(state);
         self.keep();
         Ok(Instance {
             handle,
@@ -492,29 +492,29 @@ impl Driver {
         } = instance;
         let mut answered = false;
         while let Ok((answer, _)) = answers.receive() {
-            let mut books = self.lock();
-            if books.note_trunks(&answer) {
+            let mut state = self.lock();
+            if state.note_trunks(&answer) {
                 // It says so unasked, and may fail at all that it is asked.
                 self.changed.notify_all();
                 continue;
             }
             answered = true;
-            books.failures = 0;
+            state.failures = 0;
             match answer {
                 DriverResponse::Tunnels { .. } | DriverResponse::NoRdma { .. } => {}
                 DriverResponse::Synced { n, errors, offload } => {
-                    books.offload = offload;
-                    books.answered = books.answered.max(n);
-                    books.errors.extend(errors);
+                    state.offload = offload;
+                    state.answered = state.answered.max(n);
+                    state.errors.extend(errors);
                 }
                 DriverResponse::Dropped { n, ports, hosts } => {
-                    books.drops.insert(n, Drops { ports, hosts });
+                    state.drops.insert(n, Drops { ports, hosts });
                 }
                 DriverResponse::Plugged { n, failure } => {
-                    books.plugs.insert(n, failure);
+                    state.plugs.insert(n, failure);
                 }
                 DriverResponse::RdmaFrames { n, frames_by_rdma } => {
-                    books.frames_by_rdma = (n, frames_by_rdma);
+                    state.frames_by_rdma = (n, frames_by_rdma);
                 }
             }
             self.changed.notify_all();
@@ -525,11 +525,11 @@ impl Driver {
             self.lock().kill();
         }
         outlast(&handle, child);
-        let mut books = self.lock();
-        books.process = None;
-        books.trunks = None;
+        let mut state = self.lock();
+        state.process = None;
+        state.trunks = None;
         self.fd_store.remove(Self::KEY);
-        books.failures += u32::from(!answered);
+        state.failures += u32::from(!answered);
         self.changed.notify_all();
         if !ending {
             tracing::warn!("the Ethernet driver ended; starting it again");
@@ -539,19 +539,19 @@ impl Driver {
 
     /// Waits before a restart; returns whether there shall be none.
     fn pause(&self, time: Duration) -> bool {
-        let books = self.lock();
+        let state = self.lock();
         let waiting = self
             .changed
-            .wait_timeout_while(books, time, |books| !books.ending);
+            .wait_timeout_while(state, time, |state| !state.ending);
         waiting.unwrap_or_else(PoisonError::into_inner).0.ending
     }
 
-    fn lock(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Books {
+impl State {
     fn send(&self, order: &DriverRequest, network: Option<&Arc<OwnedFd>>) {
         if let Some(process) = &self.process {
             let network = network.map(|network| network.as_fd());

@@ -44,12 +44,12 @@ pub(crate) struct ProxySupervisor {
     kept: Mutex<Option<Entry>>,
     /// Whether those that are started have an RDMA device.
     has_rdma: bool,
-    books: Mutex<Books>,
+    state: Mutex<State>,
     ended: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Books {
+struct State {
     process: Option<(SupervisedChild, Writer)>,
     /// Whether the agent before has started it.
     is_inherited: bool,
@@ -84,9 +84,9 @@ impl ProxySupervisor {
             fd_store: Arc::clone(&takeover.fd_store),
             kept: Mutex::new(takeover.inherit(Self::KEY)),
             has_rdma,
-            books: Mutex::new(Books {
+            state: Mutex::new(State {
                 knows_rdma,
-                ..Books::default()
+                ..State::default()
             }),
             ended: Condvar::new(),
         }
@@ -94,9 +94,9 @@ impl ProxySupervisor {
 
     /// Lets the fd store hold it, too, while it runs.
     pub(crate) fn keep(&self) {
-        let books = self.lock();
-        if let Some((process, _)) = &books.process {
-            self.keep_rdma(books.knows_rdma);
+        let state = self.lock();
+        if let Some((process, _)) = &state.process {
+            self.keep_rdma(state.knows_rdma);
             process.keep(&self.fd_store, Self::KEY);
         }
     }
@@ -121,8 +121,8 @@ impl ProxySupervisor {
 
     /// Whether it is the one that the agent before has started.
     pub(crate) fn is_inherited(&self) -> bool {
-        let books = self.lock();
-        books.is_inherited && books.process.is_some()
+        let state = self.lock();
+        state.is_inherited && state.process.is_some()
     }
 
     /// Lets it do something.
@@ -151,10 +151,10 @@ impl ProxySupervisor {
 
     /// Ends it for good; returns when it has gone, or soon.
     pub(crate) fn end(&self) {
-        let mut books = self.lock();
-        books.ending = true;
+        let mut state = self.lock();
+        state.ending = true;
         self.ended.notify_all();
-        if let Some((process, orders)) = &books.process {
+        if let Some((process, orders)) = &state.process {
             process.let_go();
             orders.shut_down();
             if !ends_within(&process.handle, LAST_WORDS_MS) {
@@ -200,15 +200,15 @@ impl ProxySupervisor {
         };
         let (errands, orders) = process.open_channel(WRITE_PATIENCE)?;
         let handle = Arc::clone(&process.handle);
-        let mut books = self.lock();
-        books.is_inherited = child.is_none();
+        let mut state = self.lock();
+        state.is_inherited = child.is_none();
         // One that was started anew knows nothing of what another was told.
-        books.knows_rdma = self.has_rdma || books.is_inherited && books.knows_rdma;
+        state.knows_rdma = self.has_rdma || state.is_inherited && state.knows_rdma;
         // First: an agent after this one may come to hold the process any time.
-        self.keep_rdma(books.knows_rdma);
+        self.keep_rdma(state.knows_rdma);
         process.keep(&self.fd_store, Self::KEY);
-        books.process = Some((process, orders));
-        drop(books);
+        state.process = Some((process, orders));
+        drop(state);
         Ok(Instance {
             handle,
             errands,
@@ -232,11 +232,11 @@ impl ProxySupervisor {
                 tracing::warn!("no thread for a process of another host: {error}");
             }
         }
-        let books = self.lock();
-        if let (Some((process, _)), false) = (&books.process, books.ending) {
+        let state = self.lock();
+        if let (Some((process, _)), false) = (&state.process, state.ending) {
             process.kill();
         }
-        drop(books);
+        drop(state);
         outlast(&handle, child);
         self.fd_store.remove(Self::KEY);
         self.lock().process = None;
@@ -246,12 +246,12 @@ impl ProxySupervisor {
     fn pause(&self, time: Duration) -> bool {
         let waiting = self
             .ended
-            .wait_timeout_while(self.lock(), time, |books| !books.ending);
+            .wait_timeout_while(self.lock(), time, |state| !state.ending);
         waiting.unwrap_or_else(PoisonError::into_inner).0.ending
     }
 
-    fn lock(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -59,8 +59,8 @@ fn attend(host: &Arc<Host>, cluster: &Arc<Cluster>, session: Session) {
     to_holder.link = Some(Arc::clone(&link));
     to_holder.differs = true;
     drop(to_holder);
-    let (served, books) = (Arc::clone(host), Arc::clone(cluster));
-    let end = link.attend(session.reader, move |ask| serve(&served, &books, ask));
+    let (served, known) = (Arc::clone(host), Arc::clone(cluster));
+    let end = link.attend(session.reader, move |ask| serve(&served, &known, ask));
     cluster.holder().link = None;
     if !host.is_ending() {
         host.note_problem(cluster, holder, &format!("its session has ended: {end}"));

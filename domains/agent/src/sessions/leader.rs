@@ -51,9 +51,9 @@ pub(crate) fn receive(
     let hello = Arc::new(hello);
     let Some(claim) = hello.follows.clone() else {
         session.writer.send(&HostMessage::Welcome)?;
-        let (served, books) = (Arc::clone(host), Arc::clone(cluster));
+        let (served, known) = (Arc::clone(host), Arc::clone(cluster));
         link.attend(session.reader, move |ask| {
-            serve(&served, &books, &hello, ask)
+            serve(&served, &known, &hello, ask)
         });
         return Ok(());
     };
@@ -93,9 +93,9 @@ fn lead(
     thread::Builder::new()
         .stack_size(STACK_BYTES)
         .spawn(move || publisher.tell(&told))?;
-    let (served, books) = (Arc::clone(host), Arc::clone(cluster));
+    let (served, known) = (Arc::clone(host), Arc::clone(cluster));
     let end = place.link.attend(session.reader, move |ask| {
-        serve(&served, &books, &hello, ask)
+        serve(&served, &known, &hello, ask)
     });
     host.note_problem(cluster, &name, &format!("its session has ended: {end}"));
     Ok(())

@@ -186,26 +186,26 @@ mod tests {
     /// Once whoever repeated an opening took a place of the hosts, and for as long as he liked.
     #[test]
     fn who_shows_nothing_takes_no_place_of_the_hosts() {
-        let book = Sessions {
+        let all = Sessions {
             limit: 1,
             ..Sessions::default()
         };
         let mut silent = Vec::new();
         for _ in 0..MAX_UNPROVEN + 1 {
             let [ours, theirs] = sessions();
-            book.doubt(&theirs.writer);
+            all.doubt(&theirs.writer);
             silent.push([ours, theirs]);
         }
-        assert_eq!(book.unproven().len(), MAX_UNPROVEN);
+        assert_eq!(all.unproven().len(), MAX_UNPROVEN);
         let [thief, first] = silent.swap_remove(0);
-        assert!(book.prove(first).is_err());
+        assert!(all.prove(first).is_err());
         drop(thief);
         let [honest, last] = silent.pop().unwrap();
         honest.writer.send(&HostMessage::Alive).unwrap();
-        let last = book.prove(last).unwrap();
-        assert_eq!(book.unproven().len(), MAX_UNPROVEN - 1);
-        let second = || book.count(|| Ok(()));
-        let attended = book.count(|| {
+        let last = all.prove(last).unwrap();
+        assert_eq!(all.unproven().len(), MAX_UNPROVEN - 1);
+        let second = || all.count(|| Ok(()));
+        let attended = all.count(|| {
             assert!(matches!(second(), Err(SessionError::Busy)));
             drop(last);
             Ok(())

@@ -8,7 +8,7 @@ use std::time::Duration;
 use toroid_model::hosts::Provider;
 use toroid_protocol::driver::{DriverRequest, DriverResponse};
 
-use super::{Books, Driver};
+use super::{Driver, State};
 
 /// How long is waited for a number that is only to be shown.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -17,14 +17,14 @@ impl Driver {
     /// Gives the driver a connection to that of another host. One of the two `asks` for what they do
     /// by RDMA devices.
     pub(crate) fn connect_trunk(&self, host: &str, asks: bool, socket: OwnedFd) {
-        let mut books = self.lock();
+        let mut state = self.lock();
         let order = DriverRequest::Tunnel {
             host: host.into(),
             asks,
         };
-        books.send(&order, Some(&Arc::new(socket)));
+        state.send(&order, Some(&Arc::new(socket)));
         // Until the driver says otherwise.
-        if let Some(trunks) = &mut books.trunks {
+        if let Some(trunks) = &mut state.trunks {
             trunks.insert(host.into(), false);
         }
     }
@@ -36,8 +36,8 @@ impl Driver {
 
     /// What frames to and from another host go by, if they do.
     pub(crate) fn trunk_provider(&self, host: &str) -> Option<Provider> {
-        let books = self.lock();
-        let by_rdma = books.trunks.as_ref()?.get(host)?;
+        let state = self.lock();
+        let by_rdma = state.trunks.as_ref()?.get(host)?;
         Some(if *by_rdma {
             Provider::Verbs
         } else {
@@ -47,9 +47,9 @@ impl Driver {
 
     /// Waits until there is a driver that has no trunk to another host; returns whether one is of use.
     pub(crate) fn await_lack_of_trunk(&self, host: &str) -> bool {
-        let has_it = |books: &mut Books| {
-            let is_known = books.trunks.is_some();
-            !books.ending && (!is_known || books.has_trunk(host))
+        let has_it = |state: &mut State| {
+            let is_known = state.trunks.is_some();
+            !state.ending && (!is_known || state.has_trunk(host))
         };
         let waiting = self.changed.wait_while(self.lock(), has_it);
         !waiting.unwrap_or_else(PoisonError::into_inner).ending
@@ -58,22 +58,22 @@ impl Driver {
     /// How many frames have gone to other hosts and come from them by RDMA devices; nothing if the driver
     /// does not say so soon.
     pub(crate) fn frames_by_rdma(&self) -> Option<BTreeMap<String, u64>> {
-        let mut books = self.lock();
-        books.lines_asked += 1;
-        let (n, generation) = (books.lines_asked, books.generation);
-        books.send(&DriverRequest::RdmaFrames { n }, None);
-        let unanswered = |books: &mut Books| {
-            let is_there = books.process.is_some() && books.generation == generation;
-            books.frames_by_rdma.0 < n && is_there && !books.ending
+        let mut state = self.lock();
+        state.lines_asked += 1;
+        let (n, generation) = (state.lines_asked, state.generation);
+        state.send(&DriverRequest::RdmaFrames { n }, None);
+        let unanswered = |state: &mut State| {
+            let is_there = state.process.is_some() && state.generation == generation;
+            state.frames_by_rdma.0 < n && is_there && !state.ending
         };
-        let waiting = self.changed.wait_timeout_while(books, PATIENCE, unanswered);
-        let (books, _) = waiting.unwrap_or_else(PoisonError::into_inner);
-        let (answered, frames) = &books.frames_by_rdma;
+        let waiting = self.changed.wait_timeout_while(state, PATIENCE, unanswered);
+        let (state, _) = waiting.unwrap_or_else(PoisonError::into_inner);
+        let (answered, frames) = &state.frames_by_rdma;
         (*answered >= n).then(|| frames.clone())
     }
 }
 
-impl Books {
+impl State {
     fn has_trunk(&self, host: &str) -> bool {
         let trunks = self.trunks.as_ref();
         trunks.is_some_and(|all| all.contains_key(host))

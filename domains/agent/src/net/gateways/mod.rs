@@ -45,7 +45,7 @@ pub(crate) enum GatewayError {
 /// The gateways of a host as they are.
 #[derive(Debug)]
 pub(crate) struct Gateways {
-    books: Mutex<Books>,
+    state: Mutex<State>,
     /// Why some do not work, by domain. Who asks does not wait for those that are just made.
     problems: Mutex<BTreeMap<u16, String>>,
     /// What they lead to, as it was when they were made or mended.
@@ -55,7 +55,7 @@ pub(crate) struct Gateways {
 }
 
 #[derive(Debug)]
-pub(crate) struct Books {
+pub(crate) struct State {
     pub(crate) journal: Journal,
     /// Those that work, by domain.
     pub(crate) open: BTreeMap<u16, Open>,
@@ -93,12 +93,12 @@ pub(crate) fn way_out(domain: &Domain, member: NodeId) -> Option<Ipv4Addr> {
 
 impl Gateways {
     pub(crate) fn new(state: &Path) -> Self {
-        let books = Books {
+        let state = State {
             journal: Journal::open(state),
             open: BTreeMap::new(),
         };
         Gateways {
-            books: Mutex::new(books),
+            state: Mutex::new(state),
             problems: Mutex::default(),
             seen: Mutex::default(),
             settling: Mutex::default(),
@@ -118,8 +118,8 @@ impl Gateways {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn problems(&self) -> MutexGuard<'_, BTreeMap<u16, String>> {
@@ -127,7 +127,7 @@ impl Gateways {
     }
 }
 
-impl Books {
+impl State {
     /// Opens a gateway unless it is open.
     pub(crate) fn open(
         &mut self,
