@@ -15,7 +15,7 @@ use toroid_protocol::driver::PortError;
 use super::changes::usable_node;
 use super::host::Host;
 use super::hosts_file;
-use super::ports::{delete_interface, far_ports_of, log_errors, port};
+use super::ports::{delete_interface, log_errors, port, remote_ports_of};
 use crate::members::Changed;
 
 /// How much longer a change waits for the processes that stay for each domain when nodes leave
@@ -207,8 +207,8 @@ impl Host {
         let Change { domain, joined, .. } = change;
         let present = self.members.directory(Directory::clone);
         match present.domain_by_id(domain.id.into()) {
-            Some(domain) => self.tell_far(domain, &present),
-            None => self.forget_far(domain),
+            Some(domain) => self.tell_remote(domain, &present),
+            None => self.forget_remote(domain),
         }
         self.remove_ports(domain, joined);
         // The port that failed is none that the driver could remove.
@@ -242,7 +242,7 @@ impl Host {
         let mut concerned = BTreeSet::new();
         for Change { domain, left, .. } in &changes {
             self.tell_to_remove(domain, left);
-            self.tell_far(domain, &directory);
+            self.tell_remote(domain, &directory);
             if self.loses_gateway(domain) {
                 self.tell_ports(domain);
             }
@@ -298,7 +298,7 @@ impl Host {
             return;
         };
         let directory = self.members.directory(Directory::clone);
-        self.tell_far(domain, &directory);
+        self.tell_remote(domain, &directory);
         for node in domain.members.keys().filter_map(|id| self.node(*id)) {
             let port = port(domain, node, self.torus, self.interfaces);
             driver.add(port, node.network());
@@ -307,24 +307,24 @@ impl Host {
 
     /// Lets the driver know which members of a domain other hosts carry, as this directory has it. To be followed
     /// by a wait for the driver.
-    pub(super) fn tell_far(&self, domain: &Domain, directory: &Directory) {
+    pub(super) fn tell_remote(&self, domain: &Domain, directory: &Directory) {
         if let (Some(driver), Some(cluster)) = (&self.driver, &self.cluster) {
             let ours = &cluster.config.host;
-            let far = far_ports_of(domain, directory, ours, self.interfaces);
-            driver.set_far(domain.id.into(), far);
+            let remote = remote_ports_of(domain, directory, ours, self.interfaces);
+            driver.set_remote(domain.id.into(), remote);
         }
     }
 
-    pub(super) fn forget_far(&self, domain: &Domain) {
+    pub(super) fn forget_remote(&self, domain: &Domain) {
         if let Some(driver) = &self.driver {
-            driver.set_far(domain.id.into(), Vec::new());
+            driver.set_remote(domain.id.into(), Vec::new());
         }
     }
 
     /// The same of all domains, after nodes were given to other hosts.
-    pub(crate) fn tell_all_far(&self, directory: &Directory) {
+    pub(crate) fn tell_all_remote(&self, directory: &Directory) {
         for domain in directory.domains() {
-            self.tell_far(domain, directory);
+            self.tell_remote(domain, directory);
         }
     }
 
@@ -360,7 +360,7 @@ impl Host {
         let Some(driver) = &self.driver else {
             return Ok(());
         };
-        self.tell_far(&change.domain, directory);
+        self.tell_remote(&change.domain, directory);
         for id in &change.joined {
             if let Some(node) = self.node(*id) {
                 let port = port(&change.domain, node, self.torus, self.interfaces);

@@ -223,7 +223,7 @@ impl Members {
     }
 
     /// Replies with a connection to a member that another host carries, if the two may still talk.
-    pub(crate) fn grant_far(
+    pub(crate) fn grant_remote(
         &self,
         id: AttachmentId,
         domain: &str,
@@ -235,14 +235,14 @@ impl Members {
         let (partition, _, peer) = state.partner(id, domain, place)?;
         let epoch = state.directory.domain(domain)?.epoch;
         let fence = state.slot(id, partition, Granted::Shared)?;
-        let far = Reply::Far(FarInfo {
+        let remote = Reply::Far(FarInfo {
             partition: partition.0,
             epoch,
             peer: peer.0,
             fence,
             rdma,
         });
-        state.attachment(id)?.outbox.reply(far, vec![connection]);
+        state.attachment(id)?.outbox.reply(remote, vec![connection]);
         Ok(())
     }
 }

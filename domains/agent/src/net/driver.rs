@@ -93,7 +93,7 @@ struct State {
     process: Option<Process>,
     ports: BTreeMap<(u32, u32), PlacedPort>,
     /// Members that other hosts carry.
-    far: BTreeMap<(u32, u32), FarPort>,
+    remote: BTreeMap<(u32, u32), RemotePort>,
     /// Hosts to which the driver has trunks, once it has said so, and whether frames go by RDMA devices.
     trunks: Option<BTreeMap<String, bool>>,
     /// Not known before the gateways of the agent before have been looked through.
@@ -153,7 +153,7 @@ pub(crate) struct Others {
 pub(crate) type PlacedPort = (Port, Arc<OwnedFd>);
 
 /// A port and the host that carries its node.
-pub(crate) type FarPort = (Port, String);
+pub(crate) type RemotePort = (Port, String);
 
 /// What became of frames that nobody received.
 #[derive(Debug)]
@@ -171,15 +171,15 @@ impl Driver {
         fd_store: Arc<FdStore>,
         kept: Option<Entry>,
         ports: impl IntoIterator<Item = PlacedPort>,
-        far: impl IntoIterator<Item = FarPort>,
+        remote: impl IntoIterator<Item = RemotePort>,
         others: Others,
     ) -> Result<Arc<Self>, DriverError> {
         let key = |port: &Port| (port.domain_id, port.node);
         let ports = ports.into_iter().map(|placed| (key(&placed.0), placed));
-        let far = far.into_iter().map(|far| (key(&far.0), far));
+        let remote = remote.into_iter().map(|remote| (key(&remote.0), remote));
         let state = State {
             ports: ports.collect(),
-            far: far.collect(),
+            remote: remote.collect(),
             ..State::default()
         };
         let driver = Arc::new(Driver {
@@ -244,37 +244,37 @@ impl Driver {
     }
 
     /// Other hosts shall carry these members of a domain, and no others.
-    pub(crate) fn set_far(&self, domain_id: u32, members: Vec<FarPort>) {
+    pub(crate) fn set_remote(&self, domain_id: u32, members: Vec<RemotePort>) {
         let mut state = self.lock();
         let wanted: BTreeMap<_, _> = members
             .into_iter()
-            .map(|far| ((domain_id, far.0.node), far))
+            .map(|remote| ((domain_id, remote.0.node), remote))
             .collect();
-        let present = state.far.range((domain_id, 0)..=(domain_id, u32::MAX));
+        let present = state.remote.range((domain_id, 0)..=(domain_id, u32::MAX));
         let gone: Vec<_> = present.map(|(key, _)| *key).collect();
         for key in gone.into_iter().filter(|key| !wanted.contains_key(key)) {
-            state.far.remove(&key);
+            state.remote.remove(&key);
             // One that this host carries now has taken its place.
             if !state.ports.contains_key(&key) {
                 let (domain_id, node) = key;
                 state.send(&DriverRequest::RemovePort { domain_id, node }, None);
             }
         }
-        for (key, far) in wanted {
-            let before = state.far.insert(key, far.clone());
+        for (key, remote) in wanted {
+            let before = state.remote.insert(key, remote.clone());
             // Of another epoch alone the driver is told for the whole domain.
-            let is_known = |(port, host): &FarPort| {
-                let epoch = far.0.epoch;
+            let is_known = |(port, host): &RemotePort| {
+                let epoch = remote.0.epoch;
                 (
                     &Port {
                         epoch,
                         ..port.clone()
                     },
                     host,
-                ) == (&far.0, &far.1)
+                ) == (&remote.0, &remote.1)
             };
             if !before.as_ref().is_some_and(is_known) {
-                let (port, host) = far;
+                let (port, host) = remote;
                 state.send(&DriverRequest::AddRemote { host, port }, None);
             }
         }
@@ -295,7 +295,7 @@ impl Driver {
     pub(crate) fn remove(&self, domain_id: u32, node: u32) {
         let mut state = self.lock();
         state.ports.remove(&(domain_id, node));
-        state.far.remove(&(domain_id, node));
+        state.remote.remove(&(domain_id, node));
         state.send(&DriverRequest::RemovePort { domain_id, node }, None);
     }
 
@@ -308,8 +308,10 @@ impl Driver {
         for (_, (port, _)) in of_domain {
             port.epoch = epoch;
         }
-        let far = state.far.range_mut((domain_id, 0)..=(domain_id, u32::MAX));
-        for (_, (port, _)) in far {
+        let remote = state
+            .remote
+            .range_mut((domain_id, 0)..=(domain_id, u32::MAX));
+        for (_, (port, _)) in remote {
             port.epoch = epoch;
         }
         state.send(&DriverRequest::Epoch { domain_id, epoch }, None);
@@ -561,13 +563,18 @@ impl State {
     }
 
     fn tell_all(&self, others: &Others) {
-        let ports = self.ports.keys().chain(self.far.keys()).copied().collect();
+        let ports = self
+            .ports
+            .keys()
+            .chain(self.remote.keys())
+            .copied()
+            .collect();
         let Others { hosts, rdma } = others.clone();
         self.send(&DriverRequest::Retain { ports, hosts, rdma }, None);
         for (port, network) in self.ports.values() {
             self.send(&DriverRequest::AddPort(port.clone()), Some(network));
         }
-        for (port, host) in self.far.values() {
+        for (port, host) in self.remote.values() {
             let (host, port) = (host.clone(), port.clone());
             self.send(&DriverRequest::AddRemote { host, port }, None);
         }

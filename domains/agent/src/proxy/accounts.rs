@@ -1,4 +1,4 @@
-//! What processes of far nodes may have of this host's, of each kind so much for one node and so much
+//! What processes of remote nodes may have of this host's, of each kind so much for one node and so much
 //! for all.
 
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use toroid_fabric::NodeId;
 
 use super::{TargetProxy, lock};
 
-/// What processes of far nodes have of one kind.
+/// What processes of remote nodes have of one kind.
 #[derive(Debug, Default)]
 pub(super) struct Accounts(Mutex<HashMap<NodeId, Amount>>);
 

@@ -1,4 +1,4 @@
-//! Channels of far processes whose packets go by an RDMA device.
+//! Channels of remote processes whose packets go by an RDMA device.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,7 +15,7 @@ use toroid_model::rdma::Rdma;
 use super::accounts::{CHANNELS, Entry};
 use super::{TargetProxy, lock};
 
-/// What the channels between two nodes have together, the far one first.
+/// What the channels between two nodes have together, the remote one first.
 #[derive(Debug, Default)]
 pub(super) struct Shared(Mutex<HashMap<Between, Common>>);
 
@@ -37,7 +37,7 @@ pub(super) fn channel(
     domain: &Domain,
     to: NodeId,
     rdma: &Rdma,
-    far: tcp::Channel,
+    remote: tcp::Channel,
 ) -> io::Result<failover::Channel> {
     let (proxy, rdma) = (Arc::clone(proxy), rdma.clone());
     let (from, partition) = (domain.member().node(), domain.partition());
@@ -65,5 +65,5 @@ pub(super) fn channel(
         let account = Some(Arc::clone(&common.channels) as DropGuard);
         Ok(Resources { domain, account })
     };
-    failover::Channel::new(far, Box::new(source), false)
+    failover::Channel::new(remote, Box::new(source), false)
 }

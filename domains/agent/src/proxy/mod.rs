@@ -6,8 +6,8 @@
 //!                                       (carries bytes)             (serves, as node F)  listeners of node T
 //! ```
 //!
-//! Towards its own agent it is attached in the name of each far node for which it serves somebody,
-//! as any process of a node is. So whatever ends a node's access ends the far process's, too, with
+//! Towards its own agent it is attached in the name of each remote node for which it serves somebody,
+//! as any process of a node is. So whatever ends a node's access ends the remote process's, too, with
 //! the same guarantees: regions are fenced and move, channels end, epochs are acknowledged.
 //!
 //! A process never has the connection itself: whoever holds a socket of the host's network can
@@ -125,11 +125,11 @@ impl TargetProxy {
                 })
             }
             ProxyRequest::Carry(carriage) => {
-                let (far, near) = (next()?, next()?);
+                let (remote, local) = (next()?, next()?);
                 let of = Count::add(self, |proxy| &proxy.carried, NodeId(carriage.from))?;
                 spawn(move || {
                     let _of = of;
-                    carry::carry(carriage, &far.into(), &near.into());
+                    carry::carry(carriage, &remote.into(), &local.into());
                 })
             }
         }

@@ -17,7 +17,7 @@ use toroid_protocol::proxy::Service;
 use super::accounts::{Entry, OPEN};
 use super::{TargetProxy, lock};
 
-/// Attachments in the names of far nodes, as long as somebody is served by them.
+/// Attachments in the names of remote nodes, as long as somebody is served by them.
 #[derive(Debug, Default)]
 pub(super) struct Members(Mutex<HashMap<NodeId, Slot>>);
 
@@ -112,28 +112,28 @@ fn relay(
         since: Epoch(0),
     };
     let membership = domain.membership();
-    let mut far = tcp::Channel::open(socket, to, check, membership, Arc::default(), None)?;
+    let mut remote = tcp::Channel::open(socket, to, check, membership, Arc::default(), None)?;
     let place = member.torus().place(to).ok_or(MemberError::Revoked)?;
-    let near = match domain.connect(place, protocol) {
-        Ok(Channel::Shm(near)) => near,
+    let local = match domain.connect(place, protocol) {
+        Ok(Channel::Shm(local)) => local,
         other => {
-            far.finish(tcp::wire::End::PeerDead);
+            remote.finish(tcp::wire::End::PeerDead);
             return other.map(drop);
         }
     };
     #[cfg(feature = "verbs")]
     if let Some(rdma) = rdma {
-        let far = super::channels::channel(proxy, domain, to, rdma, far)?;
-        tcp::relay(near, far);
+        let remote = super::channels::channel(proxy, domain, to, rdma, remote)?;
+        tcp::relay(local, remote);
         return Ok(());
     }
     #[cfg(not(feature = "verbs"))]
     let _ = (proxy, rdma);
-    tcp::relay(near, far);
+    tcp::relay(local, remote);
     Ok(())
 }
 
-/// The regions of a node, as a far one may open them.
+/// The regions of a node, as a remote one may open them.
 struct Regions<'a> {
     proxy: &'a Arc<TargetProxy>,
     domain: &'a Domain,

@@ -2,8 +2,8 @@
 
 mod backlog;
 mod control;
-mod far;
 mod node;
+mod remote;
 pub(crate) mod share;
 
 use std::collections::{HashMap, HashSet};

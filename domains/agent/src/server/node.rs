@@ -11,7 +11,7 @@ use toroid_protocol::wire::{Reader, WireError};
 
 use super::backlog::Backlog;
 use super::share::Share;
-use super::{MALFORMED, STACK_BYTES, far, look};
+use super::{MALFORMED, STACK_BYTES, look, remote};
 use crate::core::audit::Caller;
 use crate::core::changes::{Standing, carry_out, is_change};
 use crate::core::host::{Host, names};
@@ -142,7 +142,9 @@ impl Attached {
     fn serve(&self, id: AttachmentId, request: &Request) -> Result<Option<Reply>, Refusal> {
         let members = &self.host.members;
         match request {
-            _ if far::is_far(&self.host, request) => return far::serve(&self.host, id, request),
+            _ if remote::is_remote(&self.host, request) => {
+                return remote::serve(&self.host, id, request);
+            }
             Request::Alloc {
                 domain,
                 len,
@@ -186,7 +188,7 @@ impl Attached {
             Request::Listen { domain, protocol } => members.listen(id, domain, *protocol)?,
             Request::Unlisten { domain, protocol } => members.unlisten(id, domain, *protocol)?,
             Request::Disconnect { id: channel } => members.disconnect(id, *channel)?,
-            Request::Lookup { .. } => return far::serve(&self.host, id, request),
+            Request::Lookup { .. } => return remote::serve(&self.host, id, request),
             Request::Whoami => return self.whoami().map(Some),
             Request::Ticket => return members.ticket(id).map(Some),
             _ => return Err(not_here()),

@@ -68,7 +68,7 @@ fn carry_out(
         exceptions.extend(host.join_as_decided(change, directory)?);
     }
     host.members.adopt(next.clone())?;
-    host.tell_all_far(&next);
+    host.tell_all_remote(&next);
     for domain in &transition.altered {
         exceptions.extend(host.tell_members(domain).err());
     }

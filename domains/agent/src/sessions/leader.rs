@@ -183,7 +183,7 @@ fn admit_follower<'a>(
         name_nodes(directory, &nodes, &claim.aliases);
         Ok(())
     })?;
-    host.tell_all_far(&host.members.directory(Directory::clone));
+    host.tell_all_remote(&host.members.directory(Directory::clone));
     Ok(cluster.place(link))
 }
 

@@ -18,7 +18,7 @@ const STACK_BYTES: usize = 256 * 1024;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The nodes of other hosts of which a process listens, as far as those answer in time.
-pub(crate) fn far_listeners(
+pub(crate) fn remote_listeners(
     host: &Arc<Host>,
     partition: Partition,
     from: NodeId,

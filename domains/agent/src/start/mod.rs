@@ -32,7 +32,7 @@ use crate::core::fair_queue::FairQueue;
 use crate::core::gateways::watch;
 use crate::core::host::{Ending, Host};
 use crate::core::hosts_file;
-use crate::core::ports::{far_ports, log_errors, ports};
+use crate::core::ports::{log_errors, ports, remote_ports};
 use crate::error::AgentError;
 use crate::fdstore::Watch;
 use crate::fdstore::takeover::{self, Takeover};
@@ -300,9 +300,9 @@ fn build(
     let start_driver = |command| {
         let kept = takeover.inherit(Driver::KEY);
         let ports = ports(&directory, &nodes, interfaces);
-        let (far, others) = match &cluster {
+        let (remote, others) = match &cluster {
             Some(cluster) => (
-                far_ports(&directory, &cluster.config.host, interfaces),
+                remote_ports(&directory, &cluster.config.host, interfaces),
                 Others {
                     hosts: cluster.config.hosts.keys().cloned().collect(),
                     rdma: cluster.config.rdma.clone(),
@@ -315,7 +315,7 @@ fn build(
             Arc::clone(&takeover.fd_store),
             kept,
             ports,
-            far,
+            remote,
             others,
         )
     };

@@ -16,10 +16,10 @@ use toroid_protocol::proxy::{Carriage, ProxyRequest};
 use crate::core::host::Host;
 use crate::members::AttachmentId;
 use crate::proxy::supervisor::{ProxySupervisor, borrow};
-use crate::sessions::lookup::far_listeners;
+use crate::sessions::lookup::remote_listeners;
 
 /// Whether a request is to a node that another host carries.
-pub(crate) fn is_far(host: &Host, request: &Request) -> bool {
+pub(crate) fn is_remote(host: &Host, request: &Request) -> bool {
     match request {
         Request::Reach { place, .. } | Request::Connect { place, .. } => {
             let node = host.torus.node(*place);
@@ -45,7 +45,7 @@ pub(crate) fn serve(
         Request::Lookup { domain, protocol } => {
             let (partition, node) = host.members.membership(id, domain)?;
             let mut nodes = host.members.listening(partition, node, *protocol);
-            nodes.extend(far_listeners(host, partition, node, *protocol));
+            nodes.extend(remote_listeners(host, partition, node, *protocol));
             let places = host.places(&nodes);
             Ok(Some(Reply::Listeners { places }))
         }
@@ -76,7 +76,7 @@ fn reach(
         partition: partition.0,
         protocol,
     });
-    let far = OwnedFd::from(host.data_connection(&carrier, wanted)?);
+    let remote = OwnedFd::from(host.data_connection(&carrier, wanted)?);
     let (ours, theirs) = UnixStream::pair().map_err(|error| {
         let message = format!("no descriptor for a connection: {error}");
         Refusal::new(
@@ -89,10 +89,11 @@ fn reach(
         from: from.0,
         packets: protocol.is_some(),
     };
-    let ends = [&far, &theirs.into()];
+    let ends = [&remote, &theirs.into()];
     proxy.order(&ProxyRequest::Carry(carriage), &borrow(ends))?;
     let rdma = host.rdma();
-    host.members.grant_far(id, domain, place, rdma, ours.into())
+    host.members
+        .grant_remote(id, domain, place, rdma, ours.into())
 }
 
 impl Host {
@@ -115,8 +116,8 @@ impl Host {
     /// it was told, and heeds no fence. The kernel ends it with that process, which has gone when
     /// this returns.
     pub(crate) fn let_adapters_forget(&self, nodes: &BTreeSet<NodeId>) {
-        let is_far = |node: &NodeId| self.node(*node).is_none();
-        if nodes.iter().any(is_far)
+        let is_remote = |node: &NodeId| self.node(*node).is_none();
+        if nodes.iter().any(is_remote)
             && let Some(proxy) = &self.proxy
             && proxy.knows_rdma()
         {
