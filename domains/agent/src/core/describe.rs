@@ -77,8 +77,8 @@ impl Host {
         let by_rdma = has_rdma.then(|| driver.frames_by_rdma()).flatten();
         hosts
             .map(|host| HostInfo {
-                frames: driver.has_trunk(&host.name),
-                frames_over: driver.trunk_provider(&host.name),
+                frames: driver.has_tunnel(&host.name),
+                frames_over: driver.tunnel_provider(&host.name),
                 frames_by_rdma: by_rdma
                     .as_ref()
                     .and_then(|all| all.get(&host.name))

@@ -94,8 +94,8 @@ struct State {
     ports: BTreeMap<(u32, u32), PlacedPort>,
     /// Members that other hosts carry.
     remote: BTreeMap<(u32, u32), RemotePort>,
-    /// Hosts to which the driver has trunks, once it has said so, and whether frames go by RDMA devices.
-    trunks: Option<BTreeMap<String, bool>>,
+    /// Hosts to which the driver has tunnels, once it has said so, and whether frames go by RDMA devices.
+    tunnels: Option<BTreeMap<String, bool>>,
     /// Not known before the gateways of the agent before have been looked through.
     uplinks: Option<Vec<Uplink>>,
     /// The newest sync asked for.
@@ -112,7 +112,7 @@ struct State {
     plugs_asked: u64,
     plugs: BTreeMap<u64, Option<PlugFailure>>,
     /// The newest question about frames by RDMA devices, and the newest answer.
-    lines_asked: u64,
+    rdma_frames_asked: u64,
     frames_by_rdma: (u64, BTreeMap<String, u64>),
     /// Drivers so far, the present one included.
     generation: u32,
@@ -380,9 +380,9 @@ impl Driver {
     }
 
     /// Gives a process of a node the link of a port whose interface is a stack; returns the port,
-    /// and its end of the cable.
+    /// and its end of the socket.
     pub(crate) fn plug(&self, domain_id: u32, node: u32) -> Result<(Port, OwnedFd), PlugError> {
-        let (ours, theirs) = stack_link::cable().map_err(PlugError::System)?;
+        let (ours, theirs) = stack_link::stack_socket().map_err(PlugError::System)?;
         let mut state = self.lock();
         let port = state.ports.get(&(domain_id, node));
         let Some((port, _)) = port.filter(|(port, _)| port.stack) else {
@@ -445,7 +445,7 @@ impl Driver {
         let mut state = self.lock();
         state.process = Some(Process { its, orders });
         state.generation += 1;
-        state.trunks = None;
+        state.tunnels = None;
         state.tell_all(&self.others);
         drop(state);
         self.keep();
@@ -495,7 +495,7 @@ impl Driver {
         let mut answered = false;
         while let Ok((answer, _)) = answers.receive() {
             let mut state = self.lock();
-            if state.note_trunks(&answer) {
+            if state.note_tunnels(&answer) {
                 // It says so unasked, and may fail at all that it is asked.
                 self.changed.notify_all();
                 continue;
@@ -529,7 +529,7 @@ impl Driver {
         outlast(&handle, child);
         let mut state = self.lock();
         state.process = None;
-        state.trunks = None;
+        state.tunnels = None;
         self.fd_store.remove(Self::KEY);
         state.failures += u32::from(!answered);
         self.changed.notify_all();

@@ -36,12 +36,12 @@ pub(crate) fn grant(
         )
     })?;
     let granted = driver.plug(id.into(), node.0);
-    let (port, cable) = granted.map_err(|error| refusal(&error, domain))?;
-    Ok((info(&port), cable))
+    let (port, socket) = granted.map_err(|error| refusal(&error, domain))?;
+    Ok((info(&port), socket))
 }
 
-/// Both ends of a cable: the driver's, and that of the process.
-pub(crate) fn cable() -> io::Result<(OwnedFd, OwnedFd)> {
+/// Both ends of a socket: the driver's, and that of the process.
+pub(crate) fn stack_socket() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     for end in [&ours, &theirs] {

@@ -173,11 +173,11 @@ impl Attached {
                 return Ok(None);
             }
             Request::Stack { domain } => {
-                let (info, cable) = {
+                let (info, socket) = {
                     let driver = self.host.driver.as_deref();
                     stack_link::grant(driver, members, self.node, domain)?
                 };
-                self.outbox.reply(Reply::Stack(info), vec![cable]);
+                self.outbox.reply(Reply::Stack(info), vec![socket]);
                 return Ok(None);
             }
             Request::Fence => {

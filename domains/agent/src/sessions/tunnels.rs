@@ -48,7 +48,7 @@ fn keep(host: &Host, cluster: &Cluster, driver: &Driver, other: &str) {
     let mut pause = BACK_OFF[0];
     loop {
         let began = Instant::now();
-        if !driver.await_lack_of_trunk(other) {
+        if !driver.await_missing_tunnel(other) {
             return;
         }
         if began.elapsed() > BACK_OFF[1] {
@@ -61,7 +61,7 @@ fn keep(host: &Host, cluster: &Cluster, driver: &Driver, other: &str) {
         match host.data_connection(other, TicketPurpose::Frames) {
             Ok(stream) => {
                 tracing::info!("connected to the driver of host {other}");
-                driver.connect_trunk(other, true, stream.into());
+                driver.add_tunnel(other, true, stream.into());
             }
             Err(refusal) => tracing::debug!("no connection to the driver of {other}: {refusal}"),
         }
@@ -78,7 +78,7 @@ pub(crate) fn receive(host: &Host, connection: DataConnection) {
     let DataConnection {
         stream, host: from, ..
     } = connection;
-    let hand_over = move || driver.connect_trunk(&from, false, stream.into());
+    let hand_over = move || driver.add_tunnel(&from, false, stream.into());
     let builder = thread::Builder::new().stack_size(STACK_BYTES);
     // Without a thread the connection ends, and is made again.
     let _ = builder.spawn(hand_over);

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 impl Driver {
     /// Gives the driver a connection to that of another host. One of the two `asks` for what they do
     /// by RDMA devices.
-    pub(crate) fn connect_trunk(&self, host: &str, asks: bool, socket: OwnedFd) {
+    pub(crate) fn add_tunnel(&self, host: &str, asks: bool, socket: OwnedFd) {
         let mut state = self.lock();
         let order = DriverRequest::Tunnel {
             host: host.into(),
@@ -24,20 +24,20 @@ impl Driver {
         };
         state.send(&order, Some(&Arc::new(socket)));
         // Until the driver says otherwise.
-        if let Some(trunks) = &mut state.trunks {
-            trunks.insert(host.into(), false);
+        if let Some(tunnels) = &mut state.tunnels {
+            tunnels.insert(host.into(), false);
         }
     }
 
     /// Whether the driver has a connection to that of another host.
-    pub(crate) fn has_trunk(&self, host: &str) -> bool {
-        self.lock().has_trunk(host)
+    pub(crate) fn has_tunnel(&self, host: &str) -> bool {
+        self.lock().has_tunnel(host)
     }
 
     /// What frames to and from another host go by, if they do.
-    pub(crate) fn trunk_provider(&self, host: &str) -> Option<Provider> {
+    pub(crate) fn tunnel_provider(&self, host: &str) -> Option<Provider> {
         let state = self.lock();
-        let by_rdma = state.trunks.as_ref()?.get(host)?;
+        let by_rdma = state.tunnels.as_ref()?.get(host)?;
         Some(if *by_rdma {
             Provider::Verbs
         } else {
@@ -45,11 +45,11 @@ impl Driver {
         })
     }
 
-    /// Waits until there is a driver that has no trunk to another host; returns whether one is of use.
-    pub(crate) fn await_lack_of_trunk(&self, host: &str) -> bool {
+    /// Waits until there is a driver that has no tunnel to another host; returns whether one is of use.
+    pub(crate) fn await_missing_tunnel(&self, host: &str) -> bool {
         let has_it = |state: &mut State| {
-            let is_known = state.trunks.is_some();
-            !state.ending && (!is_known || state.has_trunk(host))
+            let is_known = state.tunnels.is_some();
+            !state.ending && (!is_known || state.has_tunnel(host))
         };
         let waiting = self.changed.wait_while(self.lock(), has_it);
         !waiting.unwrap_or_else(PoisonError::into_inner).ending
@@ -59,8 +59,8 @@ impl Driver {
     /// does not say so soon.
     pub(crate) fn frames_by_rdma(&self) -> Option<BTreeMap<String, u64>> {
         let mut state = self.lock();
-        state.lines_asked += 1;
-        let (n, generation) = (state.lines_asked, state.generation);
+        state.rdma_frames_asked += 1;
+        let (n, generation) = (state.rdma_frames_asked, state.generation);
         state.send(&DriverRequest::RdmaFrames { n }, None);
         let unanswered = |state: &mut State| {
             let is_there = state.process.is_some() && state.generation == generation;
@@ -74,15 +74,15 @@ impl Driver {
 }
 
 impl State {
-    fn has_trunk(&self, host: &str) -> bool {
-        let trunks = self.trunks.as_ref();
-        trunks.is_some_and(|all| all.contains_key(host))
+    fn has_tunnel(&self, host: &str) -> bool {
+        let tunnels = self.tunnels.as_ref();
+        tunnels.is_some_and(|all| all.contains_key(host))
     }
 
-    /// Notes what the driver says of trunks unasked; returns whether it is that.
-    pub(super) fn note_trunks(&mut self, answer: &DriverResponse) -> bool {
+    /// Notes what the driver says of tunnels unasked; returns whether it is that.
+    pub(super) fn note_tunnels(&mut self, answer: &DriverResponse) -> bool {
         match answer {
-            DriverResponse::Tunnels { up, by_rdma } => self.set_trunks(up, by_rdma),
+            DriverResponse::Tunnels { up, by_rdma } => self.set_tunnels(up, by_rdma),
             DriverResponse::NoRdma { host, why } => {
                 tracing::warn!("frames to host {host} go over tcp, not by RDMA devices: {why}");
             }
@@ -91,9 +91,9 @@ impl State {
         true
     }
 
-    fn set_trunks(&mut self, up: &[String], by_rdma: &[String]) {
+    fn set_tunnels(&mut self, up: &[String], by_rdma: &[String]) {
         let all = up.iter().map(|host| (host.clone(), by_rdma.contains(host)));
-        let before = self.trunks.replace(all.collect()).unwrap_or_default();
+        let before = self.tunnels.replace(all.collect()).unwrap_or_default();
         for host in before.keys().filter(|host| !up.contains(host)) {
             tracing::warn!("the connection to the driver of host {host} has ended");
         }
