@@ -27,7 +27,7 @@ impl Host {
         // The target proxy, which stands in for those of other hosts, is no process of a node.
         let its = |node| self.node(node).is_some() && concerns(node);
         let (attached, registered_bytes) = self.members.totals(its);
-        let moving_bytes = self.members.moving_bytes(its);
+        let moving_bytes = self.members.migrating_bytes(its);
         let compacting_bytes = self.members.compactor.due_bytes(its);
         let domains = directory.domains().filter(|d| actor.sees(&directory, d));
         let driver = self.driver.as_ref().map(|driver| driver.status());

@@ -234,7 +234,7 @@ impl Host {
         // First: what leaves opens nothing more that would have to move again.
         self.members.note_leaving(&changes);
         for change in &changes {
-            self.members.finish_moves(change);
+            self.members.finish_migrations(change);
         }
         let kept = self.members.keep(&directory);
         kept.inspect_err(|_| self.members.note_staying(&changes))?;

@@ -20,7 +20,7 @@ use toroid_protocol::agent::{Event, Reply};
 
 use super::fences::{Fences, Words};
 use super::memories::{Holders, Memories};
-use super::moves::Move;
+use super::migration::Migration;
 use super::outbox::Outbox;
 use super::unfinished::LEAVING;
 use super::{
@@ -53,7 +53,7 @@ struct KeptAttachment {
     next_fence: u32,
 }
 
-/// Its memory comes with it, and while it moves the [parts](Move::parts) of the move.
+/// Its memory comes with it, and while it moves the [parts](Migration::parts) of the move.
 #[derive(Serialize, Deserialize)]
 struct KeptRegion {
     #[serde(with = "as_text")]
@@ -197,7 +197,7 @@ impl Members {
         let mut ended = self.end_unknown(&mut state, id, known);
         let reply = state.resumed(id)?;
         state.attachment(id)?.outbox.reply(reply, vec![]);
-        let lost = self.tell_moves(&state, id).into_iter();
+        let lost = self.tell_migrations(&state, id).into_iter();
         ended.extend(lost.filter_map(|region| self.end_region(&mut state, region, true)));
         state.tell_epochs(id)?;
         self.acknowledged.notify_all();
@@ -279,11 +279,11 @@ impl State {
         let access = Access::from_bits_truncate(kept.access);
         let mut files = descriptors.into_iter().map(File::from);
         let memory = files.next()?;
-        let moving = match files.next() {
+        let migration = match files.next() {
             Some(old) => {
                 let (parts, fresh) = ([old, files.next()?], memory.try_clone().ok()?);
-                let moving = Move::resume(key, parts, fresh, kept.len, access);
-                Some(Arc::new(moving.ok()?))
+                let migration = Migration::resume(key, parts, fresh, kept.len, access);
+                Some(Arc::new(migration.ok()?))
             }
             None => None,
         };
@@ -311,8 +311,8 @@ impl State {
             access,
             memory,
             openers,
-            memories: Memories::inherited(kept.mapped_by, moving.as_ref().map(|_| source)),
-            moving,
+            memories: Memories::inherited(kept.mapped_by, migration.as_ref().map(|_| source)),
+            migration,
         })
     }
 
@@ -416,8 +416,8 @@ impl State {
 
     pub(crate) fn keep_region(&self, region: &RegionRecord) {
         let mut descriptors = vec![region.memory.as_fd()];
-        if let Some(moving) = &region.moving {
-            descriptors.extend(moving.parts());
+        if let Some(migration) = &region.migration {
+            descriptors.extend(migration.parts());
         }
         let (key, record) = (region_key(region.key.id), KeptRegion::of(region));
         self.fd_store.put(&key, &record, &descriptors);

@@ -85,7 +85,7 @@ impl Memories {
     }
 
     /// Whether the region has to move when these nodes leave: they could read what is newer.
-    pub(crate) fn must_move(&self, leavers: &BTreeSet<NodeId>) -> bool {
+    pub(crate) fn must_migrate(&self, leavers: &BTreeSet<NodeId>) -> bool {
         self.present.any(leavers)
     }
 
@@ -104,12 +104,12 @@ impl Memories {
 
     /// The region moves to fresh memory, which only those who stay are granted. The move before
     /// must have ended.
-    pub(crate) fn begin_move(&mut self, stayers: Holders) {
+    pub(crate) fn begin_migration(&mut self, stayers: Holders) {
         self.source = Some(std::mem::replace(&mut self.present, stayers));
     }
 
     /// All of the source has been copied.
-    pub(crate) fn end_move(&mut self) {
+    pub(crate) fn end_migration(&mut self) {
         self.source = None;
     }
 }

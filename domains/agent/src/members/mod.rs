@@ -7,7 +7,7 @@
 mod compaction;
 mod fences;
 pub(crate) mod memories;
-pub(crate) mod moves;
+pub(crate) mod migration;
 pub(crate) mod outbox;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -28,7 +28,7 @@ use crate::store::{RecoveringStore, Store};
 use compaction::Compactor;
 use fences::{Fences, Granted};
 use memories::Memories;
-use moves::{Move, Moves};
+use migration::{Migration, Migrations};
 use outbox::Outbox;
 
 mod kept;
@@ -69,7 +69,7 @@ pub(crate) struct Members {
     /// Looked up without the lock; changed only with it.
     pub(crate) regions: DashMap<RegionId, RegionRecord>,
     /// To the thread that copies what moves.
-    pub(crate) moves: mpsc::Sender<Arc<Move>>,
+    pub(crate) migrations: mpsc::Sender<Arc<Migration>>,
     pub(crate) compactor: Compactor,
     /// The most registered bytes of one node.
     max_bytes: u64,
@@ -125,7 +125,7 @@ pub(crate) struct RegionRecord {
     /// The nodes that may have its memories mapped: the processes themselves may have gone, and
     /// handed them on before.
     pub(crate) memories: Memories,
-    pub(crate) moving: Option<Arc<Move>>,
+    pub(crate) migration: Option<Arc<Migration>>,
 }
 
 #[derive(Debug)]
@@ -142,8 +142,8 @@ impl Members {
         directory: Directory,
         store: Box<dyn Store>,
         max_bytes: u64,
-    ) -> (Self, Moves) {
-        let (moves, moving) = mpsc::channel();
+    ) -> (Self, Migrations) {
+        let (migrations, received) = mpsc::channel();
         let state = State {
             fd_store: Arc::default(),
             directory,
@@ -160,11 +160,11 @@ impl Members {
             store: Mutex::new(RecoveringStore::new(store)),
             acknowledged: Condvar::new(),
             regions: DashMap::new(),
-            moves,
+            migrations,
             compactor: Compactor::default(),
             max_bytes,
         };
-        (members, moving)
+        (members, received)
     }
 
     /// Looks something up in the directory.

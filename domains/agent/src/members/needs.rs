@@ -26,7 +26,7 @@ impl Members {
         let (mut moving, mut ending) = (BTreeMap::new(), BTreeMap::new());
         for record in self.regions.iter() {
             let (node, bytes) = (record.key.node, record.len);
-            let sum: &mut (u32, u64) = if record.has_to_move(change) {
+            let sum: &mut (u32, u64) = if record.must_migrate(change) {
                 needs.extra_bytes += in_use(&record);
                 let written = record.memories.is_written_by(&change.left);
                 moving.entry((node, written)).or_default()

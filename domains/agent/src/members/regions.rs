@@ -12,7 +12,7 @@ use toroid_protocol::agent::{Event, Reply};
 
 use super::fences::Granted;
 use super::memories::Memories;
-use super::moves::memory_for;
+use super::migration::memory_for;
 use super::outbox::Outbox;
 use super::{
     AttachmentId, MAX_REGIONS, Members, RegionRecord, State, check_may_talk, no_memory,
@@ -68,18 +68,17 @@ impl Members {
             memory,
             openers: HashMap::new(),
             memories: Memories::default(),
-            moving: None,
+            migration: None,
         };
         // Before the reply: a peer may present the key as soon as the owner has it.
         state.keep_region(&record);
         self.regions.insert(region, record);
         let attachment = state.attachment(id)?;
-        let moving = false;
         let reply = Reply::Region {
             key,
             len,
             fence,
-            moving,
+            moving: false,
         };
         attachment.outbox.reply(reply, vec![owners.into()]);
         state.registered.insert(node, registered + len);
@@ -154,7 +153,7 @@ impl Members {
         *record.openers.entry(id).or_default() |= writes;
         record.memories.grant(node, writes);
         state.note_region(&record);
-        let (len, moving) = (record.len, record.moving.is_some());
+        let (len, moving) = (record.len, record.migration.is_some());
         if writes {
             self.compact(&record);
         }
@@ -204,8 +203,8 @@ impl Members {
         if let Some(owner) = state.attachments.get_mut(&record.owner) {
             owner.regions.remove(&region);
         }
-        if let Some(moving) = &record.moving {
-            moving.is_over.store(true, Ordering::Relaxed);
+        if let Some(migration) = &record.migration {
+            migration.is_over.store(true, Ordering::Relaxed);
         }
         if tell_users {
             let gone = Event::RegionGone { key: record.key };
@@ -239,8 +238,8 @@ impl RegionRecord {
         } else {
             read_only(&self.memory)?
         }];
-        if let Some(moving) = &self.moving {
-            files.extend(moving.companions()?);
+        if let Some(migration) = &self.migration {
+            files.extend(migration.companions()?);
         }
         Ok(files)
     }

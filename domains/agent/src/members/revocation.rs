@@ -13,7 +13,7 @@ use toroid_model::directory::{Change, Directory};
 use toroid_protocol::agent::Event;
 
 use super::kept::channel_key;
-use super::moves::Move;
+use super::migration::Migration;
 use super::{Attachment, AttachmentId, ChannelRecord, Members, Service, State};
 
 /// The most removed domains that are remembered.
@@ -25,7 +25,7 @@ pub(crate) struct Changed {
     pub(crate) change: Change,
     pub(super) waiting_for: Vec<AttachmentId>,
     pub(crate) leavers: Vec<AttachmentId>,
-    pub(crate) moves: Vec<Arc<Move>>,
+    pub(crate) migrations: Vec<Arc<Migration>>,
 }
 
 impl Changed {
@@ -81,7 +81,7 @@ impl Members {
         let leavers = state.announce(&change, &change.left);
         state.fence_leavers(&leavers, &change);
         let mut ended = self.revoke(state, &change);
-        let (moves, lost) = self.start_moves(state, &change);
+        let (migrations, lost) = self.start_migrations(state, &change);
         let lost = lost.into_iter();
         ended.extend(lost.filter_map(|region| self.end_region(state, region, true)));
         let waiting_for = state.announce(&change, &change.domain.nodes());
@@ -89,7 +89,7 @@ impl Members {
             change,
             waiting_for,
             leavers,
-            moves,
+            migrations,
         };
         (changed, ended)
     }
@@ -136,7 +136,7 @@ impl Members {
             fenced(&nodes);
             gone.extend(nodes);
         }
-        self.release_moves(changed, &gone);
+        self.release_migrations(changed, &gone);
         self.lock().forget_leaving(partition);
         late.len()
     }

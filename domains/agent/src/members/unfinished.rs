@@ -11,7 +11,7 @@ use toroid_fabric::{NodeId, Partition};
 use toroid_model::directory::Change;
 use toroid_model::refusal::{Refusal, RefusalKind};
 
-use super::moves::Move;
+use super::migration::Migration;
 use super::{Changed, Members, State};
 use crate::fdstore::Entry;
 
@@ -54,7 +54,7 @@ impl Members {
     pub(crate) fn take_up(&self) -> Vec<Changed> {
         let unfinished = self.lock().unfinished();
         for change in &unfinished {
-            self.finish_moves(change);
+            self.finish_migrations(change);
         }
         let mut state = self.lock();
         let mut ended = Vec::new();
@@ -64,14 +64,15 @@ impl Members {
                 tracing::info!("going on with a change of domain {}", change.domain.name);
                 let (mut changed, lost) = self.begin(&mut state, change);
                 ended.extend(lost);
-                changed.moves = self.moves_of(|partition| partition == changed.partition());
+                changed.migrations =
+                    self.migrations_of(|partition| partition == changed.partition());
                 changed
             })
             .collect();
         let is_unfinished = |partition| changed.iter().any(|c| c.partition() == partition);
-        for moving in self.moves_of(|partition| !is_unfinished(partition)) {
+        for migration in self.migrations_of(|partition| !is_unfinished(partition)) {
             // It fails only when the agent is about to end.
-            let _ = self.moves.send(moving);
+            let _ = self.migrations.send(migration);
         }
         self.regions.iter().for_each(|record| self.compact(&record));
         drop(state);
@@ -80,10 +81,10 @@ impl Members {
     }
 
     /// Moves that are going on of regions of these partitions.
-    pub(crate) fn moves_of(&self, of: impl Fn(Partition) -> bool) -> Vec<Arc<Move>> {
+    pub(crate) fn migrations_of(&self, of: impl Fn(Partition) -> bool) -> Vec<Arc<Migration>> {
         let regions = self.regions.iter();
         let its = regions.filter(|record| of(record.key.partition));
-        its.filter_map(|record| record.moving.clone()).collect()
+        its.filter_map(|record| record.migration.clone()).collect()
     }
 }
 

@@ -37,7 +37,7 @@ use crate::error::AgentError;
 use crate::fdstore::Watch;
 use crate::fdstore::takeover::{self, Takeover};
 use crate::interfaces::Interfaces;
-use crate::members::moves::Moves;
+use crate::members::migration::Migrations;
 use crate::members::{Changed, Members, RETURN};
 use crate::net::driver::{Driver, Others};
 use crate::net::gateways::Gateways;
@@ -159,7 +159,7 @@ fn live(
         Err(_) if is_awaited() => Ok(()),
         _ => Err(AgentError::Interrupted),
     };
-    let (host, births, moves) = build(
+    let (host, births, migrations) = build(
         config, identity, state, &data, takeover, cluster, ending, &goes_on,
     )?;
     let host = Arc::new(host);
@@ -171,7 +171,7 @@ fn live(
     let carrying = Arc::clone(&host);
     thread::Builder::new()
         .stack_size(STACK_BYTES)
-        .spawn(move || carrying.members.carry(&moves))
+        .spawn(move || carrying.members.carry(&migrations))
         .map_err(during("start the thread that moves regions"))?;
     let compacting = Arc::clone(&host);
     spawn(move || compacting.members.compactor.run())?;
@@ -234,7 +234,7 @@ fn build(
     cluster: Option<Cluster>,
     ending: mpsc::Sender<Ending>,
     goes_on: &dyn Fn() -> Result<(), AgentError>,
-) -> Result<(Host, Vec<Birth>, Moves), AgentError> {
+) -> Result<(Host, Vec<Birth>, Migrations), AgentError> {
     let cluster = cluster.map(Arc::new);
     let (mut directory, store) = data.directory_among(config.torus, cluster.as_deref())?;
     let memory = memory_bytes();
@@ -329,7 +329,7 @@ fn build(
     })?;
     let audit = Audit::new(data.path().into(), log);
     audit.note_start(identity.uid, &directory);
-    let (mut members, moves) = Members::new(directory, store, memory);
+    let (mut members, migrations) = Members::new(directory, store, memory);
     members.inherit(Arc::clone(&takeover.fd_store), &mut takeover);
     let proxy = cluster
         .as_ref()
@@ -359,7 +359,7 @@ fn build(
         is_ending: AtomicBool::new(false),
         changes: FairQueue::default(),
     };
-    Ok((host, births, moves))
+    Ok((host, births, migrations))
 }
 
 /// In new nodes every port can be made. In those of the agent before, their roots may have spoiled some

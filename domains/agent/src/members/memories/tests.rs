@@ -141,7 +141,7 @@ impl Model for Region {
             }
             Action::Shrink(n, end) => self.shrink(&mut state, n, end),
             Action::Grow(n) => state.nodes[n].is_member = true,
-            Action::AllCopied => state.end_move(),
+            Action::AllCopied => state.end_migration(),
             Action::Restart => self.restart(&mut state),
         }
         Some(state)
@@ -177,19 +177,19 @@ impl Region {
         let left = BTreeSet::from([id(n)]);
         state.nodes[n].is_member = false;
         state.nodes[n].connected = None;
-        let moves = state.memories.must_move(&left) && self.without != Without::Moving;
-        if moves {
-            state.end_move();
-            state.begin_move();
+        let migrations = state.memories.must_migrate(&left) && self.without != Without::Moving;
+        if migrations {
+            state.end_migration();
+            state.begin_migration();
         }
         let waits = match self.without {
             Without::Waiting => false,
-            Without::EarlierMoves => moves && state.memories.must_shut_out(&left),
+            Without::EarlierMoves => migrations && state.memories.must_shut_out(&left),
             _ => state.memories.must_shut_out(&left),
         };
         match end {
             End::Sealed if waits => state.source = Source::Sealed,
-            End::AllCopied if waits => state.end_move(),
+            End::AllCopied if waits => state.end_migration(),
             _ => {}
         }
     }
@@ -224,21 +224,21 @@ impl State {
         self.memories.grant(id(n), reach == Reach::Writes);
     }
 
-    fn begin_move(&mut self) {
+    fn begin_migration(&mut self) {
         self.source = Source::Copied;
         for node in &mut self.nodes {
             node.source = node.present;
             node.present = node.connected.unwrap_or_default();
         }
-        self.memories.begin_move(self.connected());
+        self.memories.begin_migration(self.connected());
     }
 
-    fn end_move(&mut self) {
+    fn end_migration(&mut self) {
         self.source = Source::None;
         for node in &mut self.nodes {
             node.source = Reach::Nothing;
         }
-        self.memories.end_move();
+        self.memories.end_migration();
     }
 
     fn connected(&self) -> Holders {

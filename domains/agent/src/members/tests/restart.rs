@@ -28,7 +28,7 @@ struct Fabric {
 /// An agent, and what it has taken up.
 struct Agent {
     members: Arc<Members>,
-    moves: Moves,
+    migrations: Migrations,
     unfinished: Vec<Changed>,
 }
 
@@ -53,12 +53,12 @@ impl Fabric {
     fn agent(&self) -> Agent {
         let mut takeover = self.takeover();
         let store = Box::new(Memory::holding(&self.directory));
-        let (mut members, moves) = Members::new(self.directory.clone(), store, MAX_BYTES);
+        let (mut members, migrations) = Members::new(self.directory.clone(), store, MAX_BYTES);
         members.inherit(Arc::clone(&takeover.fd_store), &mut takeover);
         Agent {
             unfinished: members.take_up(),
             members: Arc::new(members),
-            moves,
+            migrations,
         }
     }
 
@@ -95,9 +95,9 @@ impl Agent {
     /// Copies what is still to be copied, as the thread does that does nothing else.
     fn carry_all(&self) {
         let (all, to_carry) = mpsc::channel();
-        self.moves
+        self.migrations
             .try_iter()
-            .for_each(|moving| all.send(moving).unwrap());
+            .for_each(|migration| all.send(migration).unwrap());
         drop(all);
         self.members.carry(&to_carry);
     }
@@ -267,7 +267,7 @@ fn kill_in(phase: Phase) {
         }
         if phase >= Phase::Released {
             let left = &changed.change.left;
-            agent.members.release_moves(&changed, left);
+            agent.members.release_migrations(&changed, left);
             owner.writes(0, 8);
         }
     }
@@ -380,7 +380,7 @@ fn second_leaver(is_killed_between: bool) {
 
     let change = fabric.take_out(&agent, STAYER);
     let epoch = change.domain.epoch;
-    agent.members.finish_moves(&change);
+    agent.members.finish_migrations(&change);
     let changed = agent.members.change(change, fabric.directory.clone());
     owner.acknowledges(epoch);
     assert_eq!(agent.members.complete(&changed, PATIENCE, |_| ()), 0);

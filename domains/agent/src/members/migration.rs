@@ -60,13 +60,13 @@ const REST: Duration = Duration::from_micros(200);
 const AT_ONCE: usize = 32;
 
 /// Where moves come out that are to be [carried](Members::carry).
-pub(crate) type Moves = mpsc::Receiver<Arc<Move>>;
+pub(crate) type Migrations = mpsc::Receiver<Arc<Migration>>;
 
 /// A region on its way to fresh memory.
 #[derive(Debug)]
-pub(crate) struct Move {
+pub(crate) struct Migration {
     key: RemoteKey,
-    transfer: Copier,
+    copier: Copier,
     /// Whether others than its owner may write the region, and so keep the kernel's lock of its old
     /// memory for ever: who seals that or drops of it may never come back.
     others_write: bool,
@@ -78,11 +78,11 @@ pub(crate) struct Move {
     pub(crate) is_over: AtomicBool,
 }
 
-impl Move {
-    fn new(key: RemoteKey, transfer: Copier, access: Access) -> Self {
-        Move {
+impl Migration {
+    fn new(key: RemoteKey, copier: Copier, access: Access) -> Self {
+        Migration {
             key,
-            transfer,
+            copier,
             others_write: writes(access),
             waiting: Mutex::default(),
             urgent: AtomicUsize::new(0),
@@ -90,7 +90,7 @@ impl Move {
         }
     }
 
-    /// One that another agent has begun, of which these are the [parts](Move::parts).
+    /// One that another agent has begun, of which these are the [parts](Migration::parts).
     pub(crate) fn resume(
         key: RemoteKey,
         parts: [File; 2],
@@ -98,37 +98,37 @@ impl Move {
         len: u64,
         access: Access,
     ) -> io::Result<Self> {
-        let transfer = Copier::resume(parts, fresh, len)?;
-        Ok(Move::new(key, transfer, access))
+        let copier = Copier::resume(parts, fresh, len)?;
+        Ok(Migration::new(key, copier, access))
     }
 
     /// What the next agent needs besides the fresh memory.
     pub(crate) fn parts(&self) -> [BorrowedFd<'_>; 2] {
-        self.transfer.parts()
+        self.copier.parts()
     }
 
     /// The old memory and the table, for who opens the region while it moves.
     pub(crate) fn companions(&self) -> io::Result<[File; 2]> {
-        Ok([self.transfer.old()?, self.transfer.table()?])
+        Ok([self.copier.old()?, self.copier.table()?])
     }
 
     /// Copies a chunk before all others.
     fn fetch(&self, chunk: u64) -> io::Result<()> {
         self.urgent.fetch_add(1, Ordering::Relaxed);
-        let fetched = self.transfer.fetch(chunk);
+        let fetched = self.copier.fetch(chunk);
         self.urgent.fetch_sub(1, Ordering::Relaxed);
         fetched
     }
 
     fn fetch_all(&self) -> io::Result<()> {
-        while !self.is_over() && self.transfer.fetch_next()? {}
+        while !self.is_over() && self.copier.fetch_next()? {}
         Ok(())
     }
 
     /// The same, out of the way of everybody. What has been copied is dropped, if that cannot hang.
     fn fetch_all_slowly(&self) -> io::Result<()> {
         let mut stretch = 0;
-        while !self.is_over() && self.transfer.fetch_next()? {
+        while !self.is_over() && self.copier.fetch_next()? {
             stretch += 1;
             let is_urgent = self.urgent.load(Ordering::Relaxed) > 0;
             if stretch >= STRETCH || is_urgent {
@@ -144,7 +144,7 @@ impl Move {
 
     /// Returns whether there is more to drop.
     fn drop_copied(&self) -> bool {
-        let dropped = self.transfer.drop_copied();
+        let dropped = self.copier.drop_copied();
         dropped.unwrap_or_else(|error| {
             log_leftover(self.key, &error);
             false
@@ -159,7 +159,7 @@ impl Move {
             return;
         }
         let key = self.key;
-        let dropping = self.transfer.leftover().and_then(|leftover| {
+        let dropping = self.copier.leftover().and_then(|leftover| {
             let Some(leftover) = leftover else {
                 return Ok(());
             };
@@ -176,10 +176,10 @@ impl Move {
     /// Waits until nobody can write the old memory any more. If that takes longer than it usually
     /// takes, copies meanwhile, until it is so or there is nothing left in it.
     fn shut_out_leavers(&self, may_seal: &mut bool) -> io::Result<()> {
-        let remaining = self.transfer.remaining();
+        let remaining = self.copier.remaining();
         let patience = DROP_TIME_PER_MIB * (remaining >> 20) as u32;
         let mut freezing = if *may_seal && remaining > SMALL {
-            self.transfer
+            self.copier
                 .freeze(self.key.partition)
                 .inspect_err(|e| self.log_copy(e))
                 .ok()
@@ -199,7 +199,7 @@ impl Move {
             }
             patience = Duration::ZERO;
             for _ in 0..STRETCH {
-                if !self.transfer.fetch_next()? {
+                if !self.copier.fetch_next()? {
                     return Ok(());
                 }
             }
@@ -222,133 +222,140 @@ impl Move {
 
 impl Members {
     /// Copies what moves, until no more can come.
-    pub(crate) fn carry(&self, moves: &Moves) {
-        for moving in moves {
-            self.serve(&moving, usize::MAX);
-            let carried = moving.fetch_all_slowly();
-            self.arrive(&moving, carried);
-            moving.drop_all();
+    pub(crate) fn carry(&self, migrations: &Migrations) {
+        for migration in migrations {
+            self.serve(&migration, usize::MAX);
+            let carried = migration.fetch_all_slowly();
+            self.arrive(&migration, carried);
+            migration.drop_all();
         }
     }
 
     /// Bytes on their way to fresh memory, of regions of these nodes. There are some as long as not all
     /// who use a region could be told that it has arrived.
-    pub(crate) fn moving_bytes(&self, within: impl Fn(NodeId) -> bool) -> u64 {
-        let moves = self.regions.iter().filter(|record| within(record.key.node));
-        let moves = moves.filter_map(|record| record.moving.clone());
-        moves.map(|moving| moving.transfer.remaining().max(1)).sum()
+    pub(crate) fn migrating_bytes(&self, within: impl Fn(NodeId) -> bool) -> u64 {
+        let migrations = self.regions.iter().filter(|record| within(record.key.node));
+        let migrations = migrations.filter_map(|record| record.migration.clone());
+        migrations
+            .map(|migration| migration.copier.remaining().max(1))
+            .sum()
     }
 
     /// Ends moves that are going on of regions that have to move again, which takes as long as it
     /// takes to copy them. The nodes that leave must be [noted](Members::note_leaving) before.
-    pub(crate) fn finish_moves(&self, change: &Change) {
-        let moves: Vec<_> = self
+    pub(crate) fn finish_migrations(&self, change: &Change) {
+        let migrations: Vec<_> = self
             .regions
             .iter()
-            .filter(|record| record.has_to_move(change))
-            .filter_map(|record| record.moving.clone())
+            .filter(|record| record.must_migrate(change))
+            .filter_map(|record| record.migration.clone())
             .collect();
-        for moving in moves {
-            let copied = moving.fetch_all();
-            self.arrive(&moving, copied);
+        for migration in migrations {
+            let copied = migration.fetch_all();
+            self.arrive(&migration, copied);
         }
     }
 
     /// Tells those who stay to change to fresh memory. Returns the moves, and the regions that
     /// cannot be moved and have to end.
-    pub(crate) fn start_moves(
+    pub(crate) fn start_migrations(
         &self,
         state: &mut State,
         change: &Change,
-    ) -> (Vec<Arc<Move>>, Vec<RegionId>) {
-        let (mut moves, mut lost) = (Vec::new(), Vec::new());
+    ) -> (Vec<Arc<Migration>>, Vec<RegionId>) {
+        let (mut migrations, mut lost) = (Vec::new(), Vec::new());
         if TestKnob::WithoutFreshPages.is_set() {
-            return (moves, lost);
+            return (migrations, lost);
         }
         for mut record in self.regions.iter_mut() {
-            if !record.has_to_move(change) {
+            if !record.must_migrate(change) {
                 continue;
             }
             self.compactor.stop(record.key.id);
-            match record.start_moving(state, change) {
-                Ok(moving) => moves.push(moving),
+            match record.start_migration(state, change) {
+                Ok(migration) => migrations.push(migration),
                 Err(error) => {
                     log_loss(record.key, &error);
                     lost.push(record.key.id);
                 }
             }
         }
-        (moves, lost)
+        (migrations, lost)
     }
 
     /// All who stay have acknowledged, or were late and are fenced; so they go on. When this returns
     /// none of `gone`, who have left or are fenced, can write what a region of the partition is
     /// copied from, whichever change it moves for.
-    pub(crate) fn release_moves(&self, changed: &Changed, gone: &BTreeSet<NodeId>) {
+    pub(crate) fn release_migrations(&self, changed: &Changed, gone: &BTreeSet<NodeId>) {
         let partition = changed.partition();
         let left = &changed.change.left;
-        let large = |moving: &&Arc<Move>| {
-            moving.transfer.remaining() > SMALL && self.must_shut_out(moving, left)
+        let large = |migration: &&Arc<Migration>| {
+            migration.copier.remaining() > SMALL && self.must_shut_out(migration, left)
         };
-        if changed.moves.iter().any(|moving| large(&moving)) {
+        if changed.migrations.iter().any(|migration| large(&migration)) {
             let epoch = changed.change.domain.epoch;
             self.await_epoch(&changed.leavers, partition, epoch, LEAVERS_TIME);
         }
-        for moving in &changed.moves {
-            self.release(moving);
+        for migration in &changed.migrations {
+            self.release(migration);
         }
-        let is_new = |moving: &Arc<Move>| changed.moves.iter().any(|new| Arc::ptr_eq(new, moving));
-        let present = self.moves_of(|of| of == partition).into_iter();
+        let is_new = |migration: &Arc<Migration>| {
+            changed
+                .migrations
+                .iter()
+                .any(|new| Arc::ptr_eq(new, migration))
+        };
+        let present = self.migrations_of(|of| of == partition).into_iter();
         let (awaited, others): (Vec<_>, Vec<_>) =
-            present.partition(|moving| self.must_shut_out(moving, gone));
+            present.partition(|migration| self.must_shut_out(migration, gone));
         // It fails only when the agent is about to end.
-        let carry = |moving| _ = self.moves.send(moving);
+        let carry = |migration| _ = self.migrations.send(migration);
         others.into_iter().filter(is_new).for_each(carry);
         let mut may_seal = true;
-        for moving in awaited {
-            self.compactor.await_stop(moving.key.id, LOOK_TIME);
-            match moving.shut_out_leavers(&mut may_seal) {
-                Ok(()) if is_new(&moving) => carry(moving),
+        for migration in awaited {
+            self.compactor.await_stop(migration.key.id, LOOK_TIME);
+            match migration.shut_out_leavers(&mut may_seal) {
+                Ok(()) if is_new(&migration) => carry(migration),
                 Ok(()) => {}
-                failed => self.arrive(&moving, failed),
+                failed => self.arrive(&migration, failed),
             }
         }
     }
 
     /// Whether one of these nodes may write what is being copied.
-    fn must_shut_out(&self, moving: &Arc<Move>, nodes: &BTreeSet<NodeId>) -> bool {
-        let record = self.regions.get(&moving.key.id);
-        let record = record.filter(|record| record.is_moving_by(moving));
+    fn must_shut_out(&self, migration: &Arc<Migration>, nodes: &BTreeSet<NodeId>) -> bool {
+        let record = self.regions.get(&migration.key.id);
+        let record = record.filter(|record| record.is_migrated_by(migration));
         record.is_some_and(|record| record.memories.must_shut_out(nodes))
     }
 
-    fn release(&self, moving: &Arc<Move>) {
-        let waiting = moving.waiting();
-        moving.transfer.release();
+    fn release(&self, migration: &Arc<Migration>) {
+        let waiting = migration.waiting();
+        migration.copier.release();
         drop(waiting);
-        self.serve(moving, AT_ONCE);
+        self.serve(migration, AT_ONCE);
     }
 
     /// Copies chunks that somebody waits for, at most so many.
-    fn serve(&self, moving: &Arc<Move>, most: usize) {
+    fn serve(&self, migration: &Arc<Migration>, most: usize) {
         for _ in 0..most {
-            let Some((attachment, chunk)) = moving.waiting().pop_first() else {
+            let Some((attachment, chunk)) = migration.waiting().pop_first() else {
                 return;
             };
-            if let Err(error) = moving.fetch(chunk) {
-                return self.arrive(moving, Err(error));
+            if let Err(error) = migration.fetch(chunk) {
+                return self.arrive(migration, Err(error));
             }
-            self.tell_arrived(attachment, moving.key);
+            self.tell_arrived(attachment, migration.key);
         }
     }
 
     /// Tells a process that is back of the moves of its regions, of which it may have heard.
     /// Returns the regions that have to end, because it cannot be told.
-    pub(crate) fn tell_moves(&self, state: &State, id: AttachmentId) -> Vec<RegionId> {
-        let tell = |record: &RegionRecord| match &record.moving {
-            Some(moving) => {
-                let fresh = Fresh::of(&record.memory, moving)?;
-                record.tell_to_move(state, &fresh, id)
+    pub(crate) fn tell_migrations(&self, state: &State, id: AttachmentId) -> Vec<RegionId> {
+        let tell = |record: &RegionRecord| match &record.migration {
+            Some(migration) => {
+                let fresh = Fresh::of(&record.memory, migration)?;
+                record.tell_to_migrate(state, &fresh, id)
             }
             None => Ok(()),
         };
@@ -366,18 +373,18 @@ impl Members {
     pub(crate) fn fetch(&self, id: AttachmentId, key: RemoteKey, chunk: u64) {
         let record = self.regions.get(&key.id);
         let record = record.filter(|record| record.key == key && record.is_used_by(id));
-        let moving = record.and_then(|record| record.moving.clone());
-        if let Some(moving) = moving {
-            let mut waiting = moving.waiting();
-            if !moving.transfer.is_released() {
-                if chunk < moving.transfer.chunks() {
+        let migration = record.and_then(|record| record.migration.clone());
+        if let Some(migration) = migration {
+            let mut waiting = migration.waiting();
+            if !migration.copier.is_released() {
+                if chunk < migration.copier.chunks() {
                     waiting.insert((id, chunk));
                 }
                 return;
             }
             drop(waiting);
-            if let Err(error) = moving.fetch(chunk) {
-                return self.arrive(&moving, Err(error));
+            if let Err(error) = migration.fetch(chunk) {
+                return self.arrive(&migration, Err(error));
             }
         }
         self.tell_arrived(id, key);
@@ -390,20 +397,20 @@ impl Members {
     }
 
     /// All has been copied, or it failed: tells all who use the region.
-    fn arrive(&self, moving: &Arc<Move>, copied: io::Result<()>) {
+    fn arrive(&self, migration: &Arc<Migration>, copied: io::Result<()>) {
         let mut state = self.lock();
         if let Err(error) = copied {
-            log_loss(moving.key, &error);
-            let ended = self.end_region(&mut state, moving.key.id, true);
+            log_loss(migration.key, &error);
+            let ended = self.end_region(&mut state, migration.key.id, true);
             drop(state);
             return drop(ended);
         }
-        let Some(mut record) = self.regions.get_mut(&moving.key.id) else {
+        let Some(mut record) = self.regions.get_mut(&migration.key.id) else {
             return;
         };
-        if record.is_moving_by(moving) {
-            let key = moving.key;
-            record.end_move();
+        if record.is_migrated_by(migration) {
+            let key = migration.key;
+            record.end_migration();
             state.keep_region(&record);
             record.tell_users(&state, |outbox| outbox.event(Event::Moved { key }, vec![]));
             self.compact(&record);
@@ -413,7 +420,7 @@ impl Members {
     /// There is a reason to look whether a region can be in huge pages: only those that others may
     /// write take longer to move the more of them was touched.
     pub(crate) fn compact(&self, record: &RegionRecord) {
-        if writes(record.access) && record.moving.is_none() {
+        if writes(record.access) && record.migration.is_none() {
             self.compactor.look(record.key, &record.memory, record.len);
         }
     }
@@ -421,45 +428,49 @@ impl Members {
 
 impl RegionRecord {
     /// Whether a node leaves of which a process may have mapped the memory that it is in now.
-    pub(crate) fn has_to_move(&self, change: &Change) -> bool {
+    pub(crate) fn must_migrate(&self, change: &Change) -> bool {
         self.key.partition == Partition(change.domain.id.into())
             && !change.left.contains(&self.key.node)
-            && self.memories.must_move(&change.left)
+            && self.memories.must_migrate(&change.left)
     }
 
-    fn is_moving_by(&self, moving: &Arc<Move>) -> bool {
-        let present = self.moving.as_ref();
-        present.is_some_and(|present| Arc::ptr_eq(present, moving))
+    fn is_migrated_by(&self, migration: &Arc<Migration>) -> bool {
+        let present = self.migration.as_ref();
+        present.is_some_and(|present| Arc::ptr_eq(present, migration))
     }
 
-    fn end_move(&mut self) {
-        self.moving = None;
-        self.memories.end_move();
+    fn end_migration(&mut self) {
+        self.migration = None;
+        self.memories.end_migration();
     }
 
     fn is_used_by(&self, id: AttachmentId) -> bool {
         self.owner == id || self.openers.contains_key(&id)
     }
 
-    fn start_moving(&mut self, state: &mut State, change: &Change) -> io::Result<Arc<Move>> {
-        if self.moving.is_some() {
+    fn start_migration(
+        &mut self,
+        state: &mut State,
+        change: &Change,
+    ) -> io::Result<Arc<Migration>> {
+        if self.migration.is_some() {
             // The caller has finished it, and who leaves has opened nothing since.
             return Err(io::Error::other("it still moves for an earlier change"));
         }
         let fresh = memory_for(self.len, self.access)?;
         let old = std::mem::replace(&mut self.memory, fresh.try_clone()?);
-        let transfer = Copier::new(old, fresh, self.len)?;
+        let copier = Copier::new(old, fresh, self.len)?;
         let stayers = self.forget_leavers(state, change);
-        self.memories.begin_move(stayers);
-        let moving = Arc::new(Move::new(self.key, transfer, self.access));
-        self.moving = Some(Arc::clone(&moving));
+        self.memories.begin_migration(stayers);
+        let migration = Arc::new(Migration::new(self.key, copier, self.access));
+        self.migration = Some(Arc::clone(&migration));
         // Before anybody hears of it.
         state.keep_region(self);
-        let fresh = Fresh::of(&self.memory, &moving)?;
+        let fresh = Fresh::of(&self.memory, &migration)?;
         let mut users = self.users();
-        users.try_for_each(|user| self.tell_to_move(state, &fresh, user))?;
+        users.try_for_each(|user| self.tell_to_migrate(state, &fresh, user))?;
         drop(users);
-        Ok(moving)
+        Ok(migration)
     }
 
     /// Returns the nodes of the openers that stay, which are granted the fresh memory.
@@ -481,7 +492,7 @@ impl RegionRecord {
         stayers.into_iter().collect()
     }
 
-    fn tell_to_move(&self, state: &State, fresh: &Fresh, user: AttachmentId) -> io::Result<()> {
+    fn tell_to_migrate(&self, state: &State, fresh: &Fresh, user: AttachmentId) -> io::Result<()> {
         let Some(attachment) = state.attachments.get(&user) else {
             return Ok(());
         };
@@ -516,8 +527,8 @@ struct Fresh {
 }
 
 impl Fresh {
-    fn of(memory: &File, moving: &Move) -> io::Result<Self> {
-        let [_, table] = moving.parts();
+    fn of(memory: &File, migration: &Migration) -> io::Result<Self> {
+        let [_, table] = migration.parts();
         Ok(Fresh {
             memory: Arc::new(memory.try_clone()?),
             table: Arc::new(table.try_clone_to_owned()?.into()),
