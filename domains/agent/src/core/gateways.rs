@@ -18,8 +18,8 @@ use toroid_protocol::driver::{PortError, Uplink};
 use super::changes::usable_node;
 use super::host::Host;
 use crate::net::gateways::GatewayError;
+use crate::net::gateways::nat_link::{self, NatLinkError};
 use crate::net::gateways::nft::NftError;
-use crate::net::gateways::passage::{self, PassageError};
 use crate::net::gateways::uplinks::Uplinks;
 
 /// After one look the next comes no sooner than this, however much changes on the host.
@@ -221,7 +221,7 @@ impl Host {
 
     fn settle_all(&self, wanted: &[Domain], uplinks: Uplinks) {
         let problems = self.bridge(wanted, &uplinks);
-        self.settle_passages(wanted, &uplinks, problems);
+        self.settle_nat_links(wanted, &uplinks, problems);
         *self.gateways.seen() = uplinks;
     }
 
@@ -244,11 +244,11 @@ impl Host {
         let mut problems = self.gateways.problems().clone();
         problems.retain(|domain, _| bridges.contains(domain));
         let uplinks = self.gateways.seen().clone();
-        self.settle_passages(&wanted, &uplinks, problems);
+        self.settle_nat_links(&wanted, &uplinks, problems);
         drop(settling);
     }
 
-    fn settle_passages(
+    fn settle_nat_links(
         &self,
         wanted: &[Domain],
         uplinks: &Uplinks,
@@ -293,11 +293,11 @@ impl Host {
     }
 
     /// The interface of the host that shall be an uplink.
-    fn uplink(&self, gateway: &Gateway) -> Result<Link, PassageError> {
+    fn uplink(&self, gateway: &Gateway) -> Result<Link, NatLinkError> {
         let mut host = Netlink::open()?;
-        let uplink = passage::find_uplink(&mut host, &gateway.uplink)?;
+        let uplink = nat_link::find_uplink(&mut host, &gateway.uplink)?;
         if self.is_of_member(&uplink.mac) {
-            Err(PassageError::Inside(gateway.uplink.clone()))
+            Err(NatLinkError::Inside(gateway.uplink.clone()))
         } else {
             Ok(uplink)
         }
@@ -311,7 +311,7 @@ impl Host {
         };
         Uplinks {
             links: domains.iter().filter_map(uplink).collect(),
-            is_router: passage::is_router(),
+            is_router: nat_link::is_router(),
         }
     }
 
@@ -345,17 +345,17 @@ pub(crate) fn watch(host: &Arc<Host>, changes: &LinkChanges) {
 }
 
 fn refusal(error: &GatewayError) -> Refusal {
-    use PassageError as P;
+    use NatLinkError as P;
     let (kind, remedy) = match error {
-        GatewayError::Passage(P::Netlink(NetlinkError::NoSuchLink(_))) => (
+        GatewayError::NatLink(P::Netlink(NetlinkError::NoSuchLink(_))) => (
             RefusalKind::NotFound,
             "name an interface of the host that leads outside; see `ip link`",
         ),
-        GatewayError::Passage(P::Inside(_)) => (
+        GatewayError::NatLink(P::Inside(_)) => (
             RefusalKind::Invalid,
             "name an interface of the host that leads outside; see `ip link`",
         ),
-        GatewayError::Passage(P::Rules(NftError::Missing)) => (
+        GatewayError::NatLink(P::Rules(NftError::Missing)) => (
             RefusalKind::Failed,
             "install it (of Debian the package nftables), or use --bridge",
         ),
@@ -363,8 +363,8 @@ fn refusal(error: &GatewayError) -> Refusal {
             RefusalKind::Invalid,
             "choose a member that is no stack, or use --bridge, which needs no kernel",
         ),
-        GatewayError::Passage(P::Exhausted) => (RefusalKind::Exhausted, "remove one"),
-        GatewayError::Passage(P::Rules(_) | P::Setting { .. }) => (
+        GatewayError::NatLink(P::Exhausted) => (RefusalKind::Exhausted, "remove one"),
+        GatewayError::NatLink(P::Rules(_) | P::Setting { .. }) => (
             RefusalKind::Failed,
             "the kernel must have nftables with NAT, and let this container use them; or use \
              --bridge",

@@ -2,13 +2,13 @@
 //!
 //! The directory says which there shall be. `Host::settle_gateways` makes it so, after every change of
 //! the directory or of a node that may concern one, and when an agent begins: whatever was
-//! there before is used, mended or taken back. [`passage`] is the way out by address translation,
+//! there before is used, mended or taken back. [`nat_link`] is the way out by address translation,
 //! [`journal`] what an agent's successor must know of it; bridges are the driver's. [`uplinks`] is what
 //! may change at any time outside.
 
 mod journal;
+pub(crate) mod nat_link;
 pub(crate) mod nft;
-pub(crate) mod passage;
 pub(crate) mod uplinks;
 
 use std::collections::BTreeMap;
@@ -24,14 +24,14 @@ use toroid_model::gateway::{Gateway, GatewayKind};
 use toroid_netlink::Link;
 
 use journal::Journal;
-use passage::{Inside, Passage, PassageError};
+use nat_link::{Inside, NatLink, NatLinkError};
 use uplinks::Uplinks;
 
 /// Why a gateway does not work.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GatewayError {
     #[error(transparent)]
-    Passage(#[from] PassageError),
+    NatLink(#[from] NatLinkError),
     #[error("cannot keep in mind what is done: {0}")]
     Journal(#[from] io::Error),
     #[error("the node is not there")]
@@ -76,8 +76,8 @@ pub(crate) struct Open {
 pub(crate) fn clear(state: &Path) -> io::Result<()> {
     let mut journal = Journal::open(state);
     for domain in journal.domains() {
-        if let Some(passage) = journal.get(domain) {
-            passage.close(None);
+        if let Some(nat_link) = journal.get(domain) {
+            nat_link.close(None);
         }
         journal.remove(domain)?;
     }
@@ -136,7 +136,7 @@ impl State {
         network: Arc<OwnedFd>,
         uplink: &Link,
     ) -> Result<(), GatewayError> {
-        let is_router = passage::is_router();
+        let is_router = nat_link::is_router();
         let is_it = |open: &Open| {
             let of_these = open.gateway == *gateway && open.uplink == *uplink;
             let here = Arc::ptr_eq(&open.network, &network) && open.is_router == is_router;
@@ -146,7 +146,7 @@ impl State {
             return Ok(());
         }
         if gateway.kind == GatewayKind::Nat {
-            self.open_passage(domain, gateway, &network, is_router)?;
+            self.open_nat_link(domain, gateway, &network, is_router)?;
         }
         let open = Open {
             gateway: gateway.clone(),
@@ -158,7 +158,7 @@ impl State {
         Ok(())
     }
 
-    fn open_passage(
+    fn open_nat_link(
         &mut self,
         domain: &Domain,
         gateway: &Gateway,
@@ -166,29 +166,29 @@ impl State {
         is_router: bool,
     ) -> Result<(), GatewayError> {
         let fits =
-            |present: &&Passage| present.leads_to(&gateway.uplink) && present.is_whole(network);
-        let mut passage = match self.journal.get(domain.id).filter(fits) {
+            |present: &&NatLink| present.leads_to(&gateway.uplink) && present.is_whole(network);
+        let mut nat_link = match self.journal.get(domain.id).filter(fits) {
             Some(present) => present.clone(),
             None => {
                 self.close(domain.id)?;
-                Passage::create(&gateway.uplink, network)?
+                NatLink::create(&gateway.uplink, network)?
             }
         };
-        passage.note_uplink();
-        self.journal.put(domain.id, passage.clone())?;
+        nat_link.note_uplink();
+        self.journal.put(domain.id, nat_link.clone())?;
         let inside = Inside {
             interface: &domain.name,
             subnet: domain.subnet,
             network,
         };
-        Ok(passage.open(inside, is_router)?)
+        Ok(nat_link.open(inside, is_router)?)
     }
 
     /// Closes a gateway, if it is there.
     pub(crate) fn close(&mut self, domain: u16) -> io::Result<()> {
         let open = self.open.remove(&domain);
-        if let Some(passage) = self.journal.get(domain) {
-            passage.close(open.as_ref().map(|open| &*open.network));
+        if let Some(nat_link) = self.journal.get(domain) {
+            nat_link.close(open.as_ref().map(|open| &*open.network));
         }
         self.journal.remove(domain)
     }

@@ -51,7 +51,7 @@ const METRIC: u32 = 2048;
 
 /// Why there is no way out.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum PassageError {
+pub(crate) enum NatLinkError {
     /// The kernel refused, or there is no uplink.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
@@ -82,7 +82,7 @@ pub(crate) enum PassageError {
 
 /// A pair of interfaces and what belongs to it. Its names tell it from those of other agents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Passage {
+pub(crate) struct NatLink {
     number: u16,
     /// Nobody else's: part of its MACs and of the name of its table.
     tag: u32,
@@ -91,7 +91,7 @@ pub(crate) struct Passage {
     opened: bool,
 }
 
-/// What a passage serves.
+/// What a NAT link serves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inside<'a> {
     /// The interface of the domain in the node.
@@ -101,40 +101,40 @@ pub(crate) struct Inside<'a> {
     pub(crate) network: &'a OwnedFd,
 }
 
-/// An interface of the host, which is none of a passage.
-pub(crate) fn find_uplink(host: &mut Netlink, name: &str) -> Result<Link, PassageError> {
+/// An interface of the host, which is none of a NAT link.
+pub(crate) fn find_uplink(host: &mut Netlink, name: &str) -> Result<Link, NatLinkError> {
     if name.starts_with(PREFIX) {
-        Err(PassageError::Inside(name.into()))
+        Err(NatLinkError::Inside(name.into()))
     } else {
         Ok(host.link(name)?)
     }
 }
 
-impl Passage {
+impl NatLink {
     /// Makes a pair that nobody has yet. It goes with the node.
-    pub(crate) fn create(uplink: &str, network: &OwnedFd) -> Result<Self, PassageError> {
+    pub(crate) fn create(uplink: &str, network: &OwnedFd) -> Result<Self, NatLinkError> {
         let mut host = Netlink::open()?;
         find_uplink(&mut host, uplink)?;
-        let tag = getrandom::u32().map_err(PassageError::Random)?;
+        let tag = getrandom::u32().map_err(NatLinkError::Random)?;
         for number in 0..PAIRS {
-            let passage = Passage {
+            let nat_link = NatLink {
                 number,
                 tag,
                 uplink: uplink.into(),
                 opened: false,
             };
-            let name = passage.name();
+            let name = nat_link.name();
             match host.create_veth(&name, &name, network.as_fd()) {
                 Err(error) if error.already_exists() => {}
                 Err(error) => return Err(error.into()),
                 Ok(()) => {
                     let index = host.index(&name)?;
-                    host.set_mac(index, passage.mac())?;
-                    return Ok(passage);
+                    host.set_mac(index, nat_link.mac())?;
+                    return Ok(nat_link);
                 }
             }
         }
-        Err(PassageError::Exhausted)
+        Err(NatLinkError::Exhausted)
     }
 
     /// Whether it leads there.
@@ -158,7 +158,7 @@ impl Passage {
 
     /// Lets packets pass, whatever there is of it already. On a host that is no router
     /// ([`is_router`]) only the pair is reached from the uplink.
-    pub(crate) fn open(&self, inside: Inside<'_>, is_router: bool) -> Result<(), PassageError> {
+    pub(crate) fn open(&self, inside: Inside<'_>, is_router: bool) -> Result<(), NatLinkError> {
         let mut host = Netlink::open()?;
         let mtu = find_uplink(&mut host, &self.uplink)?.mtu;
         let [ours, its] = self.addresses();
@@ -177,7 +177,7 @@ impl Passage {
             nft::put_table(&self.table(), &self.rules_of_node(inside))?;
             set(&self.name(), FORWARDING, "1")
         };
-        namespace::inside(inside.network, in_node).map_err(PassageError::Namespace)?
+        namespace::inside(inside.network, in_node).map_err(NatLinkError::Namespace)?
     }
 
     /// Brings up one end.
@@ -186,7 +186,7 @@ impl Passage {
         netlink: &mut Netlink,
         address: Ipv4Addr,
         mtu: u32,
-    ) -> Result<Link, PassageError> {
+    ) -> Result<Link, NatLinkError> {
         let link = netlink.link(&self.name())?;
         if link.mtu != mtu {
             netlink.set_mtu(link.index, mtu)?;
@@ -199,7 +199,7 @@ impl Passage {
     /// Takes back everything in the host, and in the node if it is there. What is gone already is
     /// none of it; what cannot be taken back is in the log.
     pub(crate) fn close(&self, network: Option<&OwnedFd>) {
-        let log = |error: PassageError| tracing::warn!("uplink {}: {error}", self.uplink);
+        let log = |error: NatLinkError| tracing::warn!("uplink {}: {error}", self.uplink);
         let is_there = || fs::exists(setting(&self.uplink, FORWARDING)).unwrap_or(false);
         if self.opened && !is_router() && is_there() {
             match set(&self.uplink, FORWARDING, "0") {
@@ -319,17 +319,17 @@ fn setting(interface: &str, name: &str) -> String {
     format!("/proc/sys/net/ipv4/conf/{interface}/{name}")
 }
 
-fn set(interface: &str, name: &'static str, value: &str) -> Result<(), PassageError> {
+fn set(interface: &str, name: &'static str, value: &str) -> Result<(), NatLinkError> {
     let path = setting(interface, name);
-    fs::write(&path, value).map_err(|source| PassageError::Setting { path, source })
+    fs::write(&path, value).map_err(|source| NatLinkError::Setting { path, source })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn passage(number: u16) -> Passage {
-        Passage {
+    fn nat_link(number: u16) -> NatLink {
+        NatLink {
             number,
             tag: 0x0102_0304,
             uplink: "eth1".into(),
@@ -339,22 +339,22 @@ mod tests {
 
     #[test]
     fn every_pair_has_a_network_of_its_own_that_is_nobody_elses() {
-        let all = |number| passage(number).addresses().map(|a| a.octets());
+        let all = |number| nat_link(number).addresses().map(|a| a.octets());
         assert_eq!(all(0), [[169, 254, 64, 1], [169, 254, 64, 2]]);
         assert_eq!(all(3), [[169, 254, 64, 13], [169, 254, 64, 14]]);
         assert_eq!(all(PAIRS - 1), [[169, 254, 127, 253], [169, 254, 127, 254]]);
-        assert!(passage(PAIRS - 1).name().len() <= 15);
+        assert!(nat_link(PAIRS - 1).name().len() <= 15);
     }
 
     #[test]
     fn only_a_host_that_is_a_router_forwards_from_the_uplink_to_others() {
         let guard = "iifname \"eth1\" oifname != \"toroid.gw*\" meta nfproto ipv4 drop";
         let has_guard = |opened, is_router| {
-            let passage = Passage {
+            let nat_link = NatLink {
                 opened,
-                ..passage(0)
+                ..nat_link(0)
             };
-            passage.rules_of_host(is_router).contains(guard)
+            nat_link.rules_of_host(is_router).contains(guard)
         };
         assert!(has_guard(true, false));
         assert!(!has_guard(true, true));
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_read_again() {
-        let text = serde_json::to_string(&passage(7)).unwrap();
-        assert_eq!(serde_json::from_str::<Passage>(&text).unwrap(), passage(7));
+        let text = serde_json::to_string(&nat_link(7)).unwrap();
+        assert_eq!(serde_json::from_str::<NatLink>(&text).unwrap(), nat_link(7));
     }
 }
