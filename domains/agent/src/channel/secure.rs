@@ -449,11 +449,11 @@ mod tests {
     #[test]
     fn another_version_is_refused_and_both_sides_know_why() {
         let (ours, other) = sockets();
-        let stranger = Opening {
+        let other_version = Opening {
             versions: (200, 201),
             ..Opening::new(Kind::Session, [0; PROOF])
         };
-        let error = accept(other, &stranger, &Secret::of(1)).unwrap_err();
+        let error = accept(other, &other_version, &Secret::of(1)).unwrap_err();
         assert!(error.to_string().contains("200 to 201"), "{error}");
         let answer = read_answer(&ours, Instant::now() + HANDSHAKE).unwrap_err();
         assert!(matches!(answer, SessionError::Version { .. }), "{answer}");

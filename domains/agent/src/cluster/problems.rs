@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Problems of strangers that people are told of in that time.
-const MAX_STRANGERS: usize = 64;
+const MAX_UNAUTHENTICATED: usize = 64;
 const QUIET: Duration = Duration::from_secs(60);
 
 /// What is wrong.
@@ -14,7 +14,7 @@ pub(crate) struct Problems {
     /// By host.
     hosts: Mutex<BTreeMap<String, String>>,
     /// When people were told of somebody who may be anybody, by name or address and kind.
-    strangers: Mutex<BTreeMap<(String, &'static str), Instant>>,
+    unauthenticated: Mutex<BTreeMap<(String, &'static str), Instant>>,
 }
 
 impl Problems {
@@ -36,14 +36,14 @@ impl Problems {
     /// Whether people are told of somebody who may be anybody: of each kind of problem once in a
     /// while, and not of too many at a time.
     pub(crate) fn may_tell(&self, name: &str, kind: &'static str, now: Instant) -> bool {
-        let strangers = self.strangers.lock();
-        let mut strangers = strangers.unwrap_or_else(PoisonError::into_inner);
-        strangers.retain(|_, told| now.saturating_duration_since(*told) < QUIET);
+        let unauthenticated = self.unauthenticated.lock();
+        let mut unauthenticated = unauthenticated.unwrap_or_else(PoisonError::into_inner);
+        unauthenticated.retain(|_, told| now.saturating_duration_since(*told) < QUIET);
         let key = (name.to_owned(), kind);
-        if strangers.contains_key(&key) || strangers.len() >= MAX_STRANGERS {
+        if unauthenticated.contains_key(&key) || unauthenticated.len() >= MAX_UNAUTHENTICATED {
             return false;
         }
-        strangers.insert(key, now);
+        unauthenticated.insert(key, now);
         true
     }
 
@@ -80,9 +80,9 @@ mod tests {
         assert!(problems.may_tell("b", "key", now + QUIET / 2));
         assert!(problems.may_tell("b", "version", now + QUIET));
         let later = now + 2 * QUIET;
-        let told = (0..10 * MAX_STRANGERS)
+        let told = (0..10 * MAX_UNAUTHENTICATED)
             .filter(|n| problems.may_tell(&n.to_string(), "key", later))
             .count();
-        assert_eq!(told, MAX_STRANGERS);
+        assert_eq!(told, MAX_UNAUTHENTICATED);
     }
 }

@@ -12,15 +12,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::channel::opening::{OPENING, Word};
 use crate::channel::secure::{self, HANDSHAKE};
 
-/// Strangers at a time, and how many are let in between two looks at all of them.
-const MAX_STRANGERS: usize = 64;
+/// Unauthenticated at a time, and how many are let in between two looks at all of them.
+const MAX_UNAUTHENTICATED: usize = 64;
 
 /// Pause after the system had no descriptor for a connection.
 const BREATH: Duration = Duration::from_millis(100);
 
 /// Somebody who has connected.
 #[derive(Debug)]
-pub(crate) struct Stranger {
+pub(crate) struct NewConnection {
     pub(crate) stream: TcpStream,
     pub(crate) address: SocketAddr,
     /// What he has said.
@@ -31,23 +31,23 @@ pub(crate) struct Stranger {
 
 /// All of them.
 #[derive(Debug)]
-pub(crate) struct Strangers {
+pub(crate) struct Unauthenticated {
     listener: TcpListener,
     /// The oldest first.
-    waiting: Vec<Stranger>,
+    waiting: Vec<NewConnection>,
 }
 
-impl Strangers {
+impl Unauthenticated {
     pub(crate) fn new(listener: TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        Ok(Strangers {
+        Ok(Unauthenticated {
             listener,
             waiting: Vec::new(),
         })
     }
 
     /// Those whose openings are complete, once there may be some.
-    pub(crate) fn next(&mut self) -> Vec<Stranger> {
+    pub(crate) fn next(&mut self) -> Vec<NewConnection> {
         self.wait();
         let mut complete = self.listen();
         complete.extend(self.accept());
@@ -70,9 +70,9 @@ impl Strangers {
     }
 
     /// Lets some in. A flood of them must not keep anybody from being heard, so it is not all.
-    fn accept(&mut self) -> Vec<Stranger> {
+    fn accept(&mut self) -> Vec<NewConnection> {
         let mut complete = Vec::new();
-        for _ in 0..MAX_STRANGERS {
+        for _ in 0..MAX_UNAUTHENTICATED {
             match self.listener.accept() {
                 Ok((stream, address)) => complete.extend(self.let_in(stream, address)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -88,11 +88,11 @@ impl Strangers {
     }
 
     /// Returns the oldest if he has to go and has just said all.
-    fn let_in(&mut self, stream: TcpStream, address: SocketAddr) -> Option<Stranger> {
+    fn let_in(&mut self, stream: TcpStream, address: SocketAddr) -> Option<NewConnection> {
         stream.set_nonblocking(true).ok()?;
-        let is_full = self.waiting.len() >= MAX_STRANGERS;
+        let is_full = self.waiting.len() >= MAX_UNAUTHENTICATED;
         let oldest = is_full.then(|| self.waiting.remove(0));
-        self.waiting.push(Stranger {
+        self.waiting.push(NewConnection {
             stream,
             address,
             bytes: [0; OPENING],
@@ -107,22 +107,22 @@ impl Strangers {
         None
     }
 
-    fn listen(&mut self) -> Vec<Stranger> {
+    fn listen(&mut self) -> Vec<NewConnection> {
         let now = Instant::now();
         let mut complete = Vec::new();
-        for mut stranger in std::mem::take(&mut self.waiting) {
-            match stranger.read() {
-                Ok(true) => complete.push(stranger),
-                Ok(false) if stranger.until > now => self.waiting.push(stranger),
+        for mut connection in std::mem::take(&mut self.waiting) {
+            match connection.read() {
+                Ok(true) => complete.push(connection),
+                Ok(false) if connection.until > now => self.waiting.push(connection),
                 // Nobody is told: it may be a port scan.
-                Ok(false) | Err(_) => tracing::debug!("{} said nothing of use", stranger.address),
+                Ok(false) | Err(_) => tracing::debug!("{} said nothing of use", connection.address),
             }
         }
         complete
     }
 }
 
-impl Stranger {
+impl NewConnection {
     /// Reads what has come; returns whether that is all.
     fn read(&mut self) -> io::Result<bool> {
         while self.read < OPENING {
@@ -159,16 +159,16 @@ mod tests {
     fn who_has_said_all_is_heard_in_a_flood() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let mut strangers = Strangers::new(listener).unwrap();
+        let mut unauthenticated = Unauthenticated::new(listener).unwrap();
         let mut honest = TcpStream::connect(address).unwrap();
         honest.write_all(&[7; OPENING]).unwrap();
-        let _flood: Vec<TcpStream> = (0..2 * MAX_STRANGERS)
+        let _flood: Vec<TcpStream> = (0..2 * MAX_UNAUTHENTICATED)
             .map(|_| TcpStream::connect(address).unwrap())
             .collect();
         let mut complete = Vec::new();
         while complete.is_empty() {
-            complete = strangers.next();
-            assert!(strangers.waiting.len() <= MAX_STRANGERS);
+            complete = unauthenticated.next();
+            assert!(unauthenticated.waiting.len() <= MAX_UNAUTHENTICATED);
         }
         assert_eq!(complete[0].address, honest.local_addr().unwrap());
         assert_eq!(complete[0].bytes, [7; OPENING]);

@@ -157,7 +157,7 @@ fn a_region_is_opened_by_members_with_its_key_and_the_rights_given() {
     let members = members();
     let mut owner = Process::attach(&members, 0);
     let mut peer = Process::attach(&members, 1);
-    let stranger = Process::attach(&members, 2);
+    let outsider = Process::attach(&members, 2);
     let key = owner.alloc(READ | Access::REMOTE_ATOMIC);
 
     for access in [READ, Access::REMOTE_ATOMIC] {
@@ -170,7 +170,7 @@ fn a_region_is_opened_by_members_with_its_key_and_the_rights_given() {
     for access in [Access::REMOTE_WRITE, Access::all(), Access::empty()] {
         assert_eq!(peer.open(key, access), Err(RefusalKind::Denied));
     }
-    assert_eq!(stranger.open(key, READ), Err(RefusalKind::Denied));
+    assert_eq!(outsider.open(key, READ), Err(RefusalKind::Denied));
     let mut guess = key;
     guess.secret[15] ^= 1;
     assert_eq!(peer.open(guess, READ), Err(RefusalKind::NotFound));

@@ -202,7 +202,7 @@ impl Host {
     }
 
     /// The same of somebody of whom only the address is known; it may be that of a host.
-    pub(crate) fn note_stranger(
+    pub(crate) fn note_unauthenticated(
         &self,
         cluster: &Cluster,
         address: SocketAddr,

@@ -15,7 +15,7 @@ use crate::channel::SessionError;
 use crate::channel::opening::{Kind, Opening};
 use crate::channel::secure::{self, HANDSHAKE, Session, Writer};
 use crate::cluster::Cluster;
-use crate::cluster::unauthenticated::{Stranger, Strangers};
+use crate::cluster::unauthenticated::{NewConnection, Unauthenticated};
 use crate::core::host::Host;
 use crate::error::AgentError;
 
@@ -45,9 +45,11 @@ pub(crate) fn open(
             ..Sessions::default()
         }),
     };
-    let strangers = Strangers::new(listener).map_err(failed)?;
+    let unauthenticated = Unauthenticated::new(listener).map_err(failed)?;
     let builder = thread::Builder::new().stack_size(STACK_BYTES);
-    builder.spawn(|| door.attend(strangers)).map_err(failed)?;
+    builder
+        .spawn(|| door.attend(unauthenticated))
+        .map_err(failed)?;
     Ok(())
 }
 
@@ -68,22 +70,22 @@ struct Sessions {
 }
 
 impl Door {
-    fn attend(self, mut strangers: Strangers) {
+    fn attend(self, mut unauthenticated: Unauthenticated) {
         loop {
-            for stranger in strangers.next() {
-                self.admit(stranger);
+            for connection in unauthenticated.next() {
+                self.admit(connection);
             }
         }
     }
 
     /// All of an opening has come.
-    fn admit(&self, stranger: Stranger) {
-        let Stranger {
+    fn admit(&self, connection: NewConnection) {
+        let NewConnection {
             stream,
             address,
             bytes,
             ..
-        } = stranger;
+        } = connection;
         let Some(opening) = Opening::<Kind>::parse(&bytes) else {
             return tracing::debug!("{address} does not speak as agents do");
         };
@@ -97,7 +99,8 @@ impl Door {
             Kind::Data => self.cluster.broker.redeem(stream, opening.proof),
             Kind::Session => {
                 if let Err(error) = self.begin_session(stream, address, &opening) {
-                    self.host.note_stranger(&self.cluster, address, &error);
+                    self.host
+                        .note_unauthenticated(&self.cluster, address, &error);
                 }
             }
         }
@@ -119,7 +122,7 @@ impl Door {
                 .prove(session)
                 .and_then(|session| sessions.count(|| leader::receive(&host, &cluster, session)));
             if let Err(error) = received {
-                host.note_stranger(&cluster, address, &error);
+                host.note_unauthenticated(&cluster, address, &error);
             }
         };
         let builder = thread::Builder::new().stack_size(STACK_BYTES);
