@@ -14,13 +14,13 @@ use super::Cluster;
 use super::link::{Link, NoAnswer};
 
 /// How long a change waits for a host that is there.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long for one that it does not concern, but whose users would wonder.
 const COURTESY: Duration = Duration::from_secs(2);
 
 /// Pauses before a host is told again that has failed.
-const BACK_OFF: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
+const BACKOFF: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
 
 /// A host that follows the directory.
 #[derive(Debug)]
@@ -133,16 +133,16 @@ impl Cluster {
     /// Lets a host be as the directory has it, and after each change again, until it has gone.
     pub(crate) fn tell(&self, link: &Arc<Link>) {
         let mut has = None;
-        let mut pause = BACK_OFF[0];
+        let mut pause = BACKOFF[0];
         while let Some((number, adoption)) = self.publication.after(has, || link.has_ended()) {
             match self.let_adopt(link, adoption) {
                 Ok(HostResponse::Done) => {
-                    (has, pause) = (Some(number), BACK_OFF[0]);
+                    (has, pause) = (Some(number), BACKOFF[0]);
                     self.note_progress(link, number, Progress::Done);
                 }
                 Ok(HostResponse::DoneExcept(what)) => {
                     tracing::warn!("host {} follows, but: {what}", link.host);
-                    (has, pause) = (Some(number), BACK_OFF[0]);
+                    (has, pause) = (Some(number), BACKOFF[0]);
                     self.note_progress(link, number, Progress::Except(what));
                 }
                 Ok(HostResponse::Refused(refusal)) => {
@@ -150,7 +150,7 @@ impl Cluster {
                     self.note_progress(link, number, Progress::Failed(refusal.message));
                     has = None;
                     thread::sleep(pause);
-                    pause = BACK_OFF[1].min(pause * 2);
+                    pause = BACKOFF[1].min(pause * 2);
                 }
                 Ok(_) | Err(NoAnswer::Late | NoAnswer::Ended) => link.end(),
             }
@@ -162,7 +162,7 @@ impl Cluster {
     fn let_adopt(&self, link: &Link, adoption: DirectoryUpdate) -> Result<HostResponse, NoAnswer> {
         let question = link.begin(HostRequest::Adopt(adoption))?;
         loop {
-            match question.wait(PATIENCE) {
+            match question.wait(TIMEOUT) {
                 Err(NoAnswer::Late) => {
                     let problem = "it takes long to bring a change into effect";
                     self.problems.note(&link.host, problem);
@@ -204,16 +204,16 @@ impl Cluster {
         let begun = Instant::now();
         let mut followers = self.followers();
         loop {
-            let patience = |(host, follower): (&String, &Follower)| {
-                let patience = if concerned.contains(host) {
-                    PATIENCE
+            let timeout = |(host, follower): (&String, &Follower)| {
+                let timeout = if concerned.contains(host) {
+                    TIMEOUT
                 } else {
                     COURTESY
                 };
-                follower.lacks(number).then_some(patience)
+                follower.lacks(number).then_some(timeout)
             };
-            let patience = followers.iter().filter_map(patience).max();
-            let left = patience.unwrap_or_default().saturating_sub(begun.elapsed());
+            let timeout = followers.iter().filter_map(timeout).max();
+            let left = timeout.unwrap_or_default().saturating_sub(begun.elapsed());
             if left.is_zero() {
                 break;
             }
@@ -259,7 +259,7 @@ impl Follower {
             }
             Some((_, why)) => Some(why.clone()),
             None if self.link.has_ended() => Some("its agent has just gone".into()),
-            None => Some(format!("it has not answered in {} s", PATIENCE.as_secs())),
+            None => Some(format!("it has not answered in {} s", TIMEOUT.as_secs())),
         }
     }
 }

@@ -60,9 +60,9 @@ impl Link {
     pub(crate) fn ask(
         &self,
         ask: HostRequest,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<HostResponse, NoAnswer> {
-        self.begin(ask)?.wait(patience)
+        self.begin(ask)?.wait(timeout)
     }
 
     /// Asks.
@@ -179,9 +179,9 @@ pub(crate) struct Question<'a> {
 
 impl Question<'_> {
     /// Waits for the answer; may wait on when it is late.
-    pub(crate) fn wait(&self, patience: Duration) -> Result<HostResponse, NoAnswer> {
+    pub(crate) fn wait(&self, timeout: Duration) -> Result<HostResponse, NoAnswer> {
         self.answer
-            .recv_timeout(patience)
+            .recv_timeout(timeout)
             .map_err(|error| match error {
                 RecvTimeoutError::Timeout => NoAnswer::Late,
                 RecvTimeoutError::Disconnected => NoAnswer::Ended,
@@ -284,7 +284,7 @@ pub(crate) mod tests {
             }
             HostResponse::Ticket(between.from.to_string())
         };
-        let patience = Duration::from_secs(60);
+        let timeout = Duration::from_secs(60);
         let (a, b) = (
             Link::new("b".into(), ours.writer),
             Link::new("a".into(), theirs.writer),
@@ -292,23 +292,23 @@ pub(crate) mod tests {
         thread::scope(|scope| {
             scope.spawn(|| a.attend(ours.reader, |_| HostResponse::Done));
             scope.spawn(|| b.attend(theirs.reader, serve));
-            let slow = scope.spawn(|| says(a.ask(ask(1), patience)));
-            assert_eq!(says(a.ask(ask(2), patience)), "2");
-            assert!(matches!(b.ask(ask(3), patience), Ok(HostResponse::Done)));
+            let slow = scope.spawn(|| says(a.ask(ask(1), timeout)));
+            assert_eq!(says(a.ask(ask(2), timeout)), "2");
+            assert!(matches!(b.ask(ask(3), timeout), Ok(HostResponse::Done)));
             go.send(()).unwrap();
             assert_eq!(slow.join().unwrap(), "1");
             let late = a.begin(ask(1)).unwrap();
             let nothing = late.wait(Duration::from_millis(10));
             assert!(matches!(nothing, Err(NoAnswer::Late)));
             go.send(()).unwrap();
-            assert_eq!(says(late.wait(patience)), "1");
-            let cut = scope.spawn(|| a.ask(ask(1), patience));
+            assert_eq!(says(late.wait(timeout)), "1");
+            let cut = scope.spawn(|| a.ask(ask(1), timeout));
             b.end();
             assert!(matches!(cut.join().unwrap(), Err(NoAnswer::Ended)));
             drop(go);
         });
         assert!(a.has_ended() && b.has_ended());
-        assert!(matches!(a.ask(ask(1), patience), Err(NoAnswer::Ended)));
+        assert!(matches!(a.ask(ask(1), timeout), Err(NoAnswer::Ended)));
     }
 
     /// Once the users of a host could keep its administrators waiting.
@@ -328,7 +328,7 @@ pub(crate) mod tests {
             pid: None,
             request: toroid_protocol::agent::Request::Status,
         };
-        let patience = Duration::from_secs(60);
+        let timeout = Duration::from_secs(60);
         let (a, b) = (
             Link::new("b".into(), ours.writer),
             Link::new("a".into(), theirs.writer),
@@ -339,11 +339,9 @@ pub(crate) mod tests {
             let slow: Vec<_> = (0..MAX_SERVED - RESERVED)
                 .map(|_| a.begin(ask(1)).unwrap())
                 .collect();
-            let user = a.ask(change(Requester::User(1)), patience).unwrap();
+            let user = a.ask(change(Requester::User(1)), timeout).unwrap();
             assert!(matches!(user, HostResponse::Refused(_)), "{user:?}");
-            let root = a
-                .ask(change(Requester::Administrator(0)), patience)
-                .unwrap();
+            let root = a.ask(change(Requester::Administrator(0)), timeout).unwrap();
             assert!(matches!(root, HostResponse::Done), "{root:?}");
             drop((go, slow));
             a.end();

@@ -47,7 +47,7 @@ use tickets::Broker;
 const FIRST_WORD: Duration = Duration::from_secs(3);
 
 /// How long the holder may take to make a change: others may come before it.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// What an agent has of the others.
 #[derive(Debug)]
@@ -166,7 +166,7 @@ impl Cluster {
             pid,
             request: request.clone(),
         };
-        match link.ask(ask, PATIENCE) {
+        match link.ask(ask, TIMEOUT) {
             Ok(HostResponse::Reply(reply)) => Ok(*reply),
             Ok(HostResponse::Refused(refusal)) => Err(refusal),
             Ok(_) => Err(unreachable(holder, "it does not answer as it should", "")),

@@ -329,8 +329,8 @@ impl Host {
     }
 
     /// Waits for those who stay, and a little longer for each change when there are several.
-    pub(crate) fn complete(&self, changed: &[Changed], patience: Duration) {
-        let deadline = Instant::now() + patience + ACK_TIMEOUT_EACH * changed.len() as u32;
+    pub(crate) fn complete(&self, changed: &[Changed], timeout: Duration) {
+        let deadline = Instant::now() + timeout + ACK_TIMEOUT_EACH * changed.len() as u32;
         for changed in changed {
             self.await_members(changed, deadline.saturating_duration_since(Instant::now()));
         }
@@ -342,9 +342,9 @@ impl Host {
         }
     }
 
-    pub(super) fn await_members(&self, changed: &Changed, patience: Duration) {
+    pub(super) fn await_members(&self, changed: &Changed, timeout: Duration) {
         let fenced = |nodes: &_| self.let_adapters_forget(nodes);
-        let late = self.members.complete(changed, patience, fenced);
+        let late = self.members.complete(changed, timeout, fenced);
         if late > 0 {
             let domain = &changed.change.domain;
             tracing::warn!(

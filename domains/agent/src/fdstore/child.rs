@@ -17,7 +17,7 @@ use super::{Entry, FdStore};
 use crate::process::has_ended;
 
 /// How long a message on the liveness socket may wait to be read.
-const WRITE_PATIENCE: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One of them.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl SupervisedChild {
 
     fn new(pid: u32, handle: OwnedFd, lifeline: UnixStream) -> io::Result<Self> {
         let (_, lifeline) = wire::split(lifeline)?;
-        lifeline.give_up_after(WRITE_PATIENCE)?;
+        lifeline.give_up_after(WRITE_TIMEOUT)?;
         Ok(SupervisedChild {
             pid,
             handle: Arc::new(handle),
@@ -72,9 +72,9 @@ impl SupervisedChild {
     }
 
     /// A session with it, in which a message may wait for so long to be read.
-    pub(crate) fn open_channel(&self, patience: Duration) -> io::Result<(Reader, Writer)> {
+    pub(crate) fn open_channel(&self, timeout: Duration) -> io::Result<(Reader, Writer)> {
         let (reader, writer) = wire::split(liveness::open_channel(&self.lifeline)?)?;
-        writer.give_up_after(patience)?;
+        writer.give_up_after(timeout)?;
         Ok((reader, writer))
     }
 

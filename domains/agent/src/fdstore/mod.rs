@@ -44,11 +44,11 @@ pub(crate) const ROLE: &str = "__keeper";
 pub(crate) const LIFELINE: &str = "lifeline";
 
 /// How long the fd store may take for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the fd store may leave what it is told in the socket once that is full. The agent waits with
 /// its lock held, once: it then gives that fd store up, and the next one is given everything.
-const BACKLOG_PATIENCE: Duration = Duration::from_millis(500);
+const BACKLOG_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Between two attempts to start it.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -150,9 +150,9 @@ pub(crate) fn start(state: &Path) -> io::Result<Found> {
 
 impl Found {
     fn greet(stream: UnixStream, child: Option<Child>) -> io::Result<Self> {
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let (mut reader, writer) = wire::split(stream)?;
-        writer.give_up_after(BACKLOG_PATIENCE)?;
+        writer.give_up_after(BACKLOG_TIMEOUT)?;
         writer
             .send(&FdStoreRequest::Hello, &[])
             .map_err(io::Error::other)?;

@@ -21,7 +21,7 @@ use toroid_protocol::wire::{self, Reader, WireError, Writer};
 use super::LIFELINE;
 
 /// How long the rest of a message may take. Who is killed in the middle of one closes.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Keeps until there is nothing to keep. Standard input is the socket to listen on, standard
 /// output the first connection.
@@ -112,9 +112,9 @@ impl FdStore {
     }
 
     fn admit(&mut self, stream: UnixStream) -> io::Result<()> {
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let (reader, writer) = wire::split(stream)?;
-        writer.give_up_after(PATIENCE)?;
+        writer.give_up_after(TIMEOUT)?;
         self.callers.push(Caller { reader, writer });
         Ok(())
     }

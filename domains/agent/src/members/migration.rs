@@ -177,7 +177,7 @@ impl Migration {
     /// takes, copies meanwhile, until it is so or there is nothing left in it.
     fn shut_out_leavers(&self, may_seal: &mut bool) -> io::Result<()> {
         let remaining = self.copier.remaining();
-        let patience = DROP_TIME_PER_MIB * (remaining >> 20) as u32;
+        let timeout = DROP_TIME_PER_MIB * (remaining >> 20) as u32;
         let mut freezing = if *may_seal && remaining > SMALL {
             self.copier
                 .freeze(self.key.partition)
@@ -186,9 +186,9 @@ impl Migration {
         } else {
             None
         };
-        let mut patience = patience.max(SEAL_TIME);
+        let mut timeout = timeout.max(SEAL_TIME);
         while !self.is_over() {
-            match freezing.as_mut().map(|freezing| freezing.wait(patience)) {
+            match freezing.as_mut().map(|freezing| freezing.wait(timeout)) {
                 Some(Ok(true)) => return Ok(()),
                 Some(Err(error)) => {
                     self.log_copy(&error);
@@ -197,7 +197,7 @@ impl Migration {
                 }
                 _ => {}
             }
-            patience = Duration::ZERO;
+            timeout = Duration::ZERO;
             for _ in 0..STRETCH {
                 if !self.copier.fetch_next()? {
                     return Ok(());

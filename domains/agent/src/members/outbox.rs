@@ -26,7 +26,7 @@ pub(crate) const CAPACITY: usize = 2 * (MAX_CHANNELS + MAX_REGIONS);
 const MAX_REPLIES: usize = 32;
 
 /// How long a message may take to be accepted by the socket.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 const STACK_BYTES: usize = 128 * 1024;
 
@@ -65,7 +65,7 @@ struct Replies {
 impl Outbox {
     /// A queue with its thread, which ends with the last clone.
     pub(crate) fn start(writer: Writer) -> io::Result<Self> {
-        writer.give_up_after(PATIENCE)?;
+        writer.give_up_after(TIMEOUT)?;
         let (queue, parcels) = channel();
         let waiting = Arc::default();
         let (sender, count) = (writer.clone(), Arc::clone(&waiting));

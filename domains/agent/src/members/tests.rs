@@ -19,7 +19,7 @@ mod restart;
 
 const READ: Access = Access::REMOTE_READ;
 const PROTOCOL: u16 = 7;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Members of a fabric of 2x2x2 nodes with a domain `blue` of nodes 0 and 1.
 fn members() -> Arc<Members> {
@@ -70,7 +70,7 @@ struct Process {
 impl Process {
     fn attach(members: &Arc<Members>, node: u32) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        ours.set_read_timeout(Some(PATIENCE)).unwrap();
+        ours.set_read_timeout(Some(TIMEOUT)).unwrap();
         let (_, writer) = wire::split(theirs).unwrap();
         let outbox = Outbox::start(writer).unwrap();
         Process {
@@ -251,7 +251,7 @@ fn what_a_leaver_had_ends_and_those_who_stay_are_waited_for() {
     members.acknowledge(stays.id, 1, 1);
     assert_eq!(late(&members, &changed, soon), 1, "older");
     let waiting = Arc::clone(&members);
-    let waiter = thread::spawn(move || late(&waiting, &changed, PATIENCE));
+    let waiter = thread::spawn(move || late(&waiting, &changed, TIMEOUT));
     members.acknowledge(stays.id, 1, 2);
     assert_eq!(waiter.join().unwrap(), 0);
 
@@ -291,7 +291,7 @@ fn nobody_waits_for_a_process_that_has_gone() {
     let stays = Process::attach(&members, 0);
     let changed = shrink(&members, 1);
     members.detach(stays.id);
-    assert_eq!(late(&members, &changed, PATIENCE), 0);
+    assert_eq!(late(&members, &changed, TIMEOUT), 0);
 }
 
 #[test]

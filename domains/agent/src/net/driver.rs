@@ -30,19 +30,19 @@ use crate::fdstore::{Entry, FdStore};
 use crate::process::{ends_within, outlast};
 
 /// How long the driver may take for what it was told.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How much longer for each port, all of which may be new: it makes an interface in some 20 ms.
-const PATIENCE_EACH: Duration = Duration::from_millis(40);
+const TIMEOUT_EACH: Duration = Duration::from_millis(40);
 
 /// How long a message may wait for the driver to read.
-const WRITE_PATIENCE: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long the driver may take to end.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Pauses before restarts grow from the first to the second while the driver keeps dying.
-const BACK_OFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
+const BACKOFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
 
 /// After so many drivers that ended without an answer, nobody waits for the next.
 const MAX_FAILURES: u32 = 3;
@@ -344,8 +344,8 @@ impl Driver {
             state.answered < n && state.failures < MAX_FAILURES && !state.ending
         };
         let ports = state.ports.len().try_into().unwrap_or(u32::MAX);
-        let patience = PATIENCE + PATIENCE_EACH * ports;
-        let waiting = self.changed.wait_timeout_while(state, patience, unanswered);
+        let timeout = TIMEOUT + TIMEOUT_EACH * ports;
+        let waiting = self.changed.wait_timeout_while(state, timeout, unanswered);
         let (mut state, timeout) = waiting.unwrap_or_else(PoisonError::into_inner);
         if timeout.timed_out() {
             state.kill();
@@ -371,7 +371,7 @@ impl Driver {
         let unanswered = |state: &mut State| {
             !state.drops.contains_key(&n) && state.generation == generation && !state.ending
         };
-        let waiting = self.changed.wait_timeout_while(state, PATIENCE, unanswered);
+        let waiting = self.changed.wait_timeout_while(state, TIMEOUT, unanswered);
         let (mut state, _) = waiting.unwrap_or_else(PoisonError::into_inner);
         // Others that have come were for those who waited too long.
         let answer = state.drops.remove(&n);
@@ -397,7 +397,7 @@ impl Driver {
             let is_there = state.process.is_some() && state.generation == generation;
             !state.plugs.contains_key(&n) && is_there && !state.ending
         };
-        let waiting = self.changed.wait_timeout_while(state, PATIENCE, unanswered);
+        let waiting = self.changed.wait_timeout_while(state, TIMEOUT, unanswered);
         let (mut state, _) = waiting.unwrap_or_else(PoisonError::into_inner);
         // Others that have come were for those who waited too long.
         let answer = state.plugs.remove(&n);
@@ -440,7 +440,7 @@ impl Driver {
     }
 
     fn talk_to(&self, its: SupervisedChild, child: Option<Child>) -> io::Result<Instance> {
-        let (answers, orders) = its.open_channel(WRITE_PATIENCE)?;
+        let (answers, orders) = its.open_channel(WRITE_TIMEOUT)?;
         let handle = Arc::clone(&its.handle);
         let mut state = self.lock();
         state.process = Some(Process { its, orders });
@@ -458,19 +458,19 @@ impl Driver {
 
     fn supervise(&self, first: Instance) {
         let mut instance = Some(first);
-        let mut pause = BACK_OFF[0];
+        let mut pause = BACKOFF[0];
         loop {
             let answered = match instance.take() {
                 Some(instance) => self.attend(instance),
                 None => false,
             };
             if answered {
-                pause = BACK_OFF[0];
+                pause = BACKOFF[0];
             }
             if self.pause(pause) {
                 return;
             }
-            pause = BACK_OFF[1].min(pause * 2);
+            pause = BACKOFF[1].min(pause * 2);
             match self.spawn() {
                 Ok(next) => instance = Some(next),
                 Err(error) => self.count_failure(&error),

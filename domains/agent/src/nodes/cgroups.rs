@@ -35,7 +35,7 @@ pub const DEFAULT_PIDS: u32 = 4096;
 const FILE: &str = "cgroups.json";
 
 /// How long the last processes of a group may take to leave it.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Between two attempts to remove a group.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -241,7 +241,7 @@ fn remove(group: &Path) -> io::Result<()> {
             remove(&below.path())?;
         }
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match fs::remove_dir(group) {
             // What was killed has not left yet.

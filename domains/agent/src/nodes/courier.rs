@@ -33,13 +33,13 @@ use super::terminal;
 pub(crate) const ROLE: &str = "__porter";
 
 /// How long a caller may take to hand over its descriptors.
-const CALLER_PATIENCE: Duration = Duration::from_secs(10);
+const CALLER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a caller's message may be.
 const CALLER_BYTES: u32 = 1024;
 
 /// How long an order may wait for who is to read it.
-const WRITE_PATIENCE: Duration = Duration::from_secs(2);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Those to a node.
 #[derive(Debug, Default)]
@@ -71,7 +71,7 @@ impl Couriers {
         let courier = FdCourier::begin(command.spawn()?, self);
         drop(command);
         let (_, errands) = wire::split(ours)?;
-        errands.give_up_after(WRITE_PATIENCE)?;
+        errands.give_up_after(WRITE_TIMEOUT)?;
         let sessions = [caller.as_fd(), node.as_fd()];
         let descriptors: Vec<_> = sessions
             .into_iter()
@@ -189,7 +189,7 @@ impl Errand {
     /// Takes the caller's descriptors, which are left in `theirs`, to the node.
     fn run(self, theirs: &mut Vec<OwnedFd>) -> Result<(), WireError> {
         let (mut from, answers) = wire::split(UnixStream::from(self.caller.try_clone()?))?;
-        let deadline = Instant::now() + CALLER_PATIENCE;
+        let deadline = Instant::now() + CALLER_TIMEOUT;
         let request: Request;
         (request, *theirs) = from.receive_first(CALLER_BYTES, deadline)?;
         // What came with them was for the node, and is lost to it.
@@ -199,7 +199,7 @@ impl Errand {
             ));
         }
         let (_, orders) = wire::split(self.node.into())?;
-        orders.give_up_after(WRITE_PATIENCE)?;
+        orders.give_up_after(WRITE_TIMEOUT)?;
         let root = self.root.as_ref();
         let own = count_own(&self.order, theirs.len())?;
         let (theirs, directories) = theirs.split_at(own);

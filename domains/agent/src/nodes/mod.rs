@@ -44,7 +44,7 @@ use users::Users;
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// How long an order may wait for a node to read.
-const WRITE_PATIENCE: Duration = Duration::from_secs(2);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A node of this host.
 #[derive(Debug)]
@@ -320,7 +320,7 @@ fn give_birth(plan: &Plan, users: Option<&Users>) -> Result<(Life, Birth), NodeE
 fn give_birth_with(plan: &Plan, users: Option<u32>) -> Result<(Life, Birth), NodeError> {
     let node = plan.make(users)?;
     let watch = || {
-        node.orders.give_up_after(WRITE_PATIENCE)?;
+        node.orders.give_up_after(WRITE_TIMEOUT)?;
         let pid = Pid::from_raw(node.init.id().cast_signed());
         let pid = pid.ok_or(std::io::ErrorKind::NotFound)?;
         Ok(pidfd_open(pid, PidfdFlags::empty())?)
@@ -352,7 +352,7 @@ fn take_over(kept: Entry) -> Option<(Life, Birth)> {
         return None;
     }
     let (reports, orders) = wire::split(lifeline.into()).ok()?;
-    orders.give_up_after(WRITE_PATIENCE).ok()?;
+    orders.give_up_after(WRITE_TIMEOUT).ok()?;
     let life = Life {
         pid,
         users,

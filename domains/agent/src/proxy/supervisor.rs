@@ -21,13 +21,13 @@ use crate::fdstore::{Entry, FdStore};
 use crate::process::{ends_within, outlast, outlast_killed};
 
 /// Pauses before restarts grow from the first to the second while it keeps dying.
-const BACK_OFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
+const BACKOFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
 
 /// One that has lived as long as this may be started anew soon.
 const GOOD_LIFE: Duration = Duration::from_secs(10);
 
 /// How long an order may wait to be read: others wait behind it.
-const WRITE_PATIENCE: Duration = Duration::from_secs(1);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How many milliseconds it may take to end.
 const LAST_WORDS_MS: u16 = 2000;
@@ -198,7 +198,7 @@ impl ProxySupervisor {
                 (process, Some(child))
             }
         };
-        let (errands, orders) = process.open_channel(WRITE_PATIENCE)?;
+        let (errands, orders) = process.open_channel(WRITE_TIMEOUT)?;
         let handle = Arc::clone(&process.handle);
         let mut state = self.lock();
         state.is_inherited = child.is_none();
@@ -267,7 +267,7 @@ pub(crate) fn begin(proxy: &Arc<ProxySupervisor>, attach: Attach) -> io::Result<
 
 fn supervise(proxy: &ProxySupervisor, attach: &Attach, first: Instance) {
     let mut instance = Ok(first);
-    let mut pause = BACK_OFF[0];
+    let mut pause = BACKOFF[0];
     loop {
         let began = Instant::now();
         match instance {
@@ -275,13 +275,13 @@ fn supervise(proxy: &ProxySupervisor, attach: &Attach, first: Instance) {
             Err(error) => tracing::error!("cannot start the process for other hosts: {error}"),
         }
         if began.elapsed() > GOOD_LIFE {
-            pause = BACK_OFF[0];
+            pause = BACKOFF[0];
         }
         if proxy.pause(pause) {
             return;
         }
         tracing::warn!("the process for connections with other hosts ended; starting it again");
-        pause = BACK_OFF[1].min(pause * 2);
+        pause = BACKOFF[1].min(pause * 2);
         instance = proxy.start();
     }
 }

@@ -52,7 +52,7 @@ const MALFORMED: &str = "write what docs/agent-protocol.md says, or use the libr
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// How long an answer may wait for its client to read.
-const WRITE_PATIENCE: Duration = Duration::from_secs(5);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Pause after the system had no descriptor for a connection, so that the wait does not spin.
 const BREATH: Duration = Duration::from_millis(100);
@@ -245,7 +245,7 @@ fn converse(
     share: Arc<Share>,
 ) -> Result<(), WireError> {
     let (mut reader, writer) = wire::split(stream)?;
-    writer.give_up_after(WRITE_PATIENCE)?;
+    writer.give_up_after(WRITE_TIMEOUT)?;
     reader.take_no_descriptors();
     if matches!(door, Door::Control) && comes_from_node(host, &caller, reader.stream()) {
         let refusal = Refusal::new(

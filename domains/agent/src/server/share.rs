@@ -20,7 +20,7 @@ pub(crate) const SHORT: u32 = 64 * 1024;
 const LONGEST_RESUME: u32 = 256 * 1024;
 
 /// Time in which a long request has to arrive, once its turn has come.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of requests that all connections of a share may have waiting before each of them is
 /// held to `FEW`.
@@ -64,7 +64,7 @@ impl Share {
         // What is over the limit is refused at once, without waiting for a turn.
         let turn = || self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let _turn = (len <= longest).then(turn);
-        Ok(reader.receive_first(longest, Instant::now() + PATIENCE)?.0)
+        Ok(reader.receive_first(longest, Instant::now() + TIMEOUT)?.0)
     }
 
     /// How many bytes of requests a connection may have waiting, of `most` at best.

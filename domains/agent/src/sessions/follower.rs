@@ -15,7 +15,7 @@ use crate::core::host::Host;
 use crate::error::AgentError;
 
 /// Pauses before the holder is called again.
-const BACK_OFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
+const BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
 const STACK_BYTES: usize = 256 * 1024;
 
@@ -36,17 +36,17 @@ fn follow(host: &Arc<Host>, cluster: &Arc<Cluster>) {
         nodes: cluster.config.nodes.clone(),
         aliases: cluster.config.aliases.clone(),
     };
-    let mut pause = BACK_OFF[0];
+    let mut pause = BACKOFF[0];
     while !host.is_ending() {
         match cluster.dial(holder, Some(claim.clone())) {
             Ok(session) => {
-                pause = BACK_OFF[0];
+                pause = BACKOFF[0];
                 attend(host, cluster, session);
             }
             Err(error) => host.note_problem(cluster, holder, &error.to_string()),
         }
         thread::sleep(pause);
-        pause = BACK_OFF[1].min(pause * 2);
+        pause = BACKOFF[1].min(pause * 2);
     }
 }
 

@@ -15,7 +15,7 @@ use crate::core::host::Host;
 const STACK_BYTES: usize = 256 * 1024;
 
 /// How long all of them together may take. One that is away has nobody who listens.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The nodes of other hosts of which a process listens, as far as those answer in time.
 pub(crate) fn remote_listeners(
@@ -57,7 +57,7 @@ pub(crate) fn remote_listeners(
         let _ = thread::Builder::new().stack_size(STACK_BYTES).spawn(ask);
     }
     drop(answers);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut all = BTreeSet::new();
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -72,7 +72,7 @@ pub(crate) fn remote_listeners(
 
 fn ask(host: &Host, carrier: &str, sought: ListenerQuery) -> Option<BTreeSet<u32>> {
     let link = host.link_to(host.cluster.as_ref()?, carrier).ok()?;
-    match link.ask(HostRequest::Listeners(sought), PATIENCE) {
+    match link.ask(HostRequest::Listeners(sought), TIMEOUT) {
         Ok(HostResponse::Nodes(nodes)) => Some(nodes),
         _ => None,
     }

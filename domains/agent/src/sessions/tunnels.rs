@@ -18,7 +18,7 @@ use crate::net::driver::Driver;
 
 /// Pauses before another try grow from the first to the second. One that has lasted longer than that was a
 /// success.
-const BACK_OFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+const BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 
 /// How often is looked whether there is a session with the other host.
 const LOOK: Duration = Duration::from_millis(250);
@@ -45,14 +45,14 @@ pub(crate) fn begin(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(), Agen
 }
 
 fn keep(host: &Host, cluster: &Cluster, driver: &Driver, other: &str) {
-    let mut pause = BACK_OFF[0];
+    let mut pause = BACKOFF[0];
     loop {
         let began = Instant::now();
         if !driver.await_missing_tunnel(other) {
             return;
         }
-        if began.elapsed() > BACK_OFF[1] {
-            pause = BACK_OFF[0];
+        if began.elapsed() > BACKOFF[1] {
+            pause = BACKOFF[0];
         }
         if !cluster.may_be_asked(other) {
             thread::sleep(LOOK);
@@ -66,7 +66,7 @@ fn keep(host: &Host, cluster: &Cluster, driver: &Driver, other: &str) {
             Err(refusal) => tracing::debug!("no connection to the driver of {other}: {refusal}"),
         }
         thread::sleep(pause);
-        pause = BACK_OFF[1].min(pause * 2);
+        pause = BACKOFF[1].min(pause * 2);
     }
 }
 

@@ -54,7 +54,7 @@ use data_dir::DataDir;
 use state_dir::StateDir;
 
 /// Pauses before a node is made anew grow from the first to the second while it keeps dying.
-const BACK_OFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+const BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 
 /// A node that has lived as long as this may be made anew soon.
 const GOOD_LIFE: Duration = Duration::from_secs(10);
@@ -465,7 +465,7 @@ fn await_those_who_return(host: &Arc<Host>, unfinished: &[Changed]) -> Result<()
 /// Attends a node, and makes it anew when it dies before its time.
 fn keep_alive(host: &Arc<Host>, n: usize, mut birth: Birth) {
     let node = &host.nodes[n];
-    let mut pause = BACK_OFF[0];
+    let mut pause = BACKOFF[0];
     loop {
         let born = Instant::now();
         let listener = Arc::new(birth.listener);
@@ -497,14 +497,14 @@ fn keep_alive(host: &Arc<Host>, n: usize, mut birth: Birth) {
             );
         }
         if is_renewal || born.elapsed() > GOOD_LIFE {
-            pause = BACK_OFF[0];
+            pause = BACKOFF[0];
         }
         let mut is_hurried = is_renewal;
         birth = loop {
             if !std::mem::take(&mut is_hurried) {
                 thread::sleep(pause);
             }
-            pause = BACK_OFF[1].min(pause * 2);
+            pause = BACKOFF[1].min(pause * 2);
             if host.is_ending() {
                 return;
             }

@@ -279,7 +279,7 @@ fn kill_in(phase: Phase) {
     };
     let members = Arc::clone(&agent.members);
     thread::scope(|scope| {
-        let completed = scope.spawn(|| members.complete(changed, PATIENCE, |_| ()));
+        let completed = scope.spawn(|| members.complete(changed, TIMEOUT, |_| ()));
         assert_eq!(leaver.returns(&members), [0; 0]);
         for (survivor, is_owner) in [(&mut owner, true), (&mut stayer, false)] {
             assert_eq!(survivor.returns(&members), [key.id.0]);
@@ -331,7 +331,7 @@ fn copying_goes_on_where_it_was_and_waits_for_nobody() {
     let changed = agent.members.change(change, fabric.directory.clone());
     owner.moves();
     owner.acknowledges(epoch);
-    assert_eq!(agent.members.complete(&changed, PATIENCE, |_| ()), 0);
+    assert_eq!(agent.members.complete(&changed, TIMEOUT, |_| ()), 0);
     agent.members.fetch(owner.process.id, key, 0);
     assert_eq!(owner.process.hears_event(), Event::Arrived { key });
     owner.writes(0, 8);
@@ -369,7 +369,7 @@ fn second_leaver(is_killed_between: bool) {
     let changed = agent.members.change(change, fabric.directory.clone());
     owner.moves();
     owner.acknowledges(first_epoch);
-    assert_eq!(agent.members.complete(&changed, PATIENCE, |_| ()), 0);
+    assert_eq!(agent.members.complete(&changed, TIMEOUT, |_| ()), 0);
     if is_killed_between {
         drop(agent);
         agent = fabric.agent();
@@ -383,7 +383,7 @@ fn second_leaver(is_killed_between: bool) {
     agent.members.finish_migrations(&change);
     let changed = agent.members.change(change, fabric.directory.clone());
     owner.acknowledges(epoch);
-    assert_eq!(agent.members.complete(&changed, PATIENCE, |_| ()), 0);
+    assert_eq!(agent.members.complete(&changed, TIMEOUT, |_| ()), 0);
     // What it still holds is the old memory, which is sealed or has been copied.
     let _ = second.memory.write_all_at(&[9], 2 * CHUNK);
     agent.carry_all();
@@ -521,7 +521,7 @@ fn what_others_write_is_looked_at_while_it_rests() {
         survivor.moves();
         survivor.acknowledges(epoch);
     }
-    assert_eq!(agent.members.complete(&changed, PATIENCE, |_| ()), 0);
+    assert_eq!(agent.members.complete(&changed, TIMEOUT, |_| ()), 0);
     agent.carry_all();
     assert_eq!(due(&agent), PIECE, "it has arrived");
     agent.members.free(owner.process.id, key).unwrap();

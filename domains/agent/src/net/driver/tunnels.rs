@@ -11,7 +11,7 @@ use toroid_protocol::driver::{DriverRequest, DriverResponse};
 use super::{Driver, State};
 
 /// How long is waited for a number that is only to be shown.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Driver {
     /// Gives the driver a connection to that of another host. One of the two `asks` for what they do
@@ -66,7 +66,7 @@ impl Driver {
             let is_there = state.process.is_some() && state.generation == generation;
             state.frames_by_rdma.0 < n && is_there && !state.ending
         };
-        let waiting = self.changed.wait_timeout_while(state, PATIENCE, unanswered);
+        let waiting = self.changed.wait_timeout_while(state, TIMEOUT, unanswered);
         let (state, _) = waiting.unwrap_or_else(PoisonError::into_inner);
         let (answered, frames) = &state.frames_by_rdma;
         (*answered >= n).then(|| frames.clone())

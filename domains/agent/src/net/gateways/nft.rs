@@ -9,7 +9,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::process::ends_within;
 
 /// How many milliseconds it may take; it takes some 30.
-const PATIENCE_MS: u16 = 5000;
+const TIMEOUT_MS: u16 = 5000;
 
 /// Where it is installed, whatever whoever started the agent looks through.
 const PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin";
@@ -70,7 +70,7 @@ fn converse(child: &mut Child, script: &str) -> io::Result<Option<(bool, String)
     }
     let pid = Pid::from_raw(child.id().cast_signed()).ok_or(io::ErrorKind::NotFound)?;
     let handle = pidfd_open(pid, PidfdFlags::empty())?;
-    if !ends_within(&handle, PATIENCE_MS) {
+    if !ends_within(&handle, TIMEOUT_MS) {
         child.kill()?;
         return Ok(None);
     }
