@@ -343,7 +343,7 @@ impl Host {
     }
 
     pub(super) fn await_members(&self, changed: &Changed, timeout: Duration) {
-        let fenced = |nodes: &_| self.let_adapters_forget(nodes);
+        let fenced = |nodes: &_| self.invalidate_registrations(nodes);
         let late = self.members.complete(changed, timeout, fenced);
         if late > 0 {
             let domain = &changed.change.domain;

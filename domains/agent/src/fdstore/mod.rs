@@ -38,7 +38,7 @@ use crate::process::ends_within;
 pub(crate) use role::run_role;
 
 /// The argument of the role: keeps what outlives an agent; the agent's state directory follows.
-pub(crate) const ROLE: &str = "__keeper";
+pub(crate) const ROLE: &str = "__fd-store";
 
 /// What ends the fd store when it ends. There is no record of it.
 pub(crate) const LIFELINE: &str = "lifeline";
@@ -139,7 +139,7 @@ pub(crate) fn start(state: &Path) -> io::Result<Found> {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
     let (ours, theirs) = UnixStream::pair()?;
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("toroid-keeper").arg(ROLE).arg(state);
+    command.arg0("toroid-fdstore").arg(ROLE).arg(state);
     command.env_clear().env("MALLOC_ARENA_MAX", "1");
     command.stdin(OwnedFd::from(listener));
     command.stdout(OwnedFd::from(theirs));

@@ -33,7 +33,7 @@ fn start() -> io::Result<()> {
     // A terminal's signals are not for it.
     setsid()?;
     std::env::set_current_dir("/")?;
-    fs::write("/proc/self/comm", "toroid-keeper")?;
+    fs::write("/proc/self/comm", "toroid-fdstore")?;
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     let listener = io::stdin().as_fd().try_clone_to_owned()?;

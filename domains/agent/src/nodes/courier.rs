@@ -30,7 +30,7 @@ use super::bind::Lender;
 use super::terminal;
 
 /// The argument of the role: carries a caller's descriptors to a node.
-pub(crate) const ROLE: &str = "__porter";
+pub(crate) const ROLE: &str = "__fd-courier";
 
 /// How long a caller may take to hand over its descriptors.
 const CALLER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -63,7 +63,7 @@ impl Couriers {
     ) -> io::Result<FdCourier> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("toroid-porter").arg(ROLE);
+        command.arg0("toroid-courier").arg(ROLE);
         command.env_clear().env("MALLOC_ARENA_MAX", "1");
         command.stdin(OwnedFd::from(theirs));
         // It may be left when the agent has ended, whose output somebody may wait for.

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn one_node_cannot_have_all_channels_by_the_adapter() {
+    fn one_node_cannot_have_all_channels_of_the_device() {
         one_node_cannot_have_all(CHANNELS);
     }
 

@@ -37,7 +37,7 @@ use toroid_protocol::proxy::{ProxyEvent, ProxyRequest};
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
 /// The argument of the role: serves processes of other hosts.
-pub(crate) const ROLE: &str = "__adapter";
+pub(crate) const ROLE: &str = "__target-proxy";
 
 /// Connections at a time of processes of one node, and of all, in each direction: each takes a
 /// thread.

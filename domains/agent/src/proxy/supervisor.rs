@@ -54,7 +54,7 @@ struct State {
     /// Whether the agent before has started it.
     is_inherited: bool,
     /// Whether it may have told an RDMA device of memory.
-    knows_rdma: bool,
+    may_have_registrations: bool,
     ending: bool,
 }
 
@@ -79,13 +79,13 @@ impl ProxySupervisor {
 
     /// None yet; that of the agent before is to be taken over.
     pub(crate) fn new(takeover: &mut Takeover, has_rdma: bool) -> Self {
-        let knows_rdma = takeover.inherit(Self::RDMA).is_some();
+        let may_have_registrations = takeover.inherit(Self::RDMA).is_some();
         ProxySupervisor {
             fd_store: Arc::clone(&takeover.fd_store),
             kept: Mutex::new(takeover.inherit(Self::KEY)),
             has_rdma,
             state: Mutex::new(State {
-                knows_rdma,
+                may_have_registrations,
                 ..State::default()
             }),
             ended: Condvar::new(),
@@ -96,7 +96,7 @@ impl ProxySupervisor {
     pub(crate) fn keep(&self) {
         let state = self.lock();
         if let Some((process, _)) = &state.process {
-            self.keep_rdma(state.knows_rdma);
+            self.keep_rdma(state.may_have_registrations);
             process.keep(&self.fd_store, Self::KEY);
         }
     }
@@ -107,12 +107,12 @@ impl ProxySupervisor {
     }
 
     /// Whether it may have told an RDMA device of memory.
-    pub(crate) fn knows_rdma(&self) -> bool {
-        self.lock().knows_rdma
+    pub(crate) fn may_have_registrations(&self) -> bool {
+        self.lock().may_have_registrations
     }
 
-    fn keep_rdma(&self, knows_rdma: bool) {
-        if knows_rdma {
+    fn keep_rdma(&self, may_have_registrations: bool) {
+        if may_have_registrations {
             self.fd_store.put(Self::RDMA, &(), &[])
         } else {
             self.fd_store.remove(Self::RDMA)
@@ -193,7 +193,7 @@ impl ProxySupervisor {
             Some(process) => (process, None),
             None => {
                 let mut command = Command::new("/proc/self/exe");
-                command.arg0("toroid-adapter").arg(super::ROLE);
+                command.arg0("toroid-proxy").arg(super::ROLE);
                 let (process, child) = SupervisedChild::start(command)?;
                 (process, Some(child))
             }
@@ -203,9 +203,10 @@ impl ProxySupervisor {
         let mut state = self.lock();
         state.is_inherited = child.is_none();
         // One that was started anew knows nothing of what another was told.
-        state.knows_rdma = self.has_rdma || state.is_inherited && state.knows_rdma;
+        state.may_have_registrations =
+            self.has_rdma || state.is_inherited && state.may_have_registrations;
         // First: an agent after this one may come to hold the process any time.
-        self.keep_rdma(state.knows_rdma);
+        self.keep_rdma(state.may_have_registrations);
         process.keep(&self.fd_store, Self::KEY);
         state.process = Some((process, orders));
         drop(state);
@@ -260,7 +261,7 @@ impl ProxySupervisor {
 pub(crate) fn begin(proxy: &Arc<ProxySupervisor>, attach: Attach) -> io::Result<()> {
     let first = proxy.start()?;
     let proxy = Arc::clone(proxy);
-    let builder = thread::Builder::new().name("adapter".into());
+    let builder = thread::Builder::new().name("target-proxy".into());
     let supervise = move || supervise(&proxy, &attach, first);
     builder.stack_size(STACK_BYTES).spawn(supervise).map(drop)
 }

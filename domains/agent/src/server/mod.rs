@@ -294,7 +294,7 @@ fn converse(
                 && attached.was_cut(&end)
             {
                 // While it is in the books: a change of membership waits until it has gone.
-                host.let_adapters_forget(&[node].into());
+                host.invalidate_registrations(&[node].into());
             }
             host.members.detach(id);
             end

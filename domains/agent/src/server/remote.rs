@@ -115,11 +115,11 @@ impl Host {
     /// process for other hosts, which has not acknowledged that, an RDMA device may still do what
     /// it was told, and heeds no fence. The kernel ends it with that process, which has gone when
     /// this returns.
-    pub(crate) fn let_adapters_forget(&self, nodes: &BTreeSet<NodeId>) {
+    pub(crate) fn invalidate_registrations(&self, nodes: &BTreeSet<NodeId>) {
         let is_remote = |node: &NodeId| self.node(*node).is_none();
         if nodes.iter().any(is_remote)
             && let Some(proxy) = &self.proxy
-            && proxy.knows_rdma()
+            && proxy.may_have_registrations()
         {
             tracing::warn!("the process for other hosts is late, so another takes its place");
             proxy.kill();
@@ -128,13 +128,13 @@ impl Host {
 
     /// The same with what the agent before has granted, to a process that has not come back. One that
     /// this agent has started was granted nothing of that.
-    pub(crate) fn let_inherited_adapter_forget(&self, nodes: &BTreeSet<NodeId>) {
+    pub(crate) fn invalidate_inherited_registrations(&self, nodes: &BTreeSet<NodeId>) {
         if self
             .proxy
             .as_deref()
             .is_some_and(ProxySupervisor::is_inherited)
         {
-            self.let_adapters_forget(nodes);
+            self.invalidate_registrations(nodes);
         }
     }
 

@@ -175,7 +175,7 @@ fn live(
         .map_err(during("start the thread that moves regions"))?;
     let compacting = Arc::clone(&host);
     spawn(move || compacting.members.compactor.run())?;
-    let watched = watch.map_or(Ok(()), |watch| watch_keeper(&host, watch));
+    let watched = watch.map_or(Ok(()), |watch| watch_fd_store(&host, watch));
     // Nobody changes anything before what the agent before has begun is complete.
     let turn = host.changes.take(Actor::Administrator(host.identity.uid));
     let opened = watched.and_then(|()| open_for_business(&host, births, control));
@@ -421,7 +421,7 @@ fn watch_uplinks(host: &Arc<Host>) -> Result<(), AgentError> {
 }
 
 /// Should the fd store die, the next one is given all that this agent holds.
-fn watch_keeper(host: &Arc<Host>, watch: Watch) -> Result<(), AgentError> {
+fn watch_fd_store(host: &Arc<Host>, watch: Watch) -> Result<(), AgentError> {
     let held = Arc::clone(host);
     let watching = host
         .fd_store
@@ -457,7 +457,7 @@ fn await_those_who_return(host: &Arc<Host>, unfinished: &[Changed]) -> Result<()
     let waiting = Arc::clone(host);
     spawn(move || {
         thread::sleep(end.saturating_duration_since(Instant::now()));
-        let forget = |nodes: &_| waiting.let_inherited_adapter_forget(nodes);
+        let forget = |nodes: &_| waiting.invalidate_inherited_registrations(nodes);
         waiting.members.detach_absent(forget);
     })
 }

@@ -21,7 +21,7 @@ const LEAVER: u32 = 2;
 /// What outlives an agent: an fd store, and what processes hold.
 struct Fabric {
     state: TempDir,
-    _keeper: InThread,
+    _fd_store: InThread,
     directory: Directory,
 }
 
@@ -43,7 +43,7 @@ impl Fabric {
         };
         directory.create(wanted).unwrap();
         Fabric {
-            _keeper: InThread::start(state.path()),
+            _fd_store: InThread::start(state.path()),
             state,
             directory,
         }
