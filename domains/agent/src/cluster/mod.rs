@@ -41,7 +41,7 @@ use followers::Follower;
 use link::{Link, NoAnswer};
 use problems::Problems;
 use publish::Publication;
-use tickets::Broker;
+use tickets::Tickets;
 
 /// How long `toroid up` waits for the holder of the directory, which may be away.
 const FIRST_WORD: Duration = Duration::from_secs(3);
@@ -61,18 +61,18 @@ pub(crate) struct Cluster {
     /// A follower has said how far it is, has come or has gone.
     pub(crate) heard: Condvar,
     /// Of a follower.
-    pub(crate) holder: Mutex<ToHolder>,
+    pub(crate) leader: Mutex<LeaderLink>,
     /// The directory has come for the first time.
     pub(crate) came: Condvar,
     /// Sessions that were made for the sake of tickets.
     pub(crate) peers: Mutex<BTreeMap<String, Arc<Link>>>,
-    pub(crate) broker: Broker,
+    pub(crate) tickets: Tickets,
     pub(crate) problems: Problems,
 }
 
 /// A follower's way to the holder.
 #[derive(Debug, Default)]
-pub(crate) struct ToHolder {
+pub(crate) struct LeaderLink {
     pub(crate) link: Option<Arc<Link>>,
     pub(crate) has_come: bool,
     /// Whether this host has refused what the holder has last told it, or not been told yet. Numbers
@@ -94,26 +94,26 @@ impl Cluster {
             publication: Arc::default(),
             followers: Mutex::default(),
             heard: Condvar::new(),
-            holder: Mutex::default(),
+            leader: Mutex::default(),
             came: Condvar::new(),
             peers: Mutex::default(),
-            broker: Broker::default(),
+            tickets: Tickets::default(),
             problems: Problems::default(),
         };
         Ok((cluster, listener))
     }
 
     /// Whether it holds the directory.
-    pub(crate) fn holds(&self) -> bool {
+    pub(crate) fn is_leader(&self) -> bool {
         self.config.holds_directory()
     }
 
     /// Waits for the directory when this is a follower that has just begun, unless its holder is away.
     pub(crate) fn await_directory(&self) {
-        let not_yet = |holder: &mut ToHolder| !self.holds() && !holder.has_come;
+        let not_yet = |leader: &mut LeaderLink| !self.is_leader() && !leader.has_come;
         drop(
             self.came
-                .wait_timeout_while(self.holder(), FIRST_WORD, not_yet),
+                .wait_timeout_while(self.leader(), FIRST_WORD, not_yet),
         );
     }
 
@@ -152,14 +152,14 @@ impl Cluster {
         pid: Option<u32>,
         request: &Request,
     ) -> Result<Reply, Refusal> {
-        let holder = &self.config.directory;
-        let link = self.holder().link.clone();
+        let leader = &self.config.directory;
+        let link = self.leader().link.clone();
         let Some(link) = link else {
-            let why = self.problems.of(holder);
+            let why = self.problems.of(leader);
             let why = why.unwrap_or_else(|| "it has not answered yet".into());
             let remedy = "nothing was changed; see to that host, because its agent holds the \
                           directory";
-            return Err(unreachable(holder, &why, remedy));
+            return Err(unreachable(leader, &why, remedy));
         };
         let ask = HostRequest::Change {
             who,
@@ -169,11 +169,11 @@ impl Cluster {
         match link.ask(ask, TIMEOUT) {
             Ok(HostResponse::Reply(reply)) => Ok(*reply),
             Ok(HostResponse::Refused(refusal)) => Err(refusal),
-            Ok(_) => Err(unreachable(holder, "it does not answer as it should", "")),
+            Ok(_) => Err(unreachable(leader, "it does not answer as it should", "")),
             Err(error @ (NoAnswer::Ended | NoAnswer::Late)) => {
                 let remedy =
                     "whether the change was made is unknown: look, and make it again if not";
-                Err(unreachable(holder, &error.to_string(), remedy))
+                Err(unreachable(leader, &error.to_string(), remedy))
             }
         }
     }
@@ -193,14 +193,14 @@ impl Cluster {
     }
 
     fn describe_host(&self, host: &str, address: SocketAddr) -> HostInfo {
-        let is_linked = if self.holds() {
+        let is_linked = if self.is_leader() {
             self.followers().contains_key(host)
         } else {
-            self.holder().link.is_some()
+            self.leader().link.is_some()
         };
         let state = if host == self.config.host {
             HostState::Here
-        } else if !self.holds() && host != self.config.directory {
+        } else if !self.is_leader() && host != self.config.directory {
             HostState::Unknown
         } else if is_linked {
             HostState::Connected
@@ -222,7 +222,7 @@ impl Cluster {
     /// Refuses to have to do with other hosts' nodes as long as the directory here is not that of the
     /// holder.
     pub(crate) fn check_directory(&self) -> Result<(), Refusal> {
-        if self.holder().differs {
+        if self.leader().differs {
             Err(Refusal::new(
                 RefusalKind::Failed,
                 format!(
@@ -236,8 +236,8 @@ impl Cluster {
         }
     }
 
-    pub(crate) fn holder(&self) -> MutexGuard<'_, ToHolder> {
-        self.holder.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn leader(&self) -> MutexGuard<'_, LeaderLink> {
+        self.leader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn followers(&self) -> MutexGuard<'_, BTreeMap<String, Follower>> {

@@ -42,7 +42,7 @@ type Server = Box<dyn Fn(DataConnection) + Send + Sync>;
 
 /// The tickets that were given out, and who serves those who present them.
 #[derive(Default)]
-pub(crate) struct Broker {
+pub(crate) struct Tickets {
     tickets: Mutex<HashMap<Proof, Ticket>>,
     pub(crate) server: OnceLock<Server>,
 }
@@ -54,7 +54,7 @@ struct Ticket {
     until: Instant,
 }
 
-impl Broker {
+impl Tickets {
     /// Lets data connections be served; without this none are promised. It must not take long.
     pub(crate) fn serve(&self, server: impl Fn(DataConnection) + Send + Sync + 'static) {
         // A second one would be a mistake of ours.
@@ -110,9 +110,9 @@ impl Broker {
     }
 }
 
-impl fmt::Debug for Broker {
+impl fmt::Debug for Tickets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Broker").finish_non_exhaustive()
+        f.debug_struct("Tickets").finish_non_exhaustive()
     }
 }
 
@@ -122,12 +122,12 @@ impl Cluster {
             .followers()
             .get(host)
             .map(|follower| follower.link.clone());
-        let holder = || {
-            let is_it = !self.holds() && host == self.config.directory;
-            self.holder().link.clone().filter(|_| is_it)
+        let leader = || {
+            let is_it = !self.is_leader() && host == self.config.directory;
+            self.leader().link.clone().filter(|_| is_it)
         };
         let peer = || self.peers().get(host).cloned();
-        let link = follower.or_else(holder).or_else(peer);
+        let link = follower.or_else(leader).or_else(peer);
         link.filter(|link| !link.has_ended())
     }
 
@@ -205,26 +205,26 @@ mod tests {
     const WANTED: TicketPurpose = TicketPurpose::Node(BETWEEN);
 
     /// How presenting a ticket ends.
-    fn present(broker: &Broker, ticket: &str) -> Result<(), SessionError> {
+    fn present(tickets: &Tickets, ticket: &str) -> Result<(), SessionError> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let theirs = listener.accept().unwrap().0;
         let proof = parse(ticket).unwrap();
-        broker.redeem(theirs, proof);
+        tickets.redeem(theirs, proof);
         secure::present(&ours, proof)
     }
 
     #[test]
     fn a_ticket_is_good_once_and_not_for_ever() {
-        let broker = Broker::default();
-        let early = broker.issue("b", WANTED).unwrap();
+        let tickets = Tickets::default();
+        let early = tickets.issue("b", WANTED).unwrap();
         // Nobody serves yet.
-        present(&broker, &early).unwrap_err();
+        present(&tickets, &early).unwrap_err();
         let (served, connections) = channel();
         let served = Mutex::new(served);
-        broker.serve(move |connection| served.lock().unwrap().send(connection).unwrap());
-        let ticket = broker.issue("b", WANTED).unwrap();
-        present(&broker, &ticket).unwrap();
+        tickets.serve(move |connection| served.lock().unwrap().send(connection).unwrap());
+        let ticket = tickets.issue("b", WANTED).unwrap();
+        present(&tickets, &ticket).unwrap();
         let connection = connections.recv().unwrap();
         let DataConnection {
             stream,
@@ -234,13 +234,13 @@ mod tests {
         assert_eq!((host.as_str(), wanted), ("b", WANTED));
         // Whoever serves it has it without a byte read.
         stream.take_error().unwrap();
-        let again = present(&broker, &ticket).unwrap_err();
+        let again = present(&tickets, &ticket).unwrap_err();
         assert!(matches!(again, SessionError::BadTicket), "{again}");
-        let late = broker.issue("b", WANTED).unwrap();
-        for ticket in broker.lock().values_mut() {
+        let late = tickets.issue("b", WANTED).unwrap();
+        for ticket in tickets.lock().values_mut() {
             ticket.until = Instant::now();
         }
-        present(&broker, &late).unwrap_err();
+        present(&tickets, &late).unwrap_err();
         assert!(connections.try_recv().is_err());
         for nonsense in ["", "00", &"é".repeat(PROOF), &"0g".repeat(PROOF)] {
             assert!(parse(nonsense).is_none());

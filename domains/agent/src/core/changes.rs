@@ -37,7 +37,7 @@ pub(crate) fn carry_out(
         return None;
     }
     let actor = caller.actor;
-    let follows = host.cluster.as_ref().filter(|cluster| !cluster.holds());
+    let follows = host.cluster.as_ref().filter(|cluster| !cluster.is_leader());
     let turn = match follows {
         Some(_) => Ok(None),
         None => host.changes.take(actor).map(Some),

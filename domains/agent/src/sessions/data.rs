@@ -17,7 +17,7 @@ use crate::proxy::supervisor::borrow;
 pub(crate) fn serve(host: &Arc<Host>, cluster: &Cluster) {
     let host = Arc::clone(host);
     cluster
-        .broker
+        .tickets
         .serve(move |connection| receive(&host, connection));
 }
 

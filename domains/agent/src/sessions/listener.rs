@@ -96,7 +96,7 @@ impl Door {
             return;
         }
         match opening.word {
-            Kind::Data => self.cluster.broker.redeem(stream, opening.proof),
+            Kind::Data => self.cluster.tickets.redeem(stream, opening.proof),
             Kind::Session => {
                 if let Err(error) = self.begin_session(stream, address, &opening) {
                     self.host

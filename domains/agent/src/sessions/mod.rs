@@ -28,7 +28,7 @@ pub(crate) fn begin(host: &Arc<Host>, listener: TcpListener) -> Result<(), Agent
     data::serve(host, cluster);
     listener::open(host, cluster, listener)?;
     tunnels::begin(host, cluster)?;
-    if cluster.holds() {
+    if cluster.is_leader() {
         Ok(())
     } else {
         follower::begin(host, cluster)

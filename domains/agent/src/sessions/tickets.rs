@@ -37,8 +37,8 @@ pub(crate) fn give_ticket(
         },
     };
     let permitted = cluster.check_directory().and(permitted);
-    let given = permitted.and_then(|()| match cluster.broker.server.get() {
-        Some(_) => cluster.broker.issue(to, wanted),
+    let given = permitted.and_then(|()| match cluster.tickets.server.get() {
+        Some(_) => cluster.tickets.issue(to, wanted),
         None => Err(Refusal::new(
             RefusalKind::Failed,
             format!("host {} serves no data connections", cluster.config.host),

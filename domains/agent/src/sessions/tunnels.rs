@@ -88,7 +88,7 @@ impl Cluster {
     /// Whether it makes sense to ask another host. The holder and its followers have a session anyway, unless
     /// one of them is away.
     fn may_be_asked(&self, other: &str) -> bool {
-        let has_session = self.holds() || other == self.config.directory;
+        let has_session = self.is_leader() || other == self.config.directory;
         !has_session || self.link_of(other).is_some()
     }
 }

@@ -119,7 +119,7 @@ impl DataDir {
                 directory: path(),
             }),
             None => Ok((directory, Box::new(store))),
-            Some(cluster) if cluster.holds() => {
+            Some(cluster) if cluster.is_leader() => {
                 let mut ours = directory.clone();
                 cluster.claim_own(&mut ours);
                 let changes = ours.changes_since(&directory);
