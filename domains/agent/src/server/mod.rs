@@ -61,24 +61,24 @@ const STACK_BYTES: usize = 256 * 1024;
 
 /// Which socket a connection came through.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Door {
+pub(crate) enum SocketKind {
     /// The control socket.
     Control,
     /// A node's, in one of its tenancies.
     Node(NodeId, u64),
     /// None: the target proxy of this host speaks for a node that another host carries.
-    StandIn(NodeId),
+    TargetProxy(NodeId),
 }
 
 /// Serves connections until the listener is shut down.
-pub(crate) fn serve(host: &Arc<Host>, listener: &UnixListener, door: Door) {
+pub(crate) fn serve(host: &Arc<Host>, listener: &UnixListener, socket: SocketKind) {
     let open = Arc::default();
     loop {
         match listener.accept() {
-            Ok((stream, _)) => admit(host, stream, door, &open),
+            Ok((stream, _)) => admit(host, stream, socket, &open),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
             Err(error) => {
-                tracing::warn!(?door, "cannot accept a connection: {error}");
+                tracing::warn!(?socket, "cannot accept a connection: {error}");
                 thread::sleep(BREATH);
             }
         }
@@ -132,31 +132,31 @@ impl Open {
     }
 }
 
-fn admit(host: &Arc<Host>, stream: UnixStream, door: Door, open: &Arc<Open>) {
+fn admit(host: &Arc<Host>, stream: UnixStream, socket: SocketKind, open: &Arc<Open>) {
     let Ok(uid) = peer_uid(&stream) else {
         return;
     };
     let uid = uid.as_raw();
     let caller = Caller {
-        actor: match door {
-            Door::Control => actor(host, uid),
-            Door::Node(node, _) | Door::StandIn(node) => Actor::Node(node),
+        actor: match socket {
+            SocketKind::Control => actor(host, uid),
+            SocketKind::Node(node, _) | SocketKind::TargetProxy(node) => Actor::Node(node),
         },
         pid: peer_pid(&stream),
         host: None,
     };
-    let (of_all, of_user) = match door {
-        Door::Control if !is_administrator(host, uid) => {
+    let (of_all, of_user) = match socket {
+        SocketKind::Control if !is_administrator(host, uid) => {
             let of_users = MAX_CONNECTIONS - KEPT_CONNECTIONS;
             (of_users, Some(CONNECTIONS_OF_USER))
         }
         _ => (MAX_CONNECTIONS, None),
     };
-    let account = match door {
-        Door::Control if is_administrator(host, uid) => uid,
-        Door::Control => subordinate::account(uid),
+    let account = match socket {
+        SocketKind::Control if is_administrator(host, uid) => uid,
+        SocketKind::Control => subordinate::account(uid),
         // All users of a node are one tenant.
-        Door::Node(..) | Door::StandIn(_) => 0,
+        SocketKind::Node(..) | SocketKind::TargetProxy(_) => 0,
     };
     let share = match open.add(account, of_all, of_user) {
         Ok(share) => share,
@@ -164,20 +164,24 @@ fn admit(host: &Arc<Host>, stream: UnixStream, door: Door, open: &Arc<Open>) {
     };
     let (host, count) = (Arc::clone(host), Arc::clone(open));
     let talk = move || {
-        if let Err(error) = converse(&host, stream, door, caller, share) {
-            tracing::debug!(?door, "a connection ended: {error}");
+        if let Err(error) = converse(&host, stream, socket, caller, share) {
+            tracing::debug!(?socket, "a connection ended: {error}");
         }
         count.remove(account);
     };
     let thread = thread::Builder::new().stack_size(STACK_BYTES).spawn(talk);
     if let Err(error) = thread {
-        tracing::warn!(?door, "no thread for a connection: {error}");
+        tracing::warn!(?socket, "no thread for a connection: {error}");
         open.remove(account);
     }
 }
 
 /// Serves the target proxy, which speaks for a node that another host carries, on a thread of its own.
-pub(crate) fn stand_in(host: &Arc<Host>, node: NodeId, stream: UnixStream) -> io::Result<()> {
+pub(crate) fn serve_target_proxy(
+    host: &Arc<Host>,
+    node: NodeId,
+    stream: UnixStream,
+) -> io::Result<()> {
     let caller = Caller {
         actor: Actor::Node(node),
         pid: host.proxy.as_deref().and_then(ProxySupervisor::pid),
@@ -185,9 +189,9 @@ pub(crate) fn stand_in(host: &Arc<Host>, node: NodeId, stream: UnixStream) -> io
     };
     let host = Arc::clone(host);
     let talk = move || {
-        let door = Door::StandIn(node);
-        if let Err(error) = converse(&host, stream, door, caller, Arc::default()) {
-            tracing::debug!(?door, "a connection ended: {error}");
+        let socket = SocketKind::TargetProxy(node);
+        if let Err(error) = converse(&host, stream, socket, caller, Arc::default()) {
+            tracing::debug!(?socket, "a connection ended: {error}");
         }
     };
     thread::Builder::new()
@@ -240,14 +244,14 @@ fn turn_away(stream: UnixStream, limit: usize) {
 fn converse(
     host: &Arc<Host>,
     stream: UnixStream,
-    door: Door,
+    socket: SocketKind,
     caller: Caller,
     share: Arc<Share>,
 ) -> Result<(), WireError> {
     let (mut reader, writer) = wire::split(stream)?;
     writer.give_up_after(WRITE_TIMEOUT)?;
     reader.take_no_descriptors();
-    if matches!(door, Door::Control) && comes_from_node(host, &caller, reader.stream()) {
+    if matches!(socket, SocketKind::Control) && comes_from_node(host, &caller, reader.stream()) {
         let refusal = Refusal::new(
             RefusalKind::Denied,
             "processes in nodes may not use the agent's control socket",
@@ -256,8 +260,8 @@ fn converse(
         return refuse(&writer, refusal);
     }
     shake_hands(&mut reader, &writer)?;
-    match door {
-        Door::Control => Administration {
+    match socket {
+        SocketKind::Control => Administration {
             host,
             reader,
             writer,
@@ -265,9 +269,9 @@ fn converse(
             share,
         }
         .converse(),
-        Door::Node(node, _) | Door::StandIn(node) => {
-            let generation = match door {
-                Door::Node(_, generation) => Some(generation),
+        SocketKind::Node(node, _) | SocketKind::TargetProxy(node) => {
+            let generation = match socket {
+                SocketKind::Node(_, generation) => Some(generation),
                 _ => None,
             };
             let outbox = Outbox::start(writer)?;
@@ -290,7 +294,7 @@ fn converse(
             } else {
                 Err(WireError::Closed)
             };
-            if let Door::StandIn(node) = door
+            if let SocketKind::TargetProxy(node) = socket
                 && attached.was_cut(&end)
             {
                 // While it is in the books: a change of membership waits until it has gone.

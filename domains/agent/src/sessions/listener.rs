@@ -1,4 +1,4 @@
-//! Who connects from outside. Until he has shown the key or a ticket he is one of the [`strangers`], of
+//! Who connects from outside. Until he has shown the key or a ticket he is one of the [`unauthenticated`](crate::cluster::unauthenticated), of
 //! whom 64 bytes are taken and nothing is kept. Whoever has opened a session may yet have only repeated
 //! what he has heard: he has a thread and little time, and when there are many the oldest has to go.
 
@@ -37,7 +37,7 @@ pub(crate) fn open(
         action: "listen to other hosts",
         source,
     };
-    let door = Door {
+    let accepting = Listener {
         host: Arc::clone(host),
         cluster: Arc::clone(cluster),
         sessions: Arc::new(Sessions {
@@ -48,12 +48,12 @@ pub(crate) fn open(
     let unauthenticated = Unauthenticated::new(listener).map_err(failed)?;
     let builder = thread::Builder::new().stack_size(STACK_BYTES);
     builder
-        .spawn(|| door.attend(unauthenticated))
+        .spawn(|| accepting.attend(unauthenticated))
         .map_err(failed)?;
     Ok(())
 }
 
-struct Door {
+struct Listener {
     host: Arc<Host>,
     cluster: Arc<Cluster>,
     sessions: Arc<Sessions>,
@@ -69,7 +69,7 @@ struct Sessions {
     unproven: Mutex<VecDeque<Writer>>,
 }
 
-impl Door {
+impl Listener {
     fn attend(self, mut unauthenticated: Unauthenticated) {
         loop {
             for connection in unauthenticated.next() {

@@ -47,7 +47,7 @@ use crate::nodes::rootless;
 use crate::nodes::users::Users;
 use crate::nodes::{Birth, HostedNode};
 use crate::proxy::supervisor::{self, ProxySupervisor};
-use crate::server::{Door, serve, stand_in};
+use crate::server::{SocketKind, serve, serve_target_proxy};
 use crate::sessions;
 use crate::store::events::Log;
 use data_dir::DataDir;
@@ -441,12 +441,12 @@ fn open_for_business(
     }
     if let Some(proxy) = &host.proxy {
         let attached = Arc::clone(host);
-        let attach = move |node, stream| stand_in(&attached, node, stream);
+        let attach = move |node, stream| serve_target_proxy(&attached, node, stream);
         supervisor::begin(proxy, Box::new(attach))
             .map_err(during("start the process for other hosts"))?;
     }
     let host = Arc::clone(host);
-    spawn(move || serve(&host, &control, Door::Control))
+    spawn(move || serve(&host, &control, SocketKind::Control))
 }
 
 /// Completes changes that the agent before has begun. Who has not come back in time is fenced from
@@ -469,12 +469,12 @@ fn keep_alive(host: &Arc<Host>, n: usize, mut birth: Birth) {
     loop {
         let born = Instant::now();
         let listener = Arc::new(birth.listener);
-        let (server, door) = (
+        let (server, socket) = (
             Arc::clone(&listener),
-            Door::Node(node.id, node.generation.number()),
+            SocketKind::Node(node.id, node.generation.number()),
         );
         let served = Arc::clone(host);
-        let serving = spawn(move || serve(&served, &server, door));
+        let serving = spawn(move || serve(&served, &server, socket));
         node.attend(birth.reports, birth.init);
         // Ends the thread that accepts; without one there is nothing to end.
         let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
