@@ -13,7 +13,6 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 use toroid_protocol::agent::{Reply, Request};
 
-use super::changes::is_change;
 use super::host::Host;
 use crate::store::events::{self, Log};
 
@@ -67,13 +66,13 @@ impl Audit {
         let named = domain.as_deref().and_then(|name| before.domain(name).ok());
         // To the caller there is no such domain; its owner shall know of the attempt.
         let is_hidden =
-            is_change(request) && named.is_some_and(|domain| !caller.actor.sees(before, domain));
+            request.is_change() && named.is_some_and(|domain| !caller.actor.sees(before, domain));
         let outcome = match result {
-            Ok(_) if is_change(request) || *request == Request::Down => Outcome::Done,
+            Ok(_) if request.is_change() || *request == Request::Down => Outcome::Done,
             Err(refusal) => match refusal.kind {
                 RefusalKind::Denied => Outcome::Denied,
                 RefusalKind::Exhausted => Outcome::Exhausted,
-                RefusalKind::Failed if is_change(request) => Outcome::Failed,
+                RefusalKind::Failed if request.is_change() => Outcome::Failed,
                 RefusalKind::NotFound if is_hidden => Outcome::Denied,
                 _ => return,
             },

@@ -9,6 +9,7 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 use toroid_protocol::agent::{NewDomain, Reply, Request};
 use toroid_protocol::hosts::Requester;
+use toroid_protocol::{connection_request, query_request};
 
 use super::audit::Caller;
 use super::host::{Host, only_node, parse_subnet};
@@ -33,7 +34,7 @@ pub(crate) fn carry_out(
     standing: Standing,
     request: &Request,
 ) -> Option<Result<Reply, Refusal>> {
-    if !is_change(request) {
+    if !request.is_change() {
         return None;
     }
     let actor = caller.actor;
@@ -176,30 +177,8 @@ fn carry_out_now(host: &Host, actor: Actor, request: &Request) -> Option<Result<
             nodes,
             limits,
         } => quotas::set(host, actor, Whose { user: *user, nodes }, limits),
-        _ => return None,
+        query_request!() | connection_request!() | Request::Down => return None,
     })
-}
-
-/// Whether [`carry_out`] does.
-pub(crate) fn is_change(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::DomainCreate(_)
-            | Request::DomainGrow { .. }
-            | Request::DomainShrink { .. }
-            | Request::DomainRemove { .. }
-            | Request::DomainManage { .. }
-            | Request::DomainSet { .. }
-            | Request::GatewayAdd { .. }
-            | Request::GatewayRemove { .. }
-            | Request::NodeAlias { .. }
-            | Request::NodeUnalias { .. }
-            | Request::NodeChown { .. }
-            | Request::NodeConsent { .. }
-            | Request::NodeAlloc(_)
-            | Request::NodeFree { .. }
-            | Request::QuotaSet { .. }
-    )
 }
 
 fn create(host: &Host, actor: Actor, new: &NewDomain) -> Result<Reply, Refusal> {

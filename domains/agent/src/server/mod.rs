@@ -20,6 +20,7 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 use toroid_protocol::agent::{Message, Reply, Request, VERSION};
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
+use toroid_protocol::{change_request, connection_request};
 
 use crate::core::audit::Caller;
 use crate::core::host::Host;
@@ -393,7 +394,7 @@ fn look(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Re
             let whose = Whose { user: *user, nodes };
             Some(quotas::show(host, actor, whose))
         }
-        _ => None,
+        change_request!() | connection_request!() | Request::Down => None,
     }
 }
 

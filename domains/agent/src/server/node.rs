@@ -13,7 +13,7 @@ use super::backlog::Backlog;
 use super::share::Share;
 use super::{MALFORMED, STACK_BYTES, look, remote};
 use crate::core::audit::Caller;
-use crate::core::changes::{Standing, carry_out, is_change};
+use crate::core::changes::{Standing, carry_out};
 use crate::core::host::{Host, names};
 use crate::members::outbox::Outbox;
 use crate::members::{AttachmentId, Known};
@@ -117,7 +117,7 @@ impl Attached {
     }
 
     fn answer(&self, id: AttachmentId, request: &Request) {
-        let answer = match (is_change(request), self.generation) {
+        let answer = match (request.is_change(), self.generation) {
             (true, Some(generation)) => self.host.audited(&self.caller, request, || {
                 let standing = Standing::Generation(generation);
                 carry_out(&self.host, &self.caller, standing, request).transpose()

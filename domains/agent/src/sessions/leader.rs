@@ -21,7 +21,7 @@ use crate::cluster::Cluster;
 use crate::cluster::followers::{Follower, Place, name_nodes};
 use crate::cluster::link::{Link, stay_alive};
 use crate::core::audit::Caller;
-use crate::core::changes::{Standing, carry_out, is_change};
+use crate::core::changes::{Standing, carry_out};
 use crate::core::host::Host;
 
 const STACK_BYTES: usize = 256 * 1024;
@@ -125,7 +125,7 @@ fn change(
     pid: Option<u32>,
     request: &Request,
 ) -> HostResponse {
-    if !is_change(request) {
+    if !request.is_change() {
         let message = "that changes nothing";
         let refusal = Refusal::new(RefusalKind::Invalid, message, "ask your own agent");
         return HostResponse::Refused(refusal);

@@ -193,10 +193,11 @@ impl Control {
     /// is to acknowledge it tells again.
     fn ask_again(self: &Arc<Self>, writer: Writer) -> Result<(), Failure> {
         let mut outbox = lock(&self.outbox);
-        // Who waits for one of the others learns that the agent was lost, and may look.
+        // A grant of the predecessor is taken back by `Resume`, or found done. A change may have
+        // been made: its caller learns that the agent was lost.
         outbox
             .expected
-            .retain(|expected| may_repeat(&expected.request));
+            .retain(|expected| !expected.request.is_change());
         for expected in &outbox.expected {
             writer.send(&expected.request, &[])?;
         }
@@ -207,16 +208,4 @@ impl Control {
         regions::ask_again(self, moving);
         Ok(())
     }
-}
-
-/// Whether a request may be carried out twice: what the first time has granted is taken back by
-/// [`Request::Resume`], or the second time finds it done. Changes of membership are not like that.
-fn may_repeat(request: &Request) -> bool {
-    !matches!(
-        request,
-        Request::DomainGrow { .. }
-            | Request::DomainShrink { .. }
-            | Request::NodeAlloc(_)
-            | Request::NodeFree { .. }
-    )
 }
