@@ -49,6 +49,7 @@ mod server;
 mod sessions;
 mod start;
 pub mod store;
+mod threads;
 
 pub use config::Config;
 pub use error::AgentError;

@@ -12,6 +12,7 @@ use toroid_protocol::hosts::{HostMessage, HostRequest, HostResponse, Requester};
 
 use crate::channel::SessionError;
 use crate::channel::secure::{Reader, Writer};
+use crate::threads;
 
 /// How often a side says that it lives: some times before the other loses its patience.
 const ALIVE: Duration = Duration::from_secs(1);
@@ -21,8 +22,6 @@ const MAX_SERVED: usize = 64;
 
 /// Those of them that are kept for what administrators and the agent itself ask.
 const RESERVED: usize = 16;
-
-const STACK_BYTES: usize = 256 * 1024;
 
 /// The session.
 #[derive(Debug)]
@@ -158,9 +157,7 @@ impl Link {
                 .writer
                 .send(&HostMessage::HostResponse { number, answer });
         };
-        thread::Builder::new()
-            .stack_size(STACK_BYTES)
-            .spawn(answer)?;
+        threads::start(answer)?;
         Ok(())
     }
 
@@ -223,7 +220,7 @@ pub(crate) fn stay_alive(writer: &Writer) -> Result<(), SessionError> {
             }
         }
     };
-    thread::Builder::new().stack_size(STACK_BYTES).spawn(say)?;
+    threads::start(say)?;
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use std::{fmt, io, thread};
+use std::{fmt, io};
 
 use toroid_fabric::NodeId;
 use toroid_model::directory::Directory;
@@ -18,6 +18,7 @@ use super::Cluster;
 use super::link::Link;
 use crate::channel::opening::{Opening, PROOF, Word};
 use crate::channel::secure::{self, Session};
+use crate::threads;
 
 /// How long a ticket is good.
 const EXPIRES: Duration = Duration::from_secs(10);
@@ -142,7 +143,7 @@ impl Cluster {
         let attended = Arc::clone(&link);
         // It asks nothing: whoever does has a session of its own.
         let attend = move || attended.attend(session.reader, |_| HostResponse::Done);
-        thread::Builder::new().spawn(attend)?;
+        threads::start(attend)?;
         peers.insert(host.into(), Arc::clone(&link));
         Ok(link)
     }

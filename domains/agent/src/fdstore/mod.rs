@@ -35,6 +35,7 @@ use toroid_protocol::wire::{self, Reader, Writer};
 
 use crate::error::AgentError;
 use crate::process::ends_within;
+use crate::threads;
 pub(crate) use role::run_role;
 
 /// The argument of the role: keeps what outlives an agent; the agent's state directory follows.
@@ -55,8 +56,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// How many milliseconds a process may take to end.
 const LAST_WORDS_MS: u16 = 2000;
-
-const STACK_BYTES: usize = 128 * 1024;
 
 /// Something that is kept.
 #[derive(Debug)]
@@ -264,8 +263,7 @@ impl FdStore {
                 tracing::info!("another fd store holds all there is");
             }
         };
-        let builder = thread::Builder::new().name("fd-store".into());
-        builder.stack_size(STACK_BYTES).spawn(replace).map(drop)
+        threads::start_named("fd-store", replace).map(drop)
     }
 
     /// Starts an fd store after one has died, unless that was the end.

@@ -27,6 +27,7 @@ use toroid_protocol::agent::Event;
 use super::memories::Holders;
 use super::outbox::Handed;
 use super::{AttachmentId, Changed, Members, RegionRecord, State, writes};
+use crate::threads;
 
 /// How long leavers that had write access have to finish what they write, after those who stay have
 /// changed: it moves as a whole. Those who stay wait, too.
@@ -47,9 +48,6 @@ const DROP_TIME_PER_MIB: Duration = Duration::from_micros(100);
 /// How long it may take to seal at least, before the rest is copied: the child that does it has to
 /// start, and needs its turns.
 const SEAL_TIME: Duration = Duration::from_millis(10);
-
-/// Stack of a thread that waits for old memory to be dropped.
-const STACK_BYTES: usize = 64 * 1024;
 
 /// Chunks copied behind everybody's back between two rests, and how long a rest is.
 const STRETCH: u32 = 16;
@@ -167,8 +165,7 @@ impl Migration {
                 let dropped = leftover.drop_forked(key.partition);
                 dropped.unwrap_or_else(|error| log_leftover(key, &error));
             };
-            let builder = thread::Builder::new().stack_size(STACK_BYTES);
-            builder.spawn(drop).map(|_| ())
+            threads::start(drop).map(|_| ())
         });
         dropping.unwrap_or_else(|error| log_leftover(key, &error));
     }

@@ -9,7 +9,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use toroid_fabric::mem::memfd::{read_only, read_write};
@@ -17,6 +16,7 @@ use toroid_protocol::agent::{Event, Message, Reply};
 use toroid_protocol::wire::Writer;
 
 use super::{MAX_CHANNELS, MAX_REGIONS};
+use crate::threads;
 
 /// Messages that may wait, besides what the socket's buffer holds: more than one change can
 /// cause, as when the peer of all of a process's channels and regions ends.
@@ -27,8 +27,6 @@ const MAX_REPLIES: usize = 32;
 
 /// How long a message may take to be accepted by the socket.
 const TIMEOUT: Duration = Duration::from_secs(5);
-
-const STACK_BYTES: usize = 128 * 1024;
 
 /// A descriptor on its way to a process.
 #[derive(Debug)]
@@ -74,12 +72,10 @@ impl Outbox {
             fewer: Condvar::new(),
         });
         let sent = Arc::clone(&replies);
-        thread::Builder::new()
-            .stack_size(STACK_BYTES)
-            .spawn(move || {
-                deliver(&parcels, &sender, &count, &sent);
-                sent.set(|_| None);
-            })?;
+        threads::start(move || {
+            deliver(&parcels, &sender, &count, &sent);
+            sent.set(|_| None);
+        })?;
         Ok(Outbox(Some(Queue {
             parcels: queue,
             waiting,
@@ -203,6 +199,7 @@ fn deliver(parcels: &Receiver<Parcel>, writer: &Writer, waiting: &AtomicUsize, r
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
+    use std::thread;
 
     use toroid_protocol::wire;
 

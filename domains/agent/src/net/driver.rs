@@ -13,7 +13,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use toroid_model::ethernet::{DropReason, OffloadKind};
@@ -28,6 +27,7 @@ use crate::error::AgentError;
 use crate::fdstore::child::SupervisedChild;
 use crate::fdstore::{Entry, FdStore};
 use crate::process::{ends_within, outlast};
+use crate::threads;
 
 /// How long the driver may take for what it was told.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -46,8 +46,6 @@ const BACKOFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5
 
 /// After so many drivers that ended without an answer, nobody waits for the next.
 const MAX_FAILURES: u32 = 3;
-
-const STACK_BYTES: usize = 256 * 1024;
 
 /// Why the driver did not do what it was told.
 #[derive(Debug, thiserror::Error)]
@@ -198,11 +196,7 @@ impl Driver {
             None => driver.spawn().map_err(failed)?,
         };
         let supervised = Arc::clone(&driver);
-        thread::Builder::new()
-            .name("driver".into())
-            .stack_size(STACK_BYTES)
-            .spawn(move || supervised.supervise(first))
-            .map_err(failed)?;
+        threads::start_named("driver", move || supervised.supervise(first)).map_err(failed)?;
         Ok(driver)
     }
 

@@ -15,7 +15,6 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio, exit};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -28,6 +27,7 @@ use toroid_protocol::wire::{self, WireError, Writer};
 
 use super::bind::Lender;
 use super::terminal;
+use crate::threads;
 
 /// The argument of the role: carries a caller's descriptors to a node.
 pub(crate) const ROLE: &str = "__fd-courier";
@@ -183,7 +183,7 @@ impl Errand {
             while poll(&mut closed, PollTimeout::NONE) == Err(Errno::EINTR) {}
             exit(0);
         };
-        thread::Builder::new().spawn(watch).map(drop)
+        threads::start(watch).map(drop)
     }
 
     /// Takes the caller's descriptors, which are left in `theirs`, to the node.

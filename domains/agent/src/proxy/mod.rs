@@ -25,7 +25,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -46,8 +45,6 @@ const MAX_OF_ALL: usize = 8192;
 
 /// How long nothing more is said of connections that cannot be served.
 const QUIET: Duration = Duration::from_secs(60);
-
-const STACK_BYTES: usize = 256 * 1024;
 
 /// What the threads of a target proxy share.
 #[derive(Debug, Default)]
@@ -189,13 +186,6 @@ impl Drop for Count {
         }
         counts.retain(|_, count| *count > 0);
     }
-}
-
-fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    thread::Builder::new()
-        .stack_size(STACK_BYTES)
-        .spawn(run)
-        .map(drop)
 }
 
 fn no_room() -> io::Error {

@@ -7,7 +7,6 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use toroid_fabric::NodeId;
@@ -19,6 +18,7 @@ use crate::fdstore::child::SupervisedChild;
 use crate::fdstore::takeover::Takeover;
 use crate::fdstore::{Entry, FdStore};
 use crate::process::{ends_within, outlast, outlast_killed};
+use crate::threads;
 
 /// Pauses before restarts grow from the first to the second while it keeps dying.
 const BACKOFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
@@ -34,8 +34,6 @@ const LAST_WORDS_MS: u16 = 2000;
 
 /// How often the log says that one that was killed is still there.
 const COMPLAINT: Duration = Duration::from_secs(5);
-
-const STACK_BYTES: usize = 256 * 1024;
 
 /// The target proxy of this host.
 #[derive(Debug)]
@@ -261,9 +259,8 @@ impl ProxySupervisor {
 pub(crate) fn begin(proxy: &Arc<ProxySupervisor>, attach: Attach) -> io::Result<()> {
     let first = proxy.start()?;
     let proxy = Arc::clone(proxy);
-    let builder = thread::Builder::new().name("target-proxy".into());
     let supervise = move || supervise(&proxy, &attach, first);
-    builder.stack_size(STACK_BYTES).spawn(supervise).map(drop)
+    threads::start_named("target-proxy", supervise).map(drop)
 }
 
 fn supervise(proxy: &ProxySupervisor, attach: &Attach, first: Instance) {

@@ -32,6 +32,7 @@ use crate::nodes::subordinate;
 use crate::nodes::users::is_of_nodes;
 use crate::process;
 use crate::proxy::supervisor::ProxySupervisor;
+use crate::threads;
 use control::Administration;
 use node::Attached;
 use share::Share;
@@ -57,8 +58,6 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Pause after the system had no descriptor for a connection, so that the wait does not spin.
 const BREATH: Duration = Duration::from_millis(100);
-
-const STACK_BYTES: usize = 256 * 1024;
 
 /// Which socket a connection came through.
 #[derive(Clone, Copy, Debug)]
@@ -170,8 +169,7 @@ fn admit(host: &Arc<Host>, stream: UnixStream, socket: SocketKind, open: &Arc<Op
         }
         count.remove(account);
     };
-    let thread = thread::Builder::new().stack_size(STACK_BYTES).spawn(talk);
-    if let Err(error) = thread {
+    if let Err(error) = threads::start(talk) {
         tracing::warn!(?socket, "no thread for a connection: {error}");
         open.remove(account);
     }
@@ -195,10 +193,7 @@ pub(crate) fn serve_target_proxy(
             tracing::debug!(?socket, "a connection ended: {error}");
         }
     };
-    thread::Builder::new()
-        .stack_size(STACK_BYTES)
-        .spawn(talk)
-        .map(drop)
+    threads::start(talk).map(drop)
 }
 
 /// Whoever came through the control socket. That of a user's agent lets nobody else in, and

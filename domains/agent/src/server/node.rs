@@ -2,7 +2,6 @@
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
-use std::thread;
 
 use toroid_fabric::NodeId;
 use toroid_model::refusal::{Refusal, RefusalKind};
@@ -11,13 +10,14 @@ use toroid_protocol::wire::{Reader, WireError};
 
 use super::backlog::Backlog;
 use super::share::Share;
-use super::{MALFORMED, STACK_BYTES, look, remote};
+use super::{MALFORMED, look, remote};
 use crate::core::audit::Caller;
 use crate::core::changes::{Standing, carry_out};
 use crate::core::host::{Host, names};
 use crate::members::outbox::Outbox;
 use crate::members::{AttachmentId, Known};
 use crate::net::stack_link;
+use crate::threads;
 
 /// A connection to a node socket.
 #[derive(Clone)]
@@ -54,8 +54,7 @@ impl Attached {
                 attached.outbox.shut_down();
             }
         };
-        let builder = thread::Builder::new().stack_size(STACK_BYTES);
-        let server = builder.spawn(serve)?;
+        let server = threads::start(serve)?;
         let end = self.read_all(reader, id, &backlog);
         // The connection counts, and holds back others, until its last change has been made.
         backlog.close();

@@ -13,17 +13,15 @@ use crate::cluster::Cluster;
 use crate::cluster::link::Link;
 use crate::core::host::Host;
 use crate::error::AgentError;
+use crate::threads;
 
 /// Pauses before the holder is called again.
 const BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
-const STACK_BYTES: usize = 256 * 1024;
-
 /// Follows until the agent ends.
 pub(crate) fn begin(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(), AgentError> {
     let (host, cluster) = (Arc::clone(host), Arc::clone(cluster));
-    let builder = thread::Builder::new().stack_size(STACK_BYTES);
-    let started = builder.spawn(move || follow(&host, &cluster));
+    let started = threads::start(move || follow(&host, &cluster));
     started.map(drop).map_err(|source| AgentError::System {
         action: "start the thread that follows the directory",
         source,

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread;
 use std::time::Instant;
 
 use toroid_fabric::NodeId;
@@ -23,8 +22,7 @@ use crate::cluster::link::{Link, stay_alive};
 use crate::core::audit::Caller;
 use crate::core::changes::{Standing, carry_out};
 use crate::core::host::Host;
-
-const STACK_BYTES: usize = 256 * 1024;
+use crate::threads;
 
 /// Attends to whoever has shown the key, until it ends.
 pub(crate) fn receive(
@@ -90,9 +88,7 @@ fn lead(
     tracing::info!("host {name} follows");
     cluster.problems.clear(&name);
     let (publisher, told) = (Arc::clone(cluster), Arc::clone(place.link));
-    thread::Builder::new()
-        .stack_size(STACK_BYTES)
-        .spawn(move || publisher.tell(&told))?;
+    threads::start(move || publisher.tell(&told))?;
     let (served, known) = (Arc::clone(host), Arc::clone(cluster));
     let end = place.link.attend(session.reader, move |ask| {
         serve(&served, &known, &hello, ask)

@@ -6,7 +6,6 @@ use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 
 use toroid_protocol::hosts::HostMessage;
 
@@ -18,14 +17,13 @@ use crate::cluster::Cluster;
 use crate::cluster::unauthenticated::{NewConnection, Unauthenticated};
 use crate::core::host::Host;
 use crate::error::AgentError;
+use crate::threads;
 
 /// Sessions at a time, besides two of each host: some that are about to end.
 const MORE_SESSIONS: usize = 16;
 
 /// Sessions at a time whose openings may be repetitions.
 const MAX_UNPROVEN: usize = 32;
-
-const STACK_BYTES: usize = 256 * 1024;
 
 /// Lets people come.
 pub(crate) fn open(
@@ -46,9 +44,7 @@ pub(crate) fn open(
         }),
     };
     let unauthenticated = Unauthenticated::new(listener).map_err(failed)?;
-    let builder = thread::Builder::new().stack_size(STACK_BYTES);
-    builder
-        .spawn(|| accepting.attend(unauthenticated))
+    threads::start(|| accepting.attend(unauthenticated))
         .map_err(failed)?;
     Ok(())
 }
@@ -125,9 +121,7 @@ impl Listener {
                 host.note_unauthenticated(&cluster, address, &error);
             }
         };
-        let builder = thread::Builder::new().stack_size(STACK_BYTES);
-        let started = builder.spawn(attend);
-        started.inspect_err(|_| self.sessions.settle(&writer))?;
+        threads::start(attend).inspect_err(|_| self.sessions.settle(&writer))?;
         Ok(())
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, mpsc};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use toroid_fabric::{NodeId, Partition};
@@ -11,8 +10,7 @@ use toroid_protocol::hosts::{HostRequest, HostResponse, ListenerQuery};
 
 use crate::cluster::Cluster;
 use crate::core::host::Host;
-
-const STACK_BYTES: usize = 256 * 1024;
+use crate::threads;
 
 /// How long all of them together may take. One that is away has nobody who listens.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -54,7 +52,7 @@ pub(crate) fn remote_listeners(
             }
         };
         // Without a thread it is as one that does not answer.
-        let _ = thread::Builder::new().stack_size(STACK_BYTES).spawn(ask);
+        let _ = threads::start(ask);
     }
     drop(answers);
     let deadline = Instant::now() + TIMEOUT;

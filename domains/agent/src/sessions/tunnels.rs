@@ -15,6 +15,7 @@ use crate::cluster::tickets::DataConnection;
 use crate::core::host::Host;
 use crate::error::AgentError;
 use crate::net::driver::Driver;
+use crate::threads;
 
 /// Pauses before another try grow from the first to the second. One that has lasted longer than that was a
 /// success.
@@ -22,8 +23,6 @@ const BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(
 
 /// How often is looked whether there is a session with the other host.
 const LOOK: Duration = Duration::from_millis(250);
-
-const STACK_BYTES: usize = 256 * 1024;
 
 /// Sees to it that there are those for which this host has to ask.
 pub(crate) fn begin(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(), AgentError> {
@@ -35,8 +34,7 @@ pub(crate) fn begin(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(), Agen
         let (host, cluster) = (Arc::clone(host), Arc::clone(cluster));
         let (driver, other) = (Arc::clone(driver), other.clone());
         let keep = move || keep(&host, &cluster, &driver, &other);
-        let builder = thread::Builder::new().stack_size(STACK_BYTES);
-        builder.spawn(keep).map_err(|source| AgentError::System {
+        threads::start(keep).map_err(|source| AgentError::System {
             action: "start the thread that connects the drivers",
             source,
         })?;
@@ -79,9 +77,8 @@ pub(crate) fn receive(host: &Host, connection: DataConnection) {
         stream, host: from, ..
     } = connection;
     let hand_over = move || driver.add_tunnel(&from, false, stream.into());
-    let builder = thread::Builder::new().stack_size(STACK_BYTES);
     // Without a thread the connection ends, and is made again.
-    let _ = builder.spawn(hand_over);
+    let _ = threads::start(hand_over);
 }
 
 impl Cluster {

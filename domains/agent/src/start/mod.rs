@@ -50,6 +50,7 @@ use crate::proxy::supervisor::{self, ProxySupervisor};
 use crate::server::{SocketKind, serve, serve_target_proxy};
 use crate::sessions;
 use crate::store::events::Log;
+use crate::threads;
 use data_dir::DataDir;
 use state_dir::StateDir;
 
@@ -61,8 +62,6 @@ const GOOD_LIFE: Duration = Duration::from_secs(10);
 
 /// Registered bytes of one node when the system does not tell how much memory it has.
 const FALLBACK_BYTES: u64 = 4 << 30;
-
-const STACK_BYTES: usize = 256 * 1024;
 
 /// Runs an agent until it is told to end, by [`toroid_protocol::agent::Request::Down`], by SIGINT,
 /// SIGTERM or SIGHUP, or by the end of its liveness socket. Calls `ready` once all nodes are up, and ends
@@ -169,9 +168,7 @@ fn live(
     host.settle_gateways();
     let unfinished = host.members.take_up();
     let carrying = Arc::clone(&host);
-    thread::Builder::new()
-        .stack_size(STACK_BYTES)
-        .spawn(move || carrying.members.carry(&migrations))
+    threads::start(move || carrying.members.carry(&migrations))
         .map_err(during("start the thread that moves regions"))?;
     let compacting = Arc::clone(&host);
     spawn(move || compacting.members.compactor.run())?;
@@ -560,9 +557,7 @@ fn watch_lifeline(ending: &mpsc::Sender<Ending>) -> Result<(), AgentError> {
 }
 
 fn spawn(run: impl FnOnce() + Send + 'static) -> Result<(), AgentError> {
-    let builder = thread::Builder::new().stack_size(STACK_BYTES);
-    builder
-        .spawn(run)
+    threads::start(run)
         .map(drop)
         .map_err(during("start a thread"))
 }

@@ -13,7 +13,6 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -25,11 +24,10 @@ use toroid_protocol::node::{InitConfig, NodeEvent};
 use toroid_protocol::wire::{self, WireError};
 
 use super::{birth, session};
+use crate::threads;
 
 /// The argument of the role: is the first process of a node; the configuration follows as JSON.
 pub(crate) const ROLE: &str = "__node-init";
-
-const STACK_BYTES: usize = 128 * 1024;
 
 /// Is the first process of a node until its liveness socket ends.
 pub(crate) fn run_role(config: &str) -> u8 {
@@ -54,7 +52,7 @@ fn run(config: &InitConfig) -> Result<(), WireError> {
     reports.send(&ready, &[born.network.as_fd(), born.listener.as_fd()])?;
     drop((born.network, born.listener));
     let lifeline = LivenessSocket::new(orders);
-    let obeying = start_thread(move || {
+    let obeying = threads::start(move || {
         let end = obey(lifeline);
         last.close();
         end
@@ -70,7 +68,7 @@ fn obey(lifeline: LivenessSocket) -> Result<(), WireError> {
     loop {
         let (tell, told) = channel();
         let next = Arc::clone(&lifeline);
-        let received = match start_thread(move || attend_next(&next, &tell)) {
+        let received = match threads::start(move || attend_next(&next, &tell)) {
             Ok(_) => told.recv().unwrap_or(Ok(())),
             // Without a thread the caller sees the session end.
             Err(_) => receive(&lifeline).map(drop),
@@ -118,12 +116,6 @@ fn reap_orphans(ends: &mut Signals) {
     }
 }
 
-fn start_thread<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<thread::JoinHandle<T>> {
-    thread::Builder::new().stack_size(STACK_BYTES).spawn(work)
-}
-
 #[cfg(test)]
 mod tests {
     use std::env;
@@ -131,6 +123,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::fd::OwnedFd;
     use std::process::Command;
+    use std::thread;
 
     use toroid_protocol::agent::Event;
     use toroid_protocol::liveness;

@@ -18,7 +18,6 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::thread;
 use std::time::Duration;
 
 use nix::sched::{CloneFlags, setns, unshare};
@@ -29,6 +28,7 @@ use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
 use super::cgroups::enter;
 use crate::error::GIVE_USERS;
+use crate::threads;
 
 /// The uids, and gids, of a node that has users of its own.
 pub(crate) const USERS_PER_NODE: u32 = 65_536;
@@ -105,8 +105,8 @@ impl Plan {
     pub(crate) fn make(&self, users: Option<u32>) -> Result<Node, NodeError> {
         // A thread that ends afterwards makes the PID namespace, so that the children of the
         // agent's other threads stay where they are.
-        let maker = |plan: Plan| thread::Builder::new().spawn(move || plan.make_here(users));
-        let maker = maker(self.clone()).during("start a thread")?;
+        let plan = self.clone();
+        let maker = threads::start(move || plan.make_here(users)).during("start a thread")?;
         let panicked = || io::Error::other("the thread panicked");
         maker
             .join()
