@@ -44,6 +44,7 @@ mod net;
 mod nodes;
 mod process;
 mod proxy;
+mod random;
 pub mod roles;
 mod server;
 mod sessions;

@@ -37,28 +37,28 @@ const TOROID: &[u8; 6] = b"toroid";
 /// The bytes before the proof, which both handshake messages depend on.
 pub(crate) const PREAMBLE: usize = OPENING - PROOF;
 
-/// What a connection is to be.
+/// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Between agents.
-    Session,
-    /// A process's, to the agent of a peer.
-    Data,
+    /// A session between agents.
+    Session = b's',
+    /// A data connection of a process to the agent of a peer.
+    Data = b'd',
 }
 
-/// What is answered.
+/// Answer to an opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Word {
-    /// It goes on.
-    Welcome,
-    /// No version in common.
-    Version,
-    /// Not authenticated.
-    WrongKey,
-    /// Too many are not authenticated yet.
-    Busy,
-    /// The ticket is none.
-    BadTicket,
+    /// The connection goes on.
+    Welcome = b'w',
+    /// The two sides have no version in common.
+    Version = b'v',
+    /// The connecting side has another key.
+    WrongKey = b'k',
+    /// Too many connections are not authenticated yet.
+    Busy = b'b',
+    /// The ticket is unknown, used or expired.
+    BadTicket = b't',
 }
 
 /// An opening as it was received.
@@ -72,43 +72,36 @@ pub(crate) struct Opening<W> {
     pub(crate) proof: [u8; PROOF],
 }
 
-/// What the seventh byte says.
-pub(crate) trait Says: Copy {
-    fn from_byte(byte: u8) -> Option<Self>;
+/// Meaning of the seventh byte.
+pub(crate) trait Says: Copy + 'static {
+    const ALL: &'static [Self];
+
     fn byte(self) -> u8;
+
+    fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.iter().copied().find(|word| word.byte() == byte)
+    }
 }
 
 impl Says for Kind {
-    fn from_byte(byte: u8) -> Option<Self> {
-        [Kind::Session, Kind::Data]
-            .into_iter()
-            .find(|kind| kind.byte() == byte)
-    }
+    const ALL: &'static [Self] = &[Kind::Session, Kind::Data];
 
     fn byte(self) -> u8 {
-        match self {
-            Kind::Session => b's',
-            Kind::Data => b'd',
-        }
+        self as u8
     }
 }
 
 impl Says for Word {
-    fn from_byte(byte: u8) -> Option<Self> {
-        use Word::{BadTicket, Busy, Version, Welcome, WrongKey};
-        [Welcome, Version, WrongKey, Busy, BadTicket]
-            .into_iter()
-            .find(|word| word.byte() == byte)
-    }
+    const ALL: &'static [Self] = &[
+        Word::Welcome,
+        Word::Version,
+        Word::WrongKey,
+        Word::Busy,
+        Word::BadTicket,
+    ];
 
     fn byte(self) -> u8 {
-        match self {
-            Word::Welcome => b'w',
-            Word::Version => b'v',
-            Word::WrongKey => b'k',
-            Word::Busy => b'b',
-            Word::BadTicket => b't',
-        }
+        self as u8
     }
 }
 

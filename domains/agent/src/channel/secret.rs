@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::Uid;
 
+use crate::random::from_hex;
+
 /// Bytes of a key.
 pub(crate) const KEY: usize = 32;
 
@@ -73,7 +75,7 @@ impl Secret {
         let mut text = String::new();
         let read = file.take(MAX_FILE).read_to_string(&mut text);
         read.map_err(broken)?;
-        let key = parse(text.trim());
+        let key = from_hex(text.trim()).map(Secret);
         key.ok_or_else(|| SecretError::Nonsense { path: path.into() })
     }
 
@@ -85,17 +87,6 @@ impl Secret {
     pub(crate) fn of(byte: u8) -> Self {
         Secret([byte; KEY])
     }
-}
-
-fn parse(text: &str) -> Option<Secret> {
-    let mut key = [0; KEY];
-    if text.len() != 2 * KEY || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (n, byte) in key.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * n..2 * n + 2], 16).ok()?;
-    }
-    Some(Secret(key))
 }
 
 impl fmt::Debug for Secret {

@@ -18,7 +18,7 @@ use super::Cluster;
 use super::link::Link;
 use crate::channel::opening::{Opening, PROOF, Word};
 use crate::channel::secure::{self, Session};
-use crate::threads;
+use crate::{random, threads};
 
 /// How long a ticket is good.
 const EXPIRES: Duration = Duration::from_secs(10);
@@ -64,11 +64,7 @@ impl Tickets {
 
     /// A ticket for another host.
     pub(crate) fn issue(&self, host: &str, wanted: TicketPurpose) -> Result<String, Refusal> {
-        let mut proof = [0; PROOF];
-        getrandom::fill(&mut proof).map_err(|error| {
-            let message = format!("the system gives no random bytes: {error}");
-            Refusal::new(RefusalKind::Failed, message, "")
-        })?;
+        let proof: Proof = random::bytes()?;
         let now = Instant::now();
         let mut tickets = self.lock();
         tickets.retain(|_, ticket| ticket.until > now);
@@ -85,7 +81,7 @@ impl Tickets {
             until: now + EXPIRES,
         };
         tickets.insert(proof, ticket);
-        Ok(proof.iter().map(|byte| format!("{byte:02x}")).collect())
+        Ok(random::to_hex(&proof))
     }
 
     /// Somebody presents one.
@@ -175,18 +171,6 @@ pub(crate) fn may_connect(
     }
 }
 
-/// The ticket that a text stands for.
-pub(crate) fn parse(text: &str) -> Option<Proof> {
-    let mut proof = [0; PROOF];
-    if text.len() != 2 * PROOF || !text.is_ascii() {
-        return None;
-    }
-    for (n, byte) in proof.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * n..2 * n + 2], 16).ok()?;
-    }
-    Some(proof)
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
@@ -210,7 +194,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let theirs = listener.accept().unwrap().0;
-        let proof = parse(ticket).unwrap();
+        let proof = random::from_hex(ticket).unwrap();
         tickets.redeem(theirs, proof);
         secure::present(&ours, proof)
     }
@@ -244,7 +228,7 @@ mod tests {
         present(&tickets, &late).unwrap_err();
         assert!(connections.try_recv().is_err());
         for nonsense in ["", "00", &"é".repeat(PROOF), &"0g".repeat(PROOF)] {
-            assert!(parse(nonsense).is_none());
+            assert!(random::from_hex::<PROOF>(nonsense).is_none());
         }
     }
 

@@ -13,6 +13,7 @@ use toroid_protocol::agent::{NodeAllocation, Reply};
 use super::host::{Host, only_node};
 use crate::nodes::HostedNode;
 use crate::nodes::generation::Closed;
+use crate::random;
 
 impl Host {
     /// Carries out a [`NodeAllocation`].
@@ -39,7 +40,7 @@ impl Host {
                 policy: asked.placement,
                 near: near.transpose()?,
                 destination,
-                seed: seed()?,
+                seed: u64::from_ne_bytes(random::bytes()?),
             };
             Ok::<_, Refusal>(directory.allocate(actor, &wanted)?)
         })?;
@@ -113,11 +114,4 @@ impl Host {
         }
         Ok(())
     }
-}
-
-fn seed() -> Result<u64, Refusal> {
-    getrandom::u64().map_err(|error| {
-        let message = format!("the system gives no random bytes: {error}");
-        Refusal::new(RefusalKind::Failed, message, "")
-    })
 }

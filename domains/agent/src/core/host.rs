@@ -157,11 +157,7 @@ pub(crate) fn only_node(directory: &Directory, actor: Actor, set: &str) -> Resul
 /// Parses what a client gave as a subnet.
 pub(crate) fn parse_subnet(text: Option<&str>) -> Result<Option<Subnet>, Refusal> {
     let subnet = text.map(str::parse).transpose();
-    subnet.map_err(|error| as_refusal(DirectoryError::Subnet(error)))
-}
-
-pub(super) fn as_refusal(error: DirectoryError) -> Refusal {
-    error.into()
+    subnet.map_err(|error| DirectoryError::Subnet(error).into())
 }
 
 /// One of several nodes, which are in order.

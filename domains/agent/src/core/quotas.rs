@@ -47,7 +47,7 @@ pub(crate) fn show(host: &Host, actor: Actor, whose: Whose<'_>) -> Result<Reply,
         QuotaInfo {
             user,
             node: node.map(|place| place.to_string()),
-            used: host.members.used(*tenant),
+            used: host.members.lock().used(*tenant),
             limits: directory.limits_of(*tenant),
             in_force: directory.limits_in_force(*tenant),
         }

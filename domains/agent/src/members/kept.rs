@@ -29,6 +29,7 @@ use super::{
 };
 use crate::fdstore::takeover::Takeover;
 use crate::fdstore::{Entry, FdStore};
+use crate::random;
 
 const ATTACHMENT: &str = "attachment/";
 const REGION: &str = "region/";
@@ -164,10 +165,7 @@ impl Members {
 
     /// What a process can come back with to a later agent.
     pub(crate) fn ticket(&self, id: AttachmentId) -> Result<Reply, Refusal> {
-        let secret: String = super::secret()?
-            .iter()
-            .map(|b| format!("{b:02x}"))
-            .collect();
+        let secret = random::to_hex(&random::bytes::<16>()?);
         let mut state = self.lock();
         state.attachment(id)?.secret = Some(secret.clone());
         state.keep_attachment(id, state.attachments.get(&id).ok_or_else(unknown)?);

@@ -306,7 +306,7 @@ impl State {
     }
 
     /// The partition and the node of a process, if that is a member.
-    fn membership(
+    pub(crate) fn membership(
         &mut self,
         id: AttachmentId,
         domain: &str,
@@ -424,15 +424,6 @@ fn same_key(a: &RemoteKey, b: &RemoteKey) -> bool {
     let pairs = a.secret.iter().zip(b.secret);
     let differing = pairs.fold(0, |bits, (a, b)| bits | (a ^ b));
     differing == 0 && (a.node, a.partition, a.id) == (b.node, b.partition, b.id)
-}
-
-fn secret() -> Result<[u8; 16], Refusal> {
-    let mut secret = [0; 16];
-    getrandom::fill(&mut secret).map_err(|error| {
-        let message = format!("the system gives no random bytes: {error}");
-        Refusal::new(RefusalKind::Failed, message, "")
-    })?;
-    Ok(secret)
 }
 
 fn within(what: &str, used: usize, limit: usize) -> Result<(), Refusal> {

@@ -16,8 +16,9 @@ use super::migration::memory_for;
 use super::outbox::Outbox;
 use super::{
     AttachmentId, MAX_REGIONS, Members, RegionRecord, State, check_may_talk, no_memory,
-    no_such_region, same_key, secret, within,
+    no_such_region, same_key, within,
 };
+use crate::random;
 
 impl Members {
     /// Allocates a region and replies with it.
@@ -41,7 +42,7 @@ impl Members {
         }
         let memory = memory_for(len, access).map_err(|error| no_memory(&error))?;
         let owners = memory.try_clone().map_err(|error| no_memory(&error))?;
-        let secret = secret()?;
+        let secret = random::bytes()?;
         let mut state = self.lock();
         let (partition, node) = state.membership(id, domain)?;
         let registered = state.registered.get(&node).copied().unwrap_or_default();

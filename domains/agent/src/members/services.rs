@@ -163,15 +163,6 @@ impl Members {
         Ok(())
     }
 
-    /// The partition and the node of a process, if that is a member.
-    pub(crate) fn membership(
-        &self,
-        id: AttachmentId,
-        domain: &str,
-    ) -> Result<(Partition, NodeId), Refusal> {
-        self.lock().membership(id, domain)
-    }
-
     /// The nodes of this host of which a process listens, and with which `node` may talk.
     pub(crate) fn listening(
         &self,
@@ -202,26 +193,6 @@ impl Members {
         state.listener_at(domain, place, protocol).map(drop)
     }
 
-    /// The partition, the node of a process, and that of another member.
-    pub(crate) fn fellow(
-        &self,
-        id: AttachmentId,
-        domain: &str,
-        place: Place,
-    ) -> Result<(Partition, NodeId, NodeId), Refusal> {
-        self.lock().fellow(id, domain, place)
-    }
-
-    /// The same of one with which it may talk.
-    pub(crate) fn partner(
-        &self,
-        id: AttachmentId,
-        domain: &str,
-        place: Place,
-    ) -> Result<(Partition, NodeId, NodeId), Refusal> {
-        self.lock().partner(id, domain, place)
-    }
-
     /// Replies with a connection to a member that another host carries, if the two may still talk.
     pub(crate) fn grant_remote(
         &self,
@@ -248,7 +219,8 @@ impl Members {
 }
 
 impl State {
-    fn fellow(
+    /// The partition, the node of a process, and that of another member.
+    pub(crate) fn fellow(
         &mut self,
         id: AttachmentId,
         domain: &str,
@@ -269,7 +241,8 @@ impl State {
         Ok((partition, node, peer))
     }
 
-    fn partner(
+    /// The same of a member with which the process may talk.
+    pub(crate) fn partner(
         &mut self,
         id: AttachmentId,
         domain: &str,

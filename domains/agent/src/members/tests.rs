@@ -300,7 +300,7 @@ fn peers_hear_of_the_end_of_a_channel_and_of_a_process() {
     let mut server = Process::attach(&members, 0);
     let mut client = Process::attach(&members, 1);
     server.listen().unwrap();
-    let (partition, node) = members.membership(client.id, "blue").unwrap();
+    let (partition, node) = members.lock().membership(client.id, "blue").unwrap();
     let listening = members.listening(partition, node, PROTOCOL);
     assert_eq!(listening, [NodeId(0)].into());
     let own = "0,0,0".parse().unwrap();

@@ -9,11 +9,6 @@ use toroid_model::refusal::Refusal;
 use super::{Members, State};
 
 impl Members {
-    /// What a tenant has.
-    pub(crate) fn used(&self, tenant: Tenant) -> Amounts {
-        self.lock().used(tenant)
-    }
-
     /// How many processes are attached in nodes, and how many bytes they have registered.
     pub(crate) fn totals(&self, within: impl Fn(NodeId) -> bool) -> (usize, u64) {
         let state = self.lock();
@@ -36,7 +31,8 @@ impl State {
         Ok(())
     }
 
-    fn used(&self, tenant: Tenant) -> Amounts {
+    /// What a tenant has.
+    pub(crate) fn used(&self, tenant: Tenant) -> Amounts {
         let within = |node: NodeId| match tenant {
             Tenant::User(uid) => self.directory.owner_of(node) == Some(uid),
             Tenant::Node(only) => node == only,

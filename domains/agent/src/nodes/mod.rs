@@ -73,9 +73,6 @@ struct Record {
     users: Option<u32>,
 }
 
-/// The keys of nodes.
-const NODE: &str = "node/";
-
 /// The node's present life; there may have been others before.
 #[derive(Debug)]
 struct Life {
@@ -130,12 +127,12 @@ impl HostedNode {
         Ok((node, birth))
     }
 
-    /// What the keys of what the fd store holds of nodes begin with.
-    pub(crate) const KEYS: &str = NODE;
+    /// Prefix of the keys under which the fd store holds nodes.
+    pub(crate) const KEYS: &str = "node/";
 
     /// What the fd store holds of the node with this number.
     pub(crate) fn key(id: NodeId) -> String {
-        format!("{NODE}{}", id.0)
+        format!("{}{}", Self::KEYS, id.0)
     }
 
     /// Lets the fd store hold the node, too, while it lives.

@@ -37,9 +37,6 @@ const REGISTER: &str = "/run/toroid.users";
 /// Behind all ranges: locked by whoever chooses one.
 const TURN: u32 = RANGES;
 
-/// What the fd store holds; the open register comes with it.
-const KEY: &str = "users";
-
 /// Where the nodes of an agent get their users.
 #[derive(Debug)]
 pub(crate) struct Users {
@@ -49,8 +46,8 @@ pub(crate) struct Users {
 }
 
 impl Users {
-    /// The key of what the fd store holds of them.
-    pub(crate) const KEY: &str = KEY;
+    /// Key under which the fd store holds the open register.
+    pub(crate) const KEY: &str = "users";
 
     /// Those of the agent before.
     pub(crate) fn inherit(kept: Entry) -> Option<Self> {
@@ -96,7 +93,7 @@ impl Users {
     /// Lets the fd store hold them, too.
     pub(crate) fn keep(&self, fd_store: &FdStore) {
         let register = self.register.lock().unwrap_or_else(PoisonError::into_inner);
-        fd_store.put(KEY, &(), &[register.as_fd()]);
+        fd_store.put(Self::KEY, &(), &[register.as_fd()]);
     }
 
     /// Takes a range and returns its first uid.

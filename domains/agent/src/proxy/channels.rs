@@ -60,7 +60,7 @@ pub(super) fn channel(
         });
         if Arc::strong_count(&common.channels) > common.accounts.len() {
             let account = Entry::add(&proxy, CHANNELS, from, CHANNEL_BYTES);
-            common.accounts.push(account.ok_or(NoResources::Now)?);
+            common.accounts.push(account.map_err(|_| NoResources::Now)?);
         }
         let account = Some(Arc::clone(&common.channels) as DropGuard);
         Ok(Resources { domain, account })

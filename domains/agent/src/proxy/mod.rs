@@ -20,7 +20,6 @@ mod channels;
 mod serve;
 pub(crate) mod supervisor;
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -35,13 +34,11 @@ use toroid_protocol::liveness::LivenessSocket;
 use toroid_protocol::proxy::{ProxyEvent, ProxyRequest};
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
+use crate::threads;
+use accounts::{Accounts, CARRIED, Entry, SERVED};
+
 /// The argument of the role: serves processes of other hosts.
 pub(crate) const ROLE: &str = "__target-proxy";
-
-/// Connections at a time of processes of one node, and of all, in each direction: each takes a
-/// thread.
-const MAX_OF_NODE: usize = 1024;
-const MAX_OF_ALL: usize = 8192;
 
 /// How long nothing more is said of connections that cannot be served.
 const QUIET: Duration = Duration::from_secs(60);
@@ -51,15 +48,16 @@ const QUIET: Duration = Duration::from_secs(60);
 struct TargetProxy {
     /// The present session with an agent.
     agent: Mutex<Option<Writer>>,
-    /// Connections by node, of processes elsewhere and here.
-    served: Mutex<HashMap<NodeId, usize>>,
-    carried: Mutex<HashMap<NodeId, usize>>,
+    /// Connections of remote processes.
+    served: Accounts,
+    /// Connections of this host's processes.
+    carried: Accounts,
     members: serve::Members,
-    open: accounts::Accounts,
+    open: Accounts,
     #[cfg(any(feature = "verbs", test))]
-    registered: accounts::Accounts,
+    registered: Accounts,
     #[cfg(any(feature = "verbs", test))]
-    channels: accounts::Accounts,
+    channels: Accounts,
     #[cfg(feature = "verbs")]
     shared: channels::Shared,
 }
@@ -115,21 +113,22 @@ impl TargetProxy {
         match order {
             ProxyRequest::Serve(service) => {
                 let socket = next()?;
-                let of = Count::add(self, |proxy| &proxy.served, NodeId(service.from))?;
-                spawn(move || {
-                    let _of = of;
+                let entry = Entry::add(self, SERVED, NodeId(service.from), 0)?;
+                threads::start(move || {
+                    let _entry = entry;
                     serve::serve(&proxy, &service, socket);
-                })
+                })?;
             }
             ProxyRequest::Carry(carriage) => {
                 let (remote, local) = (next()?, next()?);
-                let of = Count::add(self, |proxy| &proxy.carried, NodeId(carriage.from))?;
-                spawn(move || {
-                    let _of = of;
+                let entry = Entry::add(self, CARRIED, NodeId(carriage.from), 0)?;
+                threads::start(move || {
+                    let _entry = entry;
                     carry::carry(carriage, &remote.into(), &local.into());
-                })
+                })?;
             }
         }
+        Ok(())
     }
 
     /// A connection on which the agent serves this process as node `node`.
@@ -147,47 +146,6 @@ impl TargetProxy {
     }
 }
 
-/// Counts a connection of a node as long as it lives.
-struct Count {
-    proxy: Arc<TargetProxy>,
-    of: fn(&TargetProxy) -> &Mutex<HashMap<NodeId, usize>>,
-    node: NodeId,
-}
-
-impl Count {
-    fn add(
-        proxy: &Arc<TargetProxy>,
-        of: fn(&TargetProxy) -> &Mutex<HashMap<NodeId, usize>>,
-        node: NodeId,
-    ) -> io::Result<Self> {
-        let mut counts = lock(of(proxy));
-        if counts.values().sum::<usize>() >= MAX_OF_ALL {
-            return Err(io::Error::other(format!("there are {MAX_OF_ALL} of them")));
-        }
-        let its = counts.entry(node).or_default();
-        if *its >= MAX_OF_NODE {
-            let message = format!("node number {} has {MAX_OF_NODE} of them already", node.0);
-            return Err(io::Error::other(message));
-        }
-        *its += 1;
-        Ok(Count {
-            proxy: Arc::clone(proxy),
-            of,
-            node,
-        })
-    }
-}
-
-impl Drop for Count {
-    fn drop(&mut self) {
-        let mut counts = lock((self.of)(&self.proxy));
-        if let Some(its) = counts.get_mut(&self.node) {
-            *its -= 1;
-        }
-        counts.retain(|_, count| *count > 0);
-    }
-}
-
 fn no_room() -> io::Error {
     io::Error::other("no room for a descriptor; raise the limit of open files (ulimit -n)")
 }
@@ -195,28 +153,4 @@ fn no_room() -> io::Error {
 /// Every critical section here is a few moves.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_node_cannot_have_all_connections() {
-        let proxy = Arc::new(TargetProxy::default());
-        let add = |node| Count::add(&proxy, |proxy| &proxy.served, NodeId(node));
-        let mut held: Vec<_> = (0..MAX_OF_NODE).map(|_| add(1).unwrap()).collect();
-        assert!(add(1).is_err());
-        held.pop();
-        held.push(add(1).unwrap());
-        for node in 2.. {
-            held.extend((0..MAX_OF_NODE).map_while(|_| add(node).ok()));
-            if held.len() == MAX_OF_ALL {
-                break;
-            }
-        }
-        assert!(add(1000).is_err());
-        drop(held);
-        assert!(lock(&proxy.served).is_empty());
-    }
 }

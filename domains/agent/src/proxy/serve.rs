@@ -165,7 +165,7 @@ impl tcp::Regions for Regions<'_> {
         });
         let region = opened?.ok_or(OpError::WrongKey)?;
         let node = self.domain.member().node();
-        let entry = Entry::add(self.proxy, OPEN, node, region.len()).ok_or(NO_ROOM)?;
+        let entry = Entry::add(self.proxy, OPEN, node, region.len()).map_err(|_| NO_ROOM)?;
         Ok(Opened::new(region, Arc::new(entry)))
     }
 
@@ -184,7 +184,7 @@ impl tcp::Regions for Regions<'_> {
     #[cfg(feature = "verbs")]
     fn admit(&self, region: &toroid_fabric::shm::RemoteRegion) -> Option<toroid_fabric::DropGuard> {
         let node = self.domain.member().node();
-        let entry = Entry::add(self.proxy, super::accounts::REGISTERED, node, region.len())?;
+        let entry = Entry::add(self.proxy, super::accounts::REGISTERED, node, region.len()).ok()?;
         Some(Arc::new(entry))
     }
 }

@@ -2,7 +2,7 @@
 //! what this host's have to say to others. See [`crate::proxy`].
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
@@ -282,9 +282,4 @@ fn supervise(proxy: &ProxySupervisor, attach: &Attach, first: Instance) {
         pause = BACKOFF[1].min(pause * 2);
         instance = proxy.start();
     }
-}
-
-/// Borrows descriptors that go along with an order.
-pub(crate) fn borrow<const N: usize>(descriptors: [&OwnedFd; N]) -> [BorrowedFd<'_>; N] {
-    descriptors.map(AsFd::as_fd)
 }

@@ -140,59 +140,47 @@ impl Attached {
     /// Serves what only processes in nodes ask; returns the reply if there is one to send yet.
     fn serve(&self, id: AttachmentId, request: &Request) -> Result<Option<Reply>, Refusal> {
         let members = &self.host.members;
+        // What replies by itself, because descriptors go along.
+        let replied = |()| None;
+        let done = |()| Some(Reply::Done);
         match request {
-            _ if remote::is_remote(&self.host, request) => {
-                return remote::serve(&self.host, id, request);
-            }
+            _ if remote::is_remote(&self.host, request) => remote::serve(&self.host, id, request),
             Request::Alloc {
                 domain,
                 len,
                 access,
-            } => {
-                members.alloc(id, domain, *len, *access)?;
-                return Ok(None);
-            }
+            } => members.alloc(id, domain, *len, *access).map(replied),
             Request::Open { key, .. } if self.host.is_elsewhere(key.node) => {
-                return Ok(Some(Reply::Elsewhere));
+                Ok(Some(Reply::Elsewhere))
             }
-            Request::Open { key, access } => {
-                members.open(id, *key, *access)?;
-                return Ok(None);
-            }
+            Request::Open { key, access } => members.open(id, *key, *access).map(replied),
             Request::Reach { domain, place } => {
-                members.fellow(id, domain, *place)?;
-                return Ok(Some(Reply::Here));
+                members.lock().fellow(id, domain, *place)?;
+                Ok(Some(Reply::Here))
             }
             Request::Connect {
                 domain,
                 place,
                 protocol,
-            } => {
-                members.connect(id, domain, *place, *protocol)?;
-                return Ok(None);
-            }
+            } => members.connect(id, domain, *place, *protocol).map(replied),
             Request::Stack { domain } => {
-                let (info, socket) = {
-                    let driver = self.host.driver.as_deref();
-                    stack_link::grant(driver, members, self.node, domain)?
-                };
+                let driver = self.host.driver.as_deref();
+                let (info, socket) = stack_link::grant(driver, members, self.node, domain)?;
                 self.outbox.reply(Reply::Stack(info), vec![socket]);
-                return Ok(None);
+                Ok(None)
             }
-            Request::Fence => {
-                members.show_fence(id)?;
-                return Ok(None);
+            Request::Fence => members.show_fence(id).map(replied),
+            Request::Free { key } => members.free(id, *key).map(done),
+            Request::Listen { domain, protocol } => members.listen(id, domain, *protocol).map(done),
+            Request::Unlisten { domain, protocol } => {
+                members.unlisten(id, domain, *protocol).map(done)
             }
-            Request::Free { key } => members.free(id, *key)?,
-            Request::Listen { domain, protocol } => members.listen(id, domain, *protocol)?,
-            Request::Unlisten { domain, protocol } => members.unlisten(id, domain, *protocol)?,
-            Request::Disconnect { id: channel } => members.disconnect(id, *channel)?,
-            Request::Lookup { .. } => return remote::serve(&self.host, id, request),
-            Request::Whoami => return self.whoami().map(Some),
-            Request::Ticket => return members.ticket(id).map(Some),
-            _ => return Err(not_here()),
+            Request::Disconnect { id: channel } => members.disconnect(id, *channel).map(done),
+            Request::Lookup { .. } => remote::serve(&self.host, id, request),
+            Request::Whoami => self.whoami().map(Some),
+            Request::Ticket => members.ticket(id).map(Some),
+            _ => Err(not_here()),
         }
-        Ok(Some(Reply::Done))
     }
 
     fn whoami(&self) -> Result<Reply, Refusal> {

@@ -1,7 +1,7 @@
 //! What processes of this host want of nodes that other hosts may carry.
 
 use std::collections::BTreeSet;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use toroid_protocol::proxy::{Carriage, ProxyRequest};
 
 use crate::core::host::Host;
 use crate::members::AttachmentId;
-use crate::proxy::supervisor::{ProxySupervisor, borrow};
+use crate::proxy::supervisor::ProxySupervisor;
 use crate::sessions::lookup::remote_listeners;
 
 /// Whether a request is to a node that another host carries.
@@ -43,7 +43,7 @@ pub(crate) fn serve(
             protocol,
         } => reach(host, id, domain, *place, Some(*protocol)).map(|()| None),
         Request::Lookup { domain, protocol } => {
-            let (partition, node) = host.members.membership(id, domain)?;
+            let (partition, node) = host.members.lock().membership(id, domain)?;
             let mut nodes = host.members.listening(partition, node, *protocol);
             nodes.extend(remote_listeners(host, partition, node, *protocol));
             let places = host.places(&nodes);
@@ -61,7 +61,7 @@ fn reach(
     place: Place,
     protocol: Option<u16>,
 ) -> Result<(), Refusal> {
-    let (partition, from, to) = host.members.partner(id, domain, place)?;
+    let (partition, from, to) = host.members.lock().partner(id, domain, place)?;
     let (Some(proxy), Some(carrier)) = (&host.proxy, host.carrier(to)) else {
         let message = format!("no host carries node {place}");
         return Err(Refusal::new(
@@ -89,8 +89,8 @@ fn reach(
         from: from.0,
         packets: protocol.is_some(),
     };
-    let ends = [&remote, &theirs.into()];
-    proxy.order(&ProxyRequest::Carry(carriage), &borrow(ends))?;
+    let ends = [remote.as_fd(), theirs.as_fd()];
+    proxy.order(&ProxyRequest::Carry(carriage), &ends)?;
     let rdma = host.rdma();
     host.members
         .grant_remote(id, domain, place, rdma, ours.into())

@@ -1,6 +1,7 @@
 //! Whom connections of other hosts are for that have shown a ticket.
 
 use std::net::TcpStream;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use toroid_model::refusal::Refusal;
@@ -11,7 +12,6 @@ use super::tunnels;
 use crate::cluster::Cluster;
 use crate::cluster::tickets::DataConnection;
 use crate::core::host::Host;
-use crate::proxy::supervisor::borrow;
 
 /// Lets other hosts connect.
 pub(crate) fn serve(host: &Arc<Host>, cluster: &Cluster) {
@@ -54,5 +54,5 @@ fn serve_node(host: &Host, between: NodePair, stream: TcpStream) -> Result<(), R
         protocol: between.protocol,
         rdma: host.rdma(),
     };
-    proxy.order(&ProxyRequest::Serve(service), &borrow([&stream.into()]))
+    proxy.order(&ProxyRequest::Serve(service), &[stream.as_fd()])
 }

@@ -44,8 +44,7 @@ pub(crate) fn open(
         }),
     };
     let unauthenticated = Unauthenticated::new(listener).map_err(failed)?;
-    threads::start(|| accepting.attend(unauthenticated))
-        .map_err(failed)?;
+    threads::start(|| accepting.attend(unauthenticated)).map_err(failed)?;
     Ok(())
 }
 

@@ -10,9 +10,10 @@ use toroid_protocol::hosts::{HostRequest, HostResponse, NodePair, TicketPurpose}
 
 use crate::channel::secure::{self, HANDSHAKE, SILENCE};
 use crate::cluster::link::Link;
-use crate::cluster::tickets::{may_connect, parse};
+use crate::cluster::tickets::may_connect;
 use crate::cluster::{Cluster, unreachable};
 use crate::core::host::Host;
+use crate::random::from_hex;
 
 const REMEDY: &str = "see `toroid status` on both hosts; then try again";
 
@@ -80,7 +81,7 @@ impl Host {
         let failed = |why: String| unreachable(carrier, &why, REMEDY);
         let proof = match link.ask(HostRequest::Ticket(wanted), SILENCE) {
             Ok(HostResponse::Ticket(text)) => {
-                parse(&text).ok_or_else(|| failed("bad ticket".into()))?
+                from_hex(&text).ok_or_else(|| failed("bad ticket".into()))?
             }
             Ok(HostResponse::Refused(refusal)) => return Err(refusal),
             Ok(_) => return Err(failed("it does not answer as it should".into())),

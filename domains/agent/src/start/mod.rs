@@ -522,7 +522,8 @@ fn keep_alive(host: &Arc<Host>, n: usize, mut birth: Birth) {
 
 fn take_down(host: &Host) {
     host.is_ending.store(true, Ordering::SeqCst);
-    host.gateways.come_to_rest();
+    // Waits for a change under way. None begins any more, because the agent is ending.
+    drop(host.gateways.settle());
     for node in &host.nodes {
         node.tell_to_end();
     }

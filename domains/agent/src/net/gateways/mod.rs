@@ -105,11 +105,6 @@ impl Gateways {
         }
     }
 
-    /// Waits for whoever changes something; nobody does any longer when the agent is ending.
-    pub(crate) fn come_to_rest(&self) {
-        drop(self.settle());
-    }
-
     pub(crate) fn settle(&self) -> MutexGuard<'_, ()> {
         self.settling.lock().unwrap_or_else(PoisonError::into_inner)
     }
