@@ -172,16 +172,19 @@ impl AgentError {
         let kind = match self {
             AgentError::Background(refusal) => return refusal.clone(),
             AgentError::Directory(error) => return error.refusal(),
-            AgentError::Running { .. } | AgentError::Inherited { .. } => RefusalKind::Exists,
-            AgentError::TooManyNodes { .. } => RefusalKind::Invalid,
-            AgentError::OtherTorus { .. }
+            AgentError::Running { .. }
+            | AgentError::Inherited { .. }
+            | AgentError::OtherTorus { .. }
             | AgentError::SeveralHosts { .. }
             | AgentError::OwnDirectory { .. } => RefusalKind::Exists,
             AgentError::Key(SecretError::Open { .. }) => RefusalKind::Denied,
-            AgentError::Key(_) => RefusalKind::Invalid,
-            AgentError::Data { source, .. } if is_denied(source) => RefusalKind::Denied,
+            AgentError::Key(_) | AgentError::TooManyNodes { .. } => RefusalKind::Invalid,
             AgentError::Tun(_) | AgentError::UserNamespace(_) => RefusalKind::Denied,
-            AgentError::State { source, .. } if is_denied(source) => RefusalKind::Denied,
+            AgentError::State { source, .. } | AgentError::Data { source, .. }
+                if is_denied(source) =>
+            {
+                RefusalKind::Denied
+            }
             _ => RefusalKind::Failed,
         };
         let remedy = match self {

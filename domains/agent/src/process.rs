@@ -3,12 +3,35 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::Child;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::setsid;
+
+/// A command that takes on a [role](crate::roles) under the name `title`, with nothing of this
+/// process's environment.
+pub(crate) fn role_command(title: &str, role: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(title).arg(role);
+    // Each arena of the allocator costs memory.
+    command.env_clear().env("MALLOC_ARENA_MAX", "1");
+    command
+}
+
+/// Makes a process that outlives agents independent of the terminal and the directory of the one
+/// that starts it, and lets it have as many descriptors as it may.
+pub(crate) fn become_independent() -> io::Result<()> {
+    setsid()?;
+    std::env::set_current_dir("/")?;
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
+}
 
 /// Whether a process has ended.
 pub(crate) fn has_ended(process: &OwnedFd) -> bool {
@@ -84,7 +107,7 @@ fn parent(pid: u32) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
+    use std::process::Stdio;
 
     use super::*;
 

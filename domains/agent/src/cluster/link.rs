@@ -250,6 +250,15 @@ pub(crate) mod tests {
         })
     }
 
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn links([ours, theirs]: [&Session; 2]) -> (Arc<Link>, Arc<Link>) {
+        (
+            Link::new("b".into(), ours.writer.clone()),
+            Link::new("a".into(), theirs.writer.clone()),
+        )
+    }
+
     fn ask(from: u32) -> HostRequest {
         let (to, partition, protocol) = (0, 0, None);
         HostRequest::Ticket(TicketPurpose::Node(NodePair {
@@ -281,31 +290,27 @@ pub(crate) mod tests {
             }
             HostResponse::Ticket(between.from.to_string())
         };
-        let timeout = Duration::from_secs(60);
-        let (a, b) = (
-            Link::new("b".into(), ours.writer),
-            Link::new("a".into(), theirs.writer),
-        );
+        let (a, b) = links([&ours, &theirs]);
         thread::scope(|scope| {
             scope.spawn(|| a.attend(ours.reader, |_| HostResponse::Done));
             scope.spawn(|| b.attend(theirs.reader, serve));
-            let slow = scope.spawn(|| says(a.ask(ask(1), timeout)));
-            assert_eq!(says(a.ask(ask(2), timeout)), "2");
-            assert!(matches!(b.ask(ask(3), timeout), Ok(HostResponse::Done)));
+            let slow = scope.spawn(|| says(a.ask(ask(1), LONG)));
+            assert_eq!(says(a.ask(ask(2), LONG)), "2");
+            assert!(matches!(b.ask(ask(3), LONG), Ok(HostResponse::Done)));
             go.send(()).unwrap();
             assert_eq!(slow.join().unwrap(), "1");
             let late = a.begin(ask(1)).unwrap();
             let nothing = late.wait(Duration::from_millis(10));
             assert!(matches!(nothing, Err(NoAnswer::Late)));
             go.send(()).unwrap();
-            assert_eq!(says(late.wait(timeout)), "1");
-            let cut = scope.spawn(|| a.ask(ask(1), timeout));
+            assert_eq!(says(late.wait(LONG)), "1");
+            let cut = scope.spawn(|| a.ask(ask(1), LONG));
             b.end();
             assert!(matches!(cut.join().unwrap(), Err(NoAnswer::Ended)));
             drop(go);
         });
         assert!(a.has_ended() && b.has_ended());
-        assert!(matches!(a.ask(ask(1), timeout), Err(NoAnswer::Ended)));
+        assert!(matches!(a.ask(ask(1), LONG), Err(NoAnswer::Ended)));
     }
 
     /// Once the users of a host could keep its administrators waiting.
@@ -325,20 +330,16 @@ pub(crate) mod tests {
             pid: None,
             request: toroid_protocol::agent::Request::Status,
         };
-        let timeout = Duration::from_secs(60);
-        let (a, b) = (
-            Link::new("b".into(), ours.writer),
-            Link::new("a".into(), theirs.writer),
-        );
+        let (a, b) = links([&ours, &theirs]);
         thread::scope(|scope| {
             scope.spawn(|| a.attend(ours.reader, |_| HostResponse::Done));
             scope.spawn(|| b.attend(theirs.reader, serve));
             let slow: Vec<_> = (0..MAX_SERVED - RESERVED)
                 .map(|_| a.begin(ask(1)).unwrap())
                 .collect();
-            let user = a.ask(change(Requester::User(1)), timeout).unwrap();
+            let user = a.ask(change(Requester::User(1)), LONG).unwrap();
             assert!(matches!(user, HostResponse::Refused(_)), "{user:?}");
-            let root = a.ask(change(Requester::Administrator(0)), timeout).unwrap();
+            let root = a.ask(change(Requester::Administrator(0)), LONG).unwrap();
             assert!(matches!(root, HostResponse::Done), "{root:?}");
             drop((go, slow));
             a.end();

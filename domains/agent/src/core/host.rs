@@ -112,7 +112,7 @@ impl Host {
         let kind = takeover::Kind {
             torus: self.torus,
             ethernet: self.driver.is_some(),
-            carries: self.cluster.as_ref().map(|cluster| &cluster.config.nodes),
+            carries: self.cluster.as_ref().map(|c| c.config.nodes.clone()),
             share_tmp: self.share_tmp,
         };
         takeover::keep_host(&self.fd_store, kind, self.interfaces, self.lifeline);

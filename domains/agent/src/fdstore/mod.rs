@@ -19,9 +19,8 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fs, thread};
@@ -34,7 +33,7 @@ use toroid_protocol::fdstore::{FdStoreRequest, FdStoreResponse, SOCKET, VERSION}
 use toroid_protocol::wire::{self, Reader, Writer};
 
 use crate::error::AgentError;
-use crate::process::ends_within;
+use crate::process::{ends_within, role_command};
 use crate::threads;
 pub(crate) use role::run_role;
 
@@ -137,9 +136,8 @@ pub(crate) fn start(state: &Path) -> io::Result<Found> {
     let listener = UnixListener::bind(&path)?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
     let (ours, theirs) = UnixStream::pair()?;
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0("toroid-fdstore").arg(ROLE).arg(state);
-    command.env_clear().env("MALLOC_ARENA_MAX", "1");
+    let mut command = role_command("toroid-fdstore", ROLE);
+    command.arg(state);
     command.stdin(OwnedFd::from(listener));
     command.stdout(OwnedFd::from(theirs));
     let child = command.spawn()?;

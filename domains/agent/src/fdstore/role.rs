@@ -11,14 +11,14 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::unistd::{Uid, setsid};
+use nix::unistd::Uid;
 use serde_json::Value;
 use toroid_client::credentials::peer_uid;
 use toroid_protocol::fdstore::{FdStoreRequest, FdStoreResponse, VERSION};
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
 use super::LIFELINE;
+use crate::process::become_independent;
 
 /// How long the rest of a message may take. Who is killed in the middle of one closes.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -30,12 +30,8 @@ pub(crate) fn run_role() -> u8 {
 }
 
 fn start() -> io::Result<()> {
-    // A terminal's signals are not for it.
-    setsid()?;
-    std::env::set_current_dir("/")?;
+    become_independent()?;
     fs::write("/proc/self/comm", "toroid-fdstore")?;
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     let listener = io::stdin().as_fd().try_clone_to_owned()?;
     let first = io::stdout().as_fd().try_clone_to_owned()?;
     keep(listener.into(), first.into())

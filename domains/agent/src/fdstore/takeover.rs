@@ -22,23 +22,21 @@ const HOST: &str = "host";
 /// What the fd store is told of the host. Its user namespace comes with it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
-    #[serde(with = "as_text")]
-    torus: Torus,
-    ethernet: bool,
+    #[serde(flatten)]
+    kind: Kind,
     interfaces: Interfaces,
-    /// The nodes that it carries, where there are several hosts.
-    #[serde(default)]
-    carries: Option<BTreeSet<u32>>,
-    #[serde(default)]
-    share_tmp: bool,
 }
 
-/// What a host is, as far as it cannot change while its nodes live.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Kind<'a> {
+/// Properties of a host that cannot change while its nodes live.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Kind {
+    #[serde(with = "as_text")]
     pub(crate) torus: Torus,
     pub(crate) ethernet: bool,
-    pub(crate) carries: Option<&'a BTreeSet<u32>>,
+    /// The nodes that the host carries, where there are several hosts.
+    #[serde(default)]
+    pub(crate) carries: Option<BTreeSet<u32>>,
+    #[serde(default)]
     pub(crate) share_tmp: bool,
 }
 
@@ -89,13 +87,13 @@ impl Takeover {
 
     /// Whether a host like this one can be made of it. Returns what its interfaces are, if
     /// there are any.
-    pub(crate) fn check(&self, kind: Kind<'_>) -> Result<Option<Interfaces>, AgentError> {
+    pub(crate) fn check(&self, kind: &Kind) -> Result<Option<Interfaces>, AgentError> {
         let Some(Entry { record, .. }) = self.entries.get(HOST) else {
             return Ok(None);
         };
         match serde_json::from_value::<Record>(record.clone()) {
-            Ok(there) if there.is(kind) => Ok(Some(there.interfaces)),
-            Ok(there) => Err(self.misfit(&there.describe())),
+            Ok(there) if there.kind == *kind => Ok(Some(there.interfaces)),
+            Ok(there) => Err(self.misfit(&there.kind.describe())),
             Err(_) => Err(self.misfit("another release")),
         }
     }
@@ -134,35 +132,18 @@ impl Takeover {
 }
 
 /// Lets the fd store know what host this is.
-pub(crate) fn keep_host(
-    fd_store: &FdStore,
-    kind: Kind<'_>,
-    interfaces: Interfaces,
-    lifeline: bool,
-) {
+pub(crate) fn keep_host(fd_store: &FdStore, kind: Kind, interfaces: Interfaces, lifeline: bool) {
     if lifeline {
         fd_store.put(LIFELINE, &(), &[io::stdin().as_fd()]);
     }
     // Without it, only an ordinary user's next agent fails.
     if let Ok(namespace) = File::open("/proc/self/ns/user") {
-        let record = Record {
-            torus: kind.torus,
-            ethernet: kind.ethernet,
-            interfaces,
-            carries: kind.carries.cloned(),
-            share_tmp: kind.share_tmp,
-        };
+        let record = Record { kind, interfaces };
         fd_store.put(HOST, &record, &[namespace.as_fd()]);
     }
 }
 
-impl Record {
-    fn is(&self, kind: Kind<'_>) -> bool {
-        let is_same = (self.torus, self.ethernet, self.share_tmp)
-            == (kind.torus, kind.ethernet, kind.share_tmp);
-        is_same && self.carries.as_ref() == kind.carries
-    }
-
+impl Kind {
     fn describe(&self) -> String {
         let ethernet = if self.ethernet { "with" } else { "without" };
         let tmp = if self.share_tmp {

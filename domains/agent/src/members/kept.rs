@@ -100,32 +100,24 @@ impl Members {
         let state = state.unwrap_or_else(std::sync::PoisonError::into_inner);
         state.fd_store = fd_store;
         let mut left = Vec::new();
-        for (key, entry) in takeover.inherit_all(ATTACHMENT) {
-            if state.inherit_attachment(&key, entry).is_none() {
-                left.push(key);
+        let mut each = |prefix, inherit: &mut dyn FnMut(&str, Entry) -> Option<()>| {
+            for (key, entry) in takeover.inherit_all(prefix) {
+                if inherit(&key, entry).is_none() {
+                    left.push(key);
+                }
             }
-        }
-        for (key, entry) in takeover.inherit_all(REGION) {
-            match state.inherit_region(entry) {
-                Some(record) => drop(self.regions.insert(record.key.id, record)),
-                None => left.push(key),
-            }
-        }
-        for (key, entry) in takeover.inherit_all(LEAVING) {
-            if state.inherit_leaving(entry).is_none() {
-                left.push(key);
-            }
-        }
-        for (key, entry) in takeover.inherit_all(CHANNEL) {
-            if state.inherit_channel(&key, entry).is_none() {
-                left.push(key);
-            }
-        }
-        for (key, entry) in takeover.inherit_all(LISTENER) {
-            if state.inherit_listener(entry).is_none() {
-                left.push(key);
-            }
-        }
+        };
+        each(ATTACHMENT, &mut |key, entry| {
+            state.inherit_attachment(key, entry)
+        });
+        each(REGION, &mut |_, entry| {
+            let record = state.inherit_region(entry)?;
+            self.regions.insert(record.key.id, record);
+            Some(())
+        });
+        each(LEAVING, &mut |_, entry| state.inherit_leaving(entry));
+        each(CHANNEL, &mut |key, entry| state.inherit_channel(key, entry));
+        each(LISTENER, &mut |_, entry| state.inherit_listener(entry));
         left.iter().for_each(|key| state.fd_store.remove(key));
         let attachments = state.attachments.keys().map(|id| id.0);
         let regions = self.regions.iter().map(|region| region.key.id.0);

@@ -21,8 +21,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
@@ -35,6 +34,8 @@ use toroid_fabric::os::mounts;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::Bind;
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
+
+use crate::process::role_command;
 
 /// The argument of the role: makes a mount of a caller's directory for a node.
 pub(crate) const ROLE: &str = "__binder";
@@ -148,9 +149,7 @@ struct Binder {
 impl Binder {
     fn start() -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("toroid-binder").arg(ROLE);
-        command.env_clear().env("MALLOC_ARENA_MAX", "1");
+        let mut command = role_command("toroid-binder", ROLE);
         command.stdin(OwnedFd::from(theirs));
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let process = command.spawn()?;

@@ -13,8 +13,8 @@
 //! A file in the state directory names the groups, so that they are found after an agent was killed.
 
 use std::fmt;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -166,15 +166,9 @@ impl Cgroups {
         if self.trees.is_empty() {
             return Ok(());
         }
-        let write = || {
-            let (path, mut options) = (state.join(FILE), OpenOptions::new());
-            let next = path.with_extension("next");
-            let mut file = ownership::open(options.write(true).create(true), &next)?;
-            file.set_len(0)?;
-            file.write_all(&serde_json::to_vec(self)?)?;
-            fs::rename(&next, &path)
-        };
-        write().map_err(|source| AgentError::State {
+        let text = serde_json::to_vec(self).map_err(io::Error::from);
+        let written = text.and_then(|text| ownership::replace(&state.join(FILE), &text));
+        written.map_err(|source| AgentError::State {
             state: state.into(),
             source,
         })

@@ -12,8 +12,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio, exit};
+use std::process::{Child, Stdio, exit};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,6 +26,7 @@ use toroid_protocol::wire::{self, WireError, Writer};
 
 use super::bind::Lender;
 use super::terminal;
+use crate::process::role_command;
 use crate::threads;
 
 /// The argument of the role: carries a caller's descriptors to a node.
@@ -62,9 +62,7 @@ impl Couriers {
         root: Option<OwnedFd>,
     ) -> io::Result<FdCourier> {
         let (ours, theirs) = UnixStream::pair()?;
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("toroid-courier").arg(ROLE);
-        command.env_clear().env("MALLOC_ARENA_MAX", "1");
+        let mut command = role_command("toroid-courier", ROLE);
         command.stdin(OwnedFd::from(theirs));
         // It may be left when the agent has ended, whose output somebody may wait for.
         command.stdout(Stdio::null()).stderr(Stdio::null());

@@ -26,14 +26,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::unistd::setsid;
 use toroid_client::member::MemberError;
 use toroid_fabric::NodeId;
 use toroid_protocol::liveness::LivenessSocket;
 use toroid_protocol::proxy::{ProxyEvent, ProxyRequest};
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
+use crate::process::become_independent;
 use crate::threads;
 use accounts::{Accounts, CARRIED, Entry, SERVED};
 
@@ -68,11 +67,7 @@ pub(crate) fn run_role() -> u8 {
 }
 
 fn run() -> Result<(), WireError> {
-    // A terminal's signals are not for it.
-    setsid().map_err(io::Error::from)?;
-    std::env::set_current_dir("/")?;
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(io::Error::from)?;
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(io::Error::from)?;
+    become_independent()?;
     let lifeline = io::stdin().as_fd().try_clone_to_owned()?;
     let (sessions, _line) = wire::split(lifeline.into())?;
     let mut lifeline = LivenessSocket::new(sessions);

@@ -241,14 +241,15 @@ fn build(
     let kind = takeover::Kind {
         torus,
         ethernet: config.driver_command.is_some(),
-        carries: cluster.as_ref().map(|cluster| &cluster.config.nodes),
+        carries: cluster.as_ref().map(|c| c.config.nodes.clone()),
         share_tmp: config.share_tmp,
     };
-    let before = takeover.check(kind)?;
+    let before = takeover.check(&kind)?;
     let (interfaces, no_taps) = Interfaces::of(&config, before)?;
     if let Some(Refusal { message, .. }) = &no_taps {
         tracing::warn!("nodes have no interfaces in domains: {message}");
     }
+    let carries = kind.carries.clone();
     takeover::keep_host(&takeover.fd_store, kind, interfaces, config.lifeline);
     let users = take_users(&identity, &mut takeover)?;
     let (groups, no_limits) = take_groups(state, &takeover, config.limits)?;
@@ -257,7 +258,7 @@ fn build(
     let open_files = raise_descriptor_limit().map_err(during("raise the descriptor limit"))?;
     let (mut nodes, mut births) = (Vec::new(), Vec::new());
     let mut texts = hosts_file::Texts::new(&directory);
-    let is_ours = |id: &NodeId| kind.carries.is_none_or(|nodes| nodes.contains(&id.0));
+    let is_ours = |id: &NodeId| carries.as_ref().is_none_or(|nodes| nodes.contains(&id.0));
     for id in (0..torus.nodes()).map(NodeId).filter(is_ours) {
         let Some(place) = torus.place(id) else {
             continue;

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
@@ -79,6 +79,18 @@ pub(crate) fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     } else {
         Err(planted())
     }
+}
+
+/// Gives a file new contents: a reader sees the old or the new ones.
+///
+/// # Errors
+/// As of [`open`].
+pub(crate) fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let next = path.with_extension("next");
+    let mut file = open(OpenOptions::new().write(true).create(true), &next)?;
+    file.set_len(0)?;
+    file.write_all(contents)?;
+    fs::rename(&next, path)
 }
 
 fn words(path: &Path) -> VecDeque<OsString> {

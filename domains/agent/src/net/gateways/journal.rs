@@ -2,8 +2,8 @@
 //! the agent, and is taken back by whoever comes after it.
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::nat_link::NatLink;
@@ -61,11 +61,6 @@ impl Journal {
         if self.nat_links.is_empty() {
             return fs::remove_file(&self.path);
         }
-        let next = self.path.with_extension("next");
-        let mut options = OpenOptions::new();
-        let mut file = ownership::open(options.write(true).create(true), &next)?;
-        file.set_len(0)?;
-        file.write_all(&serde_json::to_vec(&self.nat_links)?)?;
-        fs::rename(&next, &self.path)
+        ownership::replace(&self.path, &serde_json::to_vec(&self.nat_links)?)
     }
 }

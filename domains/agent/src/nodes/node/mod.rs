@@ -15,9 +15,8 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use nix::sched::{CloneFlags, setns, unshare};
@@ -28,6 +27,7 @@ use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
 use super::cgroups::enter;
 use crate::error::GIVE_USERS;
+use crate::process::role_command;
 use crate::threads;
 
 /// The uids, and gids, of a node that has users of its own.
@@ -154,10 +154,8 @@ impl Plan {
         };
         let config = serde_json::to_string(&config).during("write its configuration")?;
         let (ours, theirs) = UnixStream::pair().during("make a socket")?;
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0(format!("toroid-node {}", self.place));
-        command.arg(init::ROLE).arg(config);
-        command.env_clear().env("MALLOC_ARENA_MAX", "1");
+        let mut command = role_command(&format!("toroid-node {}", self.place), init::ROLE);
+        command.arg(config);
         command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         if users.is_some() {
             // The agent's is its log, or a terminal.
