@@ -24,7 +24,7 @@ pub(crate) const OPENING: usize = 64;
 pub(crate) const PROOF: usize = 48;
 
 /// The versions of the protocol in sessions that this release speaks.
-pub(crate) const VERSIONS: (u8, u8) = (2, 2);
+pub(super) const VERSIONS: (u8, u8) = (2, 2);
 
 const MAGIC: Range<usize> = 0..6;
 const WORD_AT: usize = 6;
@@ -35,7 +35,7 @@ const PROOF_AT: Range<usize> = OPENING - PROOF..OPENING;
 const TOROID: &[u8; 6] = b"toroid";
 
 /// The bytes before the proof, which both handshake messages depend on.
-pub(crate) const PREAMBLE: usize = OPENING - PROOF;
+pub(super) const PREAMBLE: usize = OPENING - PROOF;
 
 /// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +143,7 @@ impl<W: Says> Opening<W> {
 }
 
 /// What comes before the proof.
-pub(crate) fn preamble<W: Says>(word: W, versions: (u8, u8)) -> [u8; PREAMBLE] {
+pub(super) fn preamble<W: Says>(word: W, versions: (u8, u8)) -> [u8; PREAMBLE] {
     let mut bytes = [0; PREAMBLE];
     bytes[MAGIC].copy_from_slice(TOROID);
     bytes[WORD_AT] = word.byte();

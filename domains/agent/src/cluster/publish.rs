@@ -51,7 +51,7 @@ impl Publication {
     }
 
     /// Lets those who wait see whether it is over for them.
-    pub(crate) fn wake(&self) {
+    pub(super) fn wake(&self) {
         // Between their look and their sleep they hold the lock.
         drop(self.lock());
         self.news.notify_all();

@@ -17,7 +17,7 @@ use crate::random;
 
 impl Host {
     /// Carries out a [`NodeAllocation`].
-    pub(crate) fn alloc_nodes(
+    pub(super) fn alloc_nodes(
         &self,
         actor: Actor,
         asked: &NodeAllocation,
@@ -53,7 +53,7 @@ impl Host {
     }
 
     /// Makes nodes free.
-    pub(crate) fn free_nodes(&self, actor: Actor, sets: &[String]) -> Result<(), Refusal> {
+    pub(super) fn free_nodes(&self, actor: Actor, sets: &[String]) -> Result<(), Refusal> {
         let directory = self.members.directory(Directory::clone);
         let nodes = actor.resolve(&directory, sets)?;
         directory.check_release(actor, &nodes)?;

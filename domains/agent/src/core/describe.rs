@@ -68,7 +68,7 @@ impl Host {
         }
     }
 
-    pub(super) fn describe_hosts(&self) -> Vec<HostInfo> {
+    fn describe_hosts(&self) -> Vec<HostInfo> {
         let hosts = self.cluster.iter().flat_map(|cluster| cluster.describe());
         let Some(driver) = &self.driver else {
             return hosts.collect();
@@ -185,7 +185,7 @@ impl Host {
     }
 
     /// The hosts that carry nodes, where there are several.
-    pub(super) fn hosts_of(&self, nodes: &BTreeSet<NodeId>) -> BTreeMap<NodeId, String> {
+    fn hosts_of(&self, nodes: &BTreeSet<NodeId>) -> BTreeMap<NodeId, String> {
         let named = |directory: &Directory, node: NodeId| {
             let host = directory.host_of(node)?;
             Some((node, host.to_owned()))

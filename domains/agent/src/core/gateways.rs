@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 impl Host {
     /// Connects a domain to the outside; all members know their way when this returns.
-    pub(crate) fn add_gateway(
+    pub(super) fn add_gateway(
         &self,
         actor: Actor,
         name: &str,
@@ -65,7 +65,7 @@ impl Host {
     }
 
     /// Ends that.
-    pub(crate) fn remove_gateway(
+    pub(super) fn remove_gateway(
         &self,
         actor: Actor,
         name: &str,
@@ -279,7 +279,7 @@ impl Host {
     }
 
     /// The gateway of a domain as clients see it.
-    pub(crate) fn describe_gateway(&self, domain: &Domain) -> Option<GatewayInfo> {
+    pub(super) fn describe_gateway(&self, domain: &Domain) -> Option<GatewayInfo> {
         let gateway = domain.gateway.as_ref()?;
         let problem = self.gateways.problems().get(&domain.id).cloned();
         let uplinks = self.gateways.seen();

@@ -142,7 +142,7 @@ pub(crate) fn names(directory: &Directory, node: NodeId) -> Vec<String> {
 }
 
 /// The node that `set` names, if it is one.
-pub(crate) fn only_node(directory: &Directory, actor: Actor, set: &str) -> Result<NodeId, Refusal> {
+pub(super) fn only_node(directory: &Directory, actor: Actor, set: &str) -> Result<NodeId, Refusal> {
     let nodes = actor.resolve(directory, &[set.into()])?;
     match (nodes.first(), nodes.len()) {
         (Some(node), 1) => Ok(*node),
@@ -155,7 +155,7 @@ pub(crate) fn only_node(directory: &Directory, actor: Actor, set: &str) -> Resul
 }
 
 /// Parses what a client gave as a subnet.
-pub(crate) fn parse_subnet(text: Option<&str>) -> Result<Option<Subnet>, Refusal> {
+pub(super) fn parse_subnet(text: Option<&str>) -> Result<Option<Subnet>, Refusal> {
     let subnet = text.map(str::parse).transpose();
     subnet.map_err(|error| DirectoryError::Subnet(error).into())
 }

@@ -145,7 +145,7 @@ impl Host {
     }
 
     /// Takes a further name away.
-    pub(crate) fn unalias(&self, actor: Actor, alias: &str) -> Result<(), Refusal> {
+    pub(super) fn unalias(&self, actor: Actor, alias: &str) -> Result<(), Refusal> {
         self.name(|directory| {
             let node = directory.remove_alias(alias)?;
             actor.may_use(directory, &BTreeSet::from([node]))?;
@@ -203,7 +203,7 @@ impl Host {
     }
 
     /// Undoes what was prepared for those who would have joined.
-    pub(super) fn take_back(&self, change: &Change) {
+    fn take_back(&self, change: &Change) {
         let Change { domain, joined, .. } = change;
         let present = self.members.directory(Directory::clone);
         match present.domain_by_id(domain.id.into()) {
@@ -270,7 +270,7 @@ impl Host {
     }
 
     /// Whether the domain has a gateway that is not among its members after a change.
-    pub(super) fn loses_gateway(&self, changed: &Domain) -> bool {
+    fn loses_gateway(&self, changed: &Domain) -> bool {
         let present = |directory: &Directory| {
             let present = directory.domain(&changed.name);
             present.is_ok_and(|domain| domain.gateway.is_some())
@@ -285,7 +285,7 @@ impl Host {
     }
 
     /// Lets all members know by whom they leave the domain, and waits until they do.
-    pub(crate) fn lead_members(&self, domain: &Domain) -> Result<(), Refusal> {
+    pub(super) fn lead_members(&self, domain: &Domain) -> Result<(), Refusal> {
         self.tell_ports(domain);
         // A member whose root has taken its interface away is nobody else's trouble.
         let gateway = domain.gateway.as_ref().map(|gateway| gateway.node);
@@ -293,7 +293,7 @@ impl Host {
     }
 
     /// To be followed by a wait for the driver.
-    pub(super) fn tell_ports(&self, domain: &Domain) {
+    fn tell_ports(&self, domain: &Domain) {
         let Some(driver) = &self.driver else {
             return;
         };
@@ -307,7 +307,7 @@ impl Host {
 
     /// Lets the driver know which members of a domain other hosts carry, as this directory has it. To be followed
     /// by a wait for the driver.
-    pub(super) fn tell_remote(&self, domain: &Domain, directory: &Directory) {
+    fn tell_remote(&self, domain: &Domain, directory: &Directory) {
         if let (Some(driver), Some(cluster)) = (&self.driver, &self.cluster) {
             let ours = &cluster.config.host;
             let remote = remote_ports_of(domain, directory, ours, self.interfaces);
@@ -315,7 +315,7 @@ impl Host {
         }
     }
 
-    pub(super) fn forget_remote(&self, domain: &Domain) {
+    fn forget_remote(&self, domain: &Domain) {
         if let Some(driver) = &self.driver {
             driver.set_remote(domain.id.into(), Vec::new());
         }
@@ -336,13 +336,13 @@ impl Host {
         }
     }
 
-    pub(super) fn tell_epoch(&self, domain: &Domain) {
+    fn tell_epoch(&self, domain: &Domain) {
         if let Some(driver) = &self.driver {
             driver.set_epoch(domain.id.into(), domain.epoch);
         }
     }
 
-    pub(super) fn await_members(&self, changed: &Changed, timeout: Duration) {
+    fn await_members(&self, changed: &Changed, timeout: Duration) {
         let fenced = |nodes: &_| self.invalidate_registrations(nodes);
         let late = self.members.complete(changed, timeout, fenced);
         if late > 0 {
@@ -356,7 +356,7 @@ impl Host {
         }
     }
 
-    pub(super) fn add_ports(&self, change: &Change, directory: &Directory) -> Result<(), Refusal> {
+    fn add_ports(&self, change: &Change, directory: &Directory) -> Result<(), Refusal> {
         let Some(driver) = &self.driver else {
             return Ok(());
         };
@@ -372,7 +372,7 @@ impl Host {
 
     /// Waits until ports are as the driver was told; fails if that is wrong with one of those in
     /// question.
-    pub(super) fn sync_ports(
+    fn sync_ports(
         &self,
         domain: &Domain,
         is_in_question: impl Fn(NodeId) -> bool,
@@ -400,14 +400,14 @@ impl Host {
         }
     }
 
-    pub(super) fn remove_ports(&self, domain: &Domain, nodes: &BTreeSet<NodeId>) {
+    fn remove_ports(&self, domain: &Domain, nodes: &BTreeSet<NodeId>) {
         let generation = self.driver.as_ref().map(|driver| driver.generation());
         self.tell_to_remove(domain, nodes);
         self.await_removal([(domain, nodes)], generation);
     }
 
     /// To be followed by [`Host::await_removal`].
-    pub(super) fn tell_to_remove(&self, domain: &Domain, nodes: &BTreeSet<NodeId>) {
+    fn tell_to_remove(&self, domain: &Domain, nodes: &BTreeSet<NodeId>) {
         let Some(driver) = &self.driver else {
             return;
         };
@@ -418,7 +418,7 @@ impl Host {
 
     /// Returns when nothing passes ports any more which the driver was told to remove; it was the
     /// driver of this generation, or comes after it.
-    pub(super) fn await_removal<'a>(
+    fn await_removal<'a>(
         &self,
         ports: impl IntoIterator<Item = (&'a Domain, &'a BTreeSet<NodeId>)>,
         generation: Option<u32>,
@@ -440,7 +440,7 @@ impl Host {
     }
 
     /// Deletes interfaces that no driver holds, where they are.
-    pub(super) fn delete_interfaces(&self, domain: &Domain, nodes: &BTreeSet<NodeId>) {
+    fn delete_interfaces(&self, domain: &Domain, nodes: &BTreeSet<NodeId>) {
         for node in nodes.iter().filter_map(|id| self.node(*id)) {
             if let Err(error) = delete_interface(node, &domain.name) {
                 tracing::warn!("node {}: {error}", node.place);
@@ -463,7 +463,7 @@ impl Host {
         Ok(())
     }
 
-    pub(super) fn cannot_write(&self, error: &io::Error) -> Refusal {
+    fn cannot_write(&self, error: &io::Error) -> Refusal {
         let state = self.state.display();
         let message = format!("cannot write the hosts files in {state}: {error}");
         let remedy = "make room there; the change can then be made again";

@@ -91,7 +91,7 @@ pub(super) fn port(
     port_at(domain, node.id, node.place, torus, interfaces)
 }
 
-pub(super) fn port_at(
+fn port_at(
     domain: &Domain,
     node: NodeId,
     place: Place,

@@ -41,7 +41,7 @@ pub(crate) use role::run_role;
 pub(crate) const ROLE: &str = "__fd-store";
 
 /// What ends the fd store when it ends. There is no record of it.
-pub(crate) const LIFELINE: &str = "lifeline";
+const LIFELINE: &str = "lifeline";
 
 /// How long the fd store may take for an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);

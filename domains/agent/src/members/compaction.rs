@@ -87,12 +87,12 @@ impl Compactor {
     }
 
     /// A region ends or is about to move: no more looks at it.
-    pub(crate) fn stop(&self, region: RegionId) {
+    pub(super) fn stop(&self, region: RegionId) {
         self.lock().stop(region);
     }
 
     /// Waits until nobody looks at a region for which [`Compactor::stop`] was called, but not longer.
-    pub(crate) fn await_stop(&self, region: RegionId, timeout: Duration) {
+    pub(super) fn await_stop(&self, region: RegionId, timeout: Duration) {
         let looks = |plan: &mut Plan| plan.present == Some(region);
         let waited = self.changed.wait_timeout_while(self.lock(), timeout, looks);
         drop(waited);

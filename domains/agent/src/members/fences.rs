@@ -51,7 +51,7 @@ impl Fences {
         }
     }
 
-    pub(crate) fn hand_out(&self) -> io::Result<File> {
+    pub(super) fn hand_out(&self) -> io::Result<File> {
         self.page.hand_out()
     }
 
@@ -71,7 +71,7 @@ impl Fences {
     }
 
     /// The page, to write there.
-    pub(crate) fn page(&self) -> &File {
+    pub(super) fn page(&self) -> &File {
         self.page.memory()
     }
 

@@ -385,7 +385,7 @@ impl State {
         its.map(|(service, _)| *service).collect()
     }
 
-    pub(super) fn keep_attachment(&self, id: AttachmentId, attachment: &Attachment) {
+    fn keep_attachment(&self, id: AttachmentId, attachment: &Attachment) {
         if let Some(record) = KeptAttachment::of(attachment) {
             let page = attachment.fences.page();
             self.fd_store
@@ -404,7 +404,7 @@ impl State {
         self.fd_store.remove(&attachment_key(id));
     }
 
-    pub(crate) fn keep_region(&self, region: &RegionRecord) {
+    pub(super) fn keep_region(&self, region: &RegionRecord) {
         let mut descriptors = vec![region.memory.as_fd()];
         if let Some(migration) = &region.migration {
             descriptors.extend(migration.parts());
@@ -414,7 +414,7 @@ impl State {
     }
 
     /// Only the record of a region has changed.
-    pub(crate) fn note_region(&self, region: &RegionRecord) {
+    pub(super) fn note_region(&self, region: &RegionRecord) {
         self.fd_store
             .note(&region_key(region.key.id), &KeptRegion::of(region));
     }

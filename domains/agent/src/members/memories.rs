@@ -85,31 +85,31 @@ impl Memories {
     }
 
     /// Whether the region has to move when these nodes leave: they could read what is newer.
-    pub(crate) fn must_migrate(&self, leavers: &BTreeSet<NodeId>) -> bool {
+    pub(super) fn must_migrate(&self, leavers: &BTreeSet<NodeId>) -> bool {
         self.present.any(leavers)
     }
 
     /// Whether these nodes may write the present memory.
-    pub(crate) fn is_written_by(&self, nodes: &BTreeSet<NodeId>) -> bool {
+    pub(super) fn is_written_by(&self, nodes: &BTreeSet<NodeId>) -> bool {
         self.present.any_writer(nodes)
     }
 
     /// Whether a change that takes the region away from these nodes has to wait until nobody can
     /// write the source, or until all of it has been copied. It does not matter which change began
     /// the move.
-    pub(crate) fn must_shut_out(&self, nodes: &BTreeSet<NodeId>) -> bool {
+    pub(super) fn must_shut_out(&self, nodes: &BTreeSet<NodeId>) -> bool {
         let source = self.source.as_ref();
         source.is_some_and(|source| source.any_writer(nodes))
     }
 
     /// The region moves to fresh memory, which only those who stay are granted. The move before
     /// must have ended.
-    pub(crate) fn begin_migration(&mut self, stayers: Holders) {
+    pub(super) fn begin_migration(&mut self, stayers: Holders) {
         self.source = Some(std::mem::replace(&mut self.present, stayers));
     }
 
     /// All of the source has been copied.
-    pub(crate) fn end_migration(&mut self) {
+    pub(super) fn end_migration(&mut self) {
         self.source = None;
     }
 }

@@ -106,7 +106,7 @@ impl Migration {
     }
 
     /// The old memory and the table, for who opens the region while it moves.
-    pub(crate) fn companions(&self) -> io::Result<[File; 2]> {
+    pub(super) fn companions(&self) -> io::Result<[File; 2]> {
         Ok([self.copier.old()?, self.copier.table()?])
     }
 
@@ -255,7 +255,7 @@ impl Members {
 
     /// Tells those who stay to change to fresh memory. Returns the moves, and the regions that
     /// cannot be moved and have to end.
-    pub(crate) fn start_migrations(
+    pub(super) fn start_migrations(
         &self,
         state: &mut State,
         change: &Change,
@@ -283,7 +283,7 @@ impl Members {
     /// All who stay have acknowledged, or were late and are fenced; so they go on. When this returns
     /// none of `gone`, who have left or are fenced, can write what a region of the partition is
     /// copied from, whichever change it moves for.
-    pub(crate) fn release_migrations(&self, changed: &Changed, gone: &BTreeSet<NodeId>) {
+    pub(super) fn release_migrations(&self, changed: &Changed, gone: &BTreeSet<NodeId>) {
         let partition = changed.partition();
         let left = &changed.change.left;
         let large = |migration: &&Arc<Migration>| {
@@ -348,7 +348,7 @@ impl Members {
 
     /// Tells a process that is back of the moves of its regions, of which it may have heard.
     /// Returns the regions that have to end, because it cannot be told.
-    pub(crate) fn tell_migrations(&self, state: &State, id: AttachmentId) -> Vec<RegionId> {
+    pub(super) fn tell_migrations(&self, state: &State, id: AttachmentId) -> Vec<RegionId> {
         let tell = |record: &RegionRecord| match &record.migration {
             Some(migration) => {
                 let fresh = Fresh::of(&record.memory, migration)?;
@@ -416,7 +416,7 @@ impl Members {
 
     /// There is a reason to look whether a region can be in huge pages: only those that others may
     /// write take longer to move the more of them was touched.
-    pub(crate) fn compact(&self, record: &RegionRecord) {
+    pub(super) fn compact(&self, record: &RegionRecord) {
         if writes(record.access) && record.migration.is_none() {
             self.compactor.look(record.key, &record.memory, record.len);
         }
@@ -425,7 +425,7 @@ impl Members {
 
 impl RegionRecord {
     /// Whether a node leaves of which a process may have mapped the memory that it is in now.
-    pub(crate) fn must_migrate(&self, change: &Change) -> bool {
+    pub(super) fn must_migrate(&self, change: &Change) -> bool {
         self.key.partition == Partition(change.domain.id.into())
             && !change.left.contains(&self.key.node)
             && self.memories.must_migrate(&change.left)
@@ -543,7 +543,7 @@ fn log_loss(key: RemoteKey, error: &io::Error) {
 
 /// Memory for a region that peers may use in this way. If they may write it, it is such that the
 /// agent can end that.
-pub(crate) fn memory_for(len: u64, access: Access) -> io::Result<File> {
+pub(super) fn memory_for(len: u64, access: Access) -> io::Result<File> {
     if writes(access) {
         create_for_peers(len)
     } else {

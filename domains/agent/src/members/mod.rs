@@ -40,15 +40,15 @@ mod unfinished;
 mod usage;
 
 pub(crate) use kept::Known;
-pub(crate) use regions::writes;
+use regions::writes;
 pub(crate) use revocation::Changed;
 pub(crate) use usage::owners;
 
 /// The most regions of one process.
-pub(crate) const MAX_REGIONS: usize = 4096;
+const MAX_REGIONS: usize = 4096;
 
 /// The most channel ends of one process.
-pub(crate) const MAX_CHANNELS: usize = 4096;
+const MAX_CHANNELS: usize = 4096;
 
 /// How long processes that were attached to the agent before have to come back.
 pub(crate) const RETURN: Duration = Duration::from_secs(2);

@@ -20,7 +20,7 @@ use crate::threads;
 
 /// Messages that may wait, besides what the socket's buffer holds: more than one change can
 /// cause, as when the peer of all of a process's channels and regions ends.
-pub(crate) const CAPACITY: usize = 2 * (MAX_CHANNELS + MAX_REGIONS);
+pub(super) const CAPACITY: usize = 2 * (MAX_CHANNELS + MAX_REGIONS);
 
 /// Replies that may wait before more requests are read. They may be long, and hold descriptors.
 const MAX_REPLIES: usize = 32;
@@ -85,12 +85,12 @@ impl Outbox {
     }
 
     /// To a process that is not there. What it misses it is told in sum when it comes.
-    pub(crate) fn absent() -> Self {
+    pub(super) fn absent() -> Self {
         Outbox(None)
     }
 
     /// Whether nobody is there.
-    pub(crate) fn is_absent(&self) -> bool {
+    pub(super) fn is_absent(&self) -> bool {
         self.0.is_none()
     }
 
@@ -108,7 +108,7 @@ impl Outbox {
 
     /// Queues news with descriptors that need not be there yet; never blocks. A process for which
     /// one cannot be opened is cut off.
-    pub(crate) fn hand(&self, event: Event, descriptors: Vec<Handed>) {
+    pub(super) fn hand(&self, event: Event, descriptors: Vec<Handed>) {
         self.push((Message::Event(event), descriptors));
     }
 

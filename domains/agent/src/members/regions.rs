@@ -173,7 +173,7 @@ impl Members {
     }
 
     /// Ends a region that cannot be handed out because a process that may write it has sealed it.
-    pub(super) fn end_spoiled(&self, state: &mut State, key: RemoteKey) -> Result<(), Refusal> {
+    fn end_spoiled(&self, state: &mut State, key: RemoteKey) -> Result<(), Refusal> {
         let is_whole = |record: &RegionRecord| matches!(is_spoiled(&record.memory), Ok(false));
         if self
             .regions
@@ -189,7 +189,7 @@ impl Members {
 
     /// Forgets a region. Returns its memory, to be dropped without the lock: it takes the kernel
     /// a while to free gigabytes.
-    pub(crate) fn end_region(
+    pub(super) fn end_region(
         &self,
         state: &mut State,
         region: RegionId,
@@ -221,7 +221,7 @@ impl Members {
 }
 
 impl RegionRecord {
-    pub(super) fn permit(&self, access: Access) -> Result<(), Refusal> {
+    fn permit(&self, access: Access) -> Result<(), Refusal> {
         if !access.is_empty() && self.access.contains(access) {
             return Ok(());
         }
@@ -246,7 +246,7 @@ impl RegionRecord {
     }
 
     /// Everybody who has been told of the region.
-    pub(crate) fn tell_users(&self, state: &State, tell: impl Fn(&Outbox)) {
+    pub(super) fn tell_users(&self, state: &State, tell: impl Fn(&Outbox)) {
         let users = self.users();
         users
             .filter_map(|user| state.attachments.get(&user))
@@ -259,6 +259,6 @@ impl RegionRecord {
     }
 }
 
-pub(crate) fn writes(access: Access) -> bool {
+pub(super) fn writes(access: Access) -> bool {
     access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
 }

@@ -143,7 +143,7 @@ impl Members {
 
     /// Waits until these processes have acknowledged an epoch, or have gone; returns those that
     /// have not in time.
-    pub(crate) fn await_epoch(
+    pub(super) fn await_epoch(
         &self,
         of: &[AttachmentId],
         partition: Partition,

@@ -81,7 +81,7 @@ impl Members {
     }
 
     /// Moves that are going on of regions of these partitions.
-    pub(crate) fn migrations_of(&self, of: impl Fn(Partition) -> bool) -> Vec<Arc<Migration>> {
+    pub(super) fn migrations_of(&self, of: impl Fn(Partition) -> bool) -> Vec<Arc<Migration>> {
         let regions = self.regions.iter();
         let its = regions.filter(|record| of(record.key.partition));
         its.filter_map(|record| record.migration.clone()).collect()

@@ -375,7 +375,7 @@ impl Driver {
 
     /// Gives a process of a node the link of a port whose interface is a stack; returns the port,
     /// and its end of the socket.
-    pub(crate) fn plug(&self, domain_id: u32, node: u32) -> Result<(Port, OwnedFd), PlugError> {
+    pub(super) fn plug(&self, domain_id: u32, node: u32) -> Result<(Port, OwnedFd), PlugError> {
         let (ours, theirs) = stack_link::stack_socket().map_err(PlugError::System)?;
         let mut state = self.lock();
         let port = state.ports.get(&(domain_id, node));

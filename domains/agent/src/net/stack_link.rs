@@ -41,7 +41,7 @@ pub(crate) fn grant(
 }
 
 /// Both ends of a socket: the driver's, and that of the process.
-pub(crate) fn stack_socket() -> io::Result<(OwnedFd, OwnedFd)> {
+pub(super) fn stack_socket() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     for end in [&ours, &theirs] {

@@ -56,7 +56,7 @@ pub(crate) struct Lender {
 impl Lender {
     /// Makes the mounts for `binds`, whose directories the caller has opened. Afterwards this thread
     /// has a mount namespace of its own.
-    pub(crate) fn lend(
+    pub(super) fn lend(
         self,
         binds: &[Bind],
         directories: &[OwnedFd],

@@ -194,7 +194,7 @@ fn groups(name: &str, limits: Limits) -> Vec<(Vec<Controller>, Result<PathBuf, S
 }
 
 /// Whether nodes could have all limits.
-pub(crate) fn try_out() -> Result<(), AgentError> {
+pub(super) fn try_out() -> Result<(), AgentError> {
     let all = Limits {
         memory: Some(u64::MAX),
         pids: Some(DEFAULT_PIDS),

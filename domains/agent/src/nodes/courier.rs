@@ -82,7 +82,7 @@ impl Couriers {
 
     /// Waits until all have done their work or been kept from it, but not for those that close a
     /// descriptor for ever.
-    pub(crate) fn arrive_by(&self, deadline: Instant) {
+    pub(super) fn arrive_by(&self, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now());
         // Who is late is left behind, so it is all the same.
         let _ = self

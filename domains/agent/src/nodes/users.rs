@@ -60,7 +60,7 @@ impl Users {
     }
 
     /// The first uid of the last range.
-    pub(crate) const LAST: u32 = FIRST + (RANGES - 1) * USERS_PER_NODE;
+    pub(super) const LAST: u32 = FIRST + (RANGES - 1) * USERS_PER_NODE;
 
     /// Opens the register, if there can be users of nodes.
     pub(crate) fn open() -> io::Result<Option<Self>> {
@@ -72,7 +72,7 @@ impl Users {
     }
 
     /// Whether this process's user namespace has all users, as that of a container may have not.
-    pub(crate) fn are_mapped() -> io::Result<bool> {
+    pub(super) fn are_mapped() -> io::Result<bool> {
         let has_all = |map: &str| {
             let map = fs::read_to_string(format!("/proc/self/{map}"))?;
             Ok::<_, io::Error>(is_mapped(&map, FIRST, RANGES * USERS_PER_NODE))

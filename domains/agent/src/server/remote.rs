@@ -19,7 +19,7 @@ use crate::proxy::supervisor::ProxySupervisor;
 use crate::sessions::lookup::remote_listeners;
 
 /// Whether a request is to a node that another host carries.
-pub(crate) fn is_remote(host: &Host, request: &Request) -> bool {
+pub(super) fn is_remote(host: &Host, request: &Request) -> bool {
     match request {
         Request::Reach { place, .. } | Request::Connect { place, .. } => {
             let node = host.torus.node(*place);
@@ -139,7 +139,7 @@ impl Host {
     }
 
     /// Whether another host carries a node.
-    pub(crate) fn is_elsewhere(&self, node: NodeId) -> bool {
+    pub(super) fn is_elsewhere(&self, node: NodeId) -> bool {
         self.carrier(node).is_some()
     }
 }

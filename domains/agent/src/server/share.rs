@@ -14,7 +14,7 @@ use toroid_protocol::wire::MAX_PAYLOAD;
 use toroid_protocol::wire::{Reader, WireError};
 
 /// Longest payload that is read beside others.
-pub(crate) const SHORT: u32 = 64 * 1024;
+pub(super) const SHORT: u32 = 64 * 1024;
 
 /// Longest `resume`: of a process that holds as many regions, channels and listeners as one may.
 const LONGEST_RESUME: u32 = 256 * 1024;
@@ -45,7 +45,7 @@ impl Share {
     }
 
     /// Waits for the next request of a process in a node. Only a `resume` may be long.
-    pub(crate) fn receive_from_node(&self, reader: &mut Reader) -> Result<Request, WireError> {
+    pub(super) fn receive_from_node(&self, reader: &mut Reader) -> Result<Request, WireError> {
         let len = reader.announced()?;
         let request = self.receive_at_most(reader, LONGEST_RESUME)?;
         if len > SHORT && !matches!(request, Request::Resume { .. }) {

@@ -186,7 +186,7 @@ fn admit_follower<'a>(
 impl Host {
     /// Notes what is wrong with another host, for people: in the log and the events only when it is
     /// new.
-    pub(crate) fn note_problem(&self, cluster: &Cluster, host: &str, problem: &str) {
+    pub(super) fn note_problem(&self, cluster: &Cluster, host: &str, problem: &str) {
         let is_new = if cluster.config.hosts.contains_key(host) {
             cluster.problems.note(host, problem)
         } else {
@@ -198,7 +198,7 @@ impl Host {
     }
 
     /// The same of somebody of whom only the address is known; it may be that of a host.
-    pub(crate) fn note_unauthenticated(
+    pub(super) fn note_unauthenticated(
         &self,
         cluster: &Cluster,
         address: SocketAddr,

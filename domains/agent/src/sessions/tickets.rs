@@ -18,7 +18,7 @@ use crate::random::from_hex;
 const REMEDY: &str = "see `toroid status` on both hosts; then try again";
 
 /// Gives another host a ticket, if the nodes are whose they should be and may talk.
-pub(crate) fn give_ticket(
+pub(super) fn give_ticket(
     host: &Host,
     cluster: &Cluster,
     to: &str,

@@ -104,7 +104,7 @@ impl DataDir {
     /// The same of one host of several, or of one that is alone. The holder of a directory notes
     /// first that it carries its own nodes, and forgets hosts that are none any more; from then on
     /// what it keeps is published.
-    pub(crate) fn directory_among(
+    pub(super) fn directory_among(
         &self,
         torus: Option<Torus>,
         cluster: Option<&Cluster>,
@@ -139,7 +139,7 @@ impl DataDir {
 
     /// Moves the directory aside, if there is one; returns where it is now. The oldest of those that
     /// were moved aside goes.
-    pub(crate) fn set_aside(&self) -> Result<Option<PathBuf>, AgentError> {
+    pub(super) fn set_aside(&self) -> Result<Option<PathBuf>, AgentError> {
         self.move_aside().map_err(|source| AgentError::Data {
             data: self.path.clone(),
             source,

@@ -67,7 +67,7 @@ impl StateDir {
     }
 
     /// Empties the log of the agent before; writers append, so they carry on at its start.
-    pub(crate) fn begin_log(&self) -> Result<(), AgentError> {
+    pub(super) fn begin_log(&self) -> Result<(), AgentError> {
         let log = ownership::open(OpenOptions::new().write(true), &self.path.join(LOG));
         match log.and_then(|log| log.set_len(0)) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => Err(AgentError::State {

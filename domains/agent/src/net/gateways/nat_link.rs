@@ -138,7 +138,7 @@ impl NatLink {
     }
 
     /// Whether it leads there.
-    pub(crate) fn leads_to(&self, uplink: &str) -> bool {
+    pub(super) fn leads_to(&self, uplink: &str) -> bool {
         self.uplink == uplink
     }
 
@@ -151,7 +151,7 @@ impl NatLink {
 
     /// Whether the uplink does not forward packets and will have to. Said before it is done, so that
     /// it is taken back whatever happens.
-    pub(crate) fn note_uplink(&mut self) {
+    pub(super) fn note_uplink(&mut self) {
         let before = fs::read_to_string(setting(&self.uplink, FORWARDING));
         self.opened |= before.is_ok_and(|value| value.trim() == "0");
     }

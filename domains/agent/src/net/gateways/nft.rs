@@ -33,14 +33,14 @@ pub(crate) enum NftError {
 
 /// Puts a table into the network namespace of the calling thread, in place of the one with this
 /// name.
-pub(crate) fn put_table(name: &str, chains: &str) -> Result<(), NftError> {
+pub(super) fn put_table(name: &str, chains: &str) -> Result<(), NftError> {
     // Of a table that is not there it can be said that it is, and then that it goes.
     let without = format!("add table inet {name}\ndelete table inet {name}\n");
     run(&format!("{without}table inet {name} {{\n{chains}}}\n"))
 }
 
 /// Removes a table, if it is there.
-pub(crate) fn remove_table(name: &str) -> Result<(), NftError> {
+pub(super) fn remove_table(name: &str) -> Result<(), NftError> {
     run(&format!(
         "add table inet {name}\ndelete table inet {name}\n"
     ))

@@ -31,7 +31,7 @@ use crate::process::role_command;
 use crate::threads;
 
 /// The uids, and gids, of a node that has users of its own.
-pub(crate) const USERS_PER_NODE: u32 = 65_536;
+pub(super) const USERS_PER_NODE: u32 = 65_536;
 
 const WAIT: &str = "wait for its first process";
 
