@@ -1,4 +1,4 @@
-//! The agent of a host: it holds the host's nodes and decides who may talk to whom.
+//! The agent of a host. It holds the host's nodes and decides which nodes may communicate.
 //!
 //! ```text
 //!   toroid ── agent.sock ──┐                       ┌── Ethernet driver
@@ -12,7 +12,7 @@
 //! They outlive an agent that was killed, until the next agent takes them over.
 //!
 //! [`run`] is the agent itself; [`roles`] lets one binary be all processes that it needs.
-//! [`doctor`] tells what a machine lacks.
+//! [`doctor`] checks a machine.
 //!
 //! | folder | concern |
 //! |---|---|

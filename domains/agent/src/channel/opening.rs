@@ -10,20 +10,20 @@
 //! ```
 //!
 //! For a session ([`Kind::Session`]) the proofs are the two messages of the handshake: the first
-//! can be made only with the key. For data ([`Kind::Data`]) the first is the ticket, the second
-//! zero. What is not in order is answered by a [`Word`] that says why, in the clear: it tells
-//! nothing that a stranger would not find out anyway, and is only a hint, for anybody on the way
-//! may write it. Both sides are of fixed length, so a stranger takes up 64 bytes and no more.
+//! can be made only with the key. For data ([`Kind::Data`]) the first is the ticket and the second
+//! zero. A [`Word`] answers a bad opening with the reason, in the clear. The reason tells a
+//! stranger nothing new, and is only a hint, because anybody on the way may write it. Both sides
+//! are of fixed length, so an unauthenticated connection takes 64 bytes and no more.
 
 use std::ops::Range;
 
 /// Bytes of an opening.
 pub(crate) const OPENING: usize = 64;
 
-/// Bytes of the proof in it: a handshake message, or a ticket.
+/// Bytes of the proof in an opening: a handshake message, or a ticket.
 pub(crate) const PROOF: usize = 48;
 
-/// The versions of the protocol in sessions that this release speaks.
+/// Lowest and highest version of the session protocol of this release.
 pub(super) const VERSIONS: (u8, u8) = (2, 2);
 
 const MAGIC: Range<usize> = 0..6;
@@ -34,7 +34,7 @@ const PROOF_AT: Range<usize> = OPENING - PROOF..OPENING;
 
 const TOROID: &[u8; 6] = b"toroid";
 
-/// The bytes before the proof, which both handshake messages depend on.
+/// Bytes before the proof. Both handshake messages depend on them.
 pub(super) const PREAMBLE: usize = OPENING - PROOF;
 
 /// Purpose of a connection.
@@ -61,12 +61,12 @@ pub(crate) enum Word {
     BadTicket = b't',
 }
 
-/// An opening as it was received.
+/// An opening of either side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opening<W> {
-    /// What it is about.
+    /// Purpose of the connection, or answer.
     pub(crate) word: W,
-    /// The lowest and the highest version that the sender speaks.
+    /// Lowest and highest version of the sender.
     pub(crate) versions: (u8, u8),
     /// The handshake message or ticket.
     pub(crate) proof: [u8; PROOF],
@@ -106,7 +106,7 @@ impl Says for Word {
 }
 
 impl<W: Says> Opening<W> {
-    /// One of this release.
+    /// Makes an opening of this release.
     pub(crate) fn new(word: W, proof: [u8; PROOF]) -> Self {
         Opening {
             word,
@@ -115,7 +115,7 @@ impl<W: Says> Opening<W> {
         }
     }
 
-    /// `None` for what is no opening.
+    /// Parses an opening; `None` for any other bytes.
     pub(crate) fn parse(bytes: &[u8; OPENING]) -> Option<Self> {
         let is_one = &bytes[MAGIC] == TOROID && bytes[HIGHEST_AT + 1..PREAMBLE] == [0; 7];
         let mut proof = [0; PROOF];
@@ -135,14 +135,14 @@ impl<W: Says> Opening<W> {
         bytes
     }
 
-    /// The highest version that both speak.
+    /// Highest version in common.
     pub(crate) fn agreed(&self) -> Option<u8> {
         let highest = self.versions.1.min(VERSIONS.1);
         (highest >= self.versions.0.max(VERSIONS.0)).then_some(highest)
     }
 }
 
-/// What comes before the proof.
+/// Makes the bytes before the proof.
 pub(super) fn preamble<W: Says>(word: W, versions: (u8, u8)) -> [u8; PREAMBLE] {
     let mut bytes = [0; PREAMBLE];
     bytes[MAGIC].copy_from_slice(TOROID);
@@ -165,7 +165,7 @@ mod tests {
             (Kind::Data, VERSIONS, [7; PROOF])
         );
         assert!(Opening::<Word>::parse(&bytes).is_none());
-        // What comes behind the versions is for later releases, and zero until then.
+        // The bytes behind the versions are reserved for later releases, and zero until then.
         for at in (0..=WORD_AT).chain(HIGHEST_AT + 1..PREAMBLE) {
             let mut other = bytes;
             other[at] ^= 0x80;

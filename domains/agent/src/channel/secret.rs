@@ -1,4 +1,4 @@
-//! The key that the agents of all hosts share: whoever has it is an agent to them.
+//! The pre-shared key of the agents of all hosts. Its owner counts as an agent.
 
 use std::fmt;
 use std::fs::File;
@@ -13,18 +13,18 @@ use crate::random::from_hex;
 /// Bytes of a key.
 pub(crate) const KEY: usize = 32;
 
-/// Longer files are none.
+/// Bytes of the longest file that may hold a key.
 const MAX_FILE: u64 = 1024;
 
-/// A pre-shared key. It shows itself to nobody.
+/// A pre-shared key. Its debug output does not show the bytes.
 #[derive(Clone)]
 pub struct Secret([u8; KEY]);
 
-/// Why a file gives no key.
+/// Failure to read a key from a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretError {
-    /// The system's.
+    /// Error of the system.
     #[error("cannot read the key {}: {source}", path.display())]
     Io {
         /// The file.
@@ -32,17 +32,17 @@ pub enum SecretError {
         /// The system's reason.
         source: io::Error,
     },
-    /// Others may read it, or it is somebody else's.
+    /// Other users may read the file, or it belongs to another user.
     #[error("the key {} is not only yours (mode {mode:03o}, uid {uid}); `chmod 600` it", path.display())]
     Open {
         /// The file.
         path: PathBuf,
-        /// Its permissions.
+        /// Mode of the file.
         mode: u32,
-        /// Whose it is.
+        /// Owner of the file.
         uid: u32,
     },
-    /// It holds something else.
+    /// The file has other contents.
     #[error("{} holds no key of {} hexadecimal digits; make one with `openssl rand -hex {KEY}`", path.display(), 2 * KEY)]
     Nonsense {
         /// The file.
@@ -51,7 +51,7 @@ pub enum SecretError {
 }
 
 impl Secret {
-    /// Reads a key, which must be this user's or root's, and closed to all others.
+    /// Reads a key from a file, which must belong to this user or root and be closed to all others.
     ///
     /// # Errors
     /// [`SecretError`].
@@ -61,7 +61,7 @@ impl Secret {
             source,
         };
         let file = File::open(path).map_err(broken)?;
-        // Of the file that was opened, whatever its name means by now.
+        // The metadata is that of the opened file: its name may lead to another file by now.
         let metadata = file.metadata().map_err(broken)?;
         let (mode, uid) = (metadata.mode() & 0o777, metadata.uid());
         let is_ours = uid == Uid::effective().as_raw() || uid == 0;

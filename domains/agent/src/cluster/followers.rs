@@ -1,4 +1,4 @@
-//! The followers as the leader sees them: how far each of them is.
+//! The followers of the leader, and the progress of each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
@@ -13,28 +13,29 @@ use toroid_protocol::hosts::{DirectoryUpdate, Hello, HostRequest, HostResponse};
 use super::Cluster;
 use super::link::{Link, NoAnswer};
 
-/// How long a change waits for a host that is there.
+/// Time that a change waits for a connected host that it concerns.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long for one that it does not concern, but whose users would wonder.
+/// Time that a change waits for a connected host that it does not concern: names resolve there soon
+/// after.
 const COURTESY: Duration = Duration::from_secs(2);
 
-/// Pauses before a host is told again that has failed.
+/// Pauses before an update is sent again to a host that failed to apply it.
 const BACKOFF: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
 
-/// A host that follows the directory.
+/// A follower: a host that follows the directory.
 #[derive(Debug)]
 pub(crate) struct Follower {
     pub(crate) link: Arc<Link>,
-    /// The last change that is in effect there, once any is.
+    /// Number of the last change that is in effect there.
     has: Option<u64>,
-    /// The one that it failed to bring into effect, and why.
+    /// Number of the change that failed there, and the reason.
     failed: Option<(u64, String)>,
-    /// The last one that is in effect there but for something, and for what.
+    /// Number of the last change that is in effect there with exceptions, and these.
     except: Option<(u64, String)>,
 }
 
-/// A follower's place among those who follow. However its session ends, it is free afterwards.
+/// Entry of a connected follower. Dropping it removes the follower, however its session ends.
 #[derive(Debug)]
 pub(crate) struct Place<'a> {
     cluster: &'a Cluster,
@@ -49,8 +50,9 @@ impl Drop for Place<'_> {
 }
 
 impl Cluster {
-    /// Notes in the directory what the holder's own host carries, and that other hosts are those of its
-    /// file. Its word is the last: whoever has claimed the same finds out when it comes.
+    /// Enters the nodes of the leader's own host in the directory, and removes hosts that its file
+    /// does not name. The leader's claim wins: another host with a claim to the same nodes is
+    /// refused when it connects.
     pub(crate) fn claim_own(&self, directory: &mut Directory) {
         let ours = &self.config;
         directory.keep_hosts(|host| host == ours.host || ours.hosts.contains_key(host));
@@ -59,7 +61,8 @@ impl Cluster {
         name_nodes(directory, &nodes, &ours.aliases);
     }
 
-    /// Whether somebody is whom he should be.
+    /// Checks that the other agent is a host of this cluster with the same torus, provider and
+    /// leader.
     pub(crate) fn check(&self, hello: &Hello, version: u8) -> Result<(), Refusal> {
         let ours = &self.config;
         let refuse = |message: String| {
@@ -130,7 +133,7 @@ impl Cluster {
         self.publication.wake();
     }
 
-    /// Lets a host be as the directory has it, and after each change again, until it has gone.
+    /// Sends the directory to a follower, and then every change, until its session ends.
     pub(crate) fn tell(&self, link: &Arc<Link>) {
         let mut has = None;
         let mut pause = BACKOFF[0];
@@ -157,8 +160,8 @@ impl Cluster {
         }
     }
 
-    /// Waits for as long as the host says that it lives: acknowledgements that take longer than a
-    /// change waits are no reason to cut it off.
+    /// Sends an update and waits for its result as long as the session lives: acknowledgements that
+    /// take longer than a change waits are no reason to cut the host off.
     fn let_adopt(&self, link: &Link, adoption: DirectoryUpdate) -> Result<HostResponse, NoAnswer> {
         let question = link.begin(HostRequest::Adopt(adoption))?;
         loop {
@@ -197,8 +200,8 @@ impl Cluster {
         self.heard.notify_all();
     }
 
-    /// Waits until all that has been published is in effect on all hosts that are there. Returns on
-    /// which of those that it concerns it is not, and why.
+    /// Waits until everything published is in effect on all connected hosts. Returns the concerned
+    /// hosts where it is not, with the reasons.
     pub(crate) fn await_hosts(&self, concerned: &BTreeSet<String>) -> BTreeMap<String, String> {
         let number = self.publication.number();
         let begun = Instant::now();
@@ -233,7 +236,7 @@ impl Cluster {
     }
 }
 
-/// What has become of a change at a host.
+/// Result of a change at a follower.
 enum Progress {
     Done,
     Except(String),
@@ -241,7 +244,7 @@ enum Progress {
 }
 
 impl Follower {
-    /// Whether it may yet bring a change into effect.
+    /// Whether the host may still apply a change.
     fn lacks(&self, number: u64) -> bool {
         let has_failed = self
             .failed
@@ -250,7 +253,7 @@ impl Follower {
         self.has.is_none_or(|has| has < number) && !has_failed && !self.link.has_ended()
     }
 
-    /// Why a change is not in effect there.
+    /// Reason why a change is not in effect there.
     fn why_not(&self, number: u64) -> Option<String> {
         match &self.failed {
             _ if self.has.is_some_and(|has| has >= number) => {
@@ -264,8 +267,8 @@ impl Follower {
     }
 }
 
-/// Gives nodes the further names that their host wants. What is not possible is no reason to do
-/// without the host.
+/// Adds the aliases that a host wants for its nodes. An alias that cannot be added does not exclude
+/// the host.
 pub(crate) fn name_nodes(
     directory: &mut Directory,
     nodes: &BTreeSet<NodeId>,

@@ -1,4 +1,4 @@
-//! A session with another agent in which both have said hello: questions and answers both ways.
+//! Links: authenticated sessions with other agents, with requests and responses both ways.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,28 +14,28 @@ use crate::channel::SessionError;
 use crate::channel::secure::{Reader, Writer};
 use crate::threads;
 
-/// How often a side says that it lives: some times before the other loses its patience.
+/// Interval of `Alive` messages: several fit into the time that a side may be silent.
 const ALIVE: Duration = Duration::from_secs(1);
 
-/// Questions of the other side that are answered at a time. Each takes a thread.
+/// Requests of the other side that are served at a time. Each takes a thread.
 const MAX_SERVED: usize = 64;
 
-/// Those of them that are kept for what administrators and the agent itself ask.
+/// Places among them for administrators and for updates of the directory.
 const RESERVED: usize = 16;
 
-/// The session.
+/// A link to another host.
 #[derive(Debug)]
 pub(crate) struct Link {
-    /// The other host.
+    /// Name of the other host.
     pub(crate) host: String,
     writer: Writer,
-    /// Who waits for which answer; none when it has ended.
+    /// Channels to waiting requests, by number; `None` after the end.
     waiting: Mutex<Option<HashMap<u64, SyncSender<HostResponse>>>>,
     next: AtomicU64,
     served: AtomicUsize,
 }
 
-/// Why a question has no answer.
+/// Reason of a missing response.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum NoAnswer {
     #[error("the session with it has ended")]
@@ -55,7 +55,7 @@ impl Link {
         })
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for its response.
     pub(crate) fn ask(
         &self,
         ask: HostRequest,
@@ -64,7 +64,7 @@ impl Link {
         self.begin(ask)?.wait(timeout)
     }
 
-    /// Asks.
+    /// Sends a request.
     pub(crate) fn begin(&self, ask: HostRequest) -> Result<Question<'_>, NoAnswer> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (answers, answer) = sync_channel(1);
@@ -82,19 +82,19 @@ impl Link {
         Ok(question)
     }
 
-    /// Whether it has ended.
+    /// Whether the session has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.lock().is_none()
     }
 
-    /// Ends it.
+    /// Ends the session.
     pub(crate) fn end(&self) {
         self.writer.shut_down();
-        // Whoever waits hears that nothing comes.
+        // Waiting requests get `NoAnswer::Ended`.
         *self.lock() = None;
     }
 
-    /// Attends to it until it ends; says why.
+    /// Serves the session to its end, and returns the reason of the end.
     pub(crate) fn attend(
         self: &Arc<Self>,
         mut reader: Reader,
@@ -127,7 +127,7 @@ impl Link {
     fn hear(&self, number: u64, answer: HostResponse) {
         let waiting = self.lock().as_mut().and_then(|all| all.remove(&number));
         if let Some(waiting) = waiting {
-            // Whoever waited may have lost patience.
+            // The waiting request may have timed out.
             let _ = waiting.try_send(answer);
         }
     }
@@ -152,7 +152,7 @@ impl Link {
         let answer = move || {
             let answer = serve(ask);
             link.served.fetch_sub(1, Ordering::Relaxed);
-            // Should it fail, the session has ended.
+            // If the send fails, the session has ended.
             let _ = link
                 .writer
                 .send(&HostMessage::HostResponse { number, answer });
@@ -166,7 +166,7 @@ impl Link {
     }
 }
 
-/// What was asked and not yet answered. It is forgotten with this.
+/// A request without a response yet. Dropping it discards the response.
 #[derive(Debug)]
 pub(crate) struct Question<'a> {
     link: &'a Link,
@@ -175,7 +175,7 @@ pub(crate) struct Question<'a> {
 }
 
 impl Question<'_> {
-    /// Waits for the answer; may wait on when it is late.
+    /// Waits for the response. After `NoAnswer::Late` the caller may wait again.
     pub(crate) fn wait(&self, timeout: Duration) -> Result<HostResponse, NoAnswer> {
         self.answer
             .recv_timeout(timeout)
@@ -194,7 +194,8 @@ impl Drop for Question<'_> {
     }
 }
 
-/// How many questions may be under way with this one. Users and nodes cannot take all places.
+/// Number of requests that may be under way when this one comes. Users and nodes cannot take all
+/// places.
 fn most_served(ask: &HostRequest) -> usize {
     match ask {
         HostRequest::Adopt(_)
@@ -208,7 +209,7 @@ fn most_served(ask: &HostRequest) -> usize {
     }
 }
 
-/// Says that this side lives: at once, and then until the session ends.
+/// Sends `Alive` at once, and then at intervals until the session ends.
 pub(crate) fn stay_alive(writer: &Writer) -> Result<(), SessionError> {
     let writer = writer.clone();
     writer.send(&HostMessage::Alive)?;
@@ -313,7 +314,7 @@ pub(crate) mod tests {
         assert!(matches!(a.ask(ask(1), LONG), Err(NoAnswer::Ended)));
     }
 
-    /// Once the users of a host could keep its administrators waiting.
+    /// Users of a host could once keep its administrators waiting.
     #[test]
     fn some_places_are_not_for_users() {
         let [ours, theirs] = sessions();

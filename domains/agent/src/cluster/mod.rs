@@ -10,10 +10,11 @@
 //! ```
 //!
 //! One agent, the leader, has the directory. Each follower keeps a copy, with which its nodes go on
-//! while the leader is away, and makes no change by itself. The leader [`publish`]es what has become
-//! durable and waits for the [`followers`] that a change concerns. A [`link`] is a session with another
-//! agent; [`unauthenticated`] connections have not shown the shared key yet. Processes of one host
-//! reach nodes of another with [`tickets`]. [`crate::sessions`] acts on what other agents ask.
+//! while the leader is away, and makes no change by itself. The leader [`publish`]es durable
+//! changes and waits for the [`followers`] that a change concerns. A [`link`] is a session with
+//! another agent; [`unauthenticated`] connections have not shown the pre-shared key yet. Processes
+//! of one host reach nodes of another with [`tickets`]. [`crate::sessions`] serves the requests of
+//! other agents.
 
 pub(crate) mod followers;
 pub(crate) mod link;
@@ -43,45 +44,45 @@ use problems::Problems;
 use publish::Publication;
 use tickets::Tickets;
 
-/// How long `toroid up` waits for the holder of the directory, which may be away.
+/// Time that `toroid up` waits for the leader, which may be away.
 const FIRST_WORD: Duration = Duration::from_secs(3);
 
-/// How long the holder may take to make a change: others may come before it.
+/// Time that the leader may take for a change: others may come before it.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// What an agent has of the others.
+/// State of this agent about the other hosts.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) config: HostConfig,
     pub(crate) secret: Secret,
-    /// Of the holder: what has become durable.
+    /// Of the leader: the durable changes.
     pub(crate) publication: Arc<Publication>,
-    /// Of the holder: who follows.
+    /// Of the leader: connected followers by host.
     pub(crate) followers: Mutex<BTreeMap<String, Follower>>,
-    /// A follower has said how far it is, has come or has gone.
+    /// Signals progress, arrival or end of a follower.
     pub(crate) heard: Condvar,
-    /// Of a follower.
+    /// Of a follower: the link to its leader.
     pub(crate) leader: Mutex<LeaderLink>,
-    /// The directory has come for the first time.
+    /// Signals the first copy of the directory.
     pub(crate) came: Condvar,
-    /// Sessions that were made for the sake of tickets.
+    /// Sessions for tickets only, by host.
     pub(crate) peers: Mutex<BTreeMap<String, Arc<Link>>>,
     pub(crate) tickets: Tickets,
     pub(crate) problems: Problems,
 }
 
-/// A follower's way to the holder.
+/// A follower's connection to the leader.
 #[derive(Debug, Default)]
 pub(crate) struct LeaderLink {
     pub(crate) link: Option<Arc<Link>>,
     pub(crate) has_come: bool,
-    /// Whether this host has refused what the holder has last told it, or not been told yet. Numbers
-    /// of domains mean something else then, perhaps.
+    /// Whether this host has rejected the leader's last update, or has got none yet. Then numbers
+    /// of domains may differ between the two.
     pub(crate) differs: bool,
 }
 
 impl Cluster {
-    /// Reads the key and begins to listen; nobody is let in yet.
+    /// Reads the key and binds the socket; no connection is accepted yet.
     pub(crate) fn new(config: HostConfig) -> Result<(Self, TcpListener), AgentError> {
         let secret = Secret::read(&config.key)?;
         let listener = TcpListener::bind(config.listen).map_err(|source| AgentError::Listen {
@@ -103,12 +104,12 @@ impl Cluster {
         Ok((cluster, listener))
     }
 
-    /// Whether it holds the directory.
+    /// Whether this agent is the leader.
     pub(crate) fn is_leader(&self) -> bool {
         self.config.holds_directory()
     }
 
-    /// Waits for the directory when this is a follower that has just begun, unless its holder is away.
+    /// Waits for the first copy of the directory if this is a follower, unless its leader is away.
     pub(crate) fn await_directory(&self) {
         let not_yet = |leader: &mut LeaderLink| !self.is_leader() && !leader.has_come;
         drop(
@@ -117,7 +118,7 @@ impl Cluster {
         );
     }
 
-    /// A session with another agent, in which it has said welcome.
+    /// Opens a session with another agent, up to its `Welcome`.
     pub(crate) fn dial(&self, host: &str, follows: Option<Claim>) -> Result<Session, CannotDial> {
         let address = self.config.hosts.get(host);
         let address = address.ok_or_else(|| CannotDial::Unknown(host.into()))?;
@@ -145,7 +146,7 @@ impl Cluster {
         }
     }
 
-    /// Lets the holder make a change for somebody here; answers with its words.
+    /// Forwards a change to the leader, and returns its reply.
     pub(crate) fn forward(
         &self,
         who: Requester,
@@ -178,8 +179,7 @@ impl Cluster {
         }
     }
 
-    /// The hosts as this agent knows them.
-    /// Drivers are not its matter.
+    /// Describes the hosts as this agent knows them, without the state of drivers.
     pub(crate) fn describe(&self) -> Vec<HostInfo> {
         let config = &self.config;
         let all = config.hosts.iter().map(|(host, address)| (host, *address));
@@ -219,8 +219,8 @@ impl Cluster {
         }
     }
 
-    /// Refuses to have to do with other hosts' nodes as long as the directory here is not that of the
-    /// holder.
+    /// Refuses connections with other hosts' nodes as long as this host's directory differs from
+    /// the leader's.
     pub(crate) fn check_directory(&self) -> Result<(), Refusal> {
         if self.leader().differs {
             Err(Refusal::new(
@@ -251,7 +251,7 @@ impl Cluster {
     }
 }
 
-/// Why there is no session with another agent.
+/// Failure to open a session with another agent.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CannotDial {
     #[error("no address is known of host {0}")]
@@ -262,7 +262,7 @@ pub(crate) enum CannotDial {
     Refused(Refusal),
 }
 
-/// The other host cannot be asked.
+/// Makes the refusal for a host that cannot be reached.
 pub(crate) fn unreachable(host: &str, why: &str, remedy: &str) -> Refusal {
     let message = format!("the agent of host {host} cannot be reached: {why}");
     Refusal::new(RefusalKind::Failed, message, remedy)

@@ -1,7 +1,9 @@
-//! Data connections: a process of one host talks to the agent of another about a node's memory.
+//! Tickets for data connections: a process of one host talks to the target proxy of another about a
+//! node's memory.
 //!
-//! The process's agent asks the other for a ticket in their session, and presents it on a connection of
-//! its own, which it then gives to the process. A ticket is good for one connection, and not for long.
+//! The process's agent asks the other agent for a ticket in their session, and presents the ticket
+//! on a connection of its own, which it then passes on. A ticket is good for one connection, and
+//! for a short time.
 
 use std::collections::HashMap;
 use std::net::TcpStream;
@@ -20,28 +22,28 @@ use crate::channel::opening::{Opening, PROOF, Word};
 use crate::channel::secure::{self, Session};
 use crate::{random, threads};
 
-/// How long a ticket is good.
+/// Life of a ticket.
 const EXPIRES: Duration = Duration::from_secs(10);
 
-/// Tickets at a time.
+/// Most unused tickets.
 const MAX_TICKETS: usize = 4096;
 
 /// A ticket as it is presented.
 pub(crate) type Proof = [u8; PROOF];
 
-/// A connection that has shown its ticket. Nothing has been read or written on it since.
+/// A connection that has shown its ticket. No byte has been read or written since.
 #[derive(Debug)]
 pub(crate) struct DataConnection {
     pub(crate) stream: TcpStream,
-    /// The host that has made it.
+    /// Host at the other end.
     pub(crate) host: String,
-    /// What for.
+    /// Purpose of the ticket.
     pub(crate) wanted: TicketPurpose,
 }
 
 type Server = Box<dyn Fn(DataConnection) + Send + Sync>;
 
-/// The tickets that were given out, and who serves those who present them.
+/// Issued tickets, and the server of the connections that present them.
 #[derive(Default)]
 pub(crate) struct Tickets {
     tickets: Mutex<HashMap<Proof, Ticket>>,
@@ -56,13 +58,13 @@ struct Ticket {
 }
 
 impl Tickets {
-    /// Lets data connections be served; without this none are promised. It must not take long.
+    /// Sets the server of data connections, which must not block. No ticket is issued before.
     pub(crate) fn serve(&self, server: impl Fn(DataConnection) + Send + Sync + 'static) {
-        // A second one would be a mistake of ours.
+        // A second server is a bug of the agent.
         assert!(self.server.set(Box::new(server)).is_ok(), "there is one");
     }
 
-    /// A ticket for another host.
+    /// Issues a ticket to another host.
     pub(crate) fn issue(&self, host: &str, wanted: TicketPurpose) -> Result<String, Refusal> {
         let proof: Proof = random::bytes()?;
         let now = Instant::now();
@@ -84,7 +86,7 @@ impl Tickets {
         Ok(random::to_hex(&proof))
     }
 
-    /// Somebody presents one.
+    /// Serves a connection that presents a ticket, or rejects it.
     pub(crate) fn redeem(&self, stream: TcpStream, proof: Proof) {
         let ticket = self.lock().remove(&proof);
         let ticket = ticket.filter(|ticket| ticket.until > Instant::now());
@@ -128,8 +130,7 @@ impl Cluster {
         link.filter(|link| !link.has_ended())
     }
 
-    /// Attends to a session that was made for the sake of tickets, unless somebody else has just
-    /// made one.
+    /// Serves a session for tickets, unless another thread has just opened one.
     pub(crate) fn add_peer(&self, host: &str, session: Session) -> io::Result<Arc<Link>> {
         let mut peers = self.peers();
         if let Some(link) = peers.get(host).filter(|link| !link.has_ended()) {
@@ -137,7 +138,7 @@ impl Cluster {
         }
         let link = Link::new(host.into(), session.writer);
         let attended = Arc::clone(&link);
-        // It asks nothing: whoever does has a session of its own.
+        // The other side sends no requests here: it opens a session of its own for them.
         let attend = move || attended.attend(session.reader, |_| HostResponse::Done);
         threads::start(attend)?;
         peers.insert(host.into(), Arc::clone(&link));
@@ -145,7 +146,7 @@ impl Cluster {
     }
 }
 
-/// Whether a process of `host` may talk to a node of `ours`, as the directory has it.
+/// Checks in the directory that a process of `host` may talk to a node of `ours`.
 pub(crate) fn may_connect(
     directory: &Directory,
     host: &str,
@@ -189,7 +190,7 @@ mod tests {
     };
     const WANTED: TicketPurpose = TicketPurpose::Node(BETWEEN);
 
-    /// How presenting a ticket ends.
+    /// Result of presenting a ticket.
     fn present(tickets: &Tickets, ticket: &str) -> Result<(), SessionError> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -203,7 +204,7 @@ mod tests {
     fn a_ticket_is_good_once_and_not_for_ever() {
         let tickets = Tickets::default();
         let early = tickets.issue("b", WANTED).unwrap();
-        // Nobody serves yet.
+        // There is no server yet.
         present(&tickets, &early).unwrap_err();
         let (served, connections) = channel();
         let served = Mutex::new(served);
@@ -217,7 +218,7 @@ mod tests {
             wanted,
         } = connection;
         assert_eq!((host.as_str(), wanted), ("b", WANTED));
-        // Whoever serves it has it without a byte read.
+        // The server gets it without a byte read.
         stream.take_error().unwrap();
         let again = present(&tickets, &ticket).unwrap_err();
         assert!(matches!(again, SessionError::BadTicket), "{again}");

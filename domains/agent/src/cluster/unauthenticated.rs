@@ -1,5 +1,5 @@
-//! Who has connected and not yet said all of an opening. When there are many the oldest has to go;
-//! each is heard before.
+//! Connections whose opening is not complete. When there are too many, the oldest is read a last
+//! time and then closed.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,28 +12,28 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::channel::opening::{OPENING, Word};
 use crate::channel::secure::{self, HANDSHAKE};
 
-/// Unauthenticated at a time, and how many are let in between two looks at all of them.
+/// Connections at a time, and connections accepted between two reads of all of them.
 const MAX_UNAUTHENTICATED: usize = 64;
 
 /// Pause after the system had no descriptor for a connection.
 const BREATH: Duration = Duration::from_millis(100);
 
-/// Somebody who has connected.
+/// A connection without a complete opening.
 #[derive(Debug)]
 pub(crate) struct NewConnection {
     pub(crate) stream: TcpStream,
     pub(crate) address: SocketAddr,
-    /// What he has said.
+    /// Received part of the opening.
     pub(crate) bytes: [u8; OPENING],
     read: usize,
     until: Instant,
 }
 
-/// All of them.
+/// All connections without a complete opening, and the listener.
 #[derive(Debug)]
 pub(crate) struct Unauthenticated {
     listener: TcpListener,
-    /// The oldest first.
+    /// Oldest first.
     waiting: Vec<NewConnection>,
 }
 
@@ -46,7 +46,7 @@ impl Unauthenticated {
         })
     }
 
-    /// Those whose openings are complete, once there may be some.
+    /// Waits, and returns the connections whose openings are complete.
     pub(crate) fn next(&mut self) -> Vec<NewConnection> {
         self.wait();
         let mut complete = self.listen();
@@ -54,7 +54,7 @@ impl Unauthenticated {
         complete
     }
 
-    /// Until somebody comes or says something, or has taken too long.
+    /// Waits for a connection, for bytes, or for the oldest to time out.
     fn wait(&self) {
         let now = Instant::now();
         let next = self.waiting.first();
@@ -65,11 +65,12 @@ impl Unauthenticated {
         let mut all: Vec<PollFd<'_>> = all
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
-        // What fails is found out by whoever reads.
+        // Reading from a failed connection reports the failure.
         let _ = poll(&mut all, next.as_ref());
     }
 
-    /// Lets some in. A flood of them must not keep anybody from being heard, so it is not all.
+    /// Accepts a bounded number of connections: a flood of them must not delay those that have sent
+    /// bytes.
     fn accept(&mut self) -> Vec<NewConnection> {
         let mut complete = Vec::new();
         for _ in 0..MAX_UNAUTHENTICATED {
@@ -87,7 +88,8 @@ impl Unauthenticated {
         complete
     }
 
-    /// Returns the oldest if he has to go and has just said all.
+    /// Adds a connection. Returns the oldest if its place is needed and its opening is just
+    /// complete.
     fn let_in(&mut self, stream: TcpStream, address: SocketAddr) -> Option<NewConnection> {
         stream.set_nonblocking(true).ok()?;
         let is_full = self.waiting.len() >= MAX_UNAUTHENTICATED;
@@ -114,7 +116,7 @@ impl Unauthenticated {
             match connection.read() {
                 Ok(true) => complete.push(connection),
                 Ok(false) if connection.until > now => self.waiting.push(connection),
-                // Nobody is told: it may be a port scan.
+                // Only a debug message: it may be a port scan.
                 Ok(false) | Err(_) => tracing::debug!("{} said nothing of use", connection.address),
             }
         }
@@ -123,7 +125,7 @@ impl Unauthenticated {
 }
 
 impl NewConnection {
-    /// Reads what has come; returns whether that is all.
+    /// Reads available bytes; returns whether the opening is complete.
     fn read(&mut self) -> io::Result<bool> {
         while self.read < OPENING {
             match self.stream.read(&mut self.bytes[self.read..]) {
@@ -154,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    /// Once a flood had everybody thrown out before he was heard.
+    /// A flood once closed every connection before its bytes were read.
     #[test]
     fn who_has_said_all_is_heard_in_a_flood() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! Nodes that are taken from those that are free, and given back.
+//! Allocation of free nodes, and their release.
 
 use std::collections::BTreeSet;
 
@@ -52,7 +52,7 @@ impl Host {
         Ok(Reply::Allocated { nodes, domain })
     }
 
-    /// Makes nodes free.
+    /// Frees nodes.
     pub(super) fn free_nodes(&self, actor: Actor, sets: &[String]) -> Result<(), Refusal> {
         let directory = self.members.directory(Directory::clone);
         let nodes = actor.resolve(&directory, sets)?;
@@ -60,8 +60,8 @@ impl Host {
         self.hand_over(&nodes, None)
     }
 
-    /// Takes nodes out of all their domains, ends what runs in them and speaks for them, and gives
-    /// them to somebody else, who finds nobody there.
+    /// Hands nodes over to another owner: they leave all their domains, and everything ends that
+    /// runs in them or speaks for them.
     pub(crate) fn hand_over(
         &self,
         nodes: &BTreeSet<NodeId>,
@@ -92,7 +92,7 @@ impl Host {
         })
     }
 
-    /// Ends what runs in nodes and speaks for them.
+    /// Ends all processes of nodes, and every connection that speaks for them.
     pub(crate) fn empty(&self, nodes: &[&HostedNode]) -> Result<(), Refusal> {
         for node in nodes {
             node.generation.end();

@@ -1,5 +1,5 @@
-//! One change of membership after another, and everybody in turn: whoever has many waiting gets
-//! no more turns than whoever has one.
+//! Turns for changes: one at a time, and round robin over actors, so many waiting changes give no
+//! actor more turns.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,10 +7,10 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 
-/// Changes of one user or node that may wait at a time. An administrator's are not counted.
+/// Most waiting changes of one user or node. An administrator's are not limited.
 const MAX_WAITING: usize = 16;
 
-/// The queue.
+/// Queue of changes.
 #[derive(Debug, Default)]
 pub(crate) struct FairQueue {
     state: Mutex<State>,
@@ -20,22 +20,21 @@ pub(crate) struct FairQueue {
 #[derive(Debug, Default)]
 struct State {
     is_taken: bool,
-    /// The ticket that has been drawn and whose holder has not taken its turn yet.
+    /// Ticket that may take its turn next and has not done so yet.
     drawn: Option<u64>,
     last_ticket: u64,
-    /// Who waits, in the order in which they are served, and their tickets.
+    /// Waiting actors in the order of service, each with its tickets.
     waiting: VecDeque<(Actor, VecDeque<u64>)>,
 }
 
-/// Nothing else changes while this lives.
+/// A turn: no other change is made while this lives.
 #[derive(Debug)]
 pub(crate) struct Turn<'a>(&'a FairQueue);
 
 impl FairQueue {
     /// Waits for a turn.
     ///
-    /// # Errors
-    /// A [`Refusal`] for whom too many wait already.
+    /// [`RefusalKind::Exhausted`] if too many changes of this actor wait.
     pub(crate) fn take(&self, actor: Actor) -> Result<Turn<'_>, Refusal> {
         let mut state = self.lock();
         if !state.is_taken {
@@ -73,7 +72,7 @@ impl State {
         Ok(ticket)
     }
 
-    /// Whose turn it is next. Who has more waiting goes to the end.
+    /// Draws the next ticket. An actor with more tickets goes to the end.
     fn draw(&mut self) -> Option<u64> {
         let (actor, mut tickets) = self.waiting.pop_front()?;
         let ticket = tickets.pop_front();

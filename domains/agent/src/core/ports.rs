@@ -1,4 +1,4 @@
-//! Interfaces of members, as the Ethernet driver is told of them.
+//! Ports of members for the Ethernet driver.
 
 use std::os::fd::AsFd;
 
@@ -34,7 +34,7 @@ pub(super) fn delete_interface(node: &HostedNode, name: &str) -> Result<(), Netl
     }
 }
 
-/// The ports of all members, as both this host and the membership have them.
+/// Ports of all members on this host.
 pub(crate) fn ports(
     directory: &Directory,
     nodes: &[HostedNode],
@@ -54,7 +54,7 @@ pub(crate) fn ports(
     directory.domains().flat_map(of).collect()
 }
 
-/// The members that other hosts carry, of domains that this host has members of.
+/// Ports of members on other hosts, of domains that this host has members of.
 pub(crate) fn remote_ports(
     directory: &Directory,
     ours: &str,

@@ -125,7 +125,7 @@ fn what_keeps_users_from_nodes_has_a_remedy() {
     assert_eq!(denied(switch, "0\n", USER), "add a capability");
     let none = "/proc/sys/user/max_user_namespaces";
     assert!(denied(none, "0\n", ROOT).contains("sysctl user.max_user_namespaces"));
-    // What works is not missing, whatever a switch says: it is that of another namespace.
+    // A working feature is not missing, whatever a switch says: that is of another namespace.
     assert_eq!(with(none, "0\n", ROOT, Ok(())).state, State::Ok);
     let root = machine(&PLAIN);
     let diagnosis = examine(root.path(), USER, Ok(()));

@@ -1,7 +1,7 @@
 //! The fd store's process: a single thread that holds descriptors for others.
 //!
-//! It hangs on nothing but what it is for: it ends when it is told to, when the liveness socket that it
-//! was given ends, and when it keeps nothing for nobody.
+//! The process ends when it is told to, when the liveness socket in its care ends, or when it has
+//! neither callers nor entries.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,11 +20,10 @@ use toroid_protocol::wire::{self, Reader, WireError, Writer};
 use super::LIFELINE;
 use crate::process::become_independent;
 
-/// How long the rest of a message may take. Who is killed in the middle of one closes.
+/// Time for the rest of a message. A caller that is killed in the middle of one closes its end.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Keeps until there is nothing to keep. Standard input is the socket to listen on, standard
-/// output the first connection.
+/// Runs the fd store. Standard input is the listening socket, standard output the first connection.
 pub(crate) fn run_role() -> u8 {
     u8::from(start().is_err())
 }
@@ -63,14 +62,14 @@ struct Caller {
     writer: Writer,
 }
 
-/// What there is to attend to.
+/// Sockets with something to do.
 struct Ready {
     lifeline_ended: bool,
     knocks: bool,
     callers: Vec<bool>,
 }
 
-/// Whether to go on.
+/// Continuation after a request.
 #[derive(PartialEq)]
 enum Next {
     GoOn,
@@ -100,7 +99,7 @@ impl FdStore {
                 && let Ok((stream, _)) = self.listener.accept()
                 && peer_uid(&stream).is_ok_and(|uid| uid == Uid::effective())
             {
-                // Without it, the caller sees the end.
+                // On failure the caller sees the end of the connection.
                 let _ = self.admit(stream);
             }
         }
@@ -119,7 +118,7 @@ impl FdStore {
         let lifeline = self.entries.get(LIFELINE);
         let lifeline = lifeline.and_then(|entry| entry.descriptors.first());
         let mut all: Vec<PollFd<'_>> = Vec::new();
-        // Nothing comes through it but its end.
+        // Only its end is of interest.
         all.extend(lifeline.map(|end| PollFd::new(end.as_fd(), PollFlags::empty())));
         all.push(PollFd::new(self.listener.as_fd(), PollFlags::POLLIN));
         let streams = self.callers.iter().map(|caller| caller.reader.stream());
@@ -136,8 +135,8 @@ impl FdStore {
         })
     }
 
-    /// Does what a caller who has something to say asks for, all of it: what an agent has said
-    /// before it was killed comes before what its successor says, who called later.
+    /// Serves all waiting requests of a caller: requests of an agent that was killed come before
+    /// those of its successor, which called later.
     fn attend(&mut self, caller: &mut Caller) -> Next {
         loop {
             let next = match caller.reader.receive() {

@@ -1,5 +1,5 @@
-//! What an agent inherits from the one before, if that was killed: nodes, driver, user namespace,
-//! all of which an fd store has held.
+//! Takeover: an agent inherits nodes, driver and user namespace of its killed predecessor from the
+//! fd store.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -16,10 +16,10 @@ use super::{Entries, Entry, FdStore, LIFELINE, Watch};
 use crate::error::AgentError;
 use crate::interfaces::Interfaces;
 
-/// The key of what concerns the host as a whole.
+/// Key of the host's own entry.
 const HOST: &str = "host";
 
-/// What the fd store is told of the host. Its user namespace comes with it.
+/// Record of the host in the fd store, with its user namespace as the descriptor.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     #[serde(flatten)]
@@ -40,18 +40,18 @@ pub(crate) struct Kind {
     pub(crate) share_tmp: bool,
 }
 
-/// An inheritance, perhaps an empty one, and the fd store who has it in hand.
+/// A takeover, perhaps of nothing, and the fd store it comes from.
 #[derive(Debug)]
 pub(crate) struct Takeover {
     state: PathBuf,
     entries: Entries,
-    /// Whether there was an agent before.
+    /// Whether there was a predecessor.
     pub(crate) is_inherited: bool,
     pub(crate) fd_store: Arc<FdStore>,
     watch: Option<Watch>,
 }
 
-/// The user namespace of the nodes that an agent has left, if there are any.
+/// User namespace of the nodes of a killed agent, if there are any.
 pub(crate) fn user_namespace(state: &Path) -> Result<Option<OwnedFd>, AgentError> {
     let Some(mut found) = super::find(state)? else {
         return Ok(None);
@@ -61,8 +61,8 @@ pub(crate) fn user_namespace(state: &Path) -> Result<Option<OwnedFd>, AgentError
 }
 
 impl Takeover {
-    /// Takes over from the fd store of a state directory, or from one that has nothing yet. The
-    /// directory must be this agent's alone.
+    /// Takes over from the fd store of a state directory, or starts an empty one. The directory
+    /// must be locked by this agent.
     pub(crate) fn take(state: &Path) -> Result<Self, AgentError> {
         let (mut found, is_inherited) = match super::find(state)? {
             Some(found) => (found, true),
@@ -85,8 +85,8 @@ impl Takeover {
         })
     }
 
-    /// Whether a host like this one can be made of it. Returns what its interfaces are, if
-    /// there are any.
+    /// Checks that the inherited host has these properties. Returns its interfaces, if anything was
+    /// inherited.
     pub(crate) fn check(&self, kind: &Kind) -> Result<Option<Interfaces>, AgentError> {
         let Some(Entry { record, .. }) = self.entries.get(HOST) else {
             return Ok(None);
@@ -105,17 +105,17 @@ impl Takeover {
         }
     }
 
-    /// What was kept under a key.
+    /// Takes the entry under a key.
     pub(crate) fn inherit(&mut self, key: &str) -> Option<Entry> {
         self.entries.remove(key)
     }
 
-    /// Whether anything was kept whose key begins so.
+    /// Whether there is an entry with this key prefix.
     pub(crate) fn has(&self, prefix: &str) -> bool {
         self.entries.keys().any(|key| key.starts_with(prefix))
     }
 
-    /// All whose keys begin so.
+    /// Takes all entries with this key prefix.
     pub(crate) fn inherit_all(&mut self, prefix: &str) -> Entries {
         let mut its = self.entries.split_off(prefix);
         let ends = its.keys().find(|key| !key.starts_with(prefix)).cloned();
@@ -125,18 +125,18 @@ impl Takeover {
         its
     }
 
-    /// What is needed to see the fd store's end; once.
+    /// Takes the observer of the fd store's end; once.
     pub(crate) fn watch(&mut self) -> Option<Watch> {
         self.watch.take()
     }
 }
 
-/// Lets the fd store know what host this is.
+/// Puts the record of the host into the fd store.
 pub(crate) fn keep_host(fd_store: &FdStore, kind: Kind, interfaces: Interfaces, lifeline: bool) {
     if lifeline {
         fd_store.put(LIFELINE, &(), &[io::stdin().as_fd()]);
     }
-    // Without it, only an ordinary user's next agent fails.
+    // Without the namespace, only the next agent of an ordinary user fails.
     if let Ok(namespace) = File::open("/proc/self/ns/user") {
         let record = Record { kind, interfaces };
         fd_store.put(HOST, &record, &[namespace.as_fd()]);

@@ -1,9 +1,9 @@
-//! What of the state the fd store holds, and how the next agent gets it back.
+//! State of the members in the fd store, and its recovery by the next agent.
 //!
-//! Everything is put there before the process that it is granted to hears of it. After a restart
-//! the state are as they were, with processes that are absent; each comes back with
-//! [`Request::Resume`](toroid_protocol::agent::Request::Resume), and says what it has heard of. Who does
-//! not come back has ended meanwhile.
+//! Everything is stored before the process that it is granted to hears of it. After a takeover the
+//! state is as before, with absent processes. Each process comes back with
+//! [`Request::Resume`](toroid_protocol::agent::Request::Resume), and lists the grants that it has
+//! heard of. A process that does not come back has ended meanwhile.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -37,7 +37,7 @@ const CHANNEL: &str = "channel/";
 const LISTENER: &str = "listener/";
 const NUMBERS: &str = "numbers";
 
-/// Where an agent began to count.
+/// First number of an agent.
 #[derive(Serialize, Deserialize)]
 struct KeptNumbers {
     first: u64,
@@ -47,14 +47,15 @@ struct KeptNumbers {
 struct KeptAttachment {
     node: u32,
     secret: String,
-    /// Words of its fence in use, by partition; the page comes with it.
+    /// Words of its own memory in use, by partition. The page is the descriptor.
     fences: Vec<(u32, u32)>,
     #[serde(default)]
     shared_fences: Vec<(u32, u32)>,
     next_fence: u32,
 }
 
-/// Its memory comes with it, and while it moves the [parts](Migration::parts) of the move.
+/// Record of a region. Its memory is the descriptor, during a migration followed by the
+/// [parts](Migration::parts).
 #[derive(Serialize, Deserialize)]
 struct KeptRegion {
     #[serde(with = "as_text")]
@@ -62,10 +63,10 @@ struct KeptRegion {
     owner: u64,
     len: u64,
     access: u8,
-    /// And whether they write.
+    /// Attachments that opened it, each with whether for writing.
     openers: Vec<(u64, bool)>,
     mapped_by: Holders,
-    /// Of the old memory while it moves.
+    /// Holders of the old memory during a migration.
     #[serde(default)]
     source_mapped_by: Option<Holders>,
 }
@@ -73,7 +74,7 @@ struct KeptRegion {
 #[derive(Serialize, Deserialize)]
 struct KeptChannel {
     partition: u32,
-    /// Attachments and their nodes.
+    /// Attachments of both ends, with their nodes.
     ends: [(u64, u32); 2],
 }
 
@@ -85,7 +86,7 @@ struct KeptListener {
     owner: u64,
 }
 
-/// What a process that comes back has heard of.
+/// Grants that a returning process has heard of.
 #[derive(Debug)]
 pub(crate) struct Known<'a> {
     pub(crate) regions: &'a [u64],
@@ -94,7 +95,7 @@ pub(crate) struct Known<'a> {
 }
 
 impl Members {
-    /// Takes over from the agent before, and keeps with its fd store from now on.
+    /// Takes over the predecessor's state, and uses its fd store from now on.
     pub(crate) fn inherit(&mut self, fd_store: Arc<FdStore>, takeover: &mut Takeover) {
         let state = self.state.get_mut();
         let state = state.unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -124,8 +125,8 @@ impl Members {
         let numbers = attachments
             .chain(regions)
             .chain(state.channels.keys().copied());
-        // The agent before may have begun to count in this second, too, and what it has numbered
-        // need not be there any more: its processes may still speak of it.
+        // The predecessor may have begun to count in this second, too, and things that it numbered
+        // may have ended: its processes may still name them.
         let newest = numbers.max().unwrap_or_default();
         let kept = takeover.inherit(NUMBERS).and_then(Entry::parse);
         let first = kept.map_or(0, |(KeptNumbers { first }, [])| first);
@@ -134,7 +135,7 @@ impl Members {
         state.keep_numbers();
     }
 
-    /// Puts all of it into the hands of a new fd store.
+    /// Puts the whole state into a new fd store.
     pub(crate) fn keep_all(&self) {
         let state = self.lock();
         state.keep_numbers();
@@ -155,7 +156,7 @@ impl Members {
         }
     }
 
-    /// What a process can come back with to a later agent.
+    /// Makes the ticket with which a process comes back to a later agent.
     pub(crate) fn ticket(&self, id: AttachmentId) -> Result<Reply, Refusal> {
         let secret = random::to_hex(&random::bytes::<16>()?);
         let mut state = self.lock();
@@ -165,9 +166,9 @@ impl Members {
         Ok(Reply::Ticket { attachment, secret })
     }
 
-    /// A process is back, on the connection of `fresh`, which it has not used yet. Grants that it
-    /// has not heard of end, and it hears of what there is; then of moves, and of epochs, which it
-    /// acknowledges with the moves.
+    /// Resumes a process on the connection of `fresh`, which has not been used yet. Grants that the
+    /// process has not heard of end, and the reply lists the others. Then it gets the migrations,
+    /// and the epochs, whose acknowledgement covers the migrations.
     pub(crate) fn resume(
         &self,
         fresh: AttachmentId,
@@ -222,8 +223,8 @@ impl Members {
         regions.into_iter().filter_map(end).collect()
     }
 
-    /// Ends what belonged to processes that have not come back. Before that `forget` is called with
-    /// their nodes, if there are any.
+    /// Detaches processes that have not come back. `forget` is called before with their nodes, if
+    /// there are any.
     pub(crate) fn detach_absent(&self, forget: impl FnOnce(&BTreeSet<NodeId>)) {
         let state = self.lock();
         let absent = state
@@ -259,7 +260,7 @@ impl State {
         Some(())
     }
 
-    /// A region whose owner is there and still a member.
+    /// Restores a region whose owner is known and still a member.
     fn inherit_region(&mut self, entry: Entry) -> Option<RegionRecord> {
         let (kept, descriptors) = entry.parse_any::<KeptRegion>()?;
         let (key, owner) = (kept.key, AttachmentId(kept.owner));
@@ -291,7 +292,8 @@ impl State {
             }
         }
         let torus = self.directory.torus();
-        // An agent that has not kept the nodes may have granted the old memory to any.
+        // An older agent has not stored these holders, and may have granted the old memory to any
+        // node.
         let all = || (0..torus.nodes()).map(|node| (NodeId(node), writes(access)));
         let source = kept.source_mapped_by.unwrap_or_else(|| all().collect());
         Some(RegionRecord {
@@ -342,7 +344,7 @@ impl State {
         Some(())
     }
 
-    /// What a process that is back still has.
+    /// Makes the reply with the remaining grants of a resumed process.
     fn resumed(&self, id: AttachmentId) -> Result<Reply, Refusal> {
         let attachment = self.attachments.get(&id).ok_or_else(unknown)?;
         let regions = attachment.regions.union(&attachment.opened);
@@ -393,7 +395,7 @@ impl State {
         }
     }
 
-    /// Only the record of an attachment has changed.
+    /// Updates only the record of an attachment.
     pub(super) fn note_attachment(&self, id: AttachmentId, attachment: &Attachment) {
         if let Some(record) = KeptAttachment::of(attachment) {
             self.fd_store.note(&attachment_key(id), &record);
@@ -413,7 +415,7 @@ impl State {
         self.fd_store.put(&key, &record, &descriptors);
     }
 
-    /// Only the record of a region has changed.
+    /// Updates only the record of a region.
     pub(super) fn note_region(&self, region: &RegionRecord) {
         self.fd_store
             .note(&region_key(region.key.id), &KeptRegion::of(region));
@@ -447,7 +449,7 @@ impl State {
 }
 
 impl KeptAttachment {
-    /// Nothing for a process that cannot come back.
+    /// Makes the record; `None` for a process that cannot come back.
     fn of(attachment: &Attachment) -> Option<Self> {
         let Words { own, shared, next } = attachment.fences.words();
         Some(KeptAttachment {
@@ -500,7 +502,7 @@ fn is_member(directory: &Directory, partition: Partition, node: NodeId) -> bool 
     domain.is_some_and(|domain| domain.members.contains_key(&node))
 }
 
-/// Compares secrets in a time that does not tell how much of them is right.
+/// Compares secrets in constant time.
 fn same(a: &str, b: &str) -> bool {
     let pairs = a.bytes().zip(b.bytes());
     a.len() == b.len() && pairs.fold(0, |bits, (a, b)| bits | (a ^ b)) == 0

@@ -1,11 +1,11 @@
-//! Regions that move because a node left that may have mapped them.
+//! Migrations: a region moves to fresh memory because a node left that may have mapped the old.
 //!
-//! First every process that stays is told to change to fresh memory; with the epoch that comes
-//! behind it acknowledges both. When all have, or are [fenced](Members::fence), nobody who stays
-//! writes the old memory any more, and the move is released: what processes wait for is copied
-//! first, the rest behind everybody's back. If a leaver may write the memory that a region is copied
-//! from, the change of membership is complete only when the kernel has sealed that memory against
-//! writes, or all is copied. That holds for moves of earlier changes, too: [`Memories`] has the nodes.
+//! First, every remaining process is told to change to fresh memory. It acknowledges that with the
+//! epoch, which follows. When all have acknowledged, or are [fenced](Members::fence), no remaining
+//! process writes the old memory any more, and the migration is released. Chunks that processes
+//! wait for are copied first, the others in the background. If a leaver may write the source, the
+//! change of membership is complete only when the kernel has sealed the source against writes, or
+//! all is copied. That also holds for migrations of earlier changes: [`Memories`] has the nodes.
 //!
 //! [`Memories`]: super::memories::Memories
 
@@ -29,50 +29,50 @@ use super::outbox::Handed;
 use super::{AttachmentId, Changed, Members, RegionRecord, State, writes};
 use crate::threads;
 
-/// How long leavers that had write access have to finish what they write, after those who stay have
-/// changed: it moves as a whole. Those who stay wait, too.
+/// Time for leavers with write access to finish their writes, after the remaining processes have
+/// changed: then the memory migrates as a whole. The remaining processes wait, too.
 const LEAVERS_TIME: Duration = Duration::from_millis(2);
 
-/// So much is rather copied than sealed.
+/// Up to this many bytes are copied rather than sealed.
 const SMALL: u64 = 1 << 20;
 
-/// How long a look at a piece of memory may hold up a move of it: usually it takes a few
-/// milliseconds, and who has not ended by then does no harm but that it cannot be sealed.
+/// Time to wait for a compaction pass at a piece of the memory. It usually takes a few
+/// milliseconds; if it takes longer, the memory just cannot be sealed.
 const LOOK_TIME: Duration = Duration::from_millis(50);
 
-/// How long those who dropped the old memory may take for it before the rest is copied: the kernel
-/// needs some 70 us for each MiB that was touched, and to copy it ten times as long. Copying sooner
-/// would take the processors from them.
+/// Time for processes to drop the old memory before the rest is copied. The kernel needs some 70 us
+/// for each touched MiB, and copying takes ten times as long. Copying sooner would take processors
+/// from them.
 const DROP_TIME_PER_MIB: Duration = Duration::from_micros(100);
 
-/// How long it may take to seal at least, before the rest is copied: the child that does it has to
-/// start, and needs its turns.
+/// Least time for sealing before the rest is copied: the child that seals must start and be
+/// scheduled.
 const SEAL_TIME: Duration = Duration::from_millis(10);
 
-/// Chunks copied behind everybody's back between two rests, and how long a rest is.
+/// Chunks copied in the background between two rests, and the length of a rest.
 const STRETCH: u32 = 16;
 const REST: Duration = Duration::from_micros(200);
 
-/// So many chunks that somebody waits for are copied before a change of membership goes on, each in
-/// some 60 us. The others come first afterwards.
+/// Most awaited chunks that are copied before a change of membership goes on, each in some 60 us.
+/// The others come first afterwards.
 const AT_ONCE: usize = 32;
 
-/// Where moves come out that are to be [carried](Members::carry).
+/// Receiver of migrations for [`Members::carry`].
 pub(crate) type Migrations = mpsc::Receiver<Arc<Migration>>;
 
-/// A region on its way to fresh memory.
+/// Migration of a region to fresh memory.
 #[derive(Debug)]
 pub(crate) struct Migration {
     key: RemoteKey,
     copier: Copier,
-    /// Whether others than its owner may write the region, and so keep the kernel's lock of its old
-    /// memory for ever: who seals that or drops of it may never come back.
+    /// Whether peers may write the region. They can keep the kernel's lock of its old memory for
+    /// ever, so a thread that seals or drops it may never return.
     others_write: bool,
-    /// Chunks that were asked for before they may be copied, or too many at once.
+    /// Requested chunks that may not be copied yet, or that were too many at once.
     waiting: Mutex<BTreeSet<(AttachmentId, u64)>>,
-    /// How many wait for a chunk at this moment: the rest is copied later.
+    /// Threads that wait for a chunk at this moment: background copying yields to them.
     urgent: AtomicUsize,
-    /// The region has ended.
+    /// Whether the region has ended.
     pub(crate) is_over: AtomicBool,
 }
 
@@ -88,7 +88,7 @@ impl Migration {
         }
     }
 
-    /// One that another agent has begun, of which these are the [parts](Migration::parts).
+    /// Continues a migration of another agent, of which these are the [parts](Migration::parts).
     pub(crate) fn resume(
         key: RemoteKey,
         parts: [File; 2],
@@ -100,12 +100,12 @@ impl Migration {
         Ok(Migration::new(key, copier, access))
     }
 
-    /// What the next agent needs besides the fresh memory.
+    /// Descriptors that the next agent needs besides the fresh memory.
     pub(crate) fn parts(&self) -> [BorrowedFd<'_>; 2] {
         self.copier.parts()
     }
 
-    /// The old memory and the table, for who opens the region while it moves.
+    /// The old memory and the table, for a process that opens the region during the migration.
     pub(super) fn companions(&self) -> io::Result<[File; 2]> {
         Ok([self.copier.old()?, self.copier.table()?])
     }
@@ -123,7 +123,8 @@ impl Migration {
         Ok(())
     }
 
-    /// The same, out of the way of everybody. What has been copied is dropped, if that cannot hang.
+    /// Copies everything in the background. Copied memory is dropped, if that cannot block for
+    /// ever.
     fn fetch_all_slowly(&self) -> io::Result<()> {
         let mut stretch = 0;
         while !self.is_over() && self.copier.fetch_next()? {
@@ -140,7 +141,7 @@ impl Migration {
         Ok(())
     }
 
-    /// Returns whether there is more to drop.
+    /// Drops copied memory; returns whether there is more.
     fn drop_copied(&self) -> bool {
         let dropped = self.copier.drop_copied();
         dropped.unwrap_or_else(|error| {
@@ -149,8 +150,8 @@ impl Migration {
         })
     }
 
-    /// Drops all of the old memory, now that it has been copied. When others may write it, behind
-    /// everybody's back: that may take for ever.
+    /// Drops all of the old memory, after it was copied. If peers may write it, a separate thread
+    /// does so, because that may take for ever.
     fn drop_all(&self) {
         if !self.others_write {
             while !self.is_over() && self.drop_copied() {}
@@ -170,8 +171,8 @@ impl Migration {
         dropping.unwrap_or_else(|error| log_leftover(key, &error));
     }
 
-    /// Waits until nobody can write the old memory any more. If that takes longer than it usually
-    /// takes, copies meanwhile, until it is so or there is nothing left in it.
+    /// Waits until no process can write the old memory. After the usual time it copies meanwhile,
+    /// until sealing succeeds or everything is copied.
     fn shut_out_leavers(&self, may_seal: &mut bool) -> io::Result<()> {
         let remaining = self.copier.remaining();
         let timeout = DROP_TIME_PER_MIB * (remaining >> 20) as u32;
@@ -218,7 +219,7 @@ impl Migration {
 }
 
 impl Members {
-    /// Copies what moves, until no more can come.
+    /// Copies migrations until the channel closes.
     pub(crate) fn carry(&self, migrations: &Migrations) {
         for migration in migrations {
             self.serve(&migration, usize::MAX);
@@ -228,8 +229,8 @@ impl Members {
         }
     }
 
-    /// Bytes on their way to fresh memory, of regions of these nodes. There are some as long as not all
-    /// who use a region could be told that it has arrived.
+    /// Bytes of migrations of regions of these nodes. A migration counts at least 1 until all users
+    /// have been told of its end.
     pub(crate) fn migrating_bytes(&self, within: impl Fn(NodeId) -> bool) -> u64 {
         let migrations = self.regions.iter().filter(|record| within(record.key.node));
         let migrations = migrations.filter_map(|record| record.migration.clone());
@@ -238,8 +239,8 @@ impl Members {
             .sum()
     }
 
-    /// Ends moves that are going on of regions that have to move again, which takes as long as it
-    /// takes to copy them. The nodes that leave must be [noted](Members::note_leaving) before.
+    /// Finishes present migrations of regions that must migrate again, which takes the time of
+    /// copying them. The leavers must be [noted](Members::note_leaving) before.
     pub(crate) fn finish_migrations(&self, change: &Change) {
         let migrations: Vec<_> = self
             .regions
@@ -253,8 +254,8 @@ impl Members {
         }
     }
 
-    /// Tells those who stay to change to fresh memory. Returns the moves, and the regions that
-    /// cannot be moved and have to end.
+    /// Tells remaining processes to change to fresh memory. Returns the migrations, and the regions
+    /// that cannot migrate and must end.
     pub(super) fn start_migrations(
         &self,
         state: &mut State,
@@ -280,9 +281,9 @@ impl Members {
         (migrations, lost)
     }
 
-    /// All who stay have acknowledged, or were late and are fenced; so they go on. When this returns
-    /// none of `gone`, who have left or are fenced, can write what a region of the partition is
-    /// copied from, whichever change it moves for.
+    /// Releases migrations, after all remaining processes have acknowledged or are fenced. When
+    /// this returns, none of `gone`, which have left or are fenced, can write the source of a
+    /// region of the partition, whichever change it migrates for.
     pub(super) fn release_migrations(&self, changed: &Changed, gone: &BTreeSet<NodeId>) {
         let partition = changed.partition();
         let left = &changed.change.left;
@@ -305,7 +306,7 @@ impl Members {
         let present = self.migrations_of(|of| of == partition).into_iter();
         let (awaited, others): (Vec<_>, Vec<_>) =
             present.partition(|migration| self.must_shut_out(migration, gone));
-        // It fails only when the agent is about to end.
+        // This fails only when the agent is about to end.
         let carry = |migration| _ = self.migrations.send(migration);
         others.into_iter().filter(is_new).for_each(carry);
         let mut may_seal = true;
@@ -319,7 +320,7 @@ impl Members {
         }
     }
 
-    /// Whether one of these nodes may write what is being copied.
+    /// Whether one of these nodes may write the source.
     fn must_shut_out(&self, migration: &Arc<Migration>, nodes: &BTreeSet<NodeId>) -> bool {
         let record = self.regions.get(&migration.key.id);
         let record = record.filter(|record| record.is_migrated_by(migration));
@@ -333,7 +334,7 @@ impl Members {
         self.serve(migration, AT_ONCE);
     }
 
-    /// Copies chunks that somebody waits for, at most so many.
+    /// Copies awaited chunks, at most `most`.
     fn serve(&self, migration: &Arc<Migration>, most: usize) {
         for _ in 0..most {
             let Some((attachment, chunk)) = migration.waiting().pop_first() else {
@@ -346,8 +347,8 @@ impl Members {
         }
     }
 
-    /// Tells a process that is back of the moves of its regions, of which it may have heard.
-    /// Returns the regions that have to end, because it cannot be told.
+    /// Tells a resumed process of the migrations of its regions, of which it may have heard.
+    /// Returns the regions that must end, because it cannot be told.
     pub(super) fn tell_migrations(&self, state: &State, id: AttachmentId) -> Vec<RegionId> {
         let tell = |record: &RegionRecord| match &record.migration {
             Some(migration) => {
@@ -366,7 +367,7 @@ impl Members {
         lost
     }
 
-    /// A process waits for a chunk.
+    /// Copies a chunk that a process waits for.
     pub(crate) fn fetch(&self, id: AttachmentId, key: RemoteKey, chunk: u64) {
         let record = self.regions.get(&key.id);
         let record = record.filter(|record| record.key == key && record.is_used_by(id));
@@ -393,7 +394,8 @@ impl Members {
         }
     }
 
-    /// All has been copied, or it failed: tells all who use the region.
+    /// Ends a migration after copying, or the region after a failure, and tells all users of the
+    /// region.
     fn arrive(&self, migration: &Arc<Migration>, copied: io::Result<()>) {
         let mut state = self.lock();
         if let Err(error) = copied {
@@ -414,8 +416,8 @@ impl Members {
         }
     }
 
-    /// There is a reason to look whether a region can be in huge pages: only those that others may
-    /// write take longer to move the more of them was touched.
+    /// Schedules the compaction of a region, if peers may write it: only then the time of a
+    /// migration grows with the touched memory.
     pub(super) fn compact(&self, record: &RegionRecord) {
         if writes(record.access) && record.migration.is_none() {
             self.compactor.look(record.key, &record.memory, record.len);
@@ -424,7 +426,7 @@ impl Members {
 }
 
 impl RegionRecord {
-    /// Whether a node leaves of which a process may have mapped the memory that it is in now.
+    /// Whether a node leaves of which a process may have mapped the present memory.
     pub(super) fn must_migrate(&self, change: &Change) -> bool {
         self.key.partition == Partition(change.domain.id.into())
             && !change.left.contains(&self.key.node)
@@ -451,7 +453,7 @@ impl RegionRecord {
         change: &Change,
     ) -> io::Result<Arc<Migration>> {
         if self.migration.is_some() {
-            // The caller has finished it, and who leaves has opened nothing since.
+            // The caller has finished it, and leavers have opened nothing since.
             return Err(io::Error::other("it still moves for an earlier change"));
         }
         let fresh = memory_for(self.len, self.access)?;
@@ -461,7 +463,7 @@ impl RegionRecord {
         self.memories.begin_migration(stayers);
         let migration = Arc::new(Migration::new(self.key, copier, self.access));
         self.migration = Some(Arc::clone(&migration));
-        // Before anybody hears of it.
+        // Before any process hears of it.
         state.keep_region(self);
         let fresh = Fresh::of(&self.memory, &migration)?;
         let mut users = self.users();
@@ -470,7 +472,8 @@ impl RegionRecord {
         Ok(migration)
     }
 
-    /// Returns the nodes of the openers that stay, which are granted the fresh memory.
+    /// Removes leavers from the openers. Returns the nodes of the others, which are granted the
+    /// fresh memory.
     fn forget_leavers(&mut self, state: &mut State, change: &Change) -> Holders {
         let id = self.key.id;
         let mut stayers = Vec::new();
@@ -507,8 +510,8 @@ impl RegionRecord {
             Handed::Readable(Arc::clone(&fresh.table)),
         ];
         if writes && opened.is_some() {
-            // For what it opened for reading: the kernel counts a mapping of a descriptor that can
-            // be written as one that is, and does not seal that memory at the next move.
+            // For its read-only mappings: the kernel counts a mapping of a writable descriptor as
+            // writable, and would not seal that memory at the next migration.
             descriptors.push(Handed::Readable(memory()));
         }
         let event = Event::Move { key: self.key };
@@ -517,7 +520,7 @@ impl RegionRecord {
     }
 }
 
-/// What those who use a region open when it moves.
+/// Descriptors for users of a migrating region.
 struct Fresh {
     memory: Arc<File>,
     table: Arc<File>,
@@ -541,8 +544,8 @@ fn log_loss(key: RemoteKey, error: &io::Error) {
     tracing::error!("region {key:?} ends, it cannot be moved: {error}");
 }
 
-/// Memory for a region that peers may use in this way. If they may write it, it is such that the
-/// agent can end that.
+/// Makes memory for a region with these rights of peers. If peers may write it, the agent can seal
+/// it.
 pub(super) fn memory_for(len: u64, access: Access) -> io::Result<File> {
     if writes(access) {
         create_for_peers(len)

@@ -1,4 +1,4 @@
-//! What a shrink would need, counted from the present state; nothing happens.
+//! Cost of a shrink, counted from the present state; nothing happens.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -9,11 +9,11 @@ use toroid_model::info::{Acknowledging, Ending, Moving, ShrinkNeeds};
 
 use super::{Members, RegionRecord, State};
 
-/// Bytes of a block, as files count them.
+/// Bytes of a block in file metadata.
 const BLOCK: u64 = 512;
 
 impl Members {
-    /// What has to be done for nodes that leave.
+    /// Counts the work for leaving nodes.
     pub(crate) fn needs(&self, change: &Change) -> ShrinkNeeds {
         let state = self.lock();
         let partition = Partition(change.domain.id.into());
@@ -90,7 +90,7 @@ impl State {
     }
 }
 
-/// Bytes that a copy can take: holes stay holes. What cannot be looked at may be all there.
+/// Bytes that a copy can take: holes stay holes. Without metadata, all may be in use.
 fn in_use(record: &RegionRecord) -> u64 {
     let metadata = record.memory.metadata();
     metadata.map_or(record.len, |metadata| metadata.blocks() * BLOCK)

@@ -1,7 +1,7 @@
-//! What is on its way to an attached process.
+//! Messages on their way to an attached process.
 //!
-//! Whoever has news for a process, perhaps while it holds a lock, only puts it here; a thread of
-//! the connection sends it. A process that does not read is cut off and holds nobody up.
+//! A sender, which may hold a lock, only queues its message; a thread of the connection sends it. A
+//! process that does not read is cut off and holds nobody up.
 
 use std::fs::File;
 use std::io;
@@ -18,30 +18,30 @@ use toroid_protocol::wire::Writer;
 use super::{MAX_CHANNELS, MAX_REGIONS};
 use crate::threads;
 
-/// Messages that may wait, besides what the socket's buffer holds: more than one change can
-/// cause, as when the peer of all of a process's channels and regions ends.
+/// Most queued messages, besides the socket's buffer: more than one change can cause, as when the
+/// peer of all channels and regions of a process ends.
 pub(super) const CAPACITY: usize = 2 * (MAX_CHANNELS + MAX_REGIONS);
 
-/// Replies that may wait before more requests are read. They may be long, and hold descriptors.
+/// Most queued replies before further requests are read. Replies may be long, and hold descriptors.
 const MAX_REPLIES: usize = 32;
 
-/// How long a message may take to be accepted by the socket.
+/// Time for the socket to accept a message.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A descriptor on its way to a process.
 #[derive(Debug)]
 pub(crate) enum Handed {
     Ready(OwnedFd),
-    /// Memory that is opened for reading when the message is sent: to open it for each of many
+    /// Memory that is opened for reading when the message is sent: opening it for each of many
     /// processes takes longer than a lock should be held.
     Readable(Arc<File>),
-    /// The same for reading and writing.
+    /// Memory that is opened for reading and writing when the message is sent.
     Writable(Arc<File>),
 }
 
 type Parcel = (Message, Vec<Handed>);
 
-/// The queue to a process.
+/// Queue to a process, or to an absent one.
 #[derive(Clone, Debug)]
 pub(crate) struct Outbox(Option<Queue>);
 
@@ -53,7 +53,7 @@ struct Queue {
     writer: Writer,
 }
 
-/// How many replies wait, until the connection has ended.
+/// Number of queued replies, until the connection has ended.
 #[derive(Debug)]
 struct Replies {
     waiting: Mutex<Option<usize>>,
@@ -61,7 +61,7 @@ struct Replies {
 }
 
 impl Outbox {
-    /// A queue with its thread, which ends with the last clone.
+    /// Makes a queue with its thread, which ends with the last clone.
     pub(crate) fn start(writer: Writer) -> io::Result<Self> {
         writer.give_up_after(TIMEOUT)?;
         let (queue, parcels) = channel();
@@ -84,12 +84,12 @@ impl Outbox {
         })))
     }
 
-    /// To a process that is not there. What it misses it is told in sum when it comes.
+    /// Makes the queue of an absent process. On its return it gets a summary of what it missed.
     pub(super) fn absent() -> Self {
         Outbox(None)
     }
 
-    /// Whether nobody is there.
+    /// Whether the process is absent.
     pub(super) fn is_absent(&self) -> bool {
         self.0.is_none()
     }
@@ -100,20 +100,19 @@ impl Outbox {
         self.push((Message::Reply(reply), handed.collect()));
     }
 
-    /// Queues news; never blocks.
+    /// Queues an event; never blocks.
     pub(crate) fn event(&self, event: Event, descriptors: Vec<OwnedFd>) {
         let handed = descriptors.into_iter().map(Handed::Ready);
         self.hand(event, handed.collect());
     }
 
-    /// Queues news with descriptors that need not be there yet; never blocks. A process for which
-    /// one cannot be opened is cut off.
+    /// Queues an event with descriptors that may be opened later; never blocks. If one cannot be
+    /// opened, the process is cut off.
     pub(super) fn hand(&self, event: Event, descriptors: Vec<Handed>) {
         self.push((Message::Event(event), descriptors));
     }
 
-    /// Waits while the process has too many replies to read. A request that is not read causes
-    /// none.
+    /// Waits while too many replies are queued. A request that is not read causes none.
     pub(crate) fn await_room(&self) {
         let Some(queue) = &self.0 else {
             return;
@@ -124,7 +123,7 @@ impl Outbox {
         drop(queue.replies.fewer.wait_while(waiting, is_full));
     }
 
-    /// Whether it was this side that ended the connection.
+    /// Whether this side ended the connection.
     pub(crate) fn is_cut(&self) -> bool {
         let queue = self.0.as_ref();
         queue.is_some_and(|queue| queue.writer.is_cut())
@@ -230,12 +229,13 @@ mod tests {
             outbox.reply(Reply::Done, vec![]);
         }
         drop(reader);
-        // Nothing will be read any more.
+        // After the end nothing is awaited.
         outbox.await_room();
         assert!(!outbox.is_cut(), "it was the other side that ended it");
     }
 
-    /// It may live on with what it has, and who has ended the connection itself has nothing.
+    /// A process that was cut off may live on with its grants; one that ended the connection itself
+    /// has none.
     #[test]
     fn who_does_not_read_at_all_is_cut_off() {
         let (ours, theirs) = UnixStream::pair().unwrap();

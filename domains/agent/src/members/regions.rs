@@ -1,4 +1,4 @@
-//! Regions of attached processes: allocation, grants to peers, and the end of both.
+//! Regions of attached processes: allocation, grants to peers, and the ends of both.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -71,7 +71,7 @@ impl Members {
             memories: Memories::default(),
             migration: None,
         };
-        // Before the reply: a peer may present the key as soon as the owner has it.
+        // Stored before the reply: a peer may present the key as soon as the owner has it.
         state.keep_region(&record);
         self.regions.insert(region, record);
         let attachment = state.attachment(id)?;
@@ -146,7 +146,7 @@ impl Members {
             within("open regions", attachment.opened.len(), MAX_REGIONS)?;
         }
         let fence = state.slot(id, key.partition, Granted::Shared)?;
-        // With the lock, so that it is the memory that the region is in now.
+        // Under the lock, so that it is the present memory.
         self.end_spoiled(&mut state, key)?;
         let mut record = self.regions.get_mut(&key.id).ok_or_else(no_such_region)?;
         let memory = record.hand_out(access).map_err(|error| no_memory(&error))?;
@@ -172,7 +172,7 @@ impl Members {
         Ok(())
     }
 
-    /// Ends a region that cannot be handed out because a process that may write it has sealed it.
+    /// Ends a region that cannot be granted because a process with write access has sealed it.
     fn end_spoiled(&self, state: &mut State, key: RemoteKey) -> Result<(), Refusal> {
         let is_whole = |record: &RegionRecord| matches!(is_spoiled(&record.memory), Ok(false));
         if self
@@ -187,8 +187,8 @@ impl Members {
         Err(no_such_region())
     }
 
-    /// Forgets a region. Returns its memory, to be dropped without the lock: it takes the kernel
-    /// a while to free gigabytes.
+    /// Removes a region. Returns its memory, to be dropped without the lock: the kernel takes a
+    /// while to free gigabytes.
     pub(super) fn end_region(
         &self,
         state: &mut State,
@@ -232,7 +232,7 @@ impl RegionRecord {
         ))
     }
 
-    /// A descriptor with these rights and no more; while the region moves, what else it takes.
+    /// Opens a descriptor with exactly these rights; during a migration also its companions.
     pub(super) fn hand_out(&self, access: Access) -> io::Result<Vec<File>> {
         let mut files = vec![if writes(access) {
             read_write(&self.memory)?
@@ -245,7 +245,7 @@ impl RegionRecord {
         Ok(files)
     }
 
-    /// Everybody who has been told of the region.
+    /// Tells the owner and all openers of the region.
     pub(super) fn tell_users(&self, state: &State, tell: impl Fn(&Outbox)) {
         let users = self.users();
         users

@@ -1,5 +1,5 @@
-//! A change of membership: what ends with it, who has to acknowledge it, and what becomes of those
-//! who do not.
+//! Changes of membership: the grants that end, acknowledgements, and fences for processes that do
+//! not acknowledge.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -16,10 +16,10 @@ use super::kept::channel_key;
 use super::migration::Migration;
 use super::{Attachment, AttachmentId, ChannelRecord, Members, Service, State};
 
-/// The most removed domains that are remembered.
+/// Most removed domains that are remembered.
 const REMOVED: usize = 64;
 
-/// A membership change that has happened, and who has yet to acknowledge it.
+/// A change of membership that has been made, and the processes that must acknowledge it.
 #[derive(Debug)]
 pub(crate) struct Changed {
     pub(crate) change: Change,
@@ -35,7 +35,7 @@ impl Changed {
 }
 
 impl Members {
-    /// A process has dropped what belongs to nodes that left before this epoch.
+    /// Notes that a process has dropped everything of nodes that left before this epoch.
     pub(crate) fn acknowledge(&self, id: AttachmentId, partition: u32, epoch: u32) {
         let mut state = self.lock();
         if let Some(attachment) = state.attachments.get_mut(&id) {
@@ -46,7 +46,7 @@ impl Members {
         };
         let present = domain.epoch;
         if let Some(attachment) = state.attachments.get_mut(&id) {
-            // Nothing can be known of an epoch that has not come.
+            // An epoch that has not come cannot be acknowledged.
             let epoch = epoch.min(present);
             let known = attachment.epochs.entry(Partition(partition)).or_default();
             *known = epoch.max(*known);
@@ -54,9 +54,8 @@ impl Members {
         }
     }
 
-    /// Changes membership in a directory that is durable ([`Members::keep`]): ends what the
-    /// leavers were granted and what was granted of theirs, and tells every process that it
-    /// concerns.
+    /// Makes a change of membership, whose directory is durable ([`Members::keep`]): ends grants to
+    /// and of leavers, and tells every process concerned.
     pub(crate) fn change(&self, change: Change, directory: Directory) -> Changed {
         let mut state = self.lock();
         state.directory = directory;
@@ -75,9 +74,10 @@ impl Members {
         changed
     }
 
-    /// Returns the memory, too, that is to be dropped without the lock.
+    /// Also returns the memory that is to be dropped without the lock.
     pub(super) fn begin(&self, state: &mut State, change: Change) -> (Changed, Vec<File>) {
-        // First: what they have in flight shall not last as long as it takes to prepare moves.
+        // First, so that leavers' operations in flight do not last as long as the preparation of
+        // migrations.
         let leavers = state.announce(&change, &change.left);
         state.fence_leavers(&leavers, &change);
         let mut ended = self.revoke(state, &change);
@@ -94,7 +94,7 @@ impl Members {
         (changed, ended)
     }
 
-    /// Returns the memory that is to be dropped without the lock.
+    /// Ends grants of and to leavers. Returns the memory that is to be dropped without the lock.
     fn revoke(&self, state: &mut State, change: &Change) -> Vec<File> {
         if change.left.is_empty() {
             return Vec::new();
@@ -114,14 +114,14 @@ impl Members {
             .filter(|record| record.key.partition == partition && left(record.key.node))
             .map(|record| record.key.id)
             .collect();
-        // The epoch tells whoever opened them.
+        // Openers get the epoch.
         let end = |region| self.end_region(state, region, false);
         regions.into_iter().filter_map(end).collect()
     }
 
-    /// Waits until every process that stays has acknowledged a change, or has gone; fences those
-    /// that have not in time, and lets what moves go on. Before that `fenced` is called with their
-    /// nodes, if there are any. Returns how many were late.
+    /// Waits until every remaining process has acknowledged a change or ended. Fences those that
+    /// are late, and releases migrations. `fenced` is called before with the nodes of late
+    /// processes, if there are any. Returns the number of late processes.
     pub(crate) fn complete(
         &self,
         changed: &Changed,
@@ -141,8 +141,7 @@ impl Members {
         late.len()
     }
 
-    /// Waits until these processes have acknowledged an epoch, or have gone; returns those that
-    /// have not in time.
+    /// Waits until these processes have acknowledged an epoch or ended. Returns the late ones.
     pub(super) fn await_epoch(
         &self,
         of: &[AttachmentId],
@@ -163,8 +162,8 @@ impl Members {
         late(&waiting.unwrap_or_else(PoisonError::into_inner).0)
     }
 
-    /// Cuts processes as if they had left: a stopped one finds out when it goes on. Returns their
-    /// nodes.
+    /// Fences processes as if they had left: a stopped one finds out when it continues. Returns
+    /// their nodes.
     fn fence(&self, partition: Partition, late: &[AttachmentId]) -> BTreeSet<NodeId> {
         let mut state = self.lock();
         let (mut ended, mut nodes) = (Vec::new(), BTreeSet::new());
@@ -180,8 +179,8 @@ impl Members {
         nodes
     }
 
-    /// Ends what a process has in a partition; returns the memory that is to be dropped without
-    /// the lock.
+    /// Ends all grants of a process in a partition. Returns the memory that is to be dropped
+    /// without the lock.
     fn end_grants(&self, state: &mut State, id: AttachmentId, partition: Partition) -> Vec<File> {
         let Some(attachment) = state.attachments.get_mut(&id) else {
             return Vec::new();
@@ -227,7 +226,7 @@ impl Members {
 }
 
 impl State {
-    /// Forgets channels of nodes that left; the epoch tells their ends.
+    /// Removes channels of leavers. Their ends get the epoch.
     fn revoke_channels(&mut self, partition: Partition, left: impl Fn(NodeId) -> bool) {
         let (attachments, fd_store) = (&mut self.attachments, &self.fd_store);
         self.channels.retain(|id, channel| {
@@ -245,8 +244,8 @@ impl State {
         });
     }
 
-    /// Ends what leavers share with others, also if they do not listen, before any page of it is taken
-    /// away: they would read zeros where there were bytes.
+    /// Fences the shared memory of leavers, which may not listen, before any page of it is removed:
+    /// they would read zeros instead of bytes.
     fn fence_leavers(&mut self, leavers: &[AttachmentId], change: &Change) {
         let partition = Partition(change.domain.id.into());
         for id in leavers {
@@ -259,7 +258,7 @@ impl State {
         }
     }
 
-    /// Tells every process of these nodes of a change; returns them.
+    /// Sends a change to every process of these nodes; returns them.
     fn announce(&self, change: &Change, nodes: &BTreeSet<NodeId>) -> Vec<AttachmentId> {
         let event = Event::Epoch {
             partition: change.domain.id.into(),

@@ -1,4 +1,4 @@
-//! Who listens for what, and the channels between processes.
+//! Listeners and channels of attached processes.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -19,8 +19,7 @@ use super::{
     check_member, no_memory, usage, within,
 };
 
-/// The most channels of one process with processes of one other node that these opened: others
-/// want to reach it, too.
+/// Most channels that processes of one node open to one process: others want to reach it, too.
 const MAX_CHANNELS_OF_PEER: usize = MAX_CHANNELS / 8;
 
 /// The most listeners of one process.
@@ -73,7 +72,7 @@ impl Members {
         Ok(())
     }
 
-    /// Connects a process to whoever listens, and replies with its end.
+    /// Connects a process to a listener, and replies with its end.
     pub(crate) fn connect(
         &self,
         id: AttachmentId,
@@ -139,8 +138,8 @@ impl Members {
         Ok(())
     }
 
-    /// Waits while whoever listens there is about to come back to this agent: who is absent would
-    /// not hear of a channel.
+    /// Waits while the listening process is about to come back to this agent: an absent process
+    /// would not hear of a channel.
     fn await_listener(&self, domain: &str, place: Place, protocol: u16) -> MutexGuard<'_, State> {
         let is_absent = |state: &mut State| {
             let listener = state.listener_at(domain, place, protocol);
@@ -154,7 +153,7 @@ impl Members {
         waiting.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Ends a channel of this process, if it is still there.
+    /// Ends a channel of this process, if there is one.
     pub(crate) fn disconnect(&self, id: AttachmentId, channel: u64) -> Result<(), Refusal> {
         let mut state = self.lock();
         if state.attachment(id)?.channels.remove(&channel) {
@@ -163,7 +162,7 @@ impl Members {
         Ok(())
     }
 
-    /// The nodes of this host of which a process listens, and with which `node` may talk.
+    /// Nodes of this host with a listener, with which `node` may talk.
     pub(crate) fn listening(
         &self,
         partition: Partition,
@@ -182,7 +181,7 @@ impl Members {
         services.map(|service| service.node).collect()
     }
 
-    /// Refuses what nobody listens for.
+    /// Refuses a service without a listener.
     pub(crate) fn check_listener(
         &self,
         domain: &str,
@@ -193,7 +192,7 @@ impl Members {
         state.listener_at(domain, place, protocol).map(drop)
     }
 
-    /// Replies with a connection to a member that another host carries, if the two may still talk.
+    /// Replies with a connection to a member on another host, if the two may still talk.
     pub(crate) fn grant_remote(
         &self,
         id: AttachmentId,
@@ -254,7 +253,7 @@ impl State {
         Ok((partition, node, peer))
     }
 
-    /// What a process listens for, if it is a member.
+    /// Service of a process, if its node is a member.
     fn service(
         &mut self,
         id: AttachmentId,
@@ -294,7 +293,7 @@ impl State {
         Ok((node, *listener))
     }
 
-    /// How many channels to a listener processes of a node have opened.
+    /// Number of channels to a listener that processes of a node have opened.
     fn channels_between(&self, listener: AttachmentId, node: NodeId) -> usize {
         let channels = self.channels.values();
         let between = |channel: &&ChannelRecord| {
@@ -312,7 +311,7 @@ impl State {
         }
     }
 
-    /// Forgets a channel and tells the ends that have not ended it themselves.
+    /// Removes a channel and tells the ends that have not ended it themselves.
     pub(super) fn end_channel(&mut self, id: u64) {
         let Some(channel) = self.channels.remove(&id) else {
             return;

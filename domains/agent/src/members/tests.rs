@@ -1,4 +1,4 @@
-//! What processes hold, tried without sockets.
+//! Tests of grants without node sockets.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -53,14 +53,14 @@ fn change(
     members.change(change, directory)
 }
 
-/// How many that stay have not acknowledged a change in time.
+/// Number of remaining processes that have not acknowledged a change in time.
 fn late(members: &Members, changed: &Changed, timeout: Duration) -> usize {
     let epoch = changed.change.domain.epoch;
     let late = members.await_epoch(&changed.waiting_for, Partition(1), epoch, timeout);
     late.len()
 }
 
-/// The process at the other end of an attachment.
+/// Process at the other end of an attachment.
 struct Process {
     id: AttachmentId,
     reader: Reader,
@@ -128,7 +128,7 @@ impl Process {
     }
 }
 
-/// Who may write a region can keep all others from ever mapping it for writing again.
+/// A process with write access can keep all others from ever mapping the region for writing again.
 #[test]
 fn a_region_that_a_writer_has_sealed_ends() {
     let members = members();
@@ -145,7 +145,7 @@ fn a_region_that_a_writer_has_sealed_ends() {
     }
     assert!(members.regions.is_empty());
 
-    // What peers only read, nobody can seal.
+    // A region that peers only read cannot be sealed by them.
     let key = owner.alloc(READ);
     assert_eq!(peer.open(key, READ), Ok(()));
     let memory = File::from(peer.hears().1.remove(0));
@@ -268,8 +268,8 @@ fn what_a_leaver_had_ends_and_those_who_stay_are_waited_for() {
     assert_eq!(connected.unwrap_err().kind, RefusalKind::NotFound);
 }
 
-/// A region that a leaver opened while it moved was once copied to its end with the lock held that
-/// everybody needs.
+/// A region that a leaver opened during its migration was once copied to its end under the lock of
+/// the state.
 #[test]
 fn a_node_that_is_about_to_leave_opens_nothing() {
     let members = members();
@@ -327,8 +327,8 @@ fn peers_hear_of_the_end_of_a_channel_and_of_a_process() {
     assert_eq!(members.totals(|_| true).0, 0);
 }
 
-/// A queue shorter than what one end of a peer can cause cut off processes that were only
-/// not scheduled for a moment.
+/// A queue shorter than the messages about one peer's end once cut off processes that were only not
+/// scheduled for a moment.
 #[test]
 fn a_process_hears_a_burst_however_late_it_reads() {
     let members = members();
@@ -371,7 +371,7 @@ fn a_process_that_does_not_read_is_cut_off_and_holds_nobody_up() {
     assert!(!matches!(end, wire::WireError::Malformed(_)), "{end}");
 }
 
-/// A mapping for reading of what can be written would keep the agent from sealing that memory.
+/// A read-only mapping of a writable descriptor would keep the agent from sealing that memory.
 #[test]
 fn who_writes_and_reads_gets_fresh_memory_for_both() {
     let members = members();

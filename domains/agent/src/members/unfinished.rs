@@ -1,7 +1,8 @@
-//! Changes that an agent was killed in the middle of: the next one brings them to their end.
+//! Unfinished changes of a killed agent, which its successor completes.
 //!
-//! Before a change is durable the fd store is told who is to leave. Then the directory decides: who
-//! is no member any more by it is cut off, as if the agent had not been killed.
+//! The fd store gets the leavers before a change is durable. After a takeover the directory
+//! decides: leavers that it does not list as members are cut off, as if the agent had not been
+//! killed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,10 +16,10 @@ use super::migration::Migration;
 use super::{Changed, Members, State};
 use crate::fdstore::Entry;
 
-/// Where the fd store has them.
+/// Prefix of their keys in the fd store.
 pub(super) const LEAVING: &str = "leaving/";
 
-/// Nodes that are about to leave a domain, or have left it, and not everybody knows.
+/// Nodes that leave a domain in a change that is not complete.
 #[derive(Serialize, Deserialize)]
 struct KeptLeaving {
     partition: u32,
@@ -26,8 +27,8 @@ struct KeptLeaving {
 }
 
 impl Members {
-    /// Nodes are about to leave. From now on they open no region of these domains. What is noted
-    /// stays until the change is [complete], or does [not happen] at all.
+    /// Notes leavers. From now on they open no region of these domains. The note stays until the
+    /// change is [complete], or does [not happen] at all.
     ///
     /// [complete]: Members::complete
     /// [not happen]: Members::note_staying
@@ -40,8 +41,8 @@ impl Members {
         }
     }
 
-    /// The changes could not be made durable. The fd store is not told: should one have become durable
-    /// all the same, the next agent completes it.
+    /// Removes the note after a failed write. The fd store keeps it: if a change has become durable
+    /// nevertheless, the next agent completes it.
     pub(crate) fn note_staying(&self, changes: &[Change]) {
         let mut state = self.lock();
         for change in changes {
@@ -49,8 +50,8 @@ impl Members {
         }
     }
 
-    /// Goes on with the moves of the agent before, and begins anew the changes that it has not
-    /// brought to their end. They are to be completed when processes can come back.
+    /// Continues the predecessor's migrations, and begins its unfinished changes again. The caller
+    /// completes them when processes can come back.
     pub(crate) fn take_up(&self) -> Vec<Changed> {
         let unfinished = self.lock().unfinished();
         for change in &unfinished {
@@ -71,7 +72,7 @@ impl Members {
             .collect();
         let is_unfinished = |partition| changed.iter().any(|c| c.partition() == partition);
         for migration in self.migrations_of(|partition| !is_unfinished(partition)) {
-            // It fails only when the agent is about to end.
+            // This fails only when the agent is about to end.
             let _ = self.migrations.send(migration);
         }
         self.regions.iter().for_each(|record| self.compact(&record));
@@ -80,7 +81,7 @@ impl Members {
         changed
     }
 
-    /// Moves that are going on of regions of these partitions.
+    /// Present migrations of regions of these partitions.
     pub(super) fn migrations_of(&self, of: impl Fn(Partition) -> bool) -> Vec<Arc<Migration>> {
         let regions = self.regions.iter();
         let its = regions.filter(|record| of(record.key.partition));
@@ -96,7 +97,7 @@ impl State {
         Some(())
     }
 
-    /// What has become durable of the changes that were noted. The others are forgotten.
+    /// Changes of noted leavers that are durable. Other notes are removed.
     fn unfinished(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         for (partition, nodes) in self.leaving.clone() {
@@ -114,7 +115,7 @@ impl State {
         changes
     }
 
-    /// Refuses what a node that is about to leave may not begin any more.
+    /// Refuses new grants to a leaver.
     pub(super) fn check_stays(&self, partition: Partition, node: NodeId) -> Result<(), Refusal> {
         let leaving = self.leaving.get(&partition);
         if !leaving.is_some_and(|leaving| leaving.contains(&node)) {

@@ -1,4 +1,4 @@
-//! What tenants hold of the agent, counted from the state themselves.
+//! Usage of tenants, counted from the state itself.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use toroid_model::refusal::Refusal;
 use super::{Members, State};
 
 impl Members {
-    /// How many processes are attached in nodes, and how many bytes they have registered.
+    /// Number of attached processes in nodes, and their registered bytes.
     pub(crate) fn totals(&self, within: impl Fn(NodeId) -> bool) -> (usize, u64) {
         let state = self.lock();
         let attached = state.attachments.values().filter(|a| within(a.node));
@@ -19,10 +19,10 @@ impl Members {
 }
 
 impl State {
-    /// Refuses what would take a node or its owner above a limit.
+    /// Refuses usage above a limit of a node or its owner.
     pub(super) fn check_quotas(&self, node: NodeId, more: &Amounts) -> Result<(), Refusal> {
         for tenant in self.directory.tenants(node) {
-            // Most have no limits, and need no counting.
+            // Most tenants have no limits, and need no counting.
             if !self.directory.limits_in_force(tenant).is_empty() {
                 self.directory
                     .check_quota(tenant, &self.used(tenant), more)?;
@@ -31,7 +31,7 @@ impl State {
         Ok(())
     }
 
-    /// What a tenant has.
+    /// Usage of a tenant.
     pub(crate) fn used(&self, tenant: Tenant) -> Amounts {
         let within = |node: NodeId| match tenant {
             Tenant::User(uid) => self.directory.owner_of(node) == Some(uid),
@@ -53,7 +53,7 @@ impl State {
     }
 }
 
-/// What a region of `len` bytes takes.
+/// Usage of a region of `len` bytes.
 pub(super) fn of_region(len: u64) -> Amounts {
     Amounts::from([
         (Resource::Regions, 1),
@@ -62,12 +62,12 @@ pub(super) fn of_region(len: u64) -> Amounts {
     ])
 }
 
-/// What a channel takes of whoever opens it.
+/// Usage of a channel, charged to the opening side.
 pub(super) fn of_channel() -> Amounts {
     Amounts::from([(Resource::Rings, 1)])
 }
 
-/// Tenants that have anything, in nodes or domains.
+/// Users that own nodes or domains.
 pub(crate) fn owners(directory: &toroid_model::directory::Directory) -> BTreeSet<u32> {
     let domains = directory.domains().map(|domain| domain.owner);
     let nodes = (0..directory.torus().nodes()).filter_map(|node| directory.owner_of(NodeId(node)));

@@ -1,9 +1,9 @@
-//! The Ethernet driver as the agent sees it: a process that is told what ports there are, and
-//! told again after it has died.
+//! Supervision of the Ethernet driver: the agent sends it the ports, and sends them again after it
+//! has died.
 //!
-//! The ports that there shall be are kept here and change under the same lock under which they
-//! are sent, so a driver that starts meanwhile misses nothing. The driver hangs on its liveness socket and
-//! is told on a session.
+//! The wanted ports are kept here and change under the lock under which they are sent, so a driver
+//! that starts meanwhile misses nothing. The driver ends with its liveness socket, and gets
+//! requests on a control channel.
 
 mod tunnels;
 
@@ -29,60 +29,61 @@ use crate::fdstore::{Entry, FdStore};
 use crate::process::{ends_within, outlast};
 use crate::threads;
 
-/// How long the driver may take for what it was told.
+/// Time for the driver to carry out its requests.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How much longer for each port, all of which may be new: it makes an interface in some 20 ms.
+/// Additional time for each port, all of which may be new: the driver makes an interface in some 20
+/// ms.
 const TIMEOUT_EACH: Duration = Duration::from_millis(40);
 
-/// How long a message may wait for the driver to read.
+/// Time that a message may wait for the driver to read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long the driver may take to end.
+/// Time for the driver to end.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Pauses before restarts grow from the first to the second while the driver keeps dying.
 const BACKOFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
 
-/// After so many drivers that ended without an answer, nobody waits for the next.
+/// Drivers in a row that ended without an answer, after which requests no longer wait for the next.
 const MAX_FAILURES: u32 = 3;
 
-/// Why the driver did not do what it was told.
+/// Failure of a request to the driver.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DriverError {
-    /// It could not be started.
+    /// The driver could not be started.
     #[error("cannot start {}: {source}", program.display())]
     Start {
         program: OsString,
         source: io::Error,
     },
-    /// It does not answer; it is being replaced.
+    /// The driver does not answer, and is being replaced.
     #[error("the Ethernet driver did not answer")]
     Silent,
-    /// However often it is started, it ends before it answers.
+    /// Driver after driver ends before it answers.
     #[error("the Ethernet driver keeps ending")]
     KeepsEnding,
 }
 
-/// Why a process does not get the link of a port.
+/// Failure to get the link of a port for a process.
 #[derive(Debug)]
 pub(crate) enum PlugError {
-    /// The driver said so.
+    /// The driver refused.
     Refused(PlugFailure),
     /// There is no driver at this moment.
     NoDriver,
-    /// No socket.
+    /// There is no socket for the link.
     System(io::Error),
 }
 
-/// The driver and what it was told.
+/// The driver and its wanted state.
 #[derive(Debug)]
 pub(crate) struct Driver {
     command: Vec<OsString>,
     others: Others,
     fd_store: Arc<FdStore>,
     state: Mutex<State>,
-    /// Something in the state changed that someone may wait for.
+    /// Signals a change of the state.
     changed: Condvar,
 }
 
@@ -90,80 +91,82 @@ pub(crate) struct Driver {
 struct State {
     process: Option<Process>,
     ports: BTreeMap<(u32, u32), PlacedPort>,
-    /// Members that other hosts carry.
+    /// Ports of members on other hosts.
     remote: BTreeMap<(u32, u32), RemotePort>,
-    /// Hosts to which the driver has tunnels, once it has said so, and whether frames go by RDMA devices.
+    /// Hosts to which the driver has tunnels, each with whether frames go over RDMA devices; absent
+    /// until it has reported them.
     tunnels: Option<BTreeMap<String, bool>>,
-    /// Not known before the gateways of the agent before have been looked through.
+    /// Absent until the predecessor's gateways have been checked.
     uplinks: Option<Vec<Uplink>>,
-    /// The newest sync asked for.
+    /// Number of the last sync request.
     asked: u64,
-    /// The newest sync answered.
+    /// Number of the last answered sync.
     answered: u64,
     errors: Vec<PortError>,
-    /// What the driver has found that the kernel may leave undone.
+    /// Offloads that the driver has found.
     offload: Vec<OffloadKind>,
-    /// The newest question about drops, and the answers that nobody has taken yet.
+    /// Number of the last request for drops, and answers that have not been taken.
     drops_asked: u64,
     drops: BTreeMap<u64, Drops>,
-    /// The same of links for processes.
+    /// The same for links of processes.
     plugs_asked: u64,
     plugs: BTreeMap<u64, Option<PlugFailure>>,
-    /// The newest question about frames by RDMA devices, and the newest answer.
+    /// Number of the last request for frames over RDMA devices, and the last answer.
     rdma_frames_asked: u64,
     frames_by_rdma: (u64, BTreeMap<String, u64>),
-    /// Drivers so far, the present one included.
+    /// Number of drivers so far, including the present one.
     generation: u32,
     /// Drivers in a row that ended without an answer.
     failures: u32,
     ending: bool,
 }
 
-/// How many milliseconds a driver may take to go when it has been killed.
+/// Milliseconds for a killed driver to end.
 const GONE_MS: u16 = 2000;
 
 #[derive(Debug)]
 struct Process {
     its: SupervisedChild,
-    /// The present session.
+    /// The present control channel.
     orders: Writer,
 }
 
-/// A driver that runs, and what it answers in the present session.
+/// A running driver, and its answers on the present control channel.
 #[derive(Debug)]
 struct Instance {
     handle: Arc<OwnedFd>,
     answers: Reader,
-    /// If this agent started it.
+    /// The child, if this agent started it.
     child: Option<Child>,
 }
 
-/// Other hosts.
+/// The other hosts of this host's driver.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Others {
-    /// Their names.
+    /// Names of the hosts.
     pub(crate) hosts: Vec<String>,
-    /// The RDMA device for what goes between them and this one.
+    /// RDMA device for frames to and from them.
     pub(crate) rdma: Option<Rdma>,
 }
 
-/// A port and the network namespace that it is in.
+/// A port and its network namespace.
 pub(crate) type PlacedPort = (Port, Arc<OwnedFd>);
 
-/// A port and the host that carries its node.
+/// A port and the host of its node.
 pub(crate) type RemotePort = (Port, String);
 
-/// What became of frames that nobody received.
+/// Counts of dropped frames.
 #[derive(Debug)]
 pub(crate) struct Drops {
     pub(crate) ports: Vec<PortDrops>,
-    /// Those that other hosts have sent.
+    /// Drops of frames from other hosts.
     pub(crate) hosts: BTreeMap<String, BTreeMap<DropReason, u64>>,
 }
 
 impl Driver {
-    /// Takes the driver over from the agent before, if it lives, or starts it; and a thread that
-    /// keeps it going. There shall be these ports, and these members on these other hosts.
+    /// Takes over the predecessor's driver, if it lives, or starts one; and starts a thread that
+    /// supervises it. `ports` are the wanted ports on this host, `remote` those of members on other
+    /// hosts.
     pub(crate) fn start(
         command: Vec<OsString>,
         fd_store: Arc<FdStore>,
@@ -200,35 +203,35 @@ impl Driver {
         Ok(driver)
     }
 
-    /// What the fd store holds of the driver.
+    /// Key of the driver in the fd store.
     pub(crate) const KEY: &str = "driver";
 
-    /// Lets the fd store hold the driver, too, while it runs.
+    /// Puts the driver into the fd store while it runs.
     pub(crate) fn keep(&self) {
         if let Some(process) = &self.lock().process {
             process.its.keep(&self.fd_store, Self::KEY);
         }
     }
 
-    /// Its process id, and how often it was restarted.
+    /// Process id, and number of restarts.
     pub(crate) fn status(&self) -> (Option<u32>, u32) {
         let state = self.lock();
         let pid = state.process.as_ref().map(|process| process.its.pid);
         (pid, state.generation.saturating_sub(1))
     }
 
-    /// What the kernel may leave undone in packets.
+    /// Offloads in use.
     pub(crate) fn offload(&self) -> Vec<OffloadKind> {
         self.lock().offload.clone()
     }
 
-    /// Which driver this is: another number after a sync means that what was told before it may
-    /// have been told to the one before.
+    /// Number of the present driver. Another number after a sync means that requests before it may
+    /// have gone to the predecessor.
     pub(crate) fn generation(&self) -> u32 {
         self.lock().generation
     }
 
-    /// There shall be this port, in this network namespace.
+    /// Adds a port in a network namespace.
     pub(crate) fn add(&self, port: Port, network: Arc<OwnedFd>) {
         let mut state = self.lock();
         state.send(&DriverRequest::AddPort(port.clone()), Some(&network));
@@ -237,7 +240,7 @@ impl Driver {
             .insert((port.domain_id, port.node), (port, network));
     }
 
-    /// Other hosts shall carry these members of a domain, and no others.
+    /// Sets the members of a domain on other hosts.
     pub(crate) fn set_remote(&self, domain_id: u32, members: Vec<RemotePort>) {
         let mut state = self.lock();
         let wanted: BTreeMap<_, _> = members
@@ -248,7 +251,7 @@ impl Driver {
         let gone: Vec<_> = present.map(|(key, _)| *key).collect();
         for key in gone.into_iter().filter(|key| !wanted.contains_key(key)) {
             state.remote.remove(&key);
-            // One that this host carries now has taken its place.
+            // A port of this host may have taken its place.
             if !state.ports.contains_key(&key) {
                 let (domain_id, node) = key;
                 state.send(&DriverRequest::RemovePort { domain_id, node }, None);
@@ -256,7 +259,7 @@ impl Driver {
         }
         for (key, remote) in wanted {
             let before = state.remote.insert(key, remote.clone());
-            // Of another epoch alone the driver is told for the whole domain.
+            // A new epoch alone is sent for the whole domain.
             let is_known = |(port, host): &RemotePort| {
                 let epoch = remote.0.epoch;
                 (
@@ -274,8 +277,8 @@ impl Driver {
         }
     }
 
-    /// There shall be these uplinks. Tells the driver also when they are the same, because it may not
-    /// have been able to open one. Returns whether they are others than before.
+    /// Sets the uplinks. Sends them even if unchanged, because the driver may have failed to open
+    /// one. Returns whether they have changed.
     pub(crate) fn set_uplinks(&self, uplinks: Vec<Uplink>) -> bool {
         let mut state = self.lock();
         let order = DriverRequest::Uplinks {
@@ -285,7 +288,7 @@ impl Driver {
         state.uplinks.replace(uplinks.clone()) != Some(uplinks)
     }
 
-    /// There shall be no such port.
+    /// Removes a port.
     pub(crate) fn remove(&self, domain_id: u32, node: u32) {
         let mut state = self.lock();
         state.ports.remove(&(domain_id, node));
@@ -293,7 +296,7 @@ impl Driver {
         state.send(&DriverRequest::RemovePort { domain_id, node }, None);
     }
 
-    /// Ports of the domain carry this epoch.
+    /// Sets the epoch of a domain's ports.
     pub(crate) fn set_epoch(&self, domain_id: u32, epoch: u32) {
         let mut state = self.lock();
         let of_domain = state
@@ -311,7 +314,7 @@ impl Driver {
         state.send(&DriverRequest::Epoch { domain_id, epoch }, None);
     }
 
-    /// The network namespace of a node is another: its ports move there.
+    /// Moves a node's ports to its new network namespace.
     pub(crate) fn move_node(&self, node: u32, network: &Arc<OwnedFd>) {
         let mut state = self.lock();
         let mut moved = Vec::new();
@@ -328,7 +331,7 @@ impl Driver {
         }
     }
 
-    /// Waits until everything told so far has been carried out; returns what went wrong.
+    /// Waits until all requests so far have been carried out; returns the errors.
     pub(crate) fn sync(&self) -> Result<Vec<PortError>, DriverError> {
         let mut state = self.lock();
         state.asked += 1;
@@ -344,7 +347,7 @@ impl Driver {
         if timeout.timed_out() {
             state.kill();
             if let Some(process) = &state.process {
-                // Until it has gone it may forward what it was told to stop.
+                // Until its end it may forward frames that it was told to stop.
                 ends_within(&process.its.handle, GONE_MS);
             }
             return Err(DriverError::Silent);
@@ -355,8 +358,7 @@ impl Driver {
         Ok(std::mem::take(&mut state.errors))
     }
 
-    /// What became of the frames that a domain's ports sent and nobody received. Nothing that it
-    /// was told waits for this.
+    /// Counts of dropped frames of a domain's ports. No other request waits for this one.
     pub(crate) fn drops(&self, domain_id: u32) -> Result<Drops, DriverError> {
         let mut state = self.lock();
         state.drops_asked += 1;
@@ -373,8 +375,8 @@ impl Driver {
         answer.ok_or(DriverError::Silent)
     }
 
-    /// Gives a process of a node the link of a port whose interface is a stack; returns the port,
-    /// and its end of the socket.
+    /// Makes a link for a process of a node, at a port with a userspace stack. Returns the port,
+    /// and the process's stack socket.
     pub(super) fn plug(&self, domain_id: u32, node: u32) -> Result<(Port, OwnedFd), PlugError> {
         let (ours, theirs) = stack_link::stack_socket().map_err(PlugError::System)?;
         let mut state = self.lock();
@@ -403,7 +405,7 @@ impl Driver {
         }
     }
 
-    /// Ends the driver for good; returns when its process has gone.
+    /// Ends the driver for good; returns when its process has ended.
     pub(crate) fn end(&self) {
         let mut state = self.lock();
         state.ending = true;
@@ -428,7 +430,7 @@ impl Driver {
         self.talk_to(its, Some(child))
     }
 
-    /// The driver of the agent before, if it lives.
+    /// Takes over the predecessor's driver, if it lives.
     fn take_over(&self, kept: Entry) -> Option<Instance> {
         self.talk_to(SupervisedChild::take_over(kept)?, None).ok()
     }
@@ -472,14 +474,14 @@ impl Driver {
         }
     }
 
-    /// Whoever waits for an answer shall not wait for a driver that cannot be started.
+    /// Counts a failed start, so that requests do not wait for a driver that cannot be started.
     fn count_failure(&self, error: &io::Error) {
         tracing::error!("cannot restart the Ethernet driver: {error}");
         self.lock().failures += 1;
         self.changed.notify_all();
     }
 
-    /// Listens to a driver until it has ended; returns whether it ever answered.
+    /// Reads a driver's answers until its end; returns whether it ever answered.
     fn attend(&self, instance: Instance) -> bool {
         let Instance {
             handle,
@@ -490,7 +492,7 @@ impl Driver {
         while let Ok((answer, _)) = answers.receive() {
             let mut state = self.lock();
             if state.note_tunnels(&answer) {
-                // It says so unasked, and may fail at all that it is asked.
+                // The driver reports this unasked, and may fail at every request.
                 self.changed.notify_all();
                 continue;
             }
@@ -533,7 +535,7 @@ impl Driver {
         answered
     }
 
-    /// Waits before a restart; returns whether there shall be none.
+    /// Waits before a restart; returns whether there will be none.
     fn pause(&self, time: Duration) -> bool {
         let state = self.lock();
         let waiting = self
@@ -551,7 +553,7 @@ impl State {
     fn send(&self, order: &DriverRequest, network: Option<&Arc<OwnedFd>>) {
         if let Some(process) = &self.process {
             let network = network.map(|network| network.as_fd());
-            // If it fails the driver has gone, and the next one is told everything.
+            // If this fails, the driver has died, and the next one gets everything.
             let _ = process.orders.send(order, network.as_slice());
         }
     }

@@ -1,5 +1,5 @@
-//! What processes of remote nodes may have of this host's, of each kind so much for one node and so much
-//! for all.
+//! Quotas of remote nodes at the target proxy: for each kind a limit of one node and a limit of
+//! all.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use toroid_fabric::NodeId;
 
 use super::{TargetProxy, lock};
 
-/// What processes of remote nodes have of one kind.
+/// Usage of remote nodes of one kind.
 #[derive(Debug, Default)]
 pub(super) struct Accounts(Mutex<HashMap<NodeId, Amount>>);
 
@@ -20,7 +20,7 @@ struct Amount {
     bytes: u64,
 }
 
-/// What is limited.
+/// A limited kind.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {
     accounts: fn(&TargetProxy) -> &Accounts,
@@ -61,29 +61,28 @@ pub(super) const CARRIED: Kind = Kind {
     ..SERVED
 };
 
-/// Regions that are open: each takes a mapping of this process, of which there are not many, and of
-/// its addresses.
+/// Open regions: each takes a mapping of this process, of which there are few, and addresses.
 pub(super) const OPEN: Kind = Kind {
     accounts: |proxy| &proxy.open,
     max: [at_most(4096, 16 << 40), at_most(32_768, 64 << 40)],
 };
 
-/// Regions that an RDMA device was told of: it has to forget all of a node's in the time that the
-/// node has to acknowledge a change.
+/// Regions registered with an RDMA device, which must invalidate all of a node's in the time that
+/// the node has to acknowledge a change.
 #[cfg(any(feature = "verbs", test))]
 pub(super) const REGISTERED: Kind = Kind {
     accounts: |proxy| &proxy.registered,
     max: [at_most(64, 16 << 30), at_most(1024, 128 << 30)],
 };
 
-/// Channels whose packets go by an RDMA device: each takes memory that is registered.
+/// Channels over an RDMA device: each takes registered memory.
 #[cfg(any(feature = "verbs", test))]
 pub(super) const CHANNELS: Kind = Kind {
     accounts: |proxy| &proxy.channels,
     max: [at_most(64, 1 << 30), at_most(1024, 16 << 30)],
 };
 
-/// One of them in an account.
+/// A booked item. Dropping it releases its amounts.
 pub(super) struct Entry {
     proxy: Arc<TargetProxy>,
     accounts: fn(&TargetProxy) -> &Accounts,
@@ -182,7 +181,7 @@ mod tests {
         held.pop();
         held.extend(add(1, 4096).ok());
         assert_eq!(held.len(), its.count);
-        // Nor all addresses, and others have theirs.
+        // Nor can it have all addresses, and others have theirs.
         if let Some(too_much) = its.bytes.checked_add(1) {
             assert!(add(2, too_much).is_err());
             held.extend(add(2, its.bytes).ok());

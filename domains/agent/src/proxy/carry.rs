@@ -1,4 +1,4 @@
-//! Bytes between a process of this host and another host.
+//! Copying of bytes between a process of this host and another host.
 
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,14 +11,14 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use toroid_fabric::tcp::tune;
 use toroid_protocol::proxy::Carriage;
 
-/// Bytes that are carried in one go: as many as the longest part of an operation.
+/// Bytes that are copied at a time: as many as the longest part of an operation.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// When one side has ended: how long nothing may move before the other has to end, too.
+/// Time without progress, after the end of one side, until the other is closed.
 const LINGER: Duration = Duration::from_secs(60);
 
-/// Carries bytes in both directions until both sides have ended. What a side sent before it ended
-/// still arrives.
+/// Copies bytes in both directions until both sides have ended. Bytes that a side sent before its
+/// end still arrive.
 pub(super) fn carry(carriage: Carriage, remote: &TcpStream, local: &UnixStream) {
     let tuned = if carriage.packets {
         tune::for_packets(remote)
@@ -49,10 +49,10 @@ struct Direction {
     end: usize,
     /// Nothing more comes.
     has_ended: bool,
-    /// The target takes nothing more. What comes is thrown away: to leave it unread would take back
-    /// what went the other way.
+    /// The target takes nothing more. Further bytes are discarded: leaving them unread would reset
+    /// the connection, with bytes of the other direction.
     is_refused: bool,
-    /// All has been sent, and the target has been told that this was all.
+    /// All has been sent, and the target's write side was shut down.
     is_over: bool,
 }
 
@@ -72,12 +72,12 @@ impl Direction {
         self.head == self.end
     }
 
-    /// Whether it waits for its source.
+    /// Whether the direction waits for its source.
     fn is_hungry(&self) -> bool {
         self.is_empty() && !self.has_ended
     }
 
-    /// Carries what can be carried at once; returns whether anything has happened.
+    /// Copies available bytes; returns whether anything happened.
     fn carry(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> bool {
         let mut has_moved = false;
         if self.is_hungry() {
@@ -113,15 +113,15 @@ impl Direction {
         if self.has_ended && self.is_empty() && !self.is_over {
             self.is_over = true;
             has_moved = true;
-            // It fails when the other side has ended already.
+            // This fails only after the other side has ended.
             let _ = shutdown(to, Shutdown::Write);
         }
         has_moved
     }
 }
 
-/// Sleeps until something can be carried; returns whether that is so before the time is over in
-/// which a side that has nothing to wait for should have ended.
+/// Sleeps until something can be copied. Returns false when the time is over in which a side with
+/// nothing to wait for should have ended.
 fn sleep(
     remote: BorrowedFd<'_>,
     local: BorrowedFd<'_>,
@@ -135,7 +135,7 @@ fn sleep(
         events
     };
     let (remote_events, local_events) = (events(inward, outward), events(outward, inward));
-    // Of one from which nothing is wanted the end would be reported again and again.
+    // The end of an unwatched side would be reported again and again.
     let mut wanted = Vec::with_capacity(2);
     for (fd, events) in [(&remote, remote_events), (&local, local_events)] {
         if !events.is_empty() {
@@ -148,11 +148,11 @@ fn sleep(
         tv_nsec: 0,
     };
     let timeout = may_be_in_vain.then_some(&limit);
-    // An interrupted sleep is one that ends early.
+    // An interruption only ends the sleep early.
     poll(&mut wanted, timeout) != Ok(0)
 }
 
-/// Whether the other side will send no more than what is there.
+/// Whether the other side has shut down its write side.
 fn has_hung_up(remote: BorrowedFd<'_>) -> bool {
     let now = Timespec {
         tv_sec: 0,
@@ -175,13 +175,13 @@ mod tests {
         packets: true,
     };
 
-    /// A carriage on a thread of its own, and both of its ends.
+    /// Starts copying on a thread; returns both ends and the thread.
     fn carriage() -> (TcpStream, UnixStream, thread::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let theirs = listener.accept().unwrap().0;
         let (local, ours) = UnixStream::pair().unwrap();
-        // As of a connection on which somebody once waited for an answer.
+        // As left by an earlier wait for an answer on the connection.
         remote
             .set_read_timeout(Some(Duration::from_millis(1)))
             .unwrap();
@@ -189,7 +189,7 @@ mod tests {
         (theirs, ours, carrying)
     }
 
-    /// All that was sent once got lost when the remote side answered after the local one had closed.
+    /// All bytes once got lost when the remote side answered after the local one had closed.
     #[test]
     fn what_was_sent_before_the_end_arrives() {
         let (mut remote, mut local, carrying) = carriage();
@@ -198,7 +198,7 @@ mod tests {
         let sending = thread::spawn(move || local.write_all(&all));
         let mut heard = vec![0; sent.len()];
         remote.read_exact(&mut heard[..1000]).unwrap();
-        // Nobody reads it.
+        // These bytes stay unread.
         remote.write_all(&[1; 1000]).unwrap();
         remote.read_exact(&mut heard[1000..]).unwrap();
         sending.join().unwrap().unwrap();

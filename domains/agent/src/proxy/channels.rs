@@ -1,4 +1,4 @@
-//! Channels of remote processes whose packets go by an RDMA device.
+//! Channels of remote processes over an RDMA device.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,23 +15,24 @@ use toroid_model::rdma::Rdma;
 use super::accounts::{CHANNELS, Entry};
 use super::{TargetProxy, lock};
 
-/// What the channels between two nodes have together, the remote one first.
+/// Resources shared by the channels between two nodes, the remote one first.
 #[derive(Debug, Default)]
 pub(super) struct Shared(Mutex<HashMap<Between, Common>>);
 
 type Between = (Partition, [NodeId; 2]);
 
-/// Whoever sends more than it may takes buffers from its own node's channels only.
+/// Shared by the channels of two nodes: a node that sends too much takes buffers of its own
+/// channels only.
 #[derive(Debug)]
 struct Common {
     domain: Weak<ProtectionDomain>,
-    /// Has another owner for each channel.
+    /// Has one more reference for each channel.
     channels: Arc<()>,
-    /// For as many as there have been at a time: so many have buffers as long as there is one.
+    /// For the most channels at a time so far: their buffers exist as long as any channel.
     accounts: Vec<Entry>,
 }
 
-/// Lets packets go by the device, as far as it has room for them.
+/// Moves a channel's packets to the device, if there is room.
 pub(super) fn channel(
     proxy: &Arc<TargetProxy>,
     domain: &Domain,

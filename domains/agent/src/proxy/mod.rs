@@ -1,17 +1,17 @@
-//! The target proxy: the one process of a host that plays the network card for connections with other
-//! hosts, where there is none.
+//! The target proxy: one process of a host that plays the RDMA device for connections with other
+//! hosts without one.
 //!
 //! ```text
 //!   process of node F ── socket pair ── target proxy of host A ══ TCP ══ target proxy of host B ── memory and
 //!                                       (carries bytes)             (serves, as node F)  listeners of node T
 //! ```
 //!
-//! Towards its own agent it is attached in the name of each remote node for which it serves somebody,
-//! as any process of a node is. So whatever ends a node's access ends the remote process's, too, with
-//! the same guarantees: regions are fenced and move, channels end, epochs are acknowledged.
+//! The proxy attaches to its own agent in the name of each remote node that it serves, like any
+//! process of a node. So the end of a node's access ends the remote process's access with the same
+//! guarantees: regions are fenced and migrate, channels end, epochs are acknowledged.
 //!
-//! A process never has the connection itself: whoever holds a socket of the host's network can
-//! connect and listen there as well.
+//! A process of a node never gets the connection itself: a process with a socket of the host's
+//! network could connect and listen there.
 
 mod accounts;
 mod carry;
@@ -36,16 +36,16 @@ use crate::process::become_independent;
 use crate::threads;
 use accounts::{Accounts, CARRIED, Entry, SERVED};
 
-/// The argument of the role: serves processes of other hosts.
+/// Argument of the role: serves processes of other hosts.
 pub(crate) const ROLE: &str = "__target-proxy";
 
-/// How long nothing more is said of connections that cannot be served.
+/// Least interval of warnings about connections that cannot be served.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// What the threads of a target proxy share.
+/// State shared by the threads of a target proxy.
 #[derive(Debug, Default)]
 struct TargetProxy {
-    /// The present session with an agent.
+    /// Present control channel to the agent.
     agent: Mutex<Option<Writer>>,
     /// Connections of remote processes.
     served: Accounts,
@@ -61,7 +61,7 @@ struct TargetProxy {
     shared: channels::Shared,
 }
 
-/// Serves until the liveness socket, which is standard input, ends.
+/// Runs the target proxy until its liveness socket, standard input, ends.
 pub(crate) fn run_role() -> u8 {
     u8::from(run().is_err())
 }
@@ -85,14 +85,14 @@ fn run() -> Result<(), WireError> {
 }
 
 impl TargetProxy {
-    /// Does what an agent orders until it has gone. What it has begun goes on.
+    /// Carries out an agent's orders until its end. Connections outlive it.
     fn attend(self: &Arc<Self>, mut orders: Reader) {
         let mut told = None::<Instant>;
         while let Ok((order, descriptors)) = orders.receive::<ProxyRequest>() {
             let Err(error) = self.begin(order, descriptors) else {
                 continue;
             };
-            // Whoever has too many could fill the disk with it.
+            // Connections over a limit must not fill the log.
             if told.is_none_or(|told| told.elapsed() > QUIET) {
                 told = Some(Instant::now());
                 tracing::warn!("cannot serve a connection with another host: {error}");
@@ -100,7 +100,7 @@ impl TargetProxy {
         }
     }
 
-    /// Begins to serve on a thread of its own.
+    /// Starts the thread of a connection.
     fn begin(self: &Arc<Self>, order: ProxyRequest, descriptors: Vec<OwnedFd>) -> io::Result<()> {
         let proxy = Arc::clone(self);
         let mut descriptors = descriptors.into_iter();
@@ -126,7 +126,7 @@ impl TargetProxy {
         Ok(())
     }
 
-    /// A connection on which the agent serves this process as node `node`.
+    /// Opens a connection on which the agent serves this process as node `node`.
     fn dial(&self, node: NodeId) -> Result<UnixStream, MemberError> {
         let (ours, theirs) = UnixStream::pair()?;
         let agent = lock(&self.agent);
@@ -145,7 +145,7 @@ fn no_room() -> io::Error {
     io::Error::other("no room for a descriptor; raise the limit of open files (ulimit -n)")
 }
 
-/// Every critical section here is a few moves.
+/// Locks a mutex. Every critical section here is a few moves.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,4 @@
-//! The target proxy as the agent sees it: the process that serves others hosts' processes, and carries
-//! what this host's have to say to others. See [`crate::proxy`].
+//! Supervision of the target proxy by the agent. See [`crate::proxy`].
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -20,19 +19,19 @@ use crate::fdstore::{Entry, FdStore};
 use crate::process::{ends_within, outlast, outlast_killed};
 use crate::threads;
 
-/// Pauses before restarts grow from the first to the second while it keeps dying.
+/// Pauses before restarts grow from the first to the second while the proxy keeps dying.
 const BACKOFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
 
-/// One that has lived as long as this may be started anew soon.
+/// Life after which the next restart is soon.
 const GOOD_LIFE: Duration = Duration::from_secs(10);
 
-/// How long an order may wait to be read: others wait behind it.
+/// Time that an order may wait to be read: others wait behind it.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many milliseconds it may take to end.
+/// Milliseconds that the proxy may take to end.
 const LAST_WORDS_MS: u16 = 2000;
 
-/// How often the log says that one that was killed is still there.
+/// Interval of log entries about a killed proxy that has not ended.
 const COMPLAINT: Duration = Duration::from_secs(5);
 
 /// The target proxy of this host.
@@ -40,7 +39,7 @@ const COMPLAINT: Duration = Duration::from_secs(5);
 pub(crate) struct ProxySupervisor {
     fd_store: Arc<FdStore>,
     kept: Mutex<Option<Entry>>,
-    /// Whether those that are started have an RDMA device.
+    /// Whether new proxies have an RDMA device.
     has_rdma: bool,
     state: Mutex<State>,
     ended: Condvar,
@@ -49,33 +48,33 @@ pub(crate) struct ProxySupervisor {
 #[derive(Debug, Default)]
 struct State {
     process: Option<(SupervisedChild, Writer)>,
-    /// Whether the agent before has started it.
+    /// Whether the predecessor started it.
     is_inherited: bool,
     /// Whether it may have told an RDMA device of memory.
     may_have_registrations: bool,
     ending: bool,
 }
 
-/// Serves a connection that stands for a process in a node of another host.
+/// Handler of connections in the name of a remote node.
 pub(crate) type Attach = Box<dyn Fn(NodeId, UnixStream) -> io::Result<()> + Send>;
 
-/// One that runs.
+/// A running proxy.
 struct Instance {
     handle: Arc<OwnedFd>,
     errands: Reader,
-    /// If this agent started it.
+    /// The child, if this agent started it.
     child: Option<Child>,
 }
 
 impl ProxySupervisor {
-    /// What the fd store holds of it.
+    /// Key of the proxy in the fd store.
     pub(crate) const KEY: &str = "adapter";
 
-    /// What the fd store holds if it may have told an RDMA device of memory: the next agent's file need
-    /// not say so any more.
+    /// Key in the fd store of the mark for registered memory. The next agent's configuration may
+    /// not name the device any more.
     const RDMA: &str = "rdma";
 
-    /// None yet; that of the agent before is to be taken over.
+    /// Makes a supervisor without a proxy. The predecessor's is taken over later.
     pub(crate) fn new(takeover: &mut Takeover, has_rdma: bool) -> Self {
         let may_have_registrations = takeover.inherit(Self::RDMA).is_some();
         ProxySupervisor {
@@ -90,7 +89,7 @@ impl ProxySupervisor {
         }
     }
 
-    /// Lets the fd store hold it, too, while it runs.
+    /// Puts the proxy into the fd store while it runs.
     pub(crate) fn keep(&self) {
         let state = self.lock();
         if let Some((process, _)) = &state.process {
@@ -99,7 +98,7 @@ impl ProxySupervisor {
         }
     }
 
-    /// Its process id.
+    /// Process id.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.lock().process.as_ref().map(|(process, _)| process.pid)
     }
@@ -117,16 +116,15 @@ impl ProxySupervisor {
         }
     }
 
-    /// Whether it is the one that the agent before has started.
+    /// Whether the present proxy is the predecessor's.
     pub(crate) fn is_inherited(&self) -> bool {
         let state = self.lock();
         state.is_inherited && state.process.is_some()
     }
 
-    /// Lets it do something.
+    /// Sends an order.
     ///
-    /// # Errors
-    /// There is none at this moment.
+    /// A refusal when no proxy runs at this moment.
     pub(crate) fn order(
         &self,
         order: &ProxyRequest,
@@ -147,7 +145,7 @@ impl ProxySupervisor {
         })
     }
 
-    /// Ends it for good; returns when it has gone, or soon.
+    /// Ends the proxy for good. Kills it if it does not end soon.
     pub(crate) fn end(&self) {
         let mut state = self.lock();
         state.ending = true;
@@ -161,8 +159,8 @@ impl ProxySupervisor {
         }
     }
 
-    /// Kills it, so that another takes its place; returns when it has gone. Until then an RDMA device
-    /// may do what it was told, so there is no going on before, however long the kernel takes.
+    /// Kills the proxy, so that another replaces it, and returns after its end. Until then an RDMA
+    /// device may use registered memory, so this waits however long the kernel takes.
     pub(crate) fn kill(&self) {
         let handle = self.lock().process.as_ref().map(|(process, _)| {
             process.kill();
@@ -200,10 +198,10 @@ impl ProxySupervisor {
         let handle = Arc::clone(&process.handle);
         let mut state = self.lock();
         state.is_inherited = child.is_none();
-        // One that was started anew knows nothing of what another was told.
+        // A new proxy has none of the predecessor's registrations.
         state.may_have_registrations =
             self.has_rdma || state.is_inherited && state.may_have_registrations;
-        // First: an agent after this one may come to hold the process any time.
+        // First, because a later agent may take over the process at any time.
         self.keep_rdma(state.may_have_registrations);
         process.keep(&self.fd_store, Self::KEY);
         state.process = Some((process, orders));
@@ -215,7 +213,7 @@ impl ProxySupervisor {
         })
     }
 
-    /// Serves one until it has ended.
+    /// Serves a proxy until its end.
     fn attend(&self, attach: &Attach, instance: Instance) {
         let Instance {
             handle,
@@ -226,7 +224,7 @@ impl ProxySupervisor {
             let Some(stream) = descriptors.into_iter().next() else {
                 continue;
             };
-            // Otherwise it sees the end of the connection.
+            // On failure the proxy sees the end of the connection.
             if let Err(error) = attach(NodeId(node), stream.into()) {
                 tracing::warn!("no thread for a process of another host: {error}");
             }
@@ -241,7 +239,7 @@ impl ProxySupervisor {
         self.lock().process = None;
     }
 
-    /// Waits before a restart; returns whether there shall be none.
+    /// Waits before a restart; returns whether there will be none.
     fn pause(&self, time: Duration) -> bool {
         let waiting = self
             .ended
@@ -254,8 +252,8 @@ impl ProxySupervisor {
     }
 }
 
-/// Starts the target proxy of a host among several, and keeps it going. Its connections in the name of
-/// nodes of other hosts go to `attach`.
+/// Starts the target proxy of a host among several, and supervises it. `attach` gets its
+/// connections in the name of remote nodes.
 pub(crate) fn begin(proxy: &Arc<ProxySupervisor>, attach: Attach) -> io::Result<()> {
     let first = proxy.start()?;
     let proxy = Arc::clone(proxy);

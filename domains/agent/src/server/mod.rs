@@ -1,4 +1,5 @@
-//! Connections: who may ask what, and a thread for each.
+//! Connections to the control socket and node sockets: identities and rights of clients, and a
+//! thread for each.
 
 mod backlog;
 mod control;
@@ -40,33 +41,33 @@ use share::Share;
 /// Connections at a time to one socket.
 const MAX_CONNECTIONS: usize = 256;
 
-/// Of those to the control socket, how many are kept for administrators: they can do something
-/// about whoever has all the others.
+/// Connections to the control socket that are reserved for administrators: they can act against a
+/// user that has all the others.
 const KEPT_CONNECTIONS: usize = 16;
 
-/// Of those to the control socket, how many one user may have who is no administrator.
+/// Connections to the control socket of one user that is no administrator.
 const CONNECTIONS_OF_USER: usize = 64;
 
-/// What to do about a message that makes no sense.
+/// Remedy for a malformed message.
 const MALFORMED: &str = "write what docs/agent-protocol.md says, or use the library";
 
-/// How long a client may take to say who it is.
+/// Time for a client's handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// How long an answer may wait for its client to read.
+/// Time that a reply may wait for its client to read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Pause after the system had no descriptor for a connection, so that the wait does not spin.
 const BREATH: Duration = Duration::from_millis(100);
 
-/// Which socket a connection came through.
+/// Socket of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SocketKind {
     /// The control socket.
     Control,
-    /// A node's, in one of its tenancies.
+    /// A node socket, in one generation of the node.
     Node(NodeId, u64),
-    /// None: the target proxy of this host speaks for a node that another host carries.
+    /// No socket: the target proxy of this host speaks for a node on another host.
     TargetProxy(NodeId),
 }
 
@@ -85,7 +86,7 @@ pub(crate) fn serve(host: &Arc<Host>, listener: &UnixListener, socket: SocketKin
     }
 }
 
-/// The connections to one socket, of each user.
+/// Connections to one socket by user.
 #[derive(Debug, Default)]
 struct Open(Mutex<HashMap<u32, OfUser>>);
 
@@ -96,11 +97,10 @@ struct OfUser {
 }
 
 impl Open {
-    /// Counts another one, and returns what it has in common with the user's others. A user takes at
-    /// most half of the connections that others leave, so that a few users do not take all.
+    /// Counts another connection, and returns the share of the user's connections. A user gets at
+    /// most half of the connections that others leave, so a few users do not take all.
     ///
-    /// # Errors
-    /// The limit that it would pass.
+    /// The exceeded limit.
     fn add(&self, uid: u32, of_all: usize, of_user: Option<usize>) -> Result<Arc<Share>, usize> {
         let mut open = self.lock();
         let all: usize = open.values().map(|its| its.connections).sum();
@@ -175,7 +175,7 @@ fn admit(host: &Arc<Host>, stream: UnixStream, socket: SocketKind, open: &Arc<Op
     }
 }
 
-/// Serves the target proxy, which speaks for a node that another host carries, on a thread of its own.
+/// Serves the target proxy, which speaks for a node on another host, on a thread of its own.
 pub(crate) fn serve_target_proxy(
     host: &Arc<Host>,
     node: NodeId,
@@ -196,7 +196,7 @@ pub(crate) fn serve_target_proxy(
     threads::start(talk).map(drop)
 }
 
-/// Whoever came through the control socket. That of a user's agent lets nobody else in, and
+/// Actor of a connection to the control socket. That of a user's agent accepts nobody else, and
 /// there the user is root.
 fn actor(host: &Host, uid: u32) -> Actor {
     if host.identity.rootless {
@@ -212,12 +212,12 @@ fn is_administrator(host: &Host, uid: u32) -> bool {
     matches!(actor(host, uid), Actor::Administrator(_))
 }
 
-/// Whether whoever connected runs in a node: there anybody may be root, or one of many users.
+/// Whether a client runs in a node, where any user may be root, or one of many users.
 fn comes_from_node(host: &Host, caller: &Caller, stream: &UnixStream) -> bool {
     if host.users.is_some() {
         return caller.actor.uid().is_some_and(is_of_nodes);
     }
-    // Who is outside of this PID namespace is in no node, for these are inside.
+    // A client outside of this PID namespace is in no node, because nodes are inside.
     let Some(pid) = peer_pid(stream) else {
         return false;
     };
@@ -232,7 +232,7 @@ fn turn_away(stream: UnixStream, limit: usize) {
         "end some processes that use it",
     );
     if let Ok((_, writer)) = wire::split(stream) {
-        // A new socket's buffer has room; should it fail, the client sees the end.
+        // A new socket's buffer has room. If this fails, the client sees the end.
         let _ = writer.send(&Message::Reply(Reply::Error(refusal)), &[]);
     }
 }
@@ -280,7 +280,7 @@ fn converse(
                 outbox,
                 share,
             };
-            // Asked when it is in the books: who is there at the end of a generation is expelled.
+            // Checked after attaching: processes attached at the end of a generation are expelled.
             let is_current = match generation {
                 Some(generation) => host.is_current(node, generation),
                 None => host.node(node).is_none(),
@@ -293,7 +293,7 @@ fn converse(
             if let SocketKind::TargetProxy(node) = socket
                 && attached.was_cut(&end)
             {
-                // While it is in the books: a change of membership waits until it has gone.
+                // While it is attached: a change of membership waits for its end.
                 host.invalidate_registrations(&[node].into());
             }
             host.members.detach(id);
@@ -328,13 +328,13 @@ fn shake_hands(reader: &mut Reader, writer: &Writer) -> Result<(), WireError> {
     writer.send(&Message::Reply(welcome), &[])
 }
 
-/// Says why, and ends the connection.
+/// Sends a refusal, and ends the connection.
 fn refuse(writer: &Writer, refusal: Refusal) -> Result<(), WireError> {
     writer.send(&Message::Reply(Reply::Error(refusal)), &[])?;
     Err(WireError::Closed)
 }
 
-/// Tells a client what was wrong with its message, and ends the connection.
+/// Sends a client the error of its message, and ends the connection.
 fn malformed(writer: &Writer, error: WireError) -> Result<(), WireError> {
     if let WireError::Malformed(_) = &error {
         let refusal = Refusal::new(RefusalKind::Invalid, error.to_string(), MALFORMED);
@@ -343,8 +343,8 @@ fn malformed(writer: &Writer, error: WireError) -> Result<(), WireError> {
     Err(error)
 }
 
-/// What both doors answer: the state of the agent, its nodes, and the domains that the caller
-/// may see.
+/// Answers queries, from any socket: about the agent, its nodes, and the domains that the actor may
+/// see.
 fn look(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Refusal>> {
     let show = |name: &str| {
         let was_removed =
@@ -352,7 +352,7 @@ fn look(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Re
         let domain = host.members.directory(|directory| {
             match (actor.named(directory, name), actor) {
                 (Ok(domain), _) => Ok(domain.clone()),
-                // Its remedy is more than that of others.
+                // This refusal has a better remedy.
                 (Err(unseen), Actor::Node(node)) if !was_removed => {
                     check_member(directory, name, node).and(Err(unseen.into()))
                 }
@@ -397,7 +397,7 @@ fn look(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Re
 mod tests {
     use super::*;
 
-    /// One user once could take all connections that were not kept for administrators.
+    /// One user could once take all connections that were not reserved for administrators.
     #[test]
     fn one_user_leaves_connections_to_others() {
         let open = Open::default();

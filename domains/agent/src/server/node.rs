@@ -1,4 +1,4 @@
-//! Conversations on node sockets.
+//! Connections to node sockets.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -25,19 +25,19 @@ pub(super) struct Attached {
     pub(super) host: Arc<Host>,
     pub(super) caller: Caller,
     pub(super) node: NodeId,
-    /// A stand-in has none.
+    /// Generation of the node; the target proxy has none.
     pub(super) generation: Option<u64>,
     pub(super) outbox: Outbox,
     pub(super) share: Arc<Share>,
 }
 
 impl Attached {
-    /// Whether the process did not end the connection itself: it may go on with what it has.
+    /// Whether the process did not end the connection itself. Then it may go on with its grants.
     pub(super) fn was_cut(&self, end: &Result<(), WireError>) -> bool {
         self.outbox.is_cut() || !matches!(end, Err(WireError::Closed))
     }
 
-    /// Serves it to its end. It is booked as `id`, or by then as what it was before.
+    /// Serves the connection to its end. `id` is its attachment, after a resumption that of before.
     pub(super) fn converse(&self, reader: Reader, id: &mut AttachmentId) -> Result<(), WireError> {
         let backlog = Arc::new(Backlog::new(Arc::clone(&self.share)));
         let (attached, waiting) = (self.clone(), Arc::clone(&backlog));
@@ -49,14 +49,14 @@ impl Attached {
                 }
             };
             if panic::catch_unwind(AssertUnwindSafe(all)).is_err() {
-                // The thread that reads must not wait for this one.
+                // The reading thread must not wait for this one.
                 waiting.close();
                 attached.outbox.shut_down();
             }
         };
         let server = threads::start(serve)?;
         let end = self.read_all(reader, id, &backlog);
-        // The connection counts, and holds back others, until its last change has been made.
+        // The connection counts against limits until its last change has been made.
         backlog.close();
         let _ = server.join();
         end
@@ -71,8 +71,8 @@ impl Attached {
         let members = &self.host.members;
         loop {
             match self.share.receive_from_node(&mut reader) {
-                // Neither has an answer, and somebody may wait for what they cause: this process
-                // itself, for a change of its own.
+                // Neither has a reply, and another request may wait for its effect, even a change
+                // of this process itself.
                 Ok(Request::Ack { partition, epoch }) => {
                     members.acknowledge(*id, partition, epoch);
                 }
@@ -91,7 +91,7 @@ impl Attached {
         }
     }
 
-    /// The process is one that was attached to the agent before.
+    /// Resumes a process that was attached to the predecessor.
     fn resume(&self, id: &mut AttachmentId, request: &Request) {
         let Request::Resume {
             attachment,
@@ -137,10 +137,10 @@ impl Attached {
         }
     }
 
-    /// Serves what only processes in nodes ask; returns the reply if there is one to send yet.
+    /// Serves requests of processes in nodes. Returns the reply, unless it has been sent.
     fn serve(&self, id: AttachmentId, request: &Request) -> Result<Option<Reply>, Refusal> {
         let members = &self.host.members;
-        // What replies by itself, because descriptors go along.
+        // These send their replies themselves, with descriptors.
         let replied = |()| None;
         let done = |()| Some(Reply::Done);
         match request {

@@ -1,4 +1,4 @@
-//! What processes of this host want of nodes that other hosts may carry.
+//! Requests of this host's processes about nodes on other hosts.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +18,7 @@ use crate::members::AttachmentId;
 use crate::proxy::supervisor::ProxySupervisor;
 use crate::sessions::lookup::remote_listeners;
 
-/// Whether a request is to a node that another host carries.
+/// Whether a request concerns a node on another host.
 pub(super) fn is_remote(host: &Host, request: &Request) -> bool {
     match request {
         Request::Reach { place, .. } | Request::Connect { place, .. } => {
@@ -29,7 +29,7 @@ pub(super) fn is_remote(host: &Host, request: &Request) -> bool {
     }
 }
 
-/// Serves such a request, or a look-up on all hosts; returns the reply if there is one to send yet.
+/// Serves such a request, or a lookup on all hosts. Returns the reply, unless it has been sent.
 pub(crate) fn serve(
     host: &Arc<Host>,
     id: AttachmentId,
@@ -53,7 +53,7 @@ pub(crate) fn serve(
     }
 }
 
-/// Connects a process with the host that carries the node at `place`, and replies with its end.
+/// Connects a process with the host of the node at `place`, and replies with its end.
 fn reach(
     host: &Host,
     id: AttachmentId,
@@ -97,7 +97,7 @@ fn reach(
 }
 
 impl Host {
-    /// The host that carries a node, if that is not this one.
+    /// Host of a node, if that is another one.
     pub(crate) fn carrier(&self, node: NodeId) -> Option<String> {
         if self.cluster.is_none() || self.node(node).is_some() {
             return None;
@@ -106,15 +106,15 @@ impl Host {
         self.members.directory(carrier)
     }
 
-    /// The RDMA device for other hosts.
+    /// RDMA device for other hosts.
     pub(crate) fn rdma(&self) -> Option<Rdma> {
         self.cluster.as_ref()?.config.rdma.clone()
     }
 
-    /// What was granted to these nodes ends without their processes' help. Where those are our
-    /// process for other hosts, which has not acknowledged that, an RDMA device may still do what
-    /// it was told, and heeds no fence. The kernel ends it with that process, which has gone when
-    /// this returns.
+    /// Ends device registrations for these nodes, whose grants end without their processes' help.
+    /// For remote nodes that process is the target proxy, which has not acknowledged: an RDMA
+    /// device ignores fences and may still access registered memory. The kernel ends the
+    /// registrations with the proxy, which has ended when this returns.
     pub(crate) fn invalidate_registrations(&self, nodes: &BTreeSet<NodeId>) {
         let is_remote = |node: &NodeId| self.node(*node).is_none();
         if nodes.iter().any(is_remote)
@@ -126,8 +126,8 @@ impl Host {
         }
     }
 
-    /// The same with what the agent before has granted, to a process that has not come back. One that
-    /// this agent has started was granted nothing of that.
+    /// Does the same for grants of the predecessor to a process that has not come back. A proxy
+    /// started by this agent has none of those.
     pub(crate) fn invalidate_inherited_registrations(&self, nodes: &BTreeSet<NodeId>) {
         if self
             .proxy
@@ -138,7 +138,7 @@ impl Host {
         }
     }
 
-    /// Whether another host carries a node.
+    /// Whether a node is on another host.
     pub(super) fn is_elsewhere(&self, node: NodeId) -> bool {
         self.carrier(node).is_some()
     }

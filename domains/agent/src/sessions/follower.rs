@@ -1,4 +1,4 @@
-//! A follower: one session with the holder of the directory, again and again.
+//! A follower's side: sessions with the leader, one after another.
 
 use std::sync::Arc;
 use std::thread;
@@ -15,7 +15,7 @@ use crate::core::host::Host;
 use crate::error::AgentError;
 use crate::threads;
 
-/// Pauses before the holder is called again.
+/// Pauses before the leader is called again.
 const BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
 /// Follows until the agent ends.

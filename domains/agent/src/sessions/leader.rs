@@ -1,5 +1,5 @@
-//! The holder's side: who follows, how far each of them is, and what they ask. Also how any agent
-//! receives those who want no more than tickets.
+//! The leader's side: admission and requests of followers. Also the reception of sessions for
+//! tickets at any agent.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use crate::core::changes::{Standing, carry_out};
 use crate::core::host::Host;
 use crate::threads;
 
-/// Attends to whoever has shown the key, until it ends.
+/// Serves a session of a host that has shown the key, to its end.
 pub(crate) fn receive(
     host: &Arc<Host>,
     cluster: &Arc<Cluster>,
@@ -43,7 +43,7 @@ pub(crate) fn receive(
     if let Err(refusal) = cluster.check(&hello, session.version) {
         return refuse(host, cluster, &hello, session, refusal);
     }
-    // Others may have to be waited for now.
+    // From here on, other hosts may have to be awaited.
     stay_alive(&session.writer)?;
     let link = Link::new(hello.host.clone(), session.writer.clone());
     let hello = Arc::new(hello);
@@ -61,7 +61,7 @@ pub(crate) fn receive(
     }
 }
 
-/// Tells it why not.
+/// Sends a refusal, and waits for the end.
 fn refuse(
     host: &Host,
     cluster: &Cluster,
@@ -75,7 +75,7 @@ fn refuse(
     Ok(())
 }
 
-/// Lets it follow, until it ends.
+/// Serves a follower to the end of its session.
 fn lead(
     host: &Arc<Host>,
     cluster: &Arc<Cluster>,
@@ -113,7 +113,7 @@ fn serve(host: &Arc<Host>, cluster: &Cluster, hello: &Hello, ask: HostRequest) -
     }
 }
 
-/// Somebody on another host wants a change.
+/// Carries out a change for an actor on another host.
 fn change(
     host: &Arc<Host>,
     from: &str,
@@ -151,7 +151,7 @@ fn change(
     })
 }
 
-/// Notes what a host carries, if that can be, and that it follows.
+/// Enters a host's nodes in the directory, and admits the host as a follower.
 fn admit_follower<'a>(
     cluster: &'a Cluster,
     host: &Host,
@@ -184,8 +184,7 @@ fn admit_follower<'a>(
 }
 
 impl Host {
-    /// Notes what is wrong with another host, for people: in the log and the events only when it is
-    /// new.
+    /// Reports a problem of another host, in the log and the events only when it is new.
     pub(super) fn note_problem(&self, cluster: &Cluster, host: &str, problem: &str) {
         let is_new = if cluster.config.hosts.contains_key(host) {
             cluster.problems.note(host, problem)
@@ -197,7 +196,8 @@ impl Host {
         }
     }
 
-    /// The same of somebody of whom only the address is known; it may be that of a host.
+    /// Does the same for an unauthenticated side, known only by its address, which may be that of a
+    /// host.
     pub(super) fn note_unauthenticated(
         &self,
         cluster: &Cluster,
@@ -207,13 +207,13 @@ impl Host {
         let hosts = &cluster.config.hosts;
         let host = hosts.iter().find(|(_, its)| its.ip() == address.ip());
         let name = host.map_or_else(|| address.ip().to_string(), |(host, _)| host.clone());
-        // Whoever has that address now says nothing about a host that is connected.
+        // A connection from that address says nothing about a host that is connected.
         if cluster.followers().contains_key(&name) {
             return tracing::debug!("{address}: {error}");
         }
         let problem = error.to_string();
         let is_new = host.is_none() || cluster.problems.note(&name, &problem);
-        // What he says, and with it the text, may be another each time.
+        // The text may differ each time, because the other side chooses it.
         if is_new
             && cluster
                 .problems
@@ -260,7 +260,7 @@ mod tests {
         Cluster::new(config).unwrap().0
     }
 
-    /// Once a follower whose session broke just before its welcome was locked out for ever.
+    /// A follower whose session broke just before its welcome was once locked out for ever.
     #[test]
     fn a_place_is_free_however_the_session_ends() {
         let cluster = cluster();

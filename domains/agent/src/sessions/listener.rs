@@ -1,6 +1,7 @@
-//! Who connects from outside. Until he has shown the key or a ticket he is one of the [`unauthenticated`](crate::cluster::unauthenticated), of
-//! whom 64 bytes are taken and nothing is kept. Whoever has opened a session may yet have only repeated
-//! what he has heard: he has a thread and little time, and when there are many the oldest has to go.
+//! Connections from outside. Until it has shown the key or a ticket, a connection is
+//! [`unauthenticated`](crate::cluster::unauthenticated): 64 bytes are read and nothing is kept. A
+//! session may have been opened by repeated bytes: it has a thread and little time to prove its
+//! opening, and when there are too many unproven sessions, the oldest ends.
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -22,10 +23,10 @@ use crate::threads;
 /// Sessions at a time, besides two of each host: some that are about to end.
 const MORE_SESSIONS: usize = 16;
 
-/// Sessions at a time whose openings may be repetitions.
+/// Most sessions whose openings may be repetitions.
 const MAX_UNPROVEN: usize = 32;
 
-/// Lets people come.
+/// Starts the thread that accepts connections of other hosts.
 pub(crate) fn open(
     host: &Arc<Host>,
     cluster: &Arc<Cluster>,
@@ -54,13 +55,13 @@ struct Listener {
     sessions: Arc<Sessions>,
 }
 
-/// Those that were let in here.
+/// Sessions that were opened here.
 #[derive(Debug, Default)]
 struct Sessions {
-    /// Those of whoever has the key.
+    /// Number of sessions with a proven opening.
     proven: AtomicUsize,
     limit: usize,
-    /// Those that may be of somebody who only repeats an opening; the oldest first.
+    /// Sessions whose opening may be a repetition; the oldest first.
     unproven: Mutex<VecDeque<Writer>>,
 }
 
@@ -73,7 +74,7 @@ impl Listener {
         }
     }
 
-    /// All of an opening has come.
+    /// Serves a connection with a complete opening.
     fn admit(&self, connection: NewConnection) {
         let NewConnection {
             stream,
@@ -126,8 +127,8 @@ impl Listener {
 }
 
 impl Sessions {
-    /// Begins with one; if there are too many the oldest ends. An honest side takes no longer than
-    /// the network does.
+    /// Adds an unproven session, and ends the oldest if there are too many. An honest side proves
+    /// its opening within the delay of the network.
     fn doubt(&self, writer: &Writer) {
         let mut unproven = self.unproven();
         unproven.push_back(writer.clone());
@@ -138,7 +139,7 @@ impl Sessions {
         }
     }
 
-    /// Waits until the other side has shown that the opening was its own.
+    /// Waits for the first message, which proves the opening.
     fn prove(&self, mut session: Session) -> Result<Session, SessionError> {
         let first = session.reader.receive();
         self.settle(&session.writer);
@@ -151,13 +152,13 @@ impl Sessions {
         }
     }
 
-    /// There is no doubt about one any more.
+    /// Removes a session from the unproven ones.
     fn settle(&self, writer: &Writer) {
         self.unproven()
             .retain(|other| !other.is_of_same_session(writer));
     }
 
-    /// Attends to a session, if there are not too many.
+    /// Serves a session, if there are not too many.
     fn count(&self, attend: impl FnOnce() -> Result<(), SessionError>) -> Result<(), SessionError> {
         let is_free = self.proven.fetch_add(1, Ordering::Relaxed) < self.limit;
         let attended = if is_free {
@@ -179,7 +180,7 @@ mod tests {
     use super::*;
     use crate::cluster::link::tests::sessions;
 
-    /// Once whoever repeated an opening took a place of the hosts, and for as long as he liked.
+    /// Repeated openings once took the places of hosts, for any time.
     #[test]
     fn who_shows_nothing_takes_no_place_of_the_hosts() {
         let all = Sessions {

@@ -1,4 +1,4 @@
-//! Who listens on other hosts.
+//! Lookups of listeners on other hosts.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, mpsc};
@@ -12,10 +12,10 @@ use crate::cluster::Cluster;
 use crate::core::host::Host;
 use crate::threads;
 
-/// How long all of them together may take. One that is away has nobody who listens.
+/// Time for all hosts together. A host that is away has no listener.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The nodes of other hosts of which a process listens, as far as those answer in time.
+/// Nodes of other hosts with a listener, as far as those hosts answer in time.
 pub(crate) fn remote_listeners(
     host: &Arc<Host>,
     partition: Partition,
@@ -40,18 +40,18 @@ pub(crate) fn remote_listeners(
     };
     let (answers, received) = mpsc::channel();
     for carrier in carriers {
-        // One with which something is wrong would be waited for in vain.
+        // A host with a problem would not answer.
         if carrier == cluster.config.host || cluster.problems.of(&carrier).is_some() {
             continue;
         }
         let (host, answers) = (Arc::clone(host), answers.clone());
         let ask = move || {
             if let Some(nodes) = ask(&host, &carrier, sought) {
-                // Nobody waits for it when it is late.
+                // This fails when the answer is late.
                 let _ = answers.send((carrier, nodes));
             }
         };
-        // Without a thread it is as one that does not answer.
+        // Without a thread the host counts as one that does not answer.
         let _ = threads::start(ask);
     }
     drop(answers);
@@ -62,7 +62,7 @@ pub(crate) fn remote_listeners(
         let Ok((carrier, nodes)) = received.recv_timeout(left) else {
             return all;
         };
-        // It speaks for its own.
+        // A host answers for its own nodes only.
         let nodes = nodes.into_iter().map(NodeId);
         all.extend(nodes.filter(|node| host.carrier(*node).as_ref() == Some(&carrier)));
     }
@@ -76,7 +76,7 @@ fn ask(host: &Host, carrier: &str, sought: ListenerQuery) -> Option<BTreeSet<u32
     }
 }
 
-/// Answers another host, for a node of its own.
+/// Answers another host's lookup for one of its nodes.
 pub(crate) fn answer(
     host: &Host,
     cluster: &Cluster,

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use crate::core::host::Host;
 use crate::error::AgentError;
 
-/// Lets others in, and, unless the directory is here, follows whoever holds it.
+/// Accepts connections of other hosts, and follows the leader unless this is it.
 pub(crate) fn begin(host: &Arc<Host>, listener: TcpListener) -> Result<(), AgentError> {
     let Some(cluster) = &host.cluster else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Tickets for data connections, asked of other hosts and given to them.
+//! Tickets for data connections: requests to other hosts, and theirs.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::random::from_hex;
 
 const REMEDY: &str = "see `toroid status` on both hosts; then try again";
 
-/// Gives another host a ticket, if the nodes are whose they should be and may talk.
+/// Issues a ticket to another host, if the nodes are on the right hosts and may talk.
 pub(super) fn give_ticket(
     host: &Host,
     cluster: &Cluster,
@@ -49,7 +49,7 @@ pub(super) fn give_ticket(
     given.map_or_else(HostResponse::Refused, HostResponse::Ticket)
 }
 
-/// Whether somebody listens for the packets that it is about, if any.
+/// Checks that there is a listener for a ticket's packets, if it is for packets.
 fn has_listener(host: &Host, directory: &Directory, between: NodePair) -> Result<(), Refusal> {
     let domain = directory.domain_by_id(between.partition);
     let place = directory.torus().place(NodeId(between.to));
@@ -62,8 +62,8 @@ fn has_listener(host: &Host, directory: &Directory, between: NodePair) -> Result
 }
 
 impl Host {
-    /// A connection to another host for this purpose. Takes as long as the network does, and at
-    /// most some seconds.
+    /// Opens a data connection to another host. Takes as long as the network does, and at most some
+    /// seconds.
     pub(crate) fn data_connection(
         &self,
         carrier: &str,
@@ -95,7 +95,7 @@ impl Host {
         Ok(stream)
     }
 
-    /// The session with another host, made if there is none.
+    /// Session with another host, opened if there is none.
     pub(super) fn link_to(&self, cluster: &Cluster, carrier: &str) -> Result<Arc<Link>, Refusal> {
         if let Some(link) = cluster.link_of(carrier) {
             return Ok(link);

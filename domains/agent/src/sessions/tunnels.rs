@@ -1,8 +1,8 @@
-//! Connections between the drivers of two hosts, over which their nodes' frames go.
+//! Tunnels: connections between the drivers of two hosts, for frames.
 //!
-//! Of two hosts, the one whose name comes first asks for it, and its driver for what the two do by
-//! RDMA devices. The drivers keep it when an agent ends; when it has ended, or a driver has, the
-//! next one is made.
+//! Of two hosts, the one with the first name asks for the tunnel, and its driver for RDMA. The
+//! drivers keep the tunnel when an agent ends. When the tunnel or a driver has ended, the next one
+//! is made.
 
 use std::sync::Arc;
 use std::thread;
@@ -17,14 +17,14 @@ use crate::error::AgentError;
 use crate::net::driver::Driver;
 use crate::threads;
 
-/// Pauses before another try grow from the first to the second. One that has lasted longer than that was a
-/// success.
+/// Pauses before another attempt grow from the first to the second. A tunnel that lasted longer
+/// than that was a success.
 const BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 
-/// How often is looked whether there is a session with the other host.
+/// Interval of checks for a session with the other host.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Sees to it that there are those for which this host has to ask.
+/// Starts the threads for the tunnels that this host must ask for.
 pub(crate) fn begin(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(), AgentError> {
     let Some(driver) = &host.driver else {
         return Ok(());
@@ -68,7 +68,8 @@ fn keep(host: &Host, cluster: &Cluster, driver: &Driver, other: &str) {
     }
 }
 
-/// The other host has asked. The driver may not listen at this moment, and the door shall not wait for it.
+/// Passes another host's tunnel to the driver, on a thread: the driver may not read at this moment,
+/// and other connections must not wait.
 pub(crate) fn receive(host: &Host, connection: DataConnection) {
     let Some(driver) = host.driver.clone() else {
         return;
@@ -82,8 +83,8 @@ pub(crate) fn receive(host: &Host, connection: DataConnection) {
 }
 
 impl Cluster {
-    /// Whether it makes sense to ask another host. The holder and its followers have a session anyway, unless
-    /// one of them is away.
+    /// Whether to ask another host. The leader and its followers have sessions anyway, unless one
+    /// of them is away.
     fn may_be_asked(&self, other: &str) -> bool {
         let has_session = self.is_leader() || other == self.config.directory;
         !has_session || self.link_of(other).is_some()

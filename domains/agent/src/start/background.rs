@@ -1,4 +1,4 @@
-//! Agents in the background: processes of their own, which say when they are ready.
+//! Agents in the background: processes of their own, which report when they are ready.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -18,15 +18,13 @@ use crate::error::AgentError;
 use crate::store::names::LOG;
 use crate::store::ownership;
 
-/// The argument of the role: runs an agent; the configuration follows as JSON.
+/// Argument of the role: runs an agent; the configuration follows as JSON.
 pub(crate) const ROLE: &str = "__agent";
 
-/// What an agent says on its standard output when it is ready; anything else is a refusal as
-/// JSON.
+/// Line on an agent's standard output when it is ready; any other is a refusal as JSON.
 const READY: &str = "ready";
 
-/// An agent that this process has started. It goes on when the handle is dropped, unless it has
-/// a lifeline.
+/// An agent that this process has started. It outlives the handle, unless it has a lifeline.
 #[derive(Debug)]
 pub struct Background {
     child: Child,
@@ -39,8 +37,8 @@ impl Background {
         self.child.id()
     }
 
-    /// Cuts the lifeline and waits until the agent has ended, and with it all of its nodes and
-    /// its driver. Of use only with [`Config::lifeline`].
+    /// Cuts the lifeline and waits for the end of the agent, with all its nodes and its driver. Of
+    /// use only with [`Config::lifeline`].
     ///
     /// # Errors
     /// The system's.
@@ -99,8 +97,8 @@ pub fn spawn_background(config: &Config) -> Result<Background, AgentError> {
     }
 }
 
-/// Opens the log for appending: a running agent may be writing to it. Only its user reads it, because
-/// it names domains and users.
+/// Opens the log for appending, because a running agent may write to it. Only its user may read it,
+/// because it names domains and users.
 fn open_log(state: &Path) -> io::Result<File> {
     const PRIVATE: u32 = 0o600;
     state_dir::make(state)?;
@@ -115,7 +113,7 @@ fn open_log(state: &Path) -> io::Result<File> {
 fn wait_until_ready(child: &mut Child, state: &Path) -> Result<(), AgentError> {
     let mut line = String::new();
     if let Some(stdout) = child.stdout.take() {
-        // What could not be read is as good as not said.
+        // Reading errors count as silence.
         let _ = BufReader::new(stdout).read_line(&mut line);
     }
     if line.trim_end() == READY {
@@ -135,7 +133,7 @@ pub(crate) fn run_role(config: &str) -> u8 {
     if let Err(error) = &result {
         tracing::error!("{error}");
         if let Ok(refusal) = serde_json::to_string(&error.refusal()) {
-            // If nobody listens any more, nobody waits for it.
+            // This fails when nobody waits for it any more.
             let _ = say(&refusal);
         }
     }
@@ -148,16 +146,16 @@ fn start(config: &str) -> Result<(), AgentError> {
         .map_err(|error| failed("read its configuration")(error.into()))?;
     setsid().map_err(|error| failed("start a session")(error.into()))?;
     std::env::set_current_dir("/").map_err(failed("change to /"))?;
-    // For people who look at processes; one executed as /proc/self/exe is called "exe".
+    // For lists of processes: a process executed as /proc/self/exe is called "exe".
     fs::write("/proc/self/comm", "toroid-agent").map_err(failed("name its process"))?;
     run(config, is_read, || say(READY))
 }
 
-/// Whether somebody has the other end of this process's standard output.
+/// Whether the other end of this process's standard output is open.
 fn is_read() -> bool {
     let stdout = io::stdout();
     let mut ended = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
-    // When the system does not tell, writing to it will.
+    // If the system does not tell, writing will.
     let polled = poll(&mut ended, PollTimeout::ZERO);
     polled.is_err() || ended[0].any() != Some(true)
 }

@@ -57,23 +57,21 @@ use state_dir::StateDir;
 /// Pauses before a node is made anew grow from the first to the second while it keeps dying.
 const BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 
-/// A node that has lived as long as this may be made anew soon.
+/// Life of a node after which it is made anew soon.
 const GOOD_LIFE: Duration = Duration::from_secs(10);
 
-/// Registered bytes of one node when the system does not tell how much memory it has.
+/// Limit of registered bytes of one node if the size of memory is unknown.
 const FALLBACK_BYTES: u64 = 4 << 30;
 
-/// Runs an agent until it is told to end, by [`toroid_protocol::agent::Request::Down`], by SIGINT,
-/// SIGTERM or SIGHUP, or by the end of its liveness socket. Calls `ready` once all nodes are up, and ends
-/// if that fails, because then nobody waits for the agent any more; while it makes nodes it asks
-/// `is_awaited` the same. Its threads do not outlive the process, so the caller should exit
-/// afterwards.
+/// Runs an agent until [`toroid_protocol::agent::Request::Down`], SIGINT, SIGTERM or SIGHUP, or the
+/// end of its liveness socket. Calls `ready` once all nodes are up, and ends if that fails, because
+/// then nobody waits for the agent any more. Meanwhile it calls `is_awaited` with the same meaning.
+/// Its threads do not outlive the process, so the caller should exit afterwards.
 ///
 /// An ordinary user's agent enters a user namespace first, so the process must have a single
 /// thread.
 ///
-/// # Errors
-/// [`AgentError`]: it did not start, and what there was before it is as it was.
+/// [`AgentError`]: the agent did not start, and the state before it is unchanged.
 pub fn run(
     config: Config,
     is_awaited: impl Fn() -> bool,
@@ -85,7 +83,7 @@ pub fn run(
     }
     toroid_fabric::os::inherited::keep_descriptors()
         .map_err(during("keep descriptors to itself"))?;
-    // While it can be told whose it is: afterwards every user is root.
+    // Before the user namespace: in it every owner looks like root.
     state_dir::make(&config.state).map_err(|source| AgentError::State {
         state: config.state.clone(),
         source,
@@ -98,27 +96,27 @@ pub fn run(
     let state = StateDir::take(&config.state)?;
     let takeover = Takeover::take(state.path())?;
     let (fd_store, is_inherited) = (Arc::clone(&takeover.fd_store), takeover.is_inherited);
-    // A second `toroid down` may ask until the very end, and waits for that as the first does.
+    // A second `toroid down` may ask until the very end, and waits like the first.
     let (ending, endings) = mpsc::channel();
     let endings = (ending, &endings);
     let result = live(
         config, identity, &state, takeover, endings, is_awaited, ready,
     );
     if result.is_err() && is_inherited {
-        // What was there before goes on without this agent.
+        // The predecessor's nodes go on without this agent.
         state.give_back();
         return result.map(drop);
     }
     fd_store.end();
     state.release();
     if let Some(Ending::Asked(writer)) = result? {
-        // Whoever asked may have gone.
+        // The client may have ended.
         let _ = writer.send(&Message::Reply(Reply::Done), &[]);
     }
     Ok(())
 }
 
-/// From the first to the last moment of an agent's life.
+/// Life of an agent, from its directories to its end.
 fn live(
     config: Config,
     identity: rootless::Identity,
@@ -133,7 +131,7 @@ fn live(
         return Err(takeover.misfit("the directory that --fresh would move aside"));
     }
     if !takeover.is_inherited {
-        // What the log tells of an agent that was killed may say why.
+        // The log of a killed agent may have the reason.
         state.begin_log()?;
     }
     if config.fresh
@@ -150,7 +148,7 @@ fn live(
     if config.lifeline {
         watch_lifeline(&ending)?;
     }
-    // First, because it may fail: who connects already waits until there are nodes.
+    // First, because it may fail. Clients that connect already wait for the nodes.
     let control = state.listen(!identity.rootless)?;
     let is_inherited = takeover.is_inherited;
     let watch = takeover.watch();
@@ -173,7 +171,7 @@ fn live(
     let compacting = Arc::clone(&host);
     spawn(move || compacting.members.compactor.run())?;
     let watched = watch.map_or(Ok(()), |watch| watch_fd_store(&host, watch));
-    // Nobody changes anything before what the agent before has begun is complete.
+    // No change is made before the predecessor's changes are complete.
     let turn = host.changes.take(Actor::Administrator(host.identity.uid));
     let opened = watched.and_then(|()| open_for_business(&host, births, control));
     let opened = opened.and_then(|()| await_those_who_return(&host, &unfinished));
@@ -192,13 +190,13 @@ fn live(
     if announced.is_err() && is_inherited {
         return announced.map(|()| None);
     }
-    // The host has a sender, so there is an ending to wait for.
+    // The host has a sender, so an end arrives.
     let ending = announced.map(|()| endings.recv().ok());
     take_down(&host);
     ending
 }
 
-/// Whether this host can carry what it is to carry, and whether all hosts together can carry the torus.
+/// Checks that this host can carry its nodes, and all hosts together the torus.
 fn check_size(torus: Torus, hosts: Option<&HostConfig>) -> Result<(), AgentError> {
     let check = |nodes: u32, count: u32, hosts: String| {
         if nodes > count * MAX_NODES {
@@ -219,7 +217,7 @@ fn check_size(torus: Torus, hosts: Option<&HostConfig>) -> Result<(), AgentError
     check(torus.nodes(), count, format!("{count} hosts"))
 }
 
-/// Makes nodes and driver, as long as it `goes_on`. When it fails, what was made ends with this
+/// Makes nodes and driver, as long as `goes_on` succeeds. On failure everything made ends with this
 /// process.
 #[allow(clippy::too_many_arguments)]
 fn build(
@@ -253,7 +251,7 @@ fn build(
     takeover::keep_host(&takeover.fd_store, kind, interfaces, config.lifeline);
     let users = take_users(&identity, &mut takeover)?;
     let (groups, no_limits) = take_groups(state, &takeover, config.limits)?;
-    // All that a node can fill leaves a quarter for its processes.
+    // All file systems of a node together leave a quarter for its processes.
     let temporary_bytes = groups.limits.memory.map_or(memory / 2, |limit| limit / 4);
     let open_files = raise_descriptor_limit().map_err(during("raise the descriptor limit"))?;
     let (mut nodes, mut births) = (Vec::new(), Vec::new());
@@ -293,7 +291,7 @@ fn build(
         nodes.push(node);
         births.push(birth);
     }
-    // What nodes cannot have is not kept as theirs.
+    // Kept after the nodes: limits that they cannot have are not stored as theirs.
     groups.keep(state.path())?;
     let start_driver = |command| {
         let kept = takeover.inherit(Driver::KEY);
@@ -360,8 +358,8 @@ fn build(
     Ok((host, births, migrations))
 }
 
-/// In new nodes every port can be made. In those of the agent before, their roots may have spoiled some
-/// of their own, which is no reason to do without the agent.
+/// Checks the ports. In new nodes every port can be made. In the predecessor's, their roots may
+/// have spoiled some of their own, which must not stop the agent.
 fn check_ports(errors: &[PortError], is_inherited: bool) -> Result<(), AgentError> {
     match errors.first() {
         Some(error) if !is_inherited => Err(AgentError::DriverFailed(error.message.clone())),
@@ -372,8 +370,7 @@ fn check_ports(errors: &[PortError], is_inherited: bool) -> Result<(), AgentErro
     }
 }
 
-/// Where the nodes of a root agent get users of their own. Where there are nodes already it is as
-/// the agent before had it.
+/// Source of users for the nodes of a root agent. Existing nodes keep the predecessor's choice.
 fn take_users(
     identity: &rootless::Identity,
     takeover: &mut Takeover,
@@ -391,8 +388,8 @@ fn take_users(
     Ok(users.map(Arc::new))
 }
 
-/// The control groups of nodes, and why they limit less than by default, if they do. Nodes that are
-/// there have them already.
+/// Control groups of nodes, and the reason if they lack default limits. Existing nodes are in
+/// theirs already.
 fn take_groups(
     state: &StateDir,
     takeover: &Takeover,
@@ -410,7 +407,7 @@ fn take_groups(
     Ok((groups, missing))
 }
 
-/// From now on: what changes while gateways are settled is looked at afterwards.
+/// Watches uplinks from now on: changes during the settling of gateways are handled afterwards.
 fn watch_uplinks(host: &Arc<Host>) -> Result<(), AgentError> {
     let failed = |error| during("watch the interfaces of the host")(io::Error::other(error));
     let changes = LinkChanges::open().map_err(failed)?;
@@ -418,7 +415,7 @@ fn watch_uplinks(host: &Arc<Host>) -> Result<(), AgentError> {
     spawn(move || watch(&host, &changes))
 }
 
-/// Should the fd store die, the next one is given all that this agent holds.
+/// Watches the fd store: if it dies, the next one gets everything that this agent holds.
 fn watch_fd_store(host: &Arc<Host>, watch: Watch) -> Result<(), AgentError> {
     let held = Arc::clone(host);
     let watching = host
@@ -427,7 +424,7 @@ fn watch_fd_store(host: &Arc<Host>, watch: Watch) -> Result<(), AgentError> {
     watching.map_err(during("watch the fd store"))
 }
 
-/// Starts the threads that serve, and those that keep the nodes alive.
+/// Starts the threads that serve clients, and those that keep the nodes alive.
 fn open_for_business(
     host: &Arc<Host>,
     births: Vec<Birth>,
@@ -447,8 +444,8 @@ fn open_for_business(
     spawn(move || serve(&host, &control, SocketKind::Control))
 }
 
-/// Completes changes that the agent before has begun. Who has not come back in time is fenced from
-/// what they are about, and in any case has ended.
+/// Completes the predecessor's changes. A process that has not come back in time is fenced from
+/// their domains, and then detached.
 fn await_those_who_return(host: &Arc<Host>, unfinished: &[Changed]) -> Result<(), AgentError> {
     let end = Instant::now() + RETURN;
     host.complete(unfinished, RETURN);
@@ -460,7 +457,7 @@ fn await_those_who_return(host: &Arc<Host>, unfinished: &[Changed]) -> Result<()
     })
 }
 
-/// Attends a node, and makes it anew when it dies before its time.
+/// Serves a node, and makes it anew when it dies.
 fn keep_alive(host: &Arc<Host>, n: usize, mut birth: Birth) {
     let node = &host.nodes[n];
     let mut pause = BACKOFF[0];
@@ -474,7 +471,7 @@ fn keep_alive(host: &Arc<Host>, n: usize, mut birth: Birth) {
         let served = Arc::clone(host);
         let serving = spawn(move || serve(&served, &server, socket));
         node.attend(birth.reports, birth.init);
-        // Ends the thread that accepts; without one there is nothing to end.
+        // Ends the accepting thread; without one there is nothing to end.
         let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
         // Connections may have left the node.
         node.generation.end();
@@ -543,7 +540,7 @@ fn catch_signals(ending: &mpsc::Sender<Ending>) -> Result<(), AgentError> {
     let ending = ending.clone();
     spawn(move || {
         if signals.forever().next().is_some() {
-            // It fails when the agent is ending anyway.
+            // This fails only when the agent is ending anyway.
             let _ = ending.send(Ending::Told);
         }
     })
@@ -552,7 +549,7 @@ fn catch_signals(ending: &mpsc::Sender<Ending>) -> Result<(), AgentError> {
 fn watch_lifeline(ending: &mpsc::Sender<Ending>) -> Result<(), AgentError> {
     let ending = ending.clone();
     spawn(move || {
-        // Nothing comes through it but its end.
+        // Only its end is of interest.
         let _ = io::copy(&mut io::stdin(), &mut io::sink());
         let _ = ending.send(Ending::Told);
     })
@@ -568,14 +565,14 @@ fn during(action: &'static str) -> impl Fn(io::Error) -> AgentError {
     move |source| AgentError::System { action, source }
 }
 
-/// Lets this process have as many descriptors as it may; returns the limit before.
+/// Raises this process's limit of descriptors to the hard one; returns the soft limit before.
 fn raise_descriptor_limit() -> io::Result<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     Ok(soft)
 }
 
-/// The memory of this host: what one node may register.
+/// Memory of this host, the limit of registered bytes of one node.
 fn memory_bytes() -> u64 {
     let total = |text: String| {
         let line = text

@@ -1,4 +1,4 @@
-//! The state directory: one agent at a time, and where its files are.
+//! The state directory: its lock, and the places of its files.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -21,22 +21,22 @@ use crate::process::is_dying;
 use crate::store::names::LOG;
 use crate::store::ownership;
 
-/// How long an agent that does not listen may hold the lock until it is believed to be alive.
+/// Time that a lock holder without a socket is believed to be dying.
 const LAST_BREATH: Duration = Duration::from_secs(1);
 
-/// Between two looks at it.
+/// Pause between two checks of it.
 const GLANCE: Duration = Duration::from_millis(2);
 
 const LOCK: &str = "lock";
 
-/// The mode of what concerns no other user.
+/// Mode of private files.
 const PRIVATE: u32 = 0o600;
 
 const NODES: &str = "nodes";
 
 const NETWORKS: &str = "netns";
 
-/// A state directory that this process alone uses, for as long as the value lives.
+/// A state directory, locked for this process as long as the value lives.
 #[derive(Debug)]
 pub(crate) struct StateDir {
     path: PathBuf,
@@ -44,8 +44,8 @@ pub(crate) struct StateDir {
 }
 
 impl StateDir {
-    /// Takes the directory, and clears away what an agent that was killed has left, unless there
-    /// is an fd store who holds it for this one.
+    /// Locks the directory, and removes files of a killed agent, unless an fd store holds its nodes
+    /// for this one.
     pub(crate) fn take(path: &Path) -> Result<Self, AgentError> {
         let broken = |source| AgentError::State {
             state: path.into(),
@@ -78,8 +78,8 @@ impl StateDir {
         }
     }
 
-    /// Opens the control socket. That of root's agent is open to all, who are then asked for
-    /// their credentials; that of a user is private.
+    /// Opens the control socket. That of root's agent is open to all, and asks clients for
+    /// credentials; that of a user is private.
     pub(crate) fn listen(&self, open_to_all: bool) -> Result<UnixListener, AgentError> {
         self.open_socket(open_to_all)
             .map_err(|source| AgentError::State {
@@ -96,9 +96,9 @@ impl StateDir {
         Ok(listener)
     }
 
-    /// The hosts file of a node.
+    /// Path of a node's hosts file.
     pub(crate) fn hosts(&self, node: NodeId) -> io::Result<PathBuf> {
-        // Others would learn all members and aliases of all domains.
+        // Private: other users would learn all members and aliases of all domains.
         let nodes = self.path.join(NODES);
         make_private(&nodes)?;
         let directory = nodes.join(node.0.to_string());
@@ -106,32 +106,32 @@ impl StateDir {
         Ok(directory.join("hosts"))
     }
 
-    /// The name of a node's network namespace.
+    /// Path of the name of a node's network namespace.
     pub(crate) fn network(&self, place: Place) -> io::Result<PathBuf> {
-        // Others would learn process numbers.
+        // Private: other users would learn process numbers.
         let networks = self.path.join(NETWORKS);
         make_private(&networks)?;
         Ok(networks.join(host_name(place)))
     }
 
-    /// Gives the directory back with what it holds for the next agent.
+    /// Unlocks the directory with its contents for the next agent.
     pub(crate) fn give_back(self) {
         if let Err(error) = remove_socket(&self.path) {
             tracing::warn!("cannot clear {}: {error}", self.path.display());
         }
     }
 
-    /// Removes all but the log, and gives the directory back.
+    /// Removes all but the log, and unlocks the directory.
     pub(crate) fn release(self) {
         if let Err(error) = clear(&self.path) {
             tracing::warn!("cannot clear {}: {error}", self.path.display());
         }
-        // Last, and while it is locked: whoever opened it meanwhile sees that it has gone.
+        // Last, and under the lock: a process that has opened it meanwhile sees that it is gone.
         let _ = fs::remove_file(self.path.join(LOCK));
     }
 }
 
-/// The name of a socket has room for so many bytes (unix(7)).
+/// Checks that the names of the sockets fit into a socket address (unix(7)).
 fn check_length(state: &Path) -> io::Result<()> {
     const MOST: usize = 107;
     let names = [CONTROL_SOCKET, fdstore::SOCKET].map(|name| state.join(name));
@@ -145,7 +145,7 @@ fn check_length(state: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes the state directory. That of root is open, because all may ask its agent; that of a
+/// Makes the state directory. That of root is open, because all users may use its agent; that of a
 /// user is private.
 pub(crate) fn make(path: &Path) -> io::Result<()> {
     check_length(path)?;
@@ -157,14 +157,14 @@ pub(crate) fn make(path: &Path) -> io::Result<()> {
     ownership::make_directory(path, mode)
 }
 
-/// Makes a directory that is the agent's alone, also if there was one that others may read.
+/// Makes a private directory, also of an existing one that others may read.
 fn make_private(path: &Path) -> io::Result<()> {
     const MODE: u32 = 0o700;
     ownership::make_directory(path, MODE)?;
     fs::set_permissions(path, Permissions::from_mode(MODE))
 }
 
-/// What an agent that was killed had left.
+/// Remains of a killed agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
     /// Nothing.
@@ -175,8 +175,8 @@ pub enum Left {
     Nodes,
 }
 
-/// Ends what an agent that was killed has left in a state directory, if none runs there, and
-/// removes its files.
+/// Ends the remains of a killed agent in a state directory, if no agent runs there, and removes its
+/// files.
 ///
 /// # Errors
 /// [`AgentError::Running`] if one does.
@@ -213,7 +213,7 @@ fn lock(path: &Path) -> Result<File, AgentError> {
     let start = Instant::now();
     loop {
         let mut options = OpenOptions::new();
-        // To lock it takes no more than the right to read.
+        // The right to read suffices to lock a file, so it is private.
         options.read(true).write(true).create(true).mode(PRIVATE);
         let mut file = ownership::open(&mut options, &name).map_err(broken)?;
         file.set_permissions(Permissions::from_mode(PRIVATE))
@@ -224,7 +224,7 @@ fn lock(path: &Path) -> Result<File, AgentError> {
                 let mut pid = String::new();
                 file.read_to_string(&mut pid).map_err(broken)?;
                 let pid = pid.trim().parse().unwrap_or_default();
-                // It was killed and is not quite gone, or has yet to listen.
+                // The holder was killed and is dying, or has yet to listen.
                 let is_alive =
                     UnixStream::connect(path.join(CONTROL_SOCKET)).is_ok() && !is_dying(pid);
                 if is_alive || start.elapsed() >= LAST_BREATH {
@@ -236,7 +236,7 @@ fn lock(path: &Path) -> Result<File, AgentError> {
             }
             Err(TryLockError::Error(error)) => return Err(broken(error)),
         }
-        // An agent that ended just now removed the file that we have locked.
+        // An agent that has just ended may have removed the locked file.
         let is_there = fs::metadata(&name).map(|there| there.ino());
         let ours = file.metadata().map_err(broken)?.ino();
         if is_there.is_ok_and(|there| there == ours) {

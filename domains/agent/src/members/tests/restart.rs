@@ -1,4 +1,4 @@
-//! An agent is killed in the middle of a shrink, and the next one brings it to its end.
+//! An agent is killed in the middle of a shrink, and its successor completes it.
 
 use std::os::unix::fs::FileExt;
 
@@ -18,14 +18,14 @@ const OWNER: u32 = 0;
 const STAYER: u32 = 1;
 const LEAVER: u32 = 2;
 
-/// What outlives an agent: an fd store, and what processes hold.
+/// Everything that outlives an agent: an fd store, and the descriptors of processes.
 struct Fabric {
     state: TempDir,
     _fd_store: InThread,
     directory: Directory,
 }
 
-/// An agent, and what it has taken up.
+/// An agent after its takeover.
 struct Agent {
     members: Arc<Members>,
     migrations: Migrations,
@@ -49,7 +49,7 @@ impl Fabric {
         }
     }
 
-    /// An agent that has taken over. The one before must have been killed, which is to drop it.
+    /// Starts an agent that takes over. The predecessor must have been dropped, which kills it.
     fn agent(&self) -> Agent {
         let mut takeover = self.takeover();
         let store = Box::new(Memory::holding(&self.directory));
@@ -66,12 +66,12 @@ impl Fabric {
         Takeover::take(self.state.path()).unwrap()
     }
 
-    /// Makes it durable that the leaver leaves, and does no more.
+    /// Makes the leaver's shrink durable, and does no more.
     fn shrink(&mut self, agent: &Agent) -> Change {
         self.take_out(agent, LEAVER)
     }
 
-    /// The same of another node.
+    /// Does the same with another node.
     fn take_out(&mut self, agent: &Agent, node: u32) -> Change {
         let left = [NodeId(node)].into();
         let planned = agent.members.plan(|plan| plan.shrink("blue", &left));
@@ -82,7 +82,7 @@ impl Fabric {
         change
     }
 
-    /// Whether all that the fd store has of regions is their memory, and nobody is leaving.
+    /// Whether the fd store has no migrations and no leavers.
     fn is_settled(&self) -> bool {
         let mut takeover = self.takeover();
         let regions = takeover.inherit_all("region/").into_values();
@@ -92,7 +92,7 @@ impl Fabric {
 }
 
 impl Agent {
-    /// Copies what is still to be copied, as the thread does that does nothing else.
+    /// Copies all migrations, as the copying thread does.
     fn carry_all(&self) {
         let (all, to_carry) = mpsc::channel();
         self.migrations
@@ -109,12 +109,12 @@ struct Survivor {
     process: Process,
     ticket: (u64, String),
     owned: Vec<u64>,
-    /// The memory of the region as it has it now.
+    /// Its present memory of the region.
     memory: File,
 }
 
 impl Survivor {
-    /// Owns a region.
+    /// Attaches a process that owns a region.
     fn owning(members: &Arc<Members>) -> (Self, RemoteKey) {
         Self::owning_so_much(members, LEN)
     }
@@ -136,7 +136,7 @@ impl Survivor {
         (survivor, key)
     }
 
-    /// Has opened a region.
+    /// Attaches a process that has opened a region.
     fn using(members: &Arc<Members>, node: u32, key: RemoteKey, access: Access) -> Self {
         let mut process = Process::attach(members, node);
         let ticket = ticket(&process);
@@ -151,7 +151,7 @@ impl Survivor {
         }
     }
 
-    /// Changes to fresh memory; returns the table of the move.
+    /// Changes to fresh memory; returns the table of the migration.
     fn moves(&mut self) -> File {
         let (message, descriptors) = self.process.hears();
         assert!(
@@ -163,7 +163,7 @@ impl Survivor {
         descriptors.next().unwrap()
     }
 
-    /// Comes back to the next agent; returns what it still has.
+    /// Comes back to the next agent; returns its remaining regions.
     fn returns(&mut self, members: &Arc<Members>) -> Vec<u64> {
         self.process = Process::attach(members, self.node);
         let (number, secret) = &self.ticket;
@@ -180,7 +180,7 @@ impl Survivor {
         }
     }
 
-    /// The page on which it is fenced.
+    /// Gets its fence page.
     fn fence(&mut self) -> File {
         let members = &self.process.members;
         members.show_fence(self.process.id).unwrap();
@@ -219,7 +219,7 @@ impl Process {
     }
 }
 
-/// Whether the first that was granted to a process is fenced.
+/// Whether the first word of a fence page is set.
 fn is_set(page: &File) -> bool {
     let mut word = [0; 8];
     page.read_exact_at(&mut word, 0).unwrap();
@@ -233,7 +233,7 @@ fn ticket(process: &Process) -> (u64, String) {
     }
 }
 
-/// How far a shrink comes before the agent is killed.
+/// Phase of a shrink in which the agent is killed.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 enum Phase {
     Durable,
@@ -289,7 +289,7 @@ fn kill_in(phase: Phase) {
         }
         assert_eq!(completed.join().unwrap(), 0, "nobody was late");
     });
-    // What the leaver holds is the old memory, which is sealed or has been copied.
+    // The leaver has the old memory, which is sealed or has been copied.
     let _ = leaver.memory.write_all_at(&[9], 2 * CHUNK);
     agent.carry_all();
     let first = if phase == Phase::Released { 8 } else { 7 };
@@ -352,8 +352,8 @@ fn copying_goes_on_where_it_was_and_waits_for_nobody() {
     assert!(fabric.is_settled());
 }
 
-/// A node leaves while the region still moves because another one left before. Its process wrote the
-/// region, and hung up before the first change.
+/// A node leaves while the region still migrates because of an earlier leaver. Its process had
+/// write access, and disconnected before the first change.
 fn second_leaver(is_killed_between: bool) {
     let mut fabric = Fabric::new();
     let mut agent = fabric.agent();
@@ -384,7 +384,7 @@ fn second_leaver(is_killed_between: bool) {
     let changed = agent.members.change(change, fabric.directory.clone());
     owner.acknowledges(epoch);
     assert_eq!(agent.members.complete(&changed, TIMEOUT, |_| ()), 0);
-    // What it still holds is the old memory, which is sealed or has been copied.
+    // The process still has the old memory, which is sealed or has been copied.
     let _ = second.memory.write_all_at(&[9], 2 * CHUNK);
     agent.carry_all();
     assert_eq!(owner.process.hears_event(), Event::Moved { key });
@@ -392,7 +392,7 @@ fn second_leaver(is_killed_between: bool) {
     assert!(fabric.is_settled());
 }
 
-/// It wrote to what was still to be copied after its shrink had returned.
+/// The second leaver once wrote to uncopied memory after its shrink had returned.
 #[test]
 fn a_second_leaver_is_shut_out_of_what_moves_for_the_first() {
     second_leaver(false);
@@ -431,7 +431,7 @@ fn who_does_not_come_back_is_fenced_and_the_rest_goes_on() {
     assert_eq!(stayer.returns(&agent.members), [0; 0]);
 }
 
-/// A process that was stopped would once go on in memory that others might have left meanwhile.
+/// A stopped process once continued in memory that the others might have left meanwhile.
 #[test]
 fn who_comes_back_too_late_finds_out() {
     let fabric = Fabric::new();
@@ -478,8 +478,8 @@ fn a_shrink_that_did_not_become_durable_has_not_happened() {
     assert_eq!(owner.reads(0), 9);
 }
 
-/// What had ended was numbered anew by the next agent, and a process that let go of the old channel
-/// let go of the new one, of which the agent then knew nothing.
+/// The next agent once reused numbers: a process that released an old channel released a new one,
+/// of which the agent then knew nothing.
 #[test]
 fn no_number_is_given_twice() {
     let fabric = Fabric::new();
@@ -489,7 +489,7 @@ fn no_number_is_given_twice() {
     assert!(all.windows(2).all(apart), "{all:?}");
 }
 
-/// What others write is brought into huge pages, but not while it moves.
+/// A region that peers may write is compacted, but not during a migration.
 #[test]
 fn what_others_write_is_looked_at_while_it_rests() {
     let mut fabric = Fabric::new();

@@ -1,4 +1,4 @@
-//! The driver's connections to those of other hosts.
+//! Tunnels: the driver's connections to the drivers of other hosts.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -10,12 +10,12 @@ use toroid_protocol::driver::{DriverRequest, DriverResponse};
 
 use super::{Driver, State};
 
-/// How long is waited for a number that is only to be shown.
+/// Time to wait for a number that is only displayed.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Driver {
-    /// Gives the driver a connection to that of another host. One of the two `asks` for what they do
-    /// by RDMA devices.
+    /// Gives the driver a tunnel to another host. The driver of one of the two hosts `asks` for
+    /// RDMA.
     pub(crate) fn add_tunnel(&self, host: &str, asks: bool, socket: OwnedFd) {
         let mut state = self.lock();
         let order = DriverRequest::Tunnel {
@@ -29,12 +29,12 @@ impl Driver {
         }
     }
 
-    /// Whether the driver has a connection to that of another host.
+    /// Whether the driver has a tunnel to another host.
     pub(crate) fn has_tunnel(&self, host: &str) -> bool {
         self.lock().has_tunnel(host)
     }
 
-    /// What frames to and from another host go by, if they do.
+    /// Provider of frames to and from another host, with a tunnel.
     pub(crate) fn tunnel_provider(&self, host: &str) -> Option<Provider> {
         let state = self.lock();
         let by_rdma = state.tunnels.as_ref()?.get(host)?;
@@ -45,7 +45,7 @@ impl Driver {
         })
     }
 
-    /// Waits until there is a driver that has no tunnel to another host; returns whether one is of use.
+    /// Waits for a driver without a tunnel to another host; returns whether one is of use.
     pub(crate) fn await_missing_tunnel(&self, host: &str) -> bool {
         let has_it = |state: &mut State| {
             let is_known = state.tunnels.is_some();
@@ -55,8 +55,7 @@ impl Driver {
         !waiting.unwrap_or_else(PoisonError::into_inner).ending
     }
 
-    /// How many frames have gone to other hosts and come from them by RDMA devices; nothing if the driver
-    /// does not say so soon.
+    /// Frames to and from other hosts over RDMA devices, by host; `None` without a prompt answer.
     pub(crate) fn frames_by_rdma(&self) -> Option<BTreeMap<String, u64>> {
         let mut state = self.lock();
         state.rdma_frames_asked += 1;
@@ -79,7 +78,7 @@ impl State {
         tunnels.is_some_and(|all| all.contains_key(host))
     }
 
-    /// Notes what the driver says of tunnels unasked; returns whether it is that.
+    /// Notes an unasked report about tunnels; returns whether the answer is one.
     pub(super) fn note_tunnels(&mut self, answer: &DriverResponse) -> bool {
         match answer {
             DriverResponse::Tunnels { up, by_rdma } => self.set_tunnels(up, by_rdma),

@@ -1,5 +1,5 @@
-//! Which NAT links there are, in a file of the state directory: what they need of the host outlives
-//! the agent, and is taken back by whoever comes after it.
+//! Journal of NAT links, in a file of the state directory. Their traces in the host outlive the
+//! agent, and its successor removes them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::store::ownership;
 /// The file.
 const FILE: &str = "gateways.json";
 
-/// The NAT links of an agent, by domain.
+/// NAT links of an agent, by domain.
 #[derive(Debug)]
 pub(crate) struct Journal {
     path: PathBuf,
@@ -20,8 +20,8 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// What the agent of a state directory has, or the one before had. A file that is none, as
-    /// from another release, is passed over.
+    /// Opens the journal of a state directory. A file in another format, as of another release,
+    /// counts as empty.
     pub(crate) fn open(state: &Path) -> Self {
         let path = state.join(FILE);
         let kept = fs::read(&path).ok();
@@ -40,7 +40,7 @@ impl Journal {
         self.nat_links.keys().copied().collect()
     }
 
-    /// To be called before what it says is so.
+    /// Enters a NAT link, before it is made.
     pub(crate) fn put(&mut self, domain: u16, nat_link: NatLink) -> io::Result<()> {
         if self.nat_links.get(&domain) == Some(&nat_link) {
             return Ok(());
@@ -49,7 +49,7 @@ impl Journal {
         self.write()
     }
 
-    /// To be called after what it said is so no longer.
+    /// Removes a NAT link, after it is gone.
     pub(crate) fn remove(&mut self, domain: u16) -> io::Result<()> {
         match self.nat_links.remove(&domain) {
             Some(_) => self.write(),

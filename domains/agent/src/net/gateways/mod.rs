@@ -1,10 +1,10 @@
 //! Gateways: domains that are connected to the outside.
 //!
-//! The directory says which there shall be. `Host::settle_gateways` makes it so, after every change of
-//! the directory or of a node that may concern one, and when an agent begins: whatever was
-//! there before is used, mended or taken back. [`nat_link`] is the way out by address translation,
-//! [`journal`] what an agent's successor must know of it; bridges are the driver's. [`uplinks`] is what
-//! may change at any time outside.
+//! The directory has the wanted gateways. `Host::settle_gateways` makes them, after every change of
+//! the directory or of a node that may concern one, and when an agent starts: existing ones are
+//! used, repaired or removed. [`nat_link`] is the way out by address translation, [`journal`] its
+//! record for an agent's successor; bridges are made by the driver. [`uplinks`] may change at any
+//! time.
 
 mod journal;
 pub(crate) mod nat_link;
@@ -27,7 +27,7 @@ use journal::Journal;
 use nat_link::{Inside, NatLink, NatLinkError};
 use uplinks::Uplinks;
 
-/// Why a gateway does not work.
+/// Failure of a gateway.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GatewayError {
     #[error(transparent)]
@@ -42,37 +42,37 @@ pub(crate) enum GatewayError {
     Bridge(String),
 }
 
-/// The gateways of a host as they are.
+/// Present gateways of a host.
 #[derive(Debug)]
 pub(crate) struct Gateways {
     state: Mutex<State>,
-    /// Why some do not work, by domain. Who asks does not wait for those that are just made.
+    /// Problems by domain. Readers do not wait for gateways in the making.
     problems: Mutex<BTreeMap<u16, String>>,
-    /// What they lead to, as it was when they were made or mended.
+    /// Uplinks as of the last settling.
     seen: Mutex<Uplinks>,
-    /// Held while they are made as the directory has them, so that the newest has the last word.
+    /// Locked while gateways are settled, so that the newest directory wins.
     settling: Mutex<()>,
 }
 
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) journal: Journal,
-    /// Those that work, by domain.
+    /// Working gateways, by domain.
     pub(crate) open: BTreeMap<u16, Open>,
 }
 
-/// A gateway and what it was made of.
+/// A working gateway and the parts it was made of.
 #[derive(Debug)]
 pub(crate) struct Open {
     gateway: Gateway,
-    /// Of its node.
+    /// Network namespace of its node.
     network: Arc<OwnedFd>,
     uplink: Link,
     /// Whether the host was a router.
     is_router: bool,
 }
 
-/// Takes back what an agent that has gone had changed of the host.
+/// Undoes the changes of a killed agent in the host.
 pub(crate) fn clear(state: &Path) -> io::Result<()> {
     let mut journal = Journal::open(state);
     for domain in journal.domains() {
@@ -84,7 +84,7 @@ pub(crate) fn clear(state: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The address by which a member's packets leave the domain.
+/// Next hop of a member's packets to the outside.
 pub(crate) fn way_out(domain: &Domain, member: NodeId) -> Option<Ipv4Addr> {
     let gateway = domain.gateway.as_ref()?;
     let is_led = gateway.kind == GatewayKind::Nat && domain.may_talk(gateway.node, member);
@@ -123,7 +123,7 @@ impl Gateways {
 }
 
 impl State {
-    /// Opens a gateway unless it is open.
+    /// Opens a gateway, unless an equal one is open.
     pub(crate) fn open(
         &mut self,
         domain: &Domain,
@@ -179,7 +179,7 @@ impl State {
         Ok(nat_link.open(inside, is_router)?)
     }
 
-    /// Closes a gateway, if it is there.
+    /// Closes a gateway, if there is one.
     pub(crate) fn close(&mut self, domain: u16) -> io::Result<()> {
         let open = self.open.remove(&domain);
         if let Some(nat_link) = self.journal.get(domain) {

@@ -1,12 +1,12 @@
-//! The first process of a node: starts its commands, and reaps whatever ends there.
+//! The first process of a node: starts its commands, and reaps orphans.
 //!
-//! The first thread reaps orphans, because the kernel gives them to it; one waits for sessions until
-//! the liveness socket ends, and one attends each [`session`]. When the process ends, the kernel kills
-//! everything else in the node.
+//! The first thread reaps orphans, because the kernel gives them to it. One thread waits for
+//! sessions until the liveness socket ends, and one serves each [`session`]. When the process ends,
+//! the kernel kills everything else in the node.
 //!
-//! To close a descriptor may take as long as whoever serves its file system (FUSE) likes, so each
-//! session has a table of descriptors of its own: what hangs there stops no other command, nor has
-//! any other command its descriptors before it is executed.
+//! Closing a descriptor may take as long as the server of its file system (FUSE) likes. So each
+//! session has a table of descriptors of its own: one that hangs there stops no other command, and
+//! no other command has its descriptors.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -26,10 +26,10 @@ use toroid_protocol::wire::{self, WireError};
 use super::{birth, session};
 use crate::threads;
 
-/// The argument of the role: is the first process of a node; the configuration follows as JSON.
+/// Argument of the role: the first process of a node; the configuration follows as JSON.
 pub(crate) const ROLE: &str = "__node-init";
 
-/// Is the first process of a node until its liveness socket ends.
+/// Runs the first process of a node until its liveness socket ends.
 pub(crate) fn run_role(config: &str) -> u8 {
     match serde_json::from_str(config).map_err(io::Error::from) {
         Ok(config) => u8::from(run(&config).is_err()),
@@ -62,7 +62,7 @@ fn run(config: &InitConfig) -> Result<(), WireError> {
     obeying.join().map_err(|_| panicked())?
 }
 
-/// Attends sessions until the liveness socket ends.
+/// Serves sessions until the liveness socket ends.
 fn obey(lifeline: LivenessSocket) -> Result<(), WireError> {
     let lifeline = Arc::new(Mutex::new(lifeline));
     loop {
@@ -81,19 +81,19 @@ fn obey(lifeline: LivenessSocket) -> Result<(), WireError> {
     }
 }
 
-/// Waits for a session, says how that went, and attends it.
+/// Waits for a session, reports the result, and serves the session.
 fn attend_next(lifeline: &Mutex<LivenessSocket>, tell: &Sender<Result<(), WireError>>) {
-    // First, so that others have none of what it gets. As they do the same, all that it has of
-    // theirs is the liveness socket.
+    // First, so that other sessions get none of its descriptors. As they do the same, it has only
+    // the liveness socket of theirs.
     let is_alone = unshare(CloneFlags::CLONE_FILES).is_ok();
     let (session, received) = match receive(lifeline) {
         Ok(session) => (Some(session), Ok(())),
         Err(error) => (None, Err(error)),
     };
-    // Nobody listens only when the node ends.
+    // This fails only when the node ends.
     let _ = tell.send(received);
     if let Some(session) = session.filter(|_| is_alone) {
-        // It ends when either side has broken off, which is all that there is to know.
+        // A session ends when either side closes it; there is nothing to report.
         let _ = session::attend(session);
     }
 }
@@ -103,10 +103,10 @@ fn receive(lifeline: &Mutex<LivenessSocket>) -> Result<UnixStream, WireError> {
     lifeline.next_channel()
 }
 
-/// Reaps what was orphaned in the node whenever something ends, until there are no more signals.
+/// Reaps orphans in the node after each SIGCHLD, until there are no more signals.
 ///
-/// Only that: commands are children of the threads of their sessions, which wait for them, and
-/// would miss one that somebody else has taken.
+/// Commands are children of the threads of their sessions, which wait for them and would miss one
+/// that this thread has reaped.
 fn reap_orphans(ends: &mut Signals) {
     let flags = WaitPidFlag::WNOHANG | WaitPidFlag::__WNOTHREAD;
     for _ in ends.forever() {
@@ -132,11 +132,11 @@ mod tests {
     use super::*;
     use crate::nodes::node::command::NOT_FOUND;
 
-    /// The thread that carries out orders once wrote complaints itself, and one caller that did
-    /// not read its standard error stopped the whole node.
+    /// The thread for orders once wrote complaints itself, and one caller that did not read its
+    /// standard error stopped the whole node.
     ///
-    /// The threads of sessions keep copies of the descriptors of their process, so that is a child
-    /// that runs only this test.
+    /// The threads of sessions keep copies of their process's descriptors, so the test runs in a
+    /// child process of its own.
     #[test]
     fn a_complaint_that_nobody_reads_holds_up_only_its_own_report() {
         const CHILD: &str = "INIT_TEST_CHILD";
