@@ -22,12 +22,12 @@
 //! | `core` | the host, and changes of membership, names and rights |
 //! | `members` | attached processes: their regions, channels and listeners, and revocation |
 //! | `nodes` | namespaces, users and control groups of nodes, and commands in them |
-//! | `net` | the Ethernet driver, and gateways to what is outside |
-//! | `cluster` | the other hosts: who holds the directory, tickets, problems |
+//! | `net` | the Ethernet driver, and gateways to the outside |
+//! | `cluster` | the other hosts: leader and followers, tickets, problems |
 //! | `proxy` | the target proxy, a process that serves peers on other hosts |
 //! | `fdstore` | the file descriptor store, which outlives the agent |
 //! | `channel` | encrypted connections between hosts |
-//! | [`store`] | what is kept on disk: the directory of domains, the audit log |
+//! | [`store`] | records on disk: the directory of domains, the audit log |
 
 #![forbid(unsafe_code)]
 

@@ -132,7 +132,7 @@ mod tests {
 
     /// A process whose end the kernel holds up once counted as gone after a while.
     #[test]
-    fn who_was_killed_is_waited_for_until_it_has_gone() {
+    fn a_killed_process_is_awaited_until_its_end() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let handle = rustix::process::pidfd_open(
             rustix::process::Pid::from_child(&child),

@@ -3,17 +3,18 @@
 //! ```text
 //!  0        6      7         8          9      16                        64
 //!  +--------+------+---------+----------+------+--------------------------+
-//!  | toroid | kind | lowest  | highest  | zero | proof                    |   from who connects
+//!  | toroid | kind | lowest  | highest  | zero | proof                    |   connecting side
 //!  +--------+------+---------+----------+------+--------------------------+
-//!  | toroid | word | lowest  | highest  | zero | proof                    |   from who accepted
+//!  | toroid | word | lowest  | highest  | zero | proof                    |   accepting side
 //!  +--------+------+---------+----------+------+--------------------------+
 //! ```
 //!
 //! For a session ([`Kind::Session`]) the proofs are the two messages of the handshake: the first
 //! can be made only with the key. For data ([`Kind::Data`]) the first is the ticket and the second
-//! zero. A [`Word`] answers a bad opening with the reason, in the clear. The reason tells a
-//! stranger nothing new, and is only a hint, because anybody on the way may write it. Both sides
-//! are of fixed length, so an unauthenticated connection takes 64 bytes and no more.
+//! zero. A [`Word`] answers a bad opening with the reason, in the clear. The reason tells the other
+//! side nothing that it could not find out, and is only a hint, because any router on the way may
+//! write it. Both sides are of fixed length, so an unauthenticated connection takes 64 bytes and no
+//! more.
 
 use std::ops::Range;
 
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_opening_comes_back_and_nothing_else_is_one() {
+    fn only_a_well_formed_opening_is_parsed() {
         let sent = Opening::new(Kind::Data, [7; PROOF]);
         let bytes = sent.bytes();
         let read = Opening::<Kind>::parse(&bytes).unwrap();

@@ -101,6 +101,7 @@ pub(crate) fn present(stream: &TcpStream, ticket: [u8; PROOF]) -> Result<(), Ses
 /// short record proves the opening, it may be a repetition: [`HANDSHAKE`] is the time for that
 /// record.
 ///
+/// # Errors
 /// [`SessionError`]; the other side has got the reason.
 pub(crate) fn accept(
     stream: TcpStream,
@@ -242,7 +243,7 @@ impl Session {
 pub(crate) struct Reader {
     stream: Arc<TcpStream>,
     cipher: Arc<StatelessTransportState>,
-    /// The number of the next record.
+    /// Number of the next record.
     nonce: u64,
     /// Deadline for the first record of the other side, until that has come.
     doubts: Option<Instant>,
@@ -441,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn another_key_opens_nothing_and_both_sides_know_why() {
+    fn another_key_is_refused_with_the_reason_on_both_sides() {
         for side in meet(1, 2) {
             let error = side.unwrap_err();
             assert!(matches!(error, SessionError::WrongKey), "{error}");
@@ -449,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_refused_and_both_sides_know_why() {
+    fn another_version_is_refused_with_the_reason_on_both_sides() {
         let (ours, other) = sockets();
         let other_version = Opening {
             versions: (200, 201),
@@ -462,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_agent_is_called_so() {
+    fn another_protocol_is_reported_as_no_agent() {
         let (ours, mut other) = sockets();
         other.write_all(&[b'H'; OPENING]).unwrap();
         let error = connect(ours, &Secret::of(1)).unwrap_err();
@@ -471,7 +472,7 @@ mod tests {
 
     /// A recorded opening can be repeated, but not the records after it.
     #[test]
-    fn an_opening_that_is_repeated_leads_nowhere() {
+    fn a_repeated_opening_gives_no_session() {
         let (first, heard) = sockets();
         thread::scope(|scope| {
             scope.spawn(move || connect(first, &Secret::of(1)));
@@ -488,7 +489,7 @@ mod tests {
 
     /// Such a session was once held for as long as a byte came now and then.
     #[test]
-    fn whoever_shows_nothing_has_little_time_and_little_memory() {
+    fn an_unproven_session_has_little_time_and_memory() {
         let [ours, mut theirs] = pair();
         theirs.reader.doubts = Some(Instant::now());
         ours.writer.send(&"text").unwrap();
@@ -521,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_altered_or_makes_no_sense_ends_the_session() {
+    fn an_altered_or_malformed_message_ends_the_session() {
         let [ours, mut theirs] = pair();
         ours.writer.send(&"text").unwrap();
         // A repeated record has the wrong number.

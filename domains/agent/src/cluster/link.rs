@@ -316,7 +316,7 @@ pub(crate) mod tests {
 
     /// Users of a host could once keep its administrators waiting.
     #[test]
-    fn some_places_are_not_for_users() {
+    fn some_places_are_reserved_for_administrators() {
         let [ours, theirs] = sessions();
         let (go, gate) = mpsc::channel::<()>();
         let gate = Arc::new(Mutex::new(gate));

@@ -55,13 +55,13 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 pub(crate) struct Cluster {
     pub(crate) config: HostConfig,
     pub(crate) secret: Secret,
-    /// Of the leader: the durable changes.
+    /// Durable changes (leader).
     pub(crate) publication: Arc<Publication>,
-    /// Of the leader: connected followers by host.
+    /// Connected followers by host (leader).
     pub(crate) followers: Mutex<BTreeMap<String, Follower>>,
     /// Signals progress, arrival or end of a follower.
     pub(crate) heard: Condvar,
-    /// Of a follower: the link to its leader.
+    /// Link to the leader (follower).
     pub(crate) leader: Mutex<LeaderLink>,
     /// Signals the first copy of the directory.
     pub(crate) came: Condvar,

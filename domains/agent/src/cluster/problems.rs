@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_is_new_once() {
+    fn a_problem_is_reported_as_new_once() {
         let problems = Problems::default();
         assert!(problems.note("b", "away") && !problems.note("b", "away"));
         assert!(problems.note("b", "other key"));
@@ -72,7 +72,7 @@ mod tests {
 
     /// Unauthenticated sides could once fill the log, because every text of theirs was new.
     #[test]
-    fn of_strangers_people_are_told_now_and_then() {
+    fn reports_about_unauthenticated_sides_are_limited() {
         let problems = Problems::default();
         let now = Instant::now();
         assert!(problems.may_tell("b", "version", now));

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_missed_changes_gets_them_in_one_or_the_whole() {
+    fn a_late_follower_gets_merged_changes_or_the_whole_directory() {
         let publication = Publication::default();
         publication.begin(changes(&[("a", "1")], &[]).put);
         let get = |had| publication.after(had, || false).unwrap();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_durable_is_not_published() {
+    fn a_failed_commit_is_not_published() {
         let empty = Directory::new("2x2x2".parse().unwrap());
         let memory = Memory::holding(&empty);
         let publication = Arc::<Publication>::default();

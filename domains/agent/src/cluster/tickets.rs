@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_is_good_once_and_not_for_ever() {
+    fn a_ticket_is_valid_once_and_expires() {
         let tickets = Tickets::default();
         let early = tickets.issue("b", WANTED).unwrap();
         // There is no server yet.

@@ -158,7 +158,7 @@ mod tests {
 
     /// A flood once closed every connection before its bytes were read.
     #[test]
-    fn who_has_said_all_is_heard_in_a_flood() {
+    fn a_complete_opening_is_served_in_a_flood_of_connections() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let mut unauthenticated = Unauthenticated::new(listener).unwrap();

@@ -251,7 +251,7 @@ fn chown(
 }
 
 /// Checks that nodes and domains can belong to a user: the control socket of an ordinary user's
-/// agent accepts nobody else.
+/// agent accepts that user only.
 fn may_serve(host: &Host, owner: Option<u32>) -> Result<(), Refusal> {
     let own = host.identity.uid;
     match owner.filter(|owner| host.identity.rootless && *owner != own) {

@@ -34,6 +34,7 @@ pub(crate) struct Turn<'a>(&'a FairQueue);
 impl FairQueue {
     /// Waits for a turn.
     ///
+    /// # Errors
     /// [`RefusalKind::Exhausted`] if too many changes of this actor wait.
     pub(crate) fn take(&self, actor: Actor) -> Result<Turn<'_>, Refusal> {
         let mut state = self.lock();
@@ -103,7 +104,7 @@ mod tests {
     const BOB: Actor = Actor::User(2);
 
     #[test]
-    fn who_has_much_to_do_waits_for_who_has_little() {
+    fn actors_are_served_round_robin() {
         let mut state = State::default();
         let tickets = [ALICE, ALICE, ALICE, BOB, BOB].map(|actor| state.queue(actor).unwrap());
         let [a1, a2, a3, b1, b2] = tickets;
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn one_fills_only_its_own_queue() {
+    fn one_actor_fills_only_its_own_queue() {
         let mut state = State::default();
         for _ in 0..MAX_WAITING {
             state.queue(ALICE).unwrap();

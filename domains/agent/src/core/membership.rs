@@ -71,7 +71,7 @@ impl Host {
         self.join(change, directory)
     }
 
-    /// Takes nodes out of a domain. The change is durable before anybody sees it. When this
+    /// Takes nodes out of a domain. The change is durable before any process sees it. When this
     /// returns, the leavers' packets are cut, they get no new access, and the remaining processes
     /// have acknowledged or have had their time.
     ///
@@ -186,8 +186,8 @@ impl Host {
         Ok(info)
     }
 
-    /// Does the same for a decision of the leader: the nodes are members, whatever happens to their
-    /// ports here, which a node's root can spoil. Returns the problem of the ports.
+    /// Does the same for a decision of the leader: the nodes are members, even if their ports here
+    /// fail, which a node's root can spoil. Returns the problem of the ports.
     pub(crate) fn join_as_decided(
         &self,
         change: Change,
@@ -293,7 +293,7 @@ impl Host {
         self.sync_ports(domain, |node| Some(node) == gateway)
     }
 
-    /// To be followed by a wait for the driver.
+    /// Sends the ports of all members to the driver. The caller waits for the driver afterwards.
     fn tell_ports(&self, domain: &Domain) {
         let Some(driver) = &self.driver else {
             return;

@@ -20,7 +20,7 @@ use toroid_model::refusal::Refusal;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// As it should be.
+    /// In order.
     Ok,
     /// Something does not work for it.
     Limited,
@@ -56,7 +56,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// As it should be.
+    /// In order.
     pub fn ok(check: &'static str, message: impl Into<String>) -> Self {
         Finding {
             check,

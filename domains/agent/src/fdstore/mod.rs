@@ -198,7 +198,7 @@ impl Found {
     pub(crate) fn end_all(mut self) {
         let entries = match self.version {
             VERSION => self.list().unwrap_or_default(),
-            // It can release descriptors of any version, and that ends its nodes.
+            // An fd store releases descriptors of any version, and that ends its nodes.
             _ => Entries::new(),
         };
         self.connection.end();

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_come_at_once_and_ever_more_seldom() {
+    fn passes_come_at_once_and_then_at_growing_intervals() {
         let (mut plan, start) = (Plan::default(), Instant::now());
         assert!(plan.next_due().is_none());
         look(&mut plan, start);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn one_memory_gets_so_many_looks() {
+    fn one_memory_gets_a_limited_number_of_passes() {
         let (mut plan, now) = (Plan::default(), Instant::now());
         let count = |plan: &mut Plan| {
             let all = (0..2 * MOST_LOOKS).filter(|_| {
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_or_takes_too_long_is_not_looked_at_again() {
+    fn a_complete_or_too_long_pass_is_not_repeated() {
         for found in [Look::Done, Look::TooLong] {
             let (mut plan, now) = (Plan::default(), Instant::now());
             look(&mut plan, now);
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_stops_a_look_and_the_next_memory_is_another() {
+    fn a_migration_stops_a_pass_and_fresh_memory_gets_a_new_number() {
         let (mut plan, now) = (Plan::default(), Instant::now());
         look(&mut plan, now);
         let job = plan.take(now).unwrap();
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_do_it_plans_nothing() {
+    fn a_kernel_without_compaction_gets_no_passes() {
         let (mut plan, now) = (Plan::default(), Instant::now());
         look(&mut plan, now);
         plan.turn_off();
@@ -401,7 +401,7 @@ mod tests {
 
     /// A pass that is stopped is awaited.
     #[test]
-    fn who_moves_a_region_waits_for_a_piece() {
+    fn a_migration_waits_for_a_piece_of_a_pass() {
         let compactor = Compactor::default();
         let memory = create_for_peers(LEN).unwrap();
         compactor.look(KEY, &memory, LEN);

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_leaves_keeps_its_own_and_gets_other_words_when_it_comes_back() {
+    fn a_leaver_keeps_its_own_memory_and_gets_other_words_on_return() {
         let mut fences = Fences::new().unwrap();
         let page = FencePage::map(&fences.hand_out().unwrap()).unwrap();
         let of = Partition(3);

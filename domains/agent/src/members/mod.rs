@@ -209,9 +209,9 @@ impl Members {
 
     /// Makes the next directory durable. On failure the old one stays.
     ///
-    /// Nobody, not even a leaver, gets the change before, so the write is urgent. Beside processes
-    /// that touch and drop much memory it took 30 ms at p99 because its thread waited for its turn,
-    /// and 7 ms with priority.
+    /// No process, not even a leaver, gets the change before, so the write is urgent. Beside
+    /// processes that touch and drop much memory it took 30 ms at p99 because its thread waited for
+    /// its turn, and 7 ms with priority.
     pub(crate) fn keep(&self, next: &Directory) -> Result<(), Refusal> {
         let present = self.directory(Directory::clone);
         let store = self.store.lock();

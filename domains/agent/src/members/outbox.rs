@@ -1,7 +1,7 @@
 //! Messages on their way to an attached process.
 //!
 //! A sender, which may hold a lock, only queues its message; a thread of the connection sends it. A
-//! process that does not read is cut off and holds nobody up.
+//! process that does not read is cut off and blocks no sender.
 
 use std::fs::File;
 use std::io;
@@ -84,7 +84,8 @@ impl Outbox {
         })))
     }
 
-    /// Makes the queue of an absent process. On its return it gets a summary of what it missed.
+    /// Makes the queue of an absent process. On its return the process gets a summary of the missed
+    /// messages.
     pub(super) fn absent() -> Self {
         Outbox(None)
     }
@@ -207,7 +208,7 @@ mod tests {
     /// Replies to a process that asks on and reads nothing once took the agent's memory and
     /// descriptors.
     #[test]
-    fn who_does_not_read_is_read_no_more_until_it_does() {
+    fn requests_wait_while_replies_are_not_read() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let outbox = Outbox::start(wire::split(ours).unwrap().1).unwrap();
         let (mut reader, _) = wire::split(theirs).unwrap();
@@ -237,7 +238,7 @@ mod tests {
     /// A process that was cut off may live on with its grants; one that ended the connection itself
     /// has none.
     #[test]
-    fn who_does_not_read_at_all_is_cut_off() {
+    fn a_process_that_never_reads_is_cut_off() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (mut reader, writer) = wire::split(ours).unwrap();
         let outbox = Outbox::start(writer).unwrap();

@@ -218,7 +218,7 @@ impl Members {
 }
 
 impl State {
-    /// The partition, the node of a process, and that of another member.
+    /// Partition, node of a process, and another member.
     pub(crate) fn fellow(
         &mut self,
         id: AttachmentId,
@@ -240,7 +240,7 @@ impl State {
         Ok((partition, node, peer))
     }
 
-    /// The same of a member with which the process may talk.
+    /// Partition, node of a process, and another member with which it may talk.
     pub(crate) fn partner(
         &mut self,
         id: AttachmentId,

@@ -204,7 +204,7 @@ fn a_node_registers_no_more_than_its_share() {
 
 /// A connection that had left its node once spoke for it under the node's next owner.
 #[test]
-fn who_speaks_for_a_node_is_expelled_with_all_it_had() {
+fn processes_of_a_node_are_expelled_with_all_grants() {
     let members = members();
     let mut stays = Process::attach(&members, 0);
     let mut expelled = [Process::attach(&members, 1), Process::attach(&members, 1)];
@@ -223,7 +223,7 @@ fn who_speaks_for_a_node_is_expelled_with_all_it_had() {
 }
 
 #[test]
-fn what_a_leaver_had_ends_and_those_who_stay_are_waited_for() {
+fn grants_of_a_leaver_end_and_the_others_are_awaited() {
     let members = members();
     let mut stays = Process::attach(&members, 0);
     let mut leaves = Process::attach(&members, 1);
@@ -286,7 +286,7 @@ fn a_node_that_is_about_to_leave_opens_nothing() {
 }
 
 #[test]
-fn nobody_waits_for_a_process_that_has_gone() {
+fn an_ended_process_is_not_awaited() {
     let members = members();
     let stays = Process::attach(&members, 0);
     let changed = shrink(&members, 1);
@@ -330,7 +330,7 @@ fn peers_hear_of_the_end_of_a_channel_and_of_a_process() {
 /// A queue shorter than the messages about one peer's end once cut off processes that were only not
 /// scheduled for a moment.
 #[test]
-fn a_process_hears_a_burst_however_late_it_reads() {
+fn a_slow_reader_gets_a_burst_of_events() {
     let members = members();
     let mut server = Process::attach(&members, 0);
     let mut client = Process::attach(&members, 1);
@@ -353,7 +353,7 @@ fn a_process_hears_a_burst_however_late_it_reads() {
 }
 
 #[test]
-fn a_process_that_does_not_read_is_cut_off_and_holds_nobody_up() {
+fn a_process_that_does_not_read_is_cut_off_and_blocks_no_other() {
     let members = members();
     let mut process = Process::attach(&members, 0);
     process.listen().unwrap();
@@ -373,7 +373,7 @@ fn a_process_that_does_not_read_is_cut_off_and_holds_nobody_up() {
 
 /// A read-only mapping of a writable descriptor would keep the agent from sealing that memory.
 #[test]
-fn who_writes_and_reads_gets_fresh_memory_for_both() {
+fn a_reader_and_writer_gets_fresh_memory_for_both() {
     let members = members();
     let [mut owner, mut user] = [0; 2].map(|node| Process::attach(&members, node));
     let mut leaver = Process::attach(&members, 1);

@@ -369,7 +369,7 @@ impl Driver {
         };
         let waiting = self.changed.wait_timeout_while(state, TIMEOUT, unanswered);
         let (mut state, _) = waiting.unwrap_or_else(PoisonError::into_inner);
-        // Others that have come were for those who waited too long.
+        // Older answers are of requests that have timed out.
         let answer = state.drops.remove(&n);
         state.drops.retain(|other, _| *other > n);
         answer.ok_or(DriverError::Silent)
@@ -395,7 +395,7 @@ impl Driver {
         };
         let waiting = self.changed.wait_timeout_while(state, TIMEOUT, unanswered);
         let (mut state, _) = waiting.unwrap_or_else(PoisonError::into_inner);
-        // Others that have come were for those who waited too long.
+        // Older answers are of requests that have timed out.
         let answer = state.plugs.remove(&n);
         state.plugs.retain(|other, _| *other > n);
         match answer {

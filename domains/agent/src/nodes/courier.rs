@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_says_anything_else_gets_no_command() {
+    fn a_caller_with_other_requests_gets_no_command() {
         let (ask, signal) = (Request::Descriptors, Request::Signal { signal: 15 });
         for requests in [
             vec![],

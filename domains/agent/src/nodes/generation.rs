@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_holds_a_node_and_who_takes_it_away_exclude_each_other() {
+    fn use_and_hand_over_of_a_node_exclude_each_other() {
         let generation = NodeGeneration::default();
         let held = generation.hold().unwrap();
         assert!(generation.hold().is_some());

@@ -265,7 +265,7 @@ impl HostedNode {
             if life.pid == old
                 && let Some(handle) = &life.handle
             {
-                // It fails when the process has just ended.
+                // This fails only after the process has ended.
                 let _ = pidfd_send_signal(handle, Signal::KILL);
             }
         }
@@ -294,7 +294,7 @@ impl HostedNode {
         let waiting = self.ended.wait_timeout_while(self.lock(), left, alive);
         let life = waiting.unwrap_or_else(PoisonError::into_inner).0;
         if let Some(handle) = &life.handle {
-            // It fails when the process has just ended.
+            // This fails only after the process has ended.
             let _ = pidfd_send_signal(handle, Signal::KILL);
         }
     }

@@ -100,7 +100,7 @@ mod tests {
 
     /// Such as the end of a pipe, which blocks its opener.
     #[test]
-    fn what_is_no_multiplexer_is_not_opened() {
+    fn another_file_than_the_multiplexer_is_not_opened() {
         let place = tempfile::tempdir().unwrap();
         std::fs::create_dir(place.path().join("dev")).unwrap();
         let ptmx = place.path().join("dev/ptmx");

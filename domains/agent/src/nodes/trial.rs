@@ -17,6 +17,7 @@ pub(crate) const ROLE: &str = "__trial";
 /// Makes a node in a process of its own, because an ordinary user's agent enters a user namespace
 /// first, and ends it. Nothing remains.
 ///
+/// # Errors
 /// The reason why an agent of this user could not make nodes, and the remedy.
 pub fn make_node() -> Result<(), Refusal> {
     let started = Command::new("/proc/self/exe")
@@ -41,6 +42,7 @@ pub fn make_node() -> Result<(), Refusal> {
 
 /// Checks that an agent of this user could limit the memory and the processes of nodes.
 ///
+/// # Errors
 /// The reason, and the remedy.
 pub fn limit_nodes() -> Result<(), Refusal> {
     cgroups::try_out().map_err(|error| error.refusal())

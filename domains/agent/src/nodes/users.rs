@@ -1,4 +1,4 @@
-//! Users of nodes: a range of the host's uids for each life of a node, shared with nobody.
+//! Users of nodes: an exclusive range of the host's uids for each life of a node.
 //!
 //! Agents take ranges from uids that no convention assigns (see "Users, Groups, UIDs and GIDs on
 //! systemd Systems"; directory services choose theirs below), one after another. A file of the host
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(second.take().unwrap(), range(2));
         first.give_back(range(0));
         assert_eq!(first.take().unwrap(), range(3), "that was the last one");
-        // At the end it begins again with what is free.
+        // After the last range the search begins again with free ones.
         fs::write(&path, format!("{:10}\n", RANGES - 1)).unwrap();
         assert_eq!(second.take().unwrap(), range(RANGES - 1));
         assert_eq!(second.take().unwrap(), range(0));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn people_are_not_of_nodes() {
+    fn uids_of_persons_are_not_of_nodes() {
         assert!(!is_of_nodes(0) && !is_of_nodes(1000) && !is_of_nodes(u32::MAX));
         assert!(!is_of_nodes(2_000_200_000), "what directory services give");
         assert!(is_of_nodes(FIRST) && is_of_nodes(FIRST + 65_535));

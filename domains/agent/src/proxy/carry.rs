@@ -191,7 +191,7 @@ mod tests {
 
     /// All bytes once got lost when the remote side answered after the local one had closed.
     #[test]
-    fn what_was_sent_before_the_end_arrives() {
+    fn bytes_sent_before_the_end_arrive() {
         let (mut remote, mut local, carrying) = carriage();
         let sent: Vec<u8> = (0..1_000_000u32).map(|n| n as u8).collect();
         let all = sent.clone();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_no_end() {
+    fn silence_does_not_end_a_connection() {
         let (mut remote, mut local, carrying) = carriage();
         for byte in 0..3 {
             thread::sleep(Duration::from_millis(20));

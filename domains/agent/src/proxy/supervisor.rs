@@ -50,7 +50,7 @@ struct State {
     process: Option<(SupervisedChild, Writer)>,
     /// Whether the predecessor started it.
     is_inherited: bool,
-    /// Whether it may have told an RDMA device of memory.
+    /// Whether the proxy may have registered memory with an RDMA device.
     may_have_registrations: bool,
     ending: bool,
 }
@@ -103,7 +103,7 @@ impl ProxySupervisor {
         self.lock().process.as_ref().map(|(process, _)| process.pid)
     }
 
-    /// Whether it may have told an RDMA device of memory.
+    /// Whether the proxy may have registered memory with an RDMA device.
     pub(crate) fn may_have_registrations(&self) -> bool {
         self.lock().may_have_registrations
     }
@@ -124,6 +124,7 @@ impl ProxySupervisor {
 
     /// Sends an order.
     ///
+    /// # Errors
     /// A refusal when no proxy runs at this moment.
     pub(crate) fn order(
         &self,

@@ -72,7 +72,7 @@ impl<T> Backlog<T> {
         Some(item)
     }
 
-    /// Ends the backlog, and drops waiting requests, whose replies nobody awaits.
+    /// Ends the backlog, and drops waiting requests, whose replies are of no use any more.
     pub(crate) fn close(&self) {
         let mut waiting = self.wait_while(|_| false);
         waiting.items.clear();
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_adds_waits_while_there_is_too_much() {
+    fn adding_waits_while_too_many_bytes_wait() {
         let backlog = Backlog::new(Arc::default());
         backlog.push(0, MAX_BYTES + 1);
         thread::scope(|scope| {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_taken_is_forgotten_at_the_end() {
+    fn requests_in_the_backlog_are_dropped_at_the_end() {
         let backlog = Backlog::new(Arc::default());
         backlog.push(0, MAX_BYTES + 1);
         thread::scope(|scope| {

@@ -100,6 +100,7 @@ impl Open {
     /// Counts another connection, and returns the share of the user's connections. A user gets at
     /// most half of the connections that others leave, so a few users do not take all.
     ///
+    /// # Errors
     /// The exceeded limit.
     fn add(&self, uid: u32, of_all: usize, of_user: Option<usize>) -> Result<Arc<Share>, usize> {
         let mut open = self.lock();
@@ -196,8 +197,8 @@ pub(crate) fn serve_target_proxy(
     threads::start(talk).map(drop)
 }
 
-/// Actor of a connection to the control socket. That of a user's agent accepts nobody else, and
-/// there the user is root.
+/// Actor of a connection to the control socket. The socket of a user's agent accepts that user
+/// only, and there the user is root.
 fn actor(host: &Host, uid: u32) -> Actor {
     if host.identity.rootless {
         Actor::Administrator(host.identity.uid)

@@ -262,7 +262,7 @@ mod tests {
 
     /// A follower whose session broke just before its welcome was once locked out for ever.
     #[test]
-    fn a_place_is_free_however_the_session_ends() {
+    fn a_followers_place_is_free_after_any_end_of_its_session() {
         let cluster = cluster();
         let [ours, _theirs] = sessions();
         let early = Link::new("b".into(), ours.writer);

@@ -182,7 +182,7 @@ mod tests {
 
     /// Repeated openings once took the places of hosts, for any time.
     #[test]
-    fn who_shows_nothing_takes_no_place_of_the_hosts() {
+    fn an_unproven_session_takes_no_place_of_the_hosts() {
         let all = Sessions {
             limit: 1,
             ..Sessions::default()

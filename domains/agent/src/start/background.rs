@@ -133,7 +133,7 @@ pub(crate) fn run_role(config: &str) -> u8 {
     if let Err(error) = &result {
         tracing::error!("{error}");
         if let Ok(refusal) = serde_json::to_string(&error.refusal()) {
-            // This fails when nobody waits for it any more.
+            // This fails when the starter has stopped waiting.
             let _ = say(&refusal);
         }
     }

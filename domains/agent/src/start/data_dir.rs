@@ -219,7 +219,7 @@ mod tests {
 
     /// Each `up --fresh` once left another file for ever.
     #[test]
-    fn the_last_three_that_were_moved_aside_are_kept() {
+    fn the_last_three_directories_moved_aside_are_kept() {
         let base = tempfile::tempdir().unwrap();
         let data = DataDir::take(base.path(), Path::new("/run/toroid")).unwrap();
         let number = |path: &PathBuf| -> u32 {

@@ -65,12 +65,14 @@ const FALLBACK_BYTES: u64 = 4 << 30;
 
 /// Runs an agent until [`toroid_protocol::agent::Request::Down`], SIGINT, SIGTERM or SIGHUP, or the
 /// end of its liveness socket. Calls `ready` once all nodes are up, and ends if that fails, because
-/// then nobody waits for the agent any more. Meanwhile it calls `is_awaited` with the same meaning.
-/// Its threads do not outlive the process, so the caller should exit afterwards.
+/// then the starter does not wait for the agent any more. Meanwhile it calls `is_awaited` with the
+/// same meaning. Threads of the agent do not outlive the process, so the caller should exit
+/// afterwards.
 ///
 /// An ordinary user's agent enters a user namespace first, so the process must have a single
 /// thread.
 ///
+/// # Errors
 /// [`AgentError`]: the agent did not start, and the state before it is unchanged.
 pub fn run(
     config: Config,

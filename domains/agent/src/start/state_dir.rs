@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_agent_at_a_time_and_the_other_is_named() {
+    fn a_second_agent_is_refused_with_the_id_of_the_first() {
         let directory = tempfile::tempdir().unwrap();
         let first = StateDir::take(directory.path()).unwrap();
         let second = StateDir::take(directory.path()).unwrap_err();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_agent_left_is_cleared() {
+    fn remains_of_a_killed_agent_are_cleared() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(clear_stale(directory.path()).unwrap(), Left::Nothing);
         let state = StateDir::take(directory.path()).unwrap();

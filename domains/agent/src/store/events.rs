@@ -1,4 +1,4 @@
-//! The audit log: an append-only file of every change and every denial, with who asked.
+//! The audit log: an append-only file of every change and every denial, with its author.
 //!
 //! One line of JSON each, in `events.jsonl` of the data directory. At 4 MiB the file becomes
 //! `events.jsonl.1`, and the one before that is removed: the log is bounded. A line is written
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_read_by_those_whom_they_concern() {
+    fn lines_are_read_by_concerned_users() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let mut log = Log::open(path).unwrap();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_line_is_removed_and_the_numbers_go_on() {
+    fn a_truncated_line_is_removed_and_numbers_continue() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let mut log = Log::open(path).unwrap();

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_power_cut_all_is_old_or_new() {
+    fn records_are_old_or_new_after_a_power_cut() {
         let mut runner = TestRunner::new(Config::with_cases(6));
         let mut random = runner.new_rng();
         let cut_everywhere = |states: Vec<Records>| {

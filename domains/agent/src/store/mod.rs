@@ -28,7 +28,7 @@ pub trait Store: Debug + Send {
     fn commit(&mut self, changes: &Changes) -> Result<(), StoreError>;
 }
 
-/// A store of a directory. After an error it determines by itself what the store holds.
+/// A store of a directory. After an error the next use reads the records of the store.
 #[derive(Debug)]
 pub struct RecoveringStore {
     store: Box<dyn Store>,
@@ -47,6 +47,7 @@ impl RecoveringStore {
 
     /// Makes the change from `old` to `new` durable.
     ///
+    /// # Errors
     /// [`StoreError`]; `old` stays valid.
     pub fn keep(&mut self, old: &Directory, new: &Directory) -> Result<(), StoreError> {
         let changes = if self.uncertain {
@@ -238,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_failed_is_undone_before_anything_else_is_kept() {
+    fn a_failed_change_is_undone_before_the_next() {
         let empty = Directory::new("2x2x2".parse().unwrap());
         let mut store = Memory::holding(&empty);
         let mut recovering = RecoveringStore::new(Box::new(store.clone()));

@@ -1,10 +1,10 @@
 //! Directories and files of an agent that no other user can replace.
 //!
-//! An agent writes below its state and data directories by name. A user who owns a directory on the
-//! path, or may write in it, could replace a name by a link to any file. So each directory from the
-//! root down belongs to root or to the agent's user, and others cannot write in it. Sticky
-//! directories such as `/tmp` are allowed on the path, but not at its end: other users make names
-//! of their own there, but do not change the agent's.
+//! An agent writes below its state and data directories by name. The owner of a directory on the
+//! path, or a user with write permission there, could replace a name by a link to any file. So each
+//! directory from the root down belongs to root or to the agent's user, and others cannot write in
+//! it. Sticky directories such as `/tmp` are allowed on the path, but not at its end: other users
+//! make names of their own there, but do not change the agent's.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;

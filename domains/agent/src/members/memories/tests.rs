@@ -263,7 +263,7 @@ fn check(without: Without) -> impl Checker<Region> {
 
 /// In every history of two nodes.
 #[test]
-fn no_former_member_writes_what_members_use_or_what_that_is_copied_from() {
+fn no_former_member_writes_the_present_memory_or_its_source() {
     check(Without::Nothing).assert_properties();
 }
 
@@ -271,7 +271,7 @@ fn no_former_member_writes_what_members_use_or_what_that_is_copied_from() {
 /// for the first, while the agent was still copying from it. The agent recorded writers of the
 /// present memory only.
 #[test]
-fn the_second_leaver_of_an_earlier_move_would_be_noticed() {
+fn the_model_finds_the_second_leaver_of_an_earlier_migration() {
     let checker = check(Without::EarlierMoves);
     let history = checker.assert_any_discovery("no former member writes what is copied");
     let actions: Vec<Action> = history.into_actions();

@@ -305,7 +305,7 @@ fn kill_in(phase: Phase) {
 }
 
 #[test]
-fn a_shrink_goes_on_from_wherever_the_agent_was_killed() {
+fn a_shrink_continues_after_a_kill_in_any_phase() {
     let phases = [
         Phase::Durable,
         Phase::Told,
@@ -318,7 +318,7 @@ fn a_shrink_goes_on_from_wherever_the_agent_was_killed() {
 
 /// The shrink has returned, and the rest is being copied.
 #[test]
-fn copying_goes_on_where_it_was_and_waits_for_nobody() {
+fn copying_continues_after_a_takeover_without_waiting() {
     let mut fabric = Fabric::new();
     let mut agent = fabric.agent();
     let (mut owner, key) = Survivor::owning(&agent.members);
@@ -394,17 +394,17 @@ fn second_leaver(is_killed_between: bool) {
 
 /// The second leaver once wrote to uncopied memory after its shrink had returned.
 #[test]
-fn a_second_leaver_is_shut_out_of_what_moves_for_the_first() {
+fn a_second_leaver_cannot_write_the_source_of_an_earlier_migration() {
     second_leaver(false);
 }
 
 #[test]
-fn so_it_is_by_the_next_agent() {
+fn a_second_leaver_cannot_write_the_source_after_a_takeover() {
     second_leaver(true);
 }
 
 #[test]
-fn who_does_not_come_back_is_fenced_and_the_rest_goes_on() {
+fn a_process_that_does_not_return_is_fenced_and_the_shrink_completes() {
     let mut fabric = Fabric::new();
     let mut agent = fabric.agent();
     let (mut owner, key) = Survivor::owning(&agent.members);
@@ -433,7 +433,7 @@ fn who_does_not_come_back_is_fenced_and_the_rest_goes_on() {
 
 /// A stopped process once continued in memory that the others might have left meanwhile.
 #[test]
-fn who_comes_back_too_late_finds_out() {
+fn a_process_that_returns_too_late_is_fenced() {
     let fabric = Fabric::new();
     let mut agent = fabric.agent();
     let (mut owner, key) = Survivor::owning(&agent.members);
@@ -491,7 +491,7 @@ fn no_number_is_given_twice() {
 
 /// A region that peers may write is compacted, but not during a migration.
 #[test]
-fn what_others_write_is_looked_at_while_it_rests() {
+fn a_region_that_peers_write_is_compacted_except_during_a_migration() {
     let mut fabric = Fabric::new();
     let mut agent = fabric.agent();
     let due = |agent: &Agent| agent.members.compactor.due_bytes(|node| node.0 == OWNER);

@@ -157,8 +157,8 @@ impl NatLink {
         self.opened |= before.is_ok_and(|value| value.trim() == "0");
     }
 
-    /// Completes the link, whatever exists of it already. On a host that is no router
-    /// ([`is_router`]) only the pair is reached from the uplink.
+    /// Completes the link, and keeps existing parts. On a host that is no router ([`is_router`])
+    /// only the pair is reached from the uplink.
     pub(crate) fn open(&self, inside: Inside<'_>, is_router: bool) -> Result<(), NatLinkError> {
         let mut host = Netlink::open()?;
         let mtu = find_uplink(&mut host, &self.uplink)?.mtu;
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pair_has_a_network_of_its_own_that_is_nobody_elses() {
+    fn every_pair_has_link_local_addresses_of_its_own() {
         let all = |number| nat_link(number).addresses().map(|a| a.octets());
         assert_eq!(all(0), [[169, 254, 64, 1], [169, 254, 64, 2]]);
         assert_eq!(all(3), [[169, 254, 64, 13], [169, 254, 64, 14]]);
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_read_again() {
+    fn a_nat_link_survives_its_serialization() {
         let text = serde_json::to_string(&nat_link(7)).unwrap();
         assert_eq!(serde_json::from_str::<NatLink>(&text).unwrap(), nat_link(7));
     }

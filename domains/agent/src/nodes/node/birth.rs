@@ -122,8 +122,8 @@ fn let_go(is_strict: bool) -> Result<(), NodeError> {
     }
 }
 
-/// Becomes root of the node, after which this process has no more rights on the host than anybody.
-/// Returns the node's `/sys`.
+/// Becomes root of the node, after which this process has no privilege on the host. Returns the
+/// node's `/sys`.
 fn become_root_of_node(orders: &mut Reader, reports: &Writer) -> Result<OwnedFd, NodeError> {
     let mut mapped = || {
         reports.send(&NodeEvent::Unshared, &[])?;

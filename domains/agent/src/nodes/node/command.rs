@@ -90,7 +90,7 @@ pub(super) fn prepare(order: StartCommand, descriptors: Vec<OwnedFd>) -> Result<
     let program = match found.map(|path| reachable(path, file.as_ref()).ok_or(path)) {
         None => name.clone(),
         Some(Ok(program)) => program,
-        // Another program of that name is not what the caller asked for.
+        // Another program of that name is not the one that the caller asked for.
         Some(Err(path)) => {
             let message = format!("{path}: the node's root may not execute it");
             return Err(fails(complaints, NOT_EXECUTABLE, message));

@@ -138,10 +138,10 @@ mod tests {
     /// The threads of sessions keep copies of their process's descriptors, so the test runs in a
     /// child process of its own.
     #[test]
-    fn a_complaint_that_nobody_reads_holds_up_only_its_own_report() {
+    fn an_unread_complaint_delays_only_its_own_report() {
         const CHILD: &str = "INIT_TEST_CHILD";
         const NAME: &str =
-            "nodes::node::init::tests::a_complaint_that_nobody_reads_holds_up_only_its_own_report";
+            "nodes::node::init::tests::an_unread_complaint_delays_only_its_own_report";
         if env::var_os(CHILD).is_none() {
             let mut child = Command::new(env::current_exe().unwrap());
             let child = child.args([NAME, "--exact", "--test-threads=1"]);

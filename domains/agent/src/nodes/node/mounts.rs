@@ -28,9 +28,9 @@ const HOME: &str = "/run/root";
 /// The home directory of the host's root.
 const HOME_OF_HOST: &str = "/root";
 
-/// Files with secrets of the host, the files with the names in them, and what follows a name that has
-/// no password; see shadow(5) and gshadow(5). The date of the last change is in the past, but not 0,
-/// which would ask for another password.
+/// Files with secrets of the host, the files with the names in them, and the rest of an entry
+/// without a password; see shadow(5) and gshadow(5). The date of the last change is in the past,
+/// but not 0, which would ask for another password.
 const SECRETS: [[&str; 3]; 2] = [
     ["/etc/shadow", "/etc/passwd", ":*:1::::::"],
     ["/etc/gshadow", "/etc/group", ":*::"],

@@ -130,7 +130,7 @@ impl Command {
 }
 
 /// Writes the reason of a failed start to the command's standard error, and then reports the
-/// status. If nobody reads there, only the session's own thread waits.
+/// status. An unread standard error blocks only the session's own thread.
 fn complain(caller: &Writer, failure: Failure) -> Result<(), WireError> {
     if let Some((mut stderr, message)) = failure.complaint {
         // If this fails, only the status is reported.
