@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use toroid_client::rdma::RdmaError;
 use toroid_fabric::{Place, Torus};
@@ -254,6 +254,27 @@ impl AgentError {
         };
         Refusal::new(kind, self.to_string(), remedy)
     }
+}
+
+/// Makes the error of a state directory from the system's.
+pub(crate) fn in_state(state: &Path) -> impl Fn(io::Error) -> AgentError + Copy {
+    move |source| AgentError::State {
+        state: state.into(),
+        source,
+    }
+}
+
+/// Makes the error of a data directory from the system's.
+pub(crate) fn in_data(data: &Path) -> impl Fn(io::Error) -> AgentError + Copy {
+    move |source| AgentError::Data {
+        data: data.into(),
+        source,
+    }
+}
+
+/// Makes the error of an action, a verb and its object, from the system's.
+pub(crate) fn during(action: &'static str) -> impl Fn(io::Error) -> AgentError + Copy {
+    move |source| AgentError::System { action, source }
 }
 
 fn is_denied(error: &io::Error) -> bool {

@@ -123,18 +123,10 @@ impl Audit {
     /// Logs a problem of another host. Callers limit the number of these entries.
     pub(crate) fn note_host(&self, host: &str, problem: &str) {
         let event = AuditEvent {
-            seq: 0,
-            time_ms: 0,
-            uid: None,
-            pid: None,
-            node: None,
             host: Some(host.into()),
             what: "host".into(),
-            domain: None,
-            request: Value::Null,
-            result: Outcome::Denied,
             reason: Some(problem.into()),
-            unwritten: 0,
+            ..empty(Outcome::Denied)
         };
         self.append(event, BTreeSet::new());
     }
@@ -184,8 +176,6 @@ impl Audit {
 fn blank(caller: &Caller, directory: &Directory, result: Outcome) -> AuditEvent {
     let place = |node: NodeId| directory.places(&[node].into());
     AuditEvent {
-        seq: 0,
-        time_ms: 0,
         uid: caller.actor.uid(),
         pid: caller.pid,
         node: match caller.actor {
@@ -193,6 +183,18 @@ fn blank(caller: &Caller, directory: &Directory, result: Outcome) -> AuditEvent 
             _ => None,
         },
         host: caller.host.as_deref().map(str::to_owned),
+        ..empty(result)
+    }
+}
+
+fn empty(result: Outcome) -> AuditEvent {
+    AuditEvent {
+        seq: 0,
+        time_ms: 0,
+        uid: None,
+        pid: None,
+        node: None,
+        host: None,
         what: String::new(),
         domain: None,
         request: Value::Null,

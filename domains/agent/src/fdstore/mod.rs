@@ -32,7 +32,7 @@ use serde_json::Value;
 use toroid_protocol::fdstore::{FdStoreRequest, FdStoreResponse, SOCKET, VERSION};
 use toroid_protocol::wire::{self, Reader, Writer};
 
-use crate::error::AgentError;
+use crate::error::{AgentError, during, in_state};
 use crate::process::{ends_within, role_command};
 use crate::threads;
 pub(crate) use role::run_role;
@@ -113,10 +113,7 @@ pub(crate) fn find(state: &Path) -> Result<Option<Found>, AgentError> {
     match UnixStream::connect(state.join(SOCKET)) {
         Ok(stream) => Found::greet(stream, None).map(Some).map_err(unusable),
         Err(error) if is_absence(&error) => Ok(None),
-        Err(source) => Err(AgentError::State {
-            state: state.into(),
-            source,
-        }),
+        Err(error) => Err(in_state(state)(error)),
     }
 }
 
@@ -224,10 +221,7 @@ fn last(descriptors: Vec<OwnedFd>) -> Option<OwnedFd> {
 
 /// Makes the error of a failed conversation with an fd store.
 pub(crate) fn unusable(source: io::Error) -> AgentError {
-    AgentError::System {
-        action: "talk to the fd store of what an agent has left",
-        source,
-    }
+    during("talk to the fd store of what an agent has left")(source)
 }
 
 impl Connection {

@@ -13,7 +13,7 @@ use toroid_fabric::Torus;
 use toroid_model::as_text;
 
 use super::{Entries, Entry, FdStore, LIFELINE, Watch};
-use crate::error::AgentError;
+use crate::error::{AgentError, during};
 use crate::interfaces::Interfaces;
 
 /// Key of the host's own entry.
@@ -66,7 +66,10 @@ impl Takeover {
     pub(crate) fn take(state: &Path) -> Result<Self, AgentError> {
         let (mut found, is_inherited) = match super::find(state)? {
             Some(found) => (found, true),
-            None => (super::start(state).map_err(cannot_start)?, false),
+            None => (
+                super::start(state).map_err(during("start the fd store"))?,
+                false,
+            ),
         };
         if let Some(version) = found.other_version() {
             return Err(AgentError::Inherited {
@@ -160,12 +163,5 @@ impl Kind {
                 format!("{count} nodes of a torus {torus} {hosts}, {ethernet} Ethernet{tmp}")
             }
         }
-    }
-}
-
-fn cannot_start(source: io::Error) -> AgentError {
-    AgentError::System {
-        action: "start the fd store",
-        source,
     }
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 
+use serde::{Deserialize, Serialize};
 use toroid_fabric::Partition;
 use toroid_fabric::mem::fence::{Fence, FencePage};
 
@@ -31,11 +32,14 @@ pub(crate) struct Fences {
 
 /// Words in use by partition, and the next one: the part of the fences that the next agent needs
 /// besides the page.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Words {
-    pub(crate) own: Vec<(u32, u32)>,
-    pub(crate) shared: Vec<(u32, u32)>,
-    pub(crate) next: u32,
+    #[serde(rename = "fences")]
+    own: Vec<(u32, u32)>,
+    #[serde(default, rename = "shared_fences")]
+    shared: Vec<(u32, u32)>,
+    #[serde(rename = "next_fence")]
+    next: u32,
 }
 
 impl Fences {

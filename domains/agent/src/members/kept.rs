@@ -47,11 +47,9 @@ struct KeptNumbers {
 struct KeptAttachment {
     node: u32,
     secret: String,
-    /// Words of its own memory in use, by partition. The page is the descriptor.
-    fences: Vec<(u32, u32)>,
-    #[serde(default)]
-    shared_fences: Vec<(u32, u32)>,
-    next_fence: u32,
+    /// Words of its fence page, which is the descriptor.
+    #[serde(flatten)]
+    words: Words,
 }
 
 /// Record of a region. Its memory is the descriptor, during a migration followed by the
@@ -248,12 +246,7 @@ impl State {
     fn inherit_attachment(&mut self, key: &str, entry: Entry) -> Option<()> {
         let id = AttachmentId(key.strip_prefix(ATTACHMENT)?.parse().ok()?);
         let (kept, [page]) = entry.parse::<KeptAttachment, 1>()?;
-        let words = Words {
-            own: kept.fences,
-            shared: kept.shared_fences,
-            next: kept.next_fence,
-        };
-        let fences = Fences::inherit(page.into(), &words).ok()?;
+        let fences = Fences::inherit(page.into(), &kept.words).ok()?;
         let mut attachment = Attachment::new(NodeId(kept.node), Outbox::absent(), fences);
         attachment.secret = Some(kept.secret);
         self.attachments.insert(id, attachment);
@@ -451,13 +444,10 @@ impl State {
 impl KeptAttachment {
     /// Makes the record; `None` for a process that cannot come back.
     fn of(attachment: &Attachment) -> Option<Self> {
-        let Words { own, shared, next } = attachment.fences.words();
         Some(KeptAttachment {
             node: attachment.node.0,
             secret: attachment.secret.clone()?,
-            fences: own,
-            shared_fences: shared,
-            next_fence: next,
+            words: attachment.fences.words(),
         })
     }
 }

@@ -24,7 +24,7 @@ use toroid_fabric::Place;
 use toroid_model::addressing::host_name;
 use toroid_model::info::Limits;
 
-use crate::error::AgentError;
+use crate::error::{AgentError, in_state};
 use crate::store::names::name_for;
 use crate::store::ownership;
 
@@ -169,10 +169,7 @@ impl Cgroups {
         }
         let text = serde_json::to_vec(self).map_err(io::Error::from);
         let written = text.and_then(|text| ownership::replace(&state.join(FILE), &text));
-        written.map_err(|source| AgentError::State {
-            state: state.into(),
-            source,
-        })
+        written.map_err(in_state(state))
     }
 
     fn remove(&self) -> bool {

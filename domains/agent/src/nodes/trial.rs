@@ -9,7 +9,7 @@ use toroid_model::refusal::Refusal;
 use super::node::Plan;
 use super::users::Users;
 use super::{cgroups, rootless};
-use crate::error::AgentError;
+use crate::error::{AgentError, during};
 
 /// Argument of the role: makes a node on trial.
 pub(crate) const ROLE: &str = "__trial";
@@ -25,10 +25,7 @@ pub fn make_node() -> Result<(), Refusal> {
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .output();
-    let failed = |source: io::Error| AgentError::System {
-        action: "try to make a node",
-        source,
-    };
+    let failed = during("try to make a node");
     let output = started.map_err(|error| failed(error).refusal())?;
     match (
         output.status.success(),

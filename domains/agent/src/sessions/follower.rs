@@ -12,7 +12,7 @@ use crate::channel::secure::Session;
 use crate::cluster::Cluster;
 use crate::cluster::link::Link;
 use crate::core::host::Host;
-use crate::error::AgentError;
+use crate::error::{AgentError, during};
 use crate::threads;
 
 /// Pauses before the leader is called again.
@@ -22,10 +22,9 @@ const BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(
 pub(crate) fn begin(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(), AgentError> {
     let (host, cluster) = (Arc::clone(host), Arc::clone(cluster));
     let started = threads::start(move || follow(&host, &cluster));
-    started.map(drop).map_err(|source| AgentError::System {
-        action: "start the thread that follows the directory",
-        source,
-    })
+    started
+        .map(drop)
+        .map_err(during("start the thread that follows the directory"))
 }
 
 fn follow(host: &Arc<Host>, cluster: &Arc<Cluster>) {

@@ -17,7 +17,7 @@ use crate::channel::secure::{self, HANDSHAKE, Session, Writer};
 use crate::cluster::Cluster;
 use crate::cluster::unauthenticated::{NewConnection, Unauthenticated};
 use crate::core::host::Host;
-use crate::error::AgentError;
+use crate::error::{AgentError, during};
 use crate::threads;
 
 /// Sessions at a time, besides two of each host: some that are about to end.
@@ -32,10 +32,7 @@ pub(crate) fn open(
     cluster: &Arc<Cluster>,
     listener: TcpListener,
 ) -> Result<(), AgentError> {
-    let failed = |source| AgentError::System {
-        action: "listen to other hosts",
-        source,
-    };
+    let failed = during("listen to other hosts");
     let accepting = Listener {
         host: Arc::clone(host),
         cluster: Arc::clone(cluster),

@@ -13,7 +13,7 @@ use toroid_protocol::hosts::TicketPurpose;
 use crate::cluster::Cluster;
 use crate::cluster::tickets::DataConnection;
 use crate::core::host::Host;
-use crate::error::AgentError;
+use crate::error::{AgentError, during};
 use crate::net::driver::Driver;
 use crate::threads;
 
@@ -34,10 +34,7 @@ pub(crate) fn begin(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(), Agen
         let (host, cluster) = (Arc::clone(host), Arc::clone(cluster));
         let (driver, other) = (Arc::clone(driver), other.clone());
         let keep = move || keep(&host, &cluster, &driver, &other);
-        threads::start(keep).map_err(|source| AgentError::System {
-            action: "start the thread that connects the drivers",
-            source,
-        })?;
+        threads::start(keep).map_err(during("start the thread that connects the drivers"))?;
     }
     Ok(())
 }

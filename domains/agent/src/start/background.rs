@@ -14,7 +14,7 @@ use toroid_model::refusal::Refusal;
 
 use super::{run, state_dir};
 use crate::config::Config;
-use crate::error::AgentError;
+use crate::error::{AgentError, during, in_data, in_state};
 use crate::store::names::LOG;
 use crate::store::ownership;
 
@@ -55,14 +55,7 @@ impl Background {
 /// # Errors
 /// [`AgentError`]: there is no agent, and nothing is left but its log.
 pub fn spawn_background(config: &Config) -> Result<Background, AgentError> {
-    let broken = |source| AgentError::State {
-        state: config.state.clone(),
-        source,
-    };
-    let unusable = |source| AgentError::Data {
-        data: config.data.clone(),
-        source,
-    };
+    let (broken, unusable) = (in_state(&config.state), in_data(&config.data));
     let config = Config {
         state: std::path::absolute(&config.state).map_err(broken)?,
         data: std::path::absolute(&config.data).map_err(unusable)?,
@@ -81,10 +74,7 @@ pub fn spawn_background(config: &Config) -> Result<Background, AgentError> {
         Stdio::null()
     });
     command.stdout(Stdio::piped()).stderr(log);
-    let started = |source| AgentError::System {
-        action: "start the agent",
-        source,
-    };
+    let started = during("start the agent");
     let mut child = command.spawn().map_err(started)?;
     let lifeline = child.stdin.take();
     match wait_until_ready(&mut child, &config.state) {
@@ -141,13 +131,12 @@ pub(crate) fn run_role(config: &str) -> u8 {
 }
 
 fn start(config: &str) -> Result<(), AgentError> {
-    let failed = |action| move |source: io::Error| AgentError::System { action, source };
     let config: Config = serde_json::from_str(config)
-        .map_err(|error| failed("read its configuration")(error.into()))?;
-    setsid().map_err(|error| failed("start a session")(error.into()))?;
-    std::env::set_current_dir("/").map_err(failed("change to /"))?;
+        .map_err(|error| during("read its configuration")(error.into()))?;
+    setsid().map_err(|error| during("start a session")(error.into()))?;
+    std::env::set_current_dir("/").map_err(during("change to /"))?;
     // For lists of processes: a process executed as /proc/self/exe is called "exe".
-    fs::write("/proc/self/comm", "toroid-agent").map_err(failed("name its process"))?;
+    fs::write("/proc/self/comm", "toroid-agent").map_err(during("name its process"))?;
     run(config, is_read, || say(READY))
 }
 

@@ -12,7 +12,7 @@ use toroid_model::directory::Directory;
 
 use crate::cluster::Cluster;
 use crate::cluster::publish::Publishing;
-use crate::error::AgentError;
+use crate::error::{AgentError, in_data};
 use crate::store::file::FileStore;
 use crate::store::names::name_for;
 use crate::store::ownership;
@@ -41,10 +41,7 @@ impl DataDir {
     /// Locks the data directory of a state directory, whose path must be absolute, below `data`.
     pub(crate) fn take(data: &Path, state: &Path) -> Result<Self, AgentError> {
         let path = data.join(name_for(state));
-        let broken = |source| AgentError::Data {
-            data: path.clone(),
-            source,
-        };
+        let broken = in_data(&path);
         make(&path).map_err(broken)?;
         let private = Permissions::from_mode(PRIVATE);
         fs::set_permissions(&path, private).map_err(broken)?;
@@ -73,11 +70,8 @@ impl DataDir {
         let path = self.path.join(DIRECTORY);
         // The library that opens it would follow a link.
         match ownership::open(OpenOptions::new().read(true), &path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                return Err(AgentError::Data {
-                    data: self.path.clone(),
-                    source,
-                });
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(in_data(&self.path)(error));
             }
             _ => {}
         }
@@ -139,10 +133,7 @@ impl DataDir {
     /// Moves the directory aside, if there is one; returns its new path. The oldest of such
     /// directories is removed.
     pub(super) fn set_aside(&self) -> Result<Option<PathBuf>, AgentError> {
-        self.move_aside().map_err(|source| AgentError::Data {
-            data: self.path.clone(),
-            source,
-        })
+        self.move_aside().map_err(in_data(&self.path))
     }
 
     fn move_aside(&self) -> io::Result<Option<PathBuf>> {

@@ -33,7 +33,7 @@ use crate::core::gateways::watch;
 use crate::core::host::{Ending, Host};
 use crate::core::hosts_file;
 use crate::core::ports::{log_errors, ports, remote_ports};
-use crate::error::AgentError;
+use crate::error::{AgentError, during, in_data, in_state};
 use crate::fdstore::Watch;
 use crate::fdstore::takeover::{self, Takeover};
 use crate::interfaces::Interfaces;
@@ -86,14 +86,8 @@ pub fn run(
     toroid_fabric::os::inherited::keep_descriptors()
         .map_err(during("keep descriptors to itself"))?;
     // Before the user namespace: in it every owner looks like root.
-    state_dir::make(&config.state).map_err(|source| AgentError::State {
-        state: config.state.clone(),
-        source,
-    })?;
-    data_dir::make(&config.data).map_err(|source| AgentError::Data {
-        data: config.data.clone(),
-        source,
-    })?;
+    state_dir::make(&config.state).map_err(in_state(&config.state))?;
+    data_dir::make(&config.data).map_err(in_data(&config.data))?;
     let identity = rootless::enter(takeover::user_namespace(&config.state)?)?;
     let state = StateDir::take(&config.state)?;
     let takeover = Takeover::take(state.path())?;
@@ -321,10 +315,7 @@ fn build(
     if let Some(driver) = &driver {
         check_ports(&driver.sync()?, takeover.is_inherited)?;
     }
-    let log = Log::open(data.path()).map_err(|source| AgentError::Data {
-        data: data.path().into(),
-        source,
-    })?;
+    let log = Log::open(data.path()).map_err(in_data(data.path()))?;
     let audit = Audit::new(data.path().into(), log);
     audit.note_start(identity.uid, &directory);
     let (mut members, migrations) = Members::new(directory, store, memory);
@@ -561,10 +552,6 @@ fn spawn(run: impl FnOnce() + Send + 'static) -> Result<(), AgentError> {
     threads::start(run)
         .map(drop)
         .map_err(during("start a thread"))
-}
-
-fn during(action: &'static str) -> impl Fn(io::Error) -> AgentError {
-    move |source| AgentError::System { action, source }
 }
 
 /// Raises this process's limit of descriptors to the hard one; returns the soft limit before.

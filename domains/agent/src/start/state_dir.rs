@@ -14,7 +14,7 @@ use toroid_fabric::{NodeId, Place};
 use toroid_model::addressing::host_name;
 use toroid_protocol::fdstore;
 
-use crate::error::AgentError;
+use crate::error::{AgentError, in_state};
 use crate::net::gateways;
 use crate::nodes::cgroups;
 use crate::process::is_dying;
@@ -47,10 +47,7 @@ impl StateDir {
     /// Locks the directory, and removes files of a killed agent, unless an fd store holds its nodes
     /// for this one.
     pub(crate) fn take(path: &Path) -> Result<Self, AgentError> {
-        let broken = |source| AgentError::State {
-            state: path.into(),
-            source,
-        };
+        let broken = in_state(path);
         let path = std::path::absolute(path).map_err(broken)?;
         let lock = lock(&path)?;
         if fdstore::is_there(&path) {
@@ -70,10 +67,9 @@ impl StateDir {
     pub(super) fn begin_log(&self) -> Result<(), AgentError> {
         let log = ownership::open(OpenOptions::new().write(true), &self.path.join(LOG));
         match log.and_then(|log| log.set_len(0)) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(AgentError::State {
-                state: self.path.clone(),
-                source,
-            }),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(in_state(&self.path)(error))
+            }
             _ => Ok(()),
         }
     }
@@ -81,11 +77,7 @@ impl StateDir {
     /// Opens the control socket. That of root's agent is open to all, and asks clients for
     /// credentials; that of a user is private.
     pub(crate) fn listen(&self, open_to_all: bool) -> Result<UnixListener, AgentError> {
-        self.open_socket(open_to_all)
-            .map_err(|source| AgentError::State {
-                state: self.path.clone(),
-                source,
-            })
+        self.open_socket(open_to_all).map_err(in_state(&self.path))
     }
 
     fn open_socket(&self, open_to_all: bool) -> io::Result<UnixListener> {
@@ -187,10 +179,7 @@ pub fn clear_stale(state: &Path) -> Result<Left, AgentError> {
     if !stale {
         return Ok(Left::Nothing);
     }
-    make(state).map_err(|source| AgentError::State {
-        state: state.into(),
-        source,
-    })?;
+    make(state).map_err(in_state(state))?;
     let taken = StateDir::take(state)?;
     let kept = crate::fdstore::find(state)?;
     let left = match kept {
@@ -205,10 +194,7 @@ pub fn clear_stale(state: &Path) -> Result<Left, AgentError> {
 }
 
 fn lock(path: &Path) -> Result<File, AgentError> {
-    let broken = |source| AgentError::State {
-        state: path.into(),
-        source,
-    };
+    let broken = in_state(path);
     let name = path.join(LOCK);
     let start = Instant::now();
     loop {
