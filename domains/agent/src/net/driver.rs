@@ -362,13 +362,10 @@ impl Driver {
     pub(crate) fn drops(&self, domain_id: u32) -> Result<Drops, DriverError> {
         let mut state = self.lock();
         state.drops_asked += 1;
-        let (n, generation) = (state.drops_asked, state.generation);
-        state.send(&DriverRequest::Drops { n, domain_id }, None);
-        let unanswered = |state: &mut State| {
-            !state.drops.contains_key(&n) && state.generation == generation && !state.ending
-        };
-        let waiting = self.changed.wait_timeout_while(state, TIMEOUT, unanswered);
-        let (mut state, _) = waiting.unwrap_or_else(PoisonError::into_inner);
+        let n = state.drops_asked;
+        let order = DriverRequest::Drops { n, domain_id };
+        let has_answer = |state: &State| state.drops.contains_key(&n);
+        let mut state = self.ask(state, &order, None, TIMEOUT, has_answer);
         // Older answers are of requests that have timed out.
         let answer = state.drops.remove(&n);
         state.drops.retain(|other, _| *other > n);
@@ -386,15 +383,10 @@ impl Driver {
         };
         let port = port.clone();
         state.plugs_asked += 1;
-        let (n, generation) = (state.plugs_asked, state.generation);
+        let n = state.plugs_asked;
         let order = DriverRequest::Plug { n, domain_id, node };
-        state.send(&order, Some(&Arc::new(ours)));
-        let unanswered = |state: &mut State| {
-            let is_there = state.process.is_some() && state.generation == generation;
-            !state.plugs.contains_key(&n) && is_there && !state.ending
-        };
-        let waiting = self.changed.wait_timeout_while(state, TIMEOUT, unanswered);
-        let (mut state, _) = waiting.unwrap_or_else(PoisonError::into_inner);
+        let has_answer = |state: &State| state.plugs.contains_key(&n);
+        let mut state = self.ask(state, &order, Some(&Arc::new(ours)), TIMEOUT, has_answer);
         // Older answers are of requests that have timed out.
         let answer = state.plugs.remove(&n);
         state.plugs.retain(|other, _| *other > n);
@@ -403,6 +395,27 @@ impl Driver {
             Some(Some(failure)) => Err(PlugError::Refused(failure)),
             Some(None) => Ok((port, theirs)),
         }
+    }
+
+    /// Sends a request, and waits for its answer, but not beyond the end of the present driver.
+    fn ask<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        order: &DriverRequest,
+        descriptor: Option<&Arc<OwnedFd>>,
+        timeout: Duration,
+        has_answer: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'a, State> {
+        let generation = state.generation;
+        state.send(order, descriptor);
+        let is_unanswered = |state: &mut State| {
+            let is_there = state.process.is_some() && state.generation == generation;
+            !has_answer(state) && is_there && !state.ending
+        };
+        let waiting = self
+            .changed
+            .wait_timeout_while(state, timeout, is_unanswered);
+        waiting.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Ends the driver for good; returns when its process has ended.

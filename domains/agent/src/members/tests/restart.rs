@@ -152,7 +152,7 @@ impl Survivor {
     }
 
     /// Changes to fresh memory; returns the table of the migration.
-    fn moves(&mut self) -> File {
+    fn migrates(&mut self) -> File {
         let (message, descriptors) = self.process.hears();
         assert!(
             matches!(message, Message::Event(Event::Move { .. })),
@@ -203,6 +203,15 @@ impl Survivor {
         byte[0]
     }
 
+    /// First bytes of all chunks.
+    fn reads_all(&self) -> [u8; 3] {
+        [0, 1, 2].map(|chunk| self.reads(chunk * CHUNK))
+    }
+
+    fn fills(&self, byte: u8) {
+        (0..3).for_each(|chunk| self.writes(chunk * CHUNK, byte));
+    }
+
     fn writes(&self, at: u64, byte: u8) {
         self.memory.write_all_at(&[byte], at).unwrap();
     }
@@ -250,19 +259,17 @@ fn kill_in(phase: Phase) {
     let (mut owner, key) = Survivor::owning(&agent.members);
     let mut stayer = Survivor::using(&agent.members, STAYER, key, Access::all());
     let mut leaver = Survivor::using(&agent.members, LEAVER, key, Access::all());
-    for chunk in 0..3 {
-        owner.writes(chunk * CHUNK, 7);
-    }
+    owner.fills(7);
     let change = fabric.shrink(&agent);
     let epoch = change.domain.epoch;
     if phase >= Phase::Told {
         let changed = agent.members.change(change, fabric.directory.clone());
         if phase >= Phase::OneChanged {
-            owner.moves();
+            owner.migrates();
         }
         if phase >= Phase::AllAcknowledged {
             owner.acknowledges(epoch);
-            stayer.moves();
+            stayer.migrates();
             stayer.acknowledges(epoch);
         }
         if phase >= Phase::Released {
@@ -283,7 +290,7 @@ fn kill_in(phase: Phase) {
         assert_eq!(leaver.returns(&members), [0; 0]);
         for (survivor, is_owner) in [(&mut owner, true), (&mut stayer, false)] {
             assert_eq!(survivor.returns(&members), [key.id.0]);
-            survivor.moves();
+            survivor.migrates();
             assert!(is_owner || !completed.is_finished() || phase == Phase::Released);
             survivor.acknowledges(epoch);
         }
@@ -295,8 +302,7 @@ fn kill_in(phase: Phase) {
     let first = if phase == Phase::Released { 8 } else { 7 };
     for survivor in [&mut owner, &mut stayer] {
         assert_eq!(survivor.process.hears_event(), Event::Moved { key });
-        let read = [0, 1, 2].map(|chunk| survivor.reads(chunk * CHUNK));
-        assert_eq!(read, [first, 7, 7]);
+        assert_eq!(survivor.reads_all(), [first, 7, 7]);
     }
     stayer.writes(CHUNK, 5);
     assert_eq!(owner.reads(CHUNK), 5);
@@ -323,13 +329,11 @@ fn copying_continues_after_a_takeover_without_waiting() {
     let mut agent = fabric.agent();
     let (mut owner, key) = Survivor::owning(&agent.members);
     let _leaver = Survivor::using(&agent.members, LEAVER, key, READ);
-    for chunk in 0..3 {
-        owner.writes(chunk * CHUNK, 7);
-    }
+    owner.fills(7);
     let change = fabric.shrink(&agent);
     let epoch = change.domain.epoch;
     let changed = agent.members.change(change, fabric.directory.clone());
-    owner.moves();
+    owner.migrates();
     owner.acknowledges(epoch);
     assert_eq!(agent.members.complete(&changed, TIMEOUT, |_| ()), 0);
     agent.members.fetch(owner.process.id, key, 0);
@@ -341,14 +345,14 @@ fn copying_continues_after_a_takeover_without_waiting() {
     assert!(agent.unfinished.is_empty());
     assert!(!fabric.is_settled(), "it moves");
     owner.returns(&agent.members);
-    owner.moves();
+    owner.migrates();
     owner.acknowledges(epoch);
     agent.members.fetch(owner.process.id, key, 1);
     assert_eq!(owner.process.hears_event(), Event::Arrived { key });
-    assert_eq!([0, 1, 2].map(|chunk| owner.reads(chunk * CHUNK)), [8, 7, 0]);
+    assert_eq!(owner.reads_all(), [8, 7, 0]);
     agent.carry_all();
     assert_eq!(owner.process.hears_event(), Event::Moved { key });
-    assert_eq!([0, 1, 2].map(|chunk| owner.reads(chunk * CHUNK)), [8, 7, 7]);
+    assert_eq!(owner.reads_all(), [8, 7, 7]);
     assert!(fabric.is_settled());
 }
 
@@ -360,21 +364,19 @@ fn second_leaver(is_killed_between: bool) {
     let (mut owner, key) = Survivor::owning(&agent.members);
     let _reader = Survivor::using(&agent.members, LEAVER, key, READ);
     let second = Survivor::using(&agent.members, STAYER, key, Access::all());
-    for chunk in 0..3 {
-        owner.writes(chunk * CHUNK, 7);
-    }
+    owner.fills(7);
     agent.members.detach(second.process.id);
     let change = fabric.shrink(&agent);
     let first_epoch = change.domain.epoch;
     let changed = agent.members.change(change, fabric.directory.clone());
-    owner.moves();
+    owner.migrates();
     owner.acknowledges(first_epoch);
     assert_eq!(agent.members.complete(&changed, TIMEOUT, |_| ()), 0);
     if is_killed_between {
         drop(agent);
         agent = fabric.agent();
         owner.returns(&agent.members);
-        owner.moves();
+        owner.migrates();
         owner.acknowledges(first_epoch);
     }
 
@@ -388,7 +390,7 @@ fn second_leaver(is_killed_between: bool) {
     let _ = second.memory.write_all_at(&[9], 2 * CHUNK);
     agent.carry_all();
     assert_eq!(owner.process.hears_event(), Event::Moved { key });
-    assert_eq!([0, 1, 2].map(|chunk| owner.reads(chunk * CHUNK)), [7; 3]);
+    assert_eq!(owner.reads_all(), [7; 3]);
     assert!(fabric.is_settled());
 }
 
@@ -418,7 +420,7 @@ fn a_process_that_does_not_return_is_fenced_and_the_shrink_completes() {
 
     agent = fabric.agent();
     owner.returns(&agent.members);
-    owner.moves();
+    owner.migrates();
     owner.acknowledges(epoch);
     let late = agent
         .members
@@ -518,7 +520,7 @@ fn a_region_that_peers_write_is_compacted_except_during_a_migration() {
     let changed = agent.members.change(change, fabric.directory.clone());
     assert_eq!(due(&agent), 0, "it moves");
     for survivor in [&mut owner, &mut reader] {
-        survivor.moves();
+        survivor.migrates();
         survivor.acknowledges(epoch);
     }
     assert_eq!(agent.members.complete(&changed, TIMEOUT, |_| ()), 0);

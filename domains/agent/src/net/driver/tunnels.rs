@@ -59,14 +59,15 @@ impl Driver {
     pub(crate) fn frames_by_rdma(&self) -> Option<BTreeMap<String, u64>> {
         let mut state = self.lock();
         state.rdma_frames_asked += 1;
-        let (n, generation) = (state.rdma_frames_asked, state.generation);
-        state.send(&DriverRequest::RdmaFrames { n }, None);
-        let unanswered = |state: &mut State| {
-            let is_there = state.process.is_some() && state.generation == generation;
-            state.frames_by_rdma.0 < n && is_there && !state.ending
-        };
-        let waiting = self.changed.wait_timeout_while(state, TIMEOUT, unanswered);
-        let (state, _) = waiting.unwrap_or_else(PoisonError::into_inner);
+        let n = state.rdma_frames_asked;
+        let has_answer = |state: &State| state.frames_by_rdma.0 >= n;
+        let state = self.ask(
+            state,
+            &DriverRequest::RdmaFrames { n },
+            None,
+            TIMEOUT,
+            has_answer,
+        );
         let (answered, frames) = &state.frames_by_rdma;
         (*answered >= n).then(|| frames.clone())
     }
