@@ -25,7 +25,7 @@ pub(crate) struct SupervisedChild {
     pub(crate) pid: u32,
     /// For killing: another process may have got the number.
     pub(crate) handle: Arc<OwnedFd>,
-    lifeline: Writer,
+    liveness: Writer,
 }
 
 /// Record of a child in the fd store, with its liveness socket and process as descriptors.
@@ -47,40 +47,40 @@ impl SupervisedChild {
 
     /// Takes over the child of the predecessor, if it lives.
     pub(crate) fn take_over(kept: Entry) -> Option<Self> {
-        let (Record { pid }, [lifeline, handle]) = kept.parse()?;
+        let (Record { pid }, [liveness, handle]) = kept.parse()?;
         if has_ended(&handle) {
             return None;
         }
-        Self::new(pid, handle, lifeline.into()).ok()
+        Self::new(pid, handle, liveness.into()).ok()
     }
 
-    fn new(pid: u32, handle: OwnedFd, lifeline: UnixStream) -> io::Result<Self> {
-        let (_, lifeline) = wire::split(lifeline)?;
-        lifeline.give_up_after(WRITE_TIMEOUT)?;
+    fn new(pid: u32, handle: OwnedFd, liveness: UnixStream) -> io::Result<Self> {
+        let (_, liveness) = wire::split(liveness)?;
+        liveness.give_up_after(WRITE_TIMEOUT)?;
         Ok(SupervisedChild {
             pid,
             handle: Arc::new(handle),
-            lifeline,
+            liveness,
         })
     }
 
     /// Puts the child into the fd store.
     pub(crate) fn keep(&self, fd_store: &FdStore, key: &str) {
         let record = Record { pid: self.pid };
-        let lifeline = self.lifeline.stream().as_fd();
-        fd_store.put(key, &record, &[lifeline, self.handle.as_fd()]);
+        let liveness = self.liveness.stream().as_fd();
+        fd_store.put(key, &record, &[liveness, self.handle.as_fd()]);
     }
 
     /// Opens a control channel to the child, on which a message may wait for `timeout` to be read.
     pub(crate) fn open_channel(&self, timeout: Duration) -> io::Result<(Reader, Writer)> {
-        let (reader, writer) = wire::split(liveness::open_channel(&self.lifeline)?)?;
+        let (reader, writer) = wire::split(liveness::open_channel(&self.liveness)?)?;
         writer.give_up_after(timeout)?;
         Ok((reader, writer))
     }
 
     /// Closes its liveness socket.
     pub(crate) fn let_go(&self) {
-        self.lifeline.shut_down();
+        self.liveness.shut_down();
     }
 
     pub(crate) fn kill(&self) {

@@ -1,7 +1,7 @@
 //! The fd store: a process that holds descriptors for an agent and outlives it.
 //!
 //! ```text
-//!   agent ───┬── lifelines of nodes and driver      kill -9 agent: all goes on, and the next agent
+//!   agent ───┬── liveness sockets of children      kill -9 agent: all goes on, and the next agent
 //!     │      │                                        asks the fd store for what there is
 //!   fd store ──┘                                      kill -9 fd store: the agent makes a new one
 //! ```
@@ -41,7 +41,7 @@ pub(crate) use role::run_role;
 pub(crate) const ROLE: &str = "__fd-store";
 
 /// Key of the descriptor whose end ends the fd store. It has no record.
-const LIFELINE: &str = "lifeline";
+const LIVENESS: &str = "lifeline";
 
 /// Time for an answer of the fd store.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -17,7 +17,7 @@ use toroid_client::credentials::peer_uid;
 use toroid_protocol::fdstore::{FdStoreRequest, FdStoreResponse, VERSION};
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
-use super::LIFELINE;
+use super::LIVENESS;
 use crate::process::become_independent;
 
 /// Time for the rest of a message. A caller that is killed in the middle of one closes its end.
@@ -64,7 +64,7 @@ struct Caller {
 
 /// Sockets with something to do.
 struct Ready {
-    lifeline_ended: bool,
+    liveness_ended: bool,
     knocks: bool,
     callers: Vec<bool>,
 }
@@ -81,7 +81,7 @@ impl FdStore {
     fn keep(mut self) -> io::Result<()> {
         while !(self.callers.is_empty() && self.entries.is_empty()) {
             let ready = self.wait()?;
-            if ready.lifeline_ended {
+            if ready.liveness_ended {
                 break;
             }
             let mut callers = std::mem::take(&mut self.callers).into_iter();
@@ -115,11 +115,11 @@ impl FdStore {
     }
 
     fn wait(&self) -> io::Result<Ready> {
-        let lifeline = self.entries.get(LIFELINE);
-        let lifeline = lifeline.and_then(|entry| entry.descriptors.first());
+        let liveness = self.entries.get(LIVENESS);
+        let liveness = liveness.and_then(|entry| entry.descriptors.first());
         let mut all: Vec<PollFd<'_>> = Vec::new();
         // Only its end is of interest.
-        all.extend(lifeline.map(|end| PollFd::new(end.as_fd(), PollFlags::empty())));
+        all.extend(liveness.map(|end| PollFd::new(end.as_fd(), PollFlags::empty())));
         all.push(PollFd::new(self.listener.as_fd(), PollFlags::POLLIN));
         let streams = self.callers.iter().map(|caller| caller.reader.stream());
         all.extend(streams.map(|stream| PollFd::new(stream.as_fd(), PollFlags::POLLIN)));
@@ -129,7 +129,7 @@ impl FdStore {
         }
         let mut ready = all.iter().map(|fd| fd.any().unwrap_or_default());
         Ok(Ready {
-            lifeline_ended: lifeline.is_some() && ready.next().unwrap_or_default(),
+            liveness_ended: liveness.is_some() && ready.next().unwrap_or_default(),
             knocks: ready.next().unwrap_or_default(),
             callers: ready.collect(),
         })

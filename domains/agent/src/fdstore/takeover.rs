@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use toroid_fabric::Torus;
 use toroid_model::as_text;
 
-use super::{Entries, Entry, FdStore, LIFELINE, Watch};
+use super::{Entries, Entry, FdStore, LIVENESS, Watch};
 use crate::error::{AgentError, during};
 use crate::interfaces::Interfaces;
 
@@ -137,7 +137,7 @@ impl Takeover {
 /// Puts the record of the host into the fd store.
 pub(crate) fn keep_host(fd_store: &FdStore, kind: Kind, interfaces: Interfaces, lifeline: bool) {
     if lifeline {
-        fd_store.put(LIFELINE, &(), &[io::stdin().as_fd()]);
+        fd_store.put(LIVENESS, &(), &[io::stdin().as_fd()]);
     }
     // Without the namespace, only the next agent of an ordinary user fails.
     if let Ok(namespace) = File::open("/proc/self/ns/user") {

@@ -142,9 +142,9 @@ impl HostedNode {
         if let Some(handle) = &life.handle {
             let (pid, users) = (life.pid, life.users);
             let record = Record { pid, users };
-            let lifeline = life.orders.stream().as_fd();
+            let liveness = life.orders.stream().as_fd();
             let (listener, network) = (life.listener.as_fd(), life.network.as_fd());
-            let descriptors = [lifeline, listener, network, handle.as_fd()];
+            let descriptors = [liveness, listener, network, handle.as_fd()];
             self.fd_store
                 .put(&Self::key(self.id), &record, &descriptors);
         }
@@ -347,11 +347,11 @@ fn give_birth_with(plan: &Plan, users: Option<u32>) -> Result<(Life, Birth), Nod
 
 /// Takes over a node of the predecessor, if it lives.
 fn take_over(kept: Entry) -> Option<(Life, Birth)> {
-    let (Record { pid, users }, [lifeline, listener, network, handle]) = kept.parse()?;
+    let (Record { pid, users }, [liveness, listener, network, handle]) = kept.parse()?;
     if has_ended(&handle) {
         return None;
     }
-    let (reports, orders) = wire::split(lifeline.into()).ok()?;
+    let (reports, orders) = wire::split(liveness.into()).ok()?;
     orders.give_up_after(WRITE_TIMEOUT).ok()?;
     let life = Life {
         pid,

@@ -68,12 +68,12 @@ pub(crate) fn run_role() -> u8 {
 
 fn run() -> Result<(), WireError> {
     become_independent()?;
-    let lifeline = io::stdin().as_fd().try_clone_to_owned()?;
-    let (sessions, _line) = wire::split(lifeline.into())?;
-    let mut lifeline = LivenessSocket::new(sessions);
+    let liveness = io::stdin().as_fd().try_clone_to_owned()?;
+    let (sessions, _line) = wire::split(liveness.into())?;
+    let mut liveness = LivenessSocket::new(sessions);
     let proxy = Arc::new(TargetProxy::default());
     loop {
-        let session = match lifeline.next_channel() {
+        let session = match liveness.next_channel() {
             Err(WireError::Closed) => return Ok(()),
             session => session?,
         };

@@ -51,9 +51,9 @@ fn run(config: &InitConfig) -> Result<(), WireError> {
     };
     reports.send(&ready, &[born.network.as_fd(), born.listener.as_fd()])?;
     drop((born.network, born.listener));
-    let lifeline = LivenessSocket::new(orders);
+    let liveness = LivenessSocket::new(orders);
     let obeying = threads::start(move || {
-        let end = obey(lifeline);
+        let end = obey(liveness);
         last.close();
         end
     })?;
@@ -63,15 +63,15 @@ fn run(config: &InitConfig) -> Result<(), WireError> {
 }
 
 /// Serves sessions until the liveness socket ends.
-fn obey(lifeline: LivenessSocket) -> Result<(), WireError> {
-    let lifeline = Arc::new(Mutex::new(lifeline));
+fn obey(liveness: LivenessSocket) -> Result<(), WireError> {
+    let liveness = Arc::new(Mutex::new(liveness));
     loop {
         let (tell, told) = channel();
-        let next = Arc::clone(&lifeline);
+        let next = Arc::clone(&liveness);
         let received = match threads::start(move || attend_next(&next, &tell)) {
             Ok(_) => told.recv().unwrap_or(Ok(())),
             // Without a thread the caller sees the session end.
-            Err(_) => receive(&lifeline).map(drop),
+            Err(_) => receive(&liveness).map(drop),
         };
         match received {
             Ok(()) => {}
@@ -82,11 +82,11 @@ fn obey(lifeline: LivenessSocket) -> Result<(), WireError> {
 }
 
 /// Waits for a session, reports the result, and serves the session.
-fn attend_next(lifeline: &Mutex<LivenessSocket>, tell: &Sender<Result<(), WireError>>) {
+fn attend_next(liveness: &Mutex<LivenessSocket>, tell: &Sender<Result<(), WireError>>) {
     // First, so that other sessions get none of its descriptors. As they do the same, it has only
     // the liveness socket of theirs.
     let is_alone = unshare(CloneFlags::CLONE_FILES).is_ok();
-    let (session, received) = match receive(lifeline) {
+    let (session, received) = match receive(liveness) {
         Ok(session) => (Some(session), Ok(())),
         Err(error) => (None, Err(error)),
     };
@@ -98,9 +98,9 @@ fn attend_next(lifeline: &Mutex<LivenessSocket>, tell: &Sender<Result<(), WireEr
     }
 }
 
-fn receive(lifeline: &Mutex<LivenessSocket>) -> Result<UnixStream, WireError> {
-    let mut lifeline = lifeline.lock().unwrap_or_else(PoisonError::into_inner);
-    lifeline.next_channel()
+fn receive(liveness: &Mutex<LivenessSocket>) -> Result<UnixStream, WireError> {
+    let mut liveness = liveness.lock().unwrap_or_else(PoisonError::into_inner);
+    liveness.next_channel()
 }
 
 /// Reaps orphans in the node after each SIGCHLD, until there are no more signals.
@@ -154,7 +154,7 @@ mod tests {
             return;
         }
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let (_, lifeline) = wire::split(ours).unwrap();
+        let (_, liveness) = wire::split(ours).unwrap();
         let orders = LivenessSocket::new(wire::split(theirs).unwrap().0);
         thread::spawn(move || obey(orders));
         let (mut reader, mut stderr) = UnixStream::pair().unwrap();
@@ -165,7 +165,7 @@ mod tests {
         }
         stderr.set_nonblocking(false).unwrap();
         let start = |stderr: OwnedFd| {
-            let session = liveness::open_channel(&lifeline).unwrap();
+            let session = liveness::open_channel(&liveness).unwrap();
             let (_, orders) = wire::split(session).unwrap();
             let (caller, theirs) = UnixStream::pair().unwrap();
             let order = StartCommand {
