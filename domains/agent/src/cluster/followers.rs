@@ -65,45 +65,34 @@ impl Cluster {
     /// leader.
     pub(crate) fn check(&self, hello: &Hello, version: u8) -> Result<(), Refusal> {
         let ours = &self.config;
-        let refuse = |message: String| {
-            let remedy = "compare the files for `toroid up --config` of the two hosts";
-            Err(Refusal::new(RefusalKind::Invalid, message, remedy))
-        };
-        if hello.version != version {
-            return refuse("the version was altered on its way".into());
-        }
-        if hello.to != ours.host {
-            let message = format!("this is host {}, and not {}", ours.host, hello.to);
-            return refuse(message);
-        }
-        if hello.host == ours.host {
-            return refuse(format!("two agents are of host {}", ours.host));
-        }
-        if !ours.hosts.contains_key(&hello.host) {
-            return refuse(format!(
-                "host {} does not know host {}",
-                ours.host, hello.host
-            ));
-        }
-        if hello.torus != ours.torus {
-            return refuse(format!(
+        let message = if hello.version != version {
+            "the version was altered on its way".into()
+        } else if hello.to != ours.host {
+            format!("this is host {}, and not {}", ours.host, hello.to)
+        } else if hello.host == ours.host {
+            format!("two agents are of host {}", ours.host)
+        } else if !ours.hosts.contains_key(&hello.host) {
+            format!("host {} does not know host {}", ours.host, hello.host)
+        } else if hello.torus != ours.torus {
+            format!(
                 "host {} has a torus {}, and host {} one of {}",
                 hello.host, hello.torus, ours.host, ours.torus
-            ));
-        }
-        if hello.provider != ours.provider {
-            return refuse(format!(
+            )
+        } else if hello.provider != ours.provider {
+            format!(
                 "host {} is connected by {}, and host {} by {}",
                 hello.host, hello.provider, ours.host, ours.provider
-            ));
-        }
-        if hello.follows.is_some() && !ours.holds_directory() {
-            return refuse(format!(
+            )
+        } else if hello.follows.is_some() && !ours.holds_directory() {
+            format!(
                 "the directory is at host {}, and not at {}",
                 ours.directory, ours.host
-            ));
-        }
-        Ok(())
+            )
+        } else {
+            return Ok(());
+        };
+        let remedy = "compare the files for `toroid up --config` of the two hosts";
+        Err(Refusal::new(RefusalKind::Invalid, message, remedy))
     }
 
     pub(crate) fn place<'a>(&'a self, link: &'a Arc<Link>) -> Place<'a> {

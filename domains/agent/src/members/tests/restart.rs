@@ -71,7 +71,15 @@ impl Fabric {
         self.take_out(agent, LEAVER)
     }
 
-    /// Does the same with another node.
+    /// Makes the leaver's shrink, up to its announcement; also returns the epoch.
+    fn announce(&mut self, agent: &Agent) -> (Changed, u32) {
+        let change = self.shrink(agent);
+        let epoch = change.domain.epoch;
+        let changed = agent.members.change(change, self.directory.clone());
+        (changed, epoch)
+    }
+
+    /// Makes another node's shrink durable, and does no more.
     fn take_out(&mut self, agent: &Agent, node: u32) -> Change {
         let left = [NodeId(node)].into();
         let planned = agent.members.plan(|plan| plan.shrink("blue", &left));
@@ -330,9 +338,7 @@ fn copying_continues_after_a_takeover_without_waiting() {
     let (mut owner, key) = Survivor::owning(&agent.members);
     let _leaver = Survivor::using(&agent.members, LEAVER, key, READ);
     owner.fills(7);
-    let change = fabric.shrink(&agent);
-    let epoch = change.domain.epoch;
-    let changed = agent.members.change(change, fabric.directory.clone());
+    let (changed, epoch) = fabric.announce(&agent);
     owner.migrates();
     owner.acknowledges(epoch);
     assert_eq!(agent.members.complete(&changed, TIMEOUT, |_| ()), 0);
@@ -366,9 +372,7 @@ fn second_leaver(is_killed_between: bool) {
     let second = Survivor::using(&agent.members, STAYER, key, Access::all());
     owner.fills(7);
     agent.members.detach(second.process.id);
-    let change = fabric.shrink(&agent);
-    let first_epoch = change.domain.epoch;
-    let changed = agent.members.change(change, fabric.directory.clone());
+    let (changed, first_epoch) = fabric.announce(&agent);
     owner.migrates();
     owner.acknowledges(first_epoch);
     assert_eq!(agent.members.complete(&changed, TIMEOUT, |_| ()), 0);
@@ -515,9 +519,7 @@ fn a_region_that_peers_write_is_compacted_except_during_a_migration() {
         assert_eq!(survivor.returns(&agent.members), [key.id.0]);
         survivor.acknowledges(1);
     }
-    let change = fabric.shrink(&agent);
-    let epoch = change.domain.epoch;
-    let changed = agent.members.change(change, fabric.directory.clone());
+    let (changed, epoch) = fabric.announce(&agent);
     assert_eq!(due(&agent), 0, "it moves");
     for survivor in [&mut owner, &mut reader] {
         survivor.migrates();
