@@ -333,7 +333,7 @@ impl Cluster {
     /// The process that holds the descriptors that outlive the agent.
     pub fn fd_store_pid(&self) -> Option<u32> {
         let state = self.state();
-        let words = ["__keeper", state.to_str()?];
+        let words = ["__fd-store", state.to_str()?];
         leftovers::processes_with(&words).next()
     }
 

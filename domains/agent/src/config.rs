@@ -8,44 +8,45 @@ use toroid_fabric::Torus;
 use toroid_model::hosts::HostConfig;
 use toroid_model::info::Limits;
 
-/// What an agent is to be.
+/// Configuration of an agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Config {
-    /// The state directory: sockets, lock, log. Made if it is not there.
+    /// State directory: sockets, lock, log. Created if missing.
     pub state: PathBuf,
-    /// Where the directory of domains is kept, which outlives the agent: below it, in one of
-    /// its own for each state directory. Made if it is not there.
+    /// Base of the data directories: each state directory has one of its own below, with the
+    /// directory of domains, which outlives the agent. Created if missing.
     pub data: PathBuf,
-    /// Whether to begin with an empty directory; one that is there is moved aside.
+    /// Whether to begin with an empty directory. An existing one is moved aside.
     pub fresh: bool,
-    /// The fabric; one node is made for each of its places that this host carries, at most
-    /// [`MAX_NODES`](toroid_model::limits::MAX_NODES). When absent that of the directory, or 2x2x2.
+    /// The torus. This host gets one node for each place that it carries, at most
+    /// [`MAX_NODES`](toroid_model::limits::MAX_NODES). Default: the torus of the directory, or
+    /// 2x2x2.
     #[serde(with = "optional_text")]
     pub torus: Option<Torus>,
     /// Program and arguments of the Ethernet driver, or `None` for no Ethernet. They must be
     /// UTF-8.
     #[serde(with = "words")]
     pub driver_command: Option<Vec<OsString>>,
-    /// Whether interfaces may send and receive super-frames and leave checksums out. When absent
-    /// as the interfaces that there are have it, or else they may.
+    /// Whether interfaces may use GSO packets and leave checksums out. Default: as existing
+    /// interfaces have it, or true.
     pub offload: Option<bool>,
     /// Whether nodes have the `/tmp` and `/var/tmp` of the host. Otherwise each has its own.
     pub share_tmp: bool,
-    /// What each node takes of the host at most. Absent limits are as the nodes that there are have
-    /// them, or else none of memory and [`DEFAULT_PIDS`](crate::DEFAULT_PIDS).
+    /// Limits of each node. Default: those of existing nodes, or no limit of memory and
+    /// [`DEFAULT_PIDS`](crate::DEFAULT_PIDS).
     #[serde(default)]
     pub limits: Limits,
     /// Whether the agent ends when its standard input does.
     pub lifeline: bool,
-    /// What this host is among several; otherwise it carries all nodes.
+    /// Configuration of this host among several. Without it, the host carries all nodes.
     #[serde(default)]
     pub hosts: Option<HostConfig>,
-    /// How many milliseconds processes that stay have to acknowledge that a node has left, before
-    /// they are cut off from the domain; see [`ACK_TIMEOUT_MS`](toroid_model::limits::ACK_TIMEOUT_MS).
+    /// Milliseconds in which processes must acknowledge that a node has left, before they are
+    /// fenced from the domain; see [`ACK_TIMEOUT_MS`](toroid_model::limits::ACK_TIMEOUT_MS).
     pub ack_timeout_ms: u64,
 }
 
-/// A torus, or none, as text.
+/// An optional torus as text.
 mod optional_text {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -67,7 +68,7 @@ mod optional_text {
     }
 }
 
-/// A command as texts, which people can read in a list of processes.
+/// A command as texts, readable in a list of processes.
 mod words {
     use std::ffi::OsString;
 

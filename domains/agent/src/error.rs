@@ -1,9 +1,9 @@
-//! Errors of an agent that cannot start or go on, and what to do about each.
+//! Errors of an agent that cannot start or go on, with remedies.
 
 use std::ffi::OsString;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use toroid_client::rdma::RdmaError;
 use toroid_fabric::{Place, Torus};
@@ -14,23 +14,23 @@ use crate::channel::secret::SecretError;
 use crate::interfaces::tun_remedy;
 use crate::store::StoreError;
 
-/// What to do where the kernel lets not even root make namespaces. README has the whole command.
+/// Remedy where the kernel makes no namespaces even for root. README has the whole command.
 const IN_A_CONTAINER: &str = "let it make namespaces: in a container with `--cap-add SYS_ADMIN --cap-add NET_ADMIN \
      --security-opt seccomp=unconfined --security-opt apparmor=unconfined`";
 
-/// The step in making a node that fails where the kernel makes no namespaces for it.
+/// Step in making a node that fails where the kernel makes no namespaces for it.
 pub(crate) const GIVE_USERS: &str = "make its namespaces";
 
-/// Why an agent could not start, or not go on.
+/// Error of an agent that could not start or go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
-    /// Another agent runs there.
+    /// Another agent runs for the state directory.
     #[error("an agent runs already for {}, as process {pid}", state.display())]
     Running {
         /// The state directory.
         state: PathBuf,
-        /// The other agent.
+        /// Process id of the other agent.
         pid: u32,
     },
     /// The state directory cannot be used.
@@ -55,24 +55,24 @@ pub enum AgentError {
     /// The directory of domains is that of several hosts.
     #[error("the directory {} is of several hosts: {hosts}", directory.display())]
     SeveralHosts {
-        /// Their names.
+        /// Names of the hosts.
         hosts: String,
         /// Where it is.
         directory: PathBuf,
     },
-    /// The directory of domains is none of those of other hosts.
+    /// The directory of domains has domains of its own, and this host should follow another.
     #[error("the directory {} has domains of its own, and cannot follow another", directory.display())]
     OwnDirectory {
         /// Where it is.
         directory: PathBuf,
     },
-    /// The key that all hosts share cannot be had.
+    /// The pre-shared key cannot be read.
     #[error(transparent)]
     Key(#[from] SecretError),
-    /// There is no way to other hosts as the file wants it.
+    /// The configured RDMA device cannot be used.
     #[error(transparent)]
     Rdma(#[from] RdmaError),
-    /// Other hosts cannot be listened to.
+    /// The address for other hosts cannot be bound.
     #[error("cannot listen to other hosts on {address}: {source}")]
     Listen {
         /// Where.
@@ -90,37 +90,37 @@ pub enum AgentError {
         /// Where it is.
         directory: PathBuf,
     },
-    /// What an agent has left cannot be taken over.
+    /// The nodes of an agent that was killed cannot be taken over.
     #[error("the nodes that an agent has left in {} are of {what}", state.display())]
     Inherited {
         /// The state directory.
         state: PathBuf,
-        /// What distinguishes them.
+        /// Their difference.
         what: String,
     },
-    /// More nodes than hosts emulate.
+    /// There are more nodes than the hosts can emulate.
     #[error("{nodes} nodes are too many for {hosts}: each emulates at most {MAX_NODES}")]
     TooManyNodes {
-        /// The nodes.
+        /// Number of nodes.
         nodes: u32,
-        /// The host, or how many there are.
+        /// The host, or the number of hosts.
         hosts: String,
     },
-    /// No TAP interfaces can be made for nodes that have some.
+    /// Existing nodes have TAPs, and no more can be made.
     #[error("cannot open /dev/net/tun: {0}")]
     Tun(io::Error),
-    /// An ordinary user may make no user namespace.
+    /// The kernel denies an ordinary user a user namespace.
     #[error("cannot enter a user namespace: {0}")]
     UserNamespace(io::Error),
-    /// No users can be had for the nodes of a root agent.
+    /// The register of uids for nodes cannot be opened.
     #[error("cannot open the register of the users of nodes: {0}")]
     Users(io::Error),
-    /// A limit of nodes cannot be had.
+    /// A limit of nodes cannot be enforced.
     #[error("cannot limit {what}: {reason}")]
     Limit {
-        /// What, as a noun.
+        /// The limited thing, as a noun.
         what: &'static str,
-        /// What is in the way.
+        /// The obstacle.
         reason: String,
     },
     /// A node could not be made.
@@ -144,7 +144,7 @@ pub enum AgentError {
     /// The driver does not work.
     #[error("{0}")]
     DriverFailed(String),
-    /// Something else of the system failed.
+    /// Another system call failed.
     #[error("cannot {action}: {source}")]
     System {
         /// What failed, as a verb and its object.
@@ -152,13 +152,13 @@ pub enum AgentError {
         /// The system's reason.
         source: io::Error,
     },
-    /// Whoever started it did not wait until it was ready, or told it to end.
+    /// The process that started the agent stopped waiting for it, or told it to end.
     #[error("interrupted while it started, so it has ended")]
     Interrupted,
-    /// An agent in the background reported this instead of being ready.
+    /// An agent in the background reported this refusal.
     #[error("{0}")]
     Background(Refusal),
-    /// An agent in the background ended without a word.
+    /// An agent in the background ended without a report.
     #[error("the agent ended while it started; see {}", log.display())]
     Died {
         /// Its log.
@@ -167,21 +167,24 @@ pub enum AgentError {
 }
 
 impl AgentError {
-    /// The error for people and for exit statuses: what, and how to mend it.
+    /// The error as a refusal, with its kind and a remedy.
     pub fn refusal(&self) -> Refusal {
         let kind = match self {
             AgentError::Background(refusal) => return refusal.clone(),
             AgentError::Directory(error) => return error.refusal(),
-            AgentError::Running { .. } | AgentError::Inherited { .. } => RefusalKind::Exists,
-            AgentError::TooManyNodes { .. } => RefusalKind::Invalid,
-            AgentError::OtherTorus { .. }
+            AgentError::Running { .. }
+            | AgentError::Inherited { .. }
+            | AgentError::OtherTorus { .. }
             | AgentError::SeveralHosts { .. }
             | AgentError::OwnDirectory { .. } => RefusalKind::Exists,
             AgentError::Key(SecretError::Open { .. }) => RefusalKind::Denied,
-            AgentError::Key(_) => RefusalKind::Invalid,
-            AgentError::Data { source, .. } if is_denied(source) => RefusalKind::Denied,
+            AgentError::Key(_) | AgentError::TooManyNodes { .. } => RefusalKind::Invalid,
             AgentError::Tun(_) | AgentError::UserNamespace(_) => RefusalKind::Denied,
-            AgentError::State { source, .. } if is_denied(source) => RefusalKind::Denied,
+            AgentError::State { source, .. } | AgentError::Data { source, .. }
+                if is_denied(source) =>
+            {
+                RefusalKind::Denied
+            }
             _ => RefusalKind::Failed,
         };
         let remedy = match self {
@@ -251,6 +254,27 @@ impl AgentError {
         };
         Refusal::new(kind, self.to_string(), remedy)
     }
+}
+
+/// Makes the error of a state directory from the system's.
+pub(crate) fn in_state(state: &Path) -> impl Fn(io::Error) -> AgentError + Copy {
+    move |source| AgentError::State {
+        state: state.into(),
+        source,
+    }
+}
+
+/// Makes the error of a data directory from the system's.
+pub(crate) fn in_data(data: &Path) -> impl Fn(io::Error) -> AgentError + Copy {
+    move |source| AgentError::Data {
+        data: data.into(),
+        source,
+    }
+}
+
+/// Makes the error of an action, a verb and its object, from the system's.
+pub(crate) fn during(action: &'static str) -> impl Fn(io::Error) -> AgentError + Copy {
+    move |source| AgentError::System { action, source }
 }
 
 fn is_denied(error: &io::Error) -> bool {

@@ -1,5 +1,5 @@
-//! What the interfaces of nodes are: TAPs where the kernel has some to give, and otherwise stacks,
-//! links for processes that bring sockets of their own.
+//! Kinds of interfaces of nodes: TAPs, or, where the kernel has none to give, links for processes
+//! with a userspace stack.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -12,18 +12,17 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use crate::config::Config;
 use crate::error::AgentError;
 
-/// What interfaces of this host are, whatever domains say.
+/// Interfaces of this host, independent of domains.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Interfaces {
-    /// Whether they offload, unless their membership is plain.
+    /// Whether they offload, unless the membership says no-offload.
     pub(crate) offload: bool,
-    /// Whether the kernel has none to give.
+    /// Whether all are links for userspace stacks.
     pub(crate) stacks: bool,
 }
 
 impl Interfaces {
-    /// Those that were there before, or what the kernel lets them be; and if there are no TAPs, why,
-    /// and what to do.
+    /// Interfaces as before, or as the kernel allows; and, without TAPs, the reason and remedy.
     ///
     /// # Errors
     /// [`AgentError::Tun`] when those from before are TAPs, which cannot be had any more.
@@ -48,13 +47,13 @@ impl Interfaces {
         Ok((interfaces, no_taps))
     }
 
-    /// Whether a member has no interface of the kernel.
+    /// Whether a member has a userspace stack.
     pub(crate) fn is_stack(self, domain: &Domain, node: NodeId) -> bool {
         self.stacks || domain.spec(node).userspace_stack
     }
 }
 
-/// How to get at the device of which TAPs are made.
+/// Remedy for an error of the TAP device.
 pub fn tun_remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => {
@@ -76,7 +75,7 @@ fn missing(error: io::Error) -> Refusal {
     }
 }
 
-/// Nodes that are there keep what they have.
+/// Refusal for existing nodes without TAPs, which stay as they are.
 fn outdated() -> Refusal {
     Refusal::new(
         RefusalKind::Denied,

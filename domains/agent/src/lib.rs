@@ -1,4 +1,4 @@
-//! The agent of a host: it holds the host's nodes and decides who may talk to whom.
+//! The agent of a host. It holds the host's nodes and decides which nodes may communicate.
 //!
 //! ```text
 //!   toroid ── agent.sock ──┐                       ┌── Ethernet driver
@@ -12,7 +12,7 @@
 //! They outlive an agent that was killed, until the next agent takes them over.
 //!
 //! [`run`] is the agent itself; [`roles`] lets one binary be all processes that it needs.
-//! [`doctor`] tells what a machine lacks.
+//! [`doctor`] checks a machine.
 //!
 //! | folder | concern |
 //! |---|---|
@@ -22,12 +22,12 @@
 //! | `core` | the host, and changes of membership, names and rights |
 //! | `members` | attached processes: their regions, channels and listeners, and revocation |
 //! | `nodes` | namespaces, users and control groups of nodes, and commands in them |
-//! | `net` | the Ethernet driver, and gateways to what is outside |
-//! | `cluster` | the other hosts: who holds the directory, tickets, problems |
+//! | `net` | the Ethernet driver, and gateways to the outside |
+//! | `cluster` | the other hosts: leader and followers, tickets, problems |
 //! | `proxy` | the target proxy, a process that serves peers on other hosts |
 //! | `fdstore` | the file descriptor store, which outlives the agent |
 //! | `channel` | encrypted connections between hosts |
-//! | [`store`] | what is kept on disk: the directory of domains, the audit log |
+//! | [`store`] | records on disk: the directory of domains, the audit log |
 
 #![forbid(unsafe_code)]
 
@@ -44,11 +44,13 @@ mod net;
 mod nodes;
 mod process;
 mod proxy;
+mod random;
 pub mod roles;
 mod server;
 mod sessions;
 mod start;
 pub mod store;
+mod threads;
 
 pub use config::Config;
 pub use error::AgentError;

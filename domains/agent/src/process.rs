@@ -1,14 +1,37 @@
-//! Processes by their descriptors: numbers may be another process's by the time that they are used,
-//! and what an earlier agent has started are no children of this one.
+//! Processes by their descriptors: a number may have been reused, and processes of an earlier agent
+//! are no children of this one.
 
 use std::collections::HashSet;
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::Child;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::setsid;
+
+/// A command that takes on a [role](crate::roles) under the name `title`, with nothing of this
+/// process's environment.
+pub(crate) fn role_command(title: &str, role: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(title).arg(role);
+    // Each arena of the allocator costs memory.
+    command.env_clear().env("MALLOC_ARENA_MAX", "1");
+    command
+}
+
+/// Makes a process that outlives agents independent of the terminal and the directory of the one
+/// that starts it, and lets it have as many descriptors as it may.
+pub(crate) fn become_independent() -> io::Result<()> {
+    setsid()?;
+    std::env::set_current_dir("/")?;
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
+}
 
 /// Whether a process has ended.
 pub(crate) fn has_ended(process: &OwnedFd) -> bool {
@@ -19,13 +42,13 @@ pub(crate) fn has_ended(process: &OwnedFd) -> bool {
 pub(crate) fn outlast(process: &OwnedFd, child: Option<Child>) {
     while !ends_within(process, PollTimeout::NONE) {}
     if let Some(mut child) = child {
-        // It has ended, so this only takes it off the books.
+        // The child has ended, so this only reaps it.
         let _ = child.wait();
     }
 }
 
-/// Waits for the end of a process that was killed, however long it takes, and calls `complain` each
-/// time that so much has passed.
+/// Waits for the end of a killed process, however long it takes, and calls `complain` after each
+/// period `each`.
 pub(crate) fn outlast_killed(process: &OwnedFd, each: Duration, mut complain: impl FnMut()) {
     let each = PollTimeout::try_from(each).unwrap_or(PollTimeout::MAX);
     while !ends_within(process, each) {
@@ -33,7 +56,7 @@ pub(crate) fn outlast_killed(process: &OwnedFd, each: Duration, mut complain: im
     }
 }
 
-/// Waits for the end of a process for so long; returns whether it has come.
+/// Waits for the end of a process at most for `time`; returns whether it has ended.
 pub(crate) fn ends_within(process: &OwnedFd, time: impl Into<PollTimeout>) -> bool {
     let time = time.into();
     let mut ended = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
@@ -45,21 +68,21 @@ pub(crate) fn ends_within(process: &OwnedFd, time: impl Into<PollTimeout>) -> bo
     }
 }
 
-/// Whether a process has ended, or its first thread has: the others, which end with it, may still
-/// hold its files for a moment, so that its sockets seem to listen.
+/// Whether a process or its first thread has ended. Its other threads, which end with it, may hold
+/// its files for a moment, so that its sockets seem to listen.
 pub(crate) fn is_dying(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status"));
     status.map_or(true, |status| status.contains("\nState:\tZ"))
 }
 
-/// Generations that are looked at. Nobody has so many ancestors by accident.
+/// Most generations that are searched. No process has so many ancestors by accident.
 const GENERATIONS: usize = 1024;
 
-/// How often to begin again when an ancestor has ended meanwhile.
+/// Attempts when an ancestor has ended meanwhile.
 const ATTEMPTS: usize = 3;
 
-/// Whether a process is one of `ancestors` or descends from one. Also true of one that has ended,
-/// or cannot be traced.
+/// Whether a process is one of `ancestors` or descends from one. Also true of a process that has
+/// ended or cannot be traced.
 pub(crate) fn descends_from(pid: u32, ancestors: &HashSet<u32>) -> bool {
     for _ in 0..ATTEMPTS {
         let line = std::iter::successors(Some(pid), |pid| parent(*pid));
@@ -75,7 +98,7 @@ pub(crate) fn descends_from(pid: u32, ancestors: &HashSet<u32>) -> bool {
     true
 }
 
-/// 0 has no parent, and is that of whoever is outermost.
+/// Parent of a process. The outermost process has parent 0, which has none.
 fn parent(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
@@ -84,11 +107,11 @@ fn parent(pid: u32) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
+    use std::process::Stdio;
 
     use super::*;
 
-    /// An agent that was killed a moment ago once was taken for one that runs.
+    /// An agent that was killed a moment ago was once taken for a running one.
     #[test]
     fn a_process_that_was_killed_is_dying() {
         assert!(!is_dying(std::process::id()));
@@ -100,7 +123,7 @@ mod tests {
             rustix::process::Pid::from_child(&child),
             rustix::process::PidfdFlags::empty(),
         );
-        // Nobody has waited for it, so it is not gone.
+        // It has not been reaped, so its number still exists.
         assert!(ends_within(&handle.unwrap(), PollTimeout::NONE));
         assert!(is_dying(pid));
         child.wait().unwrap();
@@ -109,7 +132,7 @@ mod tests {
 
     /// A process whose end the kernel holds up once counted as gone after a while.
     #[test]
-    fn who_was_killed_is_waited_for_until_it_has_gone() {
+    fn a_killed_process_is_awaited_until_its_end() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let handle = rustix::process::pidfd_open(
             rustix::process::Pid::from_child(&child),

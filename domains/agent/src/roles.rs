@@ -1,8 +1,8 @@
 //! Roles that a program takes on when it executes itself with a hidden argument.
 //!
-//! A binary that starts agents calls [`run_if_asked`] first in `main`, before threads, logging
-//! and the parsing of arguments: an agent of an ordinary user enters a user namespace, which
-//! only a single-threaded process can, and nodes shall be small.
+//! A binary that starts agents calls [`run_if_asked`] first in `main`, before threads, logging and
+//! the parsing of arguments: only a single-threaded process can enter a user namespace, as an
+//! ordinary user's agent does, and nodes shall be small.
 
 use std::env;
 
@@ -10,12 +10,12 @@ use crate::nodes::{bind, courier, node, trial};
 use crate::start::background;
 use crate::{fdstore, proxy};
 
-/// What a process was started as.
+/// Role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Runs an agent; the configuration follows as JSON.
     Agent,
-    /// Keeps what outlives an agent; the agent's state directory follows.
+    /// Holds what outlives an agent; the agent's state directory follows.
     FdStore,
     /// Serves processes of other hosts.
     TargetProxy,
@@ -23,13 +23,13 @@ pub enum Role {
     FdCourier,
     /// Makes a mount of a caller's directory for a node.
     Binder,
-    /// Is the first process of a node; the configuration follows as JSON.
+    /// The first process of a node; the configuration follows as JSON.
     NodeInit,
     /// Makes a node on trial.
     Trial,
 }
 
-/// The role that the first argument asks for, if any.
+/// Role named by the first argument, if any.
 pub fn asked() -> Option<Role> {
     match env::args_os().nth(1)?.to_str()? {
         background::ROLE => Some(Role::Agent),
@@ -60,8 +60,8 @@ impl Role {
     }
 }
 
-/// Takes on the role that the first argument asks for and returns its exit status, or `None`
-/// at once when it asks for none.
+/// Takes on the role named by the first argument and returns its exit status; `None` at once
+/// without one.
 pub fn run_if_asked() -> Option<u8> {
     asked().map(Role::run)
 }

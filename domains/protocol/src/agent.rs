@@ -11,6 +11,7 @@
 //! each node, is how a process of the node attaches: which socket it came through is its
 //! identity.
 
+mod groups;
 mod types;
 mod value;
 

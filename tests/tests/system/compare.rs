@@ -201,7 +201,7 @@ pub fn stop(mut benchmark: Running, moment: Duration, signal: Signal, temporary:
 
 #[test]
 fn nothing_is_left_when_its_agent_is_killed() {
-    for victims in [&["__agent"][..], &["__agent", "__keeper"]] {
+    for victims in [&["__agent"][..], &["__agent", "__fd-store"]] {
         leaves_nothing(|| {
             let cluster = Cluster::down_yet();
             let temporary = temporary(&cluster);

@@ -1,4 +1,4 @@
-//! How the agents of several hosts talk to each other.
+//! Connections between the agents of several hosts.
 //!
 //! ```text
 //!   host a                                     host b
@@ -6,10 +6,8 @@
 //!   process ─────── data connection ────────────── agent      a provider's own protocol
 //! ```
 //!
-//! [`opening`] is what both kinds of connection begin with: 64 bytes each way, before which nobody
-//! is given anything. [`secure`] is a session's encryption and framing, [`messages`] what is said
-//! in one, [`secret`] the key and [`config`] the file that says who the others are. Who follows
-//! whom is the agent's business.
+//! [`opening`] is the start of both kinds of connection: 64 bytes each way, before which nothing is
+//! granted. [`secure`] has a session's encryption and framing, [`secret`] the pre-shared key.
 
 pub(crate) mod opening;
 pub mod secret;
@@ -17,50 +15,50 @@ pub(crate) mod secure;
 
 use std::io;
 
-/// Why a connection to another host's agent could not be had, or has ended.
+/// Failure of a connection to another host's agent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// The system's.
+    /// Error of the system.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The other side has ended it.
+    /// The other side closed the connection.
     #[error("the connection was closed")]
     Closed,
-    /// What answers there is no agent.
+    /// The answer is not that of an agent.
     #[error("what answers there is no agent of Toroid")]
     NoAgent,
-    /// No version that both speak.
+    /// The two sides have no version of the protocol in common.
     #[error(
         "it speaks versions {} to {} of the protocol between agents, and we {} to {}; use the same \
          release on both",
         theirs.0, theirs.1, ours.0, ours.1
     )]
     Version {
-        /// The lowest and the highest of ours.
+        /// Lowest and highest version of this side.
         ours: (u8, u8),
-        /// Of theirs.
+        /// Lowest and highest version of the other side.
         theirs: (u8, u8),
     },
-    /// The other side has another key, or somebody between the two has altered something.
+    /// The other side has another key, or the handshake was altered on its way.
     #[error("its pre-shared key is another than ours; the file that `key` names must be the same")]
     WrongKey,
-    /// The other side takes no more connections.
+    /// The other side takes no more unauthenticated connections.
     #[error("it has too many connections that are not authenticated yet")]
     Busy,
-    /// A data connection presented what is no ticket any more.
+    /// A data connection presented an unknown, used or expired ticket.
     #[error("the ticket of a data connection is unknown, was used, or has expired")]
     BadTicket,
-    /// What was received in a session cannot be what was sent.
+    /// A record of the session was altered on its way.
     #[error("what it sent was altered on its way")]
     Altered,
-    /// What was received makes no sense.
+    /// A message violates the protocol.
     #[error("malformed message: {0}")]
     Malformed(String),
 }
 
 impl SessionError {
-    /// Which one it is, without what the other side can choose in it.
+    /// Name of the variant, without any text that the other side chooses.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             SessionError::Io(_) => "io",

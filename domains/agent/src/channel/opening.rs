@@ -3,28 +3,29 @@
 //! ```text
 //!  0        6      7         8          9      16                        64
 //!  +--------+------+---------+----------+------+--------------------------+
-//!  | toroid | kind | lowest  | highest  | zero | proof                    |   from who connects
+//!  | toroid | kind | lowest  | highest  | zero | proof                    |   connecting side
 //!  +--------+------+---------+----------+------+--------------------------+
-//!  | toroid | word | lowest  | highest  | zero | proof                    |   from who accepted
+//!  | toroid | word | lowest  | highest  | zero | proof                    |   accepting side
 //!  +--------+------+---------+----------+------+--------------------------+
 //! ```
 //!
 //! For a session ([`Kind::Session`]) the proofs are the two messages of the handshake: the first
-//! can be made only with the key. For data ([`Kind::Data`]) the first is the ticket, the second
-//! zero. What is not in order is answered by a [`Word`] that says why, in the clear: it tells
-//! nothing that a stranger would not find out anyway, and is only a hint, for anybody on the way
-//! may write it. Both sides are of fixed length, so a stranger takes up 64 bytes and no more.
+//! can be made only with the key. For data ([`Kind::Data`]) the first is the ticket and the second
+//! zero. A [`Word`] answers a bad opening with the reason, in the clear. The reason tells the other
+//! side nothing that it could not find out, and is only a hint, because any router on the way may
+//! write it. Both sides are of fixed length, so an unauthenticated connection takes 64 bytes and no
+//! more.
 
 use std::ops::Range;
 
 /// Bytes of an opening.
 pub(crate) const OPENING: usize = 64;
 
-/// Bytes of the proof in it: a handshake message, or a ticket.
+/// Bytes of the proof in an opening: a handshake message, or a ticket.
 pub(crate) const PROOF: usize = 48;
 
-/// The versions of the protocol in sessions that this release speaks.
-pub(crate) const VERSIONS: (u8, u8) = (2, 2);
+/// Lowest and highest version of the session protocol of this release.
+pub(super) const VERSIONS: (u8, u8) = (2, 2);
 
 const MAGIC: Range<usize> = 0..6;
 const WORD_AT: usize = 6;
@@ -34,86 +35,79 @@ const PROOF_AT: Range<usize> = OPENING - PROOF..OPENING;
 
 const TOROID: &[u8; 6] = b"toroid";
 
-/// The bytes before the proof, which both handshake messages depend on.
-pub(crate) const PREAMBLE: usize = OPENING - PROOF;
+/// Bytes before the proof. Both handshake messages depend on them.
+pub(super) const PREAMBLE: usize = OPENING - PROOF;
 
-/// What a connection is to be.
+/// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Between agents.
-    Session,
-    /// A process's, to the agent of a peer.
-    Data,
+    /// A session between agents.
+    Session = b's',
+    /// A data connection of a process to the agent of a peer.
+    Data = b'd',
 }
 
-/// What is answered.
+/// Answer to an opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Word {
-    /// It goes on.
-    Welcome,
-    /// No version in common.
-    Version,
-    /// Not authenticated.
-    WrongKey,
-    /// Too many are not authenticated yet.
-    Busy,
-    /// The ticket is none.
-    BadTicket,
+    /// The connection goes on.
+    Welcome = b'w',
+    /// The two sides have no version in common.
+    Version = b'v',
+    /// The connecting side has another key.
+    WrongKey = b'k',
+    /// Too many connections are not authenticated yet.
+    Busy = b'b',
+    /// The ticket is unknown, used or expired.
+    BadTicket = b't',
 }
 
-/// An opening as it was received.
+/// An opening of either side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opening<W> {
-    /// What it is about.
+    /// Purpose of the connection, or answer.
     pub(crate) word: W,
-    /// The lowest and the highest version that the sender speaks.
+    /// Lowest and highest version of the sender.
     pub(crate) versions: (u8, u8),
     /// The handshake message or ticket.
     pub(crate) proof: [u8; PROOF],
 }
 
-/// What the seventh byte says.
-pub(crate) trait Says: Copy {
-    fn from_byte(byte: u8) -> Option<Self>;
+/// Meaning of the seventh byte.
+pub(crate) trait Says: Copy + 'static {
+    const ALL: &'static [Self];
+
     fn byte(self) -> u8;
+
+    fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.iter().copied().find(|word| word.byte() == byte)
+    }
 }
 
 impl Says for Kind {
-    fn from_byte(byte: u8) -> Option<Self> {
-        [Kind::Session, Kind::Data]
-            .into_iter()
-            .find(|kind| kind.byte() == byte)
-    }
+    const ALL: &'static [Self] = &[Kind::Session, Kind::Data];
 
     fn byte(self) -> u8 {
-        match self {
-            Kind::Session => b's',
-            Kind::Data => b'd',
-        }
+        self as u8
     }
 }
 
 impl Says for Word {
-    fn from_byte(byte: u8) -> Option<Self> {
-        use Word::{BadTicket, Busy, Version, Welcome, WrongKey};
-        [Welcome, Version, WrongKey, Busy, BadTicket]
-            .into_iter()
-            .find(|word| word.byte() == byte)
-    }
+    const ALL: &'static [Self] = &[
+        Word::Welcome,
+        Word::Version,
+        Word::WrongKey,
+        Word::Busy,
+        Word::BadTicket,
+    ];
 
     fn byte(self) -> u8 {
-        match self {
-            Word::Welcome => b'w',
-            Word::Version => b'v',
-            Word::WrongKey => b'k',
-            Word::Busy => b'b',
-            Word::BadTicket => b't',
-        }
+        self as u8
     }
 }
 
 impl<W: Says> Opening<W> {
-    /// One of this release.
+    /// Makes an opening of this release.
     pub(crate) fn new(word: W, proof: [u8; PROOF]) -> Self {
         Opening {
             word,
@@ -122,7 +116,7 @@ impl<W: Says> Opening<W> {
         }
     }
 
-    /// `None` for what is no opening.
+    /// Parses an opening; `None` for any other bytes.
     pub(crate) fn parse(bytes: &[u8; OPENING]) -> Option<Self> {
         let is_one = &bytes[MAGIC] == TOROID && bytes[HIGHEST_AT + 1..PREAMBLE] == [0; 7];
         let mut proof = [0; PROOF];
@@ -142,15 +136,15 @@ impl<W: Says> Opening<W> {
         bytes
     }
 
-    /// The highest version that both speak.
+    /// Highest version in common.
     pub(crate) fn agreed(&self) -> Option<u8> {
         let highest = self.versions.1.min(VERSIONS.1);
         (highest >= self.versions.0.max(VERSIONS.0)).then_some(highest)
     }
 }
 
-/// What comes before the proof.
-pub(crate) fn preamble<W: Says>(word: W, versions: (u8, u8)) -> [u8; PREAMBLE] {
+/// Makes the bytes before the proof.
+pub(super) fn preamble<W: Says>(word: W, versions: (u8, u8)) -> [u8; PREAMBLE] {
     let mut bytes = [0; PREAMBLE];
     bytes[MAGIC].copy_from_slice(TOROID);
     bytes[WORD_AT] = word.byte();
@@ -163,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_opening_comes_back_and_nothing_else_is_one() {
+    fn only_a_well_formed_opening_is_parsed() {
         let sent = Opening::new(Kind::Data, [7; PROOF]);
         let bytes = sent.bytes();
         let read = Opening::<Kind>::parse(&bytes).unwrap();
@@ -172,7 +166,7 @@ mod tests {
             (Kind::Data, VERSIONS, [7; PROOF])
         );
         assert!(Opening::<Word>::parse(&bytes).is_none());
-        // What comes behind the versions is for later releases, and zero until then.
+        // The bytes behind the versions are reserved for later releases, and zero until then.
         for at in (0..=WORD_AT).chain(HIGHEST_AT + 1..PREAMBLE) {
             let mut other = bytes;
             other[at] ^= 0x80;

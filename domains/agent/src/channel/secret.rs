@@ -1,4 +1,4 @@
-//! The key that the agents of all hosts share: whoever has it is an agent to them.
+//! The pre-shared key of the agents of all hosts. Its owner counts as an agent.
 
 use std::fmt;
 use std::fs::File;
@@ -8,21 +8,23 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::Uid;
 
+use crate::random::from_hex;
+
 /// Bytes of a key.
 pub(crate) const KEY: usize = 32;
 
-/// Longer files are none.
+/// Bytes of the longest file that may hold a key.
 const MAX_FILE: u64 = 1024;
 
-/// A pre-shared key. It shows itself to nobody.
+/// A pre-shared key. Its debug output does not show the bytes.
 #[derive(Clone)]
 pub struct Secret([u8; KEY]);
 
-/// Why a file gives no key.
+/// Failure to read a key from a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretError {
-    /// The system's.
+    /// Error of the system.
     #[error("cannot read the key {}: {source}", path.display())]
     Io {
         /// The file.
@@ -30,17 +32,17 @@ pub enum SecretError {
         /// The system's reason.
         source: io::Error,
     },
-    /// Others may read it, or it is somebody else's.
+    /// Other users may read the file, or it belongs to another user.
     #[error("the key {} is not only yours (mode {mode:03o}, uid {uid}); `chmod 600` it", path.display())]
     Open {
         /// The file.
         path: PathBuf,
-        /// Its permissions.
+        /// Mode of the file.
         mode: u32,
-        /// Whose it is.
+        /// Owner of the file.
         uid: u32,
     },
-    /// It holds something else.
+    /// The file has other contents.
     #[error("{} holds no key of {} hexadecimal digits; make one with `openssl rand -hex {KEY}`", path.display(), 2 * KEY)]
     Nonsense {
         /// The file.
@@ -49,7 +51,7 @@ pub enum SecretError {
 }
 
 impl Secret {
-    /// Reads a key, which must be this user's or root's, and closed to all others.
+    /// Reads a key from a file, which must belong to this user or root and be closed to all others.
     ///
     /// # Errors
     /// [`SecretError`].
@@ -59,7 +61,7 @@ impl Secret {
             source,
         };
         let file = File::open(path).map_err(broken)?;
-        // Of the file that was opened, whatever its name means by now.
+        // The metadata is that of the opened file: its name may lead to another file by now.
         let metadata = file.metadata().map_err(broken)?;
         let (mode, uid) = (metadata.mode() & 0o777, metadata.uid());
         let is_ours = uid == Uid::effective().as_raw() || uid == 0;
@@ -73,7 +75,7 @@ impl Secret {
         let mut text = String::new();
         let read = file.take(MAX_FILE).read_to_string(&mut text);
         read.map_err(broken)?;
-        let key = parse(text.trim());
+        let key = from_hex(text.trim()).map(Secret);
         key.ok_or_else(|| SecretError::Nonsense { path: path.into() })
     }
 
@@ -85,17 +87,6 @@ impl Secret {
     pub(crate) fn of(byte: u8) -> Self {
         Secret([byte; KEY])
     }
-}
-
-fn parse(text: &str) -> Option<Secret> {
-    let mut key = [0; KEY];
-    if text.len() != 2 * KEY || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (n, byte) in key.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * n..2 * n + 2], 16).ok()?;
-    }
-    Some(Secret(key))
 }
 
 impl fmt::Debug for Secret {

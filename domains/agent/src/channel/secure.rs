@@ -1,8 +1,9 @@
-//! A session: Noise with the pre-shared key, and messages of any length in it.
+//! Sessions: Noise with the pre-shared key, and messages of any length.
 //!
 //! The pattern is `NNpsk0`: both sides prove that they have the key, and each session has keys of
-//! its own that the shared one does not give away later. A stranger fails with his first 64 bytes;
-//! whoever repeats those of another fails with his first message, because it takes the answer.
+//! its own, which the pre-shared key does not reveal later. A side without the key fails with its
+//! first 64 bytes. A side that repeats recorded bytes fails with its first message, because that
+//! depends on the answer.
 //!
 //! ```text
 //!  0        2
@@ -38,28 +39,28 @@ const TAG: usize = 16;
 const MAX_RECORD: usize = 65_535;
 const MAX_TEXT: usize = MAX_RECORD - TAG;
 
-/// The longest record of whoever has connected until he has shown, with it, that his opening is his.
+/// Longest record from a side that has not proven yet that its opening is no repetition.
 const MAX_FIRST_RECORD: usize = 256;
 
 /// Bytes of a message's length.
 const LENGTH: usize = 4;
 
-/// How long a connection may take to be made and to be opened.
+/// Time to connect and exchange openings.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// How long a side may be silent, or not read. Both say something much more often.
+/// Time that a side may be silent, or not read. Both sides say something much more often.
 pub(crate) const SILENCE: Duration = Duration::from_secs(5);
 
-/// A session that has been opened.
+/// An open session.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) reader: Reader,
     pub(crate) writer: Writer,
-    /// The version of the protocol that both speak.
+    /// Agreed version of the protocol.
     pub(crate) version: u8,
 }
 
-/// Opens a session with whoever has accepted a connection.
+/// Opens a session, as the connecting side.
 ///
 /// # Errors
 /// [`SessionError`].
@@ -83,7 +84,7 @@ pub(crate) fn connect(stream: TcpStream, secret: &Secret) -> Result<Session, Ses
     Session::new(stream, handshake, version)
 }
 
-/// Presents a ticket; the connection is a provider's afterwards.
+/// Presents a ticket. Afterwards the connection carries a provider's protocol.
 ///
 /// # Errors
 /// [`SessionError`].
@@ -91,16 +92,17 @@ pub(crate) fn present(stream: &TcpStream, ticket: [u8; PROOF]) -> Result<(), Ses
     let mut stream = stream;
     stream.write_all(&Opening::new(Kind::Data, ticket).bytes())?;
     read_answer(stream, Instant::now() + HANDSHAKE)?;
-    // Whoever has it next may wait for as long as he likes.
+    // The provider sets its own time limits.
     stream.set_read_timeout(None)?;
     Ok(())
 }
 
-/// The other side of [`connect`], when all of its opening has come. Until a first short record has
-/// come, too, that opening may be one that somebody else has heard: [`HANDSHAKE`] is the time for it.
+/// Opens a session, as the accepting side, when all of the other's opening has come. Until a first
+/// short record proves the opening, it may be a repetition: [`HANDSHAKE`] is the time for that
+/// record.
 ///
 /// # Errors
-/// [`SessionError`]; the other side has been told.
+/// [`SessionError`]; the other side has got the reason.
 pub(crate) fn accept(
     stream: TcpStream,
     opening: &Opening<Kind>,
@@ -131,10 +133,11 @@ pub(crate) fn accept(
     Ok(session)
 }
 
-/// Tells a stranger why it ends here. A new connection's buffer has room for it.
+/// Answers an opening with the reason of its rejection. A new connection's buffer has room for
+/// that.
 pub(crate) fn refuse(stream: &TcpStream, word: Word) {
     let mut stream = stream;
-    // Should it fail all the same, the other side sees the end.
+    // If the write fails nevertheless, the other side sees the end of the connection.
     let _ = stream.write_all(&Opening::new(word, [0; PROOF]).bytes());
 }
 
@@ -163,7 +166,7 @@ fn read_answer(stream: &TcpStream, deadline: Instant) -> Result<Opening<Word>, S
     }
 }
 
-/// Reads all of it; however slowly the bytes come, no longer than that.
+/// Fills `bytes`, and gives up at the deadline however slowly bytes come.
 fn read_until(
     mut stream: &TcpStream,
     bytes: &mut [u8],
@@ -186,7 +189,7 @@ fn read_until(
     Ok(())
 }
 
-/// Why nothing can be read or written any more.
+/// Classifies an error of the stream.
 fn broken(error: io::Error) -> SessionError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof
@@ -196,7 +199,7 @@ fn broken(error: io::Error) -> SessionError {
     }
 }
 
-/// A socket says of a time-out only that it would block.
+/// Converts the error of a socket's time-out, which is `WouldBlock`.
 fn timed_out(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
@@ -235,19 +238,19 @@ impl Session {
     }
 }
 
-/// The receiving half. The session ends with it.
+/// Receiving half of a session. The session ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Reader {
     stream: Arc<TcpStream>,
     cipher: Arc<StatelessTransportState>,
-    /// The number of the next record.
+    /// Number of the next record.
     nonce: u64,
-    /// Until when the other side has to show that its opening is its own, if it has not.
+    /// Deadline for the first record of the other side, until that has come.
     doubts: Option<Instant>,
 }
 
 impl Reader {
-    /// Waits for the next message; for its parts at most [`SILENCE`] each.
+    /// Waits for the next message, at most [`SILENCE`] for each of its parts.
     ///
     /// # Errors
     /// [`SessionError`]; the session is useless afterwards.
@@ -263,7 +266,7 @@ impl Reader {
         }
         let length = length as usize;
         let mut text = begin.to_vec();
-        // Memory is taken for what has come, not for what was announced.
+        // Memory is allocated for received bytes, not for announced ones.
         while text.len() < length {
             text.extend(self.record()?);
         }
@@ -289,7 +292,7 @@ impl Reader {
         let mut text = vec![0; sealed.len()];
         let opened = self.cipher.read_message(self.nonce, &sealed, &mut text);
         let length = opened.map_err(|_| SessionError::Altered)?;
-        // An empty record would be work for nothing.
+        // Empty records would keep this side busy for nothing.
         if length == 0 {
             return Err(SessionError::Malformed("it has an empty record".into()));
         }
@@ -309,8 +312,8 @@ impl Reader {
         stream.read_exact(bytes).map_err(broken)
     }
 
-    /// Waits until the other side has ended the session, because of what it was told last. What is
-    /// closed too early may take that with it.
+    /// Waits until the other side has ended the session, because of the last message to it. A
+    /// connection that is closed too early may lose that message.
     pub(crate) fn see_off(self) {
         let deadline = Instant::now() + HANDSHAKE;
         let mut nothing = [0; 512];
@@ -324,7 +327,7 @@ impl Drop for Reader {
     }
 }
 
-/// The sending half. Clones share it; messages never interleave.
+/// Sending half of a session. Clones share it; messages never interleave.
 #[derive(Clone, Debug)]
 pub(crate) struct Writer(Arc<Sending>);
 
@@ -332,7 +335,7 @@ pub(crate) struct Writer(Arc<Sending>);
 struct Sending {
     stream: Arc<TcpStream>,
     cipher: Arc<StatelessTransportState>,
-    /// The number of the next record. Held while a message is sent.
+    /// Number of the next record. Locked while a message is sent.
     nonce: Mutex<u64>,
 }
 
@@ -370,7 +373,7 @@ impl Writer {
         stream.write_all(&record).map_err(broken)
     }
 
-    /// Whether both send in one session.
+    /// Whether the two are clones of each other.
     pub(crate) fn is_of_same_session(&self, other: &Writer) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -382,7 +385,7 @@ impl Writer {
 }
 
 fn shut_down(stream: &TcpStream) {
-    // It fails only when the connection has ended already.
+    // This fails only after the connection has ended.
     let _ = stream.shutdown(Shutdown::Both);
 }
 
@@ -405,7 +408,7 @@ mod tests {
         Opening::parse(&bytes).unwrap()
     }
 
-    /// What both sides of a session with these keys get.
+    /// Results of both sides of a session with these keys.
     fn meet(ours: u8, theirs: u8) -> [Result<Session, SessionError>; 2] {
         let (stream, other) = sockets();
         thread::scope(|scope| {
@@ -439,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn another_key_opens_nothing_and_both_sides_know_why() {
+    fn another_key_is_refused_with_the_reason_on_both_sides() {
         for side in meet(1, 2) {
             let error = side.unwrap_err();
             assert!(matches!(error, SessionError::WrongKey), "{error}");
@@ -447,29 +450,29 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_refused_and_both_sides_know_why() {
+    fn another_version_is_refused_with_the_reason_on_both_sides() {
         let (ours, other) = sockets();
-        let stranger = Opening {
+        let other_version = Opening {
             versions: (200, 201),
             ..Opening::new(Kind::Session, [0; PROOF])
         };
-        let error = accept(other, &stranger, &Secret::of(1)).unwrap_err();
+        let error = accept(other, &other_version, &Secret::of(1)).unwrap_err();
         assert!(error.to_string().contains("200 to 201"), "{error}");
         let answer = read_answer(&ours, Instant::now() + HANDSHAKE).unwrap_err();
         assert!(matches!(answer, SessionError::Version { .. }), "{answer}");
     }
 
     #[test]
-    fn what_is_no_agent_is_called_so() {
+    fn another_protocol_is_reported_as_no_agent() {
         let (ours, mut other) = sockets();
         other.write_all(&[b'H'; OPENING]).unwrap();
         let error = connect(ours, &Secret::of(1)).unwrap_err();
         assert!(matches!(error, SessionError::NoAgent), "{error}");
     }
 
-    /// Who has heard an opening can say it again, but not what comes after it.
+    /// A recorded opening can be repeated, but not the records after it.
     #[test]
-    fn an_opening_that_is_repeated_leads_nowhere() {
+    fn a_repeated_opening_gives_no_session() {
         let (first, heard) = sockets();
         thread::scope(|scope| {
             scope.spawn(move || connect(first, &Secret::of(1)));
@@ -484,9 +487,9 @@ mod tests {
         });
     }
 
-    /// Once such a session was held for as long as a byte came now and then.
+    /// Such a session was once held for as long as a byte came now and then.
     #[test]
-    fn whoever_shows_nothing_has_little_time_and_little_memory() {
+    fn an_unproven_session_has_little_time_and_memory() {
         let [ours, mut theirs] = pair();
         theirs.reader.doubts = Some(Instant::now());
         ours.writer.send(&"text").unwrap();
@@ -507,8 +510,8 @@ mod tests {
         assert_eq!(theirs.reader.receive::<String>().unwrap(), text);
     }
 
-    /// Once each session that failed early left a thread and a socket, because whoever said that
-    /// he lived had a writer, too.
+    /// Each session that failed early once left a thread and a socket, because the thread that
+    /// sends `Alive` had a writer, too.
     #[test]
     fn a_session_ends_with_its_reader() {
         let [ours, mut theirs] = pair();
@@ -519,10 +522,10 @@ mod tests {
     }
 
     #[test]
-    fn what_was_altered_or_makes_no_sense_ends_the_session() {
+    fn an_altered_or_malformed_message_ends_the_session() {
         let [ours, mut theirs] = pair();
         ours.writer.send(&"text").unwrap();
-        // A record that is said again has another number.
+        // A repeated record has the wrong number.
         theirs.reader.receive::<String>().unwrap();
         theirs.reader.nonce = 0;
         ours.writer.send(&"text").unwrap();

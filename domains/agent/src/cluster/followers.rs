@@ -1,4 +1,4 @@
-//! The followers as the leader sees them: how far each of them is.
+//! The followers of the leader, and the progress of each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
@@ -13,28 +13,29 @@ use toroid_protocol::hosts::{DirectoryUpdate, Hello, HostRequest, HostResponse};
 use super::Cluster;
 use super::link::{Link, NoAnswer};
 
-/// How long a change waits for a host that is there.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time that a change waits for a connected host that it concerns.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long for one that it does not concern, but whose users would wonder.
+/// Time that a change waits for a connected host that it does not concern: names resolve there soon
+/// after.
 const COURTESY: Duration = Duration::from_secs(2);
 
-/// Pauses before a host is told again that has failed.
-const BACK_OFF: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
+/// Pauses before an update is sent again to a host that failed to apply it.
+const BACKOFF: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
 
-/// A host that follows the directory.
+/// A follower: a host that follows the directory.
 #[derive(Debug)]
 pub(crate) struct Follower {
     pub(crate) link: Arc<Link>,
-    /// The last change that is in effect there, once any is.
+    /// Number of the last change that is in effect there.
     has: Option<u64>,
-    /// The one that it failed to bring into effect, and why.
+    /// Number of the change that failed there, and the reason.
     failed: Option<(u64, String)>,
-    /// The last one that is in effect there but for something, and for what.
+    /// Number of the last change that is in effect there with exceptions, and these.
     except: Option<(u64, String)>,
 }
 
-/// A follower's place among those who follow. However its session ends, it is free afterwards.
+/// Entry of a connected follower. Dropping it removes the follower, however its session ends.
 #[derive(Debug)]
 pub(crate) struct Place<'a> {
     cluster: &'a Cluster,
@@ -49,8 +50,9 @@ impl Drop for Place<'_> {
 }
 
 impl Cluster {
-    /// Notes in the directory what the holder's own host carries, and that other hosts are those of its
-    /// file. Its word is the last: whoever has claimed the same finds out when it comes.
+    /// Enters the nodes of the leader's own host in the directory, and removes hosts that its file
+    /// does not name. The leader's claim wins: another host with a claim to the same nodes is
+    /// refused when it connects.
     pub(crate) fn claim_own(&self, directory: &mut Directory) {
         let ours = &self.config;
         directory.keep_hosts(|host| host == ours.host || ours.hosts.contains_key(host));
@@ -59,48 +61,38 @@ impl Cluster {
         name_nodes(directory, &nodes, &ours.aliases);
     }
 
-    /// Whether somebody is whom he should be.
+    /// Checks that the other agent is a host of this cluster with the same torus, provider and
+    /// leader.
     pub(crate) fn check(&self, hello: &Hello, version: u8) -> Result<(), Refusal> {
         let ours = &self.config;
-        let refuse = |message: String| {
-            let remedy = "compare the files for `toroid up --config` of the two hosts";
-            Err(Refusal::new(RefusalKind::Invalid, message, remedy))
-        };
-        if hello.version != version {
-            return refuse("the version was altered on its way".into());
-        }
-        if hello.to != ours.host {
-            let message = format!("this is host {}, and not {}", ours.host, hello.to);
-            return refuse(message);
-        }
-        if hello.host == ours.host {
-            return refuse(format!("two agents are of host {}", ours.host));
-        }
-        if !ours.hosts.contains_key(&hello.host) {
-            return refuse(format!(
-                "host {} does not know host {}",
-                ours.host, hello.host
-            ));
-        }
-        if hello.torus != ours.torus {
-            return refuse(format!(
+        let message = if hello.version != version {
+            "the version was altered on its way".into()
+        } else if hello.to != ours.host {
+            format!("this is host {}, and not {}", ours.host, hello.to)
+        } else if hello.host == ours.host {
+            format!("two agents are of host {}", ours.host)
+        } else if !ours.hosts.contains_key(&hello.host) {
+            format!("host {} does not know host {}", ours.host, hello.host)
+        } else if hello.torus != ours.torus {
+            format!(
                 "host {} has a torus {}, and host {} one of {}",
                 hello.host, hello.torus, ours.host, ours.torus
-            ));
-        }
-        if hello.provider != ours.provider {
-            return refuse(format!(
+            )
+        } else if hello.provider != ours.provider {
+            format!(
                 "host {} is connected by {}, and host {} by {}",
                 hello.host, hello.provider, ours.host, ours.provider
-            ));
-        }
-        if hello.follows.is_some() && !ours.holds_directory() {
-            return refuse(format!(
+            )
+        } else if hello.follows.is_some() && !ours.holds_directory() {
+            format!(
                 "the directory is at host {}, and not at {}",
                 ours.directory, ours.host
-            ));
-        }
-        Ok(())
+            )
+        } else {
+            return Ok(());
+        };
+        let remedy = "compare the files for `toroid up --config` of the two hosts";
+        Err(Refusal::new(RefusalKind::Invalid, message, remedy))
     }
 
     pub(crate) fn place<'a>(&'a self, link: &'a Arc<Link>) -> Place<'a> {
@@ -130,19 +122,19 @@ impl Cluster {
         self.publication.wake();
     }
 
-    /// Lets a host be as the directory has it, and after each change again, until it has gone.
+    /// Sends the directory to a follower, and then every change, until its session ends.
     pub(crate) fn tell(&self, link: &Arc<Link>) {
         let mut has = None;
-        let mut pause = BACK_OFF[0];
+        let mut pause = BACKOFF[0];
         while let Some((number, adoption)) = self.publication.after(has, || link.has_ended()) {
             match self.let_adopt(link, adoption) {
                 Ok(HostResponse::Done) => {
-                    (has, pause) = (Some(number), BACK_OFF[0]);
+                    (has, pause) = (Some(number), BACKOFF[0]);
                     self.note_progress(link, number, Progress::Done);
                 }
                 Ok(HostResponse::DoneExcept(what)) => {
                     tracing::warn!("host {} follows, but: {what}", link.host);
-                    (has, pause) = (Some(number), BACK_OFF[0]);
+                    (has, pause) = (Some(number), BACKOFF[0]);
                     self.note_progress(link, number, Progress::Except(what));
                 }
                 Ok(HostResponse::Refused(refusal)) => {
@@ -150,19 +142,19 @@ impl Cluster {
                     self.note_progress(link, number, Progress::Failed(refusal.message));
                     has = None;
                     thread::sleep(pause);
-                    pause = BACK_OFF[1].min(pause * 2);
+                    pause = BACKOFF[1].min(pause * 2);
                 }
                 Ok(_) | Err(NoAnswer::Late | NoAnswer::Ended) => link.end(),
             }
         }
     }
 
-    /// Waits for as long as the host says that it lives: acknowledgements that take longer than a
-    /// change waits are no reason to cut it off.
+    /// Sends an update and waits for its result as long as the session lives: acknowledgements that
+    /// take longer than a change waits are no reason to cut the host off.
     fn let_adopt(&self, link: &Link, adoption: DirectoryUpdate) -> Result<HostResponse, NoAnswer> {
         let question = link.begin(HostRequest::Adopt(adoption))?;
         loop {
-            match question.wait(PATIENCE) {
+            match question.wait(TIMEOUT) {
                 Err(NoAnswer::Late) => {
                     let problem = "it takes long to bring a change into effect";
                     self.problems.note(&link.host, problem);
@@ -197,23 +189,23 @@ impl Cluster {
         self.heard.notify_all();
     }
 
-    /// Waits until all that has been published is in effect on all hosts that are there. Returns on
-    /// which of those that it concerns it is not, and why.
+    /// Waits until everything published is in effect on all connected hosts. Returns the concerned
+    /// hosts where it is not, with the reasons.
     pub(crate) fn await_hosts(&self, concerned: &BTreeSet<String>) -> BTreeMap<String, String> {
         let number = self.publication.number();
         let begun = Instant::now();
         let mut followers = self.followers();
         loop {
-            let patience = |(host, follower): (&String, &Follower)| {
-                let patience = if concerned.contains(host) {
-                    PATIENCE
+            let timeout = |(host, follower): (&String, &Follower)| {
+                let timeout = if concerned.contains(host) {
+                    TIMEOUT
                 } else {
                     COURTESY
                 };
-                follower.lacks(number).then_some(patience)
+                follower.lacks(number).then_some(timeout)
             };
-            let patience = followers.iter().filter_map(patience).max();
-            let left = patience.unwrap_or_default().saturating_sub(begun.elapsed());
+            let timeout = followers.iter().filter_map(timeout).max();
+            let left = timeout.unwrap_or_default().saturating_sub(begun.elapsed());
             if left.is_zero() {
                 break;
             }
@@ -233,7 +225,7 @@ impl Cluster {
     }
 }
 
-/// What has become of a change at a host.
+/// Result of a change at a follower.
 enum Progress {
     Done,
     Except(String),
@@ -241,7 +233,7 @@ enum Progress {
 }
 
 impl Follower {
-    /// Whether it may yet bring a change into effect.
+    /// Whether the host may still apply a change.
     fn lacks(&self, number: u64) -> bool {
         let has_failed = self
             .failed
@@ -250,7 +242,7 @@ impl Follower {
         self.has.is_none_or(|has| has < number) && !has_failed && !self.link.has_ended()
     }
 
-    /// Why a change is not in effect there.
+    /// Reason why a change is not in effect there.
     fn why_not(&self, number: u64) -> Option<String> {
         match &self.failed {
             _ if self.has.is_some_and(|has| has >= number) => {
@@ -259,13 +251,13 @@ impl Follower {
             }
             Some((_, why)) => Some(why.clone()),
             None if self.link.has_ended() => Some("its agent has just gone".into()),
-            None => Some(format!("it has not answered in {} s", PATIENCE.as_secs())),
+            None => Some(format!("it has not answered in {} s", TIMEOUT.as_secs())),
         }
     }
 }
 
-/// Gives nodes the further names that their host wants. What is not possible is no reason to do
-/// without the host.
+/// Adds the aliases that a host wants for its nodes. An alias that cannot be added does not exclude
+/// the host.
 pub(crate) fn name_nodes(
     directory: &mut Directory,
     nodes: &BTreeSet<NodeId>,

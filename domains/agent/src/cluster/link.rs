@@ -1,4 +1,4 @@
-//! A session with another agent in which both have said hello: questions and answers both ways.
+//! Links: authenticated sessions with other agents, with requests and responses both ways.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -12,31 +12,30 @@ use toroid_protocol::hosts::{HostMessage, HostRequest, HostResponse, Requester};
 
 use crate::channel::SessionError;
 use crate::channel::secure::{Reader, Writer};
+use crate::threads;
 
-/// How often a side says that it lives: some times before the other loses its patience.
+/// Interval of `Alive` messages: several fit into the time that a side may be silent.
 const ALIVE: Duration = Duration::from_secs(1);
 
-/// Questions of the other side that are answered at a time. Each takes a thread.
+/// Requests of the other side that are served at a time. Each takes a thread.
 const MAX_SERVED: usize = 64;
 
-/// Those of them that are kept for what administrators and the agent itself ask.
+/// Places among them for administrators and for updates of the directory.
 const RESERVED: usize = 16;
 
-const STACK_BYTES: usize = 256 * 1024;
-
-/// The session.
+/// A link to another host.
 #[derive(Debug)]
 pub(crate) struct Link {
-    /// The other host.
+    /// Name of the other host.
     pub(crate) host: String,
     writer: Writer,
-    /// Who waits for which answer; none when it has ended.
+    /// Channels to waiting requests, by number; `None` after the end.
     waiting: Mutex<Option<HashMap<u64, SyncSender<HostResponse>>>>,
     next: AtomicU64,
     served: AtomicUsize,
 }
 
-/// Why a question has no answer.
+/// Reason of a missing response.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum NoAnswer {
     #[error("the session with it has ended")]
@@ -56,16 +55,16 @@ impl Link {
         })
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for its response.
     pub(crate) fn ask(
         &self,
         ask: HostRequest,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<HostResponse, NoAnswer> {
-        self.begin(ask)?.wait(patience)
+        self.begin(ask)?.wait(timeout)
     }
 
-    /// Asks.
+    /// Sends a request.
     pub(crate) fn begin(&self, ask: HostRequest) -> Result<Question<'_>, NoAnswer> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (answers, answer) = sync_channel(1);
@@ -83,19 +82,19 @@ impl Link {
         Ok(question)
     }
 
-    /// Whether it has ended.
+    /// Whether the session has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.lock().is_none()
     }
 
-    /// Ends it.
+    /// Ends the session.
     pub(crate) fn end(&self) {
         self.writer.shut_down();
-        // Whoever waits hears that nothing comes.
+        // Waiting requests get `NoAnswer::Ended`.
         *self.lock() = None;
     }
 
-    /// Attends to it until it ends; says why.
+    /// Serves the session to its end, and returns the reason of the end.
     pub(crate) fn attend(
         self: &Arc<Self>,
         mut reader: Reader,
@@ -128,7 +127,7 @@ impl Link {
     fn hear(&self, number: u64, answer: HostResponse) {
         let waiting = self.lock().as_mut().and_then(|all| all.remove(&number));
         if let Some(waiting) = waiting {
-            // Whoever waited may have lost patience.
+            // The waiting request may have timed out.
             let _ = waiting.try_send(answer);
         }
     }
@@ -153,14 +152,12 @@ impl Link {
         let answer = move || {
             let answer = serve(ask);
             link.served.fetch_sub(1, Ordering::Relaxed);
-            // Should it fail, the session has ended.
+            // If the send fails, the session has ended.
             let _ = link
                 .writer
                 .send(&HostMessage::HostResponse { number, answer });
         };
-        thread::Builder::new()
-            .stack_size(STACK_BYTES)
-            .spawn(answer)?;
+        threads::start(answer)?;
         Ok(())
     }
 
@@ -169,7 +166,7 @@ impl Link {
     }
 }
 
-/// What was asked and not yet answered. It is forgotten with this.
+/// A request without a response yet. Dropping it discards the response.
 #[derive(Debug)]
 pub(crate) struct Question<'a> {
     link: &'a Link,
@@ -178,10 +175,10 @@ pub(crate) struct Question<'a> {
 }
 
 impl Question<'_> {
-    /// Waits for the answer; may wait on when it is late.
-    pub(crate) fn wait(&self, patience: Duration) -> Result<HostResponse, NoAnswer> {
+    /// Waits for the response. After `NoAnswer::Late` the caller may wait again.
+    pub(crate) fn wait(&self, timeout: Duration) -> Result<HostResponse, NoAnswer> {
         self.answer
-            .recv_timeout(patience)
+            .recv_timeout(timeout)
             .map_err(|error| match error {
                 RecvTimeoutError::Timeout => NoAnswer::Late,
                 RecvTimeoutError::Disconnected => NoAnswer::Ended,
@@ -197,7 +194,8 @@ impl Drop for Question<'_> {
     }
 }
 
-/// How many questions may be under way with this one. Users and nodes cannot take all places.
+/// Number of requests that may be under way when this one comes. Users and nodes cannot take all
+/// places.
 fn most_served(ask: &HostRequest) -> usize {
     match ask {
         HostRequest::Adopt(_)
@@ -211,7 +209,7 @@ fn most_served(ask: &HostRequest) -> usize {
     }
 }
 
-/// Says that this side lives: at once, and then until the session ends.
+/// Sends `Alive` at once, and then at intervals until the session ends.
 pub(crate) fn stay_alive(writer: &Writer) -> Result<(), SessionError> {
     let writer = writer.clone();
     writer.send(&HostMessage::Alive)?;
@@ -223,7 +221,7 @@ pub(crate) fn stay_alive(writer: &Writer) -> Result<(), SessionError> {
             }
         }
     };
-    thread::Builder::new().stack_size(STACK_BYTES).spawn(say)?;
+    threads::start(say)?;
     Ok(())
 }
 
@@ -251,6 +249,15 @@ pub(crate) mod tests {
             let theirs = secure::accept(theirs, &opening, &Secret::of(1)).unwrap();
             [ours.join().unwrap(), theirs]
         })
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn links([ours, theirs]: [&Session; 2]) -> (Arc<Link>, Arc<Link>) {
+        (
+            Link::new("b".into(), ours.writer.clone()),
+            Link::new("a".into(), theirs.writer.clone()),
+        )
     }
 
     fn ask(from: u32) -> HostRequest {
@@ -284,36 +291,32 @@ pub(crate) mod tests {
             }
             HostResponse::Ticket(between.from.to_string())
         };
-        let patience = Duration::from_secs(60);
-        let (a, b) = (
-            Link::new("b".into(), ours.writer),
-            Link::new("a".into(), theirs.writer),
-        );
+        let (a, b) = links([&ours, &theirs]);
         thread::scope(|scope| {
             scope.spawn(|| a.attend(ours.reader, |_| HostResponse::Done));
             scope.spawn(|| b.attend(theirs.reader, serve));
-            let slow = scope.spawn(|| says(a.ask(ask(1), patience)));
-            assert_eq!(says(a.ask(ask(2), patience)), "2");
-            assert!(matches!(b.ask(ask(3), patience), Ok(HostResponse::Done)));
+            let slow = scope.spawn(|| says(a.ask(ask(1), LONG)));
+            assert_eq!(says(a.ask(ask(2), LONG)), "2");
+            assert!(matches!(b.ask(ask(3), LONG), Ok(HostResponse::Done)));
             go.send(()).unwrap();
             assert_eq!(slow.join().unwrap(), "1");
             let late = a.begin(ask(1)).unwrap();
             let nothing = late.wait(Duration::from_millis(10));
             assert!(matches!(nothing, Err(NoAnswer::Late)));
             go.send(()).unwrap();
-            assert_eq!(says(late.wait(patience)), "1");
-            let cut = scope.spawn(|| a.ask(ask(1), patience));
+            assert_eq!(says(late.wait(LONG)), "1");
+            let cut = scope.spawn(|| a.ask(ask(1), LONG));
             b.end();
             assert!(matches!(cut.join().unwrap(), Err(NoAnswer::Ended)));
             drop(go);
         });
         assert!(a.has_ended() && b.has_ended());
-        assert!(matches!(a.ask(ask(1), patience), Err(NoAnswer::Ended)));
+        assert!(matches!(a.ask(ask(1), LONG), Err(NoAnswer::Ended)));
     }
 
-    /// Once the users of a host could keep its administrators waiting.
+    /// Users of a host could once keep its administrators waiting.
     #[test]
-    fn some_places_are_not_for_users() {
+    fn some_places_are_reserved_for_administrators() {
         let [ours, theirs] = sessions();
         let (go, gate) = mpsc::channel::<()>();
         let gate = Arc::new(Mutex::new(gate));
@@ -328,22 +331,16 @@ pub(crate) mod tests {
             pid: None,
             request: toroid_protocol::agent::Request::Status,
         };
-        let patience = Duration::from_secs(60);
-        let (a, b) = (
-            Link::new("b".into(), ours.writer),
-            Link::new("a".into(), theirs.writer),
-        );
+        let (a, b) = links([&ours, &theirs]);
         thread::scope(|scope| {
             scope.spawn(|| a.attend(ours.reader, |_| HostResponse::Done));
             scope.spawn(|| b.attend(theirs.reader, serve));
             let slow: Vec<_> = (0..MAX_SERVED - RESERVED)
                 .map(|_| a.begin(ask(1)).unwrap())
                 .collect();
-            let user = a.ask(change(Requester::User(1)), patience).unwrap();
+            let user = a.ask(change(Requester::User(1)), LONG).unwrap();
             assert!(matches!(user, HostResponse::Refused(_)), "{user:?}");
-            let root = a
-                .ask(change(Requester::Administrator(0)), patience)
-                .unwrap();
+            let root = a.ask(change(Requester::Administrator(0)), LONG).unwrap();
             assert!(matches!(root, HostResponse::Done), "{root:?}");
             drop((go, slow));
             a.end();

@@ -10,10 +10,11 @@
 //! ```
 //!
 //! One agent, the leader, has the directory. Each follower keeps a copy, with which its nodes go on
-//! while the leader is away, and makes no change by itself. The leader [`publish`]es what has become
-//! durable and waits for the [`followers`] that a change concerns. A [`link`] is a session with another
-//! agent; [`unauthenticated`] connections have not shown the shared key yet. Processes of one host
-//! reach nodes of another with [`tickets`]. [`crate::sessions`] acts on what other agents ask.
+//! while the leader is away, and makes no change by itself. The leader [`publish`]es durable
+//! changes and waits for the [`followers`] that a change concerns. A [`link`] is a session with
+//! another agent; [`unauthenticated`] connections have not shown the pre-shared key yet. Processes
+//! of one host reach nodes of another with [`tickets`]. [`crate::sessions`] serves the requests of
+//! other agents.
 
 pub(crate) mod followers;
 pub(crate) mod link;
@@ -41,47 +42,47 @@ use followers::Follower;
 use link::{Link, NoAnswer};
 use problems::Problems;
 use publish::Publication;
-use tickets::Broker;
+use tickets::Tickets;
 
-/// How long `toroid up` waits for the holder of the directory, which may be away.
+/// Time that `toroid up` waits for the leader, which may be away.
 const FIRST_WORD: Duration = Duration::from_secs(3);
 
-/// How long the holder may take to make a change: others may come before it.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// Time that the leader may take for a change: others may come before it.
+const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// What an agent has of the others.
+/// State of this agent about the other hosts.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) config: HostConfig,
     pub(crate) secret: Secret,
-    /// Of the holder: what has become durable.
+    /// Durable changes (leader).
     pub(crate) publication: Arc<Publication>,
-    /// Of the holder: who follows.
+    /// Connected followers by host (leader).
     pub(crate) followers: Mutex<BTreeMap<String, Follower>>,
-    /// A follower has said how far it is, has come or has gone.
+    /// Signals progress, arrival or end of a follower.
     pub(crate) heard: Condvar,
-    /// Of a follower.
-    pub(crate) holder: Mutex<ToHolder>,
-    /// The directory has come for the first time.
+    /// Link to the leader (follower).
+    pub(crate) leader: Mutex<LeaderLink>,
+    /// Signals the first copy of the directory.
     pub(crate) came: Condvar,
-    /// Sessions that were made for the sake of tickets.
+    /// Sessions for tickets only, by host.
     pub(crate) peers: Mutex<BTreeMap<String, Arc<Link>>>,
-    pub(crate) broker: Broker,
+    pub(crate) tickets: Tickets,
     pub(crate) problems: Problems,
 }
 
-/// A follower's way to the holder.
+/// A follower's connection to the leader.
 #[derive(Debug, Default)]
-pub(crate) struct ToHolder {
+pub(crate) struct LeaderLink {
     pub(crate) link: Option<Arc<Link>>,
     pub(crate) has_come: bool,
-    /// Whether this host has refused what the holder has last told it, or not been told yet. Numbers
-    /// of domains mean something else then, perhaps.
+    /// Whether this host has rejected the leader's last update, or has got none yet. Then numbers
+    /// of domains may differ between the two.
     pub(crate) differs: bool,
 }
 
 impl Cluster {
-    /// Reads the key and begins to listen; nobody is let in yet.
+    /// Reads the key and binds the socket; no connection is accepted yet.
     pub(crate) fn new(config: HostConfig) -> Result<(Self, TcpListener), AgentError> {
         let secret = Secret::read(&config.key)?;
         let listener = TcpListener::bind(config.listen).map_err(|source| AgentError::Listen {
@@ -94,30 +95,30 @@ impl Cluster {
             publication: Arc::default(),
             followers: Mutex::default(),
             heard: Condvar::new(),
-            holder: Mutex::default(),
+            leader: Mutex::default(),
             came: Condvar::new(),
             peers: Mutex::default(),
-            broker: Broker::default(),
+            tickets: Tickets::default(),
             problems: Problems::default(),
         };
         Ok((cluster, listener))
     }
 
-    /// Whether it holds the directory.
-    pub(crate) fn holds(&self) -> bool {
+    /// Whether this agent is the leader.
+    pub(crate) fn is_leader(&self) -> bool {
         self.config.holds_directory()
     }
 
-    /// Waits for the directory when this is a follower that has just begun, unless its holder is away.
+    /// Waits for the first copy of the directory if this is a follower, unless its leader is away.
     pub(crate) fn await_directory(&self) {
-        let not_yet = |holder: &mut ToHolder| !self.holds() && !holder.has_come;
+        let not_yet = |leader: &mut LeaderLink| !self.is_leader() && !leader.has_come;
         drop(
             self.came
-                .wait_timeout_while(self.holder(), FIRST_WORD, not_yet),
+                .wait_timeout_while(self.leader(), FIRST_WORD, not_yet),
         );
     }
 
-    /// A session with another agent, in which it has said welcome.
+    /// Opens a session with another agent, up to its `Welcome`.
     pub(crate) fn dial(&self, host: &str, follows: Option<Claim>) -> Result<Session, CannotDial> {
         let address = self.config.hosts.get(host);
         let address = address.ok_or_else(|| CannotDial::Unknown(host.into()))?;
@@ -145,41 +146,40 @@ impl Cluster {
         }
     }
 
-    /// Lets the holder make a change for somebody here; answers with its words.
+    /// Forwards a change to the leader, and returns its reply.
     pub(crate) fn forward(
         &self,
         who: Requester,
         pid: Option<u32>,
         request: &Request,
     ) -> Result<Reply, Refusal> {
-        let holder = &self.config.directory;
-        let link = self.holder().link.clone();
+        let leader = &self.config.directory;
+        let link = self.leader().link.clone();
         let Some(link) = link else {
-            let why = self.problems.of(holder);
+            let why = self.problems.of(leader);
             let why = why.unwrap_or_else(|| "it has not answered yet".into());
             let remedy = "nothing was changed; see to that host, because its agent holds the \
                           directory";
-            return Err(unreachable(holder, &why, remedy));
+            return Err(unreachable(leader, &why, remedy));
         };
         let ask = HostRequest::Change {
             who,
             pid,
             request: request.clone(),
         };
-        match link.ask(ask, PATIENCE) {
+        match link.ask(ask, TIMEOUT) {
             Ok(HostResponse::Reply(reply)) => Ok(*reply),
             Ok(HostResponse::Refused(refusal)) => Err(refusal),
-            Ok(_) => Err(unreachable(holder, "it does not answer as it should", "")),
+            Ok(_) => Err(unreachable(leader, "it does not answer as it should", "")),
             Err(error @ (NoAnswer::Ended | NoAnswer::Late)) => {
                 let remedy =
                     "whether the change was made is unknown: look, and make it again if not";
-                Err(unreachable(holder, &error.to_string(), remedy))
+                Err(unreachable(leader, &error.to_string(), remedy))
             }
         }
     }
 
-    /// The hosts as this agent knows them.
-    /// Drivers are not its matter.
+    /// Describes the hosts as this agent knows them, without the state of drivers.
     pub(crate) fn describe(&self) -> Vec<HostInfo> {
         let config = &self.config;
         let all = config.hosts.iter().map(|(host, address)| (host, *address));
@@ -193,14 +193,14 @@ impl Cluster {
     }
 
     fn describe_host(&self, host: &str, address: SocketAddr) -> HostInfo {
-        let is_linked = if self.holds() {
+        let is_linked = if self.is_leader() {
             self.followers().contains_key(host)
         } else {
-            self.holder().link.is_some()
+            self.leader().link.is_some()
         };
         let state = if host == self.config.host {
             HostState::Here
-        } else if !self.holds() && host != self.config.directory {
+        } else if !self.is_leader() && host != self.config.directory {
             HostState::Unknown
         } else if is_linked {
             HostState::Connected
@@ -219,10 +219,10 @@ impl Cluster {
         }
     }
 
-    /// Refuses to have to do with other hosts' nodes as long as the directory here is not that of the
-    /// holder.
+    /// Refuses connections with other hosts' nodes as long as this host's directory differs from
+    /// the leader's.
     pub(crate) fn check_directory(&self) -> Result<(), Refusal> {
-        if self.holder().differs {
+        if self.leader().differs {
             Err(Refusal::new(
                 RefusalKind::Failed,
                 format!(
@@ -236,8 +236,8 @@ impl Cluster {
         }
     }
 
-    pub(crate) fn holder(&self) -> MutexGuard<'_, ToHolder> {
-        self.holder.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn leader(&self) -> MutexGuard<'_, LeaderLink> {
+        self.leader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn followers(&self) -> MutexGuard<'_, BTreeMap<String, Follower>> {
@@ -251,7 +251,7 @@ impl Cluster {
     }
 }
 
-/// Why there is no session with another agent.
+/// Failure to open a session with another agent.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CannotDial {
     #[error("no address is known of host {0}")]
@@ -262,7 +262,7 @@ pub(crate) enum CannotDial {
     Refused(Refusal),
 }
 
-/// The other host cannot be asked.
+/// Makes the refusal for a host that cannot be reached.
 pub(crate) fn unreachable(host: &str, why: &str, remedy: &str) -> Refusal {
     let message = format!("the agent of host {host} cannot be reached: {why}");
     Refusal::new(RefusalKind::Failed, message, remedy)

@@ -1,29 +1,29 @@
-//! What is wrong with other hosts: for `toroid status`, the log and the events, once each.
+//! Problems of other hosts, reported once each to `toroid status`, the log and the events.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Problems of strangers that people are told of in that time.
-const MAX_STRANGERS: usize = 64;
+/// Reports about unauthenticated sides in each [`QUIET`] period.
+const MAX_UNAUTHENTICATED: usize = 64;
 const QUIET: Duration = Duration::from_secs(60);
 
-/// What is wrong.
+/// Present problems, and the times of reports.
 #[derive(Debug, Default)]
 pub(crate) struct Problems {
-    /// By host.
+    /// Present problem of each host.
     hosts: Mutex<BTreeMap<String, String>>,
-    /// When people were told of somebody who may be anybody, by name or address and kind.
-    strangers: Mutex<BTreeMap<(String, &'static str), Instant>>,
+    /// Times of reports about unauthenticated sides, by name or address and kind of problem.
+    unauthenticated: Mutex<BTreeMap<(String, &'static str), Instant>>,
 }
 
 impl Problems {
-    /// What is wrong with a host.
+    /// Present problem of a host.
     pub(crate) fn of(&self, host: &str) -> Option<String> {
         self.lock().get(host).cloned()
     }
 
-    /// Notes a problem of a host; returns whether it is another than before.
+    /// Notes a problem of a host. Returns whether it is new.
     pub(crate) fn note(&self, host: &str, problem: &str) -> bool {
         let mut all = self.lock();
         if all.get(host).is_some_and(|known| known == problem) {
@@ -33,21 +33,21 @@ impl Problems {
         true
     }
 
-    /// Whether people are told of somebody who may be anybody: of each kind of problem once in a
-    /// while, and not of too many at a time.
+    /// Whether to report a problem of an unauthenticated side: each kind once in a while, and a
+    /// bounded number at a time.
     pub(crate) fn may_tell(&self, name: &str, kind: &'static str, now: Instant) -> bool {
-        let strangers = self.strangers.lock();
-        let mut strangers = strangers.unwrap_or_else(PoisonError::into_inner);
-        strangers.retain(|_, told| now.saturating_duration_since(*told) < QUIET);
+        let unauthenticated = self.unauthenticated.lock();
+        let mut unauthenticated = unauthenticated.unwrap_or_else(PoisonError::into_inner);
+        unauthenticated.retain(|_, told| now.saturating_duration_since(*told) < QUIET);
         let key = (name.to_owned(), kind);
-        if strangers.contains_key(&key) || strangers.len() >= MAX_STRANGERS {
+        if unauthenticated.contains_key(&key) || unauthenticated.len() >= MAX_UNAUTHENTICATED {
             return false;
         }
-        strangers.insert(key, now);
+        unauthenticated.insert(key, now);
         true
     }
 
-    /// Nothing is wrong with a host any more.
+    /// Removes the problem of a host.
     pub(crate) fn clear(&self, host: &str) {
         self.lock().remove(host);
     }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_is_new_once() {
+    fn a_problem_is_reported_as_new_once() {
         let problems = Problems::default();
         assert!(problems.note("b", "away") && !problems.note("b", "away"));
         assert!(problems.note("b", "other key"));
@@ -70,9 +70,9 @@ mod tests {
         assert_eq!(problems.of("b"), None);
     }
 
-    /// Once strangers could fill the log, because each text that they chose was news.
+    /// Unauthenticated sides could once fill the log, because every text of theirs was new.
     #[test]
-    fn of_strangers_people_are_told_now_and_then() {
+    fn reports_about_unauthenticated_sides_are_limited() {
         let problems = Problems::default();
         let now = Instant::now();
         assert!(problems.may_tell("b", "version", now));
@@ -80,9 +80,9 @@ mod tests {
         assert!(problems.may_tell("b", "key", now + QUIET / 2));
         assert!(problems.may_tell("b", "version", now + QUIET));
         let later = now + 2 * QUIET;
-        let told = (0..10 * MAX_STRANGERS)
+        let told = (0..10 * MAX_UNAUTHENTICATED)
             .filter(|n| problems.may_tell(&n.to_string(), "key", later))
             .count();
-        assert_eq!(told, MAX_STRANGERS);
+        assert_eq!(told, MAX_UNAUTHENTICATED);
     }
 }

@@ -1,4 +1,4 @@
-//! What has become durable at the holder of the directory, for those who follow it.
+//! Durable changes of the leader, for its followers.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,10 +8,10 @@ use toroid_protocol::hosts::DirectoryUpdate;
 
 use crate::store::{Store, StoreError};
 
-/// Changes that are remembered. Who has missed more is given the whole directory.
+/// Changes that are kept. A follower that has missed more gets the whole directory.
 const MAX_LOG: usize = 256;
 
-/// The directory as records, and its last changes.
+/// The durable directory as records, and its last changes.
 #[derive(Debug, Default)]
 pub(crate) struct Publication {
     state: Mutex<State>,
@@ -21,24 +21,25 @@ pub(crate) struct Publication {
 #[derive(Debug, Default)]
 struct State {
     records: Records,
-    /// How many changes there were.
+    /// Number of changes so far.
     number: u64,
-    /// The last of them.
+    /// The last changes, oldest first.
     log: VecDeque<Changes>,
 }
 
 impl Publication {
-    /// Begins with these records.
+    /// Sets the initial records.
     pub(crate) fn begin(&self, records: Records) {
         self.lock().records = records;
     }
 
-    /// The number of the last change.
+    /// Number of the last change.
     pub(crate) fn number(&self) -> u64 {
         self.lock().number
     }
 
-    /// Waits for what comes after a change that somebody has, or has not. `None` when it is over.
+    /// Waits for changes after number `had`, or for the first update if absent. Returns the number
+    /// and the update, or `None` when `is_over`.
     pub(crate) fn after(
         &self,
         had: Option<u64>,
@@ -50,9 +51,9 @@ impl Publication {
         (!is_over()).then(|| (state.number, state.since(had)))
     }
 
-    /// Lets those who wait see whether it is over for them.
-    pub(crate) fn wake(&self) {
-        // Between their look and their sleep they hold the lock.
+    /// Makes waiting threads check whether their session is over.
+    pub(super) fn wake(&self) {
+        // A waiting thread holds the lock from its check to its sleep, so it misses no signal.
         drop(self.lock());
         self.news.notify_all();
     }
@@ -91,7 +92,7 @@ impl State {
     }
 }
 
-/// Makes changes in records.
+/// Applies changes to records.
 pub(crate) fn apply(records: &mut Records, changes: Changes) {
     records.retain(|key, _| !changes.remove.contains(key));
     records.extend(changes.put);
@@ -108,7 +109,7 @@ fn merge(all: &mut Changes, later: &Changes) {
     }
 }
 
-/// A store whose changes are published as soon as they are durable.
+/// A store that publishes its changes as soon as they are durable.
 #[derive(Debug)]
 pub(crate) struct Publishing<S> {
     store: S,
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_missed_changes_gets_them_in_one_or_the_whole() {
+    fn a_late_follower_gets_merged_changes_or_the_whole_directory() {
         let publication = Publication::default();
         publication.begin(changes(&[("a", "1")], &[]).put);
         let get = |had| publication.after(had, || false).unwrap();
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_durable_is_not_published() {
+    fn a_failed_commit_is_not_published() {
         let empty = Directory::new("2x2x2".parse().unwrap());
         let memory = Memory::holding(&empty);
         let publication = Arc::<Publication>::default();

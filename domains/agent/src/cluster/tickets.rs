@@ -1,13 +1,15 @@
-//! Data connections: a process of one host talks to the agent of another about a node's memory.
+//! Tickets for data connections: a process of one host talks to the target proxy of another about a
+//! node's memory.
 //!
-//! The process's agent asks the other for a ticket in their session, and presents it on a connection of
-//! its own, which it then gives to the process. A ticket is good for one connection, and not for long.
+//! The process's agent asks the other agent for a ticket in their session, and presents the ticket
+//! on a connection of its own, which it then passes on. A ticket is good for one connection, and
+//! for a short time.
 
 use std::collections::HashMap;
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use std::{fmt, io, thread};
+use std::{fmt, io};
 
 use toroid_fabric::NodeId;
 use toroid_model::directory::Directory;
@@ -18,31 +20,32 @@ use super::Cluster;
 use super::link::Link;
 use crate::channel::opening::{Opening, PROOF, Word};
 use crate::channel::secure::{self, Session};
+use crate::{random, threads};
 
-/// How long a ticket is good.
+/// Life of a ticket.
 const EXPIRES: Duration = Duration::from_secs(10);
 
-/// Tickets at a time.
+/// Most unused tickets.
 const MAX_TICKETS: usize = 4096;
 
 /// A ticket as it is presented.
 pub(crate) type Proof = [u8; PROOF];
 
-/// A connection that has shown its ticket. Nothing has been read or written on it since.
+/// A connection that has shown its ticket. No byte has been read or written since.
 #[derive(Debug)]
 pub(crate) struct DataConnection {
     pub(crate) stream: TcpStream,
-    /// The host that has made it.
+    /// Host at the other end.
     pub(crate) host: String,
-    /// What for.
+    /// Purpose of the ticket.
     pub(crate) wanted: TicketPurpose,
 }
 
 type Server = Box<dyn Fn(DataConnection) + Send + Sync>;
 
-/// The tickets that were given out, and who serves those who present them.
+/// Issued tickets, and the server of the connections that present them.
 #[derive(Default)]
-pub(crate) struct Broker {
+pub(crate) struct Tickets {
     tickets: Mutex<HashMap<Proof, Ticket>>,
     pub(crate) server: OnceLock<Server>,
 }
@@ -54,20 +57,16 @@ struct Ticket {
     until: Instant,
 }
 
-impl Broker {
-    /// Lets data connections be served; without this none are promised. It must not take long.
+impl Tickets {
+    /// Sets the server of data connections, which must not block. No ticket is issued before.
     pub(crate) fn serve(&self, server: impl Fn(DataConnection) + Send + Sync + 'static) {
-        // A second one would be a mistake of ours.
+        // A second server is a bug of the agent.
         assert!(self.server.set(Box::new(server)).is_ok(), "there is one");
     }
 
-    /// A ticket for another host.
+    /// Issues a ticket to another host.
     pub(crate) fn issue(&self, host: &str, wanted: TicketPurpose) -> Result<String, Refusal> {
-        let mut proof = [0; PROOF];
-        getrandom::fill(&mut proof).map_err(|error| {
-            let message = format!("the system gives no random bytes: {error}");
-            Refusal::new(RefusalKind::Failed, message, "")
-        })?;
+        let proof: Proof = random::bytes()?;
         let now = Instant::now();
         let mut tickets = self.lock();
         tickets.retain(|_, ticket| ticket.until > now);
@@ -84,10 +83,10 @@ impl Broker {
             until: now + EXPIRES,
         };
         tickets.insert(proof, ticket);
-        Ok(proof.iter().map(|byte| format!("{byte:02x}")).collect())
+        Ok(random::to_hex(&proof))
     }
 
-    /// Somebody presents one.
+    /// Serves a connection that presents a ticket, or rejects it.
     pub(crate) fn redeem(&self, stream: TcpStream, proof: Proof) {
         let ticket = self.lock().remove(&proof);
         let ticket = ticket.filter(|ticket| ticket.until > Instant::now());
@@ -110,9 +109,9 @@ impl Broker {
     }
 }
 
-impl fmt::Debug for Broker {
+impl fmt::Debug for Tickets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Broker").finish_non_exhaustive()
+        f.debug_struct("Tickets").finish_non_exhaustive()
     }
 }
 
@@ -122,17 +121,16 @@ impl Cluster {
             .followers()
             .get(host)
             .map(|follower| follower.link.clone());
-        let holder = || {
-            let is_it = !self.holds() && host == self.config.directory;
-            self.holder().link.clone().filter(|_| is_it)
+        let leader = || {
+            let is_it = !self.is_leader() && host == self.config.directory;
+            self.leader().link.clone().filter(|_| is_it)
         };
         let peer = || self.peers().get(host).cloned();
-        let link = follower.or_else(holder).or_else(peer);
+        let link = follower.or_else(leader).or_else(peer);
         link.filter(|link| !link.has_ended())
     }
 
-    /// Attends to a session that was made for the sake of tickets, unless somebody else has just
-    /// made one.
+    /// Serves a session for tickets, unless another thread has just opened one.
     pub(crate) fn add_peer(&self, host: &str, session: Session) -> io::Result<Arc<Link>> {
         let mut peers = self.peers();
         if let Some(link) = peers.get(host).filter(|link| !link.has_ended()) {
@@ -140,15 +138,15 @@ impl Cluster {
         }
         let link = Link::new(host.into(), session.writer);
         let attended = Arc::clone(&link);
-        // It asks nothing: whoever does has a session of its own.
+        // The other side sends no requests here: it opens a session of its own for them.
         let attend = move || attended.attend(session.reader, |_| HostResponse::Done);
-        thread::Builder::new().spawn(attend)?;
+        threads::start(attend)?;
         peers.insert(host.into(), Arc::clone(&link));
         Ok(link)
     }
 }
 
-/// Whether a process of `host` may talk to a node of `ours`, as the directory has it.
+/// Checks in the directory that a process of `host` may talk to a node of `ours`.
 pub(crate) fn may_connect(
     directory: &Directory,
     host: &str,
@@ -174,18 +172,6 @@ pub(crate) fn may_connect(
     }
 }
 
-/// The ticket that a text stands for.
-pub(crate) fn parse(text: &str) -> Option<Proof> {
-    let mut proof = [0; PROOF];
-    if text.len() != 2 * PROOF || !text.is_ascii() {
-        return None;
-    }
-    for (n, byte) in proof.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * n..2 * n + 2], 16).ok()?;
-    }
-    Some(proof)
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
@@ -204,27 +190,27 @@ mod tests {
     };
     const WANTED: TicketPurpose = TicketPurpose::Node(BETWEEN);
 
-    /// How presenting a ticket ends.
-    fn present(broker: &Broker, ticket: &str) -> Result<(), SessionError> {
+    /// Result of presenting a ticket.
+    fn present(tickets: &Tickets, ticket: &str) -> Result<(), SessionError> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let theirs = listener.accept().unwrap().0;
-        let proof = parse(ticket).unwrap();
-        broker.redeem(theirs, proof);
+        let proof = random::from_hex(ticket).unwrap();
+        tickets.redeem(theirs, proof);
         secure::present(&ours, proof)
     }
 
     #[test]
-    fn a_ticket_is_good_once_and_not_for_ever() {
-        let broker = Broker::default();
-        let early = broker.issue("b", WANTED).unwrap();
-        // Nobody serves yet.
-        present(&broker, &early).unwrap_err();
+    fn a_ticket_is_valid_once_and_expires() {
+        let tickets = Tickets::default();
+        let early = tickets.issue("b", WANTED).unwrap();
+        // There is no server yet.
+        present(&tickets, &early).unwrap_err();
         let (served, connections) = channel();
         let served = Mutex::new(served);
-        broker.serve(move |connection| served.lock().unwrap().send(connection).unwrap());
-        let ticket = broker.issue("b", WANTED).unwrap();
-        present(&broker, &ticket).unwrap();
+        tickets.serve(move |connection| served.lock().unwrap().send(connection).unwrap());
+        let ticket = tickets.issue("b", WANTED).unwrap();
+        present(&tickets, &ticket).unwrap();
         let connection = connections.recv().unwrap();
         let DataConnection {
             stream,
@@ -232,18 +218,18 @@ mod tests {
             wanted,
         } = connection;
         assert_eq!((host.as_str(), wanted), ("b", WANTED));
-        // Whoever serves it has it without a byte read.
+        // The server gets it without a byte read.
         stream.take_error().unwrap();
-        let again = present(&broker, &ticket).unwrap_err();
+        let again = present(&tickets, &ticket).unwrap_err();
         assert!(matches!(again, SessionError::BadTicket), "{again}");
-        let late = broker.issue("b", WANTED).unwrap();
-        for ticket in broker.lock().values_mut() {
+        let late = tickets.issue("b", WANTED).unwrap();
+        for ticket in tickets.lock().values_mut() {
             ticket.until = Instant::now();
         }
-        present(&broker, &late).unwrap_err();
+        present(&tickets, &late).unwrap_err();
         assert!(connections.try_recv().is_err());
         for nonsense in ["", "00", &"é".repeat(PROOF), &"0g".repeat(PROOF)] {
-            assert!(parse(nonsense).is_none());
+            assert!(random::from_hex::<PROOF>(nonsense).is_none());
         }
     }
 

@@ -1,5 +1,5 @@
-//! Who has connected and not yet said all of an opening. When there are many the oldest has to go;
-//! each is heard before.
+//! Connections whose opening is not complete. When there are too many, the oldest is read a last
+//! time and then closed.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,49 +12,49 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::channel::opening::{OPENING, Word};
 use crate::channel::secure::{self, HANDSHAKE};
 
-/// Strangers at a time, and how many are let in between two looks at all of them.
-const MAX_STRANGERS: usize = 64;
+/// Connections at a time, and connections accepted between two reads of all of them.
+const MAX_UNAUTHENTICATED: usize = 64;
 
 /// Pause after the system had no descriptor for a connection.
 const BREATH: Duration = Duration::from_millis(100);
 
-/// Somebody who has connected.
+/// A connection without a complete opening.
 #[derive(Debug)]
-pub(crate) struct Stranger {
+pub(crate) struct NewConnection {
     pub(crate) stream: TcpStream,
     pub(crate) address: SocketAddr,
-    /// What he has said.
+    /// Received part of the opening.
     pub(crate) bytes: [u8; OPENING],
     read: usize,
     until: Instant,
 }
 
-/// All of them.
+/// All connections without a complete opening, and the listener.
 #[derive(Debug)]
-pub(crate) struct Strangers {
+pub(crate) struct Unauthenticated {
     listener: TcpListener,
-    /// The oldest first.
-    waiting: Vec<Stranger>,
+    /// Oldest first.
+    waiting: Vec<NewConnection>,
 }
 
-impl Strangers {
+impl Unauthenticated {
     pub(crate) fn new(listener: TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        Ok(Strangers {
+        Ok(Unauthenticated {
             listener,
             waiting: Vec::new(),
         })
     }
 
-    /// Those whose openings are complete, once there may be some.
-    pub(crate) fn next(&mut self) -> Vec<Stranger> {
+    /// Waits, and returns the connections whose openings are complete.
+    pub(crate) fn next(&mut self) -> Vec<NewConnection> {
         self.wait();
         let mut complete = self.listen();
         complete.extend(self.accept());
         complete
     }
 
-    /// Until somebody comes or says something, or has taken too long.
+    /// Waits for a connection, for bytes, or for the oldest to time out.
     fn wait(&self) {
         let now = Instant::now();
         let next = self.waiting.first();
@@ -65,14 +65,15 @@ impl Strangers {
         let mut all: Vec<PollFd<'_>> = all
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
-        // What fails is found out by whoever reads.
+        // Reading from a failed connection reports the failure.
         let _ = poll(&mut all, next.as_ref());
     }
 
-    /// Lets some in. A flood of them must not keep anybody from being heard, so it is not all.
-    fn accept(&mut self) -> Vec<Stranger> {
+    /// Accepts a bounded number of connections: a flood of them must not delay those that have sent
+    /// bytes.
+    fn accept(&mut self) -> Vec<NewConnection> {
         let mut complete = Vec::new();
-        for _ in 0..MAX_STRANGERS {
+        for _ in 0..MAX_UNAUTHENTICATED {
             match self.listener.accept() {
                 Ok((stream, address)) => complete.extend(self.let_in(stream, address)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -87,12 +88,13 @@ impl Strangers {
         complete
     }
 
-    /// Returns the oldest if he has to go and has just said all.
-    fn let_in(&mut self, stream: TcpStream, address: SocketAddr) -> Option<Stranger> {
+    /// Adds a connection. Returns the oldest if its place is needed and its opening is just
+    /// complete.
+    fn let_in(&mut self, stream: TcpStream, address: SocketAddr) -> Option<NewConnection> {
         stream.set_nonblocking(true).ok()?;
-        let is_full = self.waiting.len() >= MAX_STRANGERS;
+        let is_full = self.waiting.len() >= MAX_UNAUTHENTICATED;
         let oldest = is_full.then(|| self.waiting.remove(0));
-        self.waiting.push(Stranger {
+        self.waiting.push(NewConnection {
             stream,
             address,
             bytes: [0; OPENING],
@@ -107,23 +109,23 @@ impl Strangers {
         None
     }
 
-    fn listen(&mut self) -> Vec<Stranger> {
+    fn listen(&mut self) -> Vec<NewConnection> {
         let now = Instant::now();
         let mut complete = Vec::new();
-        for mut stranger in std::mem::take(&mut self.waiting) {
-            match stranger.read() {
-                Ok(true) => complete.push(stranger),
-                Ok(false) if stranger.until > now => self.waiting.push(stranger),
-                // Nobody is told: it may be a port scan.
-                Ok(false) | Err(_) => tracing::debug!("{} said nothing of use", stranger.address),
+        for mut connection in std::mem::take(&mut self.waiting) {
+            match connection.read() {
+                Ok(true) => complete.push(connection),
+                Ok(false) if connection.until > now => self.waiting.push(connection),
+                // Only a debug message: it may be a port scan.
+                Ok(false) | Err(_) => tracing::debug!("{} said nothing of use", connection.address),
             }
         }
         complete
     }
 }
 
-impl Stranger {
-    /// Reads what has come; returns whether that is all.
+impl NewConnection {
+    /// Reads available bytes; returns whether the opening is complete.
     fn read(&mut self) -> io::Result<bool> {
         while self.read < OPENING {
             match self.stream.read(&mut self.bytes[self.read..]) {
@@ -154,21 +156,21 @@ mod tests {
 
     use super::*;
 
-    /// Once a flood had everybody thrown out before he was heard.
+    /// A flood once closed every connection before its bytes were read.
     #[test]
-    fn who_has_said_all_is_heard_in_a_flood() {
+    fn a_complete_opening_is_served_in_a_flood_of_connections() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let mut strangers = Strangers::new(listener).unwrap();
+        let mut unauthenticated = Unauthenticated::new(listener).unwrap();
         let mut honest = TcpStream::connect(address).unwrap();
         honest.write_all(&[7; OPENING]).unwrap();
-        let _flood: Vec<TcpStream> = (0..2 * MAX_STRANGERS)
+        let _flood: Vec<TcpStream> = (0..2 * MAX_UNAUTHENTICATED)
             .map(|_| TcpStream::connect(address).unwrap())
             .collect();
         let mut complete = Vec::new();
         while complete.is_empty() {
-            complete = strangers.next();
-            assert!(strangers.waiting.len() <= MAX_STRANGERS);
+            complete = unauthenticated.next();
+            assert!(unauthenticated.waiting.len() <= MAX_UNAUTHENTICATED);
         }
         assert_eq!(complete[0].address, honest.local_addr().unwrap());
         assert_eq!(complete[0].bytes, [7; OPENING]);

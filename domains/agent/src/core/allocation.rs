@@ -1,4 +1,4 @@
-//! Nodes that are taken from those that are free, and given back.
+//! Allocation of free nodes, and their release.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +13,11 @@ use toroid_protocol::agent::{NodeAllocation, Reply};
 use super::host::{Host, only_node};
 use crate::nodes::HostedNode;
 use crate::nodes::generation::Closed;
+use crate::random;
 
 impl Host {
     /// Carries out a [`NodeAllocation`].
-    pub(crate) fn alloc_nodes(
+    pub(super) fn alloc_nodes(
         &self,
         actor: Actor,
         asked: &NodeAllocation,
@@ -39,7 +40,7 @@ impl Host {
                 policy: asked.placement,
                 near: near.transpose()?,
                 destination,
-                seed: seed()?,
+                seed: u64::from_ne_bytes(random::bytes()?),
             };
             Ok::<_, Refusal>(directory.allocate(actor, &wanted)?)
         })?;
@@ -51,16 +52,16 @@ impl Host {
         Ok(Reply::Allocated { nodes, domain })
     }
 
-    /// Makes nodes free.
-    pub(crate) fn free_nodes(&self, actor: Actor, sets: &[String]) -> Result<(), Refusal> {
+    /// Frees nodes.
+    pub(super) fn free_nodes(&self, actor: Actor, sets: &[String]) -> Result<(), Refusal> {
         let directory = self.members.directory(Directory::clone);
         let nodes = actor.resolve(&directory, sets)?;
         directory.check_release(actor, &nodes)?;
         self.hand_over(&nodes, None)
     }
 
-    /// Takes nodes out of all their domains, ends what runs in them and speaks for them, and gives
-    /// them to somebody else, who finds nobody there.
+    /// Hands nodes over to another owner: they leave all their domains, and everything ends that
+    /// runs in them or speaks for them.
     pub(crate) fn hand_over(
         &self,
         nodes: &BTreeSet<NodeId>,
@@ -91,7 +92,7 @@ impl Host {
         })
     }
 
-    /// Ends what runs in nodes and speaks for them.
+    /// Ends all processes of nodes, and every connection that speaks for them.
     pub(crate) fn empty(&self, nodes: &[&HostedNode]) -> Result<(), Refusal> {
         for node in nodes {
             node.generation.end();
@@ -113,11 +114,4 @@ impl Host {
         }
         Ok(())
     }
-}
-
-fn seed() -> Result<u64, Refusal> {
-    getrandom::u64().map_err(|error| {
-        let message = format!("the system gives no random bytes: {error}");
-        Refusal::new(RefusalKind::Failed, message, "")
-    })
 }

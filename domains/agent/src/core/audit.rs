@@ -1,4 +1,4 @@
-//! What goes into the log of events, and how clients read it.
+//! The audit log: its entries, and how clients read them.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -13,26 +13,25 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 use toroid_protocol::agent::{Reply, Request};
 
-use super::changes::is_change;
 use super::host::Host;
 use crate::store::events::{self, Log};
 
-/// How many happenings one answer has at most.
+/// Most events of one reply.
 const AT_ONCE: usize = 500;
 
-/// How long a client that wants to wait does so before it must ask again.
+/// Time that a waiting request takes at most before the client must ask again.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// The log of an agent.
+/// Audit log of an agent.
 #[derive(Debug)]
 pub(crate) struct Audit {
     directory: PathBuf,
     log: Mutex<Log>,
-    /// A line was written.
+    /// Signals a new line.
     written: Condvar,
 }
 
-/// Who asked, as which process, and on which other host.
+/// Author of a request: actor, process id, and the other host it came from.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) actor: Actor,
@@ -49,8 +48,8 @@ impl Audit {
         }
     }
 
-    /// Notes how a request ended, if it was to change something or was denied. `before` is the
-    /// directory as it was asked.
+    /// Logs the end of a request if it is a change or was denied. `before` is the directory before
+    /// the request.
     pub(crate) fn note<T>(
         &self,
         caller: &Caller,
@@ -65,15 +64,15 @@ impl Audit {
         };
         let (what, domain) = (field(["request", "request"]), field(["domain", "name"]));
         let named = domain.as_deref().and_then(|name| before.domain(name).ok());
-        // To the caller there is no such domain; its owner shall know of the attempt.
+        // The caller is told that the domain does not exist. Its owner gets to know of the attempt.
         let is_hidden =
-            is_change(request) && named.is_some_and(|domain| !caller.actor.sees(before, domain));
+            request.is_change() && named.is_some_and(|domain| !caller.actor.sees(before, domain));
         let outcome = match result {
-            Ok(_) if is_change(request) || *request == Request::Down => Outcome::Done,
+            Ok(_) if request.is_change() || *request == Request::Down => Outcome::Done,
             Err(refusal) => match refusal.kind {
                 RefusalKind::Denied => Outcome::Denied,
                 RefusalKind::Exhausted => Outcome::Exhausted,
-                RefusalKind::Failed if is_change(request) => Outcome::Failed,
+                RefusalKind::Failed if request.is_change() => Outcome::Failed,
                 RefusalKind::NotFound if is_hidden => Outcome::Denied,
                 _ => return,
             },
@@ -107,7 +106,7 @@ impl Audit {
         );
     }
 
-    /// Notes that an agent begins.
+    /// Logs the start of an agent.
     pub(crate) fn note_start(&self, uid: u32, directory: &Directory) {
         let caller = Caller {
             actor: Actor::Administrator(uid),
@@ -121,27 +120,19 @@ impl Audit {
         self.append(event, BTreeSet::new());
     }
 
-    /// Notes what is wrong with another host. Whoever pretends to be one cannot fill the log.
+    /// Logs a problem of another host. Callers limit the number of these entries.
     pub(crate) fn note_host(&self, host: &str, problem: &str) {
         let event = AuditEvent {
-            seq: 0,
-            time_ms: 0,
-            uid: None,
-            pid: None,
-            node: None,
             host: Some(host.into()),
             what: "host".into(),
-            domain: None,
-            request: Value::Null,
-            result: Outcome::Denied,
             reason: Some(problem.into()),
-            unwritten: 0,
+            ..empty(Outcome::Denied)
         };
         self.append(event, BTreeSet::new());
     }
 
-    /// What has happened from number `since` on that the actor may know, at once or, if it
-    /// waits, when there is something or some time has passed.
+    /// Events from number `since` on that the actor may see. With `wait`, waits for a new one for
+    /// some time.
     pub(crate) fn since(&self, actor: Actor, since: u64, wait: bool) -> Result<Reply, Refusal> {
         let reader = match actor {
             Actor::Administrator(_) => None,
@@ -185,8 +176,6 @@ impl Audit {
 fn blank(caller: &Caller, directory: &Directory, result: Outcome) -> AuditEvent {
     let place = |node: NodeId| directory.places(&[node].into());
     AuditEvent {
-        seq: 0,
-        time_ms: 0,
         uid: caller.actor.uid(),
         pid: caller.pid,
         node: match caller.actor {
@@ -194,6 +183,18 @@ fn blank(caller: &Caller, directory: &Directory, result: Outcome) -> AuditEvent 
             _ => None,
         },
         host: caller.host.as_deref().map(str::to_owned),
+        ..empty(result)
+    }
+}
+
+fn empty(result: Outcome) -> AuditEvent {
+    AuditEvent {
+        seq: 0,
+        time_ms: 0,
+        uid: None,
+        pid: None,
+        node: None,
+        host: None,
         what: String::new(),
         domain: None,
         request: Value::Null,
@@ -203,8 +204,8 @@ fn blank(caller: &Caller, directory: &Directory, result: Outcome) -> AuditEvent 
     }
 }
 
-/// The users whom it concerns: who asked, the domain's owner, the owners of its members and of
-/// the nodes that are named, and users that are named.
+/// Users that an event concerns: the caller, the domain's owner, the owners of its members and of
+/// named nodes, and named users.
 fn concerns(
     actor: Actor,
     request: &Value,
@@ -224,7 +225,7 @@ fn concerns(
     }
     let owners = nodes.iter().filter_map(|node| directory.owner_of(*node));
     let owner = domain.map(|domain| domain.owner);
-    // Who is given something, or limited.
+    // Users that get something or are limited.
     let users = ["owner", "user"].map(|name| request[name].as_u64());
     let users = users.into_iter().flatten();
     let users = users.filter_map(|uid| u32::try_from(uid).ok());
@@ -236,7 +237,7 @@ fn concerns(
 }
 
 impl Host {
-    /// Does what a request asks and notes how it ended.
+    /// Carries out a request and logs its end.
     pub(crate) fn audited<T>(
         &self,
         caller: &Caller,
@@ -249,7 +250,7 @@ impl Host {
         result
     }
 
-    /// Notes a denial of what would not have changed anything.
+    /// Logs the denial of a request that changes nothing.
     pub(crate) fn note_denial<T>(
         &self,
         caller: &Caller,

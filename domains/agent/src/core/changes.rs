@@ -1,5 +1,5 @@
-//! What changes the directory, whoever asks for it through whichever door: the rights are
-//! checked on the directory that is about to change.
+//! Changes of the directory, from any socket. The rights are checked on the directory that is about
+//! to change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,35 +9,36 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 use toroid_protocol::agent::{NewDomain, Reply, Request};
 use toroid_protocol::hosts::Requester;
+use toroid_protocol::{connection_request, query_request};
 
 use super::audit::Caller;
 use super::host::{Host, only_node, parse_subnet};
 use super::quotas::{self, Whose};
 
-/// On what condition somebody's request holds when its turn has come.
+/// Condition under which a request is still valid when its turn has come.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Standing {
-    /// None: it is somebody who speaks for himself.
+    /// No condition: the actor is a user or an administrator.
     Own,
-    /// It is of a process in a node of this host, in this generation.
+    /// The request is of a process in a node of this host, in this generation.
     Generation(u64),
-    /// It is of one in a node of another host, which belonged to that user.
+    /// The request is of a process in a node of another host, which belonged to this user.
     Owner(Option<u32>),
 }
 
-/// Carries out a request that changes the directory when its turn has come; `None` for any other.
-/// Where another host holds the directory, its agent is asked.
+/// Carries out a change when its turn has come, on a follower by asking the leader; `None` for any
+/// other request.
 pub(crate) fn carry_out(
     host: &Host,
     caller: &Caller,
     standing: Standing,
     request: &Request,
 ) -> Option<Result<Reply, Refusal>> {
-    if !is_change(request) {
+    if !request.is_change() {
         return None;
     }
     let actor = caller.actor;
-    let follows = host.cluster.as_ref().filter(|cluster| !cluster.holds());
+    let follows = host.cluster.as_ref().filter(|cluster| !cluster.is_leader());
     let turn = match follows {
         Some(_) => Ok(None),
         None => host.changes.take(actor).map(Some),
@@ -46,7 +47,7 @@ pub(crate) fn carry_out(
         Ok(turn) => turn,
         Err(refusal) => return Some(Err(refusal)),
     };
-    // Before the generation: who has the node by then has it after the end of that.
+    // Read before the generation: an owner after that has the node only after the generation's end.
     let who = host
         .members
         .directory(|directory| Requester::of(actor, directory));
@@ -87,7 +88,7 @@ fn carry_out_everywhere(
     let result = carry_out_now(host, actor, request)?;
     let now = host.members.directory(Directory::clone);
     let mut concerned = now.concerned_since(&before);
-    // What was changed earlier, and is asked for again, need not be in effect yet.
+    // A change that was made earlier and is requested again may not be in effect everywhere yet.
     if let Ok(Reply::Domain(info)) = &result
         && let Ok(domain) = now.domain(&info.name)
     {
@@ -176,30 +177,8 @@ fn carry_out_now(host: &Host, actor: Actor, request: &Request) -> Option<Result<
             nodes,
             limits,
         } => quotas::set(host, actor, Whose { user: *user, nodes }, limits),
-        _ => return None,
+        query_request!() | connection_request!() | Request::Down => return None,
     })
-}
-
-/// Whether [`carry_out`] does.
-pub(crate) fn is_change(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::DomainCreate(_)
-            | Request::DomainGrow { .. }
-            | Request::DomainShrink { .. }
-            | Request::DomainRemove { .. }
-            | Request::DomainManage { .. }
-            | Request::DomainSet { .. }
-            | Request::GatewayAdd { .. }
-            | Request::GatewayRemove { .. }
-            | Request::NodeAlias { .. }
-            | Request::NodeUnalias { .. }
-            | Request::NodeChown { .. }
-            | Request::NodeConsent { .. }
-            | Request::NodeAlloc(_)
-            | Request::NodeFree { .. }
-            | Request::QuotaSet { .. }
-    )
 }
 
 fn create(host: &Host, actor: Actor, new: &NewDomain) -> Result<Reply, Refusal> {
@@ -271,8 +250,8 @@ fn chown(
     host.hand_over(&nodes, owner).map(|()| Reply::Done)
 }
 
-/// Whether nodes and domains can belong to a user: the control socket of an ordinary user's agent lets
-/// nobody else in.
+/// Checks that nodes and domains can belong to a user: the control socket of an ordinary user's
+/// agent accepts that user only.
 fn may_serve(host: &Host, owner: Option<u32>) -> Result<(), Refusal> {
     let own = host.identity.uid;
     match owner.filter(|owner| host.identity.rootless && *owner != own) {

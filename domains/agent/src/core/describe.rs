@@ -16,7 +16,7 @@ use crate::nodes::HostedNode;
 use crate::proxy::supervisor::ProxySupervisor;
 
 impl Host {
-    /// The state of the agent, with the sums that concern the actor.
+    /// State of the agent, with the sums that concern the actor.
     pub(crate) fn status(&self, actor: Actor) -> Status {
         let directory = self.members.directory(Directory::clone);
         let concerns = |node| match actor {
@@ -24,10 +24,10 @@ impl Host {
             Actor::User(uid) => directory.owner_of(node) == Some(uid),
             Actor::Node(only) => node == only,
         };
-        // The target proxy, which stands in for those of other hosts, is no process of a node.
+        // The target proxy attaches for nodes of other hosts, and is no process of a node.
         let its = |node| self.node(node).is_some() && concerns(node);
         let (attached, registered_bytes) = self.members.totals(its);
-        let moving_bytes = self.members.moving_bytes(its);
+        let moving_bytes = self.members.migrating_bytes(its);
         let compacting_bytes = self.members.compactor.due_bytes(its);
         let domains = directory.domains().filter(|d| actor.sees(&directory, d));
         let driver = self.driver.as_ref().map(|driver| driver.status());
@@ -68,7 +68,7 @@ impl Host {
         }
     }
 
-    pub(super) fn describe_hosts(&self) -> Vec<HostInfo> {
+    fn describe_hosts(&self) -> Vec<HostInfo> {
         let hosts = self.cluster.iter().flat_map(|cluster| cluster.describe());
         let Some(driver) = &self.driver else {
             return hosts.collect();
@@ -77,8 +77,8 @@ impl Host {
         let by_rdma = has_rdma.then(|| driver.frames_by_rdma()).flatten();
         hosts
             .map(|host| HostInfo {
-                frames: driver.has_trunk(&host.name),
-                frames_over: driver.trunk_provider(&host.name),
+                frames: driver.has_tunnel(&host.name),
+                frames_over: driver.tunnel_provider(&host.name),
                 frames_by_rdma: by_rdma
                     .as_ref()
                     .and_then(|all| all.get(&host.name))
@@ -88,10 +88,11 @@ impl Host {
             .collect()
     }
 
-    /// All nodes, with what the actor may see of each.
+    /// All nodes, each with the details that the actor may see.
     pub(crate) fn list_nodes(&self, actor: Actor) -> Vec<NodeInfo> {
         let describe = |id: NodeId| {
-            // Asked first: a node that does not listen shall not hold up the directory.
+            // Asked before the lock is taken: a node that does not answer must not hold up the
+            // directory.
             let pid = self.node(id).map(HostedNode::pid);
             let place = self.torus.place(id)?;
             self.members.directory(|directory| {
@@ -132,8 +133,8 @@ impl Host {
         all.filter_map(describe).collect()
     }
 
-    /// What became of the frames that members of a domain sent and nobody received: of all that
-    /// may own the domain, of others' own nodes.
+    /// Counts of dropped frames of a domain's members: of all for an actor that may own the domain,
+    /// otherwise of the actor's own nodes.
     pub(crate) fn drops(&self, actor: Actor, name: &str) -> Result<Vec<MemberDrops>, Refusal> {
         let directory = self.members.directory(Directory::clone);
         let domain = actor.named(&directory, name)?;
@@ -184,8 +185,8 @@ impl Host {
         places.map(|place| place.to_string()).collect()
     }
 
-    /// The hosts that carry nodes, where there are several.
-    pub(super) fn hosts_of(&self, nodes: &BTreeSet<NodeId>) -> BTreeMap<NodeId, String> {
+    /// The hosts of nodes, where there are several.
+    fn hosts_of(&self, nodes: &BTreeSet<NodeId>) -> BTreeMap<NodeId, String> {
         let named = |directory: &Directory, node: NodeId| {
             let host = directory.host_of(node)?;
             Some((node, host.to_owned()))
@@ -194,7 +195,7 @@ impl Host {
             .directory(|directory| nodes.iter().filter_map(|n| named(directory, *n)).collect())
     }
 
-    /// A domain as clients see it.
+    /// Describes a domain for clients.
     pub(crate) fn describe(&self, domain: &Domain) -> DomainInfo {
         let has_interface =
             |id: &NodeId| self.driver.is_some() && !self.interfaces.is_stack(domain, *id);

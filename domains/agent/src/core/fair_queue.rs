@@ -1,5 +1,5 @@
-//! One change of membership after another, and everybody in turn: whoever has many waiting gets
-//! no more turns than whoever has one.
+//! Turns for changes: one at a time, and round robin over actors, so many waiting changes give no
+//! actor more turns.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,10 +7,10 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 
-/// Changes of one user or node that may wait at a time. An administrator's are not counted.
+/// Most waiting changes of one user or node. An administrator's are not limited.
 const MAX_WAITING: usize = 16;
 
-/// The queue.
+/// Queue of changes.
 #[derive(Debug, Default)]
 pub(crate) struct FairQueue {
     state: Mutex<State>,
@@ -20,14 +20,14 @@ pub(crate) struct FairQueue {
 #[derive(Debug, Default)]
 struct State {
     is_taken: bool,
-    /// The ticket that has been drawn and whose holder has not taken its turn yet.
+    /// Ticket that may take its turn next and has not done so yet.
     drawn: Option<u64>,
     last_ticket: u64,
-    /// Who waits, in the order in which they are served, and their tickets.
+    /// Waiting actors in the order of service, each with its tickets.
     waiting: VecDeque<(Actor, VecDeque<u64>)>,
 }
 
-/// Nothing else changes while this lives.
+/// A turn: no other change is made while this lives.
 #[derive(Debug)]
 pub(crate) struct Turn<'a>(&'a FairQueue);
 
@@ -35,7 +35,7 @@ impl FairQueue {
     /// Waits for a turn.
     ///
     /// # Errors
-    /// A [`Refusal`] for whom too many wait already.
+    /// [`RefusalKind::Exhausted`] if too many changes of this actor wait.
     pub(crate) fn take(&self, actor: Actor) -> Result<Turn<'_>, Refusal> {
         let mut state = self.lock();
         if !state.is_taken {
@@ -73,7 +73,7 @@ impl State {
         Ok(ticket)
     }
 
-    /// Whose turn it is next. Who has more waiting goes to the end.
+    /// Draws the next ticket. An actor with more tickets goes to the end.
     fn draw(&mut self) -> Option<u64> {
         let (actor, mut tickets) = self.waiting.pop_front()?;
         let ticket = tickets.pop_front();
@@ -104,7 +104,7 @@ mod tests {
     const BOB: Actor = Actor::User(2);
 
     #[test]
-    fn who_has_much_to_do_waits_for_who_has_little() {
+    fn actors_are_served_round_robin() {
         let mut state = State::default();
         let tickets = [ALICE, ALICE, ALICE, BOB, BOB].map(|actor| state.queue(actor).unwrap());
         let [a1, a2, a3, b1, b2] = tickets;
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn one_fills_only_its_own_queue() {
+    fn one_actor_fills_only_its_own_queue() {
         let mut state = State::default();
         for _ in 0..MAX_WAITING {
             state.queue(ALICE).unwrap();

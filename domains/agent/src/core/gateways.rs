@@ -1,4 +1,4 @@
-//! Gateways of the host, made as the directory has them.
+//! Gateways of the host, brought in line with the directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use toroid_protocol::driver::{PortError, Uplink};
 use super::changes::usable_node;
 use super::host::Host;
 use crate::net::gateways::GatewayError;
+use crate::net::gateways::nat_link::{self, NatLinkError};
 use crate::net::gateways::nft::NftError;
-use crate::net::gateways::passage::{self, PassageError};
 use crate::net::gateways::uplinks::Uplinks;
 
-/// After one look the next comes no sooner than this, however much changes on the host.
+/// Shortest interval between two checks of uplinks, however often the host's interfaces change.
 const PAUSE: Duration = Duration::from_millis(200);
 
 impl Host {
-    /// Connects a domain to the outside; all members know their way when this returns.
-    pub(crate) fn add_gateway(
+    /// Connects a domain to the outside. All members have their routes when this returns.
+    pub(super) fn add_gateway(
         &self,
         actor: Actor,
         name: &str,
@@ -59,13 +59,13 @@ impl Host {
             self.settle_gateways();
             return Err(refusal);
         }
-        // Its node may have been made anew in the meantime.
+        // The gateway's node may have been made anew in the meantime.
         self.settle_gateways();
         Ok(domain)
     }
 
-    /// Ends that.
-    pub(crate) fn remove_gateway(
+    /// Disconnects a domain from the outside.
+    pub(super) fn remove_gateway(
         &self,
         actor: Actor,
         name: &str,
@@ -76,7 +76,7 @@ impl Host {
             let node = usable_node(directory, actor, node)?;
             Ok(directory.remove_gateway(name, node)?)
         })?;
-        // It has ended: who does not hear of it sends its packets to nobody.
+        // The gateway has ended: a member that does not get the change only loses its packets.
         if let Err(refusal) = self.lead_members(&domain) {
             tracing::warn!("{refusal}");
         }
@@ -84,7 +84,7 @@ impl Host {
         Ok(domain)
     }
 
-    /// Refuses a node of another host: its agent would have to make the gateway.
+    /// Refuses a node of another host, whose agent would have to make the gateway.
     fn check_here(&self, directory: &Directory, node: NodeId) -> Result<(), Refusal> {
         if self.node(node).is_some() {
             return Ok(());
@@ -115,7 +115,7 @@ impl Host {
         Ok(())
     }
 
-    /// Opens a gateway that the directory does not have yet.
+    /// Opens a gateway before it is in the directory.
     fn connect(&self, domain: &Domain) -> Result<(), GatewayError> {
         let Some(gateway) = &domain.gateway else {
             return Ok(());
@@ -135,8 +135,8 @@ impl Host {
         }
     }
 
-    /// Lets the driver bridge domains, and no others, to their uplinks; returns what is wrong with
-    /// which.
+    /// Makes the driver bridge these domains to their uplinks, and no others. Returns the problems
+    /// by domain.
     fn bridge(&self, domains: &[Domain], uplinks: &Uplinks) -> BTreeMap<u16, String> {
         let Some(driver) = &self.driver else {
             return BTreeMap::new();
@@ -175,7 +175,7 @@ impl Host {
 
     fn connected_domains(&self) -> Vec<Domain> {
         self.members.directory(|directory: &Directory| {
-            // Those of other hosts are theirs.
+            // Gateways of other hosts are made by their agents.
             let is_ours = |gateway: &Gateway| self.node(gateway.node).is_some();
             let connected = directory.domains();
             let connected = connected.filter(|d| d.gateway.as_ref().is_some_and(is_ours));
@@ -192,11 +192,11 @@ impl Host {
             return Err(GatewayError::Stack(domain.name.clone()));
         }
         let node = self.node(gateway.node).ok_or(GatewayError::NoNode)?;
-        let mut books = self.gateways.lock();
-        books.open(domain, gateway, node.network(), uplink)
+        let mut state = self.gateways.lock();
+        state.open(domain, gateway, node.network(), uplink)
     }
 
-    /// Makes gateways as the directory has them. What cannot be is told who asks for the domain.
+    /// Brings gateways in line with the directory. Problems are shown with their domains.
     pub(crate) fn settle_gateways(&self) {
         let settling = self.gateways.settle();
         if self.is_ending() {
@@ -208,7 +208,7 @@ impl Host {
         drop(settling);
     }
 
-    /// The same when uplinks are not as they were.
+    /// Does the same if uplinks have changed.
     fn heed_uplinks(&self) {
         let settling = self.gateways.settle();
         let wanted = self.connected_domains();
@@ -221,11 +221,11 @@ impl Host {
 
     fn settle_all(&self, wanted: &[Domain], uplinks: Uplinks) {
         let problems = self.bridge(wanted, &uplinks);
-        self.settle_passages(wanted, &uplinks, problems);
+        self.settle_nat_links(wanted, &uplinks, problems);
         *self.gateways.seen() = uplinks;
     }
 
-    /// The same for those that depend on their nodes, one of which was made anew.
+    /// Does the same for NAT gateways after a node was made anew.
     pub(crate) fn reopen_gateways(&self) {
         let settling = self.gateways.settle();
         if self.is_ending() {
@@ -244,26 +244,26 @@ impl Host {
         let mut problems = self.gateways.problems().clone();
         problems.retain(|domain, _| bridges.contains(domain));
         let uplinks = self.gateways.seen().clone();
-        self.settle_passages(&wanted, &uplinks, problems);
+        self.settle_nat_links(&wanted, &uplinks, problems);
         drop(settling);
     }
 
-    fn settle_passages(
+    fn settle_nat_links(
         &self,
         wanted: &[Domain],
         uplinks: &Uplinks,
         mut problems: BTreeMap<u16, String>,
     ) {
         let ids: BTreeSet<u16> = wanted.iter().map(|domain| domain.id).collect();
-        let mut books = self.gateways.lock();
-        let present = books.journal.domains().into_iter();
-        let present: BTreeSet<u16> = present.chain(books.open.keys().copied()).collect();
+        let mut state = self.gateways.lock();
+        let present = state.journal.domains().into_iter();
+        let present: BTreeSet<u16> = present.chain(state.open.keys().copied()).collect();
         for extra in present.difference(&ids) {
-            if let Err(error) = books.close(*extra) {
+            if let Err(error) = state.close(*extra) {
                 tracing::warn!("cannot forget a gateway: {error}");
             }
         }
-        drop(books);
+        drop(state);
         for domain in wanted {
             if let Some(Ok(uplink)) = uplinks.get(domain.id)
                 && let Err(error) = self.open_gateway(domain, uplink)
@@ -278,8 +278,8 @@ impl Host {
         *self.gateways.problems() = problems;
     }
 
-    /// The gateway of a domain as clients see it.
-    pub(crate) fn describe_gateway(&self, domain: &Domain) -> Option<GatewayInfo> {
+    /// Describes the gateway of a domain for clients.
+    pub(super) fn describe_gateway(&self, domain: &Domain) -> Option<GatewayInfo> {
         let gateway = domain.gateway.as_ref()?;
         let problem = self.gateways.problems().get(&domain.id).cloned();
         let uplinks = self.gateways.seen();
@@ -292,18 +292,18 @@ impl Host {
         })
     }
 
-    /// The interface of the host that shall be an uplink.
-    fn uplink(&self, gateway: &Gateway) -> Result<Link, PassageError> {
+    /// Interface of the host that a gateway uses as its uplink.
+    fn uplink(&self, gateway: &Gateway) -> Result<Link, NatLinkError> {
         let mut host = Netlink::open()?;
-        let uplink = passage::find_uplink(&mut host, &gateway.uplink)?;
+        let uplink = nat_link::find_uplink(&mut host, &gateway.uplink)?;
         if self.is_of_member(&uplink.mac) {
-            Err(PassageError::Inside(gateway.uplink.clone()))
+            Err(NatLinkError::Inside(gateway.uplink.clone()))
         } else {
             Ok(uplink)
         }
     }
 
-    /// Those of these domains.
+    /// Uplinks of these domains.
     fn uplinks(&self, domains: &[Domain]) -> Uplinks {
         let uplink = |domain: &Domain| {
             let uplink = self.uplink(domain.gateway.as_ref()?);
@@ -311,12 +311,12 @@ impl Host {
         };
         Uplinks {
             links: domains.iter().filter_map(uplink).collect(),
-            is_router: passage::is_router(),
+            is_router: nat_link::is_router(),
         }
     }
 
-    /// Whether an interface with this MAC is a member's. One in 64 that a kernel chooses begins like
-    /// one.
+    /// Whether an interface with this MAC is a member's. One in 64 of the kernel's random MACs
+    /// begins like a member's.
     fn is_of_member(&self, mac: &[u8]) -> bool {
         let mac: Option<[u8; 6]> = mac.try_into().ok();
         let Some((domain, place)) = mac.and_then(addressing::parse_mac) else {
@@ -330,7 +330,7 @@ impl Host {
     }
 }
 
-/// Mends gateways whenever uplinks have changed, until the agent ends.
+/// Repairs gateways whenever uplinks have changed, until the agent ends.
 pub(crate) fn watch(host: &Arc<Host>, changes: &LinkChanges) {
     loop {
         if let Err(error) = changes.wait() {
@@ -345,17 +345,17 @@ pub(crate) fn watch(host: &Arc<Host>, changes: &LinkChanges) {
 }
 
 fn refusal(error: &GatewayError) -> Refusal {
-    use PassageError as P;
+    use NatLinkError as P;
     let (kind, remedy) = match error {
-        GatewayError::Passage(P::Netlink(NetlinkError::NoSuchLink(_))) => (
+        GatewayError::NatLink(P::Netlink(NetlinkError::NoSuchLink(_))) => (
             RefusalKind::NotFound,
             "name an interface of the host that leads outside; see `ip link`",
         ),
-        GatewayError::Passage(P::Inside(_)) => (
+        GatewayError::NatLink(P::Inside(_)) => (
             RefusalKind::Invalid,
             "name an interface of the host that leads outside; see `ip link`",
         ),
-        GatewayError::Passage(P::Rules(NftError::Missing)) => (
+        GatewayError::NatLink(P::Rules(NftError::Missing)) => (
             RefusalKind::Failed,
             "install it (of Debian the package nftables), or use --bridge",
         ),
@@ -363,8 +363,8 @@ fn refusal(error: &GatewayError) -> Refusal {
             RefusalKind::Invalid,
             "choose a member that is no stack, or use --bridge, which needs no kernel",
         ),
-        GatewayError::Passage(P::Exhausted) => (RefusalKind::Exhausted, "remove one"),
-        GatewayError::Passage(P::Rules(_) | P::Setting { .. }) => (
+        GatewayError::NatLink(P::Exhausted) => (RefusalKind::Exhausted, "remove one"),
+        GatewayError::NatLink(P::Rules(_) | P::Setting { .. }) => (
             RefusalKind::Failed,
             "the kernel must have nftables with NAT, and let this container use them; or use \
              --bridge",

@@ -1,4 +1,4 @@
-//! The host: all that an agent has.
+//! The host: everything of an agent.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,67 +27,66 @@ use crate::nodes::rootless::Identity;
 use crate::nodes::users::Users;
 use crate::proxy::supervisor::ProxySupervisor;
 
-/// Why an agent ends.
+/// Reason of an agent's end.
 #[derive(Debug)]
 pub(crate) enum Ending {
-    /// [`toroid_protocol::agent::Request::Down`]: to be answered when all has ended.
+    /// [`toroid_protocol::agent::Request::Down`], with the connection to answer when all has ended.
     Asked(Writer),
     /// A signal, or the end of the liveness socket.
     Told,
 }
 
-/// An agent's nodes, driver and books.
+/// Nodes, driver and state of an agent.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) state: PathBuf,
     pub(crate) data: PathBuf,
     pub(crate) fd_store: Arc<FdStore>,
-    /// Whether nodes have the temporary files of the host.
+    /// Whether nodes share the temporary files of the host.
     pub(crate) share_tmp: bool,
-    /// Whether all shall end with this process's standard input.
+    /// Whether everything ends with this process's standard input.
     pub(crate) lifeline: bool,
     pub(crate) audit: Audit,
-    /// How long a shrink waits for the processes that stay.
+    /// Time that a shrink waits for acknowledgements.
     pub(crate) ack_timeout: Duration,
     pub(crate) identity: Identity,
     /// Other hosts, if there are any.
     pub(crate) cluster: Option<Arc<Cluster>>,
-    /// Serves and reaches nodes of these.
+    /// Target proxy, if there are other hosts.
     pub(crate) proxy: Option<Arc<ProxySupervisor>>,
-    /// Those of the nodes, if they have users of their own.
+    /// Users of the nodes, if these have users of their own.
     pub(crate) users: Option<Arc<Users>>,
     pub(crate) torus: Torus,
-    /// Those that this host carries, by number.
+    /// Nodes of this host, in order of their numbers.
     pub(crate) nodes: Vec<HostedNode>,
     pub(crate) driver: Option<Arc<Driver>>,
     pub(crate) interfaces: Interfaces,
-    /// Why there are no TAPs, and what to do.
+    /// Reason and remedy if there are no TAPs.
     pub(crate) no_taps: Option<Refusal>,
-    /// Of each node.
+    /// Limits of each node.
     pub(crate) limits: Limits,
-    /// Why nodes have fewer than by default.
+    /// Reason and remedy if nodes lack default limits.
     pub(crate) no_limits: Option<Refusal>,
     pub(crate) gateways: Gateways,
     pub(crate) members: Members,
     pub(crate) ending: mpsc::Sender<Ending>,
     pub(crate) is_ending: AtomicBool,
-    /// Changes happen one after another: the functions that make them expect their caller to have
-    /// its turn.
+    /// Turns for changes. Functions that make changes expect their caller to have its turn.
     pub(crate) changes: FairQueue,
 }
 
 impl Host {
-    /// Whether nodes and driver are meant to end.
+    /// Whether nodes and driver are ending.
     pub(crate) fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::SeqCst)
     }
 
-    /// A hosted node.
+    /// The node with this number, if this host carries it.
     pub(crate) fn node(&self, id: NodeId) -> Option<&HostedNode> {
         find(&self.nodes, id)
     }
 
-    /// Says where a node is that this host does not carry.
+    /// Refusal for a node of another host.
     pub(crate) fn elsewhere(&self, id: NodeId) -> Refusal {
         let directory = self.members.directory(Directory::clone);
         let place = directory.places(&[id].into());
@@ -101,18 +100,18 @@ impl Host {
         }
     }
 
-    /// Whether a generation of a node has not ended.
+    /// Whether a generation of a node is the present one.
     pub(crate) fn is_current(&self, node: NodeId, generation: u64) -> bool {
         let node = self.node(node);
         node.is_some_and(|node| node.generation.number() == generation)
     }
 
-    /// Puts all that this agent holds into the hands of a new fd store.
+    /// Puts everything that this agent holds into a new fd store.
     pub(crate) fn keep_all(&self) {
         let kind = takeover::Kind {
             torus: self.torus,
             ethernet: self.driver.is_some(),
-            carries: self.cluster.as_ref().map(|cluster| &cluster.config.nodes),
+            carries: self.cluster.as_ref().map(|c| c.config.nodes.clone()),
             share_tmp: self.share_tmp,
         };
         takeover::keep_host(&self.fd_store, kind, self.interfaces, self.lifeline);
@@ -135,14 +134,14 @@ impl Host {
     }
 }
 
-/// The names of a node's domains.
+/// Names of a node's domains.
 pub(crate) fn names(directory: &Directory, node: NodeId) -> Vec<String> {
     let domains = directory.domains_of(node);
     domains.map(|domain| domain.name.clone()).collect()
 }
 
-/// The node that `set` names, if it is one.
-pub(crate) fn only_node(directory: &Directory, actor: Actor, set: &str) -> Result<NodeId, Refusal> {
+/// The node of a set that names exactly one.
+pub(super) fn only_node(directory: &Directory, actor: Actor, set: &str) -> Result<NodeId, Refusal> {
     let nodes = actor.resolve(directory, &[set.into()])?;
     match (nodes.first(), nodes.len()) {
         (Some(node), 1) => Ok(*node),
@@ -154,17 +153,13 @@ pub(crate) fn only_node(directory: &Directory, actor: Actor, set: &str) -> Resul
     }
 }
 
-/// Parses what a client gave as a subnet.
-pub(crate) fn parse_subnet(text: Option<&str>) -> Result<Option<Subnet>, Refusal> {
+/// Parses a client's subnet.
+pub(super) fn parse_subnet(text: Option<&str>) -> Result<Option<Subnet>, Refusal> {
     let subnet = text.map(str::parse).transpose();
-    subnet.map_err(|error| as_refusal(DirectoryError::Subnet(error)))
+    subnet.map_err(|error| DirectoryError::Subnet(error).into())
 }
 
-pub(super) fn as_refusal(error: DirectoryError) -> Refusal {
-    error.into()
-}
-
-/// One of several nodes, which are in order.
+/// Finds a node in a list in order of numbers.
 pub(super) fn find(nodes: &[HostedNode], id: NodeId) -> Option<&HostedNode> {
     let at = nodes.binary_search_by_key(&id, |node| node.id).ok()?;
     nodes.get(at)

@@ -1,4 +1,4 @@
-//! Names of members: the hosts file of each node.
+//! The hosts file of each node, with the names of members.
 
 use std::collections::HashMap;
 use std::fs::{OpenOptions, Permissions};
@@ -15,25 +15,25 @@ use crate::store::ownership;
 
 const LOOPBACK: &str = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n";
 
-/// The address of a node that is in no domain, as Debian has it for hosts without a permanent one.
+/// Address of a node in no domain, as Debian has it for hosts without a permanent one.
 const ALONE: &str = "127.0.1.1";
 
 /// The mode of a file that all users of a node read.
 const READABLE: u32 = 0o644;
 
-/// The texts of hosts files. The lines of a domain are made once for all of its members: made for
-/// each, those of 512 took most of the time of a change.
+/// Texts of hosts files. The lines of a domain are made once for all its members: made for each of
+/// 512, they took most of the time of a change.
 pub(crate) struct Texts<'a> {
     directory: &'a Directory,
-    /// By name.
+    /// Lines by name of the domain.
     domains: HashMap<&'a str, Lines>,
 }
 
-/// The lines of a domain.
+/// Lines of a domain.
 struct Lines {
-    /// All of them, with short names.
+    /// The lines of all members, with short names.
     all: String,
-    /// Those of each member, with its short name and without.
+    /// The lines of each member, with its short name and without.
     of_members: Vec<(NodeId, [String; 2])>,
 }
 
@@ -45,9 +45,9 @@ impl<'a> Texts<'a> {
         }
     }
 
-    /// The hosts file of `node`: every member of each of its domains as `x-y-z.DOMAIN` and
-    /// `ALIAS.DOMAIN`, by IPv4 and IPv6. The short name `x-y-z` is the one in the domain with the lowest
-    /// number among those that both are in; that of a node in no domain is an address of its loopback.
+    /// Makes the hosts file of `node`: every member of each of its domains as `x-y-z.DOMAIN` and
+    /// `ALIAS.DOMAIN`, by IPv4 and IPv6. The short name `x-y-z` is an address in the common domain
+    /// with the lowest number. The short name of a node in no domain is a loopback address.
     pub(crate) fn of(&mut self, node: NodeId) -> String {
         let mut text = LOOPBACK.to_owned();
         let mut domains: Vec<&Domain> = self.directory.domains_of(node).collect();
@@ -117,14 +117,14 @@ pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
     let file = ownership::open(&mut options, path)?;
     let metadata = file.metadata()?;
     if metadata.mode() & 0o777 != READABLE {
-        // Whatever the agent's umask is: the node's users are others.
+        // Independent of the agent's umask: the node's users are others.
         file.set_permissions(Permissions::from_mode(READABLE))?;
     }
     let old = usize::try_from(metadata.len()).unwrap_or_default();
     if old <= text.len() {
         return file.write_all_at(text.as_bytes(), 0);
     }
-    // Empty lines cover what is left of a longer old text until it is cut off.
+    // Empty lines cover the rest of a longer old text until the file is cut.
     let padded = format!("{text}{}", "\n".repeat(old - text.len()));
     file.write_all_at(padded.as_bytes(), 0)?;
     file.set_len(text.len() as u64)

@@ -15,15 +15,14 @@ use toroid_protocol::driver::PortError;
 use super::changes::usable_node;
 use super::host::Host;
 use super::hosts_file;
-use super::ports::{delete_interface, far_ports_of, log_errors, port};
+use super::ports::{delete_interface, log_errors, port, remote_ports_of};
 use crate::members::Changed;
 
-/// How much longer a change waits for the processes that stay for each domain when nodes leave
-/// several at once.
+/// Additional wait for acknowledgements for each domain when nodes leave several at once.
 const ACK_TIMEOUT_EACH: Duration = Duration::from_millis(2);
 
 impl Host {
-    /// Creates a domain; its interfaces are up and its names resolve when this returns.
+    /// Creates a domain. Its interfaces are up and its names resolve when this returns.
     pub(crate) fn create(
         &self,
         actor: Actor,
@@ -72,11 +71,12 @@ impl Host {
         self.join(change, directory)
     }
 
-    /// Takes nodes out of a domain. That is durable before anybody sees it; when this returns
-    /// their packets are cut, they get no new access, and the processes that stay know, or have had their time.
+    /// Takes nodes out of a domain. The change is durable before any process sees it. When this
+    /// returns, the leavers' packets are cut, they get no new access, and the remaining processes
+    /// have acknowledged or have had their time.
     ///
-    /// Who takes nodes out of another's domain does not want them back in it: what they had
-    /// consented to is void.
+    /// A user that takes nodes out of another user's domain does not want them back there: their
+    /// consent is withdrawn.
     pub(crate) fn shrink(
         &self,
         actor: Actor,
@@ -88,7 +88,7 @@ impl Host {
         Ok(self.describe(&domain))
     }
 
-    /// What that would need at this moment, refused where it would be.
+    /// Cost of that shrink at this moment, refused where the shrink would be.
     pub(crate) fn shrink_needs(
         &self,
         actor: Actor,
@@ -118,7 +118,7 @@ impl Host {
         })
     }
 
-    /// Removes a domain: all leave.
+    /// Removes a domain: all members leave.
     pub(crate) fn remove(&self, actor: Actor, name: &str) -> Result<(), Refusal> {
         let (change, directory) = self.members.plan(|directory| {
             actor.may_own(directory, actor.named(directory, name)?)?;
@@ -127,7 +127,7 @@ impl Host {
         self.leave(change, directory).map(drop)
     }
 
-    /// Changes what concerns no connection between nodes.
+    /// Makes a change that concerns no connection between nodes.
     pub(crate) fn edit<T>(
         &self,
         change: impl FnOnce(&mut Directory) -> Result<T, Refusal>,
@@ -135,7 +135,7 @@ impl Host {
         self.members.edit(change)
     }
 
-    /// Gives a node a further name.
+    /// Adds an alias of a node.
     pub(crate) fn alias(&self, actor: Actor, node: &str, alias: &str) -> Result<(), Refusal> {
         self.name(|directory| {
             let node = usable_node(directory, actor, node)?;
@@ -144,8 +144,8 @@ impl Host {
         })
     }
 
-    /// Takes a further name away.
-    pub(crate) fn unalias(&self, actor: Actor, alias: &str) -> Result<(), Refusal> {
+    /// Removes an alias.
+    pub(super) fn unalias(&self, actor: Actor, alias: &str) -> Result<(), Refusal> {
         self.name(|directory| {
             let node = directory.remove_alias(alias)?;
             actor.may_use(directory, &BTreeSet::from([node]))?;
@@ -170,7 +170,8 @@ impl Host {
         Ok(())
     }
 
-    /// Prepares what joins, and last makes it durable: until then it can be taken back.
+    /// Prepares the joining nodes and then makes the change durable. Until then the preparations
+    /// can be undone.
     pub(crate) fn join(&self, change: Change, directory: Directory) -> Result<DomainInfo, Refusal> {
         let prepared = self
             .add_ports(&change, &directory)
@@ -185,8 +186,8 @@ impl Host {
         Ok(info)
     }
 
-    /// The same where another host has decided so: they are members, whatever becomes of their ports
-    /// here, of which a node's root can spoil its own. Returns what was wrong with these.
+    /// Does the same for a decision of the leader: the nodes are members, even if their ports here
+    /// fail, which a node's root can spoil. Returns the problem of the ports.
     pub(crate) fn join_as_decided(
         &self,
         change: Change,
@@ -202,16 +203,16 @@ impl Host {
         Ok(spoiled)
     }
 
-    /// Undoes what was prepared for those who would have joined.
-    pub(super) fn take_back(&self, change: &Change) {
+    /// Undoes the preparations for joining nodes.
+    fn take_back(&self, change: &Change) {
         let Change { domain, joined, .. } = change;
         let present = self.members.directory(Directory::clone);
         match present.domain_by_id(domain.id.into()) {
-            Some(domain) => self.tell_far(domain, &present),
-            None => self.forget_far(domain),
+            Some(domain) => self.tell_remote(domain, &present),
+            None => self.forget_remote(domain),
         }
         self.remove_ports(domain, joined);
-        // The port that failed is none that the driver could remove.
+        // The driver cannot remove the port that failed.
         self.delete_interfaces(domain, joined);
         if let Err(error) = self.write_hosts(&present, &domain.nodes()) {
             tracing::warn!("{error}");
@@ -224,17 +225,17 @@ impl Host {
         Ok(domain)
     }
 
-    /// Takes nodes out of several domains at once. Whoever stays is waited for once, however many
-    /// there are: others wait for their turn.
+    /// Takes nodes out of several domains at once. The acknowledgements of all are awaited
+    /// together, because other changes wait for their turn.
     pub(crate) fn leave_all(
         &self,
         changes: Vec<Change>,
         directory: Directory,
     ) -> Result<(), Refusal> {
-        // First: what leaves opens nothing more that would have to move again.
+        // First, so that leavers open no further region that would have to migrate again.
         self.members.note_leaving(&changes);
         for change in &changes {
-            self.members.finish_moves(change);
+            self.members.finish_migrations(change);
         }
         let kept = self.members.keep(&directory);
         kept.inspect_err(|_| self.members.note_staying(&changes))?;
@@ -242,7 +243,7 @@ impl Host {
         let mut concerned = BTreeSet::new();
         for Change { domain, left, .. } in &changes {
             self.tell_to_remove(domain, left);
-            self.tell_far(domain, &directory);
+            self.tell_remote(domain, &directory);
             if self.loses_gateway(domain) {
                 self.tell_ports(domain);
             }
@@ -255,11 +256,11 @@ impl Host {
         };
         let changed: Vec<Changed> = changes.into_iter().map(cut).collect();
         self.complete(&changed, self.ack_timeout);
-        // It has happened: a hosts file that is late is no reason to say otherwise.
+        // The change is made: a hosts file that cannot be written does not undo it.
         if let Err(refusal) = self.write_hosts(&directory, &concerned) {
             tracing::warn!("{refusal}");
         }
-        // Last: the driver has worked all the while.
+        // Last, because the driver has worked meanwhile.
         let changes = changed.iter().map(|changed| &changed.change);
         self.await_removal(
             changes.map(|change| (&change.domain, &change.left)),
@@ -269,8 +270,8 @@ impl Host {
         Ok(())
     }
 
-    /// Whether the domain has a gateway that is not among its members after a change.
-    pub(super) fn loses_gateway(&self, changed: &Domain) -> bool {
+    /// Whether a change removes the domain's gateway from its members.
+    fn loses_gateway(&self, changed: &Domain) -> bool {
         let present = |directory: &Directory| {
             let present = directory.domain(&changed.name);
             present.is_ok_and(|domain| domain.gateway.is_some())
@@ -278,73 +279,74 @@ impl Host {
         changed.gateway.is_none() && self.members.directory(present)
     }
 
-    /// Lets the ports of all members be as the domain has them, and waits until they are.
+    /// Updates the ports of all members, and waits for the driver.
     pub(crate) fn tell_members(&self, domain: &Domain) -> Result<(), Refusal> {
         self.tell_ports(domain);
         self.sync_ports(domain, |_| false)
     }
 
-    /// Lets all members know by whom they leave the domain, and waits until they do.
-    pub(crate) fn lead_members(&self, domain: &Domain) -> Result<(), Refusal> {
+    /// Updates the default routes of all members, and waits for the driver.
+    pub(super) fn lead_members(&self, domain: &Domain) -> Result<(), Refusal> {
         self.tell_ports(domain);
-        // A member whose root has taken its interface away is nobody else's trouble.
+        // A member whose root has removed its interface concerns no other.
         let gateway = domain.gateway.as_ref().map(|gateway| gateway.node);
         self.sync_ports(domain, |node| Some(node) == gateway)
     }
 
-    /// To be followed by a wait for the driver.
-    pub(super) fn tell_ports(&self, domain: &Domain) {
+    /// Sends the ports of all members to the driver. The caller waits for the driver afterwards.
+    fn tell_ports(&self, domain: &Domain) {
         let Some(driver) = &self.driver else {
             return;
         };
         let directory = self.members.directory(Directory::clone);
-        self.tell_far(domain, &directory);
+        self.tell_remote(domain, &directory);
         for node in domain.members.keys().filter_map(|id| self.node(*id)) {
             let port = port(domain, node, self.torus, self.interfaces);
             driver.add(port, node.network());
         }
     }
 
-    /// Lets the driver know which members of a domain other hosts carry, as this directory has it. To be followed
-    /// by a wait for the driver.
-    pub(super) fn tell_far(&self, domain: &Domain, directory: &Directory) {
+    /// Sends the driver the members of a domain that other hosts carry in this directory. The
+    /// caller waits for the driver afterwards.
+    fn tell_remote(&self, domain: &Domain, directory: &Directory) {
         if let (Some(driver), Some(cluster)) = (&self.driver, &self.cluster) {
             let ours = &cluster.config.host;
-            let far = far_ports_of(domain, directory, ours, self.interfaces);
-            driver.set_far(domain.id.into(), far);
+            let remote = remote_ports_of(domain, directory, ours, self.interfaces);
+            driver.set_remote(domain.id.into(), remote);
         }
     }
 
-    pub(super) fn forget_far(&self, domain: &Domain) {
+    fn forget_remote(&self, domain: &Domain) {
         if let Some(driver) = &self.driver {
-            driver.set_far(domain.id.into(), Vec::new());
+            driver.set_remote(domain.id.into(), Vec::new());
         }
     }
 
-    /// The same of all domains, after nodes were given to other hosts.
-    pub(crate) fn tell_all_far(&self, directory: &Directory) {
+    /// Does the same for all domains, after nodes went to other hosts.
+    pub(crate) fn tell_all_remote(&self, directory: &Directory) {
         for domain in directory.domains() {
-            self.tell_far(domain, directory);
+            self.tell_remote(domain, directory);
         }
     }
 
-    /// Waits for those who stay, and a little longer for each change when there are several.
-    pub(crate) fn complete(&self, changed: &[Changed], patience: Duration) {
-        let deadline = Instant::now() + patience + ACK_TIMEOUT_EACH * changed.len() as u32;
+    /// Completes changes: waits for acknowledgements, a little longer for each change when there
+    /// are several.
+    pub(crate) fn complete(&self, changed: &[Changed], timeout: Duration) {
+        let deadline = Instant::now() + timeout + ACK_TIMEOUT_EACH * changed.len() as u32;
         for changed in changed {
             self.await_members(changed, deadline.saturating_duration_since(Instant::now()));
         }
     }
 
-    pub(super) fn tell_epoch(&self, domain: &Domain) {
+    fn tell_epoch(&self, domain: &Domain) {
         if let Some(driver) = &self.driver {
             driver.set_epoch(domain.id.into(), domain.epoch);
         }
     }
 
-    pub(super) fn await_members(&self, changed: &Changed, patience: Duration) {
-        let fenced = |nodes: &_| self.let_adapters_forget(nodes);
-        let late = self.members.complete(changed, patience, fenced);
+    fn await_members(&self, changed: &Changed, timeout: Duration) {
+        let fenced = |nodes: &_| self.invalidate_registrations(nodes);
+        let late = self.members.complete(changed, timeout, fenced);
         if late > 0 {
             let domain = &changed.change.domain;
             tracing::warn!(
@@ -356,11 +358,11 @@ impl Host {
         }
     }
 
-    pub(super) fn add_ports(&self, change: &Change, directory: &Directory) -> Result<(), Refusal> {
+    fn add_ports(&self, change: &Change, directory: &Directory) -> Result<(), Refusal> {
         let Some(driver) = &self.driver else {
             return Ok(());
         };
-        self.tell_far(&change.domain, directory);
+        self.tell_remote(&change.domain, directory);
         for id in &change.joined {
             if let Some(node) = self.node(*id) {
                 let port = port(&change.domain, node, self.torus, self.interfaces);
@@ -370,9 +372,9 @@ impl Host {
         self.sync_ports(&change.domain, |node| change.joined.contains(&node))
     }
 
-    /// Waits until ports are as the driver was told; fails if that is wrong with one of those in
-    /// question.
-    pub(super) fn sync_ports(
+    /// Waits until the driver has carried out its requests. Fails for an error of one of the nodes
+    /// in question.
+    fn sync_ports(
         &self,
         domain: &Domain,
         is_in_question: impl Fn(NodeId) -> bool,
@@ -384,7 +386,7 @@ impl Host {
             let remedy = format!("see {}", self.log());
             Refusal::new(RefusalKind::Failed, error.to_string(), remedy)
         })?;
-        // Others are of ports that were told again to a new driver.
+        // Other errors are of ports that were sent again to a new driver.
         let ours = |error: &PortError| {
             error.domain_id == u32::from(domain.id) && is_in_question(NodeId(error.node))
         };
@@ -400,14 +402,14 @@ impl Host {
         }
     }
 
-    pub(super) fn remove_ports(&self, domain: &Domain, nodes: &BTreeSet<NodeId>) {
+    fn remove_ports(&self, domain: &Domain, nodes: &BTreeSet<NodeId>) {
         let generation = self.driver.as_ref().map(|driver| driver.generation());
         self.tell_to_remove(domain, nodes);
         self.await_removal([(domain, nodes)], generation);
     }
 
-    /// To be followed by [`Host::await_removal`].
-    pub(super) fn tell_to_remove(&self, domain: &Domain, nodes: &BTreeSet<NodeId>) {
+    /// Sends the removal of ports to the driver. [`Host::await_removal`] follows.
+    fn tell_to_remove(&self, domain: &Domain, nodes: &BTreeSet<NodeId>) {
         let Some(driver) = &self.driver else {
             return;
         };
@@ -416,9 +418,9 @@ impl Host {
         }
     }
 
-    /// Returns when nothing passes ports any more which the driver was told to remove; it was the
-    /// driver of this generation, or comes after it.
-    pub(super) fn await_removal<'a>(
+    /// Returns when nothing passes the removed ports any more. `generation` is that of the driver
+    /// before the removal was sent.
+    fn await_removal<'a>(
         &self,
         ports: impl IntoIterator<Item = (&'a Domain, &'a BTreeSet<NodeId>)>,
         generation: Option<u32>,
@@ -430,8 +432,8 @@ impl Host {
         if let Ok(errors) = &result {
             log_errors(errors);
         }
-        // A driver that has died forwards nothing, and its successor is not told of the ports;
-        // but their interfaces outlive it.
+        // A driver that has died forwards nothing, and its successor does not get these ports. But
+        // their interfaces outlive it.
         if result.is_err() || Some(driver.generation()) != generation {
             for (domain, nodes) in ports {
                 self.delete_interfaces(domain, nodes);
@@ -439,8 +441,8 @@ impl Host {
         }
     }
 
-    /// Deletes interfaces that no driver holds, where they are.
-    pub(super) fn delete_interfaces(&self, domain: &Domain, nodes: &BTreeSet<NodeId>) {
+    /// Deletes existing interfaces that no driver holds.
+    fn delete_interfaces(&self, domain: &Domain, nodes: &BTreeSet<NodeId>) {
         for node in nodes.iter().filter_map(|id| self.node(*id)) {
             if let Err(error) = delete_interface(node, &domain.name) {
                 tracing::warn!("node {}: {error}", node.place);
@@ -463,7 +465,7 @@ impl Host {
         Ok(())
     }
 
-    pub(super) fn cannot_write(&self, error: &io::Error) -> Refusal {
+    fn cannot_write(&self, error: &io::Error) -> Refusal {
         let state = self.state.display();
         let message = format!("cannot write the hosts files in {state}: {error}");
         let remedy = "make room there; the change can then be made again";

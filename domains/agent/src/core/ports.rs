@@ -1,4 +1,4 @@
-//! Interfaces of members, as the Ethernet driver is told of them.
+//! Ports of members for the Ethernet driver.
 
 use std::os::fd::AsFd;
 
@@ -10,7 +10,7 @@ use toroid_protocol::driver::{Port, PortError};
 
 use super::host::find;
 use crate::interfaces::Interfaces;
-use crate::net::driver::{FarPort, PlacedPort};
+use crate::net::driver::{PlacedPort, RemotePort};
 use crate::net::gateways::{self};
 use crate::nodes::HostedNode;
 
@@ -34,7 +34,7 @@ pub(super) fn delete_interface(node: &HostedNode, name: &str) -> Result<(), Netl
     }
 }
 
-/// The ports of all members, as both this host and the membership have them.
+/// Ports of all members on this host.
 pub(crate) fn ports(
     directory: &Directory,
     nodes: &[HostedNode],
@@ -54,28 +54,32 @@ pub(crate) fn ports(
     directory.domains().flat_map(of).collect()
 }
 
-/// The members that other hosts carry, of domains that this host has members of.
-pub(crate) fn far_ports(directory: &Directory, ours: &str, interfaces: Interfaces) -> Vec<FarPort> {
-    let of = |domain| far_ports_of(domain, directory, ours, interfaces);
+/// Ports of members on other hosts, of domains that this host has members of.
+pub(crate) fn remote_ports(
+    directory: &Directory,
+    ours: &str,
+    interfaces: Interfaces,
+) -> Vec<RemotePort> {
+    let of = |domain| remote_ports_of(domain, directory, ours, interfaces);
     directory.domains().flat_map(of).collect()
 }
 
-pub(super) fn far_ports_of(
+pub(super) fn remote_ports_of(
     domain: &Domain,
     directory: &Directory,
     ours: &str,
     interfaces: Interfaces,
-) -> Vec<FarPort> {
+) -> Vec<RemotePort> {
     let host = |node: &NodeId| directory.host_of(*node);
     let is_here = domain.members.keys().any(|node| host(node) == Some(ours));
     let members = domain.members.keys().filter(|_| is_here);
-    let far = members.filter_map(move |node| {
+    let remote = members.filter_map(move |node| {
         let host = host(node).filter(|host| *host != ours)?;
         let torus = directory.torus();
         let port = port_at(domain, *node, torus.place(*node)?, torus, interfaces);
         Some((port, host.to_owned()))
     });
-    far.collect()
+    remote.collect()
 }
 
 pub(super) fn port(
@@ -87,7 +91,7 @@ pub(super) fn port(
     port_at(domain, node.id, node.place, torus, interfaces)
 }
 
-pub(super) fn port_at(
+fn port_at(
     domain: &Domain,
     node: NodeId,
     place: Place,

@@ -1,4 +1,4 @@
-//! Quotas as clients ask for them.
+//! Quotas: the requests of clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,14 +13,14 @@ use toroid_protocol::agent::Reply;
 use super::host::Host;
 use crate::members::owners;
 
-/// What a client means: a user, nodes, or, with neither, all that concerns it.
+/// Tenants of a request: a user, nodes, or, with neither, all that concern the client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Whose<'a> {
     pub(crate) user: Option<u32>,
     pub(crate) nodes: &'a [String],
 }
 
-/// What tenants have and may have. A user sees itself and its nodes, a node itself.
+/// Usage and limits of tenants. A user sees itself and its nodes, a node itself.
 pub(crate) fn show(host: &Host, actor: Actor, whose: Whose<'_>) -> Result<Reply, Refusal> {
     let directory = host.members.directory(Directory::clone);
     let tenants = match whose {
@@ -47,7 +47,7 @@ pub(crate) fn show(host: &Host, actor: Actor, whose: Whose<'_>) -> Result<Reply,
         QuotaInfo {
             user,
             node: node.map(|place| place.to_string()),
-            used: host.members.used(*tenant),
+            used: host.members.lock().used(*tenant),
             limits: directory.limits_of(*tenant),
             in_force: directory.limits_in_force(*tenant),
         }
@@ -57,7 +57,7 @@ pub(crate) fn show(host: &Host, actor: Actor, whose: Whose<'_>) -> Result<Reply,
     })
 }
 
-/// Changes limits; those that are not named stay as they are.
+/// Changes limits. Limits of other resources stay.
 pub(crate) fn set(
     host: &Host,
     actor: Actor,

@@ -1,4 +1,4 @@
-//! What every node needs.
+//! Checks of everything that a node needs.
 
 use std::fs::OpenOptions;
 
@@ -13,7 +13,7 @@ pub(super) const TUN: &str = "tun";
 /// The first Linux with `MADV_COLLAPSE`.
 const COLLAPSES: [u32; 2] = [6, 1];
 
-/// Users that a node has to itself, as far as there are so many.
+/// Number of uids of a node, where there are enough.
 const USERS_OF_NODE: u64 = 65_536;
 
 pub(super) fn examine(files: &Files, asker: Asker, trial: Result<(), Refusal>) -> Vec<Finding> {
@@ -29,8 +29,8 @@ pub(super) fn examine(files: &Files, asker: Asker, trial: Result<(), Refusal>) -
     findings
 }
 
-/// A node was made on trial, or not: only then it is asked which switch of the system may be the
-/// reason.
+/// Checks namespaces by the result of a node made on trial. Only after a failure the switches of
+/// the system are read for a reason.
 fn namespaces(files: &Files, asker: Asker, trial: Result<(), Refusal>) -> Finding {
     let Err(refusal) = trial else {
         return Finding::ok(NAMESPACES, "nodes can be made: one was, on trial");
@@ -87,7 +87,7 @@ fn users(files: &Files, asker: Asker) -> Finding {
     Finding::ok(check, "each node can have users of its own")
 }
 
-/// What gateways with address translation need.
+/// Checks the program for gateways with address translation.
 fn nft(files: &Files) -> Finding {
     let directories = ["/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin"];
     let mut paths = directories
@@ -116,7 +116,7 @@ fn tun(files: &Files) -> Finding {
     }
 }
 
-/// What the agent needs to bring regions into huge pages, see `toroid_fabric::mem::compaction`.
+/// Checks huge pages for regions, see `toroid_fabric::mem::compaction`.
 fn huge_pages(files: &Files, kernel: &str) -> Finding {
     let check = "huge pages";
     let slow = "regions that peers write stay in pages of 4 KiB, and shrinks take longer the more of \
@@ -145,7 +145,7 @@ fn huge_pages(files: &Files, kernel: &str) -> Finding {
     }
 }
 
-/// The first two numbers of a kernel's version, as many as there are.
+/// First two numbers of a kernel's version, as far as present.
 fn version(kernel: &str) -> Vec<u32> {
     let numbers = kernel.split(|c: char| !c.is_ascii_digit());
     numbers.take(2).map_while(|n| n.parse().ok()).collect()

@@ -1,9 +1,9 @@
-//! What a machine has for Toroid, and what to do about what it lacks.
+//! Checks of a machine: its fitness for Toroid, and remedies.
 //!
-//! Nothing is changed, and no agent is needed. Whether nodes can be made the caller tells, who has
-//! [tried](crate::nodes::trial). `host`: what every node needs; `rdma`: what only
-//! RDMA NICs need, which is looked up in sysfs (`Documentation/ABI/stable/sysfs-class-infiniband` of
-//! Linux), so libibverbs is not needed to say that it is not there.
+//! Nothing is changed, and no agent is needed. The caller passes the result of [making a
+//! node](crate::nodes::trial). `host` checks the needs of every node; `rdma` those of RDMA devices
+//! only, from sysfs (`Documentation/ABI/stable/sysfs-class-infiniband` of Linux), so missing
+//! libibverbs is found without it.
 
 mod host;
 mod rdma;
@@ -16,15 +16,15 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use toroid_model::refusal::Refusal;
 
-/// How a thing is.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// As it should be.
+    /// In order.
     Ok,
-    /// It is there, and something does not work for it.
+    /// Something does not work for it.
     Limited,
-    /// It is not there. What needs it is said.
+    /// Missing. The message names the features that need it.
     Missing,
 }
 
@@ -39,24 +39,24 @@ impl fmt::Display for State {
     }
 }
 
-/// The check that says whether an agent runs, or could. Its finding is the caller's.
+/// Name of the check whether an agent runs or could run. The caller adds its finding.
 pub const AGENT: &str = "agent";
 
-/// One thing that was looked at.
+/// Finding of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was looked at, in a word.
+    /// Name of the check, one word.
     pub check: &'static str,
-    /// How it is.
+    /// Result.
     pub state: State,
-    /// What was found.
+    /// Details.
     pub message: String,
-    /// What to do about it; `None` when there is nothing to do.
+    /// Remedy; `None` when nothing is to be done.
     pub remedy: Option<String>,
 }
 
 impl Finding {
-    /// As it should be.
+    /// In order.
     pub fn ok(check: &'static str, message: impl Into<String>) -> Self {
         Finding {
             check,
@@ -66,7 +66,7 @@ impl Finding {
         }
     }
 
-    /// Something does not work, and this helps.
+    /// Finding of something that is limited, with the remedy.
     pub fn limited(
         check: &'static str,
         message: impl Into<String>,
@@ -79,7 +79,7 @@ impl Finding {
         }
     }
 
-    /// It is not there, and this brings it.
+    /// Finding of something missing, with the remedy.
     pub fn missing(
         check: &'static str,
         message: impl Into<String>,
@@ -92,33 +92,33 @@ impl Finding {
     }
 }
 
-/// What was found, and what works regardless.
+/// Findings of all checks, and the features that work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Diagnosis {
-    /// Everything that was looked at.
+    /// All findings.
     pub findings: Vec<Finding>,
-    /// What works on this machine as it is.
+    /// Features that work on this machine as it is.
     pub works: Vec<&'static str>,
 }
 
 impl Diagnosis {
-    /// Whether an agent with nodes can be started here, without which there is nothing.
+    /// Whether an agent with nodes can be started here, which everything else needs.
     pub fn is_ready(&self) -> bool {
         is_there(&self.findings, host::NAMESPACES) && is_there(&self.findings, AGENT)
     }
 }
 
-/// Who asks.
+/// Process that asks.
 #[derive(Clone, Copy, Debug)]
 pub struct Asker {
-    /// Whether it is root, as far as the kernel says.
+    /// Whether the kernel takes it for root.
     pub is_root: bool,
-    /// Bytes of memory that it may lock; `None` when there is no limit.
+    /// Bytes of memory that it may lock; `None` without a limit.
     pub memlock: Option<u64>,
 }
 
-/// Looks at the machine whose file system is at `root`: `/`, but for tests. `trial` is what came of
-/// making a node.
+/// Checks the machine whose file system is at `root`: `/`, except in tests. `trial` is the result
+/// of making a node.
 pub fn examine(root: &Path, asker: Asker, trial: Result<(), Refusal>) -> Diagnosis {
     let files = Files(root.into());
     let mut findings = host::examine(&files, asker, trial);
@@ -141,21 +141,21 @@ fn is_there(findings: &[Finding], check: &str) -> bool {
     of.all(|finding| finding.state != State::Missing)
 }
 
-/// The machine's files.
+/// Files of the machine.
 struct Files(PathBuf);
 
 impl Files {
-    /// Where an absolute path is.
+    /// Real path of an absolute path.
     fn at(&self, path: &str) -> PathBuf {
         self.0.join(path.trim_start_matches('/'))
     }
 
-    /// A file's text without the white space at its ends.
+    /// Text of a file without white space at its ends.
     fn text(&self, path: &str) -> io::Result<String> {
         fs::read_to_string(self.at(path)).map(|text| text.trim().to_owned())
     }
 
-    /// The names in a directory, sorted; none where there is no directory.
+    /// Names in a directory, sorted; none without the directory.
     fn names(&self, path: &str) -> Vec<String> {
         let entries = fs::read_dir(self.at(path)).into_iter().flatten().flatten();
         let mut names: Vec<String> = entries

@@ -1,4 +1,4 @@
-//! What only RDMA NICs need.
+//! Checks of everything that only RDMA devices need.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -7,7 +7,7 @@ use super::{Asker, Files, Finding};
 
 const DEVICES: &str = "/sys/class/infiniband";
 
-/// What comes before everything else in a build that cannot use RDMA NICs.
+/// First part of remedies in a build that cannot use RDMA devices.
 const BUILD: &str = if cfg!(feature = "verbs") {
     ""
 } else {
@@ -15,10 +15,10 @@ const BUILD: &str = if cfg!(feature = "verbs") {
          toroid-cli/verbs`, then "
 };
 
-/// What a distribution's linker looks for, but for `LD_LIBRARY_PATH`.
+/// Directories of a distribution's linker, except `LD_LIBRARY_PATH`.
 const LIBRARIES: [&str; 5] = ["/usr/lib64", "/lib64", "/usr/lib", "/lib", "/usr/local/lib"];
 
-/// Registered memory is locked; with less than this many bytes a store has no room.
+/// Bytes of lockable memory that a store needs, because registered memory is locked.
 const MEMLOCK: u64 = 1 << 30;
 
 pub(super) fn examine(files: &Files, asker: Asker) -> Vec<Finding> {
@@ -64,7 +64,7 @@ fn library(files: &Files) -> Finding {
     }
 }
 
-/// Whether user processes may use a device: by the node in `/dev` that belongs to it.
+/// Checks that user processes may use a device, by its node in `/dev`.
 fn access(files: &Files, device: &str) -> Finding {
     let class = "/sys/class/infiniband_verbs";
     let nodes = files.names(class);
@@ -122,7 +122,7 @@ fn port_of(files: &Files, device: &str, port: &str) -> Finding {
     Finding::limited("port", message, remedy)
 }
 
-/// Those that are set, with their index and type, such as `1 (RoCE v2)`.
+/// GIDs that are set, with their index and type, such as `1 (RoCE v2)`.
 fn gids(files: &Files, port: &str) -> Vec<String> {
     let indexes = files.names(&format!("{port}/gids"));
     let set = indexes.iter().filter(|index| {

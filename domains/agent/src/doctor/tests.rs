@@ -41,7 +41,7 @@ const PLAIN: [(&str, &str); 5] = [
 ];
 
 #[test]
-fn a_machine_without_rdma_says_what_is_missing_and_what_works() {
+fn a_machine_without_rdma_lists_missing_parts_and_working_features() {
     let root = machine(&PLAIN);
     let diagnosis = examine(root.path(), ROOT, Ok(()));
     for check in [
@@ -63,7 +63,7 @@ fn a_machine_without_rdma_says_what_is_missing_and_what_works() {
 }
 
 #[test]
-fn an_rdma_device_is_told_with_its_ports() {
+fn an_rdma_device_is_described_with_its_ports() {
     let port = "/sys/class/infiniband/rxe0/ports/1";
     let at = |name: &str| format!("{port}/{name}");
     let zero = "0000:0000:0000:0000:0000:0000:0000:0000\n";
@@ -105,7 +105,7 @@ fn an_rdma_device_is_told_with_its_ports() {
 }
 
 #[test]
-fn what_keeps_users_from_nodes_has_a_remedy() {
+fn missing_namespaces_have_a_remedy() {
     let refusal = || Refusal::new(RefusalKind::Failed, "no namespace", "add a capability");
     let with = |switch: &str, value: &str, asker, trial| {
         let mut files = PLAIN.to_vec();
@@ -125,7 +125,7 @@ fn what_keeps_users_from_nodes_has_a_remedy() {
     assert_eq!(denied(switch, "0\n", USER), "add a capability");
     let none = "/proc/sys/user/max_user_namespaces";
     assert!(denied(none, "0\n", ROOT).contains("sysctl user.max_user_namespaces"));
-    // What works is not missing, whatever a switch says: it is that of another namespace.
+    // A working feature is not missing, although a switch says so: that is of another namespace.
     assert_eq!(with(none, "0\n", ROOT, Ok(())).state, State::Ok);
     let root = machine(&PLAIN);
     let diagnosis = examine(root.path(), USER, Ok(()));
@@ -134,7 +134,7 @@ fn what_keeps_users_from_nodes_has_a_remedy() {
 }
 
 #[test]
-fn what_keeps_regions_in_small_pages_has_a_remedy() {
+fn missing_huge_pages_have_a_remedy() {
     let kernel = "/proc/sys/kernel/osrelease";
     let with = |path: &str, text: &str| {
         let mut files = PLAIN.to_vec();
@@ -154,7 +154,7 @@ fn what_keeps_regions_in_small_pages_has_a_remedy() {
 }
 
 #[test]
-fn a_machine_without_anything_is_examined_all_the_same() {
+fn a_machine_without_any_files_is_examined() {
     let diagnosis = examine(Path::new("/nonexistent"), ROOT, Ok(()));
     assert_eq!(found(&diagnosis, "tun").state, State::Missing);
     assert_eq!(found(&diagnosis, "users").state, State::Limited);

@@ -1,5 +1,5 @@
-//! Processes that hang on a liveness socket: they outlive an agent that was killed, and the next one takes
-//! them over.
+//! Supervised children: processes that hold a liveness socket and outlive a killed agent, whose
+//! successor takes them over.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,26 +16,26 @@ use toroid_protocol::wire::{self, Reader, Writer};
 use super::{Entry, FdStore};
 use crate::process::has_ended;
 
-/// How long a message on the liveness socket may wait to be read.
-const WRITE_PATIENCE: Duration = Duration::from_secs(10);
+/// Time that a message on the liveness socket may wait to be read.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One of them.
+/// A supervised child.
 #[derive(Debug)]
 pub(crate) struct SupervisedChild {
     pub(crate) pid: u32,
-    /// For killing: a number might be another process's by then.
+    /// For killing: another process may have got the number.
     pub(crate) handle: Arc<OwnedFd>,
-    lifeline: Writer,
+    liveness: Writer,
 }
 
-/// What the fd store is told of it. Liveness socket and process come with it.
+/// Record of a child in the fd store, with its liveness socket and process as descriptors.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     pid: u32,
 }
 
 impl SupervisedChild {
-    /// Starts it. Its standard input is its liveness socket.
+    /// Starts a child whose standard input is its liveness socket.
     pub(crate) fn start(mut command: Command) -> io::Result<(Self, Child)> {
         let (ours, theirs) = UnixStream::pair()?;
         command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
@@ -45,46 +45,46 @@ impl SupervisedChild {
         Ok((Self::new(child.id(), handle, ours)?, child))
     }
 
-    /// That of the agent before, if it lives.
+    /// Takes over the child of the predecessor, if it lives.
     pub(crate) fn take_over(kept: Entry) -> Option<Self> {
-        let (Record { pid }, [lifeline, handle]) = kept.parse()?;
+        let (Record { pid }, [liveness, handle]) = kept.parse()?;
         if has_ended(&handle) {
             return None;
         }
-        Self::new(pid, handle, lifeline.into()).ok()
+        Self::new(pid, handle, liveness.into()).ok()
     }
 
-    fn new(pid: u32, handle: OwnedFd, lifeline: UnixStream) -> io::Result<Self> {
-        let (_, lifeline) = wire::split(lifeline)?;
-        lifeline.give_up_after(WRITE_PATIENCE)?;
+    fn new(pid: u32, handle: OwnedFd, liveness: UnixStream) -> io::Result<Self> {
+        let (_, liveness) = wire::split(liveness)?;
+        liveness.give_up_after(WRITE_TIMEOUT)?;
         Ok(SupervisedChild {
             pid,
             handle: Arc::new(handle),
-            lifeline,
+            liveness,
         })
     }
 
-    /// Lets the fd store hold it, too.
+    /// Puts the child into the fd store.
     pub(crate) fn keep(&self, fd_store: &FdStore, key: &str) {
         let record = Record { pid: self.pid };
-        let lifeline = self.lifeline.stream().as_fd();
-        fd_store.put(key, &record, &[lifeline, self.handle.as_fd()]);
+        let liveness = self.liveness.stream().as_fd();
+        fd_store.put(key, &record, &[liveness, self.handle.as_fd()]);
     }
 
-    /// A session with it, in which a message may wait for so long to be read.
-    pub(crate) fn open_channel(&self, patience: Duration) -> io::Result<(Reader, Writer)> {
-        let (reader, writer) = wire::split(liveness::open_channel(&self.lifeline)?)?;
-        writer.give_up_after(patience)?;
+    /// Opens a control channel to the child, on which a message may wait for `timeout` to be read.
+    pub(crate) fn open_channel(&self, timeout: Duration) -> io::Result<(Reader, Writer)> {
+        let (reader, writer) = wire::split(liveness::open_channel(&self.liveness)?)?;
+        writer.give_up_after(timeout)?;
         Ok((reader, writer))
     }
 
-    /// Takes away what it hangs on.
+    /// Closes its liveness socket.
     pub(crate) fn let_go(&self) {
-        self.lifeline.shut_down();
+        self.liveness.shut_down();
     }
 
     pub(crate) fn kill(&self) {
-        // It fails when the process has ended already.
+        // This fails only after the process has ended.
         let _ = pidfd_send_signal(&self.handle, Signal::KILL);
     }
 }

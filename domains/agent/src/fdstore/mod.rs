@@ -1,14 +1,14 @@
-//! What outlives an agent: an fd store, a process that holds descriptors for it.
+//! The fd store: a process that holds descriptors for an agent and outlives it.
 //!
 //! ```text
-//!   agent ───┬── lifelines of nodes and driver      kill -9 agent: all goes on, and the next agent
+//!   agent ───┬── liveness sockets of children      kill -9 agent: all goes on, and the next agent
 //!     │      │                                        asks the fd store for what there is
 //!   fd store ──┘                                      kill -9 fd store: the agent makes a new one
 //! ```
 //!
-//! The agent puts what it holds under keys, with a record that tells its successor what it is. It
-//! does so before it tells anybody else, and waits for no answer: what is in a socket when its
-//! sender is killed still arrives.
+//! The agent puts its descriptors under keys, each with a record for its successor. It does so
+//! before any other process hears of the thing, and does not wait for an answer: data in a socket
+//! arrives even if its sender is killed.
 
 pub(crate) mod child;
 mod role;
@@ -19,9 +19,8 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fs, thread};
@@ -33,32 +32,31 @@ use serde_json::Value;
 use toroid_protocol::fdstore::{FdStoreRequest, FdStoreResponse, SOCKET, VERSION};
 use toroid_protocol::wire::{self, Reader, Writer};
 
-use crate::error::AgentError;
-use crate::process::ends_within;
+use crate::error::{AgentError, during, in_state};
+use crate::process::{ends_within, role_command};
+use crate::threads;
 pub(crate) use role::run_role;
 
-/// The argument of the role: keeps what outlives an agent; the agent's state directory follows.
-pub(crate) const ROLE: &str = "__keeper";
+/// Argument of the role: holds what outlives an agent; the agent's state directory follows.
+pub(crate) const ROLE: &str = "__fd-store";
 
-/// What ends the fd store when it ends. There is no record of it.
-pub(crate) const LIFELINE: &str = "lifeline";
+/// Key of the descriptor whose end ends the fd store. It has no record.
+const LIVENESS: &str = "lifeline";
 
-/// How long the fd store may take for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time for an answer of the fd store.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the fd store may leave what it is told in the socket once that is full. The agent waits with
-/// its lock held, once: it then gives that fd store up, and the next one is given everything.
-const BACKLOG_PATIENCE: Duration = Duration::from_millis(500);
+/// Time that messages may wait in a full socket. The agent waits once, with its lock held. Then it
+/// abandons that fd store, and the next one is given everything.
+const BACKLOG_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Between two attempts to start it.
+/// Pause between two attempts to start it.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How many milliseconds a process may take to end.
+/// Milliseconds that a process may take to end.
 const LAST_WORDS_MS: u16 = 2000;
 
-const STACK_BYTES: usize = 128 * 1024;
-
-/// Something that is kept.
+/// An entry of the fd store.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) record: Value,
@@ -66,24 +64,24 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// The record, if it is one of these and came with so many descriptors.
+    /// Parses the record, if the entry has exactly `N` descriptors.
     pub(crate) fn parse<T: DeserializeOwned, const N: usize>(self) -> Option<(T, [OwnedFd; N])> {
         let (record, descriptors) = self.parse_any()?;
         Some((record, descriptors.try_into().ok()?))
     }
 
-    /// The record, if it is one of these, and whatever descriptors it came with.
+    /// Parses the record, and returns all descriptors.
     pub(crate) fn parse_any<T: DeserializeOwned>(self) -> Option<(T, Vec<OwnedFd>)> {
         let record = serde_json::from_value(self.record).ok()?;
         Some((record, self.descriptors))
     }
 }
 
-/// All that is kept.
+/// All entries by key.
 pub(crate) type Entries = BTreeMap<String, Entry>;
 
-/// An agent's fd store, present or about to be. What is put while there is none is put anew when
-/// there is one.
+/// Connection of an agent to its fd store, present or about to be. Without one, changes are
+/// dropped, because a new fd store is given everything.
 #[derive(Debug, Default)]
 pub(crate) struct FdStore(Mutex<State>);
 
@@ -96,17 +94,17 @@ struct State {
 #[derive(Debug)]
 struct Connection {
     writer: Writer,
-    /// For waiting.
+    /// For waiting until it ends.
     process: OwnedFd,
 }
 
-/// The fd store's process as one sees it who has just connected.
+/// An fd store right after connecting to it.
 #[derive(Debug)]
 pub(crate) struct Found {
     reader: Reader,
     connection: Connection,
     version: u32,
-    /// If this process started it.
+    /// The child, if this process started it.
     child: Option<Child>,
 }
 
@@ -115,10 +113,7 @@ pub(crate) fn find(state: &Path) -> Result<Option<Found>, AgentError> {
     match UnixStream::connect(state.join(SOCKET)) {
         Ok(stream) => Found::greet(stream, None).map(Some).map_err(unusable),
         Err(error) if is_absence(&error) => Ok(None),
-        Err(source) => Err(AgentError::State {
-            state: state.into(),
-            source,
-        }),
+        Err(error) => Err(in_state(state)(error)),
     }
 }
 
@@ -138,9 +133,8 @@ pub(crate) fn start(state: &Path) -> io::Result<Found> {
     let listener = UnixListener::bind(&path)?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
     let (ours, theirs) = UnixStream::pair()?;
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0("toroid-keeper").arg(ROLE).arg(state);
-    command.env_clear().env("MALLOC_ARENA_MAX", "1");
+    let mut command = role_command("toroid-fdstore", ROLE);
+    command.arg(state);
     command.stdin(OwnedFd::from(listener));
     command.stdout(OwnedFd::from(theirs));
     let child = command.spawn()?;
@@ -150,9 +144,9 @@ pub(crate) fn start(state: &Path) -> io::Result<Found> {
 
 impl Found {
     fn greet(stream: UnixStream, child: Option<Child>) -> io::Result<Self> {
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let (mut reader, writer) = wire::split(stream)?;
-        writer.give_up_after(BACKLOG_PATIENCE)?;
+        writer.give_up_after(BACKLOG_TIMEOUT)?;
         writer
             .send(&FdStoreRequest::Hello, &[])
             .map_err(io::Error::other)?;
@@ -170,12 +164,12 @@ impl Found {
         })
     }
 
-    /// Whether what it keeps is of another version, which is returned.
+    /// Version of its contents, if that is another.
     pub(crate) fn other_version(&self) -> Option<u32> {
         (self.version != VERSION).then_some(self.version)
     }
 
-    /// All that it keeps.
+    /// Lists its entries.
     pub(crate) fn list(&mut self) -> io::Result<Entries> {
         let orders = &self.connection.writer;
         orders
@@ -197,11 +191,11 @@ impl Found {
         }
     }
 
-    /// Ends all that it holds, and it; returns when the processes have gone.
+    /// Ends everything in it, and the fd store itself. Returns when the processes have ended.
     pub(crate) fn end_all(mut self) {
         let entries = match self.version {
             VERSION => self.list().unwrap_or_default(),
-            // It knows what it has to let go of, and its nodes know what that means.
+            // An fd store releases descriptors of any version, and that ends its nodes.
             _ => Entries::new(),
         };
         self.connection.end();
@@ -211,7 +205,7 @@ impl Found {
         let processes: Vec<OwnedFd> = all.filter_map(|entry| last(entry.descriptors)).collect();
         for process in processes {
             if !ends_within(&process, LAST_WORDS_MS) {
-                // It fails when the process has just ended.
+                // This fails only after the process has ended.
                 let _ = pidfd_send_signal(&process, Signal::KILL);
                 ends_within(&process, LAST_WORDS_MS);
             }
@@ -219,23 +213,20 @@ impl Found {
     }
 }
 
-/// Records of processes have these as their last descriptor; the others are let go, and with them
-/// the lifelines.
+/// Last descriptor, which in entries of processes is the process. The others, among them liveness
+/// sockets, are closed.
 fn last(descriptors: Vec<OwnedFd>) -> Option<OwnedFd> {
     descriptors.into_iter().next_back()
 }
 
-/// The fd store cannot be talked to.
+/// Makes the error of a failed conversation with an fd store.
 pub(crate) fn unusable(source: io::Error) -> AgentError {
-    AgentError::System {
-        action: "talk to the fd store of what an agent has left",
-        source,
-    }
+    during("talk to the fd store of what an agent has left")(source)
 }
 
 impl Connection {
     fn end(&self) {
-        // If it fails it has ended already.
+        // This fails only after it has ended.
         let _ = self.writer.send(&FdStoreRequest::End, &[]);
         if !ends_within(&self.process, LAST_WORDS_MS) {
             tracing::warn!("the fd store takes its time to end");
@@ -244,8 +235,8 @@ impl Connection {
 }
 
 impl FdStore {
-    /// Starts another fd store whenever one has ended. `put_all` is called then; it must put
-    /// everything, and need not remove anything.
+    /// Starts another fd store whenever one has ended, and calls `put_all`, which must put
+    /// everything and need not remove anything.
     pub(crate) fn watch(
         self: &Arc<Self>,
         mut present: Watch,
@@ -264,17 +255,16 @@ impl FdStore {
                 tracing::info!("another fd store holds all there is");
             }
         };
-        let builder = thread::Builder::new().name("fd-store".into());
-        builder.stack_size(STACK_BYTES).spawn(replace).map(drop)
+        threads::start_named("fd-store", replace).map(drop)
     }
 
-    /// Starts an fd store after one has died, unless that was the end.
+    /// Starts an fd store after one has died, unless the agent is ending.
     fn replace(&self, state: &Path) -> Option<Watch> {
         while !self.lock().ending {
             tracing::warn!("the fd store died; starting another one");
             match start(state) {
                 Ok(found) => return self.install(found),
-                // It may have been killed at once, too.
+                // The new one may have been killed, too.
                 Err(error) => tracing::error!("cannot start the fd store: {error}"),
             }
             thread::sleep(PAUSE);
@@ -282,7 +272,7 @@ impl FdStore {
         None
     }
 
-    /// From now on this is the fd store, unless the end has come.
+    /// Makes this the present fd store, unless the agent is ending.
     pub(crate) fn install(&self, found: Found) -> Option<Watch> {
         let mut state = self.lock();
         if state.ending {
@@ -296,19 +286,19 @@ impl FdStore {
         })
     }
 
-    /// Keeps descriptors under a key.
+    /// Puts descriptors under a key.
     pub(crate) fn put(&self, key: &str, record: &impl Serialize, descriptors: &[BorrowedFd<'_>]) {
         let (key, record) = (key.to_owned(), value(record));
         self.send(&FdStoreRequest::Put { key, record }, descriptors);
     }
 
-    /// Changes the record of what is under a key.
+    /// Changes the record under a key.
     pub(crate) fn note(&self, key: &str, record: &impl Serialize) {
         let (key, record) = (key.to_owned(), value(record));
         self.send(&FdStoreRequest::Note { key, record }, &[]);
     }
 
-    /// Forgets what is under a key.
+    /// Removes the entry under a key.
     pub(crate) fn remove(&self, key: &str) {
         self.send(&FdStoreRequest::Remove { key: key.into() }, &[]);
     }
@@ -325,7 +315,7 @@ impl FdStore {
     fn send(&self, request: &FdStoreRequest, descriptors: &[BorrowedFd<'_>]) {
         let state = self.lock();
         if let Some(connection) = &state.present {
-            // If it fails the fd store has died, and the next one is given everything.
+            // If this fails, the fd store has died, and the next one is given everything.
             let _ = connection.writer.send(request, descriptors);
         }
     }
@@ -335,7 +325,7 @@ impl FdStore {
     }
 }
 
-/// What is needed to see the fd store's end.
+/// Observer of an fd store's end.
 #[derive(Debug)]
 pub(crate) struct Watch {
     reader: Reader,
@@ -344,13 +334,13 @@ pub(crate) struct Watch {
 
 impl Watch {
     fn outlast(&mut self) {
-        // It says nothing unasked, so whatever comes is its end.
+        // An fd store sends nothing unasked, so any message is its end.
         let forever = self.reader.stream().set_read_timeout(None);
         if forever.is_ok() {
             let _ = self.reader.receive::<FdStoreResponse>();
         }
         if let Some(child) = &mut self.child {
-            // Should it have broken off alive, it ends when it keeps nothing for nobody.
+            // If it is alive, it ends anyway: it has no caller and no entries.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -362,7 +352,7 @@ fn value(record: &impl Serialize) -> Value {
     serde_json::to_value(record).unwrap_or_default()
 }
 
-/// An fd store in a thread of this process, until this is dropped.
+/// An fd store in a thread of this process, until this value is dropped.
 #[cfg(test)]
 #[derive(Debug)]
 pub(crate) struct InThread(Writer);
@@ -380,7 +370,7 @@ impl InThread {
 #[cfg(test)]
 impl Drop for InThread {
     fn drop(&mut self) {
-        // It fails when the thread has panicked.
+        // This fails if the thread has panicked.
         let _ = self.0.send(&FdStoreRequest::End, &[]);
     }
 }

@@ -1,7 +1,7 @@
 //! The fd store's process: a single thread that holds descriptors for others.
 //!
-//! It hangs on nothing but what it is for: it ends when it is told to, when the liveness socket that it
-//! was given ends, and when it keeps nothing for nobody.
+//! The process ends when it is told to, when the liveness socket in its care ends, or when it has
+//! neither callers nor entries.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,31 +11,26 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::unistd::{Uid, setsid};
+use nix::unistd::Uid;
 use serde_json::Value;
 use toroid_client::credentials::peer_uid;
 use toroid_protocol::fdstore::{FdStoreRequest, FdStoreResponse, VERSION};
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
-use super::LIFELINE;
+use super::LIVENESS;
+use crate::process::become_independent;
 
-/// How long the rest of a message may take. Who is killed in the middle of one closes.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time for the rest of a message. A caller that is killed in the middle of one closes its end.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Keeps until there is nothing to keep. Standard input is the socket to listen on, standard
-/// output the first connection.
+/// Runs the fd store. Standard input is the listening socket, standard output the first connection.
 pub(crate) fn run_role() -> u8 {
     u8::from(start().is_err())
 }
 
 fn start() -> io::Result<()> {
-    // A terminal's signals are not for it.
-    setsid()?;
-    std::env::set_current_dir("/")?;
-    fs::write("/proc/self/comm", "toroid-keeper")?;
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    become_independent()?;
+    fs::write("/proc/self/comm", "toroid-fdstore")?;
     let listener = io::stdin().as_fd().try_clone_to_owned()?;
     let first = io::stdout().as_fd().try_clone_to_owned()?;
     keep(listener.into(), first.into())
@@ -67,14 +62,14 @@ struct Caller {
     writer: Writer,
 }
 
-/// What there is to attend to.
+/// Sockets with something to do.
 struct Ready {
-    lifeline_ended: bool,
+    liveness_ended: bool,
     knocks: bool,
     callers: Vec<bool>,
 }
 
-/// Whether to go on.
+/// Continuation after a request.
 #[derive(PartialEq)]
 enum Next {
     GoOn,
@@ -86,7 +81,7 @@ impl FdStore {
     fn keep(mut self) -> io::Result<()> {
         while !(self.callers.is_empty() && self.entries.is_empty()) {
             let ready = self.wait()?;
-            if ready.lifeline_ended {
+            if ready.liveness_ended {
                 break;
             }
             let mut callers = std::mem::take(&mut self.callers).into_iter();
@@ -104,7 +99,7 @@ impl FdStore {
                 && let Ok((stream, _)) = self.listener.accept()
                 && peer_uid(&stream).is_ok_and(|uid| uid == Uid::effective())
             {
-                // Without it, the caller sees the end.
+                // On failure the caller sees the end of the connection.
                 let _ = self.admit(stream);
             }
         }
@@ -112,19 +107,19 @@ impl FdStore {
     }
 
     fn admit(&mut self, stream: UnixStream) -> io::Result<()> {
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let (reader, writer) = wire::split(stream)?;
-        writer.give_up_after(PATIENCE)?;
+        writer.give_up_after(TIMEOUT)?;
         self.callers.push(Caller { reader, writer });
         Ok(())
     }
 
     fn wait(&self) -> io::Result<Ready> {
-        let lifeline = self.entries.get(LIFELINE);
-        let lifeline = lifeline.and_then(|entry| entry.descriptors.first());
+        let liveness = self.entries.get(LIVENESS);
+        let liveness = liveness.and_then(|entry| entry.descriptors.first());
         let mut all: Vec<PollFd<'_>> = Vec::new();
-        // Nothing comes through it but its end.
-        all.extend(lifeline.map(|end| PollFd::new(end.as_fd(), PollFlags::empty())));
+        // Only its end is of interest.
+        all.extend(liveness.map(|end| PollFd::new(end.as_fd(), PollFlags::empty())));
         all.push(PollFd::new(self.listener.as_fd(), PollFlags::POLLIN));
         let streams = self.callers.iter().map(|caller| caller.reader.stream());
         all.extend(streams.map(|stream| PollFd::new(stream.as_fd(), PollFlags::POLLIN)));
@@ -134,14 +129,14 @@ impl FdStore {
         }
         let mut ready = all.iter().map(|fd| fd.any().unwrap_or_default());
         Ok(Ready {
-            lifeline_ended: lifeline.is_some() && ready.next().unwrap_or_default(),
+            liveness_ended: liveness.is_some() && ready.next().unwrap_or_default(),
             knocks: ready.next().unwrap_or_default(),
             callers: ready.collect(),
         })
     }
 
-    /// Does what a caller who has something to say asks for, all of it: what an agent has said
-    /// before it was killed comes before what its successor says, who called later.
+    /// Serves all waiting requests of a caller: requests of an agent that was killed come before
+    /// those of its successor, which called later.
     fn attend(&mut self, caller: &mut Caller) -> Next {
         loop {
             let next = match caller.reader.receive() {

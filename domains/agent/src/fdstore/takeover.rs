@@ -1,5 +1,5 @@
-//! What an agent inherits from the one before, if that was killed: nodes, driver, user namespace,
-//! all of which an fd store has held.
+//! Takeover: an agent inherits nodes, driver and user namespace of its killed predecessor from the
+//! fd store.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -12,48 +12,46 @@ use serde::{Deserialize, Serialize};
 use toroid_fabric::Torus;
 use toroid_model::as_text;
 
-use super::{Entries, Entry, FdStore, LIFELINE, Watch};
-use crate::error::AgentError;
+use super::{Entries, Entry, FdStore, LIVENESS, Watch};
+use crate::error::{AgentError, during};
 use crate::interfaces::Interfaces;
 
-/// The key of what concerns the host as a whole.
+/// Key of the host's own entry.
 const HOST: &str = "host";
 
-/// What the fd store is told of the host. Its user namespace comes with it.
+/// Record of the host in the fd store, with its user namespace as the descriptor.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
-    #[serde(with = "as_text")]
-    torus: Torus,
-    ethernet: bool,
+    #[serde(flatten)]
+    kind: Kind,
     interfaces: Interfaces,
-    /// The nodes that it carries, where there are several hosts.
-    #[serde(default)]
-    carries: Option<BTreeSet<u32>>,
-    #[serde(default)]
-    share_tmp: bool,
 }
 
-/// What a host is, as far as it cannot change while its nodes live.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Kind<'a> {
+/// Properties of a host that cannot change while its nodes live.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Kind {
+    #[serde(with = "as_text")]
     pub(crate) torus: Torus,
     pub(crate) ethernet: bool,
-    pub(crate) carries: Option<&'a BTreeSet<u32>>,
+    /// The nodes that the host carries, where there are several hosts.
+    #[serde(default)]
+    pub(crate) carries: Option<BTreeSet<u32>>,
+    #[serde(default)]
     pub(crate) share_tmp: bool,
 }
 
-/// An inheritance, perhaps an empty one, and the fd store who has it in hand.
+/// A takeover, perhaps of nothing, and the fd store it comes from.
 #[derive(Debug)]
 pub(crate) struct Takeover {
     state: PathBuf,
     entries: Entries,
-    /// Whether there was an agent before.
+    /// Whether there was a predecessor.
     pub(crate) is_inherited: bool,
     pub(crate) fd_store: Arc<FdStore>,
     watch: Option<Watch>,
 }
 
-/// The user namespace of the nodes that an agent has left, if there are any.
+/// User namespace of the nodes of a killed agent, if there are any.
 pub(crate) fn user_namespace(state: &Path) -> Result<Option<OwnedFd>, AgentError> {
     let Some(mut found) = super::find(state)? else {
         return Ok(None);
@@ -63,12 +61,15 @@ pub(crate) fn user_namespace(state: &Path) -> Result<Option<OwnedFd>, AgentError
 }
 
 impl Takeover {
-    /// Takes over from the fd store of a state directory, or from one that has nothing yet. The
-    /// directory must be this agent's alone.
+    /// Takes over from the fd store of a state directory, or starts an empty one. The directory
+    /// must be locked by this agent.
     pub(crate) fn take(state: &Path) -> Result<Self, AgentError> {
         let (mut found, is_inherited) = match super::find(state)? {
             Some(found) => (found, true),
-            None => (super::start(state).map_err(cannot_start)?, false),
+            None => (
+                super::start(state).map_err(during("start the fd store"))?,
+                false,
+            ),
         };
         if let Some(version) = found.other_version() {
             return Err(AgentError::Inherited {
@@ -87,15 +88,15 @@ impl Takeover {
         })
     }
 
-    /// Whether a host like this one can be made of it. Returns what its interfaces are, if
-    /// there are any.
-    pub(crate) fn check(&self, kind: Kind<'_>) -> Result<Option<Interfaces>, AgentError> {
+    /// Checks that the inherited host has these properties. Returns its interfaces, if anything was
+    /// inherited.
+    pub(crate) fn check(&self, kind: &Kind) -> Result<Option<Interfaces>, AgentError> {
         let Some(Entry { record, .. }) = self.entries.get(HOST) else {
             return Ok(None);
         };
         match serde_json::from_value::<Record>(record.clone()) {
-            Ok(there) if there.is(kind) => Ok(Some(there.interfaces)),
-            Ok(there) => Err(self.misfit(&there.describe())),
+            Ok(there) if there.kind == *kind => Ok(Some(there.interfaces)),
+            Ok(there) => Err(self.misfit(&there.kind.describe())),
             Err(_) => Err(self.misfit("another release")),
         }
     }
@@ -107,17 +108,17 @@ impl Takeover {
         }
     }
 
-    /// What was kept under a key.
+    /// Takes the entry under a key.
     pub(crate) fn inherit(&mut self, key: &str) -> Option<Entry> {
         self.entries.remove(key)
     }
 
-    /// Whether anything was kept whose key begins so.
+    /// Whether there is an entry with this key prefix.
     pub(crate) fn has(&self, prefix: &str) -> bool {
         self.entries.keys().any(|key| key.starts_with(prefix))
     }
 
-    /// All whose keys begin so.
+    /// Takes all entries with this key prefix.
     pub(crate) fn inherit_all(&mut self, prefix: &str) -> Entries {
         let mut its = self.entries.split_off(prefix);
         let ends = its.keys().find(|key| !key.starts_with(prefix)).cloned();
@@ -127,42 +128,25 @@ impl Takeover {
         its
     }
 
-    /// What is needed to see the fd store's end; once.
+    /// Takes the observer of the fd store's end; once.
     pub(crate) fn watch(&mut self) -> Option<Watch> {
         self.watch.take()
     }
 }
 
-/// Lets the fd store know what host this is.
-pub(crate) fn keep_host(
-    fd_store: &FdStore,
-    kind: Kind<'_>,
-    interfaces: Interfaces,
-    lifeline: bool,
-) {
+/// Puts the record of the host into the fd store.
+pub(crate) fn keep_host(fd_store: &FdStore, kind: Kind, interfaces: Interfaces, lifeline: bool) {
     if lifeline {
-        fd_store.put(LIFELINE, &(), &[io::stdin().as_fd()]);
+        fd_store.put(LIVENESS, &(), &[io::stdin().as_fd()]);
     }
-    // Without it, only an ordinary user's next agent fails.
+    // Without the namespace, only the next agent of an ordinary user fails.
     if let Ok(namespace) = File::open("/proc/self/ns/user") {
-        let record = Record {
-            torus: kind.torus,
-            ethernet: kind.ethernet,
-            interfaces,
-            carries: kind.carries.cloned(),
-            share_tmp: kind.share_tmp,
-        };
+        let record = Record { kind, interfaces };
         fd_store.put(HOST, &record, &[namespace.as_fd()]);
     }
 }
 
-impl Record {
-    fn is(&self, kind: Kind<'_>) -> bool {
-        let is_same = (self.torus, self.ethernet, self.share_tmp)
-            == (kind.torus, kind.ethernet, kind.share_tmp);
-        is_same && self.carries.as_ref() == kind.carries
-    }
-
+impl Kind {
     fn describe(&self) -> String {
         let ethernet = if self.ethernet { "with" } else { "without" };
         let tmp = if self.share_tmp {
@@ -179,12 +163,5 @@ impl Record {
                 format!("{count} nodes of a torus {torus} {hosts}, {ethernet} Ethernet{tmp}")
             }
         }
-    }
-}
-
-fn cannot_start(source: io::Error) -> AgentError {
-    AgentError::System {
-        action: "start the fd store",
-        source,
     }
 }

@@ -1,10 +1,10 @@
-//! Regions that others may write are brought into huge pages behind everybody's back, so that they
-//! move in a time that does not grow with what was touched of them.
+//! Regions that peers may write are brought into huge pages in the background, so that the time of
+//! a migration does not grow with the touched memory.
 //!
-//! One thread looks at one region after another: when it was opened for writing, when it has arrived
-//! in fresh memory, when an agent has taken over; and a second, ten and a hundred later if there is
-//! something left to do. While a region moves nobody looks at it: a move tells the thread to stop,
-//! which it does after the piece of 2 MiB that it is at. It holds no lock of the members.
+//! One thread compacts one region after another: after it was opened for writing, after it has
+//! migrated, after a takeover; and 1, 10 and 100 s later if something is left to do. A migration
+//! stops the compaction of its region, which ends after the present piece of 2 MiB. The thread
+//! holds no lock of the members meanwhile.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -17,24 +17,24 @@ use toroid_fabric::mem::Compaction;
 use toroid_fabric::mem::compaction::{self, Look, PIECE};
 use toroid_fabric::{NodeId, RegionId, RemoteKey};
 
-/// When to look again after what gave a reason to.
+/// Times of further passes after a reason for one.
 const AGAIN: [Duration; 3] = [
     Duration::from_secs(1),
     Duration::from_secs(10),
     Duration::from_secs(100),
 ];
 
-/// Looks at one memory: who opens a region again and again gives no more reasons than that.
+/// Most passes over one memory: opening a region again and again gives no more.
 const MOST_LOOKS: u32 = 16;
 
-/// Between two pieces, so that others come by.
+/// Pause between two pieces, for other threads.
 const REST: Duration = Duration::from_micros(200);
 
-/// What is to be looked at, and by when.
+/// Schedule of passes.
 #[derive(Debug, Default)]
 pub(crate) struct Compactor {
     plan: Mutex<Plan>,
-    /// There is something new to look at, or a look is over.
+    /// Signals a new pass, or the end of one.
     changed: Condvar,
 }
 
@@ -42,30 +42,30 @@ pub(crate) struct Compactor {
 struct Plan {
     regions: HashMap<RegionId, Entry>,
     queue: BTreeSet<(Instant, RegionId)>,
-    /// The one that is being looked at.
+    /// Region of the present pass.
     present: Option<RegionId>,
     last_number: u64,
-    /// This kernel cannot do it.
+    /// Whether this kernel cannot compact.
     is_off: bool,
 }
 
-/// A region, in the memory that it is in now.
+/// A region in its present memory.
 #[derive(Debug)]
 struct Entry {
     node: NodeId,
-    /// No other memory has it.
+    /// Number of the memory, unique.
     number: u64,
-    /// Elsewhere while somebody looks.
+    /// Absent during a pass.
     compaction: Option<Compaction>,
     looks: u32,
-    /// Looks since there was a reason last.
+    /// Passes since the last reason.
     round: usize,
     due: Option<Instant>,
-    /// Bytes that the next look, or this one, has yet to look at.
+    /// Bytes left for the next pass, or for the present one.
     remaining: u64,
 }
 
-/// A look that is due.
+/// A pass that is due.
 #[derive(Debug)]
 struct Job {
     region: RegionId,
@@ -74,7 +74,7 @@ struct Job {
 }
 
 impl Compactor {
-    /// There is a reason to look at a region, which does not move.
+    /// Schedules a pass over a region that does not migrate.
     pub(crate) fn look(&self, key: RemoteKey, memory: &File, len: u64) {
         if len < PIECE {
             return;
@@ -86,24 +86,24 @@ impl Compactor {
         }
     }
 
-    /// A region ends or is about to move: no more looks at it.
-    pub(crate) fn stop(&self, region: RegionId) {
+    /// Ends passes over a region, which ends or is about to migrate.
+    pub(super) fn stop(&self, region: RegionId) {
         self.lock().stop(region);
     }
 
-    /// Waits until nobody looks at a region for which [`Compactor::stop`] was called, but not longer.
-    pub(crate) fn await_stop(&self, region: RegionId, timeout: Duration) {
+    /// Waits for the end of a pass over a region after [`Compactor::stop`], at most for `timeout`.
+    pub(super) fn await_stop(&self, region: RegionId, timeout: Duration) {
         let looks = |plan: &mut Plan| plan.present == Some(region);
         let waited = self.changed.wait_timeout_while(self.lock(), timeout, looks);
         drop(waited);
     }
 
-    /// Bytes of regions of these nodes that are to be looked at now.
+    /// Bytes that are due in regions of these nodes.
     pub(crate) fn due_bytes(&self, within: impl Fn(NodeId) -> bool) -> u64 {
         self.lock().due_bytes(Instant::now(), within)
     }
 
-    /// Looks at what is due, for ever; or not at all, if the kernel cannot do it.
+    /// Runs passes for ever; none if the kernel cannot compact.
     pub(crate) fn run(&self) {
         let mut job = self.next();
         if let Err(error) = compaction::available() {
@@ -150,7 +150,8 @@ impl Compactor {
             tracing::debug!("region {region:?} stays in small pages: {error}");
             Look::Later
         });
-        // Outside of the lock, if it has ended meanwhile: it may be the last who has the memory.
+        // Dropped without the lock: after the region's end it may be the last reference to the
+        // memory.
         let ended = self.lock().finish(Instant::now(), job, found);
         self.changed.notify_all();
         drop(ended);
@@ -187,7 +188,7 @@ impl Plan {
         }
         if let Some(entry) = self.regions.get_mut(&key.id) {
             entry.round = 0;
-            // One that is being looked at comes again anyway.
+            // A region in a pass is scheduled again after it.
             if entry.compaction.is_some() {
                 entry.plan(key.id, &mut self.queue, now);
             }
@@ -207,7 +208,7 @@ impl Plan {
         self.queue.first().map(|(due, _)| *due)
     }
 
-    /// The first look that is due.
+    /// Takes the first pass that is due.
     fn take(&mut self, now: Instant) -> Option<Job> {
         let (due, region) = *self.queue.first()?;
         if due > now {
@@ -225,14 +226,14 @@ impl Plan {
         })
     }
 
-    /// Whether a look that has so many bytes left shall go on.
+    /// Whether a pass with so many bytes left shall continue.
     fn go_on(&mut self, region: RegionId, number: u64, left: u64) -> bool {
         let entry = self.regions.get_mut(&region);
         let entry = entry.filter(|entry| entry.number == number);
         entry.map(|entry| entry.remaining = left).is_some()
     }
 
-    /// A look is over. Returns what it looked at, if that is of no use any more.
+    /// Ends a pass. Returns its compaction if the region has ended or has other memory.
     fn finish(&mut self, now: Instant, job: Job, found: Look) -> Option<Compaction> {
         self.present = None;
         let entry = self.regions.get_mut(&job.region);
@@ -269,7 +270,7 @@ impl Plan {
 }
 
 impl Entry {
-    /// Plans the next look, if there may be one and it is of use.
+    /// Schedules the next pass, if there may be one and it is of use.
     fn plan(&mut self, region: RegionId, queue: &mut BTreeSet<(Instant, RegionId)>, due: Instant) {
         if let Some(before) = self.due.take() {
             queue.remove(&(before, region));
@@ -309,7 +310,7 @@ mod tests {
         plan.due_bytes(now, |node| node == KEY.node)
     }
 
-    /// Lets a look come to this; whether one was due.
+    /// Runs a pass with this result; returns whether one was due.
     fn looks(plan: &mut Plan, now: Instant, found: Look) -> bool {
         let job = plan.take(now);
         let is_due = job.is_some();
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_come_at_once_and_ever_more_seldom() {
+    fn passes_come_at_once_and_then_at_growing_intervals() {
         let (mut plan, start) = (Plan::default(), Instant::now());
         assert!(plan.next_due().is_none());
         look(&mut plan, start);
@@ -334,13 +335,12 @@ mod tests {
             now = at;
         }
         assert_eq!(plan.next_due(), None);
-        // There is a reason again.
         look(&mut plan, now);
         assert_eq!(plan.next_due(), Some(now));
     }
 
     #[test]
-    fn one_memory_gets_so_many_looks() {
+    fn one_memory_gets_a_limited_number_of_passes() {
         let (mut plan, now) = (Plan::default(), Instant::now());
         let count = |plan: &mut Plan| {
             let all = (0..2 * MOST_LOOKS).filter(|_| {
@@ -351,13 +351,13 @@ mod tests {
         };
         assert_eq!(count(&mut plan), MOST_LOOKS);
         assert_eq!((due(&plan, now), plan.next_due()), (0, None));
-        // Fresh memory gets its own.
+        // Fresh memory gets its own passes.
         plan.stop(KEY.id);
         assert_eq!(count(&mut plan), MOST_LOOKS);
     }
 
     #[test]
-    fn what_is_done_or_takes_too_long_is_not_looked_at_again() {
+    fn a_complete_or_too_long_pass_is_not_repeated() {
         for found in [Look::Done, Look::TooLong] {
             let (mut plan, now) = (Plan::default(), Instant::now());
             look(&mut plan, now);
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_stops_a_look_and_the_next_memory_is_another() {
+    fn a_migration_stops_a_pass_and_fresh_memory_gets_a_new_number() {
         let (mut plan, now) = (Plan::default(), Instant::now());
         look(&mut plan, now);
         let job = plan.take(now).unwrap();
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_do_it_plans_nothing() {
+    fn a_kernel_without_compaction_gets_no_passes() {
         let (mut plan, now) = (Plan::default(), Instant::now());
         look(&mut plan, now);
         plan.turn_off();
@@ -399,9 +399,9 @@ mod tests {
         assert_eq!((due(&plan, now), plan.next_due()), (0, None));
     }
 
-    /// A thread that looks while it is told to stop is waited for.
+    /// A pass that is stopped is awaited.
     #[test]
-    fn who_moves_a_region_waits_for_a_piece() {
+    fn a_migration_waits_for_a_piece_of_a_pass() {
         let compactor = Compactor::default();
         let memory = create_for_peers(LEN).unwrap();
         compactor.look(KEY, &memory, LEN);

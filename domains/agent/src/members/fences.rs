@@ -1,39 +1,45 @@
-//! What an attached process was granted ends without its help: see [`toroid_fabric::mem::fence`].
+//! Fences: the grants of an attached process end without its help, see
+//! [`toroid_fabric::mem::fence`].
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 
+use serde::{Deserialize, Serialize};
 use toroid_fabric::Partition;
 use toroid_fabric::mem::fence::{Fence, FencePage};
 
-/// What a word stands for.
+/// Kind of grants behind one word of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Granted {
     /// Memory of its own, which a process keeps when its node leaves.
     Own,
-    /// What it shares with others: regions of peers, and channels.
+    /// Memory shared with others: regions of peers, and channels.
     Shared,
 }
 
-/// The fence page of a process: words for what it was granted in each partition.
+/// Fence page of a process, with words for its grants in each partition.
 #[derive(Debug)]
 pub(crate) struct Fences {
     page: Fence,
     slots: HashMap<(Partition, Granted), u32>,
-    /// Words that are set since its node left, with the epoch.
+    /// Words set when its node left, each with the partition and the epoch.
     left: Vec<(Partition, u32, u32)>,
-    /// Words that may be used again.
+    /// Words free for reuse.
     free: Vec<u32>,
     next: u32,
 }
 
-/// Words in use, by partition, and the next one: what the next agent needs besides the page.
-#[derive(Clone, Debug, Default)]
+/// Words in use by partition, and the next one: the part of the fences that the next agent needs
+/// besides the page.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Words {
-    pub(crate) own: Vec<(u32, u32)>,
-    pub(crate) shared: Vec<(u32, u32)>,
-    pub(crate) next: u32,
+    #[serde(rename = "fences")]
+    own: Vec<(u32, u32)>,
+    #[serde(default, rename = "shared_fences")]
+    shared: Vec<(u32, u32)>,
+    #[serde(rename = "next_fence")]
+    next: u32,
 }
 
 impl Fences {
@@ -51,11 +57,11 @@ impl Fences {
         }
     }
 
-    pub(crate) fn hand_out(&self) -> io::Result<File> {
+    pub(super) fn hand_out(&self) -> io::Result<File> {
         self.page.hand_out()
     }
 
-    /// The page of a process that was attached to the agent before.
+    /// Takes over the page of a process of the predecessor.
     pub(crate) fn inherit(page: File, words: &Words) -> io::Result<Self> {
         let slots = |of: &[(u32, u32)], granted| -> Vec<_> {
             let of = of.iter();
@@ -70,8 +76,8 @@ impl Fences {
         })
     }
 
-    /// The page, to write there.
-    pub(crate) fn page(&self) -> &File {
+    /// The page, writable.
+    pub(super) fn page(&self) -> &File {
         self.page.memory()
     }
 
@@ -87,12 +93,12 @@ impl Fences {
         }
     }
 
-    /// The word for what is granted in a partition now, if there is one.
+    /// Word for present grants in a partition, if there is one.
     pub(crate) fn present(&self, partition: Partition, granted: Granted) -> Option<u32> {
         self.slots.get(&(partition, granted)).copied()
     }
 
-    /// A word for what is granted in a partition from now on, unless all are used up.
+    /// Takes a word for grants in a partition; `None` when all are used.
     pub(crate) fn add(&mut self, partition: Partition, granted: Granted) -> Option<u32> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -107,14 +113,14 @@ impl Fences {
         Some(slot)
     }
 
-    /// Ends all that was granted.
+    /// Ends all grants.
     pub(crate) fn end_all(&mut self) {
         for (_, slot) in self.slots.drain() {
             self.page.set(slot);
         }
     }
 
-    /// Ends what was granted in a partition; what comes later gets another word.
+    /// Ends grants in a partition. Later grants get another word.
     pub(crate) fn end(&mut self, partition: Partition) {
         for granted in [Granted::Own, Granted::Shared] {
             if let Some(slot) = self.slots.remove(&(partition, granted)) {
@@ -123,7 +129,7 @@ impl Fences {
         }
     }
 
-    /// Ends what it shares with others in a partition that its node left with this epoch.
+    /// Ends shared grants in a partition that its node left with this epoch.
     pub(crate) fn leave(&mut self, partition: Partition, epoch: u32) {
         if let Some(slot) = self.slots.remove(&(partition, Granted::Shared)) {
             self.page.set(slot);
@@ -131,8 +137,8 @@ impl Fences {
         }
     }
 
-    /// The process has ended by itself what it had before this epoch, so that words that said so
-    /// may be used again.
+    /// Notes that the process itself has ended its grants before this epoch, so their words can be
+    /// reused.
     pub(crate) fn acknowledge(&mut self, partition: Partition, epoch: u32) {
         let known = |(of, since, _): &mut _| *of == partition && *since <= epoch;
         let words = self.left.extract_if(.., known);
@@ -145,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_leaves_keeps_its_own_and_gets_other_words_when_it_comes_back() {
+    fn a_leaver_keeps_its_own_memory_and_gets_other_words_on_return() {
         let mut fences = Fences::new().unwrap();
         let page = FencePage::map(&fences.hand_out().unwrap()).unwrap();
         let of = Partition(3);

@@ -1,9 +1,9 @@
-//! What of the books the fd store holds, and how the next agent gets it back.
+//! State of the members in the fd store, and its recovery by the next agent.
 //!
-//! Everything is put there before the process that it is granted to hears of it. After a restart
-//! the books are as they were, with processes that are absent; each comes back with
-//! [`Request::Resume`](toroid_protocol::agent::Request::Resume), and says what it has heard of. Who does
-//! not come back has ended meanwhile.
+//! Everything is stored before the process that it is granted to hears of it. After a takeover the
+//! state is as before, with absent processes. Each process comes back with
+//! [`Request::Resume`](toroid_protocol::agent::Request::Resume), and lists the grants that it has
+//! heard of. A process that does not come back has ended meanwhile.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -20,15 +20,16 @@ use toroid_protocol::agent::{Event, Reply};
 
 use super::fences::{Fences, Words};
 use super::memories::{Holders, Memories};
-use super::moves::Move;
+use super::migration::Migration;
 use super::outbox::Outbox;
 use super::unfinished::LEAVING;
 use super::{
-    Attachment, AttachmentId, Books, ChannelRecord, Members, NUMBERS_A_SECOND, RegionRecord,
-    Service, writes,
+    Attachment, AttachmentId, ChannelRecord, Members, NUMBERS_A_SECOND, RegionRecord, Service,
+    State, writes,
 };
 use crate::fdstore::takeover::Takeover;
 use crate::fdstore::{Entry, FdStore};
+use crate::random;
 
 const ATTACHMENT: &str = "attachment/";
 const REGION: &str = "region/";
@@ -36,7 +37,7 @@ const CHANNEL: &str = "channel/";
 const LISTENER: &str = "listener/";
 const NUMBERS: &str = "numbers";
 
-/// Where an agent began to count.
+/// First number of an agent.
 #[derive(Serialize, Deserialize)]
 struct KeptNumbers {
     first: u64,
@@ -46,14 +47,13 @@ struct KeptNumbers {
 struct KeptAttachment {
     node: u32,
     secret: String,
-    /// Words of its fence in use, by partition; the page comes with it.
-    fences: Vec<(u32, u32)>,
-    #[serde(default)]
-    shared_fences: Vec<(u32, u32)>,
-    next_fence: u32,
+    /// Words of its fence page, which is the descriptor.
+    #[serde(flatten)]
+    words: Words,
 }
 
-/// Its memory comes with it, and while it moves the [parts](Move::parts) of the move.
+/// Record of a region. Its memory is the descriptor, during a migration followed by the
+/// [parts](Migration::parts).
 #[derive(Serialize, Deserialize)]
 struct KeptRegion {
     #[serde(with = "as_text")]
@@ -61,10 +61,10 @@ struct KeptRegion {
     owner: u64,
     len: u64,
     access: u8,
-    /// And whether they write.
+    /// Attachments that opened it, each with whether for writing.
     openers: Vec<(u64, bool)>,
     mapped_by: Holders,
-    /// Of the old memory while it moves.
+    /// Holders of the old memory during a migration.
     #[serde(default)]
     source_mapped_by: Option<Holders>,
 }
@@ -72,7 +72,7 @@ struct KeptRegion {
 #[derive(Serialize, Deserialize)]
 struct KeptChannel {
     partition: u32,
-    /// Attachments and their nodes.
+    /// Attachments of both ends, with their nodes.
     ends: [(u64, u32); 2],
 }
 
@@ -84,7 +84,7 @@ struct KeptListener {
     owner: u64,
 }
 
-/// What a process that comes back has heard of.
+/// Grants that a returning process has heard of.
 #[derive(Debug)]
 pub(crate) struct Known<'a> {
     pub(crate) regions: &'a [u64],
@@ -93,91 +93,80 @@ pub(crate) struct Known<'a> {
 }
 
 impl Members {
-    /// Takes over from the agent before, and keeps with its fd store from now on.
+    /// Takes over the predecessor's state, and uses its fd store from now on.
     pub(crate) fn inherit(&mut self, fd_store: Arc<FdStore>, takeover: &mut Takeover) {
-        let books = self.books.get_mut();
-        let books = books.unwrap_or_else(std::sync::PoisonError::into_inner);
-        books.fd_store = fd_store;
+        let state = self.state.get_mut();
+        let state = state.unwrap_or_else(std::sync::PoisonError::into_inner);
+        state.fd_store = fd_store;
         let mut left = Vec::new();
-        for (key, entry) in takeover.inherit_all(ATTACHMENT) {
-            if books.inherit_attachment(&key, entry).is_none() {
-                left.push(key);
+        let mut each = |prefix, inherit: &mut dyn FnMut(&str, Entry) -> Option<()>| {
+            for (key, entry) in takeover.inherit_all(prefix) {
+                if inherit(&key, entry).is_none() {
+                    left.push(key);
+                }
             }
-        }
-        for (key, entry) in takeover.inherit_all(REGION) {
-            match books.inherit_region(entry) {
-                Some(record) => drop(self.regions.insert(record.key.id, record)),
-                None => left.push(key),
-            }
-        }
-        for (key, entry) in takeover.inherit_all(LEAVING) {
-            if books.inherit_leaving(entry).is_none() {
-                left.push(key);
-            }
-        }
-        for (key, entry) in takeover.inherit_all(CHANNEL) {
-            if books.inherit_channel(&key, entry).is_none() {
-                left.push(key);
-            }
-        }
-        for (key, entry) in takeover.inherit_all(LISTENER) {
-            if books.inherit_listener(entry).is_none() {
-                left.push(key);
-            }
-        }
-        left.iter().for_each(|key| books.fd_store.remove(key));
-        let attachments = books.attachments.keys().map(|id| id.0);
+        };
+        each(ATTACHMENT, &mut |key, entry| {
+            state.inherit_attachment(key, entry)
+        });
+        each(REGION, &mut |_, entry| {
+            let record = state.inherit_region(entry)?;
+            self.regions.insert(record.key.id, record);
+            Some(())
+        });
+        each(LEAVING, &mut |_, entry| state.inherit_leaving(entry));
+        each(CHANNEL, &mut |key, entry| state.inherit_channel(key, entry));
+        each(LISTENER, &mut |_, entry| state.inherit_listener(entry));
+        left.iter().for_each(|key| state.fd_store.remove(key));
+        let attachments = state.attachments.keys().map(|id| id.0);
         let regions = self.regions.iter().map(|region| region.key.id.0);
         let numbers = attachments
             .chain(regions)
-            .chain(books.channels.keys().copied());
-        // The agent before may have begun to count in this second, too, and what it has numbered
-        // need not be there any more: its processes may still speak of it.
+            .chain(state.channels.keys().copied());
+        // The predecessor may have begun to count in this second, too, and things that it numbered
+        // may have ended: its processes may still name them.
         let newest = numbers.max().unwrap_or_default();
         let kept = takeover.inherit(NUMBERS).and_then(Entry::parse);
         let first = kept.map_or(0, |(KeptNumbers { first }, [])| first);
         let beyond = newest.max(first).saturating_add(NUMBERS_A_SECOND);
-        books.next = books.next.max(beyond);
-        books.keep_numbers();
+        state.next = state.next.max(beyond);
+        state.keep_numbers();
     }
 
-    /// Puts all of it into the hands of a new fd store.
+    /// Puts the whole state into a new fd store.
     pub(crate) fn keep_all(&self) {
-        let books = self.lock();
-        books.keep_numbers();
-        for (id, attachment) in &books.attachments {
-            books.keep_attachment(*id, attachment);
+        let state = self.lock();
+        state.keep_numbers();
+        for (id, attachment) in &state.attachments {
+            state.keep_attachment(*id, attachment);
         }
         for region in &self.regions {
-            books.keep_region(&region);
+            state.keep_region(&region);
         }
-        for (id, channel) in &books.channels {
-            books.keep_channel(*id, channel);
+        for (id, channel) in &state.channels {
+            state.keep_channel(*id, channel);
         }
-        for (service, owner) in &books.listeners {
-            books.keep_listener(*service, *owner);
+        for (service, owner) in &state.listeners {
+            state.keep_listener(*service, *owner);
         }
-        for (partition, nodes) in &books.leaving {
-            books.keep_leaving(*partition, nodes);
+        for (partition, nodes) in &state.leaving {
+            state.keep_leaving(*partition, nodes);
         }
     }
 
-    /// What a process can come back with to a later agent.
+    /// Makes the ticket with which a process comes back to a later agent.
     pub(crate) fn ticket(&self, id: AttachmentId) -> Result<Reply, Refusal> {
-        let secret: String = super::secret()?
-            .iter()
-            .map(|b| format!("{b:02x}"))
-            .collect();
-        let mut books = self.lock();
-        books.attachment(id)?.secret = Some(secret.clone());
-        books.keep_attachment(id, books.attachments.get(&id).ok_or_else(unknown)?);
+        let secret = random::to_hex(&random::bytes::<16>()?);
+        let mut state = self.lock();
+        state.attachment(id)?.secret = Some(secret.clone());
+        state.keep_attachment(id, state.attachments.get(&id).ok_or_else(unknown)?);
         let AttachmentId(attachment) = id;
         Ok(Reply::Ticket { attachment, secret })
     }
 
-    /// A process is back, on the connection of `fresh`, which it has not used yet. Grants that it
-    /// has not heard of end, and it hears of what there is; then of moves, and of epochs, which it
-    /// acknowledges with the moves.
+    /// Resumes a process on the connection of `fresh`, which has not been used yet. Grants that the
+    /// process has not heard of end, and the reply lists the others. Then it gets the migrations,
+    /// and the epochs, whose acknowledgement covers the migrations.
     pub(crate) fn resume(
         &self,
         fresh: AttachmentId,
@@ -185,29 +174,29 @@ impl Members {
         known: &Known<'_>,
     ) -> Result<AttachmentId, Refusal> {
         let id = AttachmentId(ticket.0);
-        let mut books = self.lock();
-        let node = books.attachment(fresh)?.node;
-        let old = books.attachments.get(&id).ok_or_else(unknown)?;
+        let mut state = self.lock();
+        let node = state.attachment(fresh)?.node;
+        let old = state.attachments.get(&id).ok_or_else(unknown)?;
         let its = old.node == node && old.secret.as_ref().is_some_and(|s| same(s, ticket.1));
-        if !its || !old.outbox.is_absent() || !books.attachment(fresh)?.is_unused() {
+        if !its || !old.outbox.is_absent() || !state.attachment(fresh)?.is_unused() {
             return Err(unknown());
         }
-        let fresh = books.attachments.remove(&fresh).ok_or_else(unknown)?;
-        books.attachment(id)?.outbox = fresh.outbox;
-        let mut ended = self.end_unknown(&mut books, id, known);
-        let reply = books.resumed(id)?;
-        books.attachment(id)?.outbox.reply(reply, vec![]);
-        let lost = self.tell_moves(&books, id).into_iter();
-        ended.extend(lost.filter_map(|region| self.end_region(&mut books, region, true)));
-        books.tell_epochs(id)?;
+        let fresh = state.attachments.remove(&fresh).ok_or_else(unknown)?;
+        state.attachment(id)?.outbox = fresh.outbox;
+        let mut ended = self.end_unknown(&mut state, id, known);
+        let reply = state.resumed(id)?;
+        state.attachment(id)?.outbox.reply(reply, vec![]);
+        let lost = self.tell_migrations(&state, id).into_iter();
+        ended.extend(lost.filter_map(|region| self.end_region(&mut state, region, true)));
+        state.tell_epochs(id)?;
         self.acknowledged.notify_all();
-        drop(books);
+        drop(state);
         drop(ended);
         Ok(id)
     }
 
-    fn end_unknown(&self, books: &mut Books, id: AttachmentId, known: &Known<'_>) -> Vec<File> {
-        let Ok(attachment) = books.attachment(id) else {
+    fn end_unknown(&self, state: &mut State, id: AttachmentId, known: &Known<'_>) -> Vec<File> {
+        let Ok(attachment) = state.attachment(id) else {
             return Vec::new();
         };
         let regions = attachment.regions.iter().copied();
@@ -215,35 +204,35 @@ impl Members {
         let channels = attachment.channels.iter().copied();
         let channels: Vec<_> = channels.filter(|c| !known.channels.contains(c)).collect();
         for channel in channels {
-            if let Ok(attachment) = books.attachment(id) {
+            if let Ok(attachment) = state.attachment(id) {
                 attachment.channels.remove(&channel);
             }
-            books.end_channel(channel);
+            state.end_channel(channel);
         }
-        for service in books.services_of(id) {
+        for service in state.services_of(id) {
             if !known
                 .listeners
                 .contains(&(service.partition.0, service.protocol))
             {
-                books.end_listener(service);
+                state.end_listener(service);
             }
         }
-        let end = |region| self.end_region(books, region, true);
+        let end = |region| self.end_region(state, region, true);
         regions.into_iter().filter_map(end).collect()
     }
 
-    /// Ends what belonged to processes that have not come back. Before that `forget` is called with
-    /// their nodes, if there are any.
+    /// Detaches processes that have not come back. `forget` is called before with their nodes, if
+    /// there are any.
     pub(crate) fn detach_absent(&self, forget: impl FnOnce(&BTreeSet<NodeId>)) {
-        let books = self.lock();
-        let absent = books
+        let state = self.lock();
+        let absent = state
             .attachments
             .iter()
             .filter(|(_, a)| a.outbox.is_absent());
         let (absent, nodes): (Vec<AttachmentId>, BTreeSet<NodeId>) = absent
             .map(|(id, attachment)| (*id, attachment.node))
             .unzip();
-        drop(books);
+        drop(state);
         if !nodes.is_empty() {
             forget(&nodes);
         }
@@ -253,23 +242,18 @@ impl Members {
     }
 }
 
-impl Books {
+impl State {
     fn inherit_attachment(&mut self, key: &str, entry: Entry) -> Option<()> {
         let id = AttachmentId(key.strip_prefix(ATTACHMENT)?.parse().ok()?);
         let (kept, [page]) = entry.parse::<KeptAttachment, 1>()?;
-        let words = Words {
-            own: kept.fences,
-            shared: kept.shared_fences,
-            next: kept.next_fence,
-        };
-        let fences = Fences::inherit(page.into(), &words).ok()?;
+        let fences = Fences::inherit(page.into(), &kept.words).ok()?;
         let mut attachment = Attachment::new(NodeId(kept.node), Outbox::absent(), fences);
         attachment.secret = Some(kept.secret);
         self.attachments.insert(id, attachment);
         Some(())
     }
 
-    /// A region whose owner is there and still a member.
+    /// Restores a region whose owner is known and still a member.
     fn inherit_region(&mut self, entry: Entry) -> Option<RegionRecord> {
         let (kept, descriptors) = entry.parse_any::<KeptRegion>()?;
         let (key, owner) = (kept.key, AttachmentId(kept.owner));
@@ -279,16 +263,16 @@ impl Books {
         let access = Access::from_bits_truncate(kept.access);
         let mut files = descriptors.into_iter().map(File::from);
         let memory = files.next()?;
-        let moving = match files.next() {
+        let migration = match files.next() {
             Some(old) => {
                 let (parts, fresh) = ([old, files.next()?], memory.try_clone().ok()?);
-                let moving = Move::resume(key, parts, fresh, kept.len, access);
-                Some(Arc::new(moving.ok()?))
+                let migration = Migration::resume(key, parts, fresh, kept.len, access);
+                Some(Arc::new(migration.ok()?))
             }
             None => None,
         };
-        let booked = self.attachments.get_mut(&owner)?;
-        booked.regions.insert(key.id);
+        let attachment = self.attachments.get_mut(&owner)?;
+        attachment.regions.insert(key.id);
         *self.registered.entry(key.node).or_default() += kept.len;
         let mut openers = HashMap::new();
         for (opener, writes) in kept.openers {
@@ -301,7 +285,8 @@ impl Books {
             }
         }
         let torus = self.directory.torus();
-        // An agent that has not kept the nodes may have granted the old memory to any.
+        // An older agent has not stored these holders, and may have granted the old memory to any
+        // node.
         let all = || (0..torus.nodes()).map(|node| (NodeId(node), writes(access)));
         let source = kept.source_mapped_by.unwrap_or_else(|| all().collect());
         Some(RegionRecord {
@@ -311,8 +296,8 @@ impl Books {
             access,
             memory,
             openers,
-            memories: Memories::inherited(kept.mapped_by, moving.as_ref().map(|_| source)),
-            moving,
+            memories: Memories::inherited(kept.mapped_by, migration.as_ref().map(|_| source)),
+            migration,
         })
     }
 
@@ -352,7 +337,7 @@ impl Books {
         Some(())
     }
 
-    /// What a process that is back still has.
+    /// Makes the reply with the remaining grants of a resumed process.
     fn resumed(&self, id: AttachmentId) -> Result<Reply, Refusal> {
         let attachment = self.attachments.get(&id).ok_or_else(unknown)?;
         let regions = attachment.regions.union(&attachment.opened);
@@ -395,7 +380,7 @@ impl Books {
         its.map(|(service, _)| *service).collect()
     }
 
-    pub(super) fn keep_attachment(&self, id: AttachmentId, attachment: &Attachment) {
+    fn keep_attachment(&self, id: AttachmentId, attachment: &Attachment) {
         if let Some(record) = KeptAttachment::of(attachment) {
             let page = attachment.fences.page();
             self.fd_store
@@ -403,7 +388,7 @@ impl Books {
         }
     }
 
-    /// Only the record of an attachment has changed.
+    /// Updates only the record of an attachment.
     pub(super) fn note_attachment(&self, id: AttachmentId, attachment: &Attachment) {
         if let Some(record) = KeptAttachment::of(attachment) {
             self.fd_store.note(&attachment_key(id), &record);
@@ -414,17 +399,17 @@ impl Books {
         self.fd_store.remove(&attachment_key(id));
     }
 
-    pub(crate) fn keep_region(&self, region: &RegionRecord) {
+    pub(super) fn keep_region(&self, region: &RegionRecord) {
         let mut descriptors = vec![region.memory.as_fd()];
-        if let Some(moving) = &region.moving {
-            descriptors.extend(moving.parts());
+        if let Some(migration) = &region.migration {
+            descriptors.extend(migration.parts());
         }
         let (key, record) = (region_key(region.key.id), KeptRegion::of(region));
         self.fd_store.put(&key, &record, &descriptors);
     }
 
-    /// Only the record of a region has changed.
-    pub(crate) fn note_region(&self, region: &RegionRecord) {
+    /// Updates only the record of a region.
+    pub(super) fn note_region(&self, region: &RegionRecord) {
         self.fd_store
             .note(&region_key(region.key.id), &KeptRegion::of(region));
     }
@@ -457,15 +442,12 @@ impl Books {
 }
 
 impl KeptAttachment {
-    /// Nothing for a process that cannot come back.
+    /// Makes the record; `None` for a process that cannot come back.
     fn of(attachment: &Attachment) -> Option<Self> {
-        let Words { own, shared, next } = attachment.fences.words();
         Some(KeptAttachment {
             node: attachment.node.0,
             secret: attachment.secret.clone()?,
-            fences: own,
-            shared_fences: shared,
-            next_fence: next,
+            words: attachment.fences.words(),
         })
     }
 }
@@ -510,7 +492,7 @@ fn is_member(directory: &Directory, partition: Partition, node: NodeId) -> bool 
     domain.is_some_and(|domain| domain.members.contains_key(&node))
 }
 
-/// Compares secrets in a time that does not tell how much of them is right.
+/// Compares secrets in constant time.
 fn same(a: &str, b: &str) -> bool {
     let pairs = a.bytes().zip(b.bytes());
     a.len() == b.len() && pairs.fold(0, |bits, (a, b)| bits | (a ^ b)) == 0

@@ -1,30 +1,30 @@
-//! The memories of a region, and the nodes that may have each of them mapped.
+//! Memories of a region, and the nodes that may have each of them mapped.
 //!
-//! A grant is a fact about one memory. It outlives the connection of the process that was granted
-//! it, because a descriptor can be handed on and a mapping stays. It ends only with the memory: the
-//! region moves away from it, and all of its bytes have been copied.
+//! A grant is a fact about one memory. It outlives the connection of the process that got it,
+//! because a descriptor can be passed on and a mapping stays. A grant ends only with its memory:
+//! the region migrates, and all bytes have been copied.
 //!
-//! So a region that moves has two memories that count. Members use the *present* one. The *source* is
-//! copied to it, and a former member that can still write the source writes what members read later.
-//! [`Memories`] is all that the decisions of a change depend on: whether the region has to move, and
-//! whether the change has to wait until nobody can write the source. It has no I/O, so a model
-//! checks every history of two nodes.
+//! So a migrating region has two memories that count. Members use the *present* one. The *source*
+//! is copied to it, and a former member that can still write the source writes bytes that members
+//! read later. All decisions of a change depend on [`Memories`] only: whether the region must
+//! migrate, and whether the change waits until no leaver can write the source. The type has no I/O,
+//! so a model checks every history of two nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use toroid_fabric::NodeId;
 
-/// The nodes that may have one memory mapped, each with whether for writing.
+/// Nodes that may have one memory mapped, each with whether for writing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "Vec<(u32, bool)>", into = "Vec<(u32, bool)>")]
 pub(crate) struct Holders(BTreeMap<NodeId, bool>);
 
-/// The holders of the memories of one region.
+/// Holders of the memories of one region.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Memories {
     present: Holders,
-    /// Only while the region moves.
+    /// Only during a migration.
     source: Option<Holders>,
 }
 
@@ -66,7 +66,7 @@ impl From<Holders> for Vec<(u32, bool)> {
 }
 
 impl Memories {
-    /// Those of a region of an earlier agent, with a source if the region moves.
+    /// Restores the memories of a region of an earlier agent, with a source during a migration.
     pub(crate) fn inherited(present: Holders, source: Option<Holders>) -> Self {
         Memories { present, source }
     }
@@ -79,37 +79,36 @@ impl Memories {
         self.source.as_ref()
     }
 
-    /// A process of a node is granted the present memory.
+    /// Grants the present memory to a node.
     pub(crate) fn grant(&mut self, node: NodeId, writes: bool) {
         *self.present.0.entry(node).or_default() |= writes;
     }
 
-    /// Whether the region has to move when these nodes leave: they could read what is newer.
-    pub(crate) fn must_move(&self, leavers: &BTreeSet<NodeId>) -> bool {
+    /// Whether the region must migrate when these nodes leave: they could read newer bytes.
+    pub(super) fn must_migrate(&self, leavers: &BTreeSet<NodeId>) -> bool {
         self.present.any(leavers)
     }
 
-    /// Whether these nodes may write the present memory.
-    pub(crate) fn is_written_by(&self, nodes: &BTreeSet<NodeId>) -> bool {
+    /// Whether one of these nodes may write the present memory.
+    pub(super) fn is_written_by(&self, nodes: &BTreeSet<NodeId>) -> bool {
         self.present.any_writer(nodes)
     }
 
-    /// Whether a change that takes the region away from these nodes has to wait until nobody can
-    /// write the source, or until all of it has been copied. It does not matter which change began
-    /// the move.
-    pub(crate) fn must_shut_out(&self, nodes: &BTreeSet<NodeId>) -> bool {
+    /// Whether a change that removes these nodes must wait until none of them can write the source,
+    /// or all of it has been copied. The change that began the migration does not matter.
+    pub(super) fn must_shut_out(&self, nodes: &BTreeSet<NodeId>) -> bool {
         let source = self.source.as_ref();
         source.is_some_and(|source| source.any_writer(nodes))
     }
 
-    /// The region moves to fresh memory, which only those who stay are granted. The move before
-    /// must have ended.
-    pub(crate) fn begin_move(&mut self, stayers: Holders) {
+    /// Begins a migration to fresh memory, which only remaining nodes are granted. An earlier
+    /// migration must have ended.
+    pub(super) fn begin_migration(&mut self, stayers: Holders) {
         self.source = Some(std::mem::replace(&mut self.present, stayers));
     }
 
-    /// All of the source has been copied.
-    pub(crate) fn end_move(&mut self) {
+    /// Ends the migration: all of the source has been copied.
+    pub(super) fn end_migration(&mut self) {
         self.source = None;
     }
 }

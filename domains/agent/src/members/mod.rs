@@ -1,13 +1,13 @@
-//! What attached processes hold: regions, listeners, channels; and who is a member, because
-//! each of these is granted to members only.
+//! Grants of attached processes: regions, listeners and channels; and membership, because all of
+//! these are granted to members only.
 //!
-//! A grant and a membership change are decided under one lock, and what they tell processes is
-//! queued under it, so a process hears of a grant before it hears that the grant has ended.
+//! A grant and a membership change are decided under one lock, and their messages are queued under
+//! it. So a process hears of a grant before it hears of its end.
 
 mod compaction;
 mod fences;
 pub(crate) mod memories;
-pub(crate) mod moves;
+pub(crate) mod migration;
 pub(crate) mod outbox;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -28,7 +28,7 @@ use crate::store::{RecoveringStore, Store};
 use compaction::Compactor;
 use fences::{Fences, Granted};
 use memories::Memories;
-use moves::{Move, Moves};
+use migration::{Migration, Migrations};
 use outbox::Outbox;
 
 mod kept;
@@ -40,57 +40,56 @@ mod unfinished;
 mod usage;
 
 pub(crate) use kept::Known;
-pub(crate) use regions::writes;
+use regions::writes;
 pub(crate) use revocation::Changed;
 pub(crate) use usage::owners;
 
 /// The most regions of one process.
-pub(crate) const MAX_REGIONS: usize = 4096;
+const MAX_REGIONS: usize = 4096;
 
 /// The most channel ends of one process.
-pub(crate) const MAX_CHANNELS: usize = 4096;
+const MAX_CHANNELS: usize = 4096;
 
-/// How long processes that were attached to the agent before have to come back.
+/// Time for processes of the predecessor to come back.
 pub(crate) const RETURN: Duration = Duration::from_secs(2);
 
-/// An attached process.
+/// Number of an attached process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct AttachmentId(u64);
 
-/// Everything that attached processes hold.
+/// All grants of attached processes.
 #[derive(Debug)]
 pub(crate) struct Members {
-    books: Mutex<Books>,
-    /// Where the directory is kept. Used without the lock of the books, because a disk takes its
-    /// time.
+    state: Mutex<State>,
+    /// Store of the directory. Used without the lock of the state, because a disk takes its time.
     store: Mutex<RecoveringStore>,
-    /// A process acknowledged an epoch, or has gone.
+    /// Signals an acknowledged epoch, or the end of a process.
     acknowledged: Condvar,
-    /// Looked up without the lock; changed only with it.
+    /// Regions. Looked up without the lock of the state; changed only with it.
     pub(crate) regions: DashMap<RegionId, RegionRecord>,
-    /// To the thread that copies what moves.
-    pub(crate) moves: mpsc::Sender<Arc<Move>>,
+    /// Migrations for the copying thread.
+    pub(crate) migrations: mpsc::Sender<Arc<Migration>>,
     pub(crate) compactor: Compactor,
-    /// The most registered bytes of one node.
+    /// Most registered bytes of one node.
     max_bytes: u64,
 }
 
 #[derive(Debug)]
-pub(crate) struct Books {
+pub(crate) struct State {
     fd_store: Arc<FdStore>,
     directory: Directory,
     pub(crate) attachments: BTreeMap<AttachmentId, Attachment>,
     listeners: HashMap<Service, AttachmentId>,
     channels: HashMap<u64, ChannelRecord>,
     registered: HashMap<NodeId, u64>,
-    /// Who leaves in changes that are not complete.
+    /// Leavers of incomplete changes.
     leaving: BTreeMap<Partition, BTreeSet<NodeId>>,
-    /// The names of the domains that were removed last, each with its last members.
+    /// Names and last members of the domains that were removed last.
     removed: VecDeque<(String, BTreeSet<NodeId>)>,
     next: u64,
 }
 
-/// What a listener accepts.
+/// Service of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Service {
     partition: Partition,
@@ -102,7 +101,7 @@ struct Service {
 pub(crate) struct Attachment {
     pub(crate) node: NodeId,
     pub(crate) outbox: Outbox,
-    /// With what it can come back to the next agent.
+    /// Secret of its ticket for the next agent.
     secret: Option<String>,
     fences: Fences,
     epochs: HashMap<Partition, u32>,
@@ -118,33 +117,33 @@ pub(crate) struct RegionRecord {
     pub(crate) owner: AttachmentId,
     pub(crate) len: u64,
     pub(crate) access: Access,
-    /// What it is in now.
+    /// Present memory.
     pub(crate) memory: File,
-    /// Who has opened it, and whether for writing.
+    /// Attachments that have opened it, each with whether for writing.
     pub(crate) openers: HashMap<AttachmentId, bool>,
-    /// The nodes that may have its memories mapped: the processes themselves may have gone, and
-    /// handed them on before.
+    /// Nodes that may have its memories mapped. The processes themselves may have passed them on
+    /// and ended.
     pub(crate) memories: Memories,
-    pub(crate) moving: Option<Arc<Move>>,
+    pub(crate) migration: Option<Arc<Migration>>,
 }
 
 #[derive(Debug)]
 struct ChannelRecord {
     partition: Partition,
-    /// Who opened it first.
+    /// The end that opened the channel first.
     ends: [(AttachmentId, NodeId); 2],
 }
 
 impl Members {
-    /// Nobody is attached. `store` holds `directory`. What comes out of the receiver is to be
-    /// [carried](Members::carry).
+    /// Makes members without attached processes. `store` holds `directory`. The receiver yields
+    /// migrations for [`Members::carry`].
     pub(crate) fn new(
         directory: Directory,
         store: Box<dyn Store>,
         max_bytes: u64,
-    ) -> (Self, Moves) {
-        let (moves, moving) = mpsc::channel();
-        let books = Books {
+    ) -> (Self, Migrations) {
+        let (migrations, received) = mpsc::channel();
+        let state = State {
             fd_store: Arc::default(),
             directory,
             attachments: BTreeMap::new(),
@@ -156,32 +155,32 @@ impl Members {
             next: first_number(),
         };
         let members = Members {
-            books: Mutex::new(books),
+            state: Mutex::new(state),
             store: Mutex::new(RecoveringStore::new(store)),
             acknowledged: Condvar::new(),
             regions: DashMap::new(),
-            moves,
+            migrations,
             compactor: Compactor::default(),
             max_bytes,
         };
-        (members, moving)
+        (members, received)
     }
 
-    /// Looks something up in the directory.
+    /// Reads the directory under the lock.
     pub(crate) fn directory<T>(&self, look: impl FnOnce(&Directory) -> T) -> T {
         look(&self.lock().directory)
     }
 
-    /// Whether a domain of that name was removed while `node` was a member. Who was none cannot tell
-    /// a domain of others from none.
+    /// Whether a domain of that name was removed while `node` was a member. Other nodes must not
+    /// learn that a domain existed.
     pub(crate) fn was_removed(&self, name: &str, node: NodeId) -> bool {
-        let books = self.lock();
-        let mut removed = books.removed.iter();
+        let state = self.lock();
+        let mut removed = state.removed.iter();
         removed.any(|(removed, members)| removed == name && members.contains(&node))
     }
 
-    /// Makes a change durable that does not concern attached processes, and then lets it be
-    /// seen. The caller has its turn: changes happen one after another.
+    /// Makes a change durable that does not concern attached processes, and then visible. The
+    /// caller has its turn: changes happen one after another.
     pub(crate) fn edit<T, E: Into<Refusal>>(
         &self,
         change: impl FnOnce(&mut Directory) -> Result<T, E>,
@@ -191,14 +190,14 @@ impl Members {
         Ok(result)
     }
 
-    /// The same with a change that was planned.
+    /// Does the same with a planned change.
     pub(crate) fn adopt(&self, directory: Directory) -> Result<(), Refusal> {
         self.keep(&directory)?;
         self.lock().directory = directory;
         Ok(())
     }
 
-    /// What the directory would be after a change. Nothing has happened yet.
+    /// Plans a change: returns its result and the directory after it.
     pub(crate) fn plan<T, E: Into<Refusal>>(
         &self,
         change: impl FnOnce(&mut Directory) -> Result<T, E>,
@@ -208,11 +207,11 @@ impl Members {
         Ok((result, directory))
     }
 
-    /// Makes durable that the directory becomes `next`. When it fails the old one holds on.
+    /// Makes the next directory durable. On failure the old one stays.
     ///
-    /// Nobody hears of a change before, not even who leaves, so it is urgent: beside processes that
-    /// touch and drop much memory the write took 30 ms at p99 because its thread waited for its
-    /// turn, and 7 ms when it did not.
+    /// No process, not even a leaver, gets the change before, so the write is urgent. Beside
+    /// processes that touch and drop much memory it took 30 ms at p99 because its thread waited for
+    /// its turn, and 7 ms with priority.
     pub(crate) fn keep(&self, next: &Directory) -> Result<(), Refusal> {
         let present = self.directory(Directory::clone);
         let store = self.store.lock();
@@ -220,32 +219,32 @@ impl Members {
         urgently(|| store.keep(&present, next)).map_err(Into::into)
     }
 
-    /// Books a process.
+    /// Attaches a process.
     pub(crate) fn attach(&self, node: NodeId, outbox: Outbox) -> io::Result<AttachmentId> {
         let fences = Fences::new()?;
-        let mut books = self.lock();
-        let id = AttachmentId(books.take_number());
+        let mut state = self.lock();
+        let id = AttachmentId(state.take_number());
         let attachment = Attachment::new(node, outbox, fences);
-        books.attachments.insert(id, attachment);
+        state.attachments.insert(id, attachment);
         Ok(id)
     }
 
-    /// Replies with the page on which a process is fenced.
+    /// Replies with the fence page of a process.
     pub(crate) fn show_fence(&self, id: AttachmentId) -> Result<(), Refusal> {
-        let mut books = self.lock();
-        let attachment = books.attachment(id)?;
+        let mut state = self.lock();
+        let attachment = state.attachment(id)?;
         let page = attachment.fences.hand_out();
         let page = page.map_err(|error| no_memory(&error))?;
         attachment.outbox.reply(Reply::Fence, vec![page.into()]);
         Ok(())
     }
 
-    /// A process has gone: ends what it held and tells its peers.
+    /// Detaches a process: ends its grants and tells its peers.
     pub(crate) fn detach(&self, id: AttachmentId) {
         self.detach_if(id, |_| true);
     }
 
-    /// Ends what all who speak for a node have, wherever their connections are by now.
+    /// Detaches all processes that speak for a node, wherever their connections are by now.
     pub(crate) fn expel(&self, node: NodeId) {
         let mut all = Vec::new();
         for (id, attachment) in &self.lock().attachments {
@@ -258,21 +257,21 @@ impl Members {
     }
 
     fn detach_if(&self, id: AttachmentId, condition: impl FnOnce(&Attachment) -> bool) {
-        let mut books = self.lock();
-        if !books.attachments.get(&id).is_some_and(condition) {
+        let mut state = self.lock();
+        if !state.attachments.get(&id).is_some_and(condition) {
             return;
         }
-        let Some(mut attachment) = books.attachments.remove(&id) else {
+        let Some(mut attachment) = state.attachments.remove(&id) else {
             return;
         };
-        // It may live on, cut off or stopped, and nobody will tell it of moves any more.
+        // The process may live on, cut off or stopped, and gets no further migrations.
         attachment.fences.end_all();
-        books.forget_attachment(id);
-        for service in books.services_of(id) {
-            books.end_listener(service);
+        state.forget_attachment(id);
+        for service in state.services_of(id) {
+            state.end_listener(service);
         }
         for channel in attachment.channels {
-            books.end_channel(channel);
+            state.end_channel(channel);
         }
         for region in &attachment.opened {
             if let Some(mut region) = self.regions.get_mut(region) {
@@ -282,19 +281,19 @@ impl Members {
         let ended: Vec<_> = attachment
             .regions
             .into_iter()
-            .map(|region| self.end_region(&mut books, region, true))
+            .map(|region| self.end_region(&mut state, region, true))
             .collect();
         self.acknowledged.notify_all();
-        drop(books);
+        drop(state);
         drop(ended);
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Books {
+impl State {
     fn take_number(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -306,7 +305,7 @@ impl Books {
     }
 
     /// The partition and the node of a process, if that is a member.
-    fn membership(
+    pub(crate) fn membership(
         &mut self,
         id: AttachmentId,
         domain: &str,
@@ -317,7 +316,7 @@ impl Books {
         Ok((Partition(domain.id.into()), node))
     }
 
-    /// The word of the fence for what a process is granted in a partition.
+    /// Word of the fence for grants of a process in a partition.
     fn slot(
         &mut self,
         id: AttachmentId,
@@ -361,7 +360,7 @@ impl Attachment {
         }
     }
 
-    /// Whether it holds nothing yet.
+    /// Whether it has no grants yet.
     fn is_unused(&self) -> bool {
         let held = [self.regions.len(), self.opened.len(), self.channels.len()];
         self.listeners == 0 && held == [0; 3]
@@ -371,19 +370,19 @@ impl Attachment {
 /// More numbers than an agent gives away in a second.
 const NUMBERS_A_SECOND: u64 = 1 << 20;
 
-/// Where an agent begins to count: beyond what all before it have given away.
+/// First number of an agent: beyond the numbers of all its predecessors.
 fn first_number() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.unwrap_or_default().as_secs() * NUMBERS_A_SECOND
 }
 
-/// Refuses what concerns a domain of which `node` is no member.
+/// Refuses a domain of which `node` is no member.
 pub(crate) fn check_member(
     directory: &Directory,
     domain: &str,
     node: NodeId,
 ) -> Result<(), Refusal> {
-    // The same for a domain of which it is no member as for none.
+    // The refusal is the same for a domain that does not exist.
     let domain_of = directory.domain(domain);
     if domain_of.is_ok_and(|domain| domain.members.contains_key(&node)) {
         return Ok(());
@@ -397,7 +396,7 @@ pub(crate) fn check_member(
     ))
 }
 
-/// Refuses what would let two limited members talk to each other.
+/// Refuses communication of two limited members.
 fn check_may_talk(
     directory: &Directory,
     domain: &Domain,
@@ -419,20 +418,11 @@ fn check_may_talk(
     ))
 }
 
-/// Compares secrets in a time that does not tell how much of them is right.
+/// Compares secrets in constant time.
 fn same_key(a: &RemoteKey, b: &RemoteKey) -> bool {
     let pairs = a.secret.iter().zip(b.secret);
     let differing = pairs.fold(0, |bits, (a, b)| bits | (a ^ b));
     differing == 0 && (a.node, a.partition, a.id) == (b.node, b.partition, b.id)
-}
-
-fn secret() -> Result<[u8; 16], Refusal> {
-    let mut secret = [0; 16];
-    getrandom::fill(&mut secret).map_err(|error| {
-        let message = format!("the system gives no random bytes: {error}");
-        Refusal::new(RefusalKind::Failed, message, "")
-    })?;
-    Ok(secret)
 }
 
 fn within(what: &str, used: usize, limit: usize) -> Result<(), Refusal> {

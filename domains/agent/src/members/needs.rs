@@ -1,4 +1,4 @@
-//! What a shrink would need, counted from the books; nothing happens.
+//! Cost of a shrink, counted from the present state; nothing happens.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -7,26 +7,26 @@ use toroid_fabric::{NodeId, Partition};
 use toroid_model::directory::Change;
 use toroid_model::info::{Acknowledging, Ending, Moving, ShrinkNeeds};
 
-use super::{Books, Members, RegionRecord};
+use super::{Members, RegionRecord, State};
 
-/// Bytes of a block, as files count them.
+/// Bytes of a block in file metadata.
 const BLOCK: u64 = 512;
 
 impl Members {
-    /// What has to be done for nodes that leave.
+    /// Counts the work for leaving nodes.
     pub(crate) fn needs(&self, change: &Change) -> ShrinkNeeds {
-        let books = self.lock();
+        let state = self.lock();
         let partition = Partition(change.domain.id.into());
         let mut needs = ShrinkNeeds {
-            leaving: books.places(&change.left),
-            acknowledging: books.acknowledging(change),
-            ending_channels: books.cut_channels(change),
+            leaving: state.places(&change.left),
+            acknowledging: state.acknowledging(change),
+            ending_channels: state.cut_channels(change),
             ..ShrinkNeeds::default()
         };
         let (mut moving, mut ending) = (BTreeMap::new(), BTreeMap::new());
         for record in self.regions.iter() {
             let (node, bytes) = (record.key.node, record.len);
-            let sum: &mut (u32, u64) = if record.has_to_move(change) {
+            let sum: &mut (u32, u64) = if record.must_migrate(change) {
                 needs.extra_bytes += in_use(&record);
                 let written = record.memories.is_written_by(&change.left);
                 moving.entry((node, written)).or_default()
@@ -38,7 +38,7 @@ impl Members {
             *sum = (sum.0 + 1, sum.1 + bytes);
         }
         for ((node, written), (regions, bytes)) in moving {
-            needs.moving.extend(books.place(node).map(|node| Moving {
+            needs.moving.extend(state.place(node).map(|node| Moving {
                 node,
                 written,
                 regions,
@@ -46,7 +46,7 @@ impl Members {
             }));
         }
         for (node, (regions, bytes)) in ending {
-            needs.ending.extend(books.place(node).map(|node| Ending {
+            needs.ending.extend(state.place(node).map(|node| Ending {
                 node,
                 regions,
                 bytes,
@@ -56,7 +56,7 @@ impl Members {
     }
 }
 
-impl Books {
+impl State {
     fn place(&self, node: NodeId) -> Option<String> {
         Some(self.directory.torus().place(node)?.to_string())
     }
@@ -90,7 +90,7 @@ impl Books {
     }
 }
 
-/// Bytes that a copy can take: holes stay holes. What cannot be looked at may be all there.
+/// Bytes that a copy can take: holes stay holes. Without metadata, all may be in use.
 fn in_use(record: &RegionRecord) -> u64 {
     let metadata = record.memory.metadata();
     metadata.map_or(record.len, |metadata| metadata.blocks() * BLOCK)

@@ -1,7 +1,7 @@
-//! What is on its way to an attached process.
+//! Messages on their way to an attached process.
 //!
-//! Whoever has news for a process, perhaps while it holds a lock, only puts it here; a thread of
-//! the connection sends it. A process that does not read is cut off and holds nobody up.
+//! A sender, which may hold a lock, only queues its message; a thread of the connection sends it. A
+//! process that does not read is cut off and blocks no sender.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use toroid_fabric::mem::memfd::{read_only, read_write};
@@ -17,33 +16,32 @@ use toroid_protocol::agent::{Event, Message, Reply};
 use toroid_protocol::wire::Writer;
 
 use super::{MAX_CHANNELS, MAX_REGIONS};
+use crate::threads;
 
-/// Messages that may wait, besides what the socket's buffer holds: more than one change can
-/// cause, as when the peer of all of a process's channels and regions ends.
-pub(crate) const CAPACITY: usize = 2 * (MAX_CHANNELS + MAX_REGIONS);
+/// Most queued messages, besides the socket's buffer: more than one change can cause, as when the
+/// peer of all channels and regions of a process ends.
+pub(super) const CAPACITY: usize = 2 * (MAX_CHANNELS + MAX_REGIONS);
 
-/// Replies that may wait before more requests are read. They may be long, and hold descriptors.
+/// Most queued replies before further requests are read. Replies may be long, and hold descriptors.
 const MAX_REPLIES: usize = 32;
 
-/// How long a message may take to be accepted by the socket.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-const STACK_BYTES: usize = 128 * 1024;
+/// Time for the socket to accept a message.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A descriptor on its way to a process.
 #[derive(Debug)]
 pub(crate) enum Handed {
     Ready(OwnedFd),
-    /// Memory that is opened for reading when the message is sent: to open it for each of many
+    /// Memory that is opened for reading when the message is sent: opening it for each of many
     /// processes takes longer than a lock should be held.
     Readable(Arc<File>),
-    /// The same for reading and writing.
+    /// Memory that is opened for reading and writing when the message is sent.
     Writable(Arc<File>),
 }
 
 type Parcel = (Message, Vec<Handed>);
 
-/// The queue to a process.
+/// Queue to a process, or to an absent one.
 #[derive(Clone, Debug)]
 pub(crate) struct Outbox(Option<Queue>);
 
@@ -55,7 +53,7 @@ struct Queue {
     writer: Writer,
 }
 
-/// How many replies wait, until the connection has ended.
+/// Number of queued replies, until the connection has ended.
 #[derive(Debug)]
 struct Replies {
     waiting: Mutex<Option<usize>>,
@@ -63,9 +61,9 @@ struct Replies {
 }
 
 impl Outbox {
-    /// A queue with its thread, which ends with the last clone.
+    /// Makes a queue with its thread, which ends with the last clone.
     pub(crate) fn start(writer: Writer) -> io::Result<Self> {
-        writer.give_up_after(PATIENCE)?;
+        writer.give_up_after(TIMEOUT)?;
         let (queue, parcels) = channel();
         let waiting = Arc::default();
         let (sender, count) = (writer.clone(), Arc::clone(&waiting));
@@ -74,12 +72,10 @@ impl Outbox {
             fewer: Condvar::new(),
         });
         let sent = Arc::clone(&replies);
-        thread::Builder::new()
-            .stack_size(STACK_BYTES)
-            .spawn(move || {
-                deliver(&parcels, &sender, &count, &sent);
-                sent.set(|_| None);
-            })?;
+        threads::start(move || {
+            deliver(&parcels, &sender, &count, &sent);
+            sent.set(|_| None);
+        })?;
         Ok(Outbox(Some(Queue {
             parcels: queue,
             waiting,
@@ -88,13 +84,14 @@ impl Outbox {
         })))
     }
 
-    /// To a process that is not there. What it misses it is told in sum when it comes.
-    pub(crate) fn absent() -> Self {
+    /// Makes the queue of an absent process. On its return the process gets a summary of the missed
+    /// messages.
+    pub(super) fn absent() -> Self {
         Outbox(None)
     }
 
-    /// Whether nobody is there.
-    pub(crate) fn is_absent(&self) -> bool {
+    /// Whether the process is absent.
+    pub(super) fn is_absent(&self) -> bool {
         self.0.is_none()
     }
 
@@ -104,20 +101,19 @@ impl Outbox {
         self.push((Message::Reply(reply), handed.collect()));
     }
 
-    /// Queues news; never blocks.
+    /// Queues an event; never blocks.
     pub(crate) fn event(&self, event: Event, descriptors: Vec<OwnedFd>) {
         let handed = descriptors.into_iter().map(Handed::Ready);
         self.hand(event, handed.collect());
     }
 
-    /// Queues news with descriptors that need not be there yet; never blocks. A process for which
-    /// one cannot be opened is cut off.
-    pub(crate) fn hand(&self, event: Event, descriptors: Vec<Handed>) {
+    /// Queues an event with descriptors that may be opened later; never blocks. If one cannot be
+    /// opened, the process is cut off.
+    pub(super) fn hand(&self, event: Event, descriptors: Vec<Handed>) {
         self.push((Message::Event(event), descriptors));
     }
 
-    /// Waits while the process has too many replies to read. A request that is not read causes
-    /// none.
+    /// Waits while too many replies are queued. A request that is not read causes none.
     pub(crate) fn await_room(&self) {
         let Some(queue) = &self.0 else {
             return;
@@ -128,7 +124,7 @@ impl Outbox {
         drop(queue.replies.fewer.wait_while(waiting, is_full));
     }
 
-    /// Whether it was this side that ended the connection.
+    /// Whether this side ended the connection.
     pub(crate) fn is_cut(&self) -> bool {
         let queue = self.0.as_ref();
         queue.is_some_and(|queue| queue.writer.is_cut())
@@ -203,6 +199,7 @@ fn deliver(parcels: &Receiver<Parcel>, writer: &Writer, waiting: &AtomicUsize, r
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
+    use std::thread;
 
     use toroid_protocol::wire;
 
@@ -211,7 +208,7 @@ mod tests {
     /// Replies to a process that asks on and reads nothing once took the agent's memory and
     /// descriptors.
     #[test]
-    fn who_does_not_read_is_read_no_more_until_it_does() {
+    fn requests_wait_while_replies_are_not_read() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let outbox = Outbox::start(wire::split(ours).unwrap().1).unwrap();
         let (mut reader, _) = wire::split(theirs).unwrap();
@@ -233,14 +230,15 @@ mod tests {
             outbox.reply(Reply::Done, vec![]);
         }
         drop(reader);
-        // Nothing will be read any more.
+        // After the end nothing is awaited.
         outbox.await_room();
         assert!(!outbox.is_cut(), "it was the other side that ended it");
     }
 
-    /// It may live on with what it has, and who has ended the connection itself has nothing.
+    /// A process that was cut off may live on with its grants; one that ended the connection itself
+    /// has none.
     #[test]
-    fn who_does_not_read_at_all_is_cut_off() {
+    fn a_process_that_never_reads_is_cut_off() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (mut reader, writer) = wire::split(ours).unwrap();
         let outbox = Outbox::start(writer).unwrap();

@@ -1,4 +1,4 @@
-//! Regions of attached processes: allocation, grants to peers, and the end of both.
+//! Regions of attached processes: allocation, grants to peers, and the ends of both.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,12 +12,13 @@ use toroid_protocol::agent::{Event, Reply};
 
 use super::fences::Granted;
 use super::memories::Memories;
-use super::moves::memory_for;
+use super::migration::memory_for;
 use super::outbox::Outbox;
 use super::{
-    AttachmentId, Books, MAX_REGIONS, Members, RegionRecord, check_may_talk, no_memory,
-    no_such_region, same_key, secret, within,
+    AttachmentId, MAX_REGIONS, Members, RegionRecord, State, check_may_talk, no_memory,
+    no_such_region, same_key, within,
 };
+use crate::random;
 
 impl Members {
     /// Allocates a region and replies with it.
@@ -41,19 +42,19 @@ impl Members {
         }
         let memory = memory_for(len, access).map_err(|error| no_memory(&error))?;
         let owners = memory.try_clone().map_err(|error| no_memory(&error))?;
-        let secret = secret()?;
-        let mut books = self.lock();
-        let (partition, node) = books.membership(id, domain)?;
-        let registered = books.registered.get(&node).copied().unwrap_or_default();
+        let secret = random::bytes()?;
+        let mut state = self.lock();
+        let (partition, node) = state.membership(id, domain)?;
+        let registered = state.registered.get(&node).copied().unwrap_or_default();
         if registered.saturating_add(len) > self.max_bytes {
             return Err(self.too_much(len, registered));
         }
-        books.check_quotas(node, &super::usage::of_region(len))?;
-        let region = RegionId(books.take_number());
-        let attachment = books.attachment(id)?;
+        state.check_quotas(node, &super::usage::of_region(len))?;
+        let region = RegionId(state.take_number());
+        let attachment = state.attachment(id)?;
         within("regions", attachment.regions.len(), MAX_REGIONS)?;
-        let fence = books.slot(id, partition, Granted::Own)?;
-        books.attachment(id)?.regions.insert(region);
+        let fence = state.slot(id, partition, Granted::Own)?;
+        state.attachment(id)?.regions.insert(region);
         let key = RemoteKey {
             node,
             partition,
@@ -68,21 +69,20 @@ impl Members {
             memory,
             openers: HashMap::new(),
             memories: Memories::default(),
-            moving: None,
+            migration: None,
         };
-        // Before the reply: a peer may present the key as soon as the owner has it.
-        books.keep_region(&record);
+        // Stored before the reply: a peer may present the key as soon as the owner has it.
+        state.keep_region(&record);
         self.regions.insert(region, record);
-        let attachment = books.attachment(id)?;
-        let moving = false;
+        let attachment = state.attachment(id)?;
         let reply = Reply::Region {
             key,
             len,
             fence,
-            moving,
+            moving: false,
         };
         attachment.outbox.reply(reply, vec![owners.into()]);
-        books.registered.insert(node, registered + len);
+        state.registered.insert(node, registered + len);
         Ok(())
     }
 
@@ -100,13 +100,13 @@ impl Members {
 
     /// Frees a region of this process.
     pub(crate) fn free(&self, id: AttachmentId, key: RemoteKey) -> Result<(), Refusal> {
-        let mut books = self.lock();
-        let attachment = books.attachment(id)?;
+        let mut state = self.lock();
+        let attachment = state.attachment(id)?;
         if !attachment.regions.remove(&key.id) {
             return Err(no_such_region());
         }
-        let ended = self.end_region(&mut books, key.id, true);
-        drop(books);
+        let ended = self.end_region(&mut state, key.id, true);
+        drop(state);
         drop(ended);
         Ok(())
     }
@@ -123,9 +123,9 @@ impl Members {
             let record = record.filter(|record| same_key(&record.key, &key));
             record.ok_or_else(no_such_region)?.permit(access)?;
         }
-        let mut books = self.lock();
-        let node = books.attachment(id)?.node;
-        let domain = books.directory.domain_by_id(key.partition.0);
+        let mut state = self.lock();
+        let node = state.attachment(id)?.node;
+        let domain = state.directory.domain_by_id(key.partition.0);
         let members = domain.map(|domain| &domain.members);
         if !members
             .is_some_and(|members| members.contains_key(&node) && members.contains_key(&key.node))
@@ -138,28 +138,28 @@ impl Members {
             ));
         }
         if let Some(domain) = domain {
-            check_may_talk(&books.directory, domain, node, key.node)?;
+            check_may_talk(&state.directory, domain, node, key.node)?;
         }
-        books.check_stays(key.partition, node)?;
-        let attachment = books.attachment(id)?;
+        state.check_stays(key.partition, node)?;
+        let attachment = state.attachment(id)?;
         if !attachment.opened.contains(&key.id) {
             within("open regions", attachment.opened.len(), MAX_REGIONS)?;
         }
-        let fence = books.slot(id, key.partition, Granted::Shared)?;
-        // With the lock, so that it is the memory that the region is in now.
-        self.end_spoiled(&mut books, key)?;
+        let fence = state.slot(id, key.partition, Granted::Shared)?;
+        // Under the lock, so that it is the present memory.
+        self.end_spoiled(&mut state, key)?;
         let mut record = self.regions.get_mut(&key.id).ok_or_else(no_such_region)?;
         let memory = record.hand_out(access).map_err(|error| no_memory(&error))?;
         let writes = writes(access);
         *record.openers.entry(id).or_default() |= writes;
         record.memories.grant(node, writes);
-        books.note_region(&record);
-        let (len, moving) = (record.len, record.moving.is_some());
+        state.note_region(&record);
+        let (len, moving) = (record.len, record.migration.is_some());
         if writes {
             self.compact(&record);
         }
         drop(record);
-        let attachment = books.attachment(id)?;
+        let attachment = state.attachment(id)?;
         attachment.opened.insert(key.id);
         let reply = Reply::Region {
             key,
@@ -172,8 +172,8 @@ impl Members {
         Ok(())
     }
 
-    /// Ends a region that cannot be handed out because a process that may write it has sealed it.
-    pub(super) fn end_spoiled(&self, books: &mut Books, key: RemoteKey) -> Result<(), Refusal> {
+    /// Ends a region that cannot be granted because a process with write access has sealed it.
+    fn end_spoiled(&self, state: &mut State, key: RemoteKey) -> Result<(), Refusal> {
         let is_whole = |record: &RegionRecord| matches!(is_spoiled(&record.memory), Ok(false));
         if self
             .regions
@@ -183,36 +183,36 @@ impl Members {
             return Ok(());
         }
         tracing::error!("region {key:?} ends: a process that may write it has sealed it");
-        drop(self.end_region(books, key.id, true));
+        drop(self.end_region(state, key.id, true));
         Err(no_such_region())
     }
 
-    /// Forgets a region. Returns its memory, to be dropped without the lock: it takes the kernel
-    /// a while to free gigabytes.
-    pub(crate) fn end_region(
+    /// Removes a region. Returns its memory, to be dropped without the lock: the kernel takes a
+    /// while to free gigabytes.
+    pub(super) fn end_region(
         &self,
-        books: &mut Books,
+        state: &mut State,
         region: RegionId,
         tell_users: bool,
     ) -> Option<File> {
         let (_, record) = self.regions.remove(&region)?;
         self.compactor.stop(region);
-        books.forget_region(region);
-        if let Some(bytes) = books.registered.get_mut(&record.key.node) {
+        state.forget_region(region);
+        if let Some(bytes) = state.registered.get_mut(&record.key.node) {
             *bytes -= record.len;
         }
-        if let Some(owner) = books.attachments.get_mut(&record.owner) {
+        if let Some(owner) = state.attachments.get_mut(&record.owner) {
             owner.regions.remove(&region);
         }
-        if let Some(moving) = &record.moving {
-            moving.is_over.store(true, Ordering::Relaxed);
+        if let Some(migration) = &record.migration {
+            migration.is_over.store(true, Ordering::Relaxed);
         }
         if tell_users {
             let gone = Event::RegionGone { key: record.key };
-            record.tell_users(books, |outbox| outbox.event(gone.clone(), vec![]));
+            record.tell_users(state, |outbox| outbox.event(gone.clone(), vec![]));
         }
         for opener in record.openers.keys() {
-            if let Some(opener) = books.attachments.get_mut(opener) {
+            if let Some(opener) = state.attachments.get_mut(opener) {
                 opener.opened.remove(&region);
             }
         }
@@ -221,7 +221,7 @@ impl Members {
 }
 
 impl RegionRecord {
-    pub(super) fn permit(&self, access: Access) -> Result<(), Refusal> {
+    fn permit(&self, access: Access) -> Result<(), Refusal> {
         if !access.is_empty() && self.access.contains(access) {
             return Ok(());
         }
@@ -232,24 +232,24 @@ impl RegionRecord {
         ))
     }
 
-    /// A descriptor with these rights and no more; while the region moves, what else it takes.
+    /// Opens a descriptor with exactly these rights; during a migration also its companions.
     pub(super) fn hand_out(&self, access: Access) -> io::Result<Vec<File>> {
         let mut files = vec![if writes(access) {
             read_write(&self.memory)?
         } else {
             read_only(&self.memory)?
         }];
-        if let Some(moving) = &self.moving {
-            files.extend(moving.companions()?);
+        if let Some(migration) = &self.migration {
+            files.extend(migration.companions()?);
         }
         Ok(files)
     }
 
-    /// Everybody who has been told of the region.
-    pub(crate) fn tell_users(&self, books: &Books, tell: impl Fn(&Outbox)) {
+    /// Tells the owner and all openers of the region.
+    pub(super) fn tell_users(&self, state: &State, tell: impl Fn(&Outbox)) {
         let users = self.users();
         users
-            .filter_map(|user| books.attachments.get(&user))
+            .filter_map(|user| state.attachments.get(&user))
             .for_each(|user| tell(&user.outbox));
     }
 
@@ -259,6 +259,6 @@ impl RegionRecord {
     }
 }
 
-pub(crate) fn writes(access: Access) -> bool {
+pub(super) fn writes(access: Access) -> bool {
     access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
 }

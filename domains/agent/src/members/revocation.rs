@@ -1,5 +1,5 @@
-//! A change of membership: what ends with it, who has to acknowledge it, and what becomes of those
-//! who do not.
+//! Changes of membership: the grants that end, acknowledgements, and fences for processes that do
+//! not acknowledge.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,19 +13,19 @@ use toroid_model::directory::{Change, Directory};
 use toroid_protocol::agent::Event;
 
 use super::kept::channel_key;
-use super::moves::Move;
-use super::{Attachment, AttachmentId, Books, ChannelRecord, Members, Service};
+use super::migration::Migration;
+use super::{Attachment, AttachmentId, ChannelRecord, Members, Service, State};
 
-/// The most removed domains that are remembered.
+/// Most removed domains that are remembered.
 const REMOVED: usize = 64;
 
-/// A membership change that has happened, and who has yet to acknowledge it.
+/// A change of membership that has been made, and the processes that must acknowledge it.
 #[derive(Debug)]
 pub(crate) struct Changed {
     pub(crate) change: Change,
     pub(super) waiting_for: Vec<AttachmentId>,
     pub(crate) leavers: Vec<AttachmentId>,
-    pub(crate) moves: Vec<Arc<Move>>,
+    pub(crate) migrations: Vec<Arc<Migration>>,
 }
 
 impl Changed {
@@ -35,18 +35,18 @@ impl Changed {
 }
 
 impl Members {
-    /// A process has dropped what belongs to nodes that left before this epoch.
+    /// Notes that a process has dropped everything of nodes that left before this epoch.
     pub(crate) fn acknowledge(&self, id: AttachmentId, partition: u32, epoch: u32) {
-        let mut books = self.lock();
-        if let Some(attachment) = books.attachments.get_mut(&id) {
+        let mut state = self.lock();
+        if let Some(attachment) = state.attachments.get_mut(&id) {
             attachment.fences.acknowledge(Partition(partition), epoch);
         }
-        let Some(domain) = books.directory.domain_by_id(partition) else {
+        let Some(domain) = state.directory.domain_by_id(partition) else {
             return;
         };
         let present = domain.epoch;
-        if let Some(attachment) = books.attachments.get_mut(&id) {
-            // Nothing can be known of an epoch that has not come.
+        if let Some(attachment) = state.attachments.get_mut(&id) {
+            // An epoch that has not come cannot be acknowledged.
             let epoch = epoch.min(present);
             let known = attachment.epochs.entry(Partition(partition)).or_default();
             *known = epoch.max(*known);
@@ -54,74 +54,74 @@ impl Members {
         }
     }
 
-    /// Changes membership in a directory that is durable ([`Members::keep`]): ends what the
-    /// leavers were granted and what was granted of theirs, and tells every process that it
-    /// concerns.
+    /// Makes a change of membership, whose directory is durable ([`Members::keep`]): ends grants to
+    /// and of leavers, and tells every process concerned.
     pub(crate) fn change(&self, change: Change, directory: Directory) -> Changed {
-        let mut books = self.lock();
-        books.directory = directory;
-        if books
+        let mut state = self.lock();
+        state.directory = directory;
+        if state
             .directory
             .domain_by_id(change.domain.id.into())
             .is_none()
         {
-            books.removed.truncate(REMOVED - 1);
+            state.removed.truncate(REMOVED - 1);
             let removed = (change.domain.name.clone(), change.left.clone());
-            books.removed.push_front(removed);
+            state.removed.push_front(removed);
         }
-        let (changed, ended) = self.begin(&mut books, change);
-        drop(books);
+        let (changed, ended) = self.begin(&mut state, change);
+        drop(state);
         drop(ended);
         changed
     }
 
-    /// Returns the memory, too, that is to be dropped without the lock.
-    pub(super) fn begin(&self, books: &mut Books, change: Change) -> (Changed, Vec<File>) {
-        // First: what they have in flight shall not last as long as it takes to prepare moves.
-        let leavers = books.announce(&change, &change.left);
-        books.fence_leavers(&leavers, &change);
-        let mut ended = self.revoke(books, &change);
-        let (moves, lost) = self.start_moves(books, &change);
+    /// Also returns the memory that is to be dropped without the lock.
+    pub(super) fn begin(&self, state: &mut State, change: Change) -> (Changed, Vec<File>) {
+        // First, so that leavers' operations in flight do not last as long as the preparation of
+        // migrations.
+        let leavers = state.announce(&change, &change.left);
+        state.fence_leavers(&leavers, &change);
+        let mut ended = self.revoke(state, &change);
+        let (migrations, lost) = self.start_migrations(state, &change);
         let lost = lost.into_iter();
-        ended.extend(lost.filter_map(|region| self.end_region(books, region, true)));
-        let waiting_for = books.announce(&change, &change.domain.nodes());
+        ended.extend(lost.filter_map(|region| self.end_region(state, region, true)));
+        let waiting_for = state.announce(&change, &change.domain.nodes());
         let changed = Changed {
             change,
             waiting_for,
             leavers,
-            moves,
+            migrations,
         };
         (changed, ended)
     }
 
-    /// Returns the memory that is to be dropped without the lock.
-    fn revoke(&self, books: &mut Books, change: &Change) -> Vec<File> {
+    /// Ends grants of and to leavers. Returns the memory that is to be dropped without the lock.
+    fn revoke(&self, state: &mut State, change: &Change) -> Vec<File> {
         if change.left.is_empty() {
             return Vec::new();
         }
         let partition = Partition(change.domain.id.into());
         let left = |node: NodeId| change.left.contains(&node);
-        let services: Vec<Service> = books.listeners.keys().copied().collect();
+        let services: Vec<Service> = state.listeners.keys().copied().collect();
         for service in services {
             if service.partition == partition && left(service.node) {
-                books.end_listener(service);
+                state.end_listener(service);
             }
         }
-        books.revoke_channels(partition, left);
+        state.revoke_channels(partition, left);
         let regions: Vec<RegionId> = self
             .regions
             .iter()
             .filter(|record| record.key.partition == partition && left(record.key.node))
             .map(|record| record.key.id)
             .collect();
-        // The epoch tells whoever opened them.
-        let end = |region| self.end_region(books, region, false);
+        // Openers get the epoch.
+        let end = |region| self.end_region(state, region, false);
         regions.into_iter().filter_map(end).collect()
     }
 
-    /// Waits until every process that stays has acknowledged a change, or has gone; fences those
-    /// that have not in time, and lets what moves go on. Before that `fenced` is called with their
-    /// nodes, if there are any. Returns how many were late.
+    /// Waits until every remaining process has acknowledged a change or ended. Fences those that
+    /// are late, and releases migrations. `fenced` is called before with the nodes of late
+    /// processes, if there are any. Returns the number of late processes.
     pub(crate) fn complete(
         &self,
         changed: &Changed,
@@ -136,43 +136,42 @@ impl Members {
             fenced(&nodes);
             gone.extend(nodes);
         }
-        self.release_moves(changed, &gone);
+        self.release_migrations(changed, &gone);
         self.lock().forget_leaving(partition);
         late.len()
     }
 
-    /// Waits until these processes have acknowledged an epoch, or have gone; returns those that
-    /// have not in time.
-    pub(crate) fn await_epoch(
+    /// Waits until these processes have acknowledged an epoch or ended. Returns the late ones.
+    pub(super) fn await_epoch(
         &self,
         of: &[AttachmentId],
         partition: Partition,
         epoch: u32,
         timeout: Duration,
     ) -> Vec<AttachmentId> {
-        let late = |books: &Books| -> Vec<AttachmentId> {
+        let late = |state: &State| -> Vec<AttachmentId> {
             let late = |id: &&AttachmentId| {
-                let attachment = books.attachments.get(id);
+                let attachment = state.attachments.get(id);
                 attachment.is_some_and(|a| a.epochs.get(&partition).is_none_or(|e| *e < epoch))
             };
             of.iter().filter(late).copied().collect()
         };
         let waiting = self
             .acknowledged
-            .wait_timeout_while(self.lock(), timeout, |books| !late(books).is_empty());
+            .wait_timeout_while(self.lock(), timeout, |state| !late(state).is_empty());
         late(&waiting.unwrap_or_else(PoisonError::into_inner).0)
     }
 
-    /// Cuts processes as if they had left: a stopped one finds out when it goes on. Returns their
-    /// nodes.
+    /// Fences processes as if they had left: a stopped one finds out when it continues. Returns
+    /// their nodes.
     fn fence(&self, partition: Partition, late: &[AttachmentId]) -> BTreeSet<NodeId> {
-        let mut books = self.lock();
+        let mut state = self.lock();
         let (mut ended, mut nodes) = (Vec::new(), BTreeSet::new());
         for id in late {
-            nodes.extend(books.attachments.get(id).map(|attachment| attachment.node));
-            ended.extend(self.end_grants(&mut books, *id, partition));
+            nodes.extend(state.attachments.get(id).map(|attachment| attachment.node));
+            ended.extend(self.end_grants(&mut state, *id, partition));
         }
-        drop(books);
+        drop(state);
         if let Err(error) = settle() {
             tracing::error!("cannot make sure that a fence is seen: {error}");
         }
@@ -180,24 +179,24 @@ impl Members {
         nodes
     }
 
-    /// Ends what a process has in a partition; returns the memory that is to be dropped without
-    /// the lock.
-    fn end_grants(&self, books: &mut Books, id: AttachmentId, partition: Partition) -> Vec<File> {
-        let Some(attachment) = books.attachments.get_mut(&id) else {
+    /// Ends all grants of a process in a partition. Returns the memory that is to be dropped
+    /// without the lock.
+    fn end_grants(&self, state: &mut State, id: AttachmentId, partition: Partition) -> Vec<File> {
+        let Some(attachment) = state.attachments.get_mut(&id) else {
             return Vec::new();
         };
         attachment.fences.end(partition);
         let number = partition.0;
         let fenced = Event::Fenced { partition: number };
         attachment.outbox.event(fenced, vec![]);
-        if let Some(attachment) = books.attachments.get(&id) {
-            books.note_attachment(id, attachment);
+        if let Some(attachment) = state.attachments.get(&id) {
+            state.note_attachment(id, attachment);
         }
         let in_it = |region: &RegionId| {
             let record = self.regions.get(region);
             record.is_some_and(|record| record.key.partition == partition)
         };
-        let Some(attachment) = books.attachments.get_mut(&id) else {
+        let Some(attachment) = state.attachments.get_mut(&id) else {
             return Vec::new();
         };
         let opened: Vec<_> = attachment.opened.extract_if(in_it).collect();
@@ -205,29 +204,29 @@ impl Members {
         for region in opened {
             if let Some(mut record) = self.regions.get_mut(&region) {
                 record.openers.remove(&id);
-                books.note_region(&record);
+                state.note_region(&record);
             }
         }
-        let services = books.services_of(id);
+        let services = state.services_of(id);
         for service in services {
             if service.partition == partition {
-                books.end_listener(service);
+                state.end_listener(service);
             }
         }
         let ends = |channel: &ChannelRecord| channel.ends.iter().any(|(end, _)| *end == id);
-        let channels = books.channels.iter();
+        let channels = state.channels.iter();
         let channels = channels.filter(|(_, c)| c.partition == partition && ends(c));
         let channels: Vec<u64> = channels.map(|(channel, _)| *channel).collect();
         channels
             .into_iter()
-            .for_each(|channel| books.end_channel(channel));
-        let end = |region| self.end_region(books, region, true);
+            .for_each(|channel| state.end_channel(channel));
+        let end = |region| self.end_region(state, region, true);
         owned.into_iter().filter_map(end).collect()
     }
 }
 
-impl Books {
-    /// Forgets channels of nodes that left; the epoch tells their ends.
+impl State {
+    /// Removes channels of leavers. Their ends get the epoch.
     fn revoke_channels(&mut self, partition: Partition, left: impl Fn(NodeId) -> bool) {
         let (attachments, fd_store) = (&mut self.attachments, &self.fd_store);
         self.channels.retain(|id, channel| {
@@ -245,8 +244,8 @@ impl Books {
         });
     }
 
-    /// Ends what leavers share with others, also if they do not listen, before any page of it is taken
-    /// away: they would read zeros where there were bytes.
+    /// Fences the shared memory of leavers, which may not listen, before any page of it is removed:
+    /// they would read zeros instead of bytes.
     fn fence_leavers(&mut self, leavers: &[AttachmentId], change: &Change) {
         let partition = Partition(change.domain.id.into());
         for id in leavers {
@@ -259,7 +258,7 @@ impl Books {
         }
     }
 
-    /// Tells every process of these nodes of a change; returns them.
+    /// Sends a change to every process of these nodes; returns them.
     fn announce(&self, change: &Change, nodes: &BTreeSet<NodeId>) -> Vec<AttachmentId> {
         let event = Event::Epoch {
             partition: change.domain.id.into(),

@@ -1,4 +1,4 @@
-//! Who listens for what, and the channels between processes.
+//! Listeners and channels of attached processes.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -15,12 +15,11 @@ use toroid_protocol::agent::{ChannelInfo, Event, RemoteInfo, Reply};
 use super::fences::Granted;
 use super::kept::channel_key;
 use super::{
-    AttachmentId, Books, ChannelRecord, MAX_CHANNELS, Members, RETURN, Service, check_may_talk,
+    AttachmentId, ChannelRecord, MAX_CHANNELS, Members, RETURN, Service, State, check_may_talk,
     check_member, no_memory, usage, within,
 };
 
-/// The most channels of one process with processes of one other node that these opened: others
-/// want to reach it, too.
+/// Most channels that processes of one node open to one process: others want to reach it, too.
 const MAX_CHANNELS_OF_PEER: usize = MAX_CHANNELS / 8;
 
 /// The most listeners of one process.
@@ -34,9 +33,9 @@ impl Members {
         domain: &str,
         protocol: u16,
     ) -> Result<(), Refusal> {
-        let mut books = self.lock();
-        let service = books.service(id, domain, protocol)?;
-        if books.listeners.contains_key(&service) {
+        let mut state = self.lock();
+        let service = state.service(id, domain, protocol)?;
+        if state.listeners.contains_key(&service) {
             return Err(Refusal::new(
                 RefusalKind::Exists,
                 format!(
@@ -45,11 +44,11 @@ impl Members {
                 "end it first",
             ));
         }
-        let attachment = books.attachment(id)?;
+        let attachment = state.attachment(id)?;
         within("listeners", attachment.listeners, MAX_LISTENERS)?;
         attachment.listeners += 1;
-        books.listeners.insert(service, id);
-        books.keep_listener(service, id);
+        state.listeners.insert(service, id);
+        state.keep_listener(service, id);
         Ok(())
     }
 
@@ -60,20 +59,20 @@ impl Members {
         domain: &str,
         protocol: u16,
     ) -> Result<(), Refusal> {
-        let mut books = self.lock();
-        let service = books.service(id, domain, protocol)?;
-        if books.listeners.get(&service) != Some(&id) {
+        let mut state = self.lock();
+        let service = state.service(id, domain, protocol)?;
+        if state.listeners.get(&service) != Some(&id) {
             return Err(Refusal::new(
                 RefusalKind::NotFound,
                 format!("this process does not listen for protocol {protocol} in {domain}"),
                 "end only what it has begun",
             ));
         }
-        books.end_listener(service);
+        state.end_listener(service);
         Ok(())
     }
 
-    /// Connects a process to whoever listens, and replies with its end.
+    /// Connects a process to a listener, and replies with its end.
     pub(crate) fn connect(
         &self,
         id: AttachmentId,
@@ -82,12 +81,12 @@ impl Members {
         protocol: u16,
     ) -> Result<(), Refusal> {
         let (ours, theirs) = ChannelEnds::create(RING_BYTES).map_err(|error| no_memory(&error))?;
-        let mut books = self.await_listener(domain, place, protocol);
-        let (partition, node) = books.membership(id, domain)?;
-        let (peer, listener) = books.listener_at(domain, place, protocol)?;
+        let mut state = self.await_listener(domain, place, protocol);
+        let (partition, node) = state.membership(id, domain)?;
+        let (peer, listener) = state.listener_at(domain, place, protocol)?;
         check_may_talk(
-            &books.directory,
-            books.directory.domain(domain)?,
+            &state.directory,
+            state.directory.domain(domain)?,
             node,
             peer,
         )?;
@@ -98,16 +97,16 @@ impl Members {
                 "attach a second time",
             ));
         }
-        books.check_quotas(node, &usage::of_channel())?;
-        let of_peer = books.channels_between(listener, node);
+        state.check_quotas(node, &usage::of_channel())?;
+        let of_peer = state.channels_between(listener, node);
         within("channels to one listener", of_peer, MAX_CHANNELS_OF_PEER)?;
         for end in [id, listener] {
-            let channels = books.attachment(end)?.channels.len();
+            let channels = state.attachment(end)?.channels.len();
             within("channels", channels, MAX_CHANNELS)?;
         }
-        let channel = books.take_number();
-        let torus = books.directory.torus();
-        let fences = [id, listener].map(|end| books.slot(end, partition, Granted::Shared));
+        let channel = state.take_number();
+        let torus = state.directory.torus();
+        let fences = [id, listener].map(|end| state.slot(end, partition, Granted::Shared));
         let info = |peer: NodeId, domain: &Domain, fence: u32| ChannelInfo {
             id: channel,
             domain: domain.name.clone(),
@@ -119,111 +118,82 @@ impl Members {
             fence,
         };
         let [ours_fence, theirs_fence] = fences;
-        let domain = books.directory.domain(domain)?;
+        let domain = state.directory.domain(domain)?;
         let for_us = info(peer, domain, ours_fence?);
         let for_them = info(node, domain, theirs_fence?);
         let record = ChannelRecord {
             partition,
             ends: [(id, node), (listener, peer)],
         };
-        books.keep_channel(channel, &record);
-        books.channels.insert(channel, record);
-        let them = books.attachment(listener)?;
+        state.keep_channel(channel, &record);
+        state.channels.insert(channel, record);
+        let them = state.attachment(listener)?;
         them.channels.insert(channel);
         let event = Event::Incoming(for_them);
         them.outbox.event(event, theirs.into_fds().into());
-        let us = books.attachment(id)?;
+        let us = state.attachment(id)?;
         us.channels.insert(channel);
         let reply = Reply::Channel(for_us);
         us.outbox.reply(reply, ours.into_fds().into());
         Ok(())
     }
 
-    /// Waits while whoever listens there is about to come back to this agent: who is absent would
-    /// not hear of a channel.
-    fn await_listener(&self, domain: &str, place: Place, protocol: u16) -> MutexGuard<'_, Books> {
-        let is_absent = |books: &mut Books| {
-            let listener = books.listener_at(domain, place, protocol);
-            let attachment = listener.ok().and_then(|(_, id)| books.attachments.get(&id));
+    /// Waits while the listening process is about to come back to this agent: an absent process
+    /// would not hear of a channel.
+    fn await_listener(&self, domain: &str, place: Place, protocol: u16) -> MutexGuard<'_, State> {
+        let is_absent = |state: &mut State| {
+            let listener = state.listener_at(domain, place, protocol);
+            let attachment = listener.ok().and_then(|(_, id)| state.attachments.get(&id));
             attachment.is_some_and(|attachment| attachment.outbox.is_absent())
         };
-        let books = self.lock();
+        let state = self.lock();
         let waiting = self
             .acknowledged
-            .wait_timeout_while(books, RETURN, is_absent);
+            .wait_timeout_while(state, RETURN, is_absent);
         waiting.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Ends a channel of this process, if it is still there.
+    /// Ends a channel of this process, if there is one.
     pub(crate) fn disconnect(&self, id: AttachmentId, channel: u64) -> Result<(), Refusal> {
-        let mut books = self.lock();
-        if books.attachment(id)?.channels.remove(&channel) {
-            books.end_channel(channel);
+        let mut state = self.lock();
+        if state.attachment(id)?.channels.remove(&channel) {
+            state.end_channel(channel);
         }
         Ok(())
     }
 
-    /// The partition and the node of a process, if that is a member.
-    pub(crate) fn membership(
-        &self,
-        id: AttachmentId,
-        domain: &str,
-    ) -> Result<(Partition, NodeId), Refusal> {
-        self.lock().membership(id, domain)
-    }
-
-    /// The nodes of this host of which a process listens, and with which `node` may talk.
+    /// Nodes of this host with a listener, with which `node` may talk.
     pub(crate) fn listening(
         &self,
         partition: Partition,
         node: NodeId,
         protocol: u16,
     ) -> BTreeSet<NodeId> {
-        let books = self.lock();
-        let Some(domain) = books.directory.domain_by_id(partition.0) else {
+        let state = self.lock();
+        let Some(domain) = state.directory.domain_by_id(partition.0) else {
             return BTreeSet::new();
         };
         let wanted = |s: &&Service| {
             let is_it = s.partition == partition && s.protocol == protocol;
             is_it && domain.may_talk(node, s.node)
         };
-        let services = books.listeners.keys().filter(wanted);
+        let services = state.listeners.keys().filter(wanted);
         services.map(|service| service.node).collect()
     }
 
-    /// Refuses what nobody listens for.
+    /// Refuses a service without a listener.
     pub(crate) fn check_listener(
         &self,
         domain: &str,
         place: Place,
         protocol: u16,
     ) -> Result<(), Refusal> {
-        let books = self.await_listener(domain, place, protocol);
-        books.listener_at(domain, place, protocol).map(drop)
+        let state = self.await_listener(domain, place, protocol);
+        state.listener_at(domain, place, protocol).map(drop)
     }
 
-    /// The partition, the node of a process, and that of another member.
-    pub(crate) fn fellow(
-        &self,
-        id: AttachmentId,
-        domain: &str,
-        place: Place,
-    ) -> Result<(Partition, NodeId, NodeId), Refusal> {
-        self.lock().fellow(id, domain, place)
-    }
-
-    /// The same of one with which it may talk.
-    pub(crate) fn partner(
-        &self,
-        id: AttachmentId,
-        domain: &str,
-        place: Place,
-    ) -> Result<(Partition, NodeId, NodeId), Refusal> {
-        self.lock().partner(id, domain, place)
-    }
-
-    /// Replies with a connection to a member that another host carries, if the two may still talk.
-    pub(crate) fn grant_far(
+    /// Replies with a connection to a member on another host, if the two may still talk.
+    pub(crate) fn grant_remote(
         &self,
         id: AttachmentId,
         domain: &str,
@@ -231,24 +201,25 @@ impl Members {
         rdma: Option<Rdma>,
         connection: OwnedFd,
     ) -> Result<(), Refusal> {
-        let mut books = self.lock();
-        let (partition, _, peer) = books.partner(id, domain, place)?;
-        let epoch = books.directory.domain(domain)?.epoch;
-        let fence = books.slot(id, partition, Granted::Shared)?;
-        let far = Reply::Remote(RemoteInfo {
+        let mut state = self.lock();
+        let (partition, _, peer) = state.partner(id, domain, place)?;
+        let epoch = state.directory.domain(domain)?.epoch;
+        let fence = state.slot(id, partition, Granted::Shared)?;
+        let remote = Reply::Remote(RemoteInfo {
             partition: partition.0,
             epoch,
             peer: peer.0,
             fence,
             rdma,
         });
-        books.attachment(id)?.outbox.reply(far, vec![connection]);
+        state.attachment(id)?.outbox.reply(remote, vec![connection]);
         Ok(())
     }
 }
 
-impl Books {
-    fn fellow(
+impl State {
+    /// Partition, node of a process, and another member.
+    pub(crate) fn fellow(
         &mut self,
         id: AttachmentId,
         domain: &str,
@@ -269,7 +240,8 @@ impl Books {
         Ok((partition, node, peer))
     }
 
-    fn partner(
+    /// Partition, node of a process, and another member with which it may talk.
+    pub(crate) fn partner(
         &mut self,
         id: AttachmentId,
         domain: &str,
@@ -281,7 +253,7 @@ impl Books {
         Ok((partition, node, peer))
     }
 
-    /// What a process listens for, if it is a member.
+    /// Service of a process, if its node is a member.
     fn service(
         &mut self,
         id: AttachmentId,
@@ -321,7 +293,7 @@ impl Books {
         Ok((node, *listener))
     }
 
-    /// How many channels to a listener processes of a node have opened.
+    /// Number of channels to a listener that processes of a node have opened.
     fn channels_between(&self, listener: AttachmentId, node: NodeId) -> usize {
         let channels = self.channels.values();
         let between = |channel: &&ChannelRecord| {
@@ -339,7 +311,7 @@ impl Books {
         }
     }
 
-    /// Forgets a channel and tells the ends that have not ended it themselves.
+    /// Removes a channel and tells the ends that have not ended it themselves.
     pub(super) fn end_channel(&mut self, id: u64) {
         let Some(channel) = self.channels.remove(&id) else {
             return;

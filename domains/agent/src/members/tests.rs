@@ -1,4 +1,4 @@
-//! What processes hold, tried without sockets.
+//! Tests of grants without node sockets.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -19,7 +19,7 @@ mod restart;
 
 const READ: Access = Access::REMOTE_READ;
 const PROTOCOL: u16 = 7;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Members of a fabric of 2x2x2 nodes with a domain `blue` of nodes 0 and 1.
 fn members() -> Arc<Members> {
@@ -53,14 +53,14 @@ fn change(
     members.change(change, directory)
 }
 
-/// How many that stay have not acknowledged a change in time.
+/// Number of remaining processes that have not acknowledged a change in time.
 fn late(members: &Members, changed: &Changed, timeout: Duration) -> usize {
     let epoch = changed.change.domain.epoch;
     let late = members.await_epoch(&changed.waiting_for, Partition(1), epoch, timeout);
     late.len()
 }
 
-/// The process at the other end of an attachment.
+/// Process at the other end of an attachment.
 struct Process {
     id: AttachmentId,
     reader: Reader,
@@ -70,7 +70,7 @@ struct Process {
 impl Process {
     fn attach(members: &Arc<Members>, node: u32) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        ours.set_read_timeout(Some(PATIENCE)).unwrap();
+        ours.set_read_timeout(Some(TIMEOUT)).unwrap();
         let (_, writer) = wire::split(theirs).unwrap();
         let outbox = Outbox::start(writer).unwrap();
         Process {
@@ -128,7 +128,7 @@ impl Process {
     }
 }
 
-/// Who may write a region can keep all others from ever mapping it for writing again.
+/// A process with write access can keep all others from ever mapping the region for writing again.
 #[test]
 fn a_region_that_a_writer_has_sealed_ends() {
     let members = members();
@@ -145,7 +145,7 @@ fn a_region_that_a_writer_has_sealed_ends() {
     }
     assert!(members.regions.is_empty());
 
-    // What peers only read, nobody can seal.
+    // A region that peers only read cannot be sealed by them.
     let key = owner.alloc(READ);
     assert_eq!(peer.open(key, READ), Ok(()));
     let memory = File::from(peer.hears().1.remove(0));
@@ -157,7 +157,7 @@ fn a_region_is_opened_by_members_with_its_key_and_the_rights_given() {
     let members = members();
     let mut owner = Process::attach(&members, 0);
     let mut peer = Process::attach(&members, 1);
-    let stranger = Process::attach(&members, 2);
+    let outsider = Process::attach(&members, 2);
     let key = owner.alloc(READ | Access::REMOTE_ATOMIC);
 
     for access in [READ, Access::REMOTE_ATOMIC] {
@@ -170,7 +170,7 @@ fn a_region_is_opened_by_members_with_its_key_and_the_rights_given() {
     for access in [Access::REMOTE_WRITE, Access::all(), Access::empty()] {
         assert_eq!(peer.open(key, access), Err(RefusalKind::Denied));
     }
-    assert_eq!(stranger.open(key, READ), Err(RefusalKind::Denied));
+    assert_eq!(outsider.open(key, READ), Err(RefusalKind::Denied));
     let mut guess = key;
     guess.secret[15] ^= 1;
     assert_eq!(peer.open(guess, READ), Err(RefusalKind::NotFound));
@@ -204,7 +204,7 @@ fn a_node_registers_no_more_than_its_share() {
 
 /// A connection that had left its node once spoke for it under the node's next owner.
 #[test]
-fn who_speaks_for_a_node_is_expelled_with_all_it_had() {
+fn processes_of_a_node_are_expelled_with_all_grants() {
     let members = members();
     let mut stays = Process::attach(&members, 0);
     let mut expelled = [Process::attach(&members, 1), Process::attach(&members, 1)];
@@ -223,7 +223,7 @@ fn who_speaks_for_a_node_is_expelled_with_all_it_had() {
 }
 
 #[test]
-fn what_a_leaver_had_ends_and_those_who_stay_are_waited_for() {
+fn grants_of_a_leaver_end_and_the_others_are_awaited() {
     let members = members();
     let mut stays = Process::attach(&members, 0);
     let mut leaves = Process::attach(&members, 1);
@@ -251,7 +251,7 @@ fn what_a_leaver_had_ends_and_those_who_stay_are_waited_for() {
     members.acknowledge(stays.id, 1, 1);
     assert_eq!(late(&members, &changed, soon), 1, "older");
     let waiting = Arc::clone(&members);
-    let waiter = thread::spawn(move || late(&waiting, &changed, PATIENCE));
+    let waiter = thread::spawn(move || late(&waiting, &changed, TIMEOUT));
     members.acknowledge(stays.id, 1, 2);
     assert_eq!(waiter.join().unwrap(), 0);
 
@@ -268,8 +268,8 @@ fn what_a_leaver_had_ends_and_those_who_stay_are_waited_for() {
     assert_eq!(connected.unwrap_err().kind, RefusalKind::NotFound);
 }
 
-/// A region that a leaver opened while it moved was once copied to its end with the lock held that
-/// everybody needs.
+/// A region that a leaver opened during its migration was once copied to its end under the lock of
+/// the state.
 #[test]
 fn a_node_that_is_about_to_leave_opens_nothing() {
     let members = members();
@@ -286,12 +286,12 @@ fn a_node_that_is_about_to_leave_opens_nothing() {
 }
 
 #[test]
-fn nobody_waits_for_a_process_that_has_gone() {
+fn an_ended_process_is_not_awaited() {
     let members = members();
     let stays = Process::attach(&members, 0);
     let changed = shrink(&members, 1);
     members.detach(stays.id);
-    assert_eq!(late(&members, &changed, PATIENCE), 0);
+    assert_eq!(late(&members, &changed, TIMEOUT), 0);
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn peers_hear_of_the_end_of_a_channel_and_of_a_process() {
     let mut server = Process::attach(&members, 0);
     let mut client = Process::attach(&members, 1);
     server.listen().unwrap();
-    let (partition, node) = members.membership(client.id, "blue").unwrap();
+    let (partition, node) = members.lock().membership(client.id, "blue").unwrap();
     let listening = members.listening(partition, node, PROTOCOL);
     assert_eq!(listening, [NodeId(0)].into());
     let own = "0,0,0".parse().unwrap();
@@ -327,10 +327,10 @@ fn peers_hear_of_the_end_of_a_channel_and_of_a_process() {
     assert_eq!(members.totals(|_| true).0, 0);
 }
 
-/// A queue shorter than what one end of a peer can cause cut off processes that were only
-/// not scheduled for a moment.
+/// A queue shorter than the messages about one peer's end once cut off processes that were only not
+/// scheduled for a moment.
 #[test]
-fn a_process_hears_a_burst_however_late_it_reads() {
+fn a_slow_reader_gets_a_burst_of_events() {
     let members = members();
     let mut server = Process::attach(&members, 0);
     let mut client = Process::attach(&members, 1);
@@ -353,7 +353,7 @@ fn a_process_hears_a_burst_however_late_it_reads() {
 }
 
 #[test]
-fn a_process_that_does_not_read_is_cut_off_and_holds_nobody_up() {
+fn a_process_that_does_not_read_is_cut_off_and_blocks_no_other() {
     let members = members();
     let mut process = Process::attach(&members, 0);
     process.listen().unwrap();
@@ -371,9 +371,9 @@ fn a_process_that_does_not_read_is_cut_off_and_holds_nobody_up() {
     assert!(!matches!(end, wire::WireError::Malformed(_)), "{end}");
 }
 
-/// A mapping for reading of what can be written would keep the agent from sealing that memory.
+/// A read-only mapping of a writable descriptor would keep the agent from sealing that memory.
 #[test]
-fn who_writes_and_reads_gets_fresh_memory_for_both() {
+fn a_reader_and_writer_gets_fresh_memory_for_both() {
     let members = members();
     let [mut owner, mut user] = [0; 2].map(|node| Process::attach(&members, node));
     let mut leaver = Process::attach(&members, 1);

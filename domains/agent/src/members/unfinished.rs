@@ -1,7 +1,8 @@
-//! Changes that an agent was killed in the middle of: the next one brings them to their end.
+//! Unfinished changes of a killed agent, which its successor completes.
 //!
-//! Before a change is durable the fd store is told who is to leave. Then the directory decides: who
-//! is no member any more by it is cut off, as if the agent had not been killed.
+//! The fd store gets the leavers before a change is durable. After a takeover the directory
+//! decides: leavers that it does not list as members are cut off, as if the agent had not been
+//! killed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,14 +12,14 @@ use toroid_fabric::{NodeId, Partition};
 use toroid_model::directory::Change;
 use toroid_model::refusal::{Refusal, RefusalKind};
 
-use super::moves::Move;
-use super::{Books, Changed, Members};
+use super::migration::Migration;
+use super::{Changed, Members, State};
 use crate::fdstore::Entry;
 
-/// Where the fd store has them.
+/// Prefix of their keys in the fd store.
 pub(super) const LEAVING: &str = "leaving/";
 
-/// Nodes that are about to leave a domain, or have left it, and not everybody knows.
+/// Nodes that leave a domain in a change that is not complete.
 #[derive(Serialize, Deserialize)]
 struct KeptLeaving {
     partition: u32,
@@ -26,68 +27,69 @@ struct KeptLeaving {
 }
 
 impl Members {
-    /// Nodes are about to leave. From now on they open no region of these domains. What is noted
-    /// stays until the change is [complete], or does [not happen] at all.
+    /// Notes leavers. From now on they open no region of these domains. The note stays until the
+    /// change is [complete], or does [not happen] at all.
     ///
     /// [complete]: Members::complete
     /// [not happen]: Members::note_staying
     pub(crate) fn note_leaving(&self, changes: &[Change]) {
-        let mut books = self.lock();
+        let mut state = self.lock();
         for change in changes {
             let partition = Partition(change.domain.id.into());
-            books.leaving.insert(partition, change.left.clone());
-            books.keep_leaving(partition, &change.left);
+            state.leaving.insert(partition, change.left.clone());
+            state.keep_leaving(partition, &change.left);
         }
     }
 
-    /// The changes could not be made durable. The fd store is not told: should one have become durable
-    /// all the same, the next agent completes it.
+    /// Removes the note after a failed write. The fd store keeps it: if a change has become durable
+    /// nevertheless, the next agent completes it.
     pub(crate) fn note_staying(&self, changes: &[Change]) {
-        let mut books = self.lock();
+        let mut state = self.lock();
         for change in changes {
-            books.leaving.remove(&Partition(change.domain.id.into()));
+            state.leaving.remove(&Partition(change.domain.id.into()));
         }
     }
 
-    /// Goes on with the moves of the agent before, and begins anew the changes that it has not
-    /// brought to their end. They are to be completed when processes can come back.
+    /// Continues the predecessor's migrations, and begins its unfinished changes again. The caller
+    /// completes them when processes can come back.
     pub(crate) fn take_up(&self) -> Vec<Changed> {
         let unfinished = self.lock().unfinished();
         for change in &unfinished {
-            self.finish_moves(change);
+            self.finish_migrations(change);
         }
-        let mut books = self.lock();
+        let mut state = self.lock();
         let mut ended = Vec::new();
         let changed: Vec<Changed> = unfinished
             .into_iter()
             .map(|change| {
                 tracing::info!("going on with a change of domain {}", change.domain.name);
-                let (mut changed, lost) = self.begin(&mut books, change);
+                let (mut changed, lost) = self.begin(&mut state, change);
                 ended.extend(lost);
-                changed.moves = self.moves_of(|partition| partition == changed.partition());
+                changed.migrations =
+                    self.migrations_of(|partition| partition == changed.partition());
                 changed
             })
             .collect();
         let is_unfinished = |partition| changed.iter().any(|c| c.partition() == partition);
-        for moving in self.moves_of(|partition| !is_unfinished(partition)) {
-            // It fails only when the agent is about to end.
-            let _ = self.moves.send(moving);
+        for migration in self.migrations_of(|partition| !is_unfinished(partition)) {
+            // This fails only when the agent is about to end.
+            let _ = self.migrations.send(migration);
         }
         self.regions.iter().for_each(|record| self.compact(&record));
-        drop(books);
+        drop(state);
         drop(ended);
         changed
     }
 
-    /// Moves that are going on of regions of these partitions.
-    pub(crate) fn moves_of(&self, of: impl Fn(Partition) -> bool) -> Vec<Arc<Move>> {
+    /// Present migrations of regions of these partitions.
+    pub(super) fn migrations_of(&self, of: impl Fn(Partition) -> bool) -> Vec<Arc<Migration>> {
         let regions = self.regions.iter();
         let its = regions.filter(|record| of(record.key.partition));
-        its.filter_map(|record| record.moving.clone()).collect()
+        its.filter_map(|record| record.migration.clone()).collect()
     }
 }
 
-impl Books {
+impl State {
     pub(super) fn inherit_leaving(&mut self, entry: Entry) -> Option<()> {
         let (kept, []) = entry.parse::<KeptLeaving, 0>()?;
         let nodes = kept.nodes.into_iter().map(NodeId).collect();
@@ -95,7 +97,7 @@ impl Books {
         Some(())
     }
 
-    /// What has become durable of the changes that were noted. The others are forgotten.
+    /// Changes of noted leavers that are durable. Other notes are removed.
     fn unfinished(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         for (partition, nodes) in self.leaving.clone() {
@@ -113,7 +115,7 @@ impl Books {
         changes
     }
 
-    /// Refuses what a node that is about to leave may not begin any more.
+    /// Refuses new grants to a leaver.
     pub(super) fn check_stays(&self, partition: Partition, node: NodeId) -> Result<(), Refusal> {
         let leaving = self.leaving.get(&partition);
         if !leaving.is_some_and(|leaving| leaving.contains(&node)) {

@@ -1,4 +1,4 @@
-//! What tenants hold of the agent, counted from the books themselves.
+//! Usage of tenants, counted from the state itself.
 
 use std::collections::BTreeSet;
 
@@ -6,28 +6,23 @@ use toroid_fabric::NodeId;
 use toroid_model::quota::{Amounts, Resource, Tenant};
 use toroid_model::refusal::Refusal;
 
-use super::{Books, Members};
+use super::{Members, State};
 
 impl Members {
-    /// What a tenant has.
-    pub(crate) fn used(&self, tenant: Tenant) -> Amounts {
-        self.lock().used(tenant)
-    }
-
-    /// How many processes are attached in nodes, and how many bytes they have registered.
+    /// Number of attached processes in nodes, and their registered bytes.
     pub(crate) fn totals(&self, within: impl Fn(NodeId) -> bool) -> (usize, u64) {
-        let books = self.lock();
-        let attached = books.attachments.values().filter(|a| within(a.node));
-        let registered = books.registered.iter().filter(|(node, _)| within(**node));
+        let state = self.lock();
+        let attached = state.attachments.values().filter(|a| within(a.node));
+        let registered = state.registered.iter().filter(|(node, _)| within(**node));
         (attached.count(), registered.map(|(_, bytes)| bytes).sum())
     }
 }
 
-impl Books {
-    /// Refuses what would take a node or its owner above a limit.
+impl State {
+    /// Refuses usage above a limit of a node or its owner.
     pub(super) fn check_quotas(&self, node: NodeId, more: &Amounts) -> Result<(), Refusal> {
         for tenant in self.directory.tenants(node) {
-            // Most have no limits, and need no counting.
+            // Most tenants have no limits, and need no counting.
             if !self.directory.limits_in_force(tenant).is_empty() {
                 self.directory
                     .check_quota(tenant, &self.used(tenant), more)?;
@@ -36,7 +31,8 @@ impl Books {
         Ok(())
     }
 
-    fn used(&self, tenant: Tenant) -> Amounts {
+    /// Usage of a tenant.
+    pub(crate) fn used(&self, tenant: Tenant) -> Amounts {
         let within = |node: NodeId| match tenant {
             Tenant::User(uid) => self.directory.owner_of(node) == Some(uid),
             Tenant::Node(only) => node == only,
@@ -57,7 +53,7 @@ impl Books {
     }
 }
 
-/// What a region of `len` bytes takes.
+/// Usage of a region of `len` bytes.
 pub(super) fn of_region(len: u64) -> Amounts {
     Amounts::from([
         (Resource::Regions, 1),
@@ -66,14 +62,14 @@ pub(super) fn of_region(len: u64) -> Amounts {
     ])
 }
 
-/// What a channel takes of whoever opens it.
+/// Usage of a channel, charged to the opening side.
 pub(super) fn of_channel() -> Amounts {
     Amounts::from([(Resource::Rings, 1)])
 }
 
-/// Tenants that have anything, in nodes or domains.
-pub(crate) fn owners(books: &toroid_model::directory::Directory) -> BTreeSet<u32> {
-    let domains = books.domains().map(|domain| domain.owner);
-    let nodes = (0..books.torus().nodes()).filter_map(|node| books.owner_of(NodeId(node)));
+/// Users that own nodes or domains.
+pub(crate) fn owners(directory: &toroid_model::directory::Directory) -> BTreeSet<u32> {
+    let domains = directory.domains().map(|domain| domain.owner);
+    let nodes = (0..directory.torus().nodes()).filter_map(|node| directory.owner_of(NodeId(node)));
     domains.chain(nodes).collect()
 }

@@ -1,9 +1,9 @@
-//! The Ethernet driver as the agent sees it: a process that is told what ports there are, and
-//! told again after it has died.
+//! Supervision of the Ethernet driver: the agent sends it the ports, and sends them again after it
+//! has died.
 //!
-//! The ports that there shall be are kept here and change under the same lock under which they
-//! are sent, so a driver that starts meanwhile misses nothing. The driver hangs on its liveness socket and
-//! is told on a session.
+//! The wanted ports are kept here and change under the lock under which they are sent, so a driver
+//! that starts meanwhile misses nothing. The driver ends with its liveness socket, and gets
+//! requests on a control channel.
 
 mod tunnels;
 
@@ -13,7 +13,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use toroid_model::ethernet::{DropReason, OffloadKind};
@@ -28,165 +27,167 @@ use crate::error::AgentError;
 use crate::fdstore::child::SupervisedChild;
 use crate::fdstore::{Entry, FdStore};
 use crate::process::{ends_within, outlast};
+use crate::threads;
 
-/// How long the driver may take for what it was told.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time for the driver to carry out its requests.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How much longer for each port, all of which may be new: it makes an interface in some 20 ms.
-const PATIENCE_EACH: Duration = Duration::from_millis(40);
+/// Additional time for each port, all of which may be new: the driver makes an interface in some 20
+/// ms.
+const TIMEOUT_EACH: Duration = Duration::from_millis(40);
 
-/// How long a message may wait for the driver to read.
-const WRITE_PATIENCE: Duration = Duration::from_secs(10);
+/// Time that a message may wait for the driver to read.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long the driver may take to end.
+/// Time for the driver to end.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Pauses before restarts grow from the first to the second while the driver keeps dying.
-const BACK_OFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
+const BACKOFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
 
-/// After so many drivers that ended without an answer, nobody waits for the next.
+/// Drivers in a row that ended without an answer, after which requests no longer wait for the next.
 const MAX_FAILURES: u32 = 3;
 
-const STACK_BYTES: usize = 256 * 1024;
-
-/// Why the driver did not do what it was told.
+/// Failure of a request to the driver.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DriverError {
-    /// It could not be started.
+    /// The driver could not be started.
     #[error("cannot start {}: {source}", program.display())]
     Start {
         program: OsString,
         source: io::Error,
     },
-    /// It does not answer; it is being replaced.
+    /// The driver does not answer, and is being replaced.
     #[error("the Ethernet driver did not answer")]
     Silent,
-    /// However often it is started, it ends before it answers.
+    /// Driver after driver ends before it answers.
     #[error("the Ethernet driver keeps ending")]
     KeepsEnding,
 }
 
-/// Why a process does not get the link of a port.
+/// Failure to get the link of a port for a process.
 #[derive(Debug)]
 pub(crate) enum PlugError {
-    /// The driver said so.
+    /// The driver refused.
     Refused(PlugFailure),
     /// There is no driver at this moment.
     NoDriver,
-    /// No socket.
+    /// There is no socket for the link.
     System(io::Error),
 }
 
-/// The driver and what it was told.
+/// The driver and its wanted state.
 #[derive(Debug)]
 pub(crate) struct Driver {
     command: Vec<OsString>,
     others: Others,
     fd_store: Arc<FdStore>,
-    books: Mutex<Books>,
-    /// Something in the books changed that someone may wait for.
+    state: Mutex<State>,
+    /// Signals a change of the state.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Books {
+struct State {
     process: Option<Process>,
     ports: BTreeMap<(u32, u32), PlacedPort>,
-    /// Members that other hosts carry.
-    far: BTreeMap<(u32, u32), FarPort>,
-    /// Hosts to which the driver has trunks, once it has said so, and whether frames go by RDMA devices.
-    trunks: Option<BTreeMap<String, bool>>,
-    /// Not known before the gateways of the agent before have been looked through.
+    /// Ports of members on other hosts.
+    remote: BTreeMap<(u32, u32), RemotePort>,
+    /// Hosts to which the driver has tunnels, each with whether frames go over RDMA devices; absent
+    /// until it has reported them.
+    tunnels: Option<BTreeMap<String, bool>>,
+    /// Absent until the predecessor's gateways have been checked.
     uplinks: Option<Vec<Uplink>>,
-    /// The newest sync asked for.
+    /// Number of the last sync request.
     asked: u64,
-    /// The newest sync answered.
+    /// Number of the last answered sync.
     answered: u64,
     errors: Vec<PortError>,
-    /// What the driver has found that the kernel may leave undone.
+    /// Offloads that the driver has found.
     offload: Vec<OffloadKind>,
-    /// The newest question about drops, and the answers that nobody has taken yet.
+    /// Number of the last request for drops, and answers that have not been taken.
     drops_asked: u64,
     drops: BTreeMap<u64, Drops>,
-    /// The same of links for processes.
+    /// The same for links of processes.
     plugs_asked: u64,
     plugs: BTreeMap<u64, Option<PlugFailure>>,
-    /// The newest question about frames by RDMA devices, and the newest answer.
-    lines_asked: u64,
+    /// Number of the last request for frames over RDMA devices, and the last answer.
+    rdma_frames_asked: u64,
     frames_by_rdma: (u64, BTreeMap<String, u64>),
-    /// Drivers so far, the present one included.
+    /// Number of drivers so far, including the present one.
     generation: u32,
     /// Drivers in a row that ended without an answer.
     failures: u32,
     ending: bool,
 }
 
-/// How many milliseconds a driver may take to go when it has been killed.
+/// Milliseconds for a killed driver to end.
 const GONE_MS: u16 = 2000;
 
 #[derive(Debug)]
 struct Process {
     its: SupervisedChild,
-    /// The present session.
+    /// The present control channel.
     orders: Writer,
 }
 
-/// A driver that runs, and what it answers in the present session.
+/// A running driver, and its answers on the present control channel.
 #[derive(Debug)]
 struct Instance {
     handle: Arc<OwnedFd>,
     answers: Reader,
-    /// If this agent started it.
+    /// The child, if this agent started it.
     child: Option<Child>,
 }
 
-/// Other hosts.
+/// The other hosts of this host's driver.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Others {
-    /// Their names.
+    /// Names of the hosts.
     pub(crate) hosts: Vec<String>,
-    /// The RDMA device for what goes between them and this one.
+    /// RDMA device for frames to and from them.
     pub(crate) rdma: Option<Rdma>,
 }
 
-/// A port and the network namespace that it is in.
+/// A port and its network namespace.
 pub(crate) type PlacedPort = (Port, Arc<OwnedFd>);
 
-/// A port and the host that carries its node.
-pub(crate) type FarPort = (Port, String);
+/// A port and the host of its node.
+pub(crate) type RemotePort = (Port, String);
 
-/// What became of frames that nobody received.
+/// Counts of dropped frames.
 #[derive(Debug)]
 pub(crate) struct Drops {
     pub(crate) ports: Vec<PortDrops>,
-    /// Those that other hosts have sent.
+    /// Drops of frames from other hosts.
     pub(crate) hosts: BTreeMap<String, BTreeMap<DropReason, u64>>,
 }
 
 impl Driver {
-    /// Takes the driver over from the agent before, if it lives, or starts it; and a thread that
-    /// keeps it going. There shall be these ports, and these members on these other hosts.
+    /// Takes over the predecessor's driver, if it lives, or starts one; and starts a thread that
+    /// supervises it. `ports` are the wanted ports on this host, `remote` those of members on other
+    /// hosts.
     pub(crate) fn start(
         command: Vec<OsString>,
         fd_store: Arc<FdStore>,
         kept: Option<Entry>,
         ports: impl IntoIterator<Item = PlacedPort>,
-        far: impl IntoIterator<Item = FarPort>,
+        remote: impl IntoIterator<Item = RemotePort>,
         others: Others,
     ) -> Result<Arc<Self>, DriverError> {
         let key = |port: &Port| (port.domain_id, port.node);
         let ports = ports.into_iter().map(|placed| (key(&placed.0), placed));
-        let far = far.into_iter().map(|far| (key(&far.0), far));
-        let books = Books {
+        let remote = remote.into_iter().map(|remote| (key(&remote.0), remote));
+        let state = State {
             ports: ports.collect(),
-            far: far.collect(),
-            ..Books::default()
+            remote: remote.collect(),
+            ..State::default()
         };
         let driver = Arc::new(Driver {
             command,
             others,
             fd_store,
-            books: Mutex::new(books),
+            state: Mutex::new(state),
             changed: Condvar::new(),
         });
         let failed = |source| DriverError::Start {
@@ -198,128 +199,126 @@ impl Driver {
             None => driver.spawn().map_err(failed)?,
         };
         let supervised = Arc::clone(&driver);
-        thread::Builder::new()
-            .name("driver".into())
-            .stack_size(STACK_BYTES)
-            .spawn(move || supervised.supervise(first))
-            .map_err(failed)?;
+        threads::start_named("driver", move || supervised.supervise(first)).map_err(failed)?;
         Ok(driver)
     }
 
-    /// What the fd store holds of the driver.
+    /// Key of the driver in the fd store.
     pub(crate) const KEY: &str = "driver";
 
-    /// Lets the fd store hold the driver, too, while it runs.
+    /// Puts the driver into the fd store while it runs.
     pub(crate) fn keep(&self) {
         if let Some(process) = &self.lock().process {
             process.its.keep(&self.fd_store, Self::KEY);
         }
     }
 
-    /// Its process id, and how often it was restarted.
+    /// Process id, and number of restarts.
     pub(crate) fn status(&self) -> (Option<u32>, u32) {
-        let books = self.lock();
-        let pid = books.process.as_ref().map(|process| process.its.pid);
-        (pid, books.generation.saturating_sub(1))
+        let state = self.lock();
+        let pid = state.process.as_ref().map(|process| process.its.pid);
+        (pid, state.generation.saturating_sub(1))
     }
 
-    /// What the kernel may leave undone in packets.
+    /// Offloads in use.
     pub(crate) fn offload(&self) -> Vec<OffloadKind> {
         self.lock().offload.clone()
     }
 
-    /// Which driver this is: another number after a sync means that what was told before it may
-    /// have been told to the one before.
+    /// Number of the present driver. Another number after a sync means that requests before it may
+    /// have gone to the predecessor.
     pub(crate) fn generation(&self) -> u32 {
         self.lock().generation
     }
 
-    /// There shall be this port, in this network namespace.
+    /// Adds a port in a network namespace.
     pub(crate) fn add(&self, port: Port, network: Arc<OwnedFd>) {
-        let mut books = self.lock();
-        books.send(&DriverRequest::AddPort(port.clone()), Some(&network));
-        books
+        let mut state = self.lock();
+        state.send(&DriverRequest::AddPort(port.clone()), Some(&network));
+        state
             .ports
             .insert((port.domain_id, port.node), (port, network));
     }
 
-    /// Other hosts shall carry these members of a domain, and no others.
-    pub(crate) fn set_far(&self, domain_id: u32, members: Vec<FarPort>) {
-        let mut books = self.lock();
+    /// Sets the members of a domain on other hosts.
+    pub(crate) fn set_remote(&self, domain_id: u32, members: Vec<RemotePort>) {
+        let mut state = self.lock();
         let wanted: BTreeMap<_, _> = members
             .into_iter()
-            .map(|far| ((domain_id, far.0.node), far))
+            .map(|remote| ((domain_id, remote.0.node), remote))
             .collect();
-        let present = books.far.range((domain_id, 0)..=(domain_id, u32::MAX));
+        let present = state.remote.range((domain_id, 0)..=(domain_id, u32::MAX));
         let gone: Vec<_> = present.map(|(key, _)| *key).collect();
         for key in gone.into_iter().filter(|key| !wanted.contains_key(key)) {
-            books.far.remove(&key);
-            // One that this host carries now has taken its place.
-            if !books.ports.contains_key(&key) {
+            state.remote.remove(&key);
+            // A port of this host may have taken its place.
+            if !state.ports.contains_key(&key) {
                 let (domain_id, node) = key;
-                books.send(&DriverRequest::RemovePort { domain_id, node }, None);
+                state.send(&DriverRequest::RemovePort { domain_id, node }, None);
             }
         }
-        for (key, far) in wanted {
-            let before = books.far.insert(key, far.clone());
-            // Of another epoch alone the driver is told for the whole domain.
-            let is_known = |(port, host): &FarPort| {
-                let epoch = far.0.epoch;
+        for (key, remote) in wanted {
+            let before = state.remote.insert(key, remote.clone());
+            // A new epoch alone is sent for the whole domain.
+            let is_known = |(port, host): &RemotePort| {
+                let epoch = remote.0.epoch;
                 (
                     &Port {
                         epoch,
                         ..port.clone()
                     },
                     host,
-                ) == (&far.0, &far.1)
+                ) == (&remote.0, &remote.1)
             };
             if !before.as_ref().is_some_and(is_known) {
-                let (port, host) = far;
-                books.send(&DriverRequest::AddRemote { host, port }, None);
+                let (port, host) = remote;
+                state.send(&DriverRequest::AddRemote { host, port }, None);
             }
         }
     }
 
-    /// There shall be these uplinks. Tells the driver also when they are the same, because it may not
-    /// have been able to open one. Returns whether they are others than before.
+    /// Sets the uplinks. Sends them even if unchanged, because the driver may have failed to open
+    /// one. Returns whether they have changed.
     pub(crate) fn set_uplinks(&self, uplinks: Vec<Uplink>) -> bool {
-        let mut books = self.lock();
+        let mut state = self.lock();
         let order = DriverRequest::Uplinks {
             uplinks: uplinks.clone(),
         };
-        books.send(&order, None);
-        books.uplinks.replace(uplinks.clone()) != Some(uplinks)
+        state.send(&order, None);
+        state.uplinks.replace(uplinks.clone()) != Some(uplinks)
     }
 
-    /// There shall be no such port.
+    /// Removes a port.
     pub(crate) fn remove(&self, domain_id: u32, node: u32) {
-        let mut books = self.lock();
-        books.ports.remove(&(domain_id, node));
-        books.far.remove(&(domain_id, node));
-        books.send(&DriverRequest::RemovePort { domain_id, node }, None);
+        let mut state = self.lock();
+        state.ports.remove(&(domain_id, node));
+        state.remote.remove(&(domain_id, node));
+        state.send(&DriverRequest::RemovePort { domain_id, node }, None);
     }
 
-    /// Ports of the domain carry this epoch.
+    /// Sets the epoch of a domain's ports.
     pub(crate) fn set_epoch(&self, domain_id: u32, epoch: u32) {
-        let mut books = self.lock();
-        let of_domain = books
+        let mut state = self.lock();
+        let of_domain = state
             .ports
             .range_mut((domain_id, 0)..=(domain_id, u32::MAX));
         for (_, (port, _)) in of_domain {
             port.epoch = epoch;
         }
-        let far = books.far.range_mut((domain_id, 0)..=(domain_id, u32::MAX));
-        for (_, (port, _)) in far {
+        let remote = state
+            .remote
+            .range_mut((domain_id, 0)..=(domain_id, u32::MAX));
+        for (_, (port, _)) in remote {
             port.epoch = epoch;
         }
-        books.send(&DriverRequest::Epoch { domain_id, epoch }, None);
+        state.send(&DriverRequest::Epoch { domain_id, epoch }, None);
     }
 
-    /// The network namespace of a node is another: its ports move there.
+    /// Moves a node's ports to its new network namespace.
     pub(crate) fn move_node(&self, node: u32, network: &Arc<OwnedFd>) {
-        let mut books = self.lock();
+        let mut state = self.lock();
         let mut moved = Vec::new();
-        for (port, place) in books.ports.values_mut() {
+        for (port, place) in state.ports.values_mut() {
             if port.node == node {
                 *place = Arc::clone(network);
                 moved.push(port.clone());
@@ -327,79 +326,70 @@ impl Driver {
         }
         for port in moved {
             let (domain_id, node) = (port.domain_id, port.node);
-            books.send(&DriverRequest::RemovePort { domain_id, node }, None);
-            books.send(&DriverRequest::AddPort(port), Some(network));
+            state.send(&DriverRequest::RemovePort { domain_id, node }, None);
+            state.send(&DriverRequest::AddPort(port), Some(network));
         }
     }
 
-    /// Waits until everything told so far has been carried out; returns what went wrong.
+    /// Waits until all requests so far have been carried out; returns the errors.
     pub(crate) fn sync(&self) -> Result<Vec<PortError>, DriverError> {
-        let mut books = self.lock();
-        books.asked += 1;
-        let n = books.asked;
-        books.send(&DriverRequest::Sync { n }, None);
-        let unanswered = |books: &mut Books| {
-            books.answered < n && books.failures < MAX_FAILURES && !books.ending
+        let mut state = self.lock();
+        state.asked += 1;
+        let n = state.asked;
+        state.send(&DriverRequest::Sync { n }, None);
+        let unanswered = |state: &mut State| {
+            state.answered < n && state.failures < MAX_FAILURES && !state.ending
         };
-        let ports = books.ports.len().try_into().unwrap_or(u32::MAX);
-        let patience = PATIENCE + PATIENCE_EACH * ports;
-        let waiting = self.changed.wait_timeout_while(books, patience, unanswered);
-        let (mut books, timeout) = waiting.unwrap_or_else(PoisonError::into_inner);
+        let ports = state.ports.len().try_into().unwrap_or(u32::MAX);
+        let timeout = TIMEOUT + TIMEOUT_EACH * ports;
+        let waiting = self.changed.wait_timeout_while(state, timeout, unanswered);
+        let (mut state, timeout) = waiting.unwrap_or_else(PoisonError::into_inner);
         if timeout.timed_out() {
-            books.kill();
-            if let Some(process) = &books.process {
-                // Until it has gone it may forward what it was told to stop.
+            state.kill();
+            if let Some(process) = &state.process {
+                // Until its end it may forward frames that it was told to stop.
                 ends_within(&process.its.handle, GONE_MS);
             }
             return Err(DriverError::Silent);
         }
-        if books.answered < n {
+        if state.answered < n {
             return Err(DriverError::KeepsEnding);
         }
-        Ok(std::mem::take(&mut books.errors))
+        Ok(std::mem::take(&mut state.errors))
     }
 
-    /// What became of the frames that a domain's ports sent and nobody received. Nothing that it
-    /// was told waits for this.
+    /// Counts of dropped frames of a domain's ports. No other request waits for this one.
     pub(crate) fn drops(&self, domain_id: u32) -> Result<Drops, DriverError> {
-        let mut books = self.lock();
-        books.drops_asked += 1;
-        let (n, generation) = (books.drops_asked, books.generation);
-        books.send(&DriverRequest::Drops { n, domain_id }, None);
-        let unanswered = |books: &mut Books| {
-            !books.drops.contains_key(&n) && books.generation == generation && !books.ending
-        };
-        let waiting = self.changed.wait_timeout_while(books, PATIENCE, unanswered);
-        let (mut books, _) = waiting.unwrap_or_else(PoisonError::into_inner);
-        // Others that have come were for those who waited too long.
-        let answer = books.drops.remove(&n);
-        books.drops.retain(|other, _| *other > n);
+        let mut state = self.lock();
+        state.drops_asked += 1;
+        let n = state.drops_asked;
+        let order = DriverRequest::Drops { n, domain_id };
+        let has_answer = |state: &State| state.drops.contains_key(&n);
+        let mut state = self.ask(state, &order, None, TIMEOUT, has_answer);
+        // Older answers are of requests that have timed out.
+        let answer = state.drops.remove(&n);
+        state.drops.retain(|other, _| *other > n);
         answer.ok_or(DriverError::Silent)
     }
 
-    /// Gives a process of a node the link of a port whose interface is a stack; returns the port,
-    /// and its end of the cable.
-    pub(crate) fn plug(&self, domain_id: u32, node: u32) -> Result<(Port, OwnedFd), PlugError> {
-        let (ours, theirs) = stack_link::cable().map_err(PlugError::System)?;
-        let mut books = self.lock();
-        let port = books.ports.get(&(domain_id, node));
+    /// Makes a link for a process of a node, at a port with a userspace stack. Returns the port,
+    /// and the process's stack socket.
+    pub(super) fn plug(&self, domain_id: u32, node: u32) -> Result<(Port, OwnedFd), PlugError> {
+        let (ours, theirs) = stack_link::stack_socket().map_err(PlugError::System)?;
+        let mut state = self.lock();
+        let port = state.ports.get(&(domain_id, node));
         let Some((port, _)) = port.filter(|(port, _)| port.stack) else {
             return Err(PlugError::Refused(PlugFailure::NoStack));
         };
         let port = port.clone();
-        books.plugs_asked += 1;
-        let (n, generation) = (books.plugs_asked, books.generation);
+        state.plugs_asked += 1;
+        let n = state.plugs_asked;
         let order = DriverRequest::Plug { n, domain_id, node };
-        books.send(&order, Some(&Arc::new(ours)));
-        let unanswered = |books: &mut Books| {
-            let is_there = books.process.is_some() && books.generation == generation;
-            !books.plugs.contains_key(&n) && is_there && !books.ending
-        };
-        let waiting = self.changed.wait_timeout_while(books, PATIENCE, unanswered);
-        let (mut books, _) = waiting.unwrap_or_else(PoisonError::into_inner);
-        // Others that have come were for those who waited too long.
-        let answer = books.plugs.remove(&n);
-        books.plugs.retain(|other, _| *other > n);
+        let has_answer = |state: &State| state.plugs.contains_key(&n);
+        let mut state = self.ask(state, &order, Some(&Arc::new(ours)), TIMEOUT, has_answer);
+        // Older answers are of requests that have timed out.
+        let answer = state.plugs.remove(&n);
+        state.plugs.retain(|other, _| *other > n);
         match answer {
             None => Err(PlugError::NoDriver),
             Some(Some(failure)) => Err(PlugError::Refused(failure)),
@@ -407,20 +397,41 @@ impl Driver {
         }
     }
 
-    /// Ends the driver for good; returns when its process has gone.
+    /// Sends a request, and waits for its answer, but not beyond the end of the present driver.
+    fn ask<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        order: &DriverRequest,
+        descriptor: Option<&Arc<OwnedFd>>,
+        timeout: Duration,
+        has_answer: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'a, State> {
+        let generation = state.generation;
+        state.send(order, descriptor);
+        let is_unanswered = |state: &mut State| {
+            let is_there = state.process.is_some() && state.generation == generation;
+            !has_answer(state) && is_there && !state.ending
+        };
+        let waiting = self
+            .changed
+            .wait_timeout_while(state, timeout, is_unanswered);
+        waiting.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Ends the driver for good; returns when its process has ended.
     pub(crate) fn end(&self) {
-        let mut books = self.lock();
-        books.ending = true;
-        if let Some(process) = &books.process {
+        let mut state = self.lock();
+        state.ending = true;
+        if let Some(process) = &state.process {
             process.its.let_go();
             process.orders.shut_down();
         }
         self.changed.notify_all();
         for _ in 0..2 {
-            let gone = |books: &mut Books| books.process.is_some();
-            let waiting = self.changed.wait_timeout_while(books, LAST_WORDS, gone);
-            books = waiting.unwrap_or_else(PoisonError::into_inner).0;
-            books.kill();
+            let gone = |state: &mut State| state.process.is_some();
+            let waiting = self.changed.wait_timeout_while(state, LAST_WORDS, gone);
+            state = waiting.unwrap_or_else(PoisonError::into_inner).0;
+            state.kill();
         }
     }
 
@@ -432,20 +443,20 @@ impl Driver {
         self.talk_to(its, Some(child))
     }
 
-    /// The driver of the agent before, if it lives.
+    /// Takes over the predecessor's driver, if it lives.
     fn take_over(&self, kept: Entry) -> Option<Instance> {
         self.talk_to(SupervisedChild::take_over(kept)?, None).ok()
     }
 
     fn talk_to(&self, its: SupervisedChild, child: Option<Child>) -> io::Result<Instance> {
-        let (answers, orders) = its.open_channel(WRITE_PATIENCE)?;
+        let (answers, orders) = its.open_channel(WRITE_TIMEOUT)?;
         let handle = Arc::clone(&its.handle);
-        let mut books = self.lock();
-        books.process = Some(Process { its, orders });
-        books.generation += 1;
-        books.trunks = None;
-        books.tell_all(&self.others);
-        drop(books);
+        let mut state = self.lock();
+        state.process = Some(Process { its, orders });
+        state.generation += 1;
+        state.tunnels = None;
+        state.tell_all(&self.others);
+        drop(state);
         self.keep();
         Ok(Instance {
             handle,
@@ -456,19 +467,19 @@ impl Driver {
 
     fn supervise(&self, first: Instance) {
         let mut instance = Some(first);
-        let mut pause = BACK_OFF[0];
+        let mut pause = BACKOFF[0];
         loop {
             let answered = match instance.take() {
                 Some(instance) => self.attend(instance),
                 None => false,
             };
             if answered {
-                pause = BACK_OFF[0];
+                pause = BACKOFF[0];
             }
             if self.pause(pause) {
                 return;
             }
-            pause = BACK_OFF[1].min(pause * 2);
+            pause = BACKOFF[1].min(pause * 2);
             match self.spawn() {
                 Ok(next) => instance = Some(next),
                 Err(error) => self.count_failure(&error),
@@ -476,14 +487,14 @@ impl Driver {
         }
     }
 
-    /// Whoever waits for an answer shall not wait for a driver that cannot be started.
+    /// Counts a failed start, so that requests do not wait for a driver that cannot be started.
     fn count_failure(&self, error: &io::Error) {
         tracing::error!("cannot restart the Ethernet driver: {error}");
         self.lock().failures += 1;
         self.changed.notify_all();
     }
 
-    /// Listens to a driver until it has ended; returns whether it ever answered.
+    /// Reads a driver's answers until its end; returns whether it ever answered.
     fn attend(&self, instance: Instance) -> bool {
         let Instance {
             handle,
@@ -492,29 +503,29 @@ impl Driver {
         } = instance;
         let mut answered = false;
         while let Ok((answer, _)) = answers.receive() {
-            let mut books = self.lock();
-            if books.note_trunks(&answer) {
-                // It says so unasked, and may fail at all that it is asked.
+            let mut state = self.lock();
+            if state.note_tunnels(&answer) {
+                // The driver reports this unasked, and may fail at every request.
                 self.changed.notify_all();
                 continue;
             }
             answered = true;
-            books.failures = 0;
+            state.failures = 0;
             match answer {
                 DriverResponse::Tunnels { .. } | DriverResponse::NoRdma { .. } => {}
                 DriverResponse::Synced { n, errors, offload } => {
-                    books.offload = offload;
-                    books.answered = books.answered.max(n);
-                    books.errors.extend(errors);
+                    state.offload = offload;
+                    state.answered = state.answered.max(n);
+                    state.errors.extend(errors);
                 }
                 DriverResponse::Dropped { n, ports, hosts } => {
-                    books.drops.insert(n, Drops { ports, hosts });
+                    state.drops.insert(n, Drops { ports, hosts });
                 }
                 DriverResponse::Plugged { n, failure } => {
-                    books.plugs.insert(n, failure);
+                    state.plugs.insert(n, failure);
                 }
                 DriverResponse::RdmaFrames { n, frames_by_rdma } => {
-                    books.frames_by_rdma = (n, frames_by_rdma);
+                    state.frames_by_rdma = (n, frames_by_rdma);
                 }
             }
             self.changed.notify_all();
@@ -525,11 +536,11 @@ impl Driver {
             self.lock().kill();
         }
         outlast(&handle, child);
-        let mut books = self.lock();
-        books.process = None;
-        books.trunks = None;
+        let mut state = self.lock();
+        state.process = None;
+        state.tunnels = None;
         self.fd_store.remove(Self::KEY);
-        books.failures += u32::from(!answered);
+        state.failures += u32::from(!answered);
         self.changed.notify_all();
         if !ending {
             tracing::warn!("the Ethernet driver ended; starting it again");
@@ -537,37 +548,42 @@ impl Driver {
         answered
     }
 
-    /// Waits before a restart; returns whether there shall be none.
+    /// Waits before a restart; returns whether there will be none.
     fn pause(&self, time: Duration) -> bool {
-        let books = self.lock();
+        let state = self.lock();
         let waiting = self
             .changed
-            .wait_timeout_while(books, time, |books| !books.ending);
+            .wait_timeout_while(state, time, |state| !state.ending);
         waiting.unwrap_or_else(PoisonError::into_inner).0.ending
     }
 
-    fn lock(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Books {
+impl State {
     fn send(&self, order: &DriverRequest, network: Option<&Arc<OwnedFd>>) {
         if let Some(process) = &self.process {
             let network = network.map(|network| network.as_fd());
-            // If it fails the driver has gone, and the next one is told everything.
+            // If this fails, the driver has died, and the next one gets everything.
             let _ = process.orders.send(order, network.as_slice());
         }
     }
 
     fn tell_all(&self, others: &Others) {
-        let ports = self.ports.keys().chain(self.far.keys()).copied().collect();
+        let ports = self
+            .ports
+            .keys()
+            .chain(self.remote.keys())
+            .copied()
+            .collect();
         let Others { hosts, rdma } = others.clone();
         self.send(&DriverRequest::Retain { ports, hosts, rdma }, None);
         for (port, network) in self.ports.values() {
             self.send(&DriverRequest::AddPort(port.clone()), Some(network));
         }
-        for (port, host) in self.far.values() {
+        for (port, host) in self.remote.values() {
             let (host, port) = (host.clone(), port.clone());
             self.send(&DriverRequest::AddRemote { host, port }, None);
         }

@@ -1,4 +1,4 @@
-//! Networks of nodes: the Ethernet driver, and gateways to what is outside.
+//! Networks of nodes: the Ethernet driver, and gateways to the outside.
 
 pub(crate) mod driver;
 pub(crate) mod gateways;

@@ -1,4 +1,4 @@
-//! Links for processes that bring their own IP stack: who gets one, and the socket that it is.
+//! Links for processes with a userspace stack: permission, and the stack socket.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,12 +12,12 @@ use toroid_protocol::driver::{PlugFailure, Port};
 use super::driver::{Driver, PlugError};
 use crate::members::{Members, check_member};
 
-/// Bytes that either end may send before the other has read them, as the kernel counts: a packet
-/// of 9000 bytes takes up twice that. More than what a few connections have under way, for what
-/// does not fit is lost.
+/// Bytes that either end may send before the other has read them, as the kernel counts: a packet of
+/// 9000 bytes takes twice that. More than the data in flight of a few connections, because packets
+/// beyond are lost.
 const BUFFER_BYTES: usize = 4 << 20;
 
-/// Gives a process of a node its link in a domain.
+/// Makes the link of a process of a node in a domain.
 pub(crate) fn grant(
     driver: Option<&Driver>,
     members: &Members,
@@ -36,16 +36,16 @@ pub(crate) fn grant(
         )
     })?;
     let granted = driver.plug(id.into(), node.0);
-    let (port, cable) = granted.map_err(|error| refusal(&error, domain))?;
-    Ok((info(&port), cable))
+    let (port, socket) = granted.map_err(|error| refusal(&error, domain))?;
+    Ok((info(&port), socket))
 }
 
-/// Both ends of a cable: the driver's, and that of the process.
-pub(crate) fn cable() -> io::Result<(OwnedFd, OwnedFd)> {
+/// Makes both ends of a stack socket: the driver's, and the process's.
+pub(super) fn stack_socket() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     for end in [&ours, &theirs] {
-        // Without the privilege the kernel allows less.
+        // Without the privilege, the kernel limits the size.
         if sockopt::set_socket_send_buffer_size_force(end, BUFFER_BYTES).is_err() {
             sockopt::set_socket_send_buffer_size(end, BUFFER_BYTES)?;
         }

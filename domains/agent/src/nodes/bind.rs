@@ -1,5 +1,5 @@
-//! A caller's directory as a mount for a command in a node. The caller's files belong to the node's
-//! root there, and what the node's root makes belongs to the caller.
+//! Mounts of a caller's directories for a command in a node. There, the caller's files belong to
+//! the node's root, and files made by the node's root belong to the caller.
 //!
 //! ```text
 //!   courier: root of the host                      binder
@@ -12,17 +12,16 @@
 //!   ◀─────────────── a copy of the copy ─────────
 //! ```
 //!
-//! The map takes a user namespace, in which the binder is. A mount's limits (`ro`) could be lifted by the
-//! root of the node that it gets into, unless it came from the mount namespace of a more privileged user
-//! namespace: then the kernel locks them (mount_namespaces(7)). So the binder makes the copy that is
-//! given away.
+//! The map needs a user namespace, which is the binder's. The root of the receiving node could lift
+//! a mount's limits (`ro`), unless the mount came from the mount namespace of a more privileged
+//! user namespace: then the kernel locks them (mount_namespaces(7)). So the binder makes the copy
+//! for the node.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
@@ -36,32 +35,34 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::Bind;
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
-/// The argument of the role: makes a mount of a caller's directory for a node.
+use crate::process::role_command;
+
+/// Argument of the role: makes a mount of a caller's directory for a node.
 pub(crate) const ROLE: &str = "__binder";
 
-/// Where mounts are handed on: a directory of every host, covered only in the courier's and the binder's
-/// mount namespaces.
+/// Directory where mounts are passed on. Every host has it, and it is covered only in the mount
+/// namespaces of courier and binder.
 const STAGE: &str = "/proc";
 
-/// Whose files a node gets, and who has them there.
+/// Owners of lent files: outside and in the node.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Lender {
     /// The caller.
     pub(crate) from: Ids,
-    /// The uid and gid of the node's root on the host.
+    /// Uid and gid of the node's root on the host.
     pub(crate) to: u32,
 }
 
 impl Lender {
     /// Makes the mounts for `binds`, whose directories the caller has opened. Afterwards this thread
     /// has a mount namespace of its own.
-    pub(crate) fn lend(
+    pub(super) fn lend(
         self,
         binds: &[Bind],
         directories: &[OwnedFd],
     ) -> Result<Vec<OwnedFd>, Refusal> {
         let copies = binds.iter().zip(directories);
-        // Of the mount namespace in which the caller has opened them.
+        // In the mount namespace in which the caller has opened them.
         let copies = copies.map(|(bind, directory)| copy(bind, directory));
         let copies = copies.collect::<Result<Vec<_>, _>>()?;
         if !binds.is_empty() {
@@ -82,8 +83,8 @@ impl Lender {
     }
 }
 
-/// Copies the mount of a directory. Who has opened a directory may use it; `O_PATH` opens also what its
-/// user may not enter.
+/// Copies the mount of a directory. A caller that has opened a directory for reading may use it;
+/// `O_PATH` also opens directories that their user may not enter.
 fn copy(bind: &Bind, directory: &OwnedFd) -> Result<OwnedFd, Refusal> {
     let flags = fcntl_getfl(directory).map_err(|error| failed(bind, &error.into()))?;
     if flags.contains(OFlags::PATH) {
@@ -131,7 +132,7 @@ fn failed(bind: &Bind, error: &io::Error) -> Refusal {
     )
 }
 
-/// Gives this thread a mount namespace that changes no other.
+/// Moves this thread to a mount namespace whose changes no other sees.
 fn separate() -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let (none, private) = (None::<&str>, MsFlags::MS_PRIVATE | MsFlags::MS_REC);
@@ -148,9 +149,7 @@ struct Binder {
 impl Binder {
     fn start() -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("toroid-binder").arg(ROLE);
-        command.env_clear().env("MALLOC_ARENA_MAX", "1");
+        let mut command = role_command("toroid-binder", ROLE);
         command.stdin(OwnedFd::from(theirs));
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let process = command.spawn()?;
@@ -181,7 +180,7 @@ impl Binder {
             descriptors.into_iter().next().ok_or(WireError::Closed)
         };
         let copied = copy().map_err(io::Error::other);
-        // The binder has a copy, and the next one needs what is below it.
+        // The binder has a copy, and the next one needs the directory below.
         umount2(STAGE, MntFlags::MNT_DETACH)?;
         copied
     }
@@ -189,13 +188,13 @@ impl Binder {
 
 impl Drop for Binder {
     fn drop(&mut self) {
-        // It ends with its orders, and is a child.
+        // The binder ends with its orders, and is a child.
         self.orders.shut_down();
         let _ = self.process.wait();
     }
 }
 
-/// Is a binder.
+/// Runs a binder.
 pub(crate) fn run_role() -> u8 {
     u8::from(hand_on().is_err())
 }

@@ -1,4 +1,4 @@
-//! Limits of what a node takes of its host: a control group for each node, below one of the torus.
+//! Limits of a node's resources: a control group for each node, below one of the torus.
 //!
 //! ```text
 //!   cgroup2     PARENT/toroid.STATE/1-0-0      memory.max, pids.max
@@ -7,14 +7,14 @@
 //!
 //! PARENT is the group of the agent. With cgroup2 only a group without processes can pass
 //! controllers on (cgroups(7)), so there PARENT is the nearest group above the agent that can. The
-//! first process of a node enters the groups before it starts anything, and all others in the node
-//! descend from it. No process of a node sees the file systems of groups, so none can leave.
+//! first process of a node enters the groups before it starts anything, and all others descend from
+//! it. Processes of a node do not see the file systems of groups, so none can leave.
 //!
-//! A file in the state directory names the groups, so that they are found after an agent was killed.
+//! A file in the state directory names the groups, for the successor of a killed agent.
 
 use std::fmt;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,23 +24,24 @@ use toroid_fabric::Place;
 use toroid_model::addressing::host_name;
 use toroid_model::info::Limits;
 
-use crate::error::AgentError;
+use crate::error::{AgentError, in_state};
 use crate::store::names::name_for;
 use crate::store::ownership;
 
-/// How many processes and threads a node has at most, unless [`crate::config::Config::limits`] says.
+/// Most processes and threads of a node, unless [`crate::config::Config::limits`] sets another
+/// limit.
 pub const DEFAULT_PIDS: u32 = 4096;
 
 /// The file.
 const FILE: &str = "cgroups.json";
 
-/// How long the last processes of a group may take to leave it.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time for the last processes of a group to leave it.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Between two attempts to remove a group.
+/// Pause between two attempts to remove a group.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What a group limits.
+/// Resource limited by a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Controller {
@@ -48,14 +49,14 @@ enum Controller {
     Pids,
 }
 
-/// The groups of an agent, and the limits of each node.
+/// Groups of an agent, and the limits of each node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Cgroups {
     trees: Vec<Tree>,
     pub(crate) limits: Limits,
 }
 
-/// A group of the torus.
+/// Group of the torus in one hierarchy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Tree {
     group: PathBuf,
@@ -63,8 +64,8 @@ struct Tree {
 }
 
 impl Cgroups {
-    /// Makes the groups of the torus for new nodes. Also returns why nodes have less than the
-    /// default limits, if they do.
+    /// Makes the groups of the torus for new nodes. Also returns the reason if nodes lack default
+    /// limits.
     ///
     /// # Errors
     /// [`AgentError::Limit`] where a limit that was asked for cannot be had.
@@ -94,8 +95,8 @@ impl Cgroups {
         Ok((made, missing))
     }
 
-    /// Those of the agent before, with the limits that are asked for, and otherwise as they are; and
-    /// why its nodes have less than the default limits, if they do.
+    /// Takes over the predecessor's groups, with the requested limits, and otherwise unchanged
+    /// ones. Also returns the reason if its nodes lack default limits.
     ///
     /// # Errors
     /// [`AgentError::Inherited`] where its nodes cannot have one of them.
@@ -124,7 +125,7 @@ impl Cgroups {
         Ok((kept, missing))
     }
 
-    /// The groups of a node, made if they are not there, with its limits.
+    /// Groups of a node with its limits, made if missing.
     pub(crate) fn of(&self, place: Place) -> io::Result<Vec<PathBuf>> {
         let make = |tree: &Tree| {
             let group = tree.group.join(host_name(place));
@@ -146,7 +147,7 @@ impl Cgroups {
             .any(|tree| tree.controllers.contains(&controller))
     }
 
-    /// Takes limits over, as far as there are groups for them.
+    /// Sets limits, as far as there are groups for them.
     fn limit(&mut self, limits: Limits) {
         self.limits = Limits {
             memory: limits.memory.filter(|_| self.has(Controller::Memory)),
@@ -154,7 +155,7 @@ impl Cgroups {
         };
     }
 
-    /// What the file says. One that is none, as from another release, is passed over.
+    /// Reads the file. Another format, as of another release, counts as no groups.
     fn read(state: &Path) -> Self {
         let kept = fs::read(state.join(FILE)).ok();
         let kept = kept.and_then(|bytes| serde_json::from_slice(&bytes).ok());
@@ -166,18 +167,9 @@ impl Cgroups {
         if self.trees.is_empty() {
             return Ok(());
         }
-        let write = || {
-            let (path, mut options) = (state.join(FILE), OpenOptions::new());
-            let next = path.with_extension("next");
-            let mut file = ownership::open(options.write(true).create(true), &next)?;
-            file.set_len(0)?;
-            file.write_all(&serde_json::to_vec(self)?)?;
-            fs::rename(&next, &path)
-        };
-        write().map_err(|source| AgentError::State {
-            state: state.into(),
-            source,
-        })
+        let text = serde_json::to_vec(self).map_err(io::Error::from);
+        let written = text.and_then(|text| ownership::replace(&state.join(FILE), &text));
+        written.map_err(in_state(state))
     }
 
     fn remove(&self) -> bool {
@@ -189,7 +181,7 @@ impl Cgroups {
     }
 }
 
-/// Makes groups that can limit these, and by default processes: one for the controllers of cgroup2.
+/// Makes groups for these limits, and always for processes: one for all controllers of cgroup2.
 fn groups(name: &str, limits: Limits) -> Vec<(Vec<Controller>, Result<PathBuf, String>)> {
     let make = |(controllers, hierarchy): (Vec<Controller>, Result<Hierarchy, String>)| {
         let group = hierarchy.and_then(|hierarchy| hierarchy.make(name, &controllers));
@@ -199,8 +191,8 @@ fn groups(name: &str, limits: Limits) -> Vec<(Vec<Controller>, Result<PathBuf, S
     hierarchies.into_iter().map(make).collect()
 }
 
-/// Whether nodes could have all limits.
-pub(crate) fn try_out() -> Result<(), AgentError> {
+/// Checks that nodes could have all limits.
+pub(super) fn try_out() -> Result<(), AgentError> {
     let all = Limits {
         memory: Some(u64::MAX),
         pids: Some(DEFAULT_PIDS),
@@ -212,12 +204,12 @@ pub(crate) fn try_out() -> Result<(), AgentError> {
         let done = group.and_then(gone);
         done.map_err(|reason| AgentError::Limit { what, reason })
     });
-    // None of them is left.
+    // All trial groups are removed before a failure is returned.
     made.collect::<Vec<_>>().into_iter().collect()
 }
 
-/// Removes the groups of nodes that have ended. Those that still have processes stay, and the
-/// file with them.
+/// Removes the groups of nodes that have ended. Groups that still have processes stay, and the file
+/// with them.
 ///
 /// # Errors
 /// The system's, when the file stays without a reason.
@@ -241,10 +233,10 @@ fn remove(group: &Path) -> io::Result<()> {
             remove(&below.path())?;
         }
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match fs::remove_dir(group) {
-            // What was killed has not left yet.
+            // Killed processes have not left yet.
             Err(error)
                 if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline =>
             {
@@ -255,7 +247,7 @@ fn remove(group: &Path) -> io::Result<()> {
     }
 }
 
-/// Lets a process, which has started no other yet, and all that descend from it be in a group.
+/// Moves a process, which has started no other yet, into a group.
 pub(crate) fn enter(group: &Path, process: u32) -> io::Result<()> {
     fs::write(group.join("cgroup.procs"), process.to_string())
 }
@@ -295,7 +287,7 @@ fn optional(written: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// A file system of groups, and where this process is in it.
+/// A file system of groups, and this process's group in it.
 #[derive(Clone, Debug, PartialEq)]
 struct Hierarchy {
     mount: PathBuf,
@@ -304,7 +296,7 @@ struct Hierarchy {
 }
 
 impl Hierarchy {
-    /// Where controllers are: those of cgroup2 together.
+    /// Hierarchies of controllers: one for all those of cgroup2.
     fn of(controllers: &[Controller]) -> Vec<(Vec<Controller>, Result<Self, String>)> {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let (mounts, groups) = (text("/proc/self/mountinfo"), text("/proc/self/cgroup"));
@@ -319,8 +311,8 @@ impl Hierarchy {
         found
     }
 
-    /// Makes a group that passes controllers on, in this process's own or as near above it as
-    /// possible.
+    /// Makes a group that passes controllers on, in this process's own group or the nearest
+    /// possible one above.
     fn make(&self, name: &str, controllers: &[Controller]) -> Result<PathBuf, String> {
         let mut parent = self.own.as_path();
         loop {
@@ -341,7 +333,7 @@ impl Hierarchy {
     }
 }
 
-/// Where a controller is, from `/proc/self/mountinfo` and `/proc/self/cgroup`.
+/// Finds the hierarchy of a controller in `/proc/self/mountinfo` and `/proc/self/cgroup`.
 fn find(controller: Controller, mounts: &str, groups: &str) -> Result<Hierarchy, String> {
     let name = controller.to_string();
     let has = |list: &str| list.split([',', ' ', '\n']).any(|word| word == name);
@@ -381,7 +373,7 @@ fn find(controller: Controller, mounts: &str, groups: &str) -> Result<Hierarchy,
     hierarchies.next().ok_or_else(none)
 }
 
-/// Lets the groups below one have controllers.
+/// Enables controllers for the groups below one.
 fn pass_on(group: &Path, controllers: &[Controller]) -> io::Result<()> {
     let path = group.join("cgroup.subtree_control");
     let passed = fs::read_to_string(&path)?;
@@ -401,7 +393,7 @@ fn directory(group: &Path) -> io::Result<()> {
 }
 
 impl Controller {
-    /// The controllers that `limits` take.
+    /// Controllers that `limits` need.
     fn all_for(limits: Limits) -> Vec<Controller> {
         match limits.memory {
             Some(_) => vec![Controller::Memory, Controller::Pids],
@@ -409,7 +401,7 @@ impl Controller {
         }
     }
 
-    /// Whether `limits` have one for it.
+    /// Whether `limits` have a limit for it.
     fn is_in(self, limits: Limits) -> bool {
         match self {
             Controller::Memory => limits.memory.is_some(),
@@ -417,7 +409,7 @@ impl Controller {
         }
     }
 
-    /// What it limits.
+    /// Its limited resource.
     fn what(self) -> &'static str {
         match self {
             Controller::Memory => "the memory of nodes",
@@ -426,7 +418,7 @@ impl Controller {
     }
 }
 
-/// As the kernel calls it.
+/// Name in the kernel.
 impl fmt::Display for Controller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -453,7 +445,7 @@ mod tests {
         let memory = own(Controller::Memory);
         assert_eq!(memory, Path::new("/sys/fs/cgroup/memory/b"));
         assert_eq!(own(Controller::Pids), Path::new("/sys/fs/cgroup/pids"));
-        // What is not below the mount cannot be reached.
+        // A group outside of the mount cannot be reached.
         for outside in [
             "4:memory:/docker\n",
             "4:memory:/docker/a/../b\n",

@@ -1,21 +1,20 @@
-//! Who carries a caller's descriptors to a node: a process for each command.
+//! Exec fd couriers: a process for each command carries its caller's descriptors to a node.
 //!
 //! ```text
 //!   caller ── descriptors ──> courier ── order, descriptors, the caller's session ──> node
 //! ```
 //!
-//! To close a descriptor may take as long as whoever serves its file system (FUSE) likes, and a
-//! process in the middle of that cannot even be killed. So the agent never holds one of a caller's.
+//! Closing a descriptor may take as long as the server of its file system (FUSE) likes, and a
+//! process in the middle of that cannot even be killed. So the agent never holds a caller's
+//! descriptor.
 //!
-//! A courier ends with the node that it goes to, whatever its caller does, and not with the agent.
+//! A courier ends with its node, independent of its caller and of the agent.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio, exit};
+use std::process::{Child, Stdio, exit};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -28,20 +27,22 @@ use toroid_protocol::wire::{self, WireError, Writer};
 
 use super::bind::Lender;
 use super::terminal;
+use crate::process::role_command;
+use crate::threads;
 
-/// The argument of the role: carries a caller's descriptors to a node.
-pub(crate) const ROLE: &str = "__porter";
+/// Argument of the role: carries a caller's descriptors to a node.
+pub(crate) const ROLE: &str = "__fd-courier";
 
-/// How long a caller may take to hand over its descriptors.
-const CALLER_PATIENCE: Duration = Duration::from_secs(10);
+/// Time for a caller to send its descriptors.
+const CALLER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a caller's message may be.
+/// Most bytes of a caller's message.
 const CALLER_BYTES: u32 = 1024;
 
-/// How long an order may wait for who is to read it.
-const WRITE_PATIENCE: Duration = Duration::from_secs(2);
+/// Time that an order may wait to be read.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Those to a node.
+/// Couriers to one node.
 #[derive(Debug, Default)]
 pub(crate) struct Couriers {
     under_way: Mutex<usize>,
@@ -49,9 +50,9 @@ pub(crate) struct Couriers {
 }
 
 impl Couriers {
-    /// Lets one wait for what comes with [`Request::Descriptors`] from a caller, and take it with an
-    /// order to the node, whose root directory this is. `owner` is the uid of the node's root if the
-    /// node has users of its own; then it gets `lender`'s directories.
+    /// Starts a courier. It waits for [`Request::Descriptors`] from a caller, and takes the
+    /// descriptors with an order to the node, whose root directory is `root`. `owner` is the uid of
+    /// the node's root if the node has users of its own; then the node gets `lender`'s directories.
     pub(crate) fn send(
         self: &Arc<Self>,
         order: &StartCommand,
@@ -62,31 +63,28 @@ impl Couriers {
         root: Option<OwnedFd>,
     ) -> io::Result<FdCourier> {
         let (ours, theirs) = UnixStream::pair()?;
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("toroid-porter").arg(ROLE);
-        command.env_clear().env("MALLOC_ARENA_MAX", "1");
+        let mut command = role_command("toroid-courier", ROLE);
         command.stdin(OwnedFd::from(theirs));
-        // It may be left when the agent has ended, whose output somebody may wait for.
+        // It may outlive the agent, whose output another process may wait for.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let courier = FdCourier::begin(command.spawn()?, self);
         drop(command);
         let (_, errands) = wire::split(ours)?;
-        errands.give_up_after(WRITE_PATIENCE)?;
+        errands.give_up_after(WRITE_TIMEOUT)?;
         let sessions = [caller.as_fd(), node.as_fd()];
         let descriptors: Vec<_> = sessions
             .into_iter()
             .chain(root.as_ref().map(AsFd::as_fd))
             .collect();
-        // If it fails the courier ends, and so do the sessions.
+        // If this fails, the courier ends, and so do the sessions.
         let _ = errands.send(&(order, owner, lender), &descriptors);
         Ok(courier)
     }
 
-    /// Waits until all have done their work or been kept from it, but not for those that close a
-    /// descriptor for ever.
-    pub(crate) fn arrive_by(&self, deadline: Instant) {
+    /// Waits until all have finished, but not for those that close a descriptor for ever.
+    pub(super) fn arrive_by(&self, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now());
-        // Who is late is left behind, so it is all the same.
+        // Late couriers are left behind.
         let _ = self
             .arrived
             .wait_timeout_while(self.lock(), left, |under_way| *under_way > 0);
@@ -99,7 +97,7 @@ impl Couriers {
     }
 }
 
-/// A process that carries descriptors.
+/// A running courier.
 #[derive(Debug)]
 pub(crate) struct FdCourier {
     process: Child,
@@ -116,42 +114,42 @@ impl FdCourier {
     }
 }
 
-/// Waits until it has done its work, or has been kept from it: the thread of a connection,
-/// which may wait for ever, and so has no more than one courier at a time.
+/// Waits for the courier's end: in the thread of a connection, which may wait for ever, and so has
+/// one courier at a time.
 impl Drop for FdCourier {
     fn drop(&mut self) {
-        // It is a child, so there is nothing that could fail.
+        // Waiting for a child does not fail.
         let _ = self.process.wait();
         *self.all.lock() -= 1;
         self.all.arrived.notify_all();
     }
 }
 
-/// Runs an errand.
+/// Runs a courier.
 pub(crate) fn run_role() -> u8 {
     u8::from(run().is_err())
 }
 
 fn run() -> Result<(), WireError> {
-    // To close these may take for ever. They are dropped last: while anything of the session was still
-    // open here, its caller would not see it end with the node.
+    // Closing these may take for ever. They are dropped last: while anything of the session was
+    // still open here, its caller would not see the session end with the node.
     let mut theirs = Vec::new();
     let errand = Errand::receive()?;
     errand.end_with_node()?;
     errand.run(&mut theirs)
 }
 
-/// What is to be taken from whom to whom.
+/// Order, sessions and owners of one delivery.
 struct Errand {
     order: StartCommand,
-    /// The uid of the node's root.
+    /// Uid of the node's root.
     owner: Option<u32>,
-    /// Whose directories the node gets.
+    /// Owners of lent directories.
     lender: Option<Lender>,
-    /// The sessions.
+    /// Control channels of caller and node.
     caller: OwnedFd,
     node: OwnedFd,
-    /// The node's root directory.
+    /// Root directory of the node.
     root: Option<OwnedFd>,
 }
 
@@ -174,8 +172,8 @@ impl Errand {
         })
     }
 
-    /// Ends this process when the node has closed its session: it has ended, or has all that it
-    /// needs.
+    /// Ends this process when the node closes its session: the node has ended, or has everything
+    /// that it needs.
     fn end_with_node(&self) -> io::Result<()> {
         let node = self.node.try_clone()?;
         let watch = move || {
@@ -183,23 +181,23 @@ impl Errand {
             while poll(&mut closed, PollTimeout::NONE) == Err(Errno::EINTR) {}
             exit(0);
         };
-        thread::Builder::new().spawn(watch).map(drop)
+        threads::start(watch).map(drop)
     }
 
-    /// Takes the caller's descriptors, which are left in `theirs`, to the node.
+    /// Takes the caller's descriptors to the node. They are left in `theirs`.
     fn run(self, theirs: &mut Vec<OwnedFd>) -> Result<(), WireError> {
         let (mut from, answers) = wire::split(UnixStream::from(self.caller.try_clone()?))?;
-        let deadline = Instant::now() + CALLER_PATIENCE;
+        let deadline = Instant::now() + CALLER_TIMEOUT;
         let request: Request;
         (request, *theirs) = from.receive_first(CALLER_BYTES, deadline)?;
-        // What came with them was for the node, and is lost to it.
+        // Bytes after them were meant for the node, and would be lost.
         if request != Request::Descriptors || from.has_more() {
             return Err(WireError::Malformed(
                 "only descriptors are asked for".into(),
             ));
         }
         let (_, orders) = wire::split(self.node.into())?;
-        orders.give_up_after(WRITE_PATIENCE)?;
+        orders.give_up_after(WRITE_TIMEOUT)?;
         let root = self.root.as_ref();
         let own = count_own(&self.order, theirs.len())?;
         let (theirs, directories) = theirs.split_at(own);
@@ -224,8 +222,8 @@ impl Errand {
     }
 }
 
-/// Of so many descriptors, how many a command has without its directories: three or, with its working
-/// directory, four, with its program five.
+/// Number of a command's descriptors without its directories: three or, with its working directory,
+/// four, with its program five.
 fn count_own(order: &StartCommand, count: usize) -> Result<usize, WireError> {
     let own = count.checked_sub(order.binds.len());
     own.filter(|own| (3..=5).contains(own) && order.program.is_some() == (*own == 5))
@@ -236,14 +234,14 @@ fn count_own(order: &StartCommand, count: usize) -> Result<usize, WireError> {
         })
 }
 
-/// Tells the caller why the command does not run.
+/// Sends a refusal to the caller.
 fn refuse(refusal: Refusal, caller: &Writer) -> WireError {
-    // Should it fail, the caller has gone.
+    // If this fails, the caller has ended.
     let _ = caller.send(&Message::Reply(Reply::Error(refusal)), &[]);
     WireError::Closed
 }
 
-/// Opens a terminal of the node, sends its master to the caller, and returns the end of the command.
+/// Opens a terminal of the node, sends its master to the caller, and returns its slave.
 fn give_terminal(
     terminal: &Terminal,
     root: Option<&OwnedFd>,
@@ -266,8 +264,8 @@ fn give_terminal(
     }
 }
 
-/// Sends an order with a caller's standard input, output and error, or a terminal instead of them,
-/// its directory and its program as the node sees them, mounts, and its session.
+/// Sends an order to the node, with a caller's standard input, output and error, or a terminal
+/// instead, its directory and its program as the node sees them, mounts, and its session.
 fn deliver(
     mut order: StartCommand,
     theirs: &[OwnedFd],
@@ -301,11 +299,11 @@ fn deliver(
     orders.send(&order, &all)
 }
 
-/// Opens a file that a caller has open by its path in a node, so that it is one of the node's own
-/// mounts and has a name there. Only if it is the same file: a courier gets further than the caller.
+/// Opens a caller's file by its path in a node, so that it is on one of the node's own mounts and
+/// has a name there. Returns only the same file: a courier has more access than the caller.
 ///
-/// What is mounted in the node may be its root's, who need not answer: only what the kernel knows
-/// already is looked at.
+/// A mount in the node may belong to its root, whose server need not answer. So only data in the
+/// kernel's caches is used.
 fn open_inside(root: &OwnedFd, path: &str, theirs: &OwnedFd) -> Option<OwnedFd> {
     let (place, none) = (OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let how = ResolveFlags::CACHED | ResolveFlags::NO_MAGICLINKS | ResolveFlags::IN_ROOT;
@@ -330,7 +328,7 @@ mod tests {
 
     use super::*;
 
-    /// Sends requests in one piece, with descriptors, of which the first says how many they are.
+    /// Sends requests in one piece. The first announces `count` descriptors.
     fn say(caller: &UnixStream, requests: &[Request], count: u8) {
         let mut bytes = Vec::new();
         for request in requests {
@@ -350,8 +348,8 @@ mod tests {
         sendmsg(caller, &parts, &mut control, SendFlags::empty()).unwrap();
     }
 
-    /// Runs an errand for a caller that says all this; returns how many descriptors the node gets, if
-    /// it gets any.
+    /// Runs a courier for a caller that sends these requests; returns the number of descriptors for
+    /// the node, if it gets any.
     fn carry(program: Option<&str>, requests: &[Request], count: u8) -> Option<usize> {
         carry_with(vec![], program, requests, count)
     }
@@ -365,7 +363,7 @@ mod tests {
         let (ours, caller) = UnixStream::pair().unwrap();
         let (node, theirs) = UnixStream::pair().unwrap();
         say(&ours, requests, count);
-        // It says nothing more.
+        // The caller sends nothing more.
         drop(ours);
         let errand = Errand {
             order: StartCommand {
@@ -390,7 +388,8 @@ mod tests {
         received.ok().map(|(_, descriptors)| descriptors.len())
     }
 
-    /// Nothing is found in a node without its root, so directory and program do not come along.
+    /// Without the node's root directory nothing is found in it, so directory and program are left
+    /// out.
     #[test]
     fn a_node_gets_a_command_with_the_right_descriptors_or_none() {
         let ask = [Request::Descriptors];
@@ -404,7 +403,7 @@ mod tests {
         }
     }
 
-    /// Nobody lends here, so no mounts come along.
+    /// Without a lender there are no mounts.
     #[test]
     fn a_command_comes_with_one_directory_for_each_bind() {
         let bind = Bind {
@@ -420,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_says_anything_else_gets_no_command() {
+    fn a_caller_with_other_requests_gets_no_command() {
         let (ask, signal) = (Request::Descriptors, Request::Signal { signal: 15 });
         for requests in [
             vec![],

@@ -1,52 +1,52 @@
-//! Who may speak for a node, and when nobody may begin anything in it.
+//! Node generations: the connections that may speak for a node, and hand-over between owners.
 //!
-//! A connection to a node's socket can leave the node, because descriptors can be passed on. It
-//! then outlives the processes of the node and their owner's right to it. So each connection
-//! belongs to one generation, and the next one begins when the node's processes have ended, or
-//! before the node changes hands.
+//! A connection to a node's socket can leave the node, because descriptors can be passed on. The
+//! connection then outlives the node's processes and their owner's right to the node. So each
+//! connection belongs to one generation. The next generation begins when the node's processes have
+//! ended, or before the node changes hands.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
-/// The tenancies of a node.
+/// Generations of a node.
 #[derive(Debug, Default)]
 pub(crate) struct NodeGeneration {
     number: AtomicU64,
-    /// Whether the node is changing hands. Read-locked by whoever starts something in it.
+    /// Whether the node is changing hands. Read-locked while something is started in it.
     is_closed: RwLock<bool>,
 }
 
-/// Nothing is started in the node while this lives.
+/// Guard: nothing is started in the node while this lives.
 #[derive(Debug)]
 pub(crate) struct Closed<'a>(&'a NodeGeneration);
 
-/// The node does not change hands while this lives.
+/// Guard: the node does not change hands while this lives.
 #[derive(Debug)]
 pub(crate) struct Held<'a> {
     _open: RwLockReadGuard<'a, bool>,
 }
 
 impl NodeGeneration {
-    /// The number of the present one.
+    /// Number of the present generation.
     pub(crate) fn number(&self) -> u64 {
         self.number.load(Ordering::SeqCst)
     }
 
-    /// Begins the next one.
+    /// Begins the next generation.
     pub(crate) fn end(&self) {
         self.number.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Keeps the node in the hands in which it is; `None` when it is about to leave them. To be
-    /// asked before the directory is asked whose it is.
+    /// Prevents a hand-over; `None` when one is under way. Called before the directory is asked for
+    /// the owner.
     pub(crate) fn hold(&self) -> Option<Held<'_>> {
         let open = self.is_closed.read();
         let open = open.unwrap_or_else(PoisonError::into_inner);
         (!*open).then_some(Held { _open: open })
     }
 
-    /// Lets nothing be started until the node has changed hands. Waits for those who
-    /// [`NodeGeneration::hold`] it.
+    /// Prevents starts until the hand-over is complete. Waits for guards of
+    /// [`NodeGeneration::hold`].
     pub(crate) fn close(&self) -> Closed<'_> {
         self.set_closed(true);
         Closed(self)
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_holds_a_node_and_who_takes_it_away_exclude_each_other() {
+    fn use_and_hand_over_of_a_node_exclude_each_other() {
         let generation = NodeGeneration::default();
         let held = generation.hold().unwrap();
         assert!(generation.hold().is_some());

@@ -1,5 +1,5 @@
-//! The nodes of a host as the agent sees them: made at the start or taken over from the agent
-//! before, made anew when their first process dies, and asked to run commands.
+//! Nodes of a host: made at the start or taken over from the predecessor, made anew when their
+//! first process dies, and asked to run commands.
 
 pub(crate) mod bind;
 pub(crate) mod cgroups;
@@ -40,11 +40,11 @@ use generation::NodeGeneration;
 use node::{NodeError, Plan};
 use users::Users;
 
-/// How long a node may take to end.
+/// Time for a node to end.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// How long an order may wait for a node to read.
-const WRITE_PATIENCE: Duration = Duration::from_secs(2);
+/// Time that an order may wait for a node to read.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A node of this host.
 #[derive(Debug)]
@@ -52,54 +52,52 @@ pub(crate) struct HostedNode {
     pub(crate) id: NodeId,
     pub(crate) place: Place,
     plan: Plan,
-    /// The name of its network namespace, for tools on the host.
+    /// Name of its network namespace, for tools on the host.
     network: PathBuf,
-    /// Where it gets those of its own, in each life others.
+    /// Source of its users, if it has users of its own: in each life others.
     users: Option<Arc<Users>>,
     fd_store: Arc<FdStore>,
     life: Mutex<Life>,
-    /// A life has ended, or another has begun.
+    /// Signals the end or the begin of a life.
     ended: Condvar,
-    /// It was told to end, and shall live on.
+    /// Whether the present end is a renewal.
     is_renewing: AtomicBool,
     couriers: Arc<Couriers>,
     pub(crate) generation: NodeGeneration,
 }
 
-/// What the fd store is told of a node. Liveness socket, listener, network and process come with it.
+/// Record of a node in the fd store. Liveness socket, listener, network and process are its
+/// descriptors.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     pid: u32,
     users: Option<u32>,
 }
 
-/// The keys of nodes.
-const NODE: &str = "node/";
-
-/// The node's present life; there may have been others before.
+/// Present life of a node; others may have preceded it.
 #[derive(Debug)]
 struct Life {
     pid: u32,
-    /// The first of its own users.
+    /// First uid of its own users.
     users: Option<u32>,
-    /// For killing: a number might be another process's by then. None when it is dead.
+    /// For killing: another process may have got the number. `None` when it is dead.
     handle: Option<Arc<OwnedFd>>,
     orders: Writer,
     network: Arc<OwnedFd>,
     listener: Arc<UnixListener>,
 }
 
-/// What the threads of a node's life need.
+/// Sockets and child of a new life, for its threads.
 #[derive(Debug)]
 pub(crate) struct Birth {
     pub(crate) listener: Arc<UnixListener>,
     pub(crate) reports: Reader,
-    /// If this agent made it.
+    /// The first process, if this agent made it.
     pub(crate) init: Option<Child>,
 }
 
 impl HostedNode {
-    /// Takes a node over from the agent before, if it lives, or makes it.
+    /// Takes over a node of the predecessor, if it lives, or makes it.
     pub(crate) fn make(
         id: NodeId,
         plan: Plan,
@@ -130,23 +128,23 @@ impl HostedNode {
         Ok((node, birth))
     }
 
-    /// What the keys of what the fd store holds of nodes begin with.
-    pub(crate) const KEYS: &str = NODE;
+    /// Prefix of the keys under which the fd store holds nodes.
+    pub(crate) const KEYS: &str = "node/";
 
-    /// What the fd store holds of the node with this number.
+    /// Key of a node in the fd store.
     pub(crate) fn key(id: NodeId) -> String {
-        format!("{NODE}{}", id.0)
+        format!("{}{}", Self::KEYS, id.0)
     }
 
-    /// Lets the fd store hold the node, too, while it lives.
+    /// Puts the node into the fd store while it lives.
     pub(crate) fn keep(&self) {
         let life = self.lock();
         if let Some(handle) = &life.handle {
             let (pid, users) = (life.pid, life.users);
             let record = Record { pid, users };
-            let lifeline = life.orders.stream().as_fd();
+            let liveness = life.orders.stream().as_fd();
             let (listener, network) = (life.listener.as_fd(), life.network.as_fd());
-            let descriptors = [lifeline, listener, network, handle.as_fd()];
+            let descriptors = [liveness, listener, network, handle.as_fd()];
             self.fd_store
                 .put(&Self::key(self.id), &record, &descriptors);
         }
@@ -162,7 +160,7 @@ impl HostedNode {
         Ok(birth)
     }
 
-    /// Lets the name of its network namespace lead to that of the present life.
+    /// Points the name of its network namespace to that of the present life.
     fn name_network(&self) {
         let next = self.network.with_extension("next");
         let target = format!("/proc/{}/ns/net", self.pid());
@@ -172,7 +170,7 @@ impl HostedNode {
         }
     }
 
-    /// The process that holds its namespaces.
+    /// Process id of its first process.
     pub(crate) fn pid(&self) -> u32 {
         self.lock().pid
     }
@@ -182,13 +180,13 @@ impl HostedNode {
         Arc::clone(&self.lock().network)
     }
 
-    /// The file that is `/etc/hosts` in it.
+    /// Its hosts file.
     pub(crate) fn hosts(&self) -> &std::path::Path {
         &self.plan.hosts
     }
 
-    /// Starts a command as soon as its caller has handed over the descriptors for it; returns the
-    /// session for the caller, and who waits for that. When the node has died, the session has ended.
+    /// Starts a command as soon as its caller has sent the descriptors for it. Returns the session
+    /// for the caller, and the courier. If the node has died, the session has ended.
     pub(crate) fn start(
         &self,
         order: &StartCommand,
@@ -209,13 +207,14 @@ impl HostedNode {
         Ok((theirs.into(), courier))
     }
 
-    /// Watches the node until its life has ended, and all its processes with it.
+    /// Watches the node until all its processes have ended.
     pub(crate) fn attend(&self, mut reports: Reader, init: Option<Child>) {
-        // After its birth it has nothing to say, and others speak there if the node's root lets them.
+        // After its birth the node has nothing to report, and other processes write there if the
+        // node's root lets them.
         reports.take_no_descriptors();
         while reports.receive::<NodeEvent>().is_ok() {}
         let life = self.lock();
-        // It broke the protocol, or it is ending anyway.
+        // The node broke the protocol, or is ending anyway.
         life.orders.shut_down();
         let handle = life.handle.clone();
         drop(life);
@@ -224,13 +223,13 @@ impl HostedNode {
             outlast(&handle, init);
         }
         tracing::debug!(place = %self.place, "a node has ended");
-        // Last: an agent that ends does not wait for this thread any longer.
+        // Last, because an ending agent does not wait for this thread any longer.
         let mut life = self.lock();
         life.handle = None;
         if let (Some(users), Some(first)) = (&self.users, life.users.take()) {
             users.give_back(first);
         }
-        // Its number may be another process's from now on.
+        // From now on another process may get its number.
         let _ = fs::remove_file(&self.network);
         self.fd_store.remove(&Self::key(self.id));
         self.ended.notify_all();
@@ -241,7 +240,8 @@ impl HostedNode {
         self.lock().orders.shut_down();
     }
 
-    /// Ends all processes of the node, which is then made anew. Returns which life that ends.
+    /// Begins a renewal: ends all processes of the node, which is then made anew. Returns the
+    /// process id of the ending life.
     pub(crate) fn begin_renewal(&self) -> u32 {
         self.is_renewing.store(true, Ordering::SeqCst);
         let life = self.lock();
@@ -249,13 +249,13 @@ impl HostedNode {
         life.pid
     }
 
-    /// Whether its life ended because it is renewed.
+    /// Whether its life ended for a renewal; clears the mark.
     pub(crate) fn take_renewal(&self) -> bool {
         self.is_renewing.swap(false, Ordering::SeqCst)
     }
 
-    /// Waits until another life than `old` has begun, and kills the old one when it takes too
-    /// long. Returns whether it has ended at least.
+    /// Waits for the life after `old`, and kills the old one when it takes too long. Returns
+    /// whether the old one has ended at least.
     pub(crate) fn await_renewal(&self, old: u32) -> bool {
         let mut life = self.lock();
         for _ in 0..2 {
@@ -265,7 +265,7 @@ impl HostedNode {
             if life.pid == old
                 && let Some(handle) = &life.handle
             {
-                // It fails when the process has just ended.
+                // This fails only after the process has ended.
                 let _ = pidfd_send_signal(handle, Signal::KILL);
             }
         }
@@ -273,15 +273,15 @@ impl HostedNode {
         life.pid != old || life.handle.is_none()
     }
 
-    /// Waits for the ends of nodes that were told to, and kills those that take too long. What is
-    /// in the middle of a system call that never returns holds up the others of them no longer.
+    /// Waits for the ends of nodes that were told to end, and kills slow ones. A process in a
+    /// system call that never returns delays no other node.
     pub(crate) fn wait_for_ends(nodes: &[HostedNode]) {
         for _ in 0..2 {
             let deadline = Instant::now() + LAST_WORDS;
             for node in nodes {
                 node.end_by(deadline);
             }
-            // They end with their nodes.
+            // Couriers end with their nodes.
             for node in nodes {
                 node.couriers.arrive_by(deadline);
             }
@@ -294,7 +294,7 @@ impl HostedNode {
         let waiting = self.ended.wait_timeout_while(self.lock(), left, alive);
         let life = waiting.unwrap_or_else(PoisonError::into_inner).0;
         if let Some(handle) = &life.handle {
-            // It fails when the process has just ended.
+            // This fails only after the process has ended.
             let _ = pidfd_send_signal(handle, Signal::KILL);
         }
     }
@@ -320,7 +320,7 @@ fn give_birth(plan: &Plan, users: Option<&Users>) -> Result<(Life, Birth), NodeE
 fn give_birth_with(plan: &Plan, users: Option<u32>) -> Result<(Life, Birth), NodeError> {
     let node = plan.make(users)?;
     let watch = || {
-        node.orders.give_up_after(WRITE_PATIENCE)?;
+        node.orders.give_up_after(WRITE_TIMEOUT)?;
         let pid = Pid::from_raw(node.init.id().cast_signed());
         let pid = pid.ok_or(std::io::ErrorKind::NotFound)?;
         Ok(pidfd_open(pid, PidfdFlags::empty())?)
@@ -345,14 +345,14 @@ fn give_birth_with(plan: &Plan, users: Option<u32>) -> Result<(Life, Birth), Nod
     Ok((life, birth))
 }
 
-/// The node that the agent before has made, if it lives.
+/// Takes over a node of the predecessor, if it lives.
 fn take_over(kept: Entry) -> Option<(Life, Birth)> {
-    let (Record { pid, users }, [lifeline, listener, network, handle]) = kept.parse()?;
+    let (Record { pid, users }, [liveness, listener, network, handle]) = kept.parse()?;
     if has_ended(&handle) {
         return None;
     }
-    let (reports, orders) = wire::split(lifeline.into()).ok()?;
-    orders.give_up_after(WRITE_PATIENCE).ok()?;
+    let (reports, orders) = wire::split(liveness.into()).ok()?;
+    orders.give_up_after(WRITE_TIMEOUT).ok()?;
     let life = Life {
         pid,
         users,

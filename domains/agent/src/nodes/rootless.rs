@@ -1,7 +1,7 @@
 //! An ordinary user's agent: root in a user namespace of its own.
 //!
-//! There it may make network, mount and PID namespaces. It has one uid, so its nodes are
-//! separated for convenience, not against malice.
+//! There it may make network, mount and PID namespaces. It has one uid, so its nodes are separated
+//! for convenience, not against malice.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use nix::unistd::{Gid, Uid};
 
 use crate::error::AgentError;
 
-/// Who started the agent, as seen from outside.
+/// User of the agent, as seen from outside.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
     /// The effective user.
@@ -21,8 +21,8 @@ pub(crate) struct Identity {
     pub(crate) rootless: bool,
 }
 
-/// Makes this process root: it is already, or it enters a user namespace, that of the agent before
-/// if there is one. It must have a single thread.
+/// Makes this process root: it is root already, or enters a user namespace, the predecessor's if
+/// there is one. It must have a single thread.
 pub(crate) fn enter(kept: Option<OwnedFd>) -> Result<Identity, AgentError> {
     let (uid, gid) = (Uid::effective(), Gid::effective());
     if !uid.is_root() {

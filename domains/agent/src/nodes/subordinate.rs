@@ -1,4 +1,4 @@
-//! Subordinate uids: users who have many of them (`/etc/subuid`) count as one.
+//! Subordinate uids: a user with many of them (`/etc/subuid`) counts as one.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use nix::unistd::User;
 
 const TABLE: &str = "/etc/subuid";
 
-/// The user to whom a uid is charged: its own, or the one that it is subordinate to.
+/// User to which a uid is charged: itself, or the user it is subordinate to.
 pub(crate) fn account(uid: u32) -> u32 {
     // A host without the table has no such uids.
     let table = fs::read_to_string(TABLE).unwrap_or_default();
@@ -14,7 +14,7 @@ pub(crate) fn account(uid: u32) -> u32 {
     owner.unwrap_or(uid)
 }
 
-/// Whose range of `NAME:FIRST:COUNT` a uid is in.
+/// Name in the range `NAME:FIRST:COUNT` that has a uid.
 fn superior(table: &str, uid: u32) -> Option<String> {
     let has = |line: &&str| {
         let mut fields = line.split(':').skip(1).map(str::parse::<u32>);
@@ -27,7 +27,7 @@ fn superior(table: &str, uid: u32) -> Option<String> {
     line.split(':').next().map(str::to_owned)
 }
 
-/// The table has names or numbers.
+/// Uid of a user in the table, by name or number.
 fn uid_of(owner: &str) -> Option<u32> {
     owner.parse().ok().or_else(|| {
         let user = User::from_name(owner).ok()??;

@@ -1,7 +1,7 @@
 //! Pseudo terminals of nodes, opened from outside.
 //!
-//! The command gets the slave, its caller the master: the node never sees a descriptor of the caller's
-//! terminal, and the caller never one that a process of the node has made.
+//! The command gets the slave, its caller the master. The node never gets a descriptor of the
+//! caller's terminal, and the caller never one that a process of the node has made.
 
 use std::fs::File;
 use std::io;
@@ -18,8 +18,8 @@ use toroid_protocol::agent::Terminal;
 /// Device number of the multiplexer (`Documentation/admin-guide/devices.txt` of Linux).
 const MULTIPLEXER: (u32, u32) = (5, 2);
 
-/// Opens a pair, master first, in the node whose root directory `root` is. A node whose terminals
-/// cannot be opened gets one of the agent's. `owner` becomes the owner of the slave.
+/// Opens a pair, master first, in the node whose root directory `root` is. If the node's terminals
+/// cannot be opened, the pair is of the agent's. `owner` becomes the owner of the slave.
 pub(crate) fn open(
     terminal: &Terminal,
     root: Option<&OwnedFd>,
@@ -34,7 +34,7 @@ pub(crate) fn open(
     let slave = File::from(ioctl_tiocgptpeer(&master, flags)?);
     fchown(&slave, owner, None)?;
     let mut modes = tcgetattr(&slave)?;
-    // Without it the line editor of the kernel erases the bytes of a character one by one.
+    // Otherwise the line editor of the kernel erases the bytes of a character one by one.
     modes.input_modes |= InputModes::IUTF8;
     tcsetattr(&slave, OptionalActions::Now, &modes)?;
     let size = Winsize {
@@ -49,9 +49,9 @@ pub(crate) fn open(
 
 /// Opens the multiplexer of a node.
 ///
-/// The node's root may have mounted something else there. So the place is looked up without asking
-/// any file system, and opened only if it is that device: device files are none where a node's root
-/// has mounted (`nodev`).
+/// The node's root may have mounted something else there. So the place is looked up without a
+/// request to any file system, and opened only if it is that device: mounts of a node's root have
+/// no device files (`nodev`).
 fn open_inside(root: &OwnedFd, flags: OpenptFlags) -> Option<OwnedFd> {
     let (place, none) = (OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let how = ResolveFlags::CACHED | ResolveFlags::NO_MAGICLINKS | ResolveFlags::IN_ROOT;
@@ -98,9 +98,9 @@ mod tests {
         assert_eq!(&line[..count], b"one line\n");
     }
 
-    /// Such as the end of a pipe, which opening would wait for.
+    /// Such as the end of a pipe, which blocks its opener.
     #[test]
-    fn what_is_no_multiplexer_is_not_opened() {
+    fn another_file_than_the_multiplexer_is_not_opened() {
         let place = tempfile::tempdir().unwrap();
         std::fs::create_dir(place.path().join("dev")).unwrap();
         let ptmx = place.path().join("dev/ptmx");

@@ -1,4 +1,4 @@
-//! A node on trial: `toroid doctor` makes one as an agent would, and ends it at once.
+//! Trial nodes: `toroid doctor` makes one like an agent, and ends it at once.
 
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
@@ -9,26 +9,23 @@ use toroid_model::refusal::Refusal;
 use super::node::Plan;
 use super::users::Users;
 use super::{cgroups, rootless};
-use crate::error::AgentError;
+use crate::error::{AgentError, during};
 
-/// The argument of the role: makes a node on trial.
+/// Argument of the role: makes a node on trial.
 pub(crate) const ROLE: &str = "__trial";
 
 /// Makes a node in a process of its own, because an ordinary user's agent enters a user namespace
-/// first, and ends it. Nothing of it stays.
+/// first, and ends it. Nothing remains.
 ///
 /// # Errors
-/// Why an agent of this user could not make nodes, and the remedy.
+/// The reason why an agent of this user could not make nodes, and the remedy.
 pub fn make_node() -> Result<(), Refusal> {
     let started = Command::new("/proc/self/exe")
         .arg(ROLE)
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .output();
-    let failed = |source: io::Error| AgentError::System {
-        action: "try to make a node",
-        source,
-    };
+    let failed = during("try to make a node");
     let output = started.map_err(|error| failed(error).refusal())?;
     match (
         output.status.success(),
@@ -40,10 +37,10 @@ pub fn make_node() -> Result<(), Refusal> {
     }
 }
 
-/// Whether an agent of this user could limit the memory and the processes of nodes.
+/// Checks that an agent of this user could limit the memory and the processes of nodes.
 ///
 /// # Errors
-/// Why not, and the remedy.
+/// The reason, and the remedy.
 pub fn limit_nodes() -> Result<(), Refusal> {
     cgroups::try_out().map_err(|error| error.refusal())
 }
@@ -54,7 +51,7 @@ pub(crate) fn run_role() -> u8 {
         return 0;
     };
     let refusal = serde_json::to_string(&error.refusal()).unwrap_or_default();
-    // Its parent sees the status if not the reason.
+    // If this fails, its parent still gets the status.
     let _ = io::stdout().write_all(refusal.as_bytes());
     1
 }
@@ -71,7 +68,7 @@ fn make_here() -> Result<(), AgentError> {
         temporary_bytes: 1 << 20,
         groups: Vec::new(),
     };
-    // Nothing runs there, so no range of users has to be taken for it.
+    // Nothing runs there, so no range of users is reserved.
     let made = plan.make(has_users.then_some(Users::LAST));
     let mut node = made.map_err(|error| AgentError::Node {
         place,

@@ -1,11 +1,10 @@
-//! Users of nodes: uids of the host, a range for each life of a node, that nobody else has.
+//! Users of nodes: an exclusive range of the host's uids for each life of a node.
 //!
-//! Agents take them from a part of the uids that no convention gives to anybody (see "Users, Groups,
-//! UIDs and GIDs on systemd Systems"; directory services choose theirs below), one range after
-//! another: a file of the host says where to go on, so that a range is used again last, when files
-//! that its users have left are long gone. For as long as the node lives the agent locks a byte of
-//! that file. The lock is of the open file (`F_OFD_SETLK`, fcntl(2)), so that the fd store holds it
-//! while there is no agent.
+//! Agents take ranges from uids that no convention assigns (see "Users, Groups, UIDs and GIDs on
+//! systemd Systems"; directory services choose theirs below), one after another. A file of the host
+//! has the next one, so a range is reused last, when files of its users are long gone. While the
+//! node lives, the agent locks a byte of that file. The lock is of the open file (`F_OFD_SETLK`,
+//! fcntl(2)), so the fd store holds it while there is no agent.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -21,38 +20,35 @@ use nix::libc::{self, flock};
 use super::node::USERS_PER_NODE;
 use crate::fdstore::{Entry, FdStore};
 
-/// The first uid that nodes may have.
+/// First uid of nodes.
 const FIRST: u32 = 0x7800_0000;
 
-/// How many nodes can have users. The last uid means nobody at all.
+/// Number of ranges. The last uid means nobody at all.
 const RANGES: u32 = (u32::MAX - FIRST) / USERS_PER_NODE;
 
-/// The range that systemd has for files of other systems.
+/// Range that systemd has for files of other systems.
 const FOREIGN: u32 = (0x7ffe_0000 - FIRST) / USERS_PER_NODE;
 
-/// Its byte `n` is locked by the agent one of whose nodes has range `n`. It begins with the
-/// number of the range to be tried next, as text.
+/// File whose byte `n` is locked by the agent of the node with range `n`. It begins with the number
+/// of the next range to try, as text.
 const REGISTER: &str = "/run/toroid.users";
 
-/// Behind all ranges: locked by whoever chooses one.
+/// Byte behind all ranges, locked while a range is chosen.
 const TURN: u32 = RANGES;
 
-/// What the fd store holds; the open register comes with it.
-const KEY: &str = "users";
-
-/// Where the nodes of an agent get their users.
+/// Source of users for the nodes of an agent.
 #[derive(Debug)]
 pub(crate) struct Users {
     path: PathBuf,
-    /// Has the locks. Whoever changes some of them holds the mutex.
+    /// Open file with the locks. The mutex is held while locks change.
     register: Mutex<File>,
 }
 
 impl Users {
-    /// The key of what the fd store holds of them.
-    pub(crate) const KEY: &str = KEY;
+    /// Key under which the fd store holds the open register.
+    pub(crate) const KEY: &str = "users";
 
-    /// Those of the agent before.
+    /// Takes over the predecessor's register.
     pub(crate) fn inherit(kept: Entry) -> Option<Self> {
         let ((), [register]) = kept.parse()?;
         let register = Mutex::new(register.into());
@@ -62,10 +58,10 @@ impl Users {
         })
     }
 
-    /// The first uid of the last range.
-    pub(crate) const LAST: u32 = FIRST + (RANGES - 1) * USERS_PER_NODE;
+    /// First uid of the last range.
+    pub(super) const LAST: u32 = FIRST + (RANGES - 1) * USERS_PER_NODE;
 
-    /// Opens the register, if there can be users of nodes.
+    /// Opens the register, if nodes can have users.
     pub(crate) fn open() -> io::Result<Option<Self>> {
         if Self::are_mapped()? {
             Self::open_at(Path::new(REGISTER)).map(Some)
@@ -74,8 +70,8 @@ impl Users {
         }
     }
 
-    /// Whether this process's user namespace has all users, as that of a container may have not.
-    pub(crate) fn are_mapped() -> io::Result<bool> {
+    /// Whether this process's user namespace has all users, which that of a container may lack.
+    pub(super) fn are_mapped() -> io::Result<bool> {
         let has_all = |map: &str| {
             let map = fs::read_to_string(format!("/proc/self/{map}"))?;
             Ok::<_, io::Error>(is_mapped(&map, FIRST, RANGES * USERS_PER_NODE))
@@ -93,16 +89,16 @@ impl Users {
         })
     }
 
-    /// Lets the fd store hold them, too.
+    /// Puts the register into the fd store.
     pub(crate) fn keep(&self, fd_store: &FdStore) {
         let register = self.register.lock().unwrap_or_else(PoisonError::into_inner);
-        fd_store.put(KEY, &(), &[register.as_fd()]);
+        fd_store.put(Self::KEY, &(), &[register.as_fd()]);
     }
 
     /// Takes a range and returns its first uid.
     pub(crate) fn take(&self) -> io::Result<u32> {
         let register = self.register.lock().unwrap_or_else(PoisonError::into_inner);
-        // Locks of this agent are not in the way of its own open file, but of another one.
+        // Locks of this agent do not conflict with its own open file, but with another one.
         let others = OpenOptions::new().read(true).write(true).open(&self.path)?;
         set_lock(&others, libc::F_WRLCK, TURN, true)?;
         let mut text = [0; 16];
@@ -119,7 +115,7 @@ impl Users {
         Err(io::Error::other("nodes of this host have them all"))
     }
 
-    /// Gives back a range whose node has ended.
+    /// Releases a range whose node has ended.
     pub(crate) fn give_back(&self, first: u32) {
         let register = self.register.lock().unwrap_or_else(PoisonError::into_inner);
         let n = first.saturating_sub(FIRST) / USERS_PER_NODE;
@@ -157,7 +153,7 @@ fn byte(kind: i32, n: u32) -> flock {
     }
 }
 
-/// Locks or unlocks a byte, or waits until it can.
+/// Locks or unlocks a byte, and waits for it if `waits`.
 fn set_lock(register: &File, kind: i32, n: u32, waits: bool) -> io::Result<()> {
     let lock = byte(kind, n);
     loop {
@@ -173,7 +169,7 @@ fn set_lock(register: &File, kind: i32, n: u32, waits: bool) -> io::Result<()> {
     }
 }
 
-/// Whether nobody has locked a byte through another open file.
+/// Whether a byte is not locked through another open file.
 fn is_free(register: &File, n: u32) -> io::Result<bool> {
     let mut lock = byte(libc::F_WRLCK, n);
     fcntl(register, FcntlArg::F_OFD_GETLK(&mut lock))?;
@@ -209,7 +205,7 @@ mod tests {
         assert_eq!(second.take().unwrap(), range(2));
         first.give_back(range(0));
         assert_eq!(first.take().unwrap(), range(3), "that was the last one");
-        // At the end it begins again with what is free.
+        // After the last range the search begins again with free ones.
         fs::write(&path, format!("{:10}\n", RANGES - 1)).unwrap();
         assert_eq!(second.take().unwrap(), range(RANGES - 1));
         assert_eq!(second.take().unwrap(), range(0));
@@ -229,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn people_are_not_of_nodes() {
+    fn uids_of_persons_are_not_of_nodes() {
         assert!(!is_of_nodes(0) && !is_of_nodes(1000) && !is_of_nodes(u32::MAX));
         assert!(!is_of_nodes(2_000_200_000), "what directory services give");
         assert!(is_of_nodes(FIRST) && is_of_nodes(FIRST + 65_535));

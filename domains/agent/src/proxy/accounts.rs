@@ -1,15 +1,16 @@
-//! What processes of far nodes may have of this host's, of each kind so much for one node and so much
-//! for all.
+//! Quotas of remote nodes at the target proxy: for each kind a limit of one node and a limit of
+//! all.
 
 use std::collections::HashMap;
 use std::fmt;
+use std::io;
 use std::sync::{Arc, Mutex};
 
 use toroid_fabric::NodeId;
 
 use super::{TargetProxy, lock};
 
-/// What processes of far nodes have of one kind.
+/// Usage of remote nodes of one kind.
 #[derive(Debug, Default)]
 pub(super) struct Accounts(Mutex<HashMap<NodeId, Amount>>);
 
@@ -19,41 +20,69 @@ struct Amount {
     bytes: u64,
 }
 
-/// What is limited.
+/// A limited kind.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {
     accounts: fn(&TargetProxy) -> &Accounts,
-    /// For one node, and for all.
+    /// Limits of one node, and of all.
     max: [Amount; 2],
+}
+
+/// A limit of a [`Kind`] that is reached.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub(super) enum Full {
+    /// The one of the node.
+    #[error("node number {node} has {max} of them already", node = .node.0)]
+    Node { node: NodeId, max: usize },
+    /// The one of all nodes together.
+    #[error("there are {max} of them")]
+    All { max: usize },
+}
+
+impl From<Full> for io::Error {
+    fn from(full: Full) -> Self {
+        io::Error::other(full)
+    }
 }
 
 const fn at_most(count: usize, bytes: u64) -> Amount {
     Amount { count, bytes }
 }
 
-/// Regions that are open: each takes a mapping of this process, of which there are not many, and of
-/// its addresses.
+/// Connections of remote processes: each takes a thread.
+pub(super) const SERVED: Kind = Kind {
+    accounts: |proxy| &proxy.served,
+    max: [at_most(1024, u64::MAX), at_most(8192, u64::MAX)],
+};
+
+/// Connections of this host's processes: each takes a thread.
+pub(super) const CARRIED: Kind = Kind {
+    accounts: |proxy| &proxy.carried,
+    ..SERVED
+};
+
+/// Open regions: each takes a mapping of this process, of which there are few, and addresses.
 pub(super) const OPEN: Kind = Kind {
     accounts: |proxy| &proxy.open,
     max: [at_most(4096, 16 << 40), at_most(32_768, 64 << 40)],
 };
 
-/// Regions that an RDMA device was told of: it has to forget all of a node's in the time that the
-/// node has to acknowledge a change.
+/// Regions registered with an RDMA device, which must invalidate all of a node's in the time that
+/// the node has to acknowledge a change.
 #[cfg(any(feature = "verbs", test))]
 pub(super) const REGISTERED: Kind = Kind {
     accounts: |proxy| &proxy.registered,
     max: [at_most(64, 16 << 30), at_most(1024, 128 << 30)],
 };
 
-/// Channels whose packets go by an RDMA device: each takes memory that is registered.
+/// Channels over an RDMA device: each takes registered memory.
 #[cfg(any(feature = "verbs", test))]
 pub(super) const CHANNELS: Kind = Kind {
     accounts: |proxy| &proxy.channels,
     max: [at_most(64, 1 << 30), at_most(1024, 16 << 30)],
 };
 
-/// One of them in an account.
+/// A booked item. Dropping it releases its amounts.
 pub(super) struct Entry {
     proxy: Arc<TargetProxy>,
     accounts: fn(&TargetProxy) -> &Accounts,
@@ -62,13 +91,16 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Adds one to a node's account, unless that is too much.
+    /// Adds one to a node's account.
+    ///
+    /// # Errors
+    /// [`Full`].
     pub(super) fn add(
         proxy: &Arc<TargetProxy>,
         of: Kind,
         node: NodeId,
         bytes: u64,
-    ) -> Option<Self> {
+    ) -> Result<Self, Full> {
         let mut accounts = lock(&(of.accounts)(proxy).0);
         let its = accounts.get(&node).copied().unwrap_or_default();
         let all = accounts
@@ -77,15 +109,16 @@ impl Entry {
                 count: sum.count + amount.count,
                 bytes: sum.bytes.saturating_add(amount.bytes),
             });
-        let fits = |used: &Amount, max: &Amount| {
+        let fits = |used: Amount, max: Amount| {
             used.count < max.count && used.bytes.saturating_add(bytes) <= max.bytes
         };
-        if ![its, all]
-            .iter()
-            .zip(&of.max)
-            .all(|(used, max)| fits(used, max))
-        {
-            return None;
+        let [of_node, of_all] = of.max;
+        if !fits(all, of_all) {
+            return Err(Full::All { max: of_all.count });
+        }
+        if !fits(its, of_node) {
+            let max = of_node.count;
+            return Err(Full::Node { node, max });
         }
         accounts.insert(
             node,
@@ -94,7 +127,7 @@ impl Entry {
                 bytes: its.bytes + bytes,
             },
         );
-        Some(Entry {
+        Ok(Entry {
             proxy: Arc::clone(proxy),
             accounts: of.accounts,
             node,
@@ -126,18 +159,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_node_cannot_have_all_mappings() {
-        one_node_cannot_have_all(OPEN);
-    }
-
-    #[test]
-    fn one_node_cannot_have_all_channels_by_the_adapter() {
-        one_node_cannot_have_all(CHANNELS);
-    }
-
-    #[test]
-    fn one_node_cannot_keep_a_change_waiting_until_all_is_forgotten() {
-        one_node_cannot_have_all(REGISTERED);
+    fn one_node_cannot_have_all_of_a_kind() {
+        for (name, kind) in [
+            ("served connections", SERVED),
+            ("carried connections", CARRIED),
+            ("mappings", OPEN),
+            ("channels of the device", CHANNELS),
+            ("regions that a change waits for", REGISTERED),
+        ] {
+            println!("{name}");
+            one_node_cannot_have_all(kind);
+        }
     }
 
     fn one_node_cannot_have_all(of: Kind) {
@@ -145,16 +177,18 @@ mod tests {
         let add = |node: u32, bytes| Entry::add(&proxy, of, NodeId(node), bytes);
         let [its, all] = of.max;
         let mut held: Vec<_> = (0..its.count).map(|_| add(1, 4096).unwrap()).collect();
-        assert!(add(1, 4096).is_none());
+        assert!(matches!(add(1, 4096), Err(Full::Node { .. })));
         held.pop();
-        held.extend(add(1, 4096));
+        held.extend(add(1, 4096).ok());
         assert_eq!(held.len(), its.count);
-        // Nor all addresses, and others have theirs.
-        assert!(add(2, its.bytes + 1).is_none());
-        held.extend(add(2, its.bytes));
-        assert!(add(2, 1).is_none());
+        // Nor can it have all addresses, and others have theirs.
+        if let Some(too_much) = its.bytes.checked_add(1) {
+            assert!(add(2, too_much).is_err());
+            held.extend(add(2, its.bytes).ok());
+            assert!(add(2, 1).is_err());
+        }
         for node in 3.. {
-            let more = (0..its.count).map_while(|_| add(node, 1));
+            let more = (0..its.count).map_while(|_| add(node, 1).ok());
             let before = held.len();
             held.extend(more);
             if held.len() - before < its.count {
@@ -162,6 +196,7 @@ mod tests {
             }
         }
         assert_eq!(held.len(), all.count);
+        assert!(matches!(add(u32::MAX, 1), Err(Full::All { .. })));
         drop(held);
         assert!(lock(&(of.accounts)(&proxy).0).is_empty());
     }

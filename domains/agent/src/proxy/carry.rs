@@ -1,4 +1,4 @@
-//! Bytes between a process of this host and another host.
+//! Copying of bytes between a process of this host and another host.
 
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,31 +11,31 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use toroid_fabric::tcp::tune;
 use toroid_protocol::proxy::Carriage;
 
-/// Bytes that are carried in one go: as many as the longest part of an operation.
+/// Bytes that are copied at a time: as many as the longest part of an operation.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// When one side has ended: how long nothing may move before the other has to end, too.
+/// Time without progress, after the end of one side, until the other is closed.
 const LINGER: Duration = Duration::from_secs(60);
 
-/// Carries bytes in both directions until both sides have ended. What a side sent before it ended
-/// still arrives.
-pub(super) fn carry(carriage: Carriage, far: &TcpStream, near: &UnixStream) {
+/// Copies bytes in both directions until both sides have ended. Bytes that a side sent before its
+/// end still arrive.
+pub(super) fn carry(carriage: Carriage, remote: &TcpStream, local: &UnixStream) {
     let tuned = if carriage.packets {
-        tune::for_packets(far)
+        tune::for_packets(remote)
     } else {
-        tune::for_serving(far)
+        tune::for_serving(remote)
     };
     if let Err(error) = tuned {
         tracing::warn!("a connection with another host is not as it should be: {error}");
     }
-    let (far, near) = (far.as_fd(), near.as_fd());
+    let (remote, local) = (remote.as_fd(), local.as_fd());
     let (mut inward, mut outward) = (Direction::new(), Direction::new());
     while !(inward.is_over && outward.is_over) {
-        let (came, went) = (inward.carry(far, near), outward.carry(near, far));
-        if came || went || sleep(far, near, &inward, &outward) {
+        let (came, went) = (inward.carry(remote, local), outward.carry(local, remote));
+        if came || went || sleep(remote, local, &inward, &outward) {
             continue;
         }
-        if inward.has_ended || outward.has_ended || has_hung_up(far) {
+        if inward.has_ended || outward.has_ended || has_hung_up(remote) {
             return;
         }
     }
@@ -49,10 +49,10 @@ struct Direction {
     end: usize,
     /// Nothing more comes.
     has_ended: bool,
-    /// The target takes nothing more. What comes is thrown away: to leave it unread would take back
-    /// what went the other way.
+    /// The target takes nothing more. Further bytes are discarded: leaving them unread would reset
+    /// the connection, with bytes of the other direction.
     is_refused: bool,
-    /// All has been sent, and the target has been told that this was all.
+    /// All has been sent, and the target's write side was shut down.
     is_over: bool,
 }
 
@@ -72,12 +72,12 @@ impl Direction {
         self.head == self.end
     }
 
-    /// Whether it waits for its source.
+    /// Whether the direction waits for its source.
     fn is_hungry(&self) -> bool {
         self.is_empty() && !self.has_ended
     }
 
-    /// Carries what can be carried at once; returns whether anything has happened.
+    /// Copies available bytes; returns whether anything happened.
     fn carry(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> bool {
         let mut has_moved = false;
         if self.is_hungry() {
@@ -113,18 +113,18 @@ impl Direction {
         if self.has_ended && self.is_empty() && !self.is_over {
             self.is_over = true;
             has_moved = true;
-            // It fails when the other side has ended already.
+            // This fails only after the other side has ended.
             let _ = shutdown(to, Shutdown::Write);
         }
         has_moved
     }
 }
 
-/// Sleeps until something can be carried; returns whether that is so before the time is over in
-/// which a side that has nothing to wait for should have ended.
+/// Sleeps until something can be copied. Returns false when the time is over in which a side with
+/// nothing to wait for should have ended.
 fn sleep(
-    far: BorrowedFd<'_>,
-    near: BorrowedFd<'_>,
+    remote: BorrowedFd<'_>,
+    local: BorrowedFd<'_>,
     inward: &Direction,
     outward: &Direction,
 ) -> bool {
@@ -134,10 +134,10 @@ fn sleep(
         events.set(PollFlags::OUT, !target.is_empty());
         events
     };
-    let (far_events, near_events) = (events(inward, outward), events(outward, inward));
-    // Of one from which nothing is wanted the end would be reported again and again.
+    let (remote_events, local_events) = (events(inward, outward), events(outward, inward));
+    // The end of an unwatched side would be reported again and again.
     let mut wanted = Vec::with_capacity(2);
-    for (fd, events) in [(&far, far_events), (&near, near_events)] {
+    for (fd, events) in [(&remote, remote_events), (&local, local_events)] {
         if !events.is_empty() {
             wanted.push(PollFd::new(fd, events));
         }
@@ -148,18 +148,18 @@ fn sleep(
         tv_nsec: 0,
     };
     let timeout = may_be_in_vain.then_some(&limit);
-    // An interrupted sleep is one that ends early.
+    // An interruption only ends the sleep early.
     poll(&mut wanted, timeout) != Ok(0)
 }
 
-/// Whether the other side will send no more than what is there.
-fn has_hung_up(far: BorrowedFd<'_>) -> bool {
+/// Whether the other side has shut down its write side.
+fn has_hung_up(remote: BorrowedFd<'_>) -> bool {
     let now = Timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    let mut far = [PollFd::new(&far, PollFlags::RDHUP)];
-    poll(&mut far, Some(&now)).is_ok_and(|count| count > 0)
+    let mut remote = [PollFd::new(&remote, PollFlags::RDHUP)];
+    poll(&mut remote, Some(&now)).is_ok_and(|count| count > 0)
 }
 
 #[cfg(test)]
@@ -175,51 +175,52 @@ mod tests {
         packets: true,
     };
 
-    /// A carriage on a thread of its own, and both of its ends.
+    /// Starts copying on a thread; returns both ends and the thread.
     fn carriage() -> (TcpStream, UnixStream, thread::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let remote = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let theirs = listener.accept().unwrap().0;
-        let (near, ours) = UnixStream::pair().unwrap();
-        // As of a connection on which somebody once waited for an answer.
-        far.set_read_timeout(Some(Duration::from_millis(1)))
+        let (local, ours) = UnixStream::pair().unwrap();
+        // As left by an earlier wait for an answer on the connection.
+        remote
+            .set_read_timeout(Some(Duration::from_millis(1)))
             .unwrap();
-        let carrying = thread::spawn(move || carry(PACKETS, &far, &near));
+        let carrying = thread::spawn(move || carry(PACKETS, &remote, &local));
         (theirs, ours, carrying)
     }
 
-    /// All that was sent once got lost when the far side answered after the near one had closed.
+    /// All bytes once got lost when the remote side answered after the local one had closed.
     #[test]
-    fn what_was_sent_before_the_end_arrives() {
-        let (mut far, mut near, carrying) = carriage();
+    fn bytes_sent_before_the_end_arrive() {
+        let (mut remote, mut local, carrying) = carriage();
         let sent: Vec<u8> = (0..1_000_000u32).map(|n| n as u8).collect();
         let all = sent.clone();
-        let sending = thread::spawn(move || near.write_all(&all));
+        let sending = thread::spawn(move || local.write_all(&all));
         let mut heard = vec![0; sent.len()];
-        far.read_exact(&mut heard[..1000]).unwrap();
-        // Nobody reads it.
-        far.write_all(&[1; 1000]).unwrap();
-        far.read_exact(&mut heard[1000..]).unwrap();
+        remote.read_exact(&mut heard[..1000]).unwrap();
+        // These bytes stay unread.
+        remote.write_all(&[1; 1000]).unwrap();
+        remote.read_exact(&mut heard[1000..]).unwrap();
         sending.join().unwrap().unwrap();
-        assert_eq!(far.read(&mut [0]).unwrap(), 0);
+        assert_eq!(remote.read(&mut [0]).unwrap(), 0);
         assert!(heard == sent);
-        drop(far);
+        drop(remote);
         carrying.join().unwrap();
     }
 
     #[test]
-    fn silence_is_no_end() {
-        let (mut far, mut near, carrying) = carriage();
+    fn silence_does_not_end_a_connection() {
+        let (mut remote, mut local, carrying) = carriage();
         for byte in 0..3 {
             thread::sleep(Duration::from_millis(20));
-            far.write_all(&[byte]).unwrap();
+            remote.write_all(&[byte]).unwrap();
             let mut heard = [9];
-            near.read_exact(&mut heard).unwrap();
+            local.read_exact(&mut heard).unwrap();
             assert_eq!(heard, [byte]);
         }
-        drop(far);
-        assert_eq!(near.read(&mut [0]).unwrap(), 0);
-        drop(near);
+        drop(remote);
+        assert_eq!(local.read(&mut [0]).unwrap(), 0);
+        drop(local);
         carrying.join().unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Channels of far processes whose packets go by an RDMA device.
+//! Channels of remote processes over an RDMA device.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,29 +15,30 @@ use toroid_model::rdma::Rdma;
 use super::accounts::{CHANNELS, Entry};
 use super::{TargetProxy, lock};
 
-/// What the channels between two nodes have together, the far one first.
+/// Resources shared by the channels between two nodes, the remote one first.
 #[derive(Debug, Default)]
 pub(super) struct Shared(Mutex<HashMap<Between, Common>>);
 
 type Between = (Partition, [NodeId; 2]);
 
-/// Whoever sends more than it may takes buffers from its own node's channels only.
+/// Shared by the channels of two nodes: a node that sends too much takes buffers of its own
+/// channels only.
 #[derive(Debug)]
 struct Common {
     domain: Weak<ProtectionDomain>,
-    /// Has another owner for each channel.
+    /// Has one more reference for each channel.
     channels: Arc<()>,
-    /// For as many as there have been at a time: so many have buffers as long as there is one.
+    /// For the most channels at a time so far: their buffers exist as long as any channel.
     accounts: Vec<Entry>,
 }
 
-/// Lets packets go by the device, as far as it has room for them.
+/// Moves a channel's packets to the device, if there is room.
 pub(super) fn channel(
     proxy: &Arc<TargetProxy>,
     domain: &Domain,
     to: NodeId,
     rdma: &Rdma,
-    far: tcp::Channel,
+    remote: tcp::Channel,
 ) -> io::Result<failover::Channel> {
     let (proxy, rdma) = (Arc::clone(proxy), rdma.clone());
     let (from, partition) = (domain.member().node(), domain.partition());
@@ -60,10 +61,10 @@ pub(super) fn channel(
         });
         if Arc::strong_count(&common.channels) > common.accounts.len() {
             let account = Entry::add(&proxy, CHANNELS, from, CHANNEL_BYTES);
-            common.accounts.push(account.ok_or(NoResources::Now)?);
+            common.accounts.push(account.map_err(|_| NoResources::Now)?);
         }
         let account = Some(Arc::clone(&common.channels) as DropGuard);
         Ok(Resources { domain, account })
     };
-    failover::Channel::new(far, Box::new(source), false)
+    failover::Channel::new(remote, Box::new(source), false)
 }

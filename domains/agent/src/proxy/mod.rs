@@ -1,17 +1,17 @@
-//! The target proxy: the one process of a host that plays the network card for connections with other
-//! hosts, where there is none.
+//! The target proxy: one process of a host that plays the RDMA device for connections with other
+//! hosts without one.
 //!
 //! ```text
 //!   process of node F ── socket pair ── target proxy of host A ══ TCP ══ target proxy of host B ── memory and
 //!                                       (carries bytes)             (serves, as node F)  listeners of node T
 //! ```
 //!
-//! Towards its own agent it is attached in the name of each far node for which it serves somebody,
-//! as any process of a node is. So whatever ends a node's access ends the far process's, too, with
-//! the same guarantees: regions are fenced and move, channels end, epochs are acknowledged.
+//! The proxy attaches to its own agent in the name of each remote node that it serves, like any
+//! process of a node. So the end of a node's access ends the remote process's access with the same
+//! guarantees: regions are fenced and migrate, channels end, epochs are acknowledged.
 //!
-//! A process never has the connection itself: whoever holds a socket of the host's network can
-//! connect and listen there as well.
+//! A process of a node never gets the connection itself: a process with a socket of the host's
+//! network could connect and listen there.
 
 mod accounts;
 mod carry;
@@ -20,70 +20,60 @@ mod channels;
 mod serve;
 pub(crate) mod supervisor;
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::unistd::setsid;
 use toroid_client::member::MemberError;
 use toroid_fabric::NodeId;
 use toroid_protocol::liveness::LivenessSocket;
 use toroid_protocol::proxy::{ProxyEvent, ProxyRequest};
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
-/// The argument of the role: serves processes of other hosts.
-pub(crate) const ROLE: &str = "__adapter";
+use crate::process::become_independent;
+use crate::threads;
+use accounts::{Accounts, CARRIED, Entry, SERVED};
 
-/// Connections at a time of processes of one node, and of all, in each direction: each takes a
-/// thread.
-const MAX_OF_NODE: usize = 1024;
-const MAX_OF_ALL: usize = 8192;
+/// Argument of the role: serves processes of other hosts.
+pub(crate) const ROLE: &str = "__target-proxy";
 
-/// How long nothing more is said of connections that cannot be served.
+/// Least interval of warnings about connections that cannot be served.
 const QUIET: Duration = Duration::from_secs(60);
 
-const STACK_BYTES: usize = 256 * 1024;
-
-/// What the threads of a target proxy share.
+/// State shared by the threads of a target proxy.
 #[derive(Debug, Default)]
 struct TargetProxy {
-    /// The present session with an agent.
+    /// Present control channel to the agent.
     agent: Mutex<Option<Writer>>,
-    /// Connections by node, of processes elsewhere and here.
-    served: Mutex<HashMap<NodeId, usize>>,
-    carried: Mutex<HashMap<NodeId, usize>>,
+    /// Connections of remote processes.
+    served: Accounts,
+    /// Connections of this host's processes.
+    carried: Accounts,
     members: serve::Members,
-    open: accounts::Accounts,
+    open: Accounts,
     #[cfg(any(feature = "verbs", test))]
-    registered: accounts::Accounts,
+    registered: Accounts,
     #[cfg(any(feature = "verbs", test))]
-    channels: accounts::Accounts,
+    channels: Accounts,
     #[cfg(feature = "verbs")]
     shared: channels::Shared,
 }
 
-/// Serves until the liveness socket, which is standard input, ends.
+/// Runs the target proxy until its liveness socket, standard input, ends.
 pub(crate) fn run_role() -> u8 {
     u8::from(run().is_err())
 }
 
 fn run() -> Result<(), WireError> {
-    // A terminal's signals are not for it.
-    setsid().map_err(io::Error::from)?;
-    std::env::set_current_dir("/")?;
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(io::Error::from)?;
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(io::Error::from)?;
-    let lifeline = io::stdin().as_fd().try_clone_to_owned()?;
-    let (sessions, _line) = wire::split(lifeline.into())?;
-    let mut lifeline = LivenessSocket::new(sessions);
+    become_independent()?;
+    let liveness = io::stdin().as_fd().try_clone_to_owned()?;
+    let (sessions, _line) = wire::split(liveness.into())?;
+    let mut liveness = LivenessSocket::new(sessions);
     let proxy = Arc::new(TargetProxy::default());
     loop {
-        let session = match lifeline.next_channel() {
+        let session = match liveness.next_channel() {
             Err(WireError::Closed) => return Ok(()),
             session => session?,
         };
@@ -95,14 +85,14 @@ fn run() -> Result<(), WireError> {
 }
 
 impl TargetProxy {
-    /// Does what an agent orders until it has gone. What it has begun goes on.
+    /// Carries out an agent's orders until its end. Connections outlive it.
     fn attend(self: &Arc<Self>, mut orders: Reader) {
         let mut told = None::<Instant>;
         while let Ok((order, descriptors)) = orders.receive::<ProxyRequest>() {
             let Err(error) = self.begin(order, descriptors) else {
                 continue;
             };
-            // Whoever has too many could fill the disk with it.
+            // Connections over a limit must not fill the log.
             if told.is_none_or(|told| told.elapsed() > QUIET) {
                 told = Some(Instant::now());
                 tracing::warn!("cannot serve a connection with another host: {error}");
@@ -110,7 +100,7 @@ impl TargetProxy {
         }
     }
 
-    /// Begins to serve on a thread of its own.
+    /// Starts the thread of a connection.
     fn begin(self: &Arc<Self>, order: ProxyRequest, descriptors: Vec<OwnedFd>) -> io::Result<()> {
         let proxy = Arc::clone(self);
         let mut descriptors = descriptors.into_iter();
@@ -118,24 +108,25 @@ impl TargetProxy {
         match order {
             ProxyRequest::Serve(service) => {
                 let socket = next()?;
-                let of = Count::add(self, |proxy| &proxy.served, NodeId(service.from))?;
-                spawn(move || {
-                    let _of = of;
+                let entry = Entry::add(self, SERVED, NodeId(service.from), 0)?;
+                threads::start(move || {
+                    let _entry = entry;
                     serve::serve(&proxy, &service, socket);
-                })
+                })?;
             }
             ProxyRequest::Carry(carriage) => {
-                let (far, near) = (next()?, next()?);
-                let of = Count::add(self, |proxy| &proxy.carried, NodeId(carriage.from))?;
-                spawn(move || {
-                    let _of = of;
-                    carry::carry(carriage, &far.into(), &near.into());
-                })
+                let (remote, local) = (next()?, next()?);
+                let entry = Entry::add(self, CARRIED, NodeId(carriage.from), 0)?;
+                threads::start(move || {
+                    let _entry = entry;
+                    carry::carry(carriage, &remote.into(), &local.into());
+                })?;
             }
         }
+        Ok(())
     }
 
-    /// A connection on which the agent serves this process as node `node`.
+    /// Opens a connection on which the agent serves this process as node `node`.
     fn dial(&self, node: NodeId) -> Result<UnixStream, MemberError> {
         let (ours, theirs) = UnixStream::pair()?;
         let agent = lock(&self.agent);
@@ -150,83 +141,11 @@ impl TargetProxy {
     }
 }
 
-/// Counts a connection of a node as long as it lives.
-struct Count {
-    proxy: Arc<TargetProxy>,
-    of: fn(&TargetProxy) -> &Mutex<HashMap<NodeId, usize>>,
-    node: NodeId,
-}
-
-impl Count {
-    fn add(
-        proxy: &Arc<TargetProxy>,
-        of: fn(&TargetProxy) -> &Mutex<HashMap<NodeId, usize>>,
-        node: NodeId,
-    ) -> io::Result<Self> {
-        let mut counts = lock(of(proxy));
-        if counts.values().sum::<usize>() >= MAX_OF_ALL {
-            return Err(io::Error::other(format!("there are {MAX_OF_ALL} of them")));
-        }
-        let its = counts.entry(node).or_default();
-        if *its >= MAX_OF_NODE {
-            let message = format!("node number {} has {MAX_OF_NODE} of them already", node.0);
-            return Err(io::Error::other(message));
-        }
-        *its += 1;
-        Ok(Count {
-            proxy: Arc::clone(proxy),
-            of,
-            node,
-        })
-    }
-}
-
-impl Drop for Count {
-    fn drop(&mut self) {
-        let mut counts = lock((self.of)(&self.proxy));
-        if let Some(its) = counts.get_mut(&self.node) {
-            *its -= 1;
-        }
-        counts.retain(|_, count| *count > 0);
-    }
-}
-
-fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    thread::Builder::new()
-        .stack_size(STACK_BYTES)
-        .spawn(run)
-        .map(drop)
-}
-
 fn no_room() -> io::Error {
     io::Error::other("no room for a descriptor; raise the limit of open files (ulimit -n)")
 }
 
-/// Every critical section here is a few moves.
+/// Locks a mutex. Every critical section here is a few moves.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_node_cannot_have_all_connections() {
-        let proxy = Arc::new(TargetProxy::default());
-        let add = |node| Count::add(&proxy, |proxy| &proxy.served, NodeId(node));
-        let mut held: Vec<_> = (0..MAX_OF_NODE).map(|_| add(1).unwrap()).collect();
-        assert!(add(1).is_err());
-        held.pop();
-        held.push(add(1).unwrap());
-        for node in 2.. {
-            held.extend((0..MAX_OF_NODE).map_while(|_| add(node).ok()));
-            if held.len() == MAX_OF_ALL {
-                break;
-            }
-        }
-        assert!(add(1000).is_err());
-        drop(held);
-        assert!(lock(&proxy.served).is_empty());
-    }
 }

@@ -1,4 +1,5 @@
-//! What processes of other hosts want of nodes here, done in the name of theirs.
+//! Operations and channels of remote processes at nodes of this host, in the name of the remote
+//! nodes.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -17,14 +18,14 @@ use toroid_protocol::proxy::Service;
 use super::accounts::{Entry, OPEN};
 use super::{TargetProxy, lock};
 
-/// Attachments in the names of far nodes, as long as somebody is served by them.
+/// Attachments in the names of remote nodes, while they serve a connection.
 #[derive(Debug, Default)]
 pub(super) struct Members(Mutex<HashMap<NodeId, Slot>>);
 
-/// Who attaches is waited for by those who need the same.
+/// Locked during the attachment, which the node's other connections await.
 type Slot = Arc<Mutex<Option<Member>>>;
 
-/// One of them.
+/// An attachment in use by one connection.
 struct Attached<'a> {
     proxy: &'a TargetProxy,
     node: NodeId,
@@ -38,8 +39,8 @@ pub(super) fn serve(proxy: &Arc<TargetProxy>, service: &Service, socket: OwnedFd
     let result = Attached::new(proxy, from).and_then(|attached| {
         let socket = Arc::new(socket);
         let (partition, to) = (Partition(service.partition), NodeId(service.to));
-        // Those who hold the other end hear of its end from their own agent; who does not listen
-        // shall not hold this one for ever. Booked before it is asked whether both are members.
+        // Booked before the check of membership. The remote process gets the end from its own
+        // agent; a remote side that does not listen must not hold this connection for ever.
         attached
             .member
             .cut_when_revoked(partition, to, Cutter::of(&socket));
@@ -63,7 +64,7 @@ pub(super) fn serve(proxy: &Arc<TargetProxy>, service: &Service, socket: OwnedFd
     }
 }
 
-/// Whether a domain is still the one that was meant, and this node and `to` are in it.
+/// Whether a domain still has this number, and this node and `to` are members.
 fn are_members(domain: &Domain, partition: Partition, to: NodeId) -> bool {
     let place = domain.member().torus().place(to);
     let info = domain.info();
@@ -72,7 +73,7 @@ fn are_members(domain: &Domain, partition: Partition, to: NodeId) -> bool {
     })
 }
 
-/// Executes operations on the memory of a node.
+/// Executes operations on a node's memory.
 fn operate(
     proxy: &Arc<TargetProxy>,
     domain: &Domain,
@@ -93,7 +94,7 @@ fn operate(
     tcp::serve(socket, &regions).map_err(|error| MemberError::Agent(error.to_string()))
 }
 
-/// Carries packets to a listener, and back.
+/// Relays packets to a listener, and back.
 fn relay(
     proxy: &Arc<TargetProxy>,
     domain: &Domain,
@@ -112,28 +113,28 @@ fn relay(
         since: Epoch(0),
     };
     let membership = domain.membership();
-    let mut far = tcp::Channel::open(socket, to, check, membership, Arc::default(), None)?;
+    let mut remote = tcp::Channel::open(socket, to, check, membership, Arc::default(), None)?;
     let place = member.torus().place(to).ok_or(MemberError::Revoked)?;
-    let near = match domain.connect(place, protocol) {
-        Ok(Channel::Shm(near)) => near,
+    let local = match domain.connect(place, protocol) {
+        Ok(Channel::Shm(local)) => local,
         other => {
-            far.finish(tcp::wire::End::PeerDead);
+            remote.finish(tcp::wire::End::PeerDead);
             return other.map(drop);
         }
     };
     #[cfg(feature = "verbs")]
     if let Some(rdma) = rdma {
-        let far = super::channels::channel(proxy, domain, to, rdma, far)?;
-        tcp::relay(near, far);
+        let remote = super::channels::channel(proxy, domain, to, rdma, remote)?;
+        tcp::relay(local, remote);
         return Ok(());
     }
     #[cfg(not(feature = "verbs"))]
     let _ = (proxy, rdma);
-    tcp::relay(near, far);
+    tcp::relay(local, remote);
     Ok(())
 }
 
-/// The regions of a node, as a far one may open them.
+/// Regions of a node, opened in the name of a remote one.
 struct Regions<'a> {
     proxy: &'a Arc<TargetProxy>,
     domain: &'a Domain,
@@ -165,7 +166,7 @@ impl tcp::Regions for Regions<'_> {
         });
         let region = opened?.ok_or(OpError::WrongKey)?;
         let node = self.domain.member().node();
-        let entry = Entry::add(self.proxy, OPEN, node, region.len()).ok_or(NO_ROOM)?;
+        let entry = Entry::add(self.proxy, OPEN, node, region.len()).map_err(|_| NO_ROOM)?;
         Ok(Opened::new(region, Arc::new(entry)))
     }
 
@@ -184,12 +185,12 @@ impl tcp::Regions for Regions<'_> {
     #[cfg(feature = "verbs")]
     fn admit(&self, region: &toroid_fabric::shm::RemoteRegion) -> Option<toroid_fabric::DropGuard> {
         let node = self.domain.member().node();
-        let entry = Entry::add(self.proxy, super::accounts::REGISTERED, node, region.len())?;
+        let entry = Entry::add(self.proxy, super::accounts::REGISTERED, node, region.len()).ok()?;
         Some(Arc::new(entry))
     }
 }
 
-/// This host has no room for what the other side wants.
+/// Error of this host without room for the remote side.
 const NO_ROOM: OpError = OpError::System {
     errno: Errno::ENOBUFS as i32,
 };
@@ -198,7 +199,7 @@ impl<'a> Attached<'a> {
     fn new(proxy: &'a Arc<TargetProxy>, node: NodeId) -> Result<Self, MemberError> {
         let slot = Arc::clone(lock(&proxy.members.0).entry(node).or_default());
         let mut place = lock(&slot);
-        // The agent may know it no more: then another attachment is needed.
+        // The agent may have ended the attachment: then another one is needed.
         let present = place.take().filter(|member| !member.has_ended());
         let member = match present {
             Some(member) => member,
@@ -224,7 +225,7 @@ impl<'a> Attached<'a> {
 impl Drop for Attached<'_> {
     fn drop(&mut self) {
         let mut members = lock(&self.proxy.members.0);
-        // The books have it, and so does this one.
+        // One reference is in the map, and one here.
         if Arc::strong_count(&self.slot) <= 2 {
             members.remove(&self.node);
         }

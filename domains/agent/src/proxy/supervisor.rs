@@ -1,13 +1,11 @@
-//! The target proxy as the agent sees it: the process that serves others hosts' processes, and carries
-//! what this host's have to say to others. See [`crate::proxy`].
+//! Supervision of the target proxy by the agent. See [`crate::proxy`].
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use toroid_fabric::NodeId;
@@ -19,116 +17,115 @@ use crate::fdstore::child::SupervisedChild;
 use crate::fdstore::takeover::Takeover;
 use crate::fdstore::{Entry, FdStore};
 use crate::process::{ends_within, outlast, outlast_killed};
+use crate::threads;
 
-/// Pauses before restarts grow from the first to the second while it keeps dying.
-const BACK_OFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
+/// Pauses before restarts grow from the first to the second while the proxy keeps dying.
+const BACKOFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
 
-/// One that has lived as long as this may be started anew soon.
+/// Life after which the next restart is soon.
 const GOOD_LIFE: Duration = Duration::from_secs(10);
 
-/// How long an order may wait to be read: others wait behind it.
-const WRITE_PATIENCE: Duration = Duration::from_secs(1);
+/// Time that an order may wait to be read: others wait behind it.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many milliseconds it may take to end.
+/// Milliseconds that the proxy may take to end.
 const LAST_WORDS_MS: u16 = 2000;
 
-/// How often the log says that one that was killed is still there.
+/// Interval of log entries about a killed proxy that has not ended.
 const COMPLAINT: Duration = Duration::from_secs(5);
-
-const STACK_BYTES: usize = 256 * 1024;
 
 /// The target proxy of this host.
 #[derive(Debug)]
 pub(crate) struct ProxySupervisor {
     fd_store: Arc<FdStore>,
     kept: Mutex<Option<Entry>>,
-    /// Whether those that are started have an RDMA device.
+    /// Whether new proxies have an RDMA device.
     has_rdma: bool,
-    books: Mutex<Books>,
+    state: Mutex<State>,
     ended: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Books {
+struct State {
     process: Option<(SupervisedChild, Writer)>,
-    /// Whether the agent before has started it.
+    /// Whether the predecessor started it.
     is_inherited: bool,
-    /// Whether it may have told an RDMA device of memory.
-    knows_rdma: bool,
+    /// Whether the proxy may have registered memory with an RDMA device.
+    may_have_registrations: bool,
     ending: bool,
 }
 
-/// Serves a connection that stands for a process in a node of another host.
+/// Handler of connections in the name of a remote node.
 pub(crate) type Attach = Box<dyn Fn(NodeId, UnixStream) -> io::Result<()> + Send>;
 
-/// One that runs.
+/// A running proxy.
 struct Instance {
     handle: Arc<OwnedFd>,
     errands: Reader,
-    /// If this agent started it.
+    /// The child, if this agent started it.
     child: Option<Child>,
 }
 
 impl ProxySupervisor {
-    /// What the fd store holds of it.
+    /// Key of the proxy in the fd store.
     pub(crate) const KEY: &str = "adapter";
 
-    /// What the fd store holds if it may have told an RDMA device of memory: the next agent's file need
-    /// not say so any more.
+    /// Key in the fd store of the mark for registered memory. The next agent's configuration may
+    /// not name the device any more.
     const RDMA: &str = "rdma";
 
-    /// None yet; that of the agent before is to be taken over.
+    /// Makes a supervisor without a proxy. The predecessor's is taken over later.
     pub(crate) fn new(takeover: &mut Takeover, has_rdma: bool) -> Self {
-        let knows_rdma = takeover.inherit(Self::RDMA).is_some();
+        let may_have_registrations = takeover.inherit(Self::RDMA).is_some();
         ProxySupervisor {
             fd_store: Arc::clone(&takeover.fd_store),
             kept: Mutex::new(takeover.inherit(Self::KEY)),
             has_rdma,
-            books: Mutex::new(Books {
-                knows_rdma,
-                ..Books::default()
+            state: Mutex::new(State {
+                may_have_registrations,
+                ..State::default()
             }),
             ended: Condvar::new(),
         }
     }
 
-    /// Lets the fd store hold it, too, while it runs.
+    /// Puts the proxy into the fd store while it runs.
     pub(crate) fn keep(&self) {
-        let books = self.lock();
-        if let Some((process, _)) = &books.process {
-            self.keep_rdma(books.knows_rdma);
+        let state = self.lock();
+        if let Some((process, _)) = &state.process {
+            self.keep_rdma(state.may_have_registrations);
             process.keep(&self.fd_store, Self::KEY);
         }
     }
 
-    /// Its process id.
+    /// Process id.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.lock().process.as_ref().map(|(process, _)| process.pid)
     }
 
-    /// Whether it may have told an RDMA device of memory.
-    pub(crate) fn knows_rdma(&self) -> bool {
-        self.lock().knows_rdma
+    /// Whether the proxy may have registered memory with an RDMA device.
+    pub(crate) fn may_have_registrations(&self) -> bool {
+        self.lock().may_have_registrations
     }
 
-    fn keep_rdma(&self, knows_rdma: bool) {
-        if knows_rdma {
+    fn keep_rdma(&self, may_have_registrations: bool) {
+        if may_have_registrations {
             self.fd_store.put(Self::RDMA, &(), &[])
         } else {
             self.fd_store.remove(Self::RDMA)
         }
     }
 
-    /// Whether it is the one that the agent before has started.
+    /// Whether the present proxy is the predecessor's.
     pub(crate) fn is_inherited(&self) -> bool {
-        let books = self.lock();
-        books.is_inherited && books.process.is_some()
+        let state = self.lock();
+        state.is_inherited && state.process.is_some()
     }
 
-    /// Lets it do something.
+    /// Sends an order.
     ///
     /// # Errors
-    /// There is none at this moment.
+    /// A refusal when no proxy runs at this moment.
     pub(crate) fn order(
         &self,
         order: &ProxyRequest,
@@ -149,12 +146,12 @@ impl ProxySupervisor {
         })
     }
 
-    /// Ends it for good; returns when it has gone, or soon.
+    /// Ends the proxy for good. Kills it if it does not end soon.
     pub(crate) fn end(&self) {
-        let mut books = self.lock();
-        books.ending = true;
+        let mut state = self.lock();
+        state.ending = true;
         self.ended.notify_all();
-        if let Some((process, orders)) = &books.process {
+        if let Some((process, orders)) = &state.process {
             process.let_go();
             orders.shut_down();
             if !ends_within(&process.handle, LAST_WORDS_MS) {
@@ -163,8 +160,8 @@ impl ProxySupervisor {
         }
     }
 
-    /// Kills it, so that another takes its place; returns when it has gone. Until then an RDMA device
-    /// may do what it was told, so there is no going on before, however long the kernel takes.
+    /// Kills the proxy, so that another replaces it, and returns after its end. Until then an RDMA
+    /// device may use registered memory, so this waits however long the kernel takes.
     pub(crate) fn kill(&self) {
         let handle = self.lock().process.as_ref().map(|(process, _)| {
             process.kill();
@@ -193,22 +190,23 @@ impl ProxySupervisor {
             Some(process) => (process, None),
             None => {
                 let mut command = Command::new("/proc/self/exe");
-                command.arg0("toroid-adapter").arg(super::ROLE);
+                command.arg0("toroid-proxy").arg(super::ROLE);
                 let (process, child) = SupervisedChild::start(command)?;
                 (process, Some(child))
             }
         };
-        let (errands, orders) = process.open_channel(WRITE_PATIENCE)?;
+        let (errands, orders) = process.open_channel(WRITE_TIMEOUT)?;
         let handle = Arc::clone(&process.handle);
-        let mut books = self.lock();
-        books.is_inherited = child.is_none();
-        // One that was started anew knows nothing of what another was told.
-        books.knows_rdma = self.has_rdma || books.is_inherited && books.knows_rdma;
-        // First: an agent after this one may come to hold the process any time.
-        self.keep_rdma(books.knows_rdma);
+        let mut state = self.lock();
+        state.is_inherited = child.is_none();
+        // A new proxy has none of the predecessor's registrations.
+        state.may_have_registrations =
+            self.has_rdma || state.is_inherited && state.may_have_registrations;
+        // First, because a later agent may take over the process at any time.
+        self.keep_rdma(state.may_have_registrations);
         process.keep(&self.fd_store, Self::KEY);
-        books.process = Some((process, orders));
-        drop(books);
+        state.process = Some((process, orders));
+        drop(state);
         Ok(Instance {
             handle,
             errands,
@@ -216,7 +214,7 @@ impl ProxySupervisor {
         })
     }
 
-    /// Serves one until it has ended.
+    /// Serves a proxy until its end.
     fn attend(&self, attach: &Attach, instance: Instance) {
         let Instance {
             handle,
@@ -227,47 +225,46 @@ impl ProxySupervisor {
             let Some(stream) = descriptors.into_iter().next() else {
                 continue;
             };
-            // Otherwise it sees the end of the connection.
+            // On failure the proxy sees the end of the connection.
             if let Err(error) = attach(NodeId(node), stream.into()) {
                 tracing::warn!("no thread for a process of another host: {error}");
             }
         }
-        let books = self.lock();
-        if let (Some((process, _)), false) = (&books.process, books.ending) {
+        let state = self.lock();
+        if let (Some((process, _)), false) = (&state.process, state.ending) {
             process.kill();
         }
-        drop(books);
+        drop(state);
         outlast(&handle, child);
         self.fd_store.remove(Self::KEY);
         self.lock().process = None;
     }
 
-    /// Waits before a restart; returns whether there shall be none.
+    /// Waits before a restart; returns whether there will be none.
     fn pause(&self, time: Duration) -> bool {
         let waiting = self
             .ended
-            .wait_timeout_while(self.lock(), time, |books| !books.ending);
+            .wait_timeout_while(self.lock(), time, |state| !state.ending);
         waiting.unwrap_or_else(PoisonError::into_inner).0.ending
     }
 
-    fn lock(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Starts the target proxy of a host among several, and keeps it going. Its connections in the name of
-/// nodes of other hosts go to `attach`.
+/// Starts the target proxy of a host among several, and supervises it. `attach` gets its
+/// connections in the name of remote nodes.
 pub(crate) fn begin(proxy: &Arc<ProxySupervisor>, attach: Attach) -> io::Result<()> {
     let first = proxy.start()?;
     let proxy = Arc::clone(proxy);
-    let builder = thread::Builder::new().name("adapter".into());
     let supervise = move || supervise(&proxy, &attach, first);
-    builder.stack_size(STACK_BYTES).spawn(supervise).map(drop)
+    threads::start_named("target-proxy", supervise).map(drop)
 }
 
 fn supervise(proxy: &ProxySupervisor, attach: &Attach, first: Instance) {
     let mut instance = Ok(first);
-    let mut pause = BACK_OFF[0];
+    let mut pause = BACKOFF[0];
     loop {
         let began = Instant::now();
         match instance {
@@ -275,18 +272,13 @@ fn supervise(proxy: &ProxySupervisor, attach: &Attach, first: Instance) {
             Err(error) => tracing::error!("cannot start the process for other hosts: {error}"),
         }
         if began.elapsed() > GOOD_LIFE {
-            pause = BACK_OFF[0];
+            pause = BACKOFF[0];
         }
         if proxy.pause(pause) {
             return;
         }
         tracing::warn!("the process for connections with other hosts ended; starting it again");
-        pause = BACK_OFF[1].min(pause * 2);
+        pause = BACKOFF[1].min(pause * 2);
         instance = proxy.start();
     }
-}
-
-/// Borrows descriptors that go along with an order.
-pub(crate) fn borrow<const N: usize>(descriptors: [&OwnedFd; N]) -> [BorrowedFd<'_>; N] {
-    descriptors.map(AsFd::as_fd)
 }

@@ -1,16 +1,17 @@
-//! What an attached process has asked and is not being served yet.
+//! Requests of an attached process that wait to be served.
 //!
-//! Answers come in the order of the requests, and some take long: a shrink waits until processes have
-//! acknowledged it, another host may not answer. What has no answer must not wait behind those: who
-//! shrinks has to acknowledge that, too. So one thread reads, and another serves.
+//! Replies come in the order of the requests, and some take long: a shrink waits for
+//! acknowledgements, another host may not answer. Requests without a reply must not wait behind
+//! those: a process that shrinks must acknowledge that, too. So one thread reads, and another
+//! serves.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::share::Share;
 
-/// Bytes that may wait before no more is read: of a process that gives back all that it may have at
-/// once, a third of it.
+/// Most waiting bytes before reading stops: a third of the requests of a process that releases
+/// everything it may have.
 const MAX_BYTES: usize = 2 << 20;
 
 #[derive(Debug)]
@@ -28,7 +29,7 @@ struct Waiting<T> {
 }
 
 impl<T> Backlog<T> {
-    /// An empty one of a connection that has this share.
+    /// Makes an empty backlog of a connection with this share.
     pub(crate) fn new(share: Arc<Share>) -> Self {
         let waiting = Waiting {
             items: VecDeque::new(),
@@ -42,11 +43,11 @@ impl<T> Backlog<T> {
         }
     }
 
-    /// Adds one of so many bytes; waits while there are too many. After the end it is forgotten.
+    /// Adds a request of `bytes` bytes; waits while too many wait. After the end it is dropped.
     pub(crate) fn push(&self, item: T, bytes: usize) {
-        // A short request takes more memory than it has bytes.
+        // A short request takes more memory than its bytes.
         let bytes = bytes + size_of::<(T, usize)>();
-        // Looked at again whenever one of this connection's has been taken.
+        // Checked again whenever a request of this connection is taken.
         let is_full = |waiting: &mut Waiting<T>| {
             waiting.bytes > self.share.allows(MAX_BYTES) && !waiting.is_closed
         };
@@ -60,7 +61,7 @@ impl<T> Backlog<T> {
         self.changed.notify_all();
     }
 
-    /// The next one, waited for; none if there can be no more.
+    /// Waits for the next request; `None` after the end.
     pub(crate) fn next(&self) -> Option<T> {
         let is_empty = |waiting: &mut Waiting<T>| waiting.items.is_empty() && !waiting.is_closed;
         let mut waiting = self.wait_while(is_empty);
@@ -71,7 +72,7 @@ impl<T> Backlog<T> {
         Some(item)
     }
 
-    /// What has not been taken is forgotten: nobody waits for it any more.
+    /// Ends the backlog, and drops waiting requests, whose replies are of no use any more.
     pub(crate) fn close(&self) {
         let mut waiting = self.wait_while(|_| false);
         waiting.items.clear();
@@ -80,7 +81,7 @@ impl<T> Backlog<T> {
         self.changed.notify_all();
     }
 
-    /// Who panics with the lock has changed nothing by halves.
+    /// A panic under the lock leaves no half-made change.
     fn wait_while(
         &self,
         condition: impl FnMut(&mut Waiting<T>) -> bool,
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_adds_waits_while_there_is_too_much() {
+    fn adding_waits_while_too_many_bytes_wait() {
         let backlog = Backlog::new(Arc::default());
         backlog.push(0, MAX_BYTES + 1);
         thread::scope(|scope| {
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_taken_is_forgotten_at_the_end() {
+    fn requests_in_the_backlog_are_dropped_at_the_end() {
         let backlog = Backlog::new(Arc::default());
         backlog.push(0, MAX_BYTES + 1);
         thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Conversations on the control socket.
+//! Connections to the control socket.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Administration<'_> {
                             let started = Message::Reply(Reply::Started);
                             let sent = self.writer.send(&started, &[session.as_fd()]);
                             drop(session);
-                            // It waits for it.
+                            // Dropping the courier waits for its end.
                             drop(courier);
                             sent?;
                             continue;
@@ -119,7 +119,7 @@ impl Administration<'_> {
         }
     }
 
-    /// Starts a command; returns its session, and who waits there for its descriptors.
+    /// Starts a command; returns its session, and the courier of its descriptors.
     fn execute(&self, request: &Request) -> Result<(OwnedFd, FdCourier), Refusal> {
         let invalid = |message: &str| {
             let remedy = "run it with `toroid exec NODE -- ...`";
@@ -167,7 +167,7 @@ impl Administration<'_> {
             let message = format!("node {} is just changing hands", hosted.place);
             Refusal::new(RefusalKind::Denied, message, "see `toroid node ls`")
         })?;
-        // Asked again, because until it was held it might have changed hands.
+        // Checked again, because the node may have changed hands before the guard was taken.
         usable_node(&directory(), self.caller.actor, node)?;
         let caller = peer_ids(self.reader.stream()).map_err(|error| invalid(&error.to_string()))?;
         may_bind(directory().owner_of(id), caller, binds)?;
@@ -197,8 +197,8 @@ impl Administration<'_> {
     }
 }
 
-/// Whether a caller may give its directories to a node of this owner. The node's root could leave
-/// there what acts for the caller, such as a set-user-ID program.
+/// Checks that a caller may bind its directories in a node of this owner. The node's root could
+/// leave programs there that act for the caller, such as a set-user-ID program.
 fn may_bind(owner: Option<u32>, caller: Ids, binds: &[Bind]) -> Result<(), Refusal> {
     let is_anothers = owner.is_some_and(|owner| owner != caller.uid);
     match binds.iter().find(|bind| is_anothers && !bind.read_only) {

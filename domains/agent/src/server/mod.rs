@@ -1,9 +1,10 @@
-//! Connections: who may ask what, and a thread for each.
+//! Connections to the control socket and node sockets: identities and rights of clients, and a
+//! thread for each.
 
 mod backlog;
 mod control;
-mod far;
 mod node;
+mod remote;
 pub(crate) mod share;
 
 use std::collections::{HashMap, HashSet};
@@ -20,6 +21,7 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 use toroid_protocol::agent::{Message, Reply, Request, VERSION};
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
+use toroid_protocol::{change_request, connection_request};
 
 use crate::core::audit::Caller;
 use crate::core::host::Host;
@@ -31,6 +33,7 @@ use crate::nodes::subordinate;
 use crate::nodes::users::is_of_nodes;
 use crate::process;
 use crate::proxy::supervisor::ProxySupervisor;
+use crate::threads;
 use control::Administration;
 use node::Attached;
 use share::Share;
@@ -38,54 +41,52 @@ use share::Share;
 /// Connections at a time to one socket.
 const MAX_CONNECTIONS: usize = 256;
 
-/// Of those to the control socket, how many are kept for administrators: they can do something
-/// about whoever has all the others.
+/// Connections to the control socket that are reserved for administrators: they can act against a
+/// user that has all the others.
 const KEPT_CONNECTIONS: usize = 16;
 
-/// Of those to the control socket, how many one user may have who is no administrator.
+/// Connections to the control socket of one user that is no administrator.
 const CONNECTIONS_OF_USER: usize = 64;
 
-/// What to do about a message that makes no sense.
+/// Remedy for a malformed message.
 const MALFORMED: &str = "write what docs/agent-protocol.md says, or use the library";
 
-/// How long a client may take to say who it is.
+/// Time for a client's handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// How long an answer may wait for its client to read.
-const WRITE_PATIENCE: Duration = Duration::from_secs(5);
+/// Time that a reply may wait for its client to read.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Pause after the system had no descriptor for a connection, so that the wait does not spin.
 const BREATH: Duration = Duration::from_millis(100);
 
-const STACK_BYTES: usize = 256 * 1024;
-
-/// Which socket a connection came through.
+/// Socket of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Door {
+pub(crate) enum SocketKind {
     /// The control socket.
     Control,
-    /// A node's, in one of its tenancies.
+    /// A node socket, in one generation of the node.
     Node(NodeId, u64),
-    /// None: the target proxy of this host speaks for a node that another host carries.
-    StandIn(NodeId),
+    /// No socket: the target proxy of this host speaks for a node on another host.
+    TargetProxy(NodeId),
 }
 
 /// Serves connections until the listener is shut down.
-pub(crate) fn serve(host: &Arc<Host>, listener: &UnixListener, door: Door) {
+pub(crate) fn serve(host: &Arc<Host>, listener: &UnixListener, socket: SocketKind) {
     let open = Arc::default();
     loop {
         match listener.accept() {
-            Ok((stream, _)) => admit(host, stream, door, &open),
+            Ok((stream, _)) => admit(host, stream, socket, &open),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
             Err(error) => {
-                tracing::warn!(?door, "cannot accept a connection: {error}");
+                tracing::warn!(?socket, "cannot accept a connection: {error}");
                 thread::sleep(BREATH);
             }
         }
     }
 }
 
-/// The connections to one socket, of each user.
+/// Connections to one socket by user.
 #[derive(Debug, Default)]
 struct Open(Mutex<HashMap<u32, OfUser>>);
 
@@ -96,11 +97,11 @@ struct OfUser {
 }
 
 impl Open {
-    /// Counts another one, and returns what it has in common with the user's others. A user takes at
-    /// most half of the connections that others leave, so that a few users do not take all.
+    /// Counts another connection, and returns the share of the user's connections. A user gets at
+    /// most half of the connections that others leave, so a few users do not take all.
     ///
     /// # Errors
-    /// The limit that it would pass.
+    /// The exceeded limit.
     fn add(&self, uid: u32, of_all: usize, of_user: Option<usize>) -> Result<Arc<Share>, usize> {
         let mut open = self.lock();
         let all: usize = open.values().map(|its| its.connections).sum();
@@ -132,31 +133,31 @@ impl Open {
     }
 }
 
-fn admit(host: &Arc<Host>, stream: UnixStream, door: Door, open: &Arc<Open>) {
+fn admit(host: &Arc<Host>, stream: UnixStream, socket: SocketKind, open: &Arc<Open>) {
     let Ok(uid) = peer_uid(&stream) else {
         return;
     };
     let uid = uid.as_raw();
     let caller = Caller {
-        actor: match door {
-            Door::Control => actor(host, uid),
-            Door::Node(node, _) | Door::StandIn(node) => Actor::Node(node),
+        actor: match socket {
+            SocketKind::Control => actor(host, uid),
+            SocketKind::Node(node, _) | SocketKind::TargetProxy(node) => Actor::Node(node),
         },
         pid: peer_pid(&stream),
         host: None,
     };
-    let (of_all, of_user) = match door {
-        Door::Control if !is_administrator(host, uid) => {
+    let (of_all, of_user) = match socket {
+        SocketKind::Control if !is_administrator(host, uid) => {
             let of_users = MAX_CONNECTIONS - KEPT_CONNECTIONS;
             (of_users, Some(CONNECTIONS_OF_USER))
         }
         _ => (MAX_CONNECTIONS, None),
     };
-    let account = match door {
-        Door::Control if is_administrator(host, uid) => uid,
-        Door::Control => subordinate::account(uid),
+    let account = match socket {
+        SocketKind::Control if is_administrator(host, uid) => uid,
+        SocketKind::Control => subordinate::account(uid),
         // All users of a node are one tenant.
-        Door::Node(..) | Door::StandIn(_) => 0,
+        SocketKind::Node(..) | SocketKind::TargetProxy(_) => 0,
     };
     let share = match open.add(account, of_all, of_user) {
         Ok(share) => share,
@@ -164,20 +165,23 @@ fn admit(host: &Arc<Host>, stream: UnixStream, door: Door, open: &Arc<Open>) {
     };
     let (host, count) = (Arc::clone(host), Arc::clone(open));
     let talk = move || {
-        if let Err(error) = converse(&host, stream, door, caller, share) {
-            tracing::debug!(?door, "a connection ended: {error}");
+        if let Err(error) = converse(&host, stream, socket, caller, share) {
+            tracing::debug!(?socket, "a connection ended: {error}");
         }
         count.remove(account);
     };
-    let thread = thread::Builder::new().stack_size(STACK_BYTES).spawn(talk);
-    if let Err(error) = thread {
-        tracing::warn!(?door, "no thread for a connection: {error}");
+    if let Err(error) = threads::start(talk) {
+        tracing::warn!(?socket, "no thread for a connection: {error}");
         open.remove(account);
     }
 }
 
-/// Serves the target proxy, which speaks for a node that another host carries, on a thread of its own.
-pub(crate) fn stand_in(host: &Arc<Host>, node: NodeId, stream: UnixStream) -> io::Result<()> {
+/// Serves the target proxy, which speaks for a node on another host, on a thread of its own.
+pub(crate) fn serve_target_proxy(
+    host: &Arc<Host>,
+    node: NodeId,
+    stream: UnixStream,
+) -> io::Result<()> {
     let caller = Caller {
         actor: Actor::Node(node),
         pid: host.proxy.as_deref().and_then(ProxySupervisor::pid),
@@ -185,19 +189,16 @@ pub(crate) fn stand_in(host: &Arc<Host>, node: NodeId, stream: UnixStream) -> io
     };
     let host = Arc::clone(host);
     let talk = move || {
-        let door = Door::StandIn(node);
-        if let Err(error) = converse(&host, stream, door, caller, Arc::default()) {
-            tracing::debug!(?door, "a connection ended: {error}");
+        let socket = SocketKind::TargetProxy(node);
+        if let Err(error) = converse(&host, stream, socket, caller, Arc::default()) {
+            tracing::debug!(?socket, "a connection ended: {error}");
         }
     };
-    thread::Builder::new()
-        .stack_size(STACK_BYTES)
-        .spawn(talk)
-        .map(drop)
+    threads::start(talk).map(drop)
 }
 
-/// Whoever came through the control socket. That of a user's agent lets nobody else in, and
-/// there the user is root.
+/// Actor of a connection to the control socket. The socket of a user's agent accepts that user
+/// only, and there the user is root.
 fn actor(host: &Host, uid: u32) -> Actor {
     if host.identity.rootless {
         Actor::Administrator(host.identity.uid)
@@ -212,12 +213,12 @@ fn is_administrator(host: &Host, uid: u32) -> bool {
     matches!(actor(host, uid), Actor::Administrator(_))
 }
 
-/// Whether whoever connected runs in a node: there anybody may be root, or one of many users.
+/// Whether a client runs in a node, where any user may be root, or one of many users.
 fn comes_from_node(host: &Host, caller: &Caller, stream: &UnixStream) -> bool {
     if host.users.is_some() {
         return caller.actor.uid().is_some_and(is_of_nodes);
     }
-    // Who is outside of this PID namespace is in no node, for these are inside.
+    // A client outside of this PID namespace is in no node, because nodes are inside.
     let Some(pid) = peer_pid(stream) else {
         return false;
     };
@@ -232,7 +233,7 @@ fn turn_away(stream: UnixStream, limit: usize) {
         "end some processes that use it",
     );
     if let Ok((_, writer)) = wire::split(stream) {
-        // A new socket's buffer has room; should it fail, the client sees the end.
+        // A new socket's buffer has room. If this fails, the client sees the end.
         let _ = writer.send(&Message::Reply(Reply::Error(refusal)), &[]);
     }
 }
@@ -240,14 +241,14 @@ fn turn_away(stream: UnixStream, limit: usize) {
 fn converse(
     host: &Arc<Host>,
     stream: UnixStream,
-    door: Door,
+    socket: SocketKind,
     caller: Caller,
     share: Arc<Share>,
 ) -> Result<(), WireError> {
     let (mut reader, writer) = wire::split(stream)?;
-    writer.give_up_after(WRITE_PATIENCE)?;
+    writer.give_up_after(WRITE_TIMEOUT)?;
     reader.take_no_descriptors();
-    if matches!(door, Door::Control) && comes_from_node(host, &caller, reader.stream()) {
+    if matches!(socket, SocketKind::Control) && comes_from_node(host, &caller, reader.stream()) {
         let refusal = Refusal::new(
             RefusalKind::Denied,
             "processes in nodes may not use the agent's control socket",
@@ -256,8 +257,8 @@ fn converse(
         return refuse(&writer, refusal);
     }
     shake_hands(&mut reader, &writer)?;
-    match door {
-        Door::Control => Administration {
+    match socket {
+        SocketKind::Control => Administration {
             host,
             reader,
             writer,
@@ -265,9 +266,9 @@ fn converse(
             share,
         }
         .converse(),
-        Door::Node(node, _) | Door::StandIn(node) => {
-            let generation = match door {
-                Door::Node(_, generation) => Some(generation),
+        SocketKind::Node(node, _) | SocketKind::TargetProxy(node) => {
+            let generation = match socket {
+                SocketKind::Node(_, generation) => Some(generation),
                 _ => None,
             };
             let outbox = Outbox::start(writer)?;
@@ -280,7 +281,7 @@ fn converse(
                 outbox,
                 share,
             };
-            // Asked when it is in the books: who is there at the end of a generation is expelled.
+            // Checked after attaching: processes attached at the end of a generation are expelled.
             let is_current = match generation {
                 Some(generation) => host.is_current(node, generation),
                 None => host.node(node).is_none(),
@@ -290,11 +291,11 @@ fn converse(
             } else {
                 Err(WireError::Closed)
             };
-            if let Door::StandIn(node) = door
+            if let SocketKind::TargetProxy(node) = socket
                 && attached.was_cut(&end)
             {
-                // While it is in the books: a change of membership waits until it has gone.
-                host.let_adapters_forget(&[node].into());
+                // While it is attached: a change of membership waits for its end.
+                host.invalidate_registrations(&[node].into());
             }
             host.members.detach(id);
             end
@@ -328,13 +329,13 @@ fn shake_hands(reader: &mut Reader, writer: &Writer) -> Result<(), WireError> {
     writer.send(&Message::Reply(welcome), &[])
 }
 
-/// Says why, and ends the connection.
+/// Sends a refusal, and ends the connection.
 fn refuse(writer: &Writer, refusal: Refusal) -> Result<(), WireError> {
     writer.send(&Message::Reply(Reply::Error(refusal)), &[])?;
     Err(WireError::Closed)
 }
 
-/// Tells a client what was wrong with its message, and ends the connection.
+/// Sends a client the error of its message, and ends the connection.
 fn malformed(writer: &Writer, error: WireError) -> Result<(), WireError> {
     if let WireError::Malformed(_) = &error {
         let refusal = Refusal::new(RefusalKind::Invalid, error.to_string(), MALFORMED);
@@ -343,8 +344,8 @@ fn malformed(writer: &Writer, error: WireError) -> Result<(), WireError> {
     Err(error)
 }
 
-/// What both doors answer: the state of the agent, its nodes, and the domains that the caller
-/// may see.
+/// Answers queries, from any socket: about the agent, its nodes, and the domains that the actor may
+/// see.
 fn look(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Refusal>> {
     let show = |name: &str| {
         let was_removed =
@@ -352,7 +353,7 @@ fn look(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Re
         let domain = host.members.directory(|directory| {
             match (actor.named(directory, name), actor) {
                 (Ok(domain), _) => Ok(domain.clone()),
-                // Its remedy is more than that of others.
+                // This refusal has a better remedy.
                 (Err(unseen), Actor::Node(node)) if !was_removed => {
                     check_member(directory, name, node).and(Err(unseen.into()))
                 }
@@ -389,7 +390,7 @@ fn look(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Re
             let whose = Whose { user: *user, nodes };
             Some(quotas::show(host, actor, whose))
         }
-        _ => None,
+        change_request!() | connection_request!() | Request::Down => None,
     }
 }
 
@@ -397,7 +398,7 @@ fn look(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Re
 mod tests {
     use super::*;
 
-    /// One user once could take all connections that were not kept for administrators.
+    /// One user could once take all connections that were not reserved for administrators.
     #[test]
     fn one_user_leaves_connections_to_others() {
         let open = Open::default();

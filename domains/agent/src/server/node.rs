@@ -1,8 +1,7 @@
-//! Conversations on node sockets.
+//! Connections to node sockets.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
-use std::thread;
 
 use toroid_fabric::NodeId;
 use toroid_model::refusal::{Refusal, RefusalKind};
@@ -11,13 +10,14 @@ use toroid_protocol::wire::{Reader, WireError};
 
 use super::backlog::Backlog;
 use super::share::Share;
-use super::{MALFORMED, STACK_BYTES, far, look};
+use super::{MALFORMED, look, remote};
 use crate::core::audit::Caller;
-use crate::core::changes::{Standing, carry_out, is_change};
+use crate::core::changes::{Standing, carry_out};
 use crate::core::host::{Host, names};
 use crate::members::outbox::Outbox;
 use crate::members::{AttachmentId, Known};
 use crate::net::stack_link;
+use crate::threads;
 
 /// A connection to a node socket.
 #[derive(Clone)]
@@ -25,19 +25,19 @@ pub(super) struct Attached {
     pub(super) host: Arc<Host>,
     pub(super) caller: Caller,
     pub(super) node: NodeId,
-    /// A stand-in has none.
+    /// Generation of the node; the target proxy has none.
     pub(super) generation: Option<u64>,
     pub(super) outbox: Outbox,
     pub(super) share: Arc<Share>,
 }
 
 impl Attached {
-    /// Whether the process did not end the connection itself: it may go on with what it has.
+    /// Whether the process did not end the connection itself. Then it may go on with its grants.
     pub(super) fn was_cut(&self, end: &Result<(), WireError>) -> bool {
         self.outbox.is_cut() || !matches!(end, Err(WireError::Closed))
     }
 
-    /// Serves it to its end. It is booked as `id`, or by then as what it was before.
+    /// Serves the connection to its end. `id` is its attachment, after a resumption that of before.
     pub(super) fn converse(&self, reader: Reader, id: &mut AttachmentId) -> Result<(), WireError> {
         let backlog = Arc::new(Backlog::new(Arc::clone(&self.share)));
         let (attached, waiting) = (self.clone(), Arc::clone(&backlog));
@@ -49,15 +49,14 @@ impl Attached {
                 }
             };
             if panic::catch_unwind(AssertUnwindSafe(all)).is_err() {
-                // The thread that reads must not wait for this one.
+                // The reading thread must not wait for this one.
                 waiting.close();
                 attached.outbox.shut_down();
             }
         };
-        let builder = thread::Builder::new().stack_size(STACK_BYTES);
-        let server = builder.spawn(serve)?;
+        let server = threads::start(serve)?;
         let end = self.read_all(reader, id, &backlog);
-        // The connection counts, and holds back others, until its last change has been made.
+        // The connection counts against limits until its last change has been made.
         backlog.close();
         let _ = server.join();
         end
@@ -72,8 +71,8 @@ impl Attached {
         let members = &self.host.members;
         loop {
             match self.share.receive_from_node(&mut reader) {
-                // Neither has an answer, and somebody may wait for what they cause: this process
-                // itself, for a change of its own.
+                // Neither has a reply, and another request may wait for its effect, even a change
+                // of this process itself.
                 Ok(Request::Ack { partition, epoch }) => {
                     members.acknowledge(*id, partition, epoch);
                 }
@@ -92,7 +91,7 @@ impl Attached {
         }
     }
 
-    /// The process is one that was attached to the agent before.
+    /// Resumes a process that was attached to the predecessor.
     fn resume(&self, id: &mut AttachmentId, request: &Request) {
         let Request::Resume {
             attachment,
@@ -117,7 +116,7 @@ impl Attached {
     }
 
     fn answer(&self, id: AttachmentId, request: &Request) {
-        let answer = match (is_change(request), self.generation) {
+        let answer = match (request.is_change(), self.generation) {
             (true, Some(generation)) => self.host.audited(&self.caller, request, || {
                 let standing = Standing::Generation(generation);
                 carry_out(&self.host, &self.caller, standing, request).transpose()
@@ -138,60 +137,50 @@ impl Attached {
         }
     }
 
-    /// Serves what only processes in nodes ask; returns the reply if there is one to send yet.
+    /// Serves requests of processes in nodes. Returns the reply, unless it has been sent.
     fn serve(&self, id: AttachmentId, request: &Request) -> Result<Option<Reply>, Refusal> {
         let members = &self.host.members;
+        // These send their replies themselves, with descriptors.
+        let replied = |()| None;
+        let done = |()| Some(Reply::Done);
         match request {
-            _ if far::is_far(&self.host, request) => return far::serve(&self.host, id, request),
+            _ if remote::is_remote(&self.host, request) => remote::serve(&self.host, id, request),
             Request::Alloc {
                 domain,
                 len,
                 access,
-            } => {
-                members.alloc(id, domain, *len, *access)?;
-                return Ok(None);
-            }
+            } => members.alloc(id, domain, *len, *access).map(replied),
             Request::Open { key, .. } if self.host.is_elsewhere(key.node) => {
-                return Ok(Some(Reply::Elsewhere));
+                Ok(Some(Reply::Elsewhere))
             }
-            Request::Open { key, access } => {
-                members.open(id, *key, *access)?;
-                return Ok(None);
-            }
+            Request::Open { key, access } => members.open(id, *key, *access).map(replied),
             Request::Reach { domain, place } => {
-                members.fellow(id, domain, *place)?;
-                return Ok(Some(Reply::Here));
+                members.lock().fellow(id, domain, *place)?;
+                Ok(Some(Reply::Here))
             }
             Request::Connect {
                 domain,
                 place,
                 protocol,
-            } => {
-                members.connect(id, domain, *place, *protocol)?;
-                return Ok(None);
-            }
+            } => members.connect(id, domain, *place, *protocol).map(replied),
             Request::Stack { domain } => {
-                let (info, cable) = {
-                    let driver = self.host.driver.as_deref();
-                    stack_link::grant(driver, members, self.node, domain)?
-                };
-                self.outbox.reply(Reply::Stack(info), vec![cable]);
-                return Ok(None);
+                let driver = self.host.driver.as_deref();
+                let (info, socket) = stack_link::grant(driver, members, self.node, domain)?;
+                self.outbox.reply(Reply::Stack(info), vec![socket]);
+                Ok(None)
             }
-            Request::Fence => {
-                members.show_fence(id)?;
-                return Ok(None);
+            Request::Fence => members.show_fence(id).map(replied),
+            Request::Free { key } => members.free(id, *key).map(done),
+            Request::Listen { domain, protocol } => members.listen(id, domain, *protocol).map(done),
+            Request::Unlisten { domain, protocol } => {
+                members.unlisten(id, domain, *protocol).map(done)
             }
-            Request::Free { key } => members.free(id, *key)?,
-            Request::Listen { domain, protocol } => members.listen(id, domain, *protocol)?,
-            Request::Unlisten { domain, protocol } => members.unlisten(id, domain, *protocol)?,
-            Request::Disconnect { id: channel } => members.disconnect(id, *channel)?,
-            Request::Lookup { .. } => return far::serve(&self.host, id, request),
-            Request::Whoami => return self.whoami().map(Some),
-            Request::Ticket => return members.ticket(id).map(Some),
-            _ => return Err(not_here()),
+            Request::Disconnect { id: channel } => members.disconnect(id, *channel).map(done),
+            Request::Lookup { .. } => remote::serve(&self.host, id, request),
+            Request::Whoami => self.whoami().map(Some),
+            Request::Ticket => members.ticket(id).map(Some),
+            _ => Err(not_here()),
         }
-        Ok(Some(Reply::Done))
     }
 
     fn whoami(&self) -> Result<Reply, Refusal> {

@@ -1,9 +1,9 @@
-//! Memory of the agent for requests: of one node's connections, or of one user's to the control
-//! socket.
+//! Memory of the agent for requests: a share for each node's connections, and for each user's to
+//! the control socket.
 //!
-//! A connection costs little of it. Requests are short, but for the `resume` of a process that
-//! holds thousands of regions, and for a command with a long environment. Such a long request is
-//! read while no other connection of the same share reads one, and has to arrive in time.
+//! A connection needs little. Requests are short, except the `resume` of a process with thousands
+//! of regions, and a command with a long environment. Only one such long request of a share is read
+//! at a time, and it must arrive in time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,13 +14,13 @@ use toroid_protocol::wire::MAX_PAYLOAD;
 use toroid_protocol::wire::{Reader, WireError};
 
 /// Longest payload that is read beside others.
-pub(crate) const SHORT: u32 = 64 * 1024;
+pub(super) const SHORT: u32 = 64 * 1024;
 
 /// Longest `resume`: of a process that holds as many regions, channels and listeners as one may.
 const LONGEST_RESUME: u32 = 256 * 1024;
 
 /// Time in which a long request has to arrive, once its turn has come.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of requests that all connections of a share may have waiting before each of them is
 /// held to `FEW`.
@@ -29,7 +29,7 @@ const PLENTY: usize = 16 << 20;
 /// Bytes of requests that a connection may always have waiting.
 const FEW: usize = 64 * 1024;
 
-/// What the connections of one node, or of one user, have in common.
+/// Memory shared by the connections of one node or one user.
 #[derive(Debug, Default)]
 pub(crate) struct Share {
     /// Held while a long request is read.
@@ -45,7 +45,7 @@ impl Share {
     }
 
     /// Waits for the next request of a process in a node. Only a `resume` may be long.
-    pub(crate) fn receive_from_node(&self, reader: &mut Reader) -> Result<Request, WireError> {
+    pub(super) fn receive_from_node(&self, reader: &mut Reader) -> Result<Request, WireError> {
         let len = reader.announced()?;
         let request = self.receive_at_most(reader, LONGEST_RESUME)?;
         if len > SHORT && !matches!(request, Request::Resume { .. }) {
@@ -61,13 +61,13 @@ impl Share {
         if len <= SHORT {
             return Ok(reader.receive()?.0);
         }
-        // What is over the limit is refused at once, without waiting for a turn.
+        // A request over the limit is refused at once, without waiting for a turn.
         let turn = || self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let _turn = (len <= longest).then(turn);
-        Ok(reader.receive_first(longest, Instant::now() + PATIENCE)?.0)
+        Ok(reader.receive_first(longest, Instant::now() + TIMEOUT)?.0)
     }
 
-    /// How many bytes of requests a connection may have waiting, of `most` at best.
+    /// Bytes of requests that a connection may have waiting, at most `most`.
     pub(crate) fn allows(&self, most: usize) -> usize {
         // Relaxed: a bound on memory, which need not be exact.
         if self.waiting.load(Ordering::Relaxed) > PLENTY {
@@ -126,7 +126,7 @@ mod tests {
     fn receive(share: &Share, bytes: &[u8]) -> Result<Request, WireError> {
         let (mut reader, mut theirs) = connection();
         thread::scope(|scope| {
-            // The other side ends where it has read enough.
+            // The write fails once the other side has read enough.
             scope.spawn(move || theirs.write_all(bytes));
             let received = share.receive_from_node(&mut reader);
             drop(reader);
@@ -134,7 +134,7 @@ mod tests {
         })
     }
 
-    /// A node once made the agent hold 16 MiB for each of its connections.
+    /// A node could once make the agent hold 16 MiB for each of its connections.
     #[test]
     fn requests_of_nodes_are_short() {
         let share = Share::default();
@@ -158,7 +158,7 @@ mod tests {
         );
     }
 
-    /// Of a process that holds as much as it may: it must not lose that when an agent is killed.
+    /// A process with all the grants it may have must not lose them when an agent is killed.
     #[test]
     fn a_long_resume_arrives() {
         let share = Share::default();
@@ -176,7 +176,7 @@ mod tests {
         thread::scope(|scope| {
             let turn = share.turn.lock().unwrap();
             let second = scope.spawn(|| receive(&share, &long));
-            // Short ones and those of others pass meanwhile.
+            // Short requests and those of other shares pass meanwhile.
             to_first
                 .write_all(&frame(r#"{"request":"status"}"#, 0))
                 .unwrap();

@@ -1,5 +1,5 @@
-//! How a host becomes what the directory of another says: with the changes that its own agent
-//! would make, in one turn. Whatever it has missed, whoever has left meanwhile is cut off first.
+//! Application of the leader's directory at a follower: by the changes that its own agent would
+//! make, in one turn. Members that left meanwhile are cut off first.
 
 use toroid_model::directory::Directory;
 use toroid_model::directory::records::Changes;
@@ -13,8 +13,8 @@ use crate::core::host::Host;
 use crate::nodes::HostedNode;
 use crate::nodes::generation::Closed;
 
-/// Carries out what distinguishes the directory from the one that is known here. Returns what did not
-/// succeed although the directory is now that one: it is no reason to do without the rest.
+/// Carries out the differences between the new directory and the present one. Returns failures that
+/// leave the directory valid: they do not stop the rest.
 pub(crate) fn adopt(host: &Host, adoption: DirectoryUpdate) -> Result<Vec<Refusal>, Refusal> {
     let _turn = host.changes.take(Actor::Administrator(host.identity.uid))?;
     let present = host.members.directory(Directory::clone);
@@ -68,7 +68,7 @@ fn carry_out(
         exceptions.extend(host.join_as_decided(change, directory)?);
     }
     host.members.adopt(next.clone())?;
-    host.tell_all_far(&next);
+    host.tell_all_remote(&next);
     for domain in &transition.altered {
         exceptions.extend(host.tell_members(domain).err());
     }

@@ -1,6 +1,7 @@
-//! Whom connections of other hosts are for that have shown a ticket.
+//! Data connections of other hosts that have shown a ticket.
 
 use std::net::TcpStream;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use toroid_model::refusal::Refusal;
@@ -11,17 +12,16 @@ use super::tunnels;
 use crate::cluster::Cluster;
 use crate::cluster::tickets::DataConnection;
 use crate::core::host::Host;
-use crate::proxy::supervisor::borrow;
 
-/// Lets other hosts connect.
+/// Serves data connections of other hosts.
 pub(crate) fn serve(host: &Arc<Host>, cluster: &Cluster) {
     let host = Arc::clone(host);
     cluster
-        .broker
+        .tickets
         .serve(move |connection| receive(&host, connection));
 }
 
-/// Must not take long: others wait at the door meanwhile.
+/// Must not block: other connections wait meanwhile.
 fn receive(host: &Arc<Host>, connection: DataConnection) {
     match connection.wanted {
         TicketPurpose::Frames => tunnels::receive(host, connection),
@@ -36,14 +36,14 @@ fn receive(host: &Arc<Host>, connection: DataConnection) {
     }
 }
 
-/// Lets the target proxy serve a process of a node of another host.
+/// Passes a connection of a remote process to the target proxy.
 fn serve_node(host: &Host, between: NodePair, stream: TcpStream) -> Result<(), Refusal> {
     let domain = host.members.directory(|directory| {
         let domain = directory.domain_by_id(between.partition)?;
         Some(domain.name.clone())
     });
     let (Some(proxy), Some(domain)) = (&host.proxy, domain) else {
-        // It has been removed since the ticket was given.
+        // The domain has been removed since the ticket was issued.
         return Ok(());
     };
     let service = Service {
@@ -54,5 +54,5 @@ fn serve_node(host: &Host, between: NodePair, stream: TcpStream) -> Result<(), R
         protocol: between.protocol,
         rdma: host.rdma(),
     };
-    proxy.order(&ProxyRequest::Serve(service), &borrow([&stream.into()]))
+    proxy.order(&ProxyRequest::Serve(service), &[stream.as_fd()])
 }

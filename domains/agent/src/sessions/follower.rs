@@ -1,4 +1,4 @@
-//! A follower: one session with the holder of the directory, again and again.
+//! A follower's side: sessions with the leader, one after another.
 
 use std::sync::Arc;
 use std::thread;
@@ -12,58 +12,55 @@ use crate::channel::secure::Session;
 use crate::cluster::Cluster;
 use crate::cluster::link::Link;
 use crate::core::host::Host;
-use crate::error::AgentError;
+use crate::error::{AgentError, during};
+use crate::threads;
 
-/// Pauses before the holder is called again.
-const BACK_OFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
-
-const STACK_BYTES: usize = 256 * 1024;
+/// Pauses before the leader is called again.
+const BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
 /// Follows until the agent ends.
 pub(crate) fn begin(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(), AgentError> {
     let (host, cluster) = (Arc::clone(host), Arc::clone(cluster));
-    let builder = thread::Builder::new().stack_size(STACK_BYTES);
-    let started = builder.spawn(move || follow(&host, &cluster));
-    started.map(drop).map_err(|source| AgentError::System {
-        action: "start the thread that follows the directory",
-        source,
-    })
+    let started = threads::start(move || follow(&host, &cluster));
+    started
+        .map(drop)
+        .map_err(during("start the thread that follows the directory"))
 }
 
 fn follow(host: &Arc<Host>, cluster: &Arc<Cluster>) {
-    let holder = &cluster.config.directory;
+    let leader = &cluster.config.directory;
     let claim = Claim {
         nodes: cluster.config.nodes.clone(),
         aliases: cluster.config.aliases.clone(),
     };
-    let mut pause = BACK_OFF[0];
+    let mut pause = BACKOFF[0];
     while !host.is_ending() {
-        match cluster.dial(holder, Some(claim.clone())) {
+        match cluster.dial(leader, Some(claim.clone())) {
             Ok(session) => {
-                pause = BACK_OFF[0];
+                pause = BACKOFF[0];
                 attend(host, cluster, session);
             }
-            Err(error) => host.note_problem(cluster, holder, &error.to_string()),
+            Err(error) => host.note_problem(cluster, leader, &error.to_string()),
         }
         thread::sleep(pause);
-        pause = BACK_OFF[1].min(pause * 2);
+        pause = BACKOFF[1].min(pause * 2);
     }
 }
 
 fn attend(host: &Arc<Host>, cluster: &Arc<Cluster>, session: Session) {
-    let holder = &cluster.config.directory;
-    tracing::info!("following the directory of host {holder}");
-    cluster.problems.clear(holder);
-    let link = Link::new(holder.clone(), session.writer);
-    let mut to_holder = cluster.holder();
-    to_holder.link = Some(Arc::clone(&link));
-    to_holder.differs = true;
-    drop(to_holder);
-    let (served, books) = (Arc::clone(host), Arc::clone(cluster));
-    let end = link.attend(session.reader, move |ask| serve(&served, &books, ask));
-    cluster.holder().link = None;
+    let leader = &cluster.config.directory;
+    tracing::info!("following the directory of host {leader}");
+    cluster.problems.clear(leader);
+    let link = Link::new(leader.clone(), session.writer);
+    let mut to_leader = cluster.leader();
+    to_leader.link = Some(Arc::clone(&link));
+    to_leader.differs = true;
+    drop(to_leader);
+    let (served, known) = (Arc::clone(host), Arc::clone(cluster));
+    let end = link.attend(session.reader, move |ask| serve(&served, &known, ask));
+    cluster.leader().link = None;
     if !host.is_ending() {
-        host.note_problem(cluster, holder, &format!("its session has ended: {end}"));
+        host.note_problem(cluster, leader, &format!("its session has ended: {end}"));
     }
 }
 
@@ -71,15 +68,15 @@ fn serve(host: &Arc<Host>, cluster: &Cluster, ask: HostRequest) -> HostResponse 
     match ask {
         HostRequest::Adopt(adoption) => match apply::adopt(host, adoption) {
             Ok(exceptions) => {
-                let mut holder = cluster.holder();
-                holder.has_come = true;
-                holder.differs = false;
-                drop(holder);
+                let mut leader = cluster.leader();
+                leader.has_come = true;
+                leader.differs = false;
+                drop(leader);
                 cluster.came.notify_all();
                 done_except(&exceptions)
             }
             Err(refusal) => {
-                cluster.holder().differs = true;
+                cluster.leader().differs = true;
                 host.note_problem(cluster, &cluster.config.directory, &refusal.message);
                 HostResponse::Refused(refusal)
             }

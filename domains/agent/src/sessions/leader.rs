@@ -1,10 +1,9 @@
-//! The holder's side: who follows, how far each of them is, and what they ask. Also how any agent
-//! receives those who want no more than tickets.
+//! The leader's side: admission and requests of followers. Also the reception of sessions for
+//! tickets at any agent.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread;
 use std::time::Instant;
 
 use toroid_fabric::NodeId;
@@ -21,12 +20,11 @@ use crate::cluster::Cluster;
 use crate::cluster::followers::{Follower, Place, name_nodes};
 use crate::cluster::link::{Link, stay_alive};
 use crate::core::audit::Caller;
-use crate::core::changes::{Standing, carry_out, is_change};
+use crate::core::changes::{Standing, carry_out};
 use crate::core::host::Host;
+use crate::threads;
 
-const STACK_BYTES: usize = 256 * 1024;
-
-/// Attends to whoever has shown the key, until it ends.
+/// Serves a session of a host that has shown the key, to its end.
 pub(crate) fn receive(
     host: &Arc<Host>,
     cluster: &Arc<Cluster>,
@@ -45,15 +43,15 @@ pub(crate) fn receive(
     if let Err(refusal) = cluster.check(&hello, session.version) {
         return refuse(host, cluster, &hello, session, refusal);
     }
-    // Others may have to be waited for now.
+    // From here on, other hosts may have to be awaited.
     stay_alive(&session.writer)?;
     let link = Link::new(hello.host.clone(), session.writer.clone());
     let hello = Arc::new(hello);
     let Some(claim) = hello.follows.clone() else {
         session.writer.send(&HostMessage::Welcome)?;
-        let (served, books) = (Arc::clone(host), Arc::clone(cluster));
+        let (served, known) = (Arc::clone(host), Arc::clone(cluster));
         link.attend(session.reader, move |ask| {
-            serve(&served, &books, &hello, ask)
+            serve(&served, &known, &hello, ask)
         });
         return Ok(());
     };
@@ -63,7 +61,7 @@ pub(crate) fn receive(
     }
 }
 
-/// Tells it why not.
+/// Sends a refusal, and waits for the end.
 fn refuse(
     host: &Host,
     cluster: &Cluster,
@@ -77,7 +75,7 @@ fn refuse(
     Ok(())
 }
 
-/// Lets it follow, until it ends.
+/// Serves a follower to the end of its session.
 fn lead(
     host: &Arc<Host>,
     cluster: &Arc<Cluster>,
@@ -90,12 +88,10 @@ fn lead(
     tracing::info!("host {name} follows");
     cluster.problems.clear(&name);
     let (publisher, told) = (Arc::clone(cluster), Arc::clone(place.link));
-    thread::Builder::new()
-        .stack_size(STACK_BYTES)
-        .spawn(move || publisher.tell(&told))?;
-    let (served, books) = (Arc::clone(host), Arc::clone(cluster));
+    threads::start(move || publisher.tell(&told))?;
+    let (served, known) = (Arc::clone(host), Arc::clone(cluster));
     let end = place.link.attend(session.reader, move |ask| {
-        serve(&served, &books, &hello, ask)
+        serve(&served, &known, &hello, ask)
     });
     host.note_problem(cluster, &name, &format!("its session has ended: {end}"));
     Ok(())
@@ -117,7 +113,7 @@ fn serve(host: &Arc<Host>, cluster: &Cluster, hello: &Hello, ask: HostRequest) -
     }
 }
 
-/// Somebody on another host wants a change.
+/// Carries out a change for an actor on another host.
 fn change(
     host: &Arc<Host>,
     from: &str,
@@ -125,7 +121,7 @@ fn change(
     pid: Option<u32>,
     request: &Request,
 ) -> HostResponse {
-    if !is_change(request) {
+    if !request.is_change() {
         let message = "that changes nothing";
         let refusal = Refusal::new(RefusalKind::Invalid, message, "ask your own agent");
         return HostResponse::Refused(refusal);
@@ -155,7 +151,7 @@ fn change(
     })
 }
 
-/// Notes what a host carries, if that can be, and that it follows.
+/// Enters a host's nodes in the directory, and admits the host as a follower.
 fn admit_follower<'a>(
     cluster: &'a Cluster,
     host: &Host,
@@ -183,14 +179,13 @@ fn admit_follower<'a>(
         name_nodes(directory, &nodes, &claim.aliases);
         Ok(())
     })?;
-    host.tell_all_far(&host.members.directory(Directory::clone));
+    host.tell_all_remote(&host.members.directory(Directory::clone));
     Ok(cluster.place(link))
 }
 
 impl Host {
-    /// Notes what is wrong with another host, for people: in the log and the events only when it is
-    /// new.
-    pub(crate) fn note_problem(&self, cluster: &Cluster, host: &str, problem: &str) {
+    /// Reports a problem of another host, in the log and the events only when it is new.
+    pub(super) fn note_problem(&self, cluster: &Cluster, host: &str, problem: &str) {
         let is_new = if cluster.config.hosts.contains_key(host) {
             cluster.problems.note(host, problem)
         } else {
@@ -201,8 +196,9 @@ impl Host {
         }
     }
 
-    /// The same of somebody of whom only the address is known; it may be that of a host.
-    pub(crate) fn note_stranger(
+    /// Does the same for an unauthenticated side, known only by its address, which may be that of a
+    /// host.
+    pub(super) fn note_unauthenticated(
         &self,
         cluster: &Cluster,
         address: SocketAddr,
@@ -211,13 +207,13 @@ impl Host {
         let hosts = &cluster.config.hosts;
         let host = hosts.iter().find(|(_, its)| its.ip() == address.ip());
         let name = host.map_or_else(|| address.ip().to_string(), |(host, _)| host.clone());
-        // Whoever has that address now says nothing about a host that is connected.
+        // A connection from that address says nothing about a host that is connected.
         if cluster.followers().contains_key(&name) {
             return tracing::debug!("{address}: {error}");
         }
         let problem = error.to_string();
         let is_new = host.is_none() || cluster.problems.note(&name, &problem);
-        // What he says, and with it the text, may be another each time.
+        // The text may differ each time, because the other side chooses it.
         if is_new
             && cluster
                 .problems
@@ -264,9 +260,9 @@ mod tests {
         Cluster::new(config).unwrap().0
     }
 
-    /// Once a follower whose session broke just before its welcome was locked out for ever.
+    /// A follower whose session broke just before its welcome was once locked out for ever.
     #[test]
-    fn a_place_is_free_however_the_session_ends() {
+    fn a_followers_place_is_free_after_any_end_of_its_session() {
         let cluster = cluster();
         let [ours, _theirs] = sessions();
         let early = Link::new("b".into(), ours.writer);

@@ -1,12 +1,12 @@
-//! Who connects from outside. Until he has shown the key or a ticket he is one of the [`strangers`], of
-//! whom 64 bytes are taken and nothing is kept. Whoever has opened a session may yet have only repeated
-//! what he has heard: he has a thread and little time, and when there are many the oldest has to go.
+//! Connections from outside. Until it has shown the key or a ticket, a connection is
+//! [`unauthenticated`](crate::cluster::unauthenticated): 64 bytes are read and nothing is kept. A
+//! session may have been opened by repeated bytes: it has a thread and little time to prove its
+//! opening, and when there are too many unproven sessions, the oldest ends.
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 
 use toroid_protocol::hosts::HostMessage;
 
@@ -15,29 +15,25 @@ use crate::channel::SessionError;
 use crate::channel::opening::{Kind, Opening};
 use crate::channel::secure::{self, HANDSHAKE, Session, Writer};
 use crate::cluster::Cluster;
-use crate::cluster::unauthenticated::{Stranger, Strangers};
+use crate::cluster::unauthenticated::{NewConnection, Unauthenticated};
 use crate::core::host::Host;
-use crate::error::AgentError;
+use crate::error::{AgentError, during};
+use crate::threads;
 
 /// Sessions at a time, besides two of each host: some that are about to end.
 const MORE_SESSIONS: usize = 16;
 
-/// Sessions at a time whose openings may be repetitions.
+/// Most sessions whose openings may be repetitions.
 const MAX_UNPROVEN: usize = 32;
 
-const STACK_BYTES: usize = 256 * 1024;
-
-/// Lets people come.
+/// Starts the thread that accepts connections of other hosts.
 pub(crate) fn open(
     host: &Arc<Host>,
     cluster: &Arc<Cluster>,
     listener: TcpListener,
 ) -> Result<(), AgentError> {
-    let failed = |source| AgentError::System {
-        action: "listen to other hosts",
-        source,
-    };
-    let door = Door {
+    let failed = during("listen to other hosts");
+    let accepting = Listener {
         host: Arc::clone(host),
         cluster: Arc::clone(cluster),
         sessions: Arc::new(Sessions {
@@ -45,45 +41,44 @@ pub(crate) fn open(
             ..Sessions::default()
         }),
     };
-    let strangers = Strangers::new(listener).map_err(failed)?;
-    let builder = thread::Builder::new().stack_size(STACK_BYTES);
-    builder.spawn(|| door.attend(strangers)).map_err(failed)?;
+    let unauthenticated = Unauthenticated::new(listener).map_err(failed)?;
+    threads::start(|| accepting.attend(unauthenticated)).map_err(failed)?;
     Ok(())
 }
 
-struct Door {
+struct Listener {
     host: Arc<Host>,
     cluster: Arc<Cluster>,
     sessions: Arc<Sessions>,
 }
 
-/// Those that were let in here.
+/// Sessions that were opened here.
 #[derive(Debug, Default)]
 struct Sessions {
-    /// Those of whoever has the key.
+    /// Number of sessions with a proven opening.
     proven: AtomicUsize,
     limit: usize,
-    /// Those that may be of somebody who only repeats an opening; the oldest first.
+    /// Sessions whose opening may be a repetition; the oldest first.
     unproven: Mutex<VecDeque<Writer>>,
 }
 
-impl Door {
-    fn attend(self, mut strangers: Strangers) {
+impl Listener {
+    fn attend(self, mut unauthenticated: Unauthenticated) {
         loop {
-            for stranger in strangers.next() {
-                self.admit(stranger);
+            for connection in unauthenticated.next() {
+                self.admit(connection);
             }
         }
     }
 
-    /// All of an opening has come.
-    fn admit(&self, stranger: Stranger) {
-        let Stranger {
+    /// Serves a connection with a complete opening.
+    fn admit(&self, connection: NewConnection) {
+        let NewConnection {
             stream,
             address,
             bytes,
             ..
-        } = stranger;
+        } = connection;
         let Some(opening) = Opening::<Kind>::parse(&bytes) else {
             return tracing::debug!("{address} does not speak as agents do");
         };
@@ -94,10 +89,11 @@ impl Door {
             return;
         }
         match opening.word {
-            Kind::Data => self.cluster.broker.redeem(stream, opening.proof),
+            Kind::Data => self.cluster.tickets.redeem(stream, opening.proof),
             Kind::Session => {
                 if let Err(error) = self.begin_session(stream, address, &opening) {
-                    self.host.note_stranger(&self.cluster, address, &error);
+                    self.host
+                        .note_unauthenticated(&self.cluster, address, &error);
                 }
             }
         }
@@ -119,19 +115,17 @@ impl Door {
                 .prove(session)
                 .and_then(|session| sessions.count(|| leader::receive(&host, &cluster, session)));
             if let Err(error) = received {
-                host.note_stranger(&cluster, address, &error);
+                host.note_unauthenticated(&cluster, address, &error);
             }
         };
-        let builder = thread::Builder::new().stack_size(STACK_BYTES);
-        let started = builder.spawn(attend);
-        started.inspect_err(|_| self.sessions.settle(&writer))?;
+        threads::start(attend).inspect_err(|_| self.sessions.settle(&writer))?;
         Ok(())
     }
 }
 
 impl Sessions {
-    /// Begins with one; if there are too many the oldest ends. An honest side takes no longer than
-    /// the network does.
+    /// Adds an unproven session, and ends the oldest if there are too many. An honest side proves
+    /// its opening within the delay of the network.
     fn doubt(&self, writer: &Writer) {
         let mut unproven = self.unproven();
         unproven.push_back(writer.clone());
@@ -142,7 +136,7 @@ impl Sessions {
         }
     }
 
-    /// Waits until the other side has shown that the opening was its own.
+    /// Waits for the first message, which proves the opening.
     fn prove(&self, mut session: Session) -> Result<Session, SessionError> {
         let first = session.reader.receive();
         self.settle(&session.writer);
@@ -155,13 +149,13 @@ impl Sessions {
         }
     }
 
-    /// There is no doubt about one any more.
+    /// Removes a session from the unproven ones.
     fn settle(&self, writer: &Writer) {
         self.unproven()
             .retain(|other| !other.is_of_same_session(writer));
     }
 
-    /// Attends to a session, if there are not too many.
+    /// Serves a session, if there are not too many.
     fn count(&self, attend: impl FnOnce() -> Result<(), SessionError>) -> Result<(), SessionError> {
         let is_free = self.proven.fetch_add(1, Ordering::Relaxed) < self.limit;
         let attended = if is_free {
@@ -183,29 +177,29 @@ mod tests {
     use super::*;
     use crate::cluster::link::tests::sessions;
 
-    /// Once whoever repeated an opening took a place of the hosts, and for as long as he liked.
+    /// Repeated openings once took the places of hosts, for any time.
     #[test]
-    fn who_shows_nothing_takes_no_place_of_the_hosts() {
-        let book = Sessions {
+    fn an_unproven_session_takes_no_place_of_the_hosts() {
+        let all = Sessions {
             limit: 1,
             ..Sessions::default()
         };
         let mut silent = Vec::new();
         for _ in 0..MAX_UNPROVEN + 1 {
             let [ours, theirs] = sessions();
-            book.doubt(&theirs.writer);
+            all.doubt(&theirs.writer);
             silent.push([ours, theirs]);
         }
-        assert_eq!(book.unproven().len(), MAX_UNPROVEN);
+        assert_eq!(all.unproven().len(), MAX_UNPROVEN);
         let [thief, first] = silent.swap_remove(0);
-        assert!(book.prove(first).is_err());
+        assert!(all.prove(first).is_err());
         drop(thief);
         let [honest, last] = silent.pop().unwrap();
         honest.writer.send(&HostMessage::Alive).unwrap();
-        let last = book.prove(last).unwrap();
-        assert_eq!(book.unproven().len(), MAX_UNPROVEN - 1);
-        let second = || book.count(|| Ok(()));
-        let attended = book.count(|| {
+        let last = all.prove(last).unwrap();
+        assert_eq!(all.unproven().len(), MAX_UNPROVEN - 1);
+        let second = || all.count(|| Ok(()));
+        let attended = all.count(|| {
             assert!(matches!(second(), Err(SessionError::Busy)));
             drop(last);
             Ok(())

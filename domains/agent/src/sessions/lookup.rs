@@ -1,8 +1,7 @@
-//! Who listens on other hosts.
+//! Lookups of listeners on other hosts.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, mpsc};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use toroid_fabric::{NodeId, Partition};
@@ -11,14 +10,13 @@ use toroid_protocol::hosts::{HostRequest, HostResponse, ListenerQuery};
 
 use crate::cluster::Cluster;
 use crate::core::host::Host;
+use crate::threads;
 
-const STACK_BYTES: usize = 256 * 1024;
+/// Time for all hosts together. A host that is away has no listener.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long all of them together may take. One that is away has nobody who listens.
-const PATIENCE: Duration = Duration::from_secs(2);
-
-/// The nodes of other hosts of which a process listens, as far as those answer in time.
-pub(crate) fn far_listeners(
+/// Nodes of other hosts with a listener, as far as those hosts answer in time.
+pub(crate) fn remote_listeners(
     host: &Arc<Host>,
     partition: Partition,
     from: NodeId,
@@ -42,29 +40,29 @@ pub(crate) fn far_listeners(
     };
     let (answers, received) = mpsc::channel();
     for carrier in carriers {
-        // One with which something is wrong would be waited for in vain.
+        // A host with a problem would not answer.
         if carrier == cluster.config.host || cluster.problems.of(&carrier).is_some() {
             continue;
         }
         let (host, answers) = (Arc::clone(host), answers.clone());
         let ask = move || {
             if let Some(nodes) = ask(&host, &carrier, sought) {
-                // Nobody waits for it when it is late.
+                // This fails when the answer is late.
                 let _ = answers.send((carrier, nodes));
             }
         };
-        // Without a thread it is as one that does not answer.
-        let _ = thread::Builder::new().stack_size(STACK_BYTES).spawn(ask);
+        // Without a thread the host counts as one that does not answer.
+        let _ = threads::start(ask);
     }
     drop(answers);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut all = BTreeSet::new();
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let Ok((carrier, nodes)) = received.recv_timeout(left) else {
             return all;
         };
-        // It speaks for its own.
+        // A host answers for its own nodes only.
         let nodes = nodes.into_iter().map(NodeId);
         all.extend(nodes.filter(|node| host.carrier(*node).as_ref() == Some(&carrier)));
     }
@@ -72,13 +70,13 @@ pub(crate) fn far_listeners(
 
 fn ask(host: &Host, carrier: &str, sought: ListenerQuery) -> Option<BTreeSet<u32>> {
     let link = host.link_to(host.cluster.as_ref()?, carrier).ok()?;
-    match link.ask(HostRequest::Listeners(sought), PATIENCE) {
+    match link.ask(HostRequest::Listeners(sought), TIMEOUT) {
         Ok(HostResponse::Nodes(nodes)) => Some(nodes),
         _ => None,
     }
 }
 
-/// Answers another host, for a node of its own.
+/// Answers another host's lookup for one of its nodes.
 pub(crate) fn answer(
     host: &Host,
     cluster: &Cluster,

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use crate::core::host::Host;
 use crate::error::AgentError;
 
-/// Lets others in, and, unless the directory is here, follows whoever holds it.
+/// Accepts connections of other hosts, and follows the leader unless this is it.
 pub(crate) fn begin(host: &Arc<Host>, listener: TcpListener) -> Result<(), AgentError> {
     let Some(cluster) = &host.cluster else {
         return Ok(());
@@ -28,7 +28,7 @@ pub(crate) fn begin(host: &Arc<Host>, listener: TcpListener) -> Result<(), Agent
     data::serve(host, cluster);
     listener::open(host, cluster, listener)?;
     tunnels::begin(host, cluster)?;
-    if cluster.holds() {
+    if cluster.is_leader() {
         Ok(())
     } else {
         follower::begin(host, cluster)

@@ -1,4 +1,4 @@
-//! Tickets for data connections, asked of other hosts and given to them.
+//! Tickets for data connections: requests to other hosts, and theirs.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -10,14 +10,15 @@ use toroid_protocol::hosts::{HostRequest, HostResponse, NodePair, TicketPurpose}
 
 use crate::channel::secure::{self, HANDSHAKE, SILENCE};
 use crate::cluster::link::Link;
-use crate::cluster::tickets::{may_connect, parse};
+use crate::cluster::tickets::may_connect;
 use crate::cluster::{Cluster, unreachable};
 use crate::core::host::Host;
+use crate::random::from_hex;
 
 const REMEDY: &str = "see `toroid status` on both hosts; then try again";
 
-/// Gives another host a ticket, if the nodes are whose they should be and may talk.
-pub(crate) fn give_ticket(
+/// Issues a ticket to another host, if the nodes are on the right hosts and may talk.
+pub(super) fn give_ticket(
     host: &Host,
     cluster: &Cluster,
     to: &str,
@@ -37,8 +38,8 @@ pub(crate) fn give_ticket(
         },
     };
     let permitted = cluster.check_directory().and(permitted);
-    let given = permitted.and_then(|()| match cluster.broker.server.get() {
-        Some(_) => cluster.broker.issue(to, wanted),
+    let given = permitted.and_then(|()| match cluster.tickets.server.get() {
+        Some(_) => cluster.tickets.issue(to, wanted),
         None => Err(Refusal::new(
             RefusalKind::Failed,
             format!("host {} serves no data connections", cluster.config.host),
@@ -48,7 +49,7 @@ pub(crate) fn give_ticket(
     given.map_or_else(HostResponse::Refused, HostResponse::Ticket)
 }
 
-/// Whether somebody listens for the packets that it is about, if any.
+/// Checks that there is a listener for a ticket's packets, if it is for packets.
 fn has_listener(host: &Host, directory: &Directory, between: NodePair) -> Result<(), Refusal> {
     let domain = directory.domain_by_id(between.partition);
     let place = directory.torus().place(NodeId(between.to));
@@ -61,8 +62,8 @@ fn has_listener(host: &Host, directory: &Directory, between: NodePair) -> Result
 }
 
 impl Host {
-    /// A connection to another host for this purpose. Takes as long as the network does, and at
-    /// most some seconds.
+    /// Opens a data connection to another host. Takes as long as the network does, and at most some
+    /// seconds.
     pub(crate) fn data_connection(
         &self,
         carrier: &str,
@@ -80,7 +81,7 @@ impl Host {
         let failed = |why: String| unreachable(carrier, &why, REMEDY);
         let proof = match link.ask(HostRequest::Ticket(wanted), SILENCE) {
             Ok(HostResponse::Ticket(text)) => {
-                parse(&text).ok_or_else(|| failed("bad ticket".into()))?
+                from_hex(&text).ok_or_else(|| failed("bad ticket".into()))?
             }
             Ok(HostResponse::Refused(refusal)) => return Err(refusal),
             Ok(_) => return Err(failed("it does not answer as it should".into())),
@@ -94,7 +95,7 @@ impl Host {
         Ok(stream)
     }
 
-    /// The session with another host, made if there is none.
+    /// Session with another host, opened if there is none.
     pub(super) fn link_to(&self, cluster: &Cluster, carrier: &str) -> Result<Arc<Link>, Refusal> {
         if let Some(link) = cluster.link_of(carrier) {
             return Ok(link);

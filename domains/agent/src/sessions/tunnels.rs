@@ -1,8 +1,8 @@
-//! Connections between the drivers of two hosts, over which their nodes' frames go.
+//! Tunnels: connections between the drivers of two hosts, for frames.
 //!
-//! Of two hosts, the one whose name comes first asks for it, and its driver for what the two do by
-//! RDMA devices. The drivers keep it when an agent ends; when it has ended, or a driver has, the
-//! next one is made.
+//! Of two hosts, the one with the first name asks for the tunnel, and its driver for RDMA. The
+//! drivers keep the tunnel when an agent ends. When the tunnel or a driver has ended, the next one
+//! is made.
 
 use std::sync::Arc;
 use std::thread;
@@ -13,19 +13,18 @@ use toroid_protocol::hosts::TicketPurpose;
 use crate::cluster::Cluster;
 use crate::cluster::tickets::DataConnection;
 use crate::core::host::Host;
-use crate::error::AgentError;
+use crate::error::{AgentError, during};
 use crate::net::driver::Driver;
+use crate::threads;
 
-/// Pauses before another try grow from the first to the second. One that has lasted longer than that was a
-/// success.
-const BACK_OFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+/// Pauses before another attempt grow from the first to the second. A tunnel that lasted longer
+/// than that was a success.
+const BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 
-/// How often is looked whether there is a session with the other host.
+/// Interval of checks for a session with the other host.
 const LOOK: Duration = Duration::from_millis(250);
 
-const STACK_BYTES: usize = 256 * 1024;
-
-/// Sees to it that there are those for which this host has to ask.
+/// Starts the threads for the tunnels that this host must ask for.
 pub(crate) fn begin(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(), AgentError> {
     let Some(driver) = &host.driver else {
         return Ok(());
@@ -35,24 +34,20 @@ pub(crate) fn begin(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(), Agen
         let (host, cluster) = (Arc::clone(host), Arc::clone(cluster));
         let (driver, other) = (Arc::clone(driver), other.clone());
         let keep = move || keep(&host, &cluster, &driver, &other);
-        let builder = thread::Builder::new().stack_size(STACK_BYTES);
-        builder.spawn(keep).map_err(|source| AgentError::System {
-            action: "start the thread that connects the drivers",
-            source,
-        })?;
+        threads::start(keep).map_err(during("start the thread that connects the drivers"))?;
     }
     Ok(())
 }
 
 fn keep(host: &Host, cluster: &Cluster, driver: &Driver, other: &str) {
-    let mut pause = BACK_OFF[0];
+    let mut pause = BACKOFF[0];
     loop {
         let began = Instant::now();
-        if !driver.await_lack_of_trunk(other) {
+        if !driver.await_missing_tunnel(other) {
             return;
         }
-        if began.elapsed() > BACK_OFF[1] {
-            pause = BACK_OFF[0];
+        if began.elapsed() > BACKOFF[1] {
+            pause = BACKOFF[0];
         }
         if !cluster.may_be_asked(other) {
             thread::sleep(LOOK);
@@ -61,16 +56,17 @@ fn keep(host: &Host, cluster: &Cluster, driver: &Driver, other: &str) {
         match host.data_connection(other, TicketPurpose::Frames) {
             Ok(stream) => {
                 tracing::info!("connected to the driver of host {other}");
-                driver.connect_trunk(other, true, stream.into());
+                driver.add_tunnel(other, true, stream.into());
             }
             Err(refusal) => tracing::debug!("no connection to the driver of {other}: {refusal}"),
         }
         thread::sleep(pause);
-        pause = BACK_OFF[1].min(pause * 2);
+        pause = BACKOFF[1].min(pause * 2);
     }
 }
 
-/// The other host has asked. The driver may not listen at this moment, and the door shall not wait for it.
+/// Passes another host's tunnel to the driver, on a thread: the driver may not read at this moment,
+/// and other connections must not wait.
 pub(crate) fn receive(host: &Host, connection: DataConnection) {
     let Some(driver) = host.driver.clone() else {
         return;
@@ -78,17 +74,16 @@ pub(crate) fn receive(host: &Host, connection: DataConnection) {
     let DataConnection {
         stream, host: from, ..
     } = connection;
-    let hand_over = move || driver.connect_trunk(&from, false, stream.into());
-    let builder = thread::Builder::new().stack_size(STACK_BYTES);
+    let hand_over = move || driver.add_tunnel(&from, false, stream.into());
     // Without a thread the connection ends, and is made again.
-    let _ = builder.spawn(hand_over);
+    let _ = threads::start(hand_over);
 }
 
 impl Cluster {
-    /// Whether it makes sense to ask another host. The holder and its followers have a session anyway, unless
-    /// one of them is away.
+    /// Whether to ask another host. The leader and its followers have sessions anyway, unless one
+    /// of them is away.
     fn may_be_asked(&self, other: &str) -> bool {
-        let has_session = self.holds() || other == self.config.directory;
+        let has_session = self.is_leader() || other == self.config.directory;
         !has_session || self.link_of(other).is_some()
     }
 }

@@ -1,4 +1,4 @@
-//! Agents in the background: processes of their own, which say when they are ready.
+//! Agents in the background: processes of their own, which report when they are ready.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -14,19 +14,17 @@ use toroid_model::refusal::Refusal;
 
 use super::{run, state_dir};
 use crate::config::Config;
-use crate::error::AgentError;
+use crate::error::{AgentError, during, in_data, in_state};
 use crate::store::names::LOG;
 use crate::store::ownership;
 
-/// The argument of the role: runs an agent; the configuration follows as JSON.
+/// Argument of the role: runs an agent; the configuration follows as JSON.
 pub(crate) const ROLE: &str = "__agent";
 
-/// What an agent says on its standard output when it is ready; anything else is a refusal as
-/// JSON.
+/// Line on an agent's standard output when it is ready; any other is a refusal as JSON.
 const READY: &str = "ready";
 
-/// An agent that this process has started. It goes on when the handle is dropped, unless it has
-/// a lifeline.
+/// An agent that this process has started. It outlives the handle, unless it has a lifeline.
 #[derive(Debug)]
 pub struct Background {
     child: Child,
@@ -39,8 +37,8 @@ impl Background {
         self.child.id()
     }
 
-    /// Cuts the lifeline and waits until the agent has ended, and with it all of its nodes and
-    /// its driver. Of use only with [`Config::lifeline`].
+    /// Cuts the lifeline and waits for the end of the agent, with all its nodes and its driver. Of
+    /// use only with [`Config::lifeline`].
     ///
     /// # Errors
     /// The system's.
@@ -57,14 +55,7 @@ impl Background {
 /// # Errors
 /// [`AgentError`]: there is no agent, and nothing is left but its log.
 pub fn spawn_background(config: &Config) -> Result<Background, AgentError> {
-    let broken = |source| AgentError::State {
-        state: config.state.clone(),
-        source,
-    };
-    let unusable = |source| AgentError::Data {
-        data: config.data.clone(),
-        source,
-    };
+    let (broken, unusable) = (in_state(&config.state), in_data(&config.data));
     let config = Config {
         state: std::path::absolute(&config.state).map_err(broken)?,
         data: std::path::absolute(&config.data).map_err(unusable)?,
@@ -83,10 +74,7 @@ pub fn spawn_background(config: &Config) -> Result<Background, AgentError> {
         Stdio::null()
     });
     command.stdout(Stdio::piped()).stderr(log);
-    let started = |source| AgentError::System {
-        action: "start the agent",
-        source,
-    };
+    let started = during("start the agent");
     let mut child = command.spawn().map_err(started)?;
     let lifeline = child.stdin.take();
     match wait_until_ready(&mut child, &config.state) {
@@ -99,8 +87,8 @@ pub fn spawn_background(config: &Config) -> Result<Background, AgentError> {
     }
 }
 
-/// Opens the log for appending: a running agent may be writing to it. Only its user reads it, because
-/// it names domains and users.
+/// Opens the log for appending, because a running agent may write to it. Only its user may read it,
+/// because it names domains and users.
 fn open_log(state: &Path) -> io::Result<File> {
     const PRIVATE: u32 = 0o600;
     state_dir::make(state)?;
@@ -115,7 +103,7 @@ fn open_log(state: &Path) -> io::Result<File> {
 fn wait_until_ready(child: &mut Child, state: &Path) -> Result<(), AgentError> {
     let mut line = String::new();
     if let Some(stdout) = child.stdout.take() {
-        // What could not be read is as good as not said.
+        // Reading errors count as silence.
         let _ = BufReader::new(stdout).read_line(&mut line);
     }
     if line.trim_end() == READY {
@@ -135,7 +123,7 @@ pub(crate) fn run_role(config: &str) -> u8 {
     if let Err(error) = &result {
         tracing::error!("{error}");
         if let Ok(refusal) = serde_json::to_string(&error.refusal()) {
-            // If nobody listens any more, nobody waits for it.
+            // This fails when the starter has stopped waiting.
             let _ = say(&refusal);
         }
     }
@@ -143,21 +131,20 @@ pub(crate) fn run_role(config: &str) -> u8 {
 }
 
 fn start(config: &str) -> Result<(), AgentError> {
-    let failed = |action| move |source: io::Error| AgentError::System { action, source };
     let config: Config = serde_json::from_str(config)
-        .map_err(|error| failed("read its configuration")(error.into()))?;
-    setsid().map_err(|error| failed("start a session")(error.into()))?;
-    std::env::set_current_dir("/").map_err(failed("change to /"))?;
-    // For people who look at processes; one executed as /proc/self/exe is called "exe".
-    fs::write("/proc/self/comm", "toroid-agent").map_err(failed("name its process"))?;
+        .map_err(|error| during("read its configuration")(error.into()))?;
+    setsid().map_err(|error| during("start a session")(error.into()))?;
+    std::env::set_current_dir("/").map_err(during("change to /"))?;
+    // For lists of processes: a process executed as /proc/self/exe is called "exe".
+    fs::write("/proc/self/comm", "toroid-agent").map_err(during("name its process"))?;
     run(config, is_read, || say(READY))
 }
 
-/// Whether somebody has the other end of this process's standard output.
+/// Whether the other end of this process's standard output is open.
 fn is_read() -> bool {
     let stdout = io::stdout();
     let mut ended = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
-    // When the system does not tell, writing to it will.
+    // If the system does not tell, writing will.
     let polled = poll(&mut ended, PollTimeout::ZERO);
     polled.is_err() || ended[0].any() != Some(true)
 }

@@ -1,5 +1,5 @@
-//! The data directory: what outlives the agent. Each state directory has one of its own below
-//! the common one, so that agents do not meet there.
+//! The data directory, which outlives the agent. Each state directory has one of its own below the
+//! common one, so agents do not meet there.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io;
@@ -12,7 +12,7 @@ use toroid_model::directory::Directory;
 
 use crate::cluster::Cluster;
 use crate::cluster::publish::Publishing;
-use crate::error::AgentError;
+use crate::error::{AgentError, in_data};
 use crate::store::file::FileStore;
 use crate::store::names::name_for;
 use crate::store::ownership;
@@ -21,16 +21,16 @@ use crate::store::{Store, StoreError};
 const LOCK: &str = "lock";
 const DIRECTORY: &str = "directory.redb";
 
-/// The mode of the data directory of an agent.
+/// Mode of the data directory of an agent.
 const PRIVATE: u32 = 0o700;
 
-/// How many directories that were moved aside are kept.
+/// Number of kept directories that were moved aside.
 const KEPT_ASIDE: u32 = 3;
 
-/// The torus when neither the caller nor the directory says one.
+/// Torus when neither the caller nor the directory has one.
 const DEFAULT_TORUS: [u16; 3] = [2, 2, 2];
 
-/// A data directory that this process alone uses, for as long as the value lives.
+/// A data directory, locked for this process as long as the value lives.
 #[derive(Debug)]
 pub(crate) struct DataDir {
     path: PathBuf,
@@ -38,13 +38,10 @@ pub(crate) struct DataDir {
 }
 
 impl DataDir {
-    /// Takes the one of a state directory, which must be absolute, below `data`.
+    /// Locks the data directory of a state directory, whose path must be absolute, below `data`.
     pub(crate) fn take(data: &Path, state: &Path) -> Result<Self, AgentError> {
         let path = data.join(name_for(state));
-        let broken = |source| AgentError::Data {
-            data: path.clone(),
-            source,
-        };
+        let broken = in_data(&path);
         make(&path).map_err(broken)?;
         let private = Permissions::from_mode(PRIVATE);
         fs::set_permissions(&path, private).map_err(broken)?;
@@ -64,8 +61,8 @@ impl DataDir {
         &self.path
     }
 
-    /// The directory of the agent before, or a new one; and where it is kept. A directory of
-    /// another torus is refused, because its nodes would be others.
+    /// The directory of the predecessor, or a new one, with its store. A directory of another torus
+    /// is refused, because its nodes would be others.
     pub(crate) fn directory(
         &self,
         torus: Option<Torus>,
@@ -73,11 +70,8 @@ impl DataDir {
         let path = self.path.join(DIRECTORY);
         // The library that opens it would follow a link.
         match ownership::open(OpenOptions::new().read(true), &path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                return Err(AgentError::Data {
-                    data: self.path.clone(),
-                    source,
-                });
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(in_data(&self.path)(error));
             }
             _ => {}
         }
@@ -101,10 +95,9 @@ impl DataDir {
         }
     }
 
-    /// The same of one host of several, or of one that is alone. The holder of a directory notes
-    /// first that it carries its own nodes, and forgets hosts that are none any more; from then on
-    /// what it keeps is published.
-    pub(crate) fn directory_among(
+    /// Does the same for one host of several, or a single one. A leader first enters its own nodes
+    /// and removes hosts that its file does not name; from then on its changes are published.
+    pub(super) fn directory_among(
         &self,
         torus: Option<Torus>,
         cluster: Option<&Cluster>,
@@ -119,7 +112,7 @@ impl DataDir {
                 directory: path(),
             }),
             None => Ok((directory, Box::new(store))),
-            Some(cluster) if cluster.holds() => {
+            Some(cluster) if cluster.is_leader() => {
                 let mut ours = directory.clone();
                 cluster.claim_own(&mut ours);
                 let changes = ours.changes_since(&directory);
@@ -137,13 +130,10 @@ impl DataDir {
         }
     }
 
-    /// Moves the directory aside, if there is one; returns where it is now. The oldest of those that
-    /// were moved aside goes.
-    pub(crate) fn set_aside(&self) -> Result<Option<PathBuf>, AgentError> {
-        self.move_aside().map_err(|source| AgentError::Data {
-            data: self.path.clone(),
-            source,
-        })
+    /// Moves the directory aside, if there is one; returns its new path. The oldest of such
+    /// directories is removed.
+    pub(super) fn set_aside(&self) -> Result<Option<PathBuf>, AgentError> {
+        self.move_aside().map_err(in_data(&self.path))
     }
 
     fn move_aside(&self) -> io::Result<Option<PathBuf>> {
@@ -220,7 +210,7 @@ mod tests {
 
     /// Each `up --fresh` once left another file for ever.
     #[test]
-    fn the_last_three_that_were_moved_aside_are_kept() {
+    fn the_last_three_directories_moved_aside_are_kept() {
         let base = tempfile::tempdir().unwrap();
         let data = DataDir::take(base.path(), Path::new("/run/toroid")).unwrap();
         let number = |path: &PathBuf| -> u32 {

@@ -32,12 +32,12 @@ use crate::core::fair_queue::FairQueue;
 use crate::core::gateways::watch;
 use crate::core::host::{Ending, Host};
 use crate::core::hosts_file;
-use crate::core::ports::{far_ports, log_errors, ports};
-use crate::error::AgentError;
+use crate::core::ports::{log_errors, ports, remote_ports};
+use crate::error::{AgentError, during, in_data, in_state};
 use crate::fdstore::Watch;
 use crate::fdstore::takeover::{self, Takeover};
 use crate::interfaces::Interfaces;
-use crate::members::moves::Moves;
+use crate::members::migration::Migrations;
 use crate::members::{Changed, Members, RETURN};
 use crate::net::driver::{Driver, Others};
 use crate::net::gateways::Gateways;
@@ -47,34 +47,33 @@ use crate::nodes::rootless;
 use crate::nodes::users::Users;
 use crate::nodes::{Birth, HostedNode};
 use crate::proxy::supervisor::{self, ProxySupervisor};
-use crate::server::{Door, serve, stand_in};
+use crate::server::{SocketKind, serve, serve_target_proxy};
 use crate::sessions;
 use crate::store::events::Log;
+use crate::threads;
 use data_dir::DataDir;
 use state_dir::StateDir;
 
 /// Pauses before a node is made anew grow from the first to the second while it keeps dying.
-const BACK_OFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+const BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 
-/// A node that has lived as long as this may be made anew soon.
+/// Life of a node after which it is made anew soon.
 const GOOD_LIFE: Duration = Duration::from_secs(10);
 
-/// Registered bytes of one node when the system does not tell how much memory it has.
+/// Limit of registered bytes of one node if the size of memory is unknown.
 const FALLBACK_BYTES: u64 = 4 << 30;
 
-const STACK_BYTES: usize = 256 * 1024;
-
-/// Runs an agent until it is told to end, by [`toroid_protocol::agent::Request::Down`], by SIGINT,
-/// SIGTERM or SIGHUP, or by the end of its liveness socket. Calls `ready` once all nodes are up, and ends
-/// if that fails, because then nobody waits for the agent any more; while it makes nodes it asks
-/// `is_awaited` the same. Its threads do not outlive the process, so the caller should exit
+/// Runs an agent until [`toroid_protocol::agent::Request::Down`], SIGINT, SIGTERM or SIGHUP, or the
+/// end of its liveness socket. Calls `ready` once all nodes are up, and ends if that fails, because
+/// then the starter does not wait for the agent any more. Meanwhile it calls `is_awaited` with the
+/// same meaning. Threads of the agent do not outlive the process, so the caller should exit
 /// afterwards.
 ///
 /// An ordinary user's agent enters a user namespace first, so the process must have a single
 /// thread.
 ///
 /// # Errors
-/// [`AgentError`]: it did not start, and what there was before it is as it was.
+/// [`AgentError`]: the agent did not start, and the state before it is unchanged.
 pub fn run(
     config: Config,
     is_awaited: impl Fn() -> bool,
@@ -86,40 +85,34 @@ pub fn run(
     }
     toroid_fabric::os::inherited::keep_descriptors()
         .map_err(during("keep descriptors to itself"))?;
-    // While it can be told whose it is: afterwards every user is root.
-    state_dir::make(&config.state).map_err(|source| AgentError::State {
-        state: config.state.clone(),
-        source,
-    })?;
-    data_dir::make(&config.data).map_err(|source| AgentError::Data {
-        data: config.data.clone(),
-        source,
-    })?;
+    // Before the user namespace: in it every owner looks like root.
+    state_dir::make(&config.state).map_err(in_state(&config.state))?;
+    data_dir::make(&config.data).map_err(in_data(&config.data))?;
     let identity = rootless::enter(takeover::user_namespace(&config.state)?)?;
     let state = StateDir::take(&config.state)?;
     let takeover = Takeover::take(state.path())?;
     let (fd_store, is_inherited) = (Arc::clone(&takeover.fd_store), takeover.is_inherited);
-    // A second `toroid down` may ask until the very end, and waits for that as the first does.
+    // A second `toroid down` may ask until the very end, and waits like the first.
     let (ending, endings) = mpsc::channel();
     let endings = (ending, &endings);
     let result = live(
         config, identity, &state, takeover, endings, is_awaited, ready,
     );
     if result.is_err() && is_inherited {
-        // What was there before goes on without this agent.
+        // The predecessor's nodes go on without this agent.
         state.give_back();
         return result.map(drop);
     }
     fd_store.end();
     state.release();
     if let Some(Ending::Asked(writer)) = result? {
-        // Whoever asked may have gone.
+        // The client may have ended.
         let _ = writer.send(&Message::Reply(Reply::Done), &[]);
     }
     Ok(())
 }
 
-/// From the first to the last moment of an agent's life.
+/// Life of an agent, from its directories to its end.
 fn live(
     config: Config,
     identity: rootless::Identity,
@@ -134,7 +127,7 @@ fn live(
         return Err(takeover.misfit("the directory that --fresh would move aside"));
     }
     if !takeover.is_inherited {
-        // What the log tells of an agent that was killed may say why.
+        // The log of a killed agent may have the reason.
         state.begin_log()?;
     }
     if config.fresh
@@ -151,7 +144,7 @@ fn live(
     if config.lifeline {
         watch_lifeline(&ending)?;
     }
-    // First, because it may fail: who connects already waits until there are nodes.
+    // First, because it may fail. Clients that connect already wait for the nodes.
     let control = state.listen(!identity.rootless)?;
     let is_inherited = takeover.is_inherited;
     let watch = takeover.watch();
@@ -159,7 +152,7 @@ fn live(
         Err(_) if is_awaited() => Ok(()),
         _ => Err(AgentError::Interrupted),
     };
-    let (host, births, moves) = build(
+    let (host, births, migrations) = build(
         config, identity, state, &data, takeover, cluster, ending, &goes_on,
     )?;
     let host = Arc::new(host);
@@ -169,14 +162,12 @@ fn live(
     host.settle_gateways();
     let unfinished = host.members.take_up();
     let carrying = Arc::clone(&host);
-    thread::Builder::new()
-        .stack_size(STACK_BYTES)
-        .spawn(move || carrying.members.carry(&moves))
+    threads::start(move || carrying.members.carry(&migrations))
         .map_err(during("start the thread that moves regions"))?;
     let compacting = Arc::clone(&host);
     spawn(move || compacting.members.compactor.run())?;
-    let watched = watch.map_or(Ok(()), |watch| watch_keeper(&host, watch));
-    // Nobody changes anything before what the agent before has begun is complete.
+    let watched = watch.map_or(Ok(()), |watch| watch_fd_store(&host, watch));
+    // No change is made before the predecessor's changes are complete.
     let turn = host.changes.take(Actor::Administrator(host.identity.uid));
     let opened = watched.and_then(|()| open_for_business(&host, births, control));
     let opened = opened.and_then(|()| await_those_who_return(&host, &unfinished));
@@ -195,13 +186,13 @@ fn live(
     if announced.is_err() && is_inherited {
         return announced.map(|()| None);
     }
-    // The host has a sender, so there is an ending to wait for.
+    // The host has a sender, so an end arrives.
     let ending = announced.map(|()| endings.recv().ok());
     take_down(&host);
     ending
 }
 
-/// Whether this host can carry what it is to carry, and whether all hosts together can carry the torus.
+/// Checks that this host can carry its nodes, and all hosts together the torus.
 fn check_size(torus: Torus, hosts: Option<&HostConfig>) -> Result<(), AgentError> {
     let check = |nodes: u32, count: u32, hosts: String| {
         if nodes > count * MAX_NODES {
@@ -222,7 +213,7 @@ fn check_size(torus: Torus, hosts: Option<&HostConfig>) -> Result<(), AgentError
     check(torus.nodes(), count, format!("{count} hosts"))
 }
 
-/// Makes nodes and driver, as long as it `goes_on`. When it fails, what was made ends with this
+/// Makes nodes and driver, as long as `goes_on` succeeds. On failure everything made ends with this
 /// process.
 #[allow(clippy::too_many_arguments)]
 fn build(
@@ -234,7 +225,7 @@ fn build(
     cluster: Option<Cluster>,
     ending: mpsc::Sender<Ending>,
     goes_on: &dyn Fn() -> Result<(), AgentError>,
-) -> Result<(Host, Vec<Birth>, Moves), AgentError> {
+) -> Result<(Host, Vec<Birth>, Migrations), AgentError> {
     let cluster = cluster.map(Arc::new);
     let (mut directory, store) = data.directory_among(config.torus, cluster.as_deref())?;
     let memory = memory_bytes();
@@ -244,23 +235,24 @@ fn build(
     let kind = takeover::Kind {
         torus,
         ethernet: config.driver_command.is_some(),
-        carries: cluster.as_ref().map(|cluster| &cluster.config.nodes),
+        carries: cluster.as_ref().map(|c| c.config.nodes.clone()),
         share_tmp: config.share_tmp,
     };
-    let before = takeover.check(kind)?;
+    let before = takeover.check(&kind)?;
     let (interfaces, no_taps) = Interfaces::of(&config, before)?;
     if let Some(Refusal { message, .. }) = &no_taps {
         tracing::warn!("nodes have no interfaces in domains: {message}");
     }
+    let carries = kind.carries.clone();
     takeover::keep_host(&takeover.fd_store, kind, interfaces, config.lifeline);
     let users = take_users(&identity, &mut takeover)?;
     let (groups, no_limits) = take_groups(state, &takeover, config.limits)?;
-    // All that a node can fill leaves a quarter for its processes.
+    // All file systems of a node together leave a quarter for its processes.
     let temporary_bytes = groups.limits.memory.map_or(memory / 2, |limit| limit / 4);
     let open_files = raise_descriptor_limit().map_err(during("raise the descriptor limit"))?;
     let (mut nodes, mut births) = (Vec::new(), Vec::new());
     let mut texts = hosts_file::Texts::new(&directory);
-    let is_ours = |id: &NodeId| kind.carries.is_none_or(|nodes| nodes.contains(&id.0));
+    let is_ours = |id: &NodeId| carries.as_ref().is_none_or(|nodes| nodes.contains(&id.0));
     for id in (0..torus.nodes()).map(NodeId).filter(is_ours) {
         let Some(place) = torus.place(id) else {
             continue;
@@ -295,14 +287,14 @@ fn build(
         nodes.push(node);
         births.push(birth);
     }
-    // What nodes cannot have is not kept as theirs.
+    // Kept after the nodes: limits that they cannot have are not stored as theirs.
     groups.keep(state.path())?;
     let start_driver = |command| {
         let kept = takeover.inherit(Driver::KEY);
         let ports = ports(&directory, &nodes, interfaces);
-        let (far, others) = match &cluster {
+        let (remote, others) = match &cluster {
             Some(cluster) => (
-                far_ports(&directory, &cluster.config.host, interfaces),
+                remote_ports(&directory, &cluster.config.host, interfaces),
                 Others {
                     hosts: cluster.config.hosts.keys().cloned().collect(),
                     rdma: cluster.config.rdma.clone(),
@@ -315,7 +307,7 @@ fn build(
             Arc::clone(&takeover.fd_store),
             kept,
             ports,
-            far,
+            remote,
             others,
         )
     };
@@ -323,13 +315,10 @@ fn build(
     if let Some(driver) = &driver {
         check_ports(&driver.sync()?, takeover.is_inherited)?;
     }
-    let log = Log::open(data.path()).map_err(|source| AgentError::Data {
-        data: data.path().into(),
-        source,
-    })?;
+    let log = Log::open(data.path()).map_err(in_data(data.path()))?;
     let audit = Audit::new(data.path().into(), log);
     audit.note_start(identity.uid, &directory);
-    let (mut members, moves) = Members::new(directory, store, memory);
+    let (mut members, migrations) = Members::new(directory, store, memory);
     members.inherit(Arc::clone(&takeover.fd_store), &mut takeover);
     let proxy = cluster
         .as_ref()
@@ -359,11 +348,11 @@ fn build(
         is_ending: AtomicBool::new(false),
         changes: FairQueue::default(),
     };
-    Ok((host, births, moves))
+    Ok((host, births, migrations))
 }
 
-/// In new nodes every port can be made. In those of the agent before, their roots may have spoiled some
-/// of their own, which is no reason to do without the agent.
+/// Checks the ports. In new nodes every port can be made. In the predecessor's, their roots may
+/// have spoiled some of their own, which must not stop the agent.
 fn check_ports(errors: &[PortError], is_inherited: bool) -> Result<(), AgentError> {
     match errors.first() {
         Some(error) if !is_inherited => Err(AgentError::DriverFailed(error.message.clone())),
@@ -374,8 +363,7 @@ fn check_ports(errors: &[PortError], is_inherited: bool) -> Result<(), AgentErro
     }
 }
 
-/// Where the nodes of a root agent get users of their own. Where there are nodes already it is as
-/// the agent before had it.
+/// Source of users for the nodes of a root agent. Existing nodes keep the predecessor's choice.
 fn take_users(
     identity: &rootless::Identity,
     takeover: &mut Takeover,
@@ -393,8 +381,8 @@ fn take_users(
     Ok(users.map(Arc::new))
 }
 
-/// The control groups of nodes, and why they limit less than by default, if they do. Nodes that are
-/// there have them already.
+/// Control groups of nodes, and the reason if they lack default limits. Existing nodes are in
+/// theirs already.
 fn take_groups(
     state: &StateDir,
     takeover: &Takeover,
@@ -412,7 +400,7 @@ fn take_groups(
     Ok((groups, missing))
 }
 
-/// From now on: what changes while gateways are settled is looked at afterwards.
+/// Watches uplinks from now on: changes during the settling of gateways are handled afterwards.
 fn watch_uplinks(host: &Arc<Host>) -> Result<(), AgentError> {
     let failed = |error| during("watch the interfaces of the host")(io::Error::other(error));
     let changes = LinkChanges::open().map_err(failed)?;
@@ -420,8 +408,8 @@ fn watch_uplinks(host: &Arc<Host>) -> Result<(), AgentError> {
     spawn(move || watch(&host, &changes))
 }
 
-/// Should the fd store die, the next one is given all that this agent holds.
-fn watch_keeper(host: &Arc<Host>, watch: Watch) -> Result<(), AgentError> {
+/// Watches the fd store: if it dies, the next one gets everything that this agent holds.
+fn watch_fd_store(host: &Arc<Host>, watch: Watch) -> Result<(), AgentError> {
     let held = Arc::clone(host);
     let watching = host
         .fd_store
@@ -429,7 +417,7 @@ fn watch_keeper(host: &Arc<Host>, watch: Watch) -> Result<(), AgentError> {
     watching.map_err(during("watch the fd store"))
 }
 
-/// Starts the threads that serve, and those that keep the nodes alive.
+/// Starts the threads that serve clients, and those that keep the nodes alive.
 fn open_for_business(
     host: &Arc<Host>,
     births: Vec<Birth>,
@@ -441,42 +429,42 @@ fn open_for_business(
     }
     if let Some(proxy) = &host.proxy {
         let attached = Arc::clone(host);
-        let attach = move |node, stream| stand_in(&attached, node, stream);
+        let attach = move |node, stream| serve_target_proxy(&attached, node, stream);
         supervisor::begin(proxy, Box::new(attach))
             .map_err(during("start the process for other hosts"))?;
     }
     let host = Arc::clone(host);
-    spawn(move || serve(&host, &control, Door::Control))
+    spawn(move || serve(&host, &control, SocketKind::Control))
 }
 
-/// Completes changes that the agent before has begun. Who has not come back in time is fenced from
-/// what they are about, and in any case has ended.
+/// Completes the predecessor's changes. A process that has not come back in time is fenced from
+/// their domains, and then detached.
 fn await_those_who_return(host: &Arc<Host>, unfinished: &[Changed]) -> Result<(), AgentError> {
     let end = Instant::now() + RETURN;
     host.complete(unfinished, RETURN);
     let waiting = Arc::clone(host);
     spawn(move || {
         thread::sleep(end.saturating_duration_since(Instant::now()));
-        let forget = |nodes: &_| waiting.let_inherited_adapter_forget(nodes);
+        let forget = |nodes: &_| waiting.invalidate_inherited_registrations(nodes);
         waiting.members.detach_absent(forget);
     })
 }
 
-/// Attends a node, and makes it anew when it dies before its time.
+/// Serves a node, and makes it anew when it dies.
 fn keep_alive(host: &Arc<Host>, n: usize, mut birth: Birth) {
     let node = &host.nodes[n];
-    let mut pause = BACK_OFF[0];
+    let mut pause = BACKOFF[0];
     loop {
         let born = Instant::now();
         let listener = Arc::new(birth.listener);
-        let (server, door) = (
+        let (server, socket) = (
             Arc::clone(&listener),
-            Door::Node(node.id, node.generation.number()),
+            SocketKind::Node(node.id, node.generation.number()),
         );
         let served = Arc::clone(host);
-        let serving = spawn(move || serve(&served, &server, door));
+        let serving = spawn(move || serve(&served, &server, socket));
         node.attend(birth.reports, birth.init);
-        // Ends the thread that accepts; without one there is nothing to end.
+        // Ends the accepting thread; without one there is nothing to end.
         let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
         // Connections may have left the node.
         node.generation.end();
@@ -497,14 +485,14 @@ fn keep_alive(host: &Arc<Host>, n: usize, mut birth: Birth) {
             );
         }
         if is_renewal || born.elapsed() > GOOD_LIFE {
-            pause = BACK_OFF[0];
+            pause = BACKOFF[0];
         }
         let mut is_hurried = is_renewal;
         birth = loop {
             if !std::mem::take(&mut is_hurried) {
                 thread::sleep(pause);
             }
-            pause = BACK_OFF[1].min(pause * 2);
+            pause = BACKOFF[1].min(pause * 2);
             if host.is_ending() {
                 return;
             }
@@ -525,7 +513,8 @@ fn keep_alive(host: &Arc<Host>, n: usize, mut birth: Birth) {
 
 fn take_down(host: &Host) {
     host.is_ending.store(true, Ordering::SeqCst);
-    host.gateways.come_to_rest();
+    // Waits for a change under way. None begins any more, because the agent is ending.
+    drop(host.gateways.settle());
     for node in &host.nodes {
         node.tell_to_end();
     }
@@ -544,7 +533,7 @@ fn catch_signals(ending: &mpsc::Sender<Ending>) -> Result<(), AgentError> {
     let ending = ending.clone();
     spawn(move || {
         if signals.forever().next().is_some() {
-            // It fails when the agent is ending anyway.
+            // This fails only when the agent is ending anyway.
             let _ = ending.send(Ending::Told);
         }
     })
@@ -553,32 +542,26 @@ fn catch_signals(ending: &mpsc::Sender<Ending>) -> Result<(), AgentError> {
 fn watch_lifeline(ending: &mpsc::Sender<Ending>) -> Result<(), AgentError> {
     let ending = ending.clone();
     spawn(move || {
-        // Nothing comes through it but its end.
+        // Only its end is of interest.
         let _ = io::copy(&mut io::stdin(), &mut io::sink());
         let _ = ending.send(Ending::Told);
     })
 }
 
 fn spawn(run: impl FnOnce() + Send + 'static) -> Result<(), AgentError> {
-    let builder = thread::Builder::new().stack_size(STACK_BYTES);
-    builder
-        .spawn(run)
+    threads::start(run)
         .map(drop)
         .map_err(during("start a thread"))
 }
 
-fn during(action: &'static str) -> impl Fn(io::Error) -> AgentError {
-    move |source| AgentError::System { action, source }
-}
-
-/// Lets this process have as many descriptors as it may; returns the limit before.
+/// Raises this process's limit of descriptors to the hard one; returns the soft limit before.
 fn raise_descriptor_limit() -> io::Result<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     Ok(soft)
 }
 
-/// The memory of this host: what one node may register.
+/// Memory of this host, the limit of registered bytes of one node.
 fn memory_bytes() -> u64 {
     let total = |text: String| {
         let line = text

@@ -1,4 +1,4 @@
-//! The state directory: one agent at a time, and where its files are.
+//! The state directory: its lock, and the places of its files.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -14,29 +14,29 @@ use toroid_fabric::{NodeId, Place};
 use toroid_model::addressing::host_name;
 use toroid_protocol::fdstore;
 
-use crate::error::AgentError;
+use crate::error::{AgentError, in_state};
 use crate::net::gateways;
 use crate::nodes::cgroups;
 use crate::process::is_dying;
 use crate::store::names::LOG;
 use crate::store::ownership;
 
-/// How long an agent that does not listen may hold the lock until it is believed to be alive.
+/// Time that a lock holder without a socket is believed to be dying.
 const LAST_BREATH: Duration = Duration::from_secs(1);
 
-/// Between two looks at it.
+/// Pause between two checks of it.
 const GLANCE: Duration = Duration::from_millis(2);
 
 const LOCK: &str = "lock";
 
-/// The mode of what concerns no other user.
+/// Mode of private files.
 const PRIVATE: u32 = 0o600;
 
 const NODES: &str = "nodes";
 
 const NETWORKS: &str = "netns";
 
-/// A state directory that this process alone uses, for as long as the value lives.
+/// A state directory, locked for this process as long as the value lives.
 #[derive(Debug)]
 pub(crate) struct StateDir {
     path: PathBuf,
@@ -44,13 +44,10 @@ pub(crate) struct StateDir {
 }
 
 impl StateDir {
-    /// Takes the directory, and clears away what an agent that was killed has left, unless there
-    /// is an fd store who holds it for this one.
+    /// Locks the directory, and removes files of a killed agent, unless an fd store holds its nodes
+    /// for this one.
     pub(crate) fn take(path: &Path) -> Result<Self, AgentError> {
-        let broken = |source| AgentError::State {
-            state: path.into(),
-            source,
-        };
+        let broken = in_state(path);
         let path = std::path::absolute(path).map_err(broken)?;
         let lock = lock(&path)?;
         if fdstore::is_there(&path) {
@@ -67,25 +64,20 @@ impl StateDir {
     }
 
     /// Empties the log of the agent before; writers append, so they carry on at its start.
-    pub(crate) fn begin_log(&self) -> Result<(), AgentError> {
+    pub(super) fn begin_log(&self) -> Result<(), AgentError> {
         let log = ownership::open(OpenOptions::new().write(true), &self.path.join(LOG));
         match log.and_then(|log| log.set_len(0)) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(AgentError::State {
-                state: self.path.clone(),
-                source,
-            }),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(in_state(&self.path)(error))
+            }
             _ => Ok(()),
         }
     }
 
-    /// Opens the control socket. That of root's agent is open to all, who are then asked for
-    /// their credentials; that of a user is private.
+    /// Opens the control socket. That of root's agent is open to all, and asks clients for
+    /// credentials; that of a user is private.
     pub(crate) fn listen(&self, open_to_all: bool) -> Result<UnixListener, AgentError> {
-        self.open_socket(open_to_all)
-            .map_err(|source| AgentError::State {
-                state: self.path.clone(),
-                source,
-            })
+        self.open_socket(open_to_all).map_err(in_state(&self.path))
     }
 
     fn open_socket(&self, open_to_all: bool) -> io::Result<UnixListener> {
@@ -96,9 +88,9 @@ impl StateDir {
         Ok(listener)
     }
 
-    /// The hosts file of a node.
+    /// Path of a node's hosts file.
     pub(crate) fn hosts(&self, node: NodeId) -> io::Result<PathBuf> {
-        // Others would learn all members and aliases of all domains.
+        // Private: other users would learn all members and aliases of all domains.
         let nodes = self.path.join(NODES);
         make_private(&nodes)?;
         let directory = nodes.join(node.0.to_string());
@@ -106,32 +98,32 @@ impl StateDir {
         Ok(directory.join("hosts"))
     }
 
-    /// The name of a node's network namespace.
+    /// Path of the name of a node's network namespace.
     pub(crate) fn network(&self, place: Place) -> io::Result<PathBuf> {
-        // Others would learn process numbers.
+        // Private: other users would learn process numbers.
         let networks = self.path.join(NETWORKS);
         make_private(&networks)?;
         Ok(networks.join(host_name(place)))
     }
 
-    /// Gives the directory back with what it holds for the next agent.
+    /// Unlocks the directory with its contents for the next agent.
     pub(crate) fn give_back(self) {
         if let Err(error) = remove_socket(&self.path) {
             tracing::warn!("cannot clear {}: {error}", self.path.display());
         }
     }
 
-    /// Removes all but the log, and gives the directory back.
+    /// Removes all but the log, and unlocks the directory.
     pub(crate) fn release(self) {
         if let Err(error) = clear(&self.path) {
             tracing::warn!("cannot clear {}: {error}", self.path.display());
         }
-        // Last, and while it is locked: whoever opened it meanwhile sees that it has gone.
+        // Last, and under the lock: a process that has opened it meanwhile sees that it is gone.
         let _ = fs::remove_file(self.path.join(LOCK));
     }
 }
 
-/// The name of a socket has room for so many bytes (unix(7)).
+/// Checks that the names of the sockets fit into a socket address (unix(7)).
 fn check_length(state: &Path) -> io::Result<()> {
     const MOST: usize = 107;
     let names = [CONTROL_SOCKET, fdstore::SOCKET].map(|name| state.join(name));
@@ -145,7 +137,7 @@ fn check_length(state: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes the state directory. That of root is open, because all may ask its agent; that of a
+/// Makes the state directory. That of root is open, because all users may use its agent; that of a
 /// user is private.
 pub(crate) fn make(path: &Path) -> io::Result<()> {
     check_length(path)?;
@@ -157,14 +149,14 @@ pub(crate) fn make(path: &Path) -> io::Result<()> {
     ownership::make_directory(path, mode)
 }
 
-/// Makes a directory that is the agent's alone, also if there was one that others may read.
+/// Makes a private directory, also of an existing one that others may read.
 fn make_private(path: &Path) -> io::Result<()> {
     const MODE: u32 = 0o700;
     ownership::make_directory(path, MODE)?;
     fs::set_permissions(path, Permissions::from_mode(MODE))
 }
 
-/// What an agent that was killed had left.
+/// Remains of a killed agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
     /// Nothing.
@@ -175,8 +167,8 @@ pub enum Left {
     Nodes,
 }
 
-/// Ends what an agent that was killed has left in a state directory, if none runs there, and
-/// removes its files.
+/// Ends the remains of a killed agent in a state directory, if no agent runs there, and removes its
+/// files.
 ///
 /// # Errors
 /// [`AgentError::Running`] if one does.
@@ -187,10 +179,7 @@ pub fn clear_stale(state: &Path) -> Result<Left, AgentError> {
     if !stale {
         return Ok(Left::Nothing);
     }
-    make(state).map_err(|source| AgentError::State {
-        state: state.into(),
-        source,
-    })?;
+    make(state).map_err(in_state(state))?;
     let taken = StateDir::take(state)?;
     let kept = crate::fdstore::find(state)?;
     let left = match kept {
@@ -205,15 +194,12 @@ pub fn clear_stale(state: &Path) -> Result<Left, AgentError> {
 }
 
 fn lock(path: &Path) -> Result<File, AgentError> {
-    let broken = |source| AgentError::State {
-        state: path.into(),
-        source,
-    };
+    let broken = in_state(path);
     let name = path.join(LOCK);
     let start = Instant::now();
     loop {
         let mut options = OpenOptions::new();
-        // To lock it takes no more than the right to read.
+        // The right to read suffices to lock a file, so it is private.
         options.read(true).write(true).create(true).mode(PRIVATE);
         let mut file = ownership::open(&mut options, &name).map_err(broken)?;
         file.set_permissions(Permissions::from_mode(PRIVATE))
@@ -224,7 +210,7 @@ fn lock(path: &Path) -> Result<File, AgentError> {
                 let mut pid = String::new();
                 file.read_to_string(&mut pid).map_err(broken)?;
                 let pid = pid.trim().parse().unwrap_or_default();
-                // It was killed and is not quite gone, or has yet to listen.
+                // The holder was killed and is dying, or has yet to listen.
                 let is_alive =
                     UnixStream::connect(path.join(CONTROL_SOCKET)).is_ok() && !is_dying(pid);
                 if is_alive || start.elapsed() >= LAST_BREATH {
@@ -236,7 +222,7 @@ fn lock(path: &Path) -> Result<File, AgentError> {
             }
             Err(TryLockError::Error(error)) => return Err(broken(error)),
         }
-        // An agent that ended just now removed the file that we have locked.
+        // An agent that has just ended may have removed the locked file.
         let is_there = fs::metadata(&name).map(|there| there.ino());
         let ours = file.metadata().map_err(broken)?.ino();
         if is_there.is_ok_and(|there| there == ours) {
@@ -277,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_agent_at_a_time_and_the_other_is_named() {
+    fn a_second_agent_is_refused_with_the_id_of_the_first() {
         let directory = tempfile::tempdir().unwrap();
         let first = StateDir::take(directory.path()).unwrap();
         let second = StateDir::take(directory.path()).unwrap_err();
@@ -292,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_agent_left_is_cleared() {
+    fn remains_of_a_killed_agent_are_cleared() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(clear_stale(directory.path()).unwrap(), Left::Nothing);
         let state = StateDir::take(directory.path()).unwrap();

@@ -1,13 +1,13 @@
-//! The audit log: an append-only file of every change and every denial, with who asked.
+//! The audit log: an append-only file of every change and every denial, with its author.
 //!
 //! One line of JSON each, in `events.jsonl` of the data directory. At 4 MiB the file becomes
 //! `events.jsonl.1`, and the one before that is removed: the log is bounded. A line is written
 //! before the request is answered, and survives the agent; a power cut may take the last ones.
 //!
-//! When the disk is full changes go on all the same, as far as the directory has room: who must
-//! cut somebody off shall not be stopped by the log. The next line that can be written says how
-//! many are missing. Denials cannot fill it: of those that one user or node gets to one kind of
-//! request [`BURST`] are written in each [`WINDOW`], and the next says how many were not.
+//! With a full disk, changes go on as far as the directory has room: the log must not stop an
+//! urgent shrink. The next line that can be written has the number of missing ones. Denials cannot
+//! fill the log: of those to one user or node for one kind of request [`BURST`] are written in each
+//! [`WINDOW`], and the next line has the number of the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -25,22 +25,22 @@ use super::ownership;
 /// Denials of one kind that are written in one [`WINDOW`].
 pub const BURST: u64 = 8;
 
-/// How long denials are counted together.
+/// Period in which denials are counted together.
 pub const WINDOW: Duration = Duration::from_secs(10);
 
 const FILE: &str = "events.jsonl";
 const OLD_FILE: &str = "events.jsonl.1";
 
-/// The size at which a new file begins, in bytes.
+/// Size at which a new file begins, in bytes.
 const ROTATE_AT: u64 = 4 << 20;
 
-/// The longest request that is kept whole, in bytes.
+/// Longest request that is kept whole, in bytes.
 const MAX_REQUEST: usize = 1024;
 
-/// Kinds of denials that are counted at a time; more are written as they come.
+/// Most counted kinds of denials; others are written as they come.
 const MAX_COUNTED: usize = 4096;
 
-/// A line: what happened, and the users who may read it besides administrators.
+/// A line: an event, and the users that may read it besides administrators.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Line {
     #[serde(flatten)]
@@ -55,12 +55,12 @@ pub struct Log {
     file: File,
     len: u64,
     next: u64,
-    /// Lines that a full disk did not take.
+    /// Lines that could not be written.
     lost: u64,
     denials: BTreeMap<Kind, Series>,
 }
 
-/// Who was denied what: uid, node, host and the request's name.
+/// Kind of denial: uid, node, host and name of the request.
 type Kind = (Option<u32>, Option<String>, Option<String>, String);
 
 /// Denials of one kind.
@@ -71,8 +71,7 @@ struct Series {
 }
 
 impl Log {
-    /// Opens the log of a data directory, and makes it if it is not there. A last line that was
-    /// cut off is removed.
+    /// Opens the log of a data directory, or makes it. Removes a truncated last line.
     ///
     /// # Errors
     /// The system's.
@@ -95,12 +94,12 @@ impl Log {
         })
     }
 
-    /// The number of the next line.
+    /// Number of the next line.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Appends a line; `seq`, `time_ms` and `unwritten` are filled in. Returns whether it was
+    /// Appends a line, and fills in `seq`, `time_ms` and `unwritten`. Returns whether it was
     /// written.
     pub fn append(&mut self, mut event: AuditEvent, concerns: BTreeSet<u32>) -> bool {
         event.time_ms = now_ms();
@@ -126,7 +125,8 @@ impl Log {
         }
     }
 
-    /// How many like it were not written before it; `None` when it is one too many itself.
+    /// Number of unwritten denials of this kind before it; `None` if this one is not to be written
+    /// either.
     fn count(&mut self, event: &AuditEvent) -> Option<u64> {
         if event.result != Outcome::Denied && event.result != Outcome::Exhausted {
             return Some(0);
@@ -169,7 +169,7 @@ impl Log {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
         if let Err(error) = self.file.write_all(&text) {
-            // Part of it may be there.
+            // Part of the line may have been written.
             self.file.set_len(self.len)?;
             return Err(error);
         }
@@ -187,8 +187,8 @@ impl Log {
     }
 }
 
-/// The files of a log as they are now, the older one first. Lines that come later may be read,
-/// too; one that is renamed meanwhile remains the same.
+/// Opens the files of a log, the older one first. Lines appended later may be read, too; a file
+/// renamed meanwhile stays the same.
 pub fn files(directory: &Path) -> Vec<File> {
     let names = [OLD_FILE, FILE].into_iter();
     let opened = names.map(|name| File::open(directory.join(name)));
@@ -208,13 +208,13 @@ pub fn since(files: Vec<File>, since: u64, reader: Option<u32>, limit: usize) ->
         .collect()
 }
 
-/// The lines of a file; what is none is passed over.
+/// Lines of a file; malformed ones are skipped.
 fn read(file: File) -> impl Iterator<Item = Line> {
     let lines = BufReader::new(file).split(b'\n').map_while(Result::ok);
     lines.filter_map(|line| serde_json::from_slice(&line).ok())
 }
 
-/// Removes what follows the last line end; returns what is left, in bytes.
+/// Removes bytes after the last line end; returns the remaining length in bytes.
 fn cut_torn_line(file: &mut File) -> io::Result<u64> {
     let (mut whole, mut line) = (0, Vec::new());
     file.seek(SeekFrom::Start(0))?;
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_read_by_those_whom_they_concern() {
+    fn lines_are_read_by_concerned_users() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let mut log = Log::open(path).unwrap();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_line_is_removed_and_the_numbers_go_on() {
+    fn a_truncated_line_is_removed_and_numbers_continue() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let mut log = Log::open(path).unwrap();

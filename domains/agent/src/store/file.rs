@@ -1,4 +1,4 @@
-//! A directory in a file, which survives power cuts: a `redb` database with one table of texts.
+//! A directory in a file that survives power cuts: a `redb` database with one table of texts.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,19 +13,19 @@ use super::{Store, StoreError};
 /// Keys and values, as [`super::records`] has them.
 const RECORDS: TableDefinition<&str, &str> = TableDefinition::new("records");
 
-/// Directories are small, and read but once.
+/// Bytes of cache: directories are small, and read once.
 const CACHE_BYTES: usize = 1 << 20;
 
 /// A directory in a file.
 #[derive(Debug)]
 pub struct FileStore {
     path: PathBuf,
-    /// None after an error: the file is opened again, and thereby mended, when it is next used.
+    /// `None` after an error: the next use opens the file again, which repairs it.
     database: Option<Database>,
 }
 
 impl FileStore {
-    /// Opens a file; `None` when there is none.
+    /// Opens a file; `None` if there is none.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -44,8 +44,7 @@ impl FileStore {
         Ok(Some(store))
     }
 
-    /// Makes a file that holds these records, where there is none. It has its name only when it
-    /// is complete.
+    /// Makes a new file with these records. It has its name only when it is complete.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -63,7 +62,7 @@ impl FileStore {
             _ => {}
         }
         store.commit(&Changes::between(&Records::new(), records))?;
-        // Closed before it is renamed: what is written on closing belongs to it, too.
+        // Closed before it is renamed, because closing writes to it.
         store.database = None;
         let renamed = File::open(&unfinished)
             .and_then(|file| file.sync_all())
@@ -74,7 +73,7 @@ impl FileStore {
         Ok(store)
     }
 
-    /// Does something with the database; one that failed is not used again.
+    /// Runs work on the database, which is closed after a failure.
     fn with<T>(
         &mut self,
         action: &'static str,
@@ -88,7 +87,7 @@ impl FileStore {
             };
             Ok((work(&database)?, database))
         };
-        // `redb` panics at some of what a broken disk or an editor may have put into a file.
+        // `redb` panics at some contents that a broken disk or an editor may leave in a file.
         let worked = catch_unwind(AssertUnwindSafe(open_and_work)).unwrap_or_else(|_| {
             Err(redb::Error::Corrupted(
                 "its pages contradict each other".into(),
@@ -121,8 +120,7 @@ impl FileStore {
 impl Drop for FileStore {
     fn drop(&mut self) {
         let database = self.database.take();
-        // On closing it writes, and a damaged file may make that panic, too. All that was
-        // committed is on the disk already.
+        // Closing writes, and may panic on a damaged file. All commits are on the disk already.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(database)));
     }
 }
@@ -163,7 +161,7 @@ fn read(database: &Database) -> Result<Records, redb::Error> {
     Ok(records)
 }
 
-/// One transaction, on the disk when this returns.
+/// Commits one transaction, which is on the disk when this returns.
 fn write(database: &Database, changes: &Changes) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     {
@@ -188,7 +186,7 @@ mod tests {
 
     use super::*;
 
-    /// The unit in which a disk writes: of a longer write a part may be there after a power cut.
+    /// Unit in which a disk writes: part of a longer write may be there after a power cut.
     const SECTOR: usize = 512;
 
     #[derive(Clone, Debug)]
@@ -196,11 +194,11 @@ mod tests {
         Write(u64, Vec<u8>),
         Length(u64),
         Synced,
-        /// That many commits have returned.
+        /// Number of commits that have returned.
         Committed(usize),
     }
 
-    /// A disk that remembers all that was done to it.
+    /// A disk with a history of all its operations.
     #[derive(Clone, Debug, Default)]
     struct Disk(Arc<Mutex<(Vec<u8>, Vec<Step>)>>);
 
@@ -264,8 +262,8 @@ mod tests {
         }
     }
 
-    /// What may be on the disk after a power cut: all up to the last sync, and of what was
-    /// written since any sectors, in any order.
+    /// Possible contents of the disk after a power cut: everything up to the last sync, and any
+    /// later sectors, in any order.
     fn after_power_cut(steps: &[Step], random: &mut TestRng) -> Vec<u8> {
         let synced = steps.iter().rposition(|step| matches!(step, Step::Synced));
         let (durable, pending) = steps.split_at(synced.unwrap_or(0));
@@ -313,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_power_cut_all_is_old_or_new() {
+    fn records_are_old_or_new_after_a_power_cut() {
         let mut runner = TestRunner::new(Config::with_cases(6));
         let mut random = runner.new_rng();
         let cut_everywhere = |states: Vec<Records>| {
@@ -339,7 +337,7 @@ mod tests {
                     found == old(committed) || is_new,
                     "cut at step {cut} after {committed} commits: {found:?}"
                 );
-                // And it can be changed again.
+                // The store can be changed again.
                 write(&database, &Changes::between(&found, &states[0])).unwrap();
                 prop_assert_eq!(&read(&database).unwrap(), &states[0]);
             }

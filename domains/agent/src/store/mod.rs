@@ -1,4 +1,4 @@
-//! The store of the directory of domains: records that outlive the agent.
+//! Store of the directory of domains: records that outlive the agent.
 
 pub(crate) mod events;
 pub mod file;
@@ -12,33 +12,32 @@ use toroid_model::directory::Directory;
 use toroid_model::directory::records::{Changes, RecordError, Records};
 use toroid_model::refusal::{Refusal, RefusalKind};
 
-/// Keeps records. One host has a file; several will share a service.
+/// A store of records. Each host has a file.
 pub trait Store: Debug + Send {
-    /// All records.
+    /// Reads all records.
     ///
     /// # Errors
     /// [`StoreError`].
     fn load(&mut self) -> Result<Records, StoreError>;
 
-    /// Makes changes durable, all of them or none: they hold when this returns, also after a
-    /// power cut, and after one in the middle the records are the old or the new ones.
+    /// Makes changes durable, all of them or none: they are kept when this returns, also after a
+    /// power cut; after a cut during the call the records are the old or the new ones.
     ///
     /// # Errors
     /// [`StoreError`]. Whether the changes were made is then only known by [`Store::load`].
     fn commit(&mut self, changes: &Changes) -> Result<(), StoreError>;
 }
 
-/// A store that a directory is kept in. After an error it finds out by itself what the store
-/// holds.
+/// A store of a directory. After an error the next use reads the records of the store.
 #[derive(Debug)]
 pub struct RecoveringStore {
     store: Box<dyn Store>,
-    /// Whether the store may hold something else than what was last kept.
+    /// Whether the store may hold other records than the last kept ones.
     uncertain: bool,
 }
 
 impl RecoveringStore {
-    /// Goes on with a store, which holds the directory that is now to be changed.
+    /// Wraps a store that holds the present directory.
     pub fn new(store: Box<dyn Store>) -> Self {
         RecoveringStore {
             store,
@@ -46,10 +45,10 @@ impl RecoveringStore {
         }
     }
 
-    /// Makes durable that `old` has become `new`.
+    /// Makes the change from `old` to `new` durable.
     ///
     /// # Errors
-    /// [`StoreError`]; `old` holds on.
+    /// [`StoreError`]; `old` stays valid.
     pub fn keep(&mut self, old: &Directory, new: &Directory) -> Result<(), StoreError> {
         let changes = if self.uncertain {
             Changes::between(&self.store.load()?, &new.records())
@@ -57,7 +56,7 @@ impl RecoveringStore {
             new.changes_since(old)
         };
         if let Err(error) = self.commit(&changes) {
-            // It may have been made all the same, and would be found by the next agent.
+            // The change may have been made nevertheless, and the next agent would find it.
             let undone = self.store.load().and_then(|found| {
                 let changes = Changes::between(&found, &old.records());
                 self.commit(&changes)
@@ -82,11 +81,11 @@ impl RecoveringStore {
     }
 }
 
-/// Why records could not be read or kept.
+/// Failure to read or keep records.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The system's, above all a full disk.
+    /// Error of the system, above all a full disk.
     #[error("cannot {action} the directory {path}: {source}")]
     Io {
         /// `read` or `write`.
@@ -96,33 +95,33 @@ pub enum StoreError {
         /// The system's reason.
         source: io::Error,
     },
-    /// It could neither be written nor read back, so the next agent may find what was to be, or
-    /// what was.
+    /// Neither the write nor the read back succeeded, so the next agent may find the new or the old
+    /// state.
     #[error("{0}, and whether it was is unknown")]
     Doubtful(Box<StoreError>),
     /// Another process has it open.
     #[error("the directory {0} is in use by another process")]
     InUse(String),
-    /// It is damaged, or it is something else.
+    /// The file is damaged, or is something else.
     #[error("{path} is no sound directory: {reason}")]
     Damaged {
         /// Where it is.
         path: String,
-        /// What is wrong.
+        /// Damage.
         reason: String,
     },
-    /// Its records make no sense.
+    /// Its records are invalid.
     #[error("the directory {path} cannot be used: {source}")]
     Records {
         /// Where it is.
         path: String,
-        /// Which, and why.
+        /// The record, and the reason.
         source: RecordError,
     },
 }
 
 impl StoreError {
-    /// The error for people and for exit statuses: what, and how to mend it.
+    /// The error as a refusal, with its kind and a remedy.
     pub fn refusal(&self) -> Refusal {
         let (kind, remedy) = match self {
             StoreError::Doubtful(cause) => (
@@ -176,13 +175,13 @@ fn is_full(error: &io::Error) -> bool {
 
 #[cfg(test)]
 pub(crate) mod memory {
-    //! A store that forgets all at its end, and fails when it is told to.
+    //! A store in memory that fails on demand.
 
     use std::sync::{Arc, Mutex};
 
     use super::*;
 
-    /// How the next commits end.
+    /// Result of the next commits.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) enum Mood {
         /// Well.
@@ -190,7 +189,7 @@ pub(crate) mod memory {
         Well,
         /// The disk is full.
         Full,
-        /// What was written is there, but the system could not say so.
+        /// The write succeeded, but the system reported an error.
         Doubtful,
     }
 
@@ -240,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_failed_is_undone_before_anything_else_is_kept() {
+    fn a_failed_change_is_undone_before_the_next() {
         let empty = Directory::new("2x2x2".parse().unwrap());
         let mut store = Memory::holding(&empty);
         let mut recovering = RecoveringStore::new(Box::new(store.clone()));
@@ -258,7 +257,7 @@ mod tests {
             let error = recovering.keep(&empty, &with("red")).unwrap_err();
             let refusal = error.refusal();
             assert_eq!(refusal.kind, RefusalKind::Exhausted);
-            // Nobody is told that nothing was changed when that is not known.
+            // The remedy says "nothing was changed" only when that is known.
             let is_known = refusal.to_string().contains("nothing was changed");
             assert_eq!(is_known, mood == Mood::Full, "{refusal}");
             store.feels(Mood::Well);

@@ -3,13 +3,13 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The name of the log in the state directory.
+/// Name of the log in the state directory.
 pub(crate) const LOG: &str = "agent.log";
 
-/// The longest name of a file, less room for an ending, in bytes.
+/// Longest name of a file, less room for an ending, in bytes.
 const MAX_NAME: usize = 240;
 
-/// One name for each state directory, which people recognize: `/run/toroid` is `run-toroid`.
+/// Unique and recognizable name for a state directory: `/run/toroid` is `run-toroid`.
 pub(crate) fn name_for(state: &Path) -> String {
     let mut name = String::new();
     for byte in state.as_os_str().as_bytes() {
@@ -21,7 +21,7 @@ pub(crate) fn name_for(state: &Path) -> String {
         }
     }
     if name.len() > MAX_NAME {
-        // Sockets have shorter paths; whatever this is, it shall have a name of its own.
+        // Sockets have shorter paths, so such a state directory is unusable, but has its own name.
         let tail = name.split_off(MAX_NAME - 17);
         name.push_str(&format!("-{:016x}", fnv(tail.as_bytes())));
     }

@@ -1,15 +1,15 @@
 //! Directories and files of an agent that no other user can replace.
 //!
-//! An agent writes below its state and data directories by name. A user who owns a directory on the way,
-//! or may write in it, could put a link to any other file in the place of a name. So each directory from
-//! the root down belongs to root or to the agent's user, and others cannot write in it. Sticky
-//! directories such as `/tmp` are no exception to the latter at the end of a path, only on the way: there
-//! others make names of their own, but do not change those of the agent.
+//! An agent writes below its state and data directories by name. The owner of a directory on the
+//! path, or a user with write permission there, could replace a name by a link to any file. So each
+//! directory from the root down belongs to root or to the agent's user, and others cannot write in
+//! it. Sticky directories such as `/tmp` are allowed on the path, but not at its end: other users
+//! make names of their own there, but do not change the agent's.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
@@ -17,14 +17,14 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::unistd::{Gid, Group, Uid, User};
 
-/// Most symbolic links on the way to a directory, as the kernel has it.
+/// Most symbolic links on a path, as in the kernel.
 const MAX_LINKS: u32 = 40;
 
 const WORLD_WRITABLE: u32 = 0o002;
 const GROUP_WRITABLE: u32 = 0o020;
 const STICKY: u32 = 0o1000;
 
-/// Makes a directory and those above it, as far as they are missing, with a mode.
+/// Makes a directory and missing ones above it, with a mode.
 ///
 /// # Errors
 /// The system's; [`io::ErrorKind::PermissionDenied`] with the directory and its owner where another
@@ -65,7 +65,7 @@ pub(crate) fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
 /// The system's; [`io::ErrorKind::PermissionDenied`] if it is a link, has another name as well, or
 /// belongs to another user.
 pub(crate) fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    // Nothing to wait for, should it be a pipe.
+    // Opening a pipe must not block.
     options.custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits());
     let planted = || denied(format!("{} is a link; remove it", path.display()));
     let file = options.open(path).map_err(|error| match Errno::ELOOP {
@@ -79,6 +79,18 @@ pub(crate) fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     } else {
         Err(planted())
     }
+}
+
+/// Gives a file new contents: a reader sees the old or the new ones.
+///
+/// # Errors
+/// As of [`open`].
+pub(crate) fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let next = path.with_extension("next");
+    let mut file = open(OpenOptions::new().write(true).create(true), &next)?;
+    file.set_len(0)?;
+    file.write_all(contents)?;
+    fs::rename(&next, path)
 }
 
 fn words(path: &Path) -> VecDeque<OsString> {
@@ -100,7 +112,7 @@ fn find_or_make(at: &Path, mode: u32) -> io::Result<Metadata> {
 
 fn check_owner(at: &Path, found: &Metadata) -> io::Result<()> {
     let us = Uid::effective();
-    // In a user namespace that lacks root, root's directories look like those of `/`.
+    // In a user namespace without root, root's directories have the owner of `/`.
     let trusted = [0, us.as_raw(), fs::symlink_metadata("/")?.uid()];
     if trusted.contains(&found.uid()) {
         return Ok(());
@@ -127,7 +139,7 @@ fn check_writers(at: &Path, found: &Metadata, is_last: bool) -> io::Result<()> {
     )))
 }
 
-/// Whether a group has no member but the agent's user, or root, whose name it has.
+/// Whether a group has no other member than the agent's user, or root, whose name it has.
 fn is_private(gid: Gid) -> bool {
     let Ok(Some(group)) = Group::from_gid(gid) else {
         return false;
@@ -178,11 +190,11 @@ mod tests {
         let said = format!("{} (mode 0777) can be written by all users", open.display());
         assert_eq!(refusal.to_string(), said);
         assert!(!open.join("state").exists());
-        // In a sticky one others make names of their own, and change no others.
+        // In a sticky directory others make names of their own, and change no others.
         set_mode(&open, 0o1777);
         make_directory(&open.join("state"), 0o700).unwrap();
         assert!(make_directory(&open, 0o700).is_err());
-        // A link is as good as what it leads to.
+        // A link is judged by its target.
         symlink("open", place.join("link")).unwrap();
         make_directory(&place.join("link/state"), 0o700).unwrap();
         set_mode(&open, 0o777);

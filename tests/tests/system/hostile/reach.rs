@@ -105,7 +105,7 @@ fn callers_that_stall_end_with_the_agent() {
             let status = fs::read_to_string(format!("/proc/{pid}/status"));
             status.is_ok_and(|status| status.contains(&agent))
         };
-        processes_with(&["__porter"]).filter(is_its).collect()
+        processes_with(&["__fd-courier"]).filter(is_its).collect()
     };
     let waiting = porters();
     assert_eq!(waiting.len(), stalled.len());

@@ -1,36 +1,36 @@
-//! A small model of one region: members open it, disconnect and leave in any order, while it moves
-//! and the agent restarts.
+//! A model of one region: members open it, disconnect and leave in any order, during migrations and
+//! restarts of the agent.
 //!
-//! The model has what processes really have mapped, which the agent cannot see, beside the
-//! [`Memories`] by which the agent decides. A process that disconnects keeps its mappings. A change is
-//! one step, because nothing is promised before it has returned. The owner is no part of the model:
+//! The model has the real mappings of processes, which the agent cannot see, beside the
+//! [`Memories`] by which the agent decides. A process that disconnects keeps its mappings. A change
+//! is one step, because nothing is promised before it returns. The owner is not part of the model:
 //! when its node leaves, the region ends.
 
 use stateright::{Checker, Model, Property};
 
 use super::*;
 
-/// Nodes that open the region. A third adds no kind of history: what one node may reach depends on
-/// the others only by when the region moves and when its source ends, and one other does both.
+/// Nodes that open the region. A third adds no kind of history: the reach of one node depends on
+/// the others only by the begin and end of migrations, and one other node does both.
 const NODES: usize = 2;
 
-/// A part of the agent's decisions that the model leaves out.
+/// Part of the agent's decisions that the model leaves out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Without {
     Nothing,
-    /// A change waits for the moves that it begins, and for no others.
+    /// Waiting for migrations of earlier changes.
     EarlierMoves,
-    /// The next agent inherits the holders of the present memory alone.
+    /// Takeover of the source's holders.
     InheritedSource,
     /// Grants that outlive the connection of the process.
     Disconnected,
-    /// Any waiting for the source.
+    /// Waiting for the source at all.
     Waiting,
     /// Fresh memory.
     Moving,
 }
 
-/// What the processes of a node can do with a memory.
+/// Access of a node's processes to a memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Reach {
     #[default]
@@ -42,13 +42,13 @@ enum Reach {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Node {
     is_member: bool,
-    /// The rights of a process that is connected to the agent.
+    /// Rights of a process that is connected to the agent.
     connected: Option<Reach>,
     present: Reach,
     source: Reach,
 }
 
-/// The source of a move.
+/// Source of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Source {
     None,
@@ -64,7 +64,7 @@ struct State {
     memories: Memories,
 }
 
-/// How a change that waits gets rid of those who may write the source.
+/// End of a change's wait for the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum End {
     Sealed,
@@ -141,7 +141,7 @@ impl Model for Region {
             }
             Action::Shrink(n, end) => self.shrink(&mut state, n, end),
             Action::Grow(n) => state.nodes[n].is_member = true,
-            Action::AllCopied => state.end_move(),
+            Action::AllCopied => state.end_migration(),
             Action::Restart => self.restart(&mut state),
         }
         Some(state)
@@ -172,29 +172,29 @@ impl Model for Region {
 }
 
 impl Region {
-    /// As the agent takes a node out of a domain, in the order of `Host::leave_all`.
+    /// Takes a node out of a domain, in the order of `Host::leave_all`.
     fn shrink(&self, state: &mut State, n: usize, end: End) {
         let left = BTreeSet::from([id(n)]);
         state.nodes[n].is_member = false;
         state.nodes[n].connected = None;
-        let moves = state.memories.must_move(&left) && self.without != Without::Moving;
-        if moves {
-            state.end_move();
-            state.begin_move();
+        let migrations = state.memories.must_migrate(&left) && self.without != Without::Moving;
+        if migrations {
+            state.end_migration();
+            state.begin_migration();
         }
         let waits = match self.without {
             Without::Waiting => false,
-            Without::EarlierMoves => moves && state.memories.must_shut_out(&left),
+            Without::EarlierMoves => migrations && state.memories.must_shut_out(&left),
             _ => state.memories.must_shut_out(&left),
         };
         match end {
             End::Sealed if waits => state.source = Source::Sealed,
-            End::AllCopied if waits => state.end_move(),
+            End::AllCopied if waits => state.end_migration(),
             _ => {}
         }
     }
 
-    /// The next agent has what the fd store held.
+    /// Gives the state in the fd store to the next agent.
     fn restart(&self, state: &mut State) {
         let keep = |holders: &Holders| -> Holders {
             let kept = serde_json::to_value(holders).expect("numbers");
@@ -218,27 +218,27 @@ impl State {
         node.connected = node.connected.max(Some(reach));
         node.present = node.present.max(reach);
         if self.source != Source::None {
-            // Who opens a region that moves gets the source, too, for reading.
+            // A process that opens a migrating region also gets the source, for reading.
             node.source = node.source.max(Reach::Reads);
         }
         self.memories.grant(id(n), reach == Reach::Writes);
     }
 
-    fn begin_move(&mut self) {
+    fn begin_migration(&mut self) {
         self.source = Source::Copied;
         for node in &mut self.nodes {
             node.source = node.present;
             node.present = node.connected.unwrap_or_default();
         }
-        self.memories.begin_move(self.connected());
+        self.memories.begin_migration(self.connected());
     }
 
-    fn end_move(&mut self) {
+    fn end_migration(&mut self) {
         self.source = Source::None;
         for node in &mut self.nodes {
             node.source = Reach::Nothing;
         }
-        self.memories.end_move();
+        self.memories.end_migration();
     }
 
     fn connected(&self) -> Holders {
@@ -263,15 +263,15 @@ fn check(without: Without) -> impl Checker<Region> {
 
 /// In every history of two nodes.
 #[test]
-fn no_former_member_writes_what_members_use_or_what_that_is_copied_from() {
+fn no_former_member_writes_the_present_memory_or_its_source() {
     check(Without::Nothing).assert_properties();
 }
 
-/// Two nodes left one after the other, and the second wrote to memory that the region had left for
-/// the first, from which the agent was still copying. The record of those who might write it was about
-/// the present memory alone.
+/// Two nodes once left one after the other, and the second wrote to memory that the region had left
+/// for the first, while the agent was still copying from it. The agent recorded writers of the
+/// present memory only.
 #[test]
-fn the_second_leaver_of_an_earlier_move_would_be_noticed() {
+fn the_model_finds_the_second_leaver_of_an_earlier_migration() {
     let checker = check(Without::EarlierMoves);
     let history = checker.assert_any_discovery("no former member writes what is copied");
     let actions: Vec<Action> = history.into_actions();

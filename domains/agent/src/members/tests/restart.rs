@@ -1,4 +1,4 @@
-//! An agent is killed in the middle of a shrink, and the next one brings it to its end.
+//! An agent is killed in the middle of a shrink, and its successor completes it.
 
 use std::os::unix::fs::FileExt;
 
@@ -18,17 +18,17 @@ const OWNER: u32 = 0;
 const STAYER: u32 = 1;
 const LEAVER: u32 = 2;
 
-/// What outlives an agent: an fd store, and what processes hold.
+/// Everything that outlives an agent: an fd store, and the descriptors of processes.
 struct Fabric {
     state: TempDir,
-    _keeper: InThread,
+    _fd_store: InThread,
     directory: Directory,
 }
 
-/// An agent, and what it has taken up.
+/// An agent after its takeover.
 struct Agent {
     members: Arc<Members>,
-    moves: Moves,
+    migrations: Migrations,
     unfinished: Vec<Changed>,
 }
 
@@ -43,22 +43,22 @@ impl Fabric {
         };
         directory.create(wanted).unwrap();
         Fabric {
-            _keeper: InThread::start(state.path()),
+            _fd_store: InThread::start(state.path()),
             state,
             directory,
         }
     }
 
-    /// An agent that has taken over. The one before must have been killed, which is to drop it.
+    /// Starts an agent that takes over. The predecessor must have been dropped, which kills it.
     fn agent(&self) -> Agent {
         let mut takeover = self.takeover();
         let store = Box::new(Memory::holding(&self.directory));
-        let (mut members, moves) = Members::new(self.directory.clone(), store, MAX_BYTES);
+        let (mut members, migrations) = Members::new(self.directory.clone(), store, MAX_BYTES);
         members.inherit(Arc::clone(&takeover.fd_store), &mut takeover);
         Agent {
             unfinished: members.take_up(),
             members: Arc::new(members),
-            moves,
+            migrations,
         }
     }
 
@@ -66,12 +66,20 @@ impl Fabric {
         Takeover::take(self.state.path()).unwrap()
     }
 
-    /// Makes it durable that the leaver leaves, and does no more.
+    /// Makes the leaver's shrink durable, and does no more.
     fn shrink(&mut self, agent: &Agent) -> Change {
         self.take_out(agent, LEAVER)
     }
 
-    /// The same of another node.
+    /// Makes the leaver's shrink, up to its announcement; also returns the epoch.
+    fn announce(&mut self, agent: &Agent) -> (Changed, u32) {
+        let change = self.shrink(agent);
+        let epoch = change.domain.epoch;
+        let changed = agent.members.change(change, self.directory.clone());
+        (changed, epoch)
+    }
+
+    /// Makes another node's shrink durable, and does no more.
     fn take_out(&mut self, agent: &Agent, node: u32) -> Change {
         let left = [NodeId(node)].into();
         let planned = agent.members.plan(|plan| plan.shrink("blue", &left));
@@ -82,7 +90,7 @@ impl Fabric {
         change
     }
 
-    /// Whether all that the fd store has of regions is their memory, and nobody is leaving.
+    /// Whether the fd store has no migrations and no leavers.
     fn is_settled(&self) -> bool {
         let mut takeover = self.takeover();
         let regions = takeover.inherit_all("region/").into_values();
@@ -92,12 +100,12 @@ impl Fabric {
 }
 
 impl Agent {
-    /// Copies what is still to be copied, as the thread does that does nothing else.
+    /// Copies all migrations, as the copying thread does.
     fn carry_all(&self) {
         let (all, to_carry) = mpsc::channel();
-        self.moves
+        self.migrations
             .try_iter()
-            .for_each(|moving| all.send(moving).unwrap());
+            .for_each(|migration| all.send(migration).unwrap());
         drop(all);
         self.members.carry(&to_carry);
     }
@@ -109,12 +117,12 @@ struct Survivor {
     process: Process,
     ticket: (u64, String),
     owned: Vec<u64>,
-    /// The memory of the region as it has it now.
+    /// Its present memory of the region.
     memory: File,
 }
 
 impl Survivor {
-    /// Owns a region.
+    /// Attaches a process that owns a region.
     fn owning(members: &Arc<Members>) -> (Self, RemoteKey) {
         Self::owning_so_much(members, LEN)
     }
@@ -136,7 +144,7 @@ impl Survivor {
         (survivor, key)
     }
 
-    /// Has opened a region.
+    /// Attaches a process that has opened a region.
     fn using(members: &Arc<Members>, node: u32, key: RemoteKey, access: Access) -> Self {
         let mut process = Process::attach(members, node);
         let ticket = ticket(&process);
@@ -151,8 +159,8 @@ impl Survivor {
         }
     }
 
-    /// Changes to fresh memory; returns the table of the move.
-    fn moves(&mut self) -> File {
+    /// Changes to fresh memory; returns the table of the migration.
+    fn migrates(&mut self) -> File {
         let (message, descriptors) = self.process.hears();
         assert!(
             matches!(message, Message::Event(Event::Move { .. })),
@@ -163,7 +171,7 @@ impl Survivor {
         descriptors.next().unwrap()
     }
 
-    /// Comes back to the next agent; returns what it still has.
+    /// Comes back to the next agent; returns its remaining regions.
     fn returns(&mut self, members: &Arc<Members>) -> Vec<u64> {
         self.process = Process::attach(members, self.node);
         let (number, secret) = &self.ticket;
@@ -180,7 +188,7 @@ impl Survivor {
         }
     }
 
-    /// The page on which it is fenced.
+    /// Gets its fence page.
     fn fence(&mut self) -> File {
         let members = &self.process.members;
         members.show_fence(self.process.id).unwrap();
@@ -203,6 +211,15 @@ impl Survivor {
         byte[0]
     }
 
+    /// First bytes of all chunks.
+    fn reads_all(&self) -> [u8; 3] {
+        [0, 1, 2].map(|chunk| self.reads(chunk * CHUNK))
+    }
+
+    fn fills(&self, byte: u8) {
+        (0..3).for_each(|chunk| self.writes(chunk * CHUNK, byte));
+    }
+
     fn writes(&self, at: u64, byte: u8) {
         self.memory.write_all_at(&[byte], at).unwrap();
     }
@@ -219,7 +236,7 @@ impl Process {
     }
 }
 
-/// Whether the first that was granted to a process is fenced.
+/// Whether the first word of a fence page is set.
 fn is_set(page: &File) -> bool {
     let mut word = [0; 8];
     page.read_exact_at(&mut word, 0).unwrap();
@@ -233,7 +250,7 @@ fn ticket(process: &Process) -> (u64, String) {
     }
 }
 
-/// How far a shrink comes before the agent is killed.
+/// Phase of a shrink in which the agent is killed.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 enum Phase {
     Durable,
@@ -250,24 +267,22 @@ fn kill_in(phase: Phase) {
     let (mut owner, key) = Survivor::owning(&agent.members);
     let mut stayer = Survivor::using(&agent.members, STAYER, key, Access::all());
     let mut leaver = Survivor::using(&agent.members, LEAVER, key, Access::all());
-    for chunk in 0..3 {
-        owner.writes(chunk * CHUNK, 7);
-    }
+    owner.fills(7);
     let change = fabric.shrink(&agent);
     let epoch = change.domain.epoch;
     if phase >= Phase::Told {
         let changed = agent.members.change(change, fabric.directory.clone());
         if phase >= Phase::OneChanged {
-            owner.moves();
+            owner.migrates();
         }
         if phase >= Phase::AllAcknowledged {
             owner.acknowledges(epoch);
-            stayer.moves();
+            stayer.migrates();
             stayer.acknowledges(epoch);
         }
         if phase >= Phase::Released {
             let left = &changed.change.left;
-            agent.members.release_moves(&changed, left);
+            agent.members.release_migrations(&changed, left);
             owner.writes(0, 8);
         }
     }
@@ -279,24 +294,23 @@ fn kill_in(phase: Phase) {
     };
     let members = Arc::clone(&agent.members);
     thread::scope(|scope| {
-        let completed = scope.spawn(|| members.complete(changed, PATIENCE, |_| ()));
+        let completed = scope.spawn(|| members.complete(changed, TIMEOUT, |_| ()));
         assert_eq!(leaver.returns(&members), [0; 0]);
         for (survivor, is_owner) in [(&mut owner, true), (&mut stayer, false)] {
             assert_eq!(survivor.returns(&members), [key.id.0]);
-            survivor.moves();
+            survivor.migrates();
             assert!(is_owner || !completed.is_finished() || phase == Phase::Released);
             survivor.acknowledges(epoch);
         }
         assert_eq!(completed.join().unwrap(), 0, "nobody was late");
     });
-    // What the leaver holds is the old memory, which is sealed or has been copied.
+    // The leaver has the old memory, which is sealed or has been copied.
     let _ = leaver.memory.write_all_at(&[9], 2 * CHUNK);
     agent.carry_all();
     let first = if phase == Phase::Released { 8 } else { 7 };
     for survivor in [&mut owner, &mut stayer] {
         assert_eq!(survivor.process.hears_event(), Event::Moved { key });
-        let read = [0, 1, 2].map(|chunk| survivor.reads(chunk * CHUNK));
-        assert_eq!(read, [first, 7, 7]);
+        assert_eq!(survivor.reads_all(), [first, 7, 7]);
     }
     stayer.writes(CHUNK, 5);
     assert_eq!(owner.reads(CHUNK), 5);
@@ -305,7 +319,7 @@ fn kill_in(phase: Phase) {
 }
 
 #[test]
-fn a_shrink_goes_on_from_wherever_the_agent_was_killed() {
+fn a_shrink_continues_after_a_kill_in_any_phase() {
     let phases = [
         Phase::Durable,
         Phase::Told,
@@ -318,20 +332,16 @@ fn a_shrink_goes_on_from_wherever_the_agent_was_killed() {
 
 /// The shrink has returned, and the rest is being copied.
 #[test]
-fn copying_goes_on_where_it_was_and_waits_for_nobody() {
+fn copying_continues_after_a_takeover_without_waiting() {
     let mut fabric = Fabric::new();
     let mut agent = fabric.agent();
     let (mut owner, key) = Survivor::owning(&agent.members);
     let _leaver = Survivor::using(&agent.members, LEAVER, key, READ);
-    for chunk in 0..3 {
-        owner.writes(chunk * CHUNK, 7);
-    }
-    let change = fabric.shrink(&agent);
-    let epoch = change.domain.epoch;
-    let changed = agent.members.change(change, fabric.directory.clone());
-    owner.moves();
+    owner.fills(7);
+    let (changed, epoch) = fabric.announce(&agent);
+    owner.migrates();
     owner.acknowledges(epoch);
-    assert_eq!(agent.members.complete(&changed, PATIENCE, |_| ()), 0);
+    assert_eq!(agent.members.complete(&changed, TIMEOUT, |_| ()), 0);
     agent.members.fetch(owner.process.id, key, 0);
     assert_eq!(owner.process.hears_event(), Event::Arrived { key });
     owner.writes(0, 8);
@@ -341,70 +351,66 @@ fn copying_goes_on_where_it_was_and_waits_for_nobody() {
     assert!(agent.unfinished.is_empty());
     assert!(!fabric.is_settled(), "it moves");
     owner.returns(&agent.members);
-    owner.moves();
+    owner.migrates();
     owner.acknowledges(epoch);
     agent.members.fetch(owner.process.id, key, 1);
     assert_eq!(owner.process.hears_event(), Event::Arrived { key });
-    assert_eq!([0, 1, 2].map(|chunk| owner.reads(chunk * CHUNK)), [8, 7, 0]);
+    assert_eq!(owner.reads_all(), [8, 7, 0]);
     agent.carry_all();
     assert_eq!(owner.process.hears_event(), Event::Moved { key });
-    assert_eq!([0, 1, 2].map(|chunk| owner.reads(chunk * CHUNK)), [8, 7, 7]);
+    assert_eq!(owner.reads_all(), [8, 7, 7]);
     assert!(fabric.is_settled());
 }
 
-/// A node leaves while the region still moves because another one left before. Its process wrote the
-/// region, and hung up before the first change.
+/// A node leaves while the region still migrates because of an earlier leaver. Its process had
+/// write access, and disconnected before the first change.
 fn second_leaver(is_killed_between: bool) {
     let mut fabric = Fabric::new();
     let mut agent = fabric.agent();
     let (mut owner, key) = Survivor::owning(&agent.members);
     let _reader = Survivor::using(&agent.members, LEAVER, key, READ);
     let second = Survivor::using(&agent.members, STAYER, key, Access::all());
-    for chunk in 0..3 {
-        owner.writes(chunk * CHUNK, 7);
-    }
+    owner.fills(7);
     agent.members.detach(second.process.id);
-    let change = fabric.shrink(&agent);
-    let first_epoch = change.domain.epoch;
-    let changed = agent.members.change(change, fabric.directory.clone());
-    owner.moves();
+    let (changed, first_epoch) = fabric.announce(&agent);
+    owner.migrates();
     owner.acknowledges(first_epoch);
-    assert_eq!(agent.members.complete(&changed, PATIENCE, |_| ()), 0);
+    assert_eq!(agent.members.complete(&changed, TIMEOUT, |_| ()), 0);
     if is_killed_between {
         drop(agent);
         agent = fabric.agent();
         owner.returns(&agent.members);
-        owner.moves();
+        owner.migrates();
         owner.acknowledges(first_epoch);
     }
 
     let change = fabric.take_out(&agent, STAYER);
     let epoch = change.domain.epoch;
-    agent.members.finish_moves(&change);
+    agent.members.finish_migrations(&change);
     let changed = agent.members.change(change, fabric.directory.clone());
     owner.acknowledges(epoch);
-    assert_eq!(agent.members.complete(&changed, PATIENCE, |_| ()), 0);
-    // What it still holds is the old memory, which is sealed or has been copied.
+    assert_eq!(agent.members.complete(&changed, TIMEOUT, |_| ()), 0);
+    // The process still has the old memory, which is sealed or has been copied.
     let _ = second.memory.write_all_at(&[9], 2 * CHUNK);
     agent.carry_all();
     assert_eq!(owner.process.hears_event(), Event::Moved { key });
-    assert_eq!([0, 1, 2].map(|chunk| owner.reads(chunk * CHUNK)), [7; 3]);
+    assert_eq!(owner.reads_all(), [7; 3]);
     assert!(fabric.is_settled());
 }
 
-/// It wrote to what was still to be copied after its shrink had returned.
+/// The second leaver once wrote to uncopied memory after its shrink had returned.
 #[test]
-fn a_second_leaver_is_shut_out_of_what_moves_for_the_first() {
+fn a_second_leaver_cannot_write_the_source_of_an_earlier_migration() {
     second_leaver(false);
 }
 
 #[test]
-fn so_it_is_by_the_next_agent() {
+fn a_second_leaver_cannot_write_the_source_after_a_takeover() {
     second_leaver(true);
 }
 
 #[test]
-fn who_does_not_come_back_is_fenced_and_the_rest_goes_on() {
+fn a_process_that_does_not_return_is_fenced_and_the_shrink_completes() {
     let mut fabric = Fabric::new();
     let mut agent = fabric.agent();
     let (mut owner, key) = Survivor::owning(&agent.members);
@@ -418,7 +424,7 @@ fn who_does_not_come_back_is_fenced_and_the_rest_goes_on() {
 
     agent = fabric.agent();
     owner.returns(&agent.members);
-    owner.moves();
+    owner.migrates();
     owner.acknowledges(epoch);
     let late = agent
         .members
@@ -431,9 +437,9 @@ fn who_does_not_come_back_is_fenced_and_the_rest_goes_on() {
     assert_eq!(stayer.returns(&agent.members), [0; 0]);
 }
 
-/// A process that was stopped would once go on in memory that others might have left meanwhile.
+/// A stopped process once continued in memory that the others might have left meanwhile.
 #[test]
-fn who_comes_back_too_late_finds_out() {
+fn a_process_that_returns_too_late_is_fenced() {
     let fabric = Fabric::new();
     let mut agent = fabric.agent();
     let (mut owner, key) = Survivor::owning(&agent.members);
@@ -478,8 +484,8 @@ fn a_shrink_that_did_not_become_durable_has_not_happened() {
     assert_eq!(owner.reads(0), 9);
 }
 
-/// What had ended was numbered anew by the next agent, and a process that let go of the old channel
-/// let go of the new one, of which the agent then knew nothing.
+/// The next agent once reused numbers: a process that released an old channel released a new one,
+/// of which the agent then knew nothing.
 #[test]
 fn no_number_is_given_twice() {
     let fabric = Fabric::new();
@@ -489,9 +495,9 @@ fn no_number_is_given_twice() {
     assert!(all.windows(2).all(apart), "{all:?}");
 }
 
-/// What others write is brought into huge pages, but not while it moves.
+/// A region that peers may write is compacted, but not during a migration.
 #[test]
-fn what_others_write_is_looked_at_while_it_rests() {
+fn a_region_that_peers_write_is_compacted_except_during_a_migration() {
     let mut fabric = Fabric::new();
     let mut agent = fabric.agent();
     let due = |agent: &Agent| agent.members.compactor.due_bytes(|node| node.0 == OWNER);
@@ -513,15 +519,13 @@ fn what_others_write_is_looked_at_while_it_rests() {
         assert_eq!(survivor.returns(&agent.members), [key.id.0]);
         survivor.acknowledges(1);
     }
-    let change = fabric.shrink(&agent);
-    let epoch = change.domain.epoch;
-    let changed = agent.members.change(change, fabric.directory.clone());
+    let (changed, epoch) = fabric.announce(&agent);
     assert_eq!(due(&agent), 0, "it moves");
     for survivor in [&mut owner, &mut reader] {
-        survivor.moves();
+        survivor.migrates();
         survivor.acknowledges(epoch);
     }
-    assert_eq!(agent.members.complete(&changed, PATIENCE, |_| ()), 0);
+    assert_eq!(agent.members.complete(&changed, TIMEOUT, |_| ()), 0);
     agent.carry_all();
     assert_eq!(due(&agent), PIECE, "it has arrived");
     agent.members.free(owner.process.id, key).unwrap();

@@ -1,4 +1,4 @@
-//! The driver's connections to those of other hosts.
+//! Tunnels: the driver's connections to the drivers of other hosts.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -8,36 +8,36 @@ use std::time::Duration;
 use toroid_model::hosts::Provider;
 use toroid_protocol::driver::{DriverRequest, DriverResponse};
 
-use super::{Books, Driver};
+use super::{Driver, State};
 
-/// How long is waited for a number that is only to be shown.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time to wait for a number that is only displayed.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Driver {
-    /// Gives the driver a connection to that of another host. One of the two `asks` for what they do
-    /// by RDMA devices.
-    pub(crate) fn connect_trunk(&self, host: &str, asks: bool, socket: OwnedFd) {
-        let mut books = self.lock();
+    /// Gives the driver a tunnel to another host. The driver of one of the two hosts `asks` for
+    /// RDMA.
+    pub(crate) fn add_tunnel(&self, host: &str, asks: bool, socket: OwnedFd) {
+        let mut state = self.lock();
         let order = DriverRequest::Tunnel {
             host: host.into(),
             asks,
         };
-        books.send(&order, Some(&Arc::new(socket)));
+        state.send(&order, Some(&Arc::new(socket)));
         // Until the driver says otherwise.
-        if let Some(trunks) = &mut books.trunks {
-            trunks.insert(host.into(), false);
+        if let Some(tunnels) = &mut state.tunnels {
+            tunnels.insert(host.into(), false);
         }
     }
 
-    /// Whether the driver has a connection to that of another host.
-    pub(crate) fn has_trunk(&self, host: &str) -> bool {
-        self.lock().has_trunk(host)
+    /// Whether the driver has a tunnel to another host.
+    pub(crate) fn has_tunnel(&self, host: &str) -> bool {
+        self.lock().has_tunnel(host)
     }
 
-    /// What frames to and from another host go by, if they do.
-    pub(crate) fn trunk_provider(&self, host: &str) -> Option<Provider> {
-        let books = self.lock();
-        let by_rdma = books.trunks.as_ref()?.get(host)?;
+    /// Provider of frames to and from another host, with a tunnel.
+    pub(crate) fn tunnel_provider(&self, host: &str) -> Option<Provider> {
+        let state = self.lock();
+        let by_rdma = state.tunnels.as_ref()?.get(host)?;
         Some(if *by_rdma {
             Provider::Verbs
         } else {
@@ -45,44 +45,44 @@ impl Driver {
         })
     }
 
-    /// Waits until there is a driver that has no trunk to another host; returns whether one is of use.
-    pub(crate) fn await_lack_of_trunk(&self, host: &str) -> bool {
-        let has_it = |books: &mut Books| {
-            let is_known = books.trunks.is_some();
-            !books.ending && (!is_known || books.has_trunk(host))
+    /// Waits for a driver without a tunnel to another host; returns whether one is of use.
+    pub(crate) fn await_missing_tunnel(&self, host: &str) -> bool {
+        let has_it = |state: &mut State| {
+            let is_known = state.tunnels.is_some();
+            !state.ending && (!is_known || state.has_tunnel(host))
         };
         let waiting = self.changed.wait_while(self.lock(), has_it);
         !waiting.unwrap_or_else(PoisonError::into_inner).ending
     }
 
-    /// How many frames have gone to other hosts and come from them by RDMA devices; nothing if the driver
-    /// does not say so soon.
+    /// Frames to and from other hosts over RDMA devices, by host; `None` without a prompt answer.
     pub(crate) fn frames_by_rdma(&self) -> Option<BTreeMap<String, u64>> {
-        let mut books = self.lock();
-        books.lines_asked += 1;
-        let (n, generation) = (books.lines_asked, books.generation);
-        books.send(&DriverRequest::RdmaFrames { n }, None);
-        let unanswered = |books: &mut Books| {
-            let is_there = books.process.is_some() && books.generation == generation;
-            books.frames_by_rdma.0 < n && is_there && !books.ending
-        };
-        let waiting = self.changed.wait_timeout_while(books, PATIENCE, unanswered);
-        let (books, _) = waiting.unwrap_or_else(PoisonError::into_inner);
-        let (answered, frames) = &books.frames_by_rdma;
+        let mut state = self.lock();
+        state.rdma_frames_asked += 1;
+        let n = state.rdma_frames_asked;
+        let has_answer = |state: &State| state.frames_by_rdma.0 >= n;
+        let state = self.ask(
+            state,
+            &DriverRequest::RdmaFrames { n },
+            None,
+            TIMEOUT,
+            has_answer,
+        );
+        let (answered, frames) = &state.frames_by_rdma;
         (*answered >= n).then(|| frames.clone())
     }
 }
 
-impl Books {
-    fn has_trunk(&self, host: &str) -> bool {
-        let trunks = self.trunks.as_ref();
-        trunks.is_some_and(|all| all.contains_key(host))
+impl State {
+    fn has_tunnel(&self, host: &str) -> bool {
+        let tunnels = self.tunnels.as_ref();
+        tunnels.is_some_and(|all| all.contains_key(host))
     }
 
-    /// Notes what the driver says of trunks unasked; returns whether it is that.
-    pub(super) fn note_trunks(&mut self, answer: &DriverResponse) -> bool {
+    /// Notes an unasked report about tunnels; returns whether the answer is one.
+    pub(super) fn note_tunnels(&mut self, answer: &DriverResponse) -> bool {
         match answer {
-            DriverResponse::Tunnels { up, by_rdma } => self.set_trunks(up, by_rdma),
+            DriverResponse::Tunnels { up, by_rdma } => self.set_tunnels(up, by_rdma),
             DriverResponse::NoRdma { host, why } => {
                 tracing::warn!("frames to host {host} go over tcp, not by RDMA devices: {why}");
             }
@@ -91,9 +91,9 @@ impl Books {
         true
     }
 
-    fn set_trunks(&mut self, up: &[String], by_rdma: &[String]) {
+    fn set_tunnels(&mut self, up: &[String], by_rdma: &[String]) {
         let all = up.iter().map(|host| (host.clone(), by_rdma.contains(host)));
-        let before = self.trunks.replace(all.collect()).unwrap_or_default();
+        let before = self.tunnels.replace(all.collect()).unwrap_or_default();
         for host in before.keys().filter(|host| !up.contains(host)) {
             tracing::warn!("the connection to the driver of host {host} has ended");
         }

@@ -1,71 +1,66 @@
-//! Which passages there are, in a file of the state directory: what they need of the host outlives
-//! the agent, and is taken back by whoever comes after it.
+//! Journal of NAT links, in a file of the state directory. Their traces in the host outlive the
+//! agent, and its successor removes them.
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use super::passage::Passage;
+use super::nat_link::NatLink;
 use crate::store::ownership;
 
 /// The file.
 const FILE: &str = "gateways.json";
 
-/// The passages of an agent, by domain.
+/// NAT links of an agent, by domain.
 #[derive(Debug)]
 pub(crate) struct Journal {
     path: PathBuf,
-    passages: BTreeMap<u16, Passage>,
+    nat_links: BTreeMap<u16, NatLink>,
 }
 
 impl Journal {
-    /// What the agent of a state directory has, or the one before had. A file that is none, as
-    /// from another release, is passed over.
+    /// Opens the journal of a state directory. A file in another format, as of another release,
+    /// counts as empty.
     pub(crate) fn open(state: &Path) -> Self {
         let path = state.join(FILE);
         let kept = fs::read(&path).ok();
-        let passages = kept.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let nat_links = kept.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         Journal {
             path,
-            passages: passages.unwrap_or_default(),
+            nat_links: nat_links.unwrap_or_default(),
         }
     }
 
-    pub(crate) fn get(&self, domain: u16) -> Option<&Passage> {
-        self.passages.get(&domain)
+    pub(crate) fn get(&self, domain: u16) -> Option<&NatLink> {
+        self.nat_links.get(&domain)
     }
 
     pub(crate) fn domains(&self) -> Vec<u16> {
-        self.passages.keys().copied().collect()
+        self.nat_links.keys().copied().collect()
     }
 
-    /// To be called before what it says is so.
-    pub(crate) fn put(&mut self, domain: u16, passage: Passage) -> io::Result<()> {
-        if self.passages.get(&domain) == Some(&passage) {
+    /// Enters a NAT link, before it is made.
+    pub(crate) fn put(&mut self, domain: u16, nat_link: NatLink) -> io::Result<()> {
+        if self.nat_links.get(&domain) == Some(&nat_link) {
             return Ok(());
         }
-        self.passages.insert(domain, passage);
+        self.nat_links.insert(domain, nat_link);
         self.write()
     }
 
-    /// To be called after what it said is so no longer.
+    /// Removes a NAT link, after it is gone.
     pub(crate) fn remove(&mut self, domain: u16) -> io::Result<()> {
-        match self.passages.remove(&domain) {
+        match self.nat_links.remove(&domain) {
             Some(_) => self.write(),
             None => Ok(()),
         }
     }
 
     fn write(&self) -> io::Result<()> {
-        if self.passages.is_empty() {
+        if self.nat_links.is_empty() {
             return fs::remove_file(&self.path);
         }
-        let next = self.path.with_extension("next");
-        let mut options = OpenOptions::new();
-        let mut file = ownership::open(options.write(true).create(true), &next)?;
-        file.set_len(0)?;
-        file.write_all(&serde_json::to_vec(&self.passages)?)?;
-        fs::rename(&next, &self.path)
+        ownership::replace(&self.path, &serde_json::to_vec(&self.nat_links)?)
     }
 }

@@ -1,14 +1,14 @@
 //! Gateways: domains that are connected to the outside.
 //!
-//! The directory says which there shall be. `Host::settle_gateways` makes it so, after every change of
-//! the directory or of a node that may concern one, and when an agent begins: whatever was
-//! there before is used, mended or taken back. [`passage`] is the way out by address translation,
-//! [`journal`] what an agent's successor must know of it; bridges are the driver's. [`uplinks`] is what
-//! may change at any time outside.
+//! The directory has the wanted gateways. `Host::settle_gateways` makes them, after every change of
+//! the directory or of a node that may concern one, and when an agent starts: existing ones are
+//! used, repaired or removed. [`nat_link`] is the way out by address translation, [`journal`] its
+//! record for an agent's successor; bridges are made by the driver. [`uplinks`] may change at any
+//! time.
 
 mod journal;
+pub(crate) mod nat_link;
 pub(crate) mod nft;
-pub(crate) mod passage;
 pub(crate) mod uplinks;
 
 use std::collections::BTreeMap;
@@ -24,14 +24,14 @@ use toroid_model::gateway::{Gateway, GatewayKind};
 use toroid_netlink::Link;
 
 use journal::Journal;
-use passage::{Inside, Passage, PassageError};
+use nat_link::{Inside, NatLink, NatLinkError};
 use uplinks::Uplinks;
 
-/// Why a gateway does not work.
+/// Failure of a gateway.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GatewayError {
     #[error(transparent)]
-    Passage(#[from] PassageError),
+    NatLink(#[from] NatLinkError),
     #[error("cannot keep in mind what is done: {0}")]
     Journal(#[from] io::Error),
     #[error("the node is not there")]
@@ -42,49 +42,49 @@ pub(crate) enum GatewayError {
     Bridge(String),
 }
 
-/// The gateways of a host as they are.
+/// Present gateways of a host.
 #[derive(Debug)]
 pub(crate) struct Gateways {
-    books: Mutex<Books>,
-    /// Why some do not work, by domain. Who asks does not wait for those that are just made.
+    state: Mutex<State>,
+    /// Problems by domain. Readers do not wait for gateways in the making.
     problems: Mutex<BTreeMap<u16, String>>,
-    /// What they lead to, as it was when they were made or mended.
+    /// Uplinks as of the last settling.
     seen: Mutex<Uplinks>,
-    /// Held while they are made as the directory has them, so that the newest has the last word.
+    /// Locked while gateways are settled, so that the newest directory wins.
     settling: Mutex<()>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Books {
+pub(crate) struct State {
     pub(crate) journal: Journal,
-    /// Those that work, by domain.
+    /// Working gateways, by domain.
     pub(crate) open: BTreeMap<u16, Open>,
 }
 
-/// A gateway and what it was made of.
+/// A working gateway and the parts it was made of.
 #[derive(Debug)]
 pub(crate) struct Open {
     gateway: Gateway,
-    /// Of its node.
+    /// Network namespace of its node.
     network: Arc<OwnedFd>,
     uplink: Link,
     /// Whether the host was a router.
     is_router: bool,
 }
 
-/// Takes back what an agent that has gone had changed of the host.
+/// Undoes the changes of a killed agent in the host.
 pub(crate) fn clear(state: &Path) -> io::Result<()> {
     let mut journal = Journal::open(state);
     for domain in journal.domains() {
-        if let Some(passage) = journal.get(domain) {
-            passage.close(None);
+        if let Some(nat_link) = journal.get(domain) {
+            nat_link.close(None);
         }
         journal.remove(domain)?;
     }
     Ok(())
 }
 
-/// The address by which a member's packets leave the domain.
+/// Next hop of a member's packets to the outside.
 pub(crate) fn way_out(domain: &Domain, member: NodeId) -> Option<Ipv4Addr> {
     let gateway = domain.gateway.as_ref()?;
     let is_led = gateway.kind == GatewayKind::Nat && domain.may_talk(gateway.node, member);
@@ -93,21 +93,16 @@ pub(crate) fn way_out(domain: &Domain, member: NodeId) -> Option<Ipv4Addr> {
 
 impl Gateways {
     pub(crate) fn new(state: &Path) -> Self {
-        let books = Books {
+        let state = State {
             journal: Journal::open(state),
             open: BTreeMap::new(),
         };
         Gateways {
-            books: Mutex::new(books),
+            state: Mutex::new(state),
             problems: Mutex::default(),
             seen: Mutex::default(),
             settling: Mutex::default(),
         }
-    }
-
-    /// Waits for whoever changes something; nobody does any longer when the agent is ending.
-    pub(crate) fn come_to_rest(&self) {
-        drop(self.settle());
     }
 
     pub(crate) fn settle(&self) -> MutexGuard<'_, ()> {
@@ -118,8 +113,8 @@ impl Gateways {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn problems(&self) -> MutexGuard<'_, BTreeMap<u16, String>> {
@@ -127,8 +122,8 @@ impl Gateways {
     }
 }
 
-impl Books {
-    /// Opens a gateway unless it is open.
+impl State {
+    /// Opens a gateway, unless an equal one is open.
     pub(crate) fn open(
         &mut self,
         domain: &Domain,
@@ -136,7 +131,7 @@ impl Books {
         network: Arc<OwnedFd>,
         uplink: &Link,
     ) -> Result<(), GatewayError> {
-        let is_router = passage::is_router();
+        let is_router = nat_link::is_router();
         let is_it = |open: &Open| {
             let of_these = open.gateway == *gateway && open.uplink == *uplink;
             let here = Arc::ptr_eq(&open.network, &network) && open.is_router == is_router;
@@ -146,7 +141,7 @@ impl Books {
             return Ok(());
         }
         if gateway.kind == GatewayKind::Nat {
-            self.open_passage(domain, gateway, &network, is_router)?;
+            self.open_nat_link(domain, gateway, &network, is_router)?;
         }
         let open = Open {
             gateway: gateway.clone(),
@@ -158,7 +153,7 @@ impl Books {
         Ok(())
     }
 
-    fn open_passage(
+    fn open_nat_link(
         &mut self,
         domain: &Domain,
         gateway: &Gateway,
@@ -166,29 +161,29 @@ impl Books {
         is_router: bool,
     ) -> Result<(), GatewayError> {
         let fits =
-            |present: &&Passage| present.leads_to(&gateway.uplink) && present.is_whole(network);
-        let mut passage = match self.journal.get(domain.id).filter(fits) {
+            |present: &&NatLink| present.leads_to(&gateway.uplink) && present.is_whole(network);
+        let mut nat_link = match self.journal.get(domain.id).filter(fits) {
             Some(present) => present.clone(),
             None => {
                 self.close(domain.id)?;
-                Passage::create(&gateway.uplink, network)?
+                NatLink::create(&gateway.uplink, network)?
             }
         };
-        passage.note_uplink();
-        self.journal.put(domain.id, passage.clone())?;
+        nat_link.note_uplink();
+        self.journal.put(domain.id, nat_link.clone())?;
         let inside = Inside {
             interface: &domain.name,
             subnet: domain.subnet,
             network,
         };
-        Ok(passage.open(inside, is_router)?)
+        Ok(nat_link.open(inside, is_router)?)
     }
 
-    /// Closes a gateway, if it is there.
+    /// Closes a gateway, if there is one.
     pub(crate) fn close(&mut self, domain: u16) -> io::Result<()> {
         let open = self.open.remove(&domain);
-        if let Some(passage) = self.journal.get(domain) {
-            passage.close(open.as_ref().map(|open| &*open.network));
+        if let Some(nat_link) = self.journal.get(domain) {
+            nat_link.close(open.as_ref().map(|open| &*open.network));
         }
         self.journal.remove(domain)
     }

@@ -1,5 +1,5 @@
-//! Rules of nftables, through its program `nft`: it is wherever nftables is used, and reads a whole
-//! table at once, which then replaces the one before without a gap.
+//! Rules of nftables, by its program `nft`. The program is present wherever nftables is used, and
+//! replaces a whole table without a gap.
 
 use std::io::{self, Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -8,39 +8,38 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::process::ends_within;
 
-/// How many milliseconds it may take; it takes some 30.
-const PATIENCE_MS: u16 = 5000;
+/// Milliseconds that nft may take. It takes some 30.
+const TIMEOUT_MS: u16 = 5000;
 
-/// Where it is installed, whatever whoever started the agent looks through.
+/// Directories where nft is installed, independent of the environment of the agent's starter.
 const PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin";
 
-/// Why rules were not accepted.
+/// Rejection of rules.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NftError {
-    /// There is no such program.
+    /// The program is missing.
     #[error("the program nft is not installed")]
     Missing,
-    /// It could not be run.
+    /// The program could not be run.
     #[error("cannot run nft: {0}")]
     Run(io::Error),
-    /// It does not end.
+    /// The program does not end.
     #[error("nft does not answer")]
     Silent,
-    /// It said no.
+    /// The program reported an error.
     #[error("nft refuses the rules: {0}")]
     Refused(String),
 }
 
-/// Puts a table into the network namespace of the calling thread, in place of the one with this
-/// name.
-pub(crate) fn put_table(name: &str, chains: &str) -> Result<(), NftError> {
-    // Of a table that is not there it can be said that it is, and then that it goes.
+/// Replaces a table in the network namespace of the calling thread.
+pub(super) fn put_table(name: &str, chains: &str) -> Result<(), NftError> {
+    // Adding the table first makes its deletion valid if it does not exist.
     let without = format!("add table inet {name}\ndelete table inet {name}\n");
     run(&format!("{without}table inet {name} {{\n{chains}}}\n"))
 }
 
-/// Removes a table, if it is there.
-pub(crate) fn remove_table(name: &str) -> Result<(), NftError> {
+/// Removes a table, if it exists.
+pub(super) fn remove_table(name: &str) -> Result<(), NftError> {
     run(&format!(
         "add table inet {name}\ndelete table inet {name}\n"
     ))
@@ -62,15 +61,15 @@ fn run(script: &str) -> Result<(), NftError> {
     }
 }
 
-/// Whether it succeeded and the first line of what it says, or `None` if it takes too long.
+/// Success, and the first line of its error output; `None` if it takes too long.
 fn converse(child: &mut Child, script: &str) -> io::Result<Option<(bool, String)>> {
     if let Some(mut stdin) = child.stdin.take() {
-        // It is shorter than a pipe takes. A program that does not read it says why.
+        // The script fits into a pipe. A program that does not read it reports an error.
         let _ = stdin.write_all(script.as_bytes());
     }
     let pid = Pid::from_raw(child.id().cast_signed()).ok_or(io::ErrorKind::NotFound)?;
     let handle = pidfd_open(pid, PidfdFlags::empty())?;
-    if !ends_within(&handle, PATIENCE_MS) {
+    if !ends_within(&handle, TIMEOUT_MS) {
         child.kill()?;
         return Ok(None);
     }

@@ -1,5 +1,5 @@
-//! Uplinks as they are at this moment. They are the host's, so they come and go, and gateways are mended
-//! when the kernel says that something has changed: an interface, or whether the host is a router.
+//! Present uplinks. Interfaces of the host come and go, and gateways are repaired when the kernel
+//! reports a change: of an interface, or of the host's forwarding.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,7 @@ use toroid_model::directory::Domain;
 use toroid_model::gateway::GatewayKind;
 use toroid_netlink::Link;
 
-/// The uplink of each domain that is connected, or why there is none, and whether the host is a
-/// router.
+/// Uplink of each connected domain, or the reason of its absence; and whether the host is a router.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Uplinks {
     pub(crate) links: BTreeMap<u16, Result<Link, String>>,
@@ -21,7 +20,7 @@ impl Uplinks {
         Some(uplink.as_ref().map_err(String::as_str))
     }
 
-    /// Why nothing passes a domain's uplink, however good the gateway is.
+    /// Reason why nothing passes a domain's uplink.
     pub(crate) fn problem(&self, domain: u16) -> Option<String> {
         match self.get(domain)? {
             Err(missing) => Some(missing.into()),
@@ -31,8 +30,8 @@ impl Uplinks {
         }
     }
 
-    /// What passes less than one might expect. A bridge tells nobody that a packet was too long, and
-    /// only those who speak TCP ask each other before.
+    /// Warning about a narrow uplink. A bridge reports no packet as too long, and only TCP
+    /// negotiates a size.
     pub(crate) fn warning(&self, domain: &Domain) -> Option<String> {
         let gateway = domain.gateway.as_ref()?;
         let link = self.get(domain.id)?.ok()?;

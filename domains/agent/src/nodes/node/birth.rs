@@ -1,4 +1,4 @@
-//! How the first process of a node makes it: mounts, namespaces, users.
+//! Birth of a node by its first process: mounts, namespaces, users.
 //!
 //! ```text
 //!   agent                                   first process
@@ -10,8 +10,7 @@
 //! ```
 //!
 //! The mounts come first because they need root of the host. Afterwards they belong to a more
-//! privileged namespace, so that the node's root cannot take them away again (see
-//! [`mounts`]).
+//! privileged namespace, so the node's root cannot remove them (see [`mounts`]).
 
 use std::env;
 use std::fs::{self, File, Permissions};
@@ -35,7 +34,7 @@ use toroid_protocol::wire::{Reader, WireError, Writer};
 use super::{During, NodeError, cause, mounts};
 use crate::error::GIVE_USERS;
 
-/// What the agent gets of a node when it is ready.
+/// Result of a birth for the agent.
 pub(super) struct Born {
     pub(super) warnings: Vec<String>,
     pub(super) network: OwnedFd,
@@ -101,10 +100,10 @@ pub(super) fn be_born(
     })
 }
 
-/// Lets go of what whoever started the agent has left to it: its terminal, its directory, its
-/// signals, its umask, and the right to be spared when memory runs out.
+/// Leaves inherited state of the agent's starter: terminal, directory, signals, umask, and
+/// protection from the OOM killer.
 fn let_go(is_strict: bool) -> Result<(), NodeError> {
-    // It leads no group of processes, so it may.
+    // The process leads no process group, so setsid(2) is allowed.
     setsid().during("begin a session")?;
     env::set_current_dir("/").during("leave the agent's directory")?;
     umask(Mode::S_IWGRP | Mode::S_IWOTH);
@@ -123,7 +122,8 @@ fn let_go(is_strict: bool) -> Result<(), NodeError> {
     }
 }
 
-/// From here on this process can do on the host what everybody can. Returns the node's `/sys`.
+/// Becomes root of the node, after which this process has no privilege on the host. Returns the
+/// node's `/sys`.
 fn become_root_of_node(orders: &mut Reader, reports: &Writer) -> Result<OwnedFd, NodeError> {
     let mut mapped = || {
         reports.send(&NodeEvent::Unshared, &[])?;
@@ -145,7 +145,8 @@ fn make_directory(place: &str, mode: u32) -> io::Result<()> {
     fs::set_permissions(place, Permissions::from_mode(mode))
 }
 
-/// What the kernel does not allow, as it may an ordinary user, is done without.
+/// Settings of the node. Those that the kernel denies, for example to an ordinary user, are
+/// skipped.
 fn settings(open_files: u64) -> [(&'static str, io::Result<()>); 6] {
     let sysctl = |name: &str| fs::write(format!("/proc/sys/net/ipv6/conf/{name}"), "0");
     let limit_descriptors = || {
@@ -154,15 +155,15 @@ fn settings(open_files: u64) -> [(&'static str, io::Result<()>); 6] {
     };
     [
         ("switch IPv6 on", sysctl("all/disable_ipv6")),
-        // The fabric has no routers to look for, and addresses are unique by construction:
-        // packets about either would only wake everybody up.
+        // The fabric has no routers, and addresses are unique by construction: packets about either
+        // would only wake every node.
         (
             "look for no routers",
             sysctl("default/router_solicitations"),
         ),
         ("look for no duplicates", sysctl("default/dad_transmits")),
-        // Where the host forwards packets, so does each of its new networks; but a node that is
-        // in two domains is no bridge between them. For IPv6 it is off in each.
+        // If the host forwards packets, so does each of its new networks; but a node in two domains
+        // is no router between them. For IPv6 forwarding is off in each.
         (
             "forward no packets",
             fs::write("/proc/sys/net/ipv4/ip_forward", "0"),
@@ -175,14 +176,14 @@ fn settings(open_files: u64) -> [(&'static str, io::Result<()>); 6] {
     ]
 }
 
-/// Lets TCP send when it may, without timers. Between the nodes of a host nothing is lost for
-/// which a sender should slow down, and where the host's default is BBR, its pacing costs a value
-/// of 64 KiB a quarter of its round trip.
+/// Lets TCP send without pacing timers. Between nodes of a host no packet is lost for which a
+/// sender should slow down. With BBR as the host's default, pacing takes a quarter of the round
+/// trip of a 64 KiB value.
 fn without_pacing() -> io::Result<()> {
     let knob = |name: &str| format!("/proc/sys/net/ipv4/tcp_{name}");
     let paces = fs::read_to_string(knob("congestion_control"))?.starts_with("bbr");
     if paces {
-        // The one algorithm that every kernel has and everybody may choose.
+        // Every kernel has this algorithm, and every user may choose it.
         fs::write(knob("congestion_control"), "reno")
     } else {
         Ok(())

@@ -1,4 +1,4 @@
-//! From what a caller asked for to a command that runs in a node.
+//! Preparation and start of a command in a node.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,10 +20,10 @@ pub(super) const NOT_EXECUTABLE: i32 = 126;
 /// Exit status of a command that is not there, as shells have it.
 pub(super) const NOT_FOUND: i32 = 127;
 
-/// Why a command was not started.
+/// Failure to start a command.
 pub(super) struct Failure {
     pub(super) status: i32,
-    /// For its standard error.
+    /// Message for its standard error.
     pub(super) complaint: Option<(File, String)>,
 }
 
@@ -31,10 +31,10 @@ pub(super) struct Failure {
 pub(super) struct Prepared {
     name: String,
     command: Command,
-    /// What it gets to by descriptor.
+    /// Working directory and program that are reached by descriptor.
     _directory: Option<OwnedFd>,
     program: Option<OwnedFd>,
-    /// Where it is searched, if it is: in this node.
+    /// Node for the message if `PATH` is searched for the program.
     searched_in: Option<String>,
     complaints: File,
 }
@@ -72,8 +72,8 @@ pub(super) fn prepare(order: StartCommand, descriptors: Vec<OwnedFd>) -> Result<
     let cwd = match reachable(cwd, directory.as_ref()) {
         Some(reachable) => reachable,
         None => {
-            // As ssh(1) does where a home directory is out of reach. Where it cannot be said, it
-            // is not.
+            // Like ssh(1) with an unreachable home directory. If the message cannot be written, it
+            // is lost.
             let reason = if is_missing(Path::new(cwd)) {
                 "no such directory in the node"
             } else {
@@ -90,7 +90,7 @@ pub(super) fn prepare(order: StartCommand, descriptors: Vec<OwnedFd>) -> Result<
     let program = match found.map(|path| reachable(path, file.as_ref()).ok_or(path)) {
         None => name.clone(),
         Some(Ok(program)) => program,
-        // Another program of that name would not be what the caller asked for.
+        // Another program of that name is not the one that the caller asked for.
         Some(Err(path)) => {
             let message = format!("{path}: the node's root may not execute it");
             return Err(fails(complaints, NOT_EXECUTABLE, message));
@@ -122,30 +122,30 @@ fn is_missing(directory: &Path) -> bool {
     found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// A path by which a command gets to a directory or a program: its own if the node's root may walk
-/// there, or that of its descriptor.
+/// Path of a directory or a program for a command: its own if the node's root may walk there, or
+/// that of its descriptor.
 fn reachable(path: &str, descriptor: Option<&OwnedFd>) -> Option<String> {
     let may_walk = |path: &str| access(path, AccessFlags::X_OK).is_ok();
     if may_walk(path) {
         return Some(path.into());
     }
-    // This thread has descriptors of its own, which are all that the command is born with.
+    // This thread has a table of descriptors of its own, which the command inherits.
     let number = descriptor?.as_raw_fd();
     may_walk(&format!("/proc/thread-self/fd/{number}")).then(|| format!("/proc/self/fd/{number}"))
 }
 
 impl Prepared {
-    /// Starts it, by a thread that shares its descriptors with no other.
+    /// Starts the command, in a thread that shares its descriptors with no other.
     pub(super) fn start(mut self) -> Result<Child, Failure> {
         if let Some(program) = &self.program {
-            // The interpreter of a script opens it by that name; no other command is started by
-            // this thread. Should it fail, only such scripts do.
+            // The interpreter of a script opens the script by that name; this thread starts no
+            // other command. If this fails, only such scripts fail.
             let _ = fcntl_setfd(program, FdFlags::empty());
         }
         self.command.spawn().map_err(|error| {
             let name = &self.name;
             let (status, message) = match (error.kind(), &self.searched_in) {
-                // The second is what execvp(3) says when it may not look into all of `PATH`.
+                // execvp(3) reports the second when it may not search all of `PATH`.
                 (io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied, Some(node)) => {
                     let remedy = "nodes have the host's programs: install it on the host";
                     let message = format!("no program {name} in node {node}; {remedy}");

@@ -1,19 +1,18 @@
-//! The first process of a node: starts its commands, and reaps whatever ends there.
+//! The first process of a node: starts its commands, and reaps orphans.
 //!
-//! The first thread reaps orphans, because the kernel gives them to it; one waits for sessions until
-//! the liveness socket ends, and one attends each [`session`]. When the process ends, the kernel kills
-//! everything else in the node.
+//! The first thread reaps orphans, because the kernel gives them to it. One thread waits for
+//! sessions until the liveness socket ends, and one serves each [`session`]. When the process ends,
+//! the kernel kills everything else in the node.
 //!
-//! To close a descriptor may take as long as whoever serves its file system (FUSE) likes, so each
-//! session has a table of descriptors of its own: what hangs there stops no other command, nor has
-//! any other command its descriptors before it is executed.
+//! Closing a descriptor may take as long as the server of its file system (FUSE) likes. So each
+//! session has a table of descriptors of its own: one that hangs there stops no other command, and
+//! no other command has its descriptors.
 
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -25,13 +24,12 @@ use toroid_protocol::node::{InitConfig, NodeEvent};
 use toroid_protocol::wire::{self, WireError};
 
 use super::{birth, session};
+use crate::threads;
 
-/// The argument of the role: is the first process of a node; the configuration follows as JSON.
+/// Argument of the role: the first process of a node; the configuration follows as JSON.
 pub(crate) const ROLE: &str = "__node-init";
 
-const STACK_BYTES: usize = 128 * 1024;
-
-/// Is the first process of a node until its liveness socket ends.
+/// Runs the first process of a node until its liveness socket ends.
 pub(crate) fn run_role(config: &str) -> u8 {
     match serde_json::from_str(config).map_err(io::Error::from) {
         Ok(config) => u8::from(run(&config).is_err()),
@@ -53,9 +51,9 @@ fn run(config: &InitConfig) -> Result<(), WireError> {
     };
     reports.send(&ready, &[born.network.as_fd(), born.listener.as_fd()])?;
     drop((born.network, born.listener));
-    let lifeline = LivenessSocket::new(orders);
-    let obeying = start_thread(move || {
-        let end = obey(lifeline);
+    let liveness = LivenessSocket::new(orders);
+    let obeying = threads::start(move || {
+        let end = obey(liveness);
         last.close();
         end
     })?;
@@ -64,16 +62,16 @@ fn run(config: &InitConfig) -> Result<(), WireError> {
     obeying.join().map_err(|_| panicked())?
 }
 
-/// Attends sessions until the liveness socket ends.
-fn obey(lifeline: LivenessSocket) -> Result<(), WireError> {
-    let lifeline = Arc::new(Mutex::new(lifeline));
+/// Serves sessions until the liveness socket ends.
+fn obey(liveness: LivenessSocket) -> Result<(), WireError> {
+    let liveness = Arc::new(Mutex::new(liveness));
     loop {
         let (tell, told) = channel();
-        let next = Arc::clone(&lifeline);
-        let received = match start_thread(move || attend_next(&next, &tell)) {
+        let next = Arc::clone(&liveness);
+        let received = match threads::start(move || attend_next(&next, &tell)) {
             Ok(_) => told.recv().unwrap_or(Ok(())),
             // Without a thread the caller sees the session end.
-            Err(_) => receive(&lifeline).map(drop),
+            Err(_) => receive(&liveness).map(drop),
         };
         match received {
             Ok(()) => {}
@@ -83,32 +81,32 @@ fn obey(lifeline: LivenessSocket) -> Result<(), WireError> {
     }
 }
 
-/// Waits for a session, says how that went, and attends it.
-fn attend_next(lifeline: &Mutex<LivenessSocket>, tell: &Sender<Result<(), WireError>>) {
-    // First, so that others have none of what it gets. As they do the same, all that it has of
-    // theirs is the liveness socket.
+/// Waits for a session, reports the result, and serves the session.
+fn attend_next(liveness: &Mutex<LivenessSocket>, tell: &Sender<Result<(), WireError>>) {
+    // First, so that other sessions get none of its descriptors. As they do the same, it has only
+    // the liveness socket of theirs.
     let is_alone = unshare(CloneFlags::CLONE_FILES).is_ok();
-    let (session, received) = match receive(lifeline) {
+    let (session, received) = match receive(liveness) {
         Ok(session) => (Some(session), Ok(())),
         Err(error) => (None, Err(error)),
     };
-    // Nobody listens only when the node ends.
+    // This fails only when the node ends.
     let _ = tell.send(received);
     if let Some(session) = session.filter(|_| is_alone) {
-        // It ends when either side has broken off, which is all that there is to know.
+        // A session ends when either side closes it; there is nothing to report.
         let _ = session::attend(session);
     }
 }
 
-fn receive(lifeline: &Mutex<LivenessSocket>) -> Result<UnixStream, WireError> {
-    let mut lifeline = lifeline.lock().unwrap_or_else(PoisonError::into_inner);
-    lifeline.next_channel()
+fn receive(liveness: &Mutex<LivenessSocket>) -> Result<UnixStream, WireError> {
+    let mut liveness = liveness.lock().unwrap_or_else(PoisonError::into_inner);
+    liveness.next_channel()
 }
 
-/// Reaps what was orphaned in the node whenever something ends, until there are no more signals.
+/// Reaps orphans in the node after each SIGCHLD, until there are no more signals.
 ///
-/// Only that: commands are children of the threads of their sessions, which wait for them, and
-/// would miss one that somebody else has taken.
+/// Commands are children of the threads of their sessions, which wait for them and would miss one
+/// that this thread has reaped.
 fn reap_orphans(ends: &mut Signals) {
     let flags = WaitPidFlag::WNOHANG | WaitPidFlag::__WNOTHREAD;
     for _ in ends.forever() {
@@ -118,12 +116,6 @@ fn reap_orphans(ends: &mut Signals) {
     }
 }
 
-fn start_thread<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<thread::JoinHandle<T>> {
-    thread::Builder::new().stack_size(STACK_BYTES).spawn(work)
-}
-
 #[cfg(test)]
 mod tests {
     use std::env;
@@ -131,6 +123,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::fd::OwnedFd;
     use std::process::Command;
+    use std::thread;
 
     use toroid_protocol::agent::Event;
     use toroid_protocol::liveness;
@@ -139,16 +132,16 @@ mod tests {
     use super::*;
     use crate::nodes::node::command::NOT_FOUND;
 
-    /// The thread that carries out orders once wrote complaints itself, and one caller that did
-    /// not read its standard error stopped the whole node.
+    /// The thread for orders once wrote complaints itself, and one caller that did not read its
+    /// standard error stopped the whole node.
     ///
-    /// The threads of sessions keep copies of the descriptors of their process, so that is a child
-    /// that runs only this test.
+    /// The threads of sessions keep copies of their process's descriptors, so the test runs in a
+    /// child process of its own.
     #[test]
-    fn a_complaint_that_nobody_reads_holds_up_only_its_own_report() {
+    fn an_unread_complaint_delays_only_its_own_report() {
         const CHILD: &str = "INIT_TEST_CHILD";
         const NAME: &str =
-            "nodes::node::init::tests::a_complaint_that_nobody_reads_holds_up_only_its_own_report";
+            "nodes::node::init::tests::an_unread_complaint_delays_only_its_own_report";
         if env::var_os(CHILD).is_none() {
             let mut child = Command::new(env::current_exe().unwrap());
             let child = child.args([NAME, "--exact", "--test-threads=1"]);
@@ -161,7 +154,7 @@ mod tests {
             return;
         }
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let (_, lifeline) = wire::split(ours).unwrap();
+        let (_, liveness) = wire::split(ours).unwrap();
         let orders = LivenessSocket::new(wire::split(theirs).unwrap().0);
         thread::spawn(move || obey(orders));
         let (mut reader, mut stderr) = UnixStream::pair().unwrap();
@@ -172,7 +165,7 @@ mod tests {
         }
         stderr.set_nonblocking(false).unwrap();
         let start = |stderr: OwnedFd| {
-            let session = liveness::open_channel(&lifeline).unwrap();
+            let session = liveness::open_channel(&liveness).unwrap();
             let (_, orders) = wire::split(session).unwrap();
             let (caller, theirs) = UnixStream::pair().unwrap();
             let order = StartCommand {

@@ -1,9 +1,9 @@
-//! Emulated nodes: a process that is the first of its own PID namespace, with a network and a
-//! mount namespace, under a root agent with users of its own, and all that runs there.
+//! Emulated nodes: the first process of a PID namespace, with a network and a mount namespace,
+//! under a root agent with users of its own, and all processes there.
 //!
-//! This module is the agent's side. The other side, [`birth`] and then [`init`], has a liveness socket as
-//! its standard input: sessions come through it, and its end is the node's end. Because it starts
-//! the node's commands itself, nobody ever has to enter a namespace.
+//! This module is the agent's side. The other side, [`birth`] and then [`init`], has a liveness
+//! socket as its standard input, for sessions and for the node's end. It starts the node's commands
+//! itself, so no process ever has to enter a namespace.
 
 mod birth;
 mod command;
@@ -15,10 +15,8 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::thread;
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use nix::sched::{CloneFlags, setns, unshare};
@@ -29,33 +27,34 @@ use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
 use super::cgroups::enter;
 use crate::error::GIVE_USERS;
+use crate::process::role_command;
+use crate::threads;
 
-/// The uids, and gids, of a node that has users of its own.
-pub(crate) const USERS_PER_NODE: u32 = 65_536;
+/// Number of uids, and of gids, of a node with users of its own.
+pub(super) const USERS_PER_NODE: u32 = 65_536;
 
 const WAIT: &str = "wait for its first process";
 
-/// How long the first process of a node may take until it is ready: on an idle host it takes
-/// some 10 ms.
+/// Time for the first process of a node to get ready. On an idle host it takes some 10 ms.
 const BIRTH: Duration = Duration::from_secs(30);
 
-/// What a node is to be.
+/// Configuration of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) place: Place,
-    /// The file that is `/etc/hosts` in the node.
+    /// Hosts file of the node.
     pub(crate) hosts: PathBuf,
-    /// The soft limit of descriptors for its commands.
+    /// Soft limit of descriptors for its commands.
     pub(crate) open_files: u64,
     /// Whether `/tmp` and `/var/tmp` are the host's.
     pub(crate) shares_tmp: bool,
-    /// The most that each file system for temporary files or shared memory holds.
+    /// Most bytes of each file system for temporary files or shared memory.
     pub(crate) temporary_bytes: u64,
-    /// The control groups that limit it.
+    /// Control groups that limit it.
     pub(crate) groups: Vec<PathBuf>,
 }
 
-/// A node that has just been made and is ready.
+/// A new node that is ready.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) init: Child,
@@ -67,7 +66,7 @@ pub(crate) struct Node {
     pub(crate) listener: UnixListener,
 }
 
-/// Why a node could not be made.
+/// Failure to make a node.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action}: {source}")]
 pub(crate) struct NodeError {
@@ -85,7 +84,7 @@ impl From<&NodeError> for NodeEvent {
     }
 }
 
-/// Gives a system's error its action.
+/// Adds the failed action to a system's error.
 trait During<T> {
     fn during(self, action: &str) -> Result<T, NodeError>;
 }
@@ -101,12 +100,12 @@ impl<T, E: Into<io::Error>> During<T> for Result<T, E> {
 
 impl Plan {
     /// Makes the node and returns when it is ready. `users` is the first of its [`USERS_PER_NODE`]
-    /// uids and gids on the host; without any it has the users of the agent's user namespace.
+    /// uids and gids on the host; without, it has the users of the agent's user namespace.
     pub(crate) fn make(&self, users: Option<u32>) -> Result<Node, NodeError> {
-        // A thread that ends afterwards makes the PID namespace, so that the children of the
-        // agent's other threads stay where they are.
-        let maker = |plan: Plan| thread::Builder::new().spawn(move || plan.make_here(users));
-        let maker = maker(self.clone()).during("start a thread")?;
+        // A short-lived thread makes the PID namespace, so that children of the agent's other
+        // threads stay in theirs.
+        let plan = self.clone();
+        let maker = threads::start(move || plan.make_here(users)).during("start a thread")?;
         let panicked = || io::Error::other("the thread panicked");
         maker
             .join()
@@ -135,7 +134,7 @@ impl Plan {
                 listener: listener.into(),
             }),
             Err(error) => {
-                // They fail when it has ended already.
+                // These fail only after it has ended.
                 let _ = init.kill();
                 let _ = init.wait();
                 Err(error)
@@ -154,13 +153,11 @@ impl Plan {
         };
         let config = serde_json::to_string(&config).during("write its configuration")?;
         let (ours, theirs) = UnixStream::pair().during("make a socket")?;
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0(format!("toroid-node {}", self.place));
-        command.arg(init::ROLE).arg(config);
-        command.env_clear().env("MALLOC_ARENA_MAX", "1");
+        let mut command = role_command(&format!("toroid-node {}", self.place), init::ROLE);
+        command.arg(config);
         command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         if users.is_some() {
-            // The agent's is its log, or a terminal.
+            // The agent's standard error is its log, or a terminal.
             command.stderr(Stdio::null());
         }
         let init = command.spawn().during("start its first process")?;
@@ -168,7 +165,7 @@ impl Plan {
     }
 }
 
-/// Does its part until the node is ready; returns its network and its socket.
+/// Serves the birth until the node is ready; returns its network and its socket.
 fn attend_birth(
     init: u32,
     users: Option<u32>,
@@ -208,7 +205,7 @@ fn attend_birth(
     }
 }
 
-/// Gives the user namespace of the node's first process its users and groups.
+/// Maps users and groups in the user namespace of the node's first process.
 fn map_users(init: u32, users: Option<u32>) -> io::Result<()> {
     let Some(first) = users else {
         return Err(io::Error::other("it shall have none"));
@@ -220,8 +217,8 @@ fn map_users(init: u32, users: Option<u32>) -> io::Result<()> {
     Ok(())
 }
 
-/// A `/sys` for the network namespace of the node's first process. This thread enters the namespace, and
-/// cannot start another one for that: its next child would be in the PID namespace of the node.
+/// Makes a `/sys` for the network namespace of the node's first process. This thread enters the
+/// namespace itself, because its next child would be in the PID namespace of the node.
 fn sysfs_of(init: u32) -> io::Result<OwnedFd> {
     let network = File::open(format!("/proc/{init}/ns/net"))?;
     setns(network, CloneFlags::CLONE_NEWNET)?;
@@ -232,7 +229,7 @@ fn wait_at_most(reports: &Reader, time: Option<Duration>) -> Result<(), NodeErro
     reports.stream().set_read_timeout(time).during(WAIT)
 }
 
-/// The system's error, if it was that.
+/// The system's error, or any other as text.
 fn cause(error: WireError) -> io::Error {
     match error {
         WireError::Io(source) => source,

@@ -1,4 +1,4 @@
-//! The mounts of a node: what hides the host's files, and what takes their place.
+//! Mounts of a node: they hide the host's files, or replace them.
 //!
 //! All of them but `/sys` are made by root of the host, before the node has a user namespace. The kernel
 //! locks such mounts together with what is below them (`MNT_LOCKED`, mount_namespaces(7)), so that the
@@ -28,9 +28,9 @@ const HOME: &str = "/run/root";
 /// The home directory of the host's root.
 const HOME_OF_HOST: &str = "/root";
 
-/// Files with secrets of the host, the files with the names in them, and what follows a name that has
-/// no password; see shadow(5) and gshadow(5). The date of the last change is in the past, but not 0,
-/// which would ask for another password.
+/// Files with secrets of the host, the files with the names in them, and the rest of an entry
+/// without a password; see shadow(5) and gshadow(5). The date of the last change is in the past,
+/// but not 0, which would ask for another password.
 const SECRETS: [[&str; 3]; 2] = [
     ["/etc/shadow", "/etc/passwd", ":*:1::::::"],
     ["/etc/gshadow", "/etc/group", ":*::"],
@@ -44,9 +44,9 @@ const NONE: Option<&str> = None;
 /// Makes a mount namespace with the hosts file of the node.
 pub(super) fn separate(hosts_file: &Path) -> Result<(), NodeError> {
     unshare(CloneFlags::CLONE_NEWNS).during("make a mount namespace")?;
-    // What the host mounts and unmounts later happens in the node too where the host shares its
-    // mounts, as systemd has it, so that a node keeps no disk busy unless it wants to; what the
-    // node mounts stays in the node.
+    // Where the host shares its mounts, as with systemd, later mounts and unmounts of the host
+    // happen in the node too, so a node keeps no disk busy against its will. Mounts of the node
+    // stay in the node.
     let slave = MsFlags::MS_SLAVE | MsFlags::MS_REC;
     mount(NONE, "/", NONE, slave, NONE).during("separate its mounts")?;
     let hosts = Path::new("/etc/hosts");
@@ -71,7 +71,7 @@ pub(super) fn terminals(first: Option<u32>) -> io::Result<()> {
     let options = format!("ptmxmode=0666,mode=0620{}", group.unwrap_or_default());
     let (kind, place) = (Some("devpts"), "/dev/pts");
     mount(kind, place, kind, flags, Some(&options[..]))?;
-    // Where this is a device and no link, it would open terminals of the host.
+    // If this is a device and no link, it would open terminals of the host.
     bind("/dev/pts/ptmx", "/dev/ptmx")
 }
 
@@ -121,8 +121,8 @@ pub(super) fn make_home(owner: u32) -> Result<(), NodeError> {
     make().during("make a home for its root")
 }
 
-/// Gives the node files with secrets of its own: all names of the host's users and groups, without a
-/// password. Those of the host cannot be read there, and software takes users without an entry for
+/// Gives the node its own files with secrets: all names of the host's users and groups, without a
+/// password. The host's files cannot be read there, and software takes users without an entry for
 /// locked.
 pub(super) fn make_secrets(first: u32) -> Result<(), NodeError> {
     for [secrets, names, no_password] in SECRETS {
@@ -131,7 +131,7 @@ pub(super) fn make_secrets(first: u32) -> Result<(), NodeError> {
                 return Ok(());
             };
             let text = without_passwords(&fs::read(names)?, no_password);
-            // It goes on without its name once it is mounted.
+            // The file exists without its name once it is mounted.
             let unnamed = "/run/secrets";
             fs::write(unnamed, text)?;
             give(unnamed, first, first + of_host.gid(), 0o640)?;
@@ -163,8 +163,8 @@ fn bind(from: &str, to: &str) -> io::Result<()> {
     Ok(mount(Some(from), to, NONE, MsFlags::MS_BIND, NONE)?)
 }
 
-/// Takes the host's `/sys` away, and all that is mounted below it. Under a mount of the node's own it would
-/// come to light again.
+/// Unmounts the host's `/sys`, and everything below. Under a mount of the node's own it would
+/// reappear.
 pub(super) fn drop_sysfs() -> Result<(), NodeError> {
     match umount2("/sys", MntFlags::MNT_DETACH) {
         // Nothing is mounted there.
@@ -173,8 +173,8 @@ pub(super) fn drop_sysfs() -> Result<(), NodeError> {
     }
 }
 
-/// A `/sys` of the present network namespace, to be mounted somewhere. A process in a user namespace
-/// may make one only where it sees another.
+/// Makes a `/sys` of the present network namespace, to be mounted elsewhere. A process in a user
+/// namespace may make one only where it sees another.
 pub(super) fn sysfs() -> io::Result<OwnedFd> {
     let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;
@@ -188,7 +188,7 @@ pub(super) fn sysfs() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Mounts what [`sysfs`] has made.
+/// Mounts the result of [`sysfs`].
 pub(super) fn mount_sysfs(made: &OwnedFd) -> io::Result<()> {
     attach(made, Path::new("/sys"))
 }
@@ -201,13 +201,13 @@ pub(super) fn borrow(binds: &[Bind], mounts: &[OwnedFd]) -> Result<(), String> {
     }
     let separate = || {
         unshare(CloneFlags::CLONE_NEWNS)?;
-        // What the node mounts later happens here too, and not the other way round.
+        // Later mounts of the node happen here too, and not the other way round.
         let slave = MsFlags::MS_SLAVE | MsFlags::MS_REC;
         mount(NONE, "/", NONE, slave, NONE)
     };
     separate().map_err(|error| format!("cannot make a mount namespace: {error}"))?;
     let mut all: Vec<_> = binds.iter().zip(mounts).collect();
-    // What is below another one comes after it.
+    // Places below others come after them.
     all.sort_by_key(|(bind, _)| Path::new(&bind.place));
     let mut covers = Vec::new();
     for (bind, mount) in all {
@@ -231,8 +231,8 @@ pub(super) fn borrow(binds: &[Bind], mounts: &[OwnedFd]) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes a directory. An existing one above it that the node's root may not enter, such as a home, is
-/// covered by an empty one: it was of no use to the command.
+/// Makes a directory. An empty directory covers an existing one above that the node's root may not
+/// enter, such as a home: the command had no access to it.
 fn make_place(place: &Path, covers: &mut Vec<PathBuf>) -> io::Result<()> {
     const COVER_BYTES: u64 = 64 << 10;
     let mut above: Vec<_> = place.ancestors().skip(1).collect();

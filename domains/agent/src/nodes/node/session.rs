@@ -1,7 +1,7 @@
-//! A command of a node and its caller: started, accompanied, and ended with either.
+//! Sessions: a command of a node, from its start to its own or its caller's end.
 //!
-//! The thread of a session shares its descriptors with no other (see [`super::init`]), and nobody
-//! else takes its child: until it has waited for that, no other process has its number.
+//! The thread of a session shares its descriptors with no other (see [`super::init`]), and no other
+//! thread reaps its child: until the thread has waited for it, no other process has its number.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,17 +19,17 @@ use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
 use super::command::{self, Failure, NOT_EXECUTABLE, Prepared};
 
-/// How long a command that nobody wants any more may take to clean up.
+/// Time for a command without a caller to clean up.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Runs a command for a caller, and ends it when that has gone.
+/// Runs a command for a caller, and ends it if the caller ends.
 pub(super) fn attend(session: UnixStream) -> Result<(), WireError> {
     let (order, mut descriptors) = wire::split(session)?.0.receive::<StartCommand>()?;
     let caller = descriptors.pop().ok_or(WireError::Closed)?;
     let (mut caller, answers) = wire::split(caller.into())?;
     caller.take_no_descriptors();
     let last_word = match order.terminal {
-        // As the kernel says it when a terminal has gone; interactive shells ignore SIGTERM.
+        // The signal of the kernel when a terminal has gone; interactive shells ignore SIGTERM.
         Some(_) => Signal::HUP,
         None => Signal::TERM,
     };
@@ -46,12 +46,12 @@ pub(super) fn attend(session: UnixStream) -> Result<(), WireError> {
     report(&answers, exit_status(status))
 }
 
-/// A command that runs.
+/// A running command.
 struct Command {
     child: Child,
-    /// Its number is also that of its process group.
+    /// Process group, with the number of the command.
     group: Pid,
-    /// For waiting until it has ended.
+    /// For waiting until the command has ended.
     handle: OwnedFd,
 }
 
@@ -65,7 +65,7 @@ impl Command {
                 handle,
             }),
             Err(error) => {
-                // Nobody would hear of its end. It fails when it has ended.
+                // Its end could not be reported. The kill fails only after the end.
                 let _ = kill_process_group(group, Signal::KILL);
                 child.wait()?;
                 Err(error.into())
@@ -73,7 +73,8 @@ impl Command {
         }
     }
 
-    /// Passes its caller's signals on until it has ended. It is an error when the caller has gone.
+    /// Passes its caller's signals on until the command has ended. The end of the caller is an
+    /// error.
     fn accompany(&self, caller: &mut Reader) -> Result<(), WireError> {
         while !self.has_ended_before(caller)? {
             match caller.receive()?.0 {
@@ -88,7 +89,7 @@ impl Command {
         Ok(())
     }
 
-    /// Waits until it has ended, or its caller says something.
+    /// Waits until the command has ended, or its caller sends something.
     fn has_ended_before(&self, caller: &Reader) -> io::Result<bool> {
         let timeout = if caller.has_more() {
             PollTimeout::ZERO
@@ -98,7 +99,7 @@ impl Command {
         self.ends_within(timeout, Some(caller.stream()))
     }
 
-    /// Whether it ends before that, or before there is something to read.
+    /// Whether the command ends before the timeout and before there is something to read.
     fn ends_within(&self, timeout: PollTimeout, other: Option<&UnixStream>) -> io::Result<bool> {
         let watched = [Some(self.handle.as_fd()), other.map(AsFd::as_fd)];
         let watch = |fd| PollFd::new(fd, PollFlags::POLLIN);
@@ -113,32 +114,32 @@ impl Command {
     }
 
     fn signal(&self, signal: Signal) {
-        // It fails when the last process of the group has just ended.
+        // This fails only after the last process of the group has ended.
         let _ = kill_process_group(self.group, signal);
     }
 
-    /// Asks it to end, and kills what is left of it after a while.
+    /// Signals the command to end, and kills its remaining processes after a while.
     fn end(&mut self, last_word: Signal) -> io::Result<ExitStatus> {
         self.signal(last_word);
         let grace = PollTimeout::try_from(GRACE).unwrap_or(PollTimeout::ZERO);
-        // However that ends, it is over.
+        // After the grace period the result does not matter.
         let _ = self.ends_within(grace, None);
         self.signal(Signal::KILL);
         self.child.wait()
     }
 }
 
-/// Says on its standard error why a command was not started, and then reports that. Only the
-/// session's own thread waits if nobody reads there.
+/// Writes the reason of a failed start to the command's standard error, and then reports the
+/// status. An unread standard error blocks only the session's own thread.
 fn complain(caller: &Writer, failure: Failure) -> Result<(), WireError> {
     if let Some((mut stderr, message)) = failure.complaint {
-        // Where it cannot be said, the status has to do.
+        // If this fails, only the status is reported.
         let _ = writeln!(stderr, "toroid: {message}");
     }
     report(caller, failure.status)
 }
 
-/// The last word of a session. It is the only one in this direction, so it finds room.
+/// Sends the exit status, the last and only message in this direction, so there is room for it.
 fn report(caller: &Writer, status: i32) -> Result<(), WireError> {
     let reported = caller.send(&Message::Event(Event::Exited { status }), &[]);
     caller.shut_down();

@@ -2,6 +2,7 @@
 
 use toroid_model::audit::AuditEvent;
 use toroid_protocol::agent::{NewDomain, NodeAllocation, Request};
+use toroid_protocol::{connection_request, query_request};
 
 use crate::names;
 
@@ -100,7 +101,7 @@ fn sentence(request: &Request) -> Option<String> {
             let limits: Vec<String> = limits.collect();
             format!("limit {}: {}", list(&whose), limits.join(", "))
         }
-        _ => return None,
+        query_request!() | connection_request!() => return None,
     })
 }
 

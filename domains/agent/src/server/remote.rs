@@ -1,7 +1,7 @@
-//! What processes of this host want of nodes that other hosts may carry.
+//! Requests of this host's processes about nodes on other hosts.
 
 use std::collections::BTreeSet;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use toroid_protocol::proxy::{Carriage, ProxyRequest};
 
 use crate::core::host::Host;
 use crate::members::AttachmentId;
-use crate::proxy::supervisor::{ProxySupervisor, borrow};
-use crate::sessions::lookup::far_listeners;
+use crate::proxy::supervisor::ProxySupervisor;
+use crate::sessions::lookup::remote_listeners;
 
-/// Whether a request is to a node that another host carries.
-pub(crate) fn is_far(host: &Host, request: &Request) -> bool {
+/// Whether a request concerns a node on another host.
+pub(super) fn is_remote(host: &Host, request: &Request) -> bool {
     match request {
         Request::Reach { place, .. } | Request::Connect { place, .. } => {
             let node = host.torus.node(*place);
@@ -29,7 +29,7 @@ pub(crate) fn is_far(host: &Host, request: &Request) -> bool {
     }
 }
 
-/// Serves such a request, or a look-up on all hosts; returns the reply if there is one to send yet.
+/// Serves such a request, or a lookup on all hosts. Returns the reply, unless it has been sent.
 pub(crate) fn serve(
     host: &Arc<Host>,
     id: AttachmentId,
@@ -43,9 +43,9 @@ pub(crate) fn serve(
             protocol,
         } => reach(host, id, domain, *place, Some(*protocol)).map(|()| None),
         Request::Lookup { domain, protocol } => {
-            let (partition, node) = host.members.membership(id, domain)?;
+            let (partition, node) = host.members.lock().membership(id, domain)?;
             let mut nodes = host.members.listening(partition, node, *protocol);
-            nodes.extend(far_listeners(host, partition, node, *protocol));
+            nodes.extend(remote_listeners(host, partition, node, *protocol));
             let places = host.places(&nodes);
             Ok(Some(Reply::Listeners { places }))
         }
@@ -53,7 +53,7 @@ pub(crate) fn serve(
     }
 }
 
-/// Connects a process with the host that carries the node at `place`, and replies with its end.
+/// Connects a process with the host of the node at `place`, and replies with its end.
 fn reach(
     host: &Host,
     id: AttachmentId,
@@ -61,7 +61,7 @@ fn reach(
     place: Place,
     protocol: Option<u16>,
 ) -> Result<(), Refusal> {
-    let (partition, from, to) = host.members.partner(id, domain, place)?;
+    let (partition, from, to) = host.members.lock().partner(id, domain, place)?;
     let (Some(proxy), Some(carrier)) = (&host.proxy, host.carrier(to)) else {
         let message = format!("no host carries node {place}");
         return Err(Refusal::new(
@@ -76,7 +76,7 @@ fn reach(
         partition: partition.0,
         protocol,
     });
-    let far = OwnedFd::from(host.data_connection(&carrier, wanted)?);
+    let remote = OwnedFd::from(host.data_connection(&carrier, wanted)?);
     let (ours, theirs) = UnixStream::pair().map_err(|error| {
         let message = format!("no descriptor for a connection: {error}");
         Refusal::new(
@@ -89,14 +89,15 @@ fn reach(
         from: from.0,
         packets: protocol.is_some(),
     };
-    let ends = [&far, &theirs.into()];
-    proxy.order(&ProxyRequest::Carry(carriage), &borrow(ends))?;
+    let ends = [remote.as_fd(), theirs.as_fd()];
+    proxy.order(&ProxyRequest::Carry(carriage), &ends)?;
     let rdma = host.rdma();
-    host.members.grant_far(id, domain, place, rdma, ours.into())
+    host.members
+        .grant_remote(id, domain, place, rdma, ours.into())
 }
 
 impl Host {
-    /// The host that carries a node, if that is not this one.
+    /// Host of a node, if that is another one.
     pub(crate) fn carrier(&self, node: NodeId) -> Option<String> {
         if self.cluster.is_none() || self.node(node).is_some() {
             return None;
@@ -105,40 +106,40 @@ impl Host {
         self.members.directory(carrier)
     }
 
-    /// The RDMA device for other hosts.
+    /// RDMA device for other hosts.
     pub(crate) fn rdma(&self) -> Option<Rdma> {
         self.cluster.as_ref()?.config.rdma.clone()
     }
 
-    /// What was granted to these nodes ends without their processes' help. Where those are our
-    /// process for other hosts, which has not acknowledged that, an RDMA device may still do what
-    /// it was told, and heeds no fence. The kernel ends it with that process, which has gone when
-    /// this returns.
-    pub(crate) fn let_adapters_forget(&self, nodes: &BTreeSet<NodeId>) {
-        let is_far = |node: &NodeId| self.node(*node).is_none();
-        if nodes.iter().any(is_far)
+    /// Ends device registrations for these nodes, whose grants end without their processes' help.
+    /// For remote nodes that process is the target proxy, which has not acknowledged: an RDMA
+    /// device ignores fences and may still access registered memory. The kernel ends the
+    /// registrations with the proxy, which has ended when this returns.
+    pub(crate) fn invalidate_registrations(&self, nodes: &BTreeSet<NodeId>) {
+        let is_remote = |node: &NodeId| self.node(*node).is_none();
+        if nodes.iter().any(is_remote)
             && let Some(proxy) = &self.proxy
-            && proxy.knows_rdma()
+            && proxy.may_have_registrations()
         {
             tracing::warn!("the process for other hosts is late, so another takes its place");
             proxy.kill();
         }
     }
 
-    /// The same with what the agent before has granted, to a process that has not come back. One that
-    /// this agent has started was granted nothing of that.
-    pub(crate) fn let_inherited_adapter_forget(&self, nodes: &BTreeSet<NodeId>) {
+    /// Does the same for grants of the predecessor to a process that has not come back. A proxy
+    /// started by this agent has none of those.
+    pub(crate) fn invalidate_inherited_registrations(&self, nodes: &BTreeSet<NodeId>) {
         if self
             .proxy
             .as_deref()
             .is_some_and(ProxySupervisor::is_inherited)
         {
-            self.let_adapters_forget(nodes);
+            self.invalidate_registrations(nodes);
         }
     }
 
-    /// Whether another host carries a node.
-    pub(crate) fn is_elsewhere(&self, node: NodeId) -> bool {
+    /// Whether a node is on another host.
+    pub(super) fn is_elsewhere(&self, node: NodeId) -> bool {
         self.carrier(node).is_some()
     }
 }

@@ -14,9 +14,10 @@
 //! outside. Of 169.254.0.0/16 a quarter, from 169.254.64.0 on, where neither the reserved ends are nor
 //! the addresses at which clouds offer metadata: 4096 pairs of 4 addresses.
 //!
-//! The host's rules do not rely on the node, whose root can change everything at its end: what
-//! comes from there goes out of the uplink, from the one address, or nowhere, not to the host either.
-//! Only uplink and pair forward (`forwarding` of each), and nothing else of the host is changed.
+//! The host's rules do not rely on the node, whose root can change everything at its end. Packets
+//! from the node leave by the uplink, from the one address, or are dropped; none reaches the host
+//! either. Only uplink and pair forward (`forwarding` of each), and nothing else of the host is
+//! changed.
 //!
 //! The kernel decides by the *incoming* interface whether to forward a packet. An uplink that forwards
 //! for its pair would therefore be a way into every network of the host. On a host that is no router
@@ -35,33 +36,33 @@ use toroid_netlink::{Link, Netlink, NetlinkError};
 
 use super::nft::{self, NftError};
 
-/// What the names of pairs begin with. No domain's interface is called so.
+/// Prefix of the names of pairs. No domain's interface has such a name.
 const PREFIX: &str = "toroid.gw";
 
-/// How many pairs one host has.
+/// Most pairs of one host.
 const PAIRS: u16 = 4096;
 
 const FIRST_ADDRESS: Ipv4Addr = Ipv4Addr::new(169, 254, 64, 0);
 const ADDRESSES_EACH: u32 = 4;
 const PREFIX_LEN: u8 = 30;
 
-/// The gateway's own way out comes before those by gateways of its other domains, and after what its
-/// root has set.
+/// Metric of the gateway's own default route: before those by gateways of its other domains, and
+/// after routes of its root.
 const METRIC: u32 = 2048;
 
-/// Why there is no way out.
+/// Failure of a NAT link.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum PassageError {
-    /// The kernel refused, or there is no uplink.
+pub(crate) enum NatLinkError {
+    /// The kernel refused, or the uplink is missing.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// It leads into a domain.
+    /// The interface leads into a domain.
     #[error("{0} leads into a domain, not outside")]
     Inside(String),
-    /// The rules.
+    /// nft failed.
     #[error(transparent)]
     Rules(#[from] NftError),
-    /// The kernel does not let an interface forward, or be silent about other addresses.
+    /// A setting of an interface cannot be written.
     #[error("cannot write {path}: {source}")]
     Setting {
         /// The file of the setting.
@@ -69,7 +70,7 @@ pub(crate) enum PassageError {
         /// The system's reason.
         source: io::Error,
     },
-    /// The node's network cannot be entered.
+    /// The node's network namespace cannot be entered.
     #[error("cannot enter the network of the node: {0}")]
     Namespace(io::Error),
     /// All pairs are in use.
@@ -80,85 +81,85 @@ pub(crate) enum PassageError {
     Random(getrandom::Error),
 }
 
-/// A pair of interfaces and what belongs to it. Its names tell it from those of other agents.
+/// A pair of interfaces with its rules and settings. Its names differ from those of other agents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Passage {
+pub(crate) struct NatLink {
     number: u16,
-    /// Nobody else's: part of its MACs and of the name of its table.
+    /// Random tag, part of its MACs and of the name of its table.
     tag: u32,
     uplink: String,
-    /// Whether the uplink forwards packets because of it.
+    /// Whether the uplink forwards packets because of this link.
     opened: bool,
 }
 
-/// What a passage serves.
+/// Domain's side of a NAT link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inside<'a> {
-    /// The interface of the domain in the node.
+    /// Interface of the domain in the node.
     pub(crate) interface: &'a str,
     pub(crate) subnet: Subnet,
-    /// The node's network.
+    /// Network namespace of the node.
     pub(crate) network: &'a OwnedFd,
 }
 
-/// An interface of the host, which is none of a passage.
-pub(crate) fn find_uplink(host: &mut Netlink, name: &str) -> Result<Link, PassageError> {
+/// Finds an interface of the host that is not part of a NAT link.
+pub(crate) fn find_uplink(host: &mut Netlink, name: &str) -> Result<Link, NatLinkError> {
     if name.starts_with(PREFIX) {
-        Err(PassageError::Inside(name.into()))
+        Err(NatLinkError::Inside(name.into()))
     } else {
         Ok(host.link(name)?)
     }
 }
 
-impl Passage {
-    /// Makes a pair that nobody has yet. It goes with the node.
-    pub(crate) fn create(uplink: &str, network: &OwnedFd) -> Result<Self, PassageError> {
+impl NatLink {
+    /// Makes a new pair. The pair ends with the node.
+    pub(crate) fn create(uplink: &str, network: &OwnedFd) -> Result<Self, NatLinkError> {
         let mut host = Netlink::open()?;
         find_uplink(&mut host, uplink)?;
-        let tag = getrandom::u32().map_err(PassageError::Random)?;
+        let tag = getrandom::u32().map_err(NatLinkError::Random)?;
         for number in 0..PAIRS {
-            let passage = Passage {
+            let nat_link = NatLink {
                 number,
                 tag,
                 uplink: uplink.into(),
                 opened: false,
             };
-            let name = passage.name();
+            let name = nat_link.name();
             match host.create_veth(&name, &name, network.as_fd()) {
                 Err(error) if error.already_exists() => {}
                 Err(error) => return Err(error.into()),
                 Ok(()) => {
                     let index = host.index(&name)?;
-                    host.set_mac(index, passage.mac())?;
-                    return Ok(passage);
+                    host.set_mac(index, nat_link.mac())?;
+                    return Ok(nat_link);
                 }
             }
         }
-        Err(PassageError::Exhausted)
+        Err(NatLinkError::Exhausted)
     }
 
-    /// Whether it leads there.
-    pub(crate) fn leads_to(&self, uplink: &str) -> bool {
+    /// Whether this is its uplink.
+    pub(super) fn leads_to(&self, uplink: &str) -> bool {
         self.uplink == uplink
     }
 
-    /// Whether both ends are where they were made.
+    /// Whether both ends still exist.
     pub(crate) fn is_whole(&self, network: &OwnedFd) -> bool {
         let is_there = |netlink: Result<Netlink, NetlinkError>| netlink?.link(&self.name());
         let ours = is_there(Netlink::open()).is_ok_and(|link| link.mac == self.mac());
         ours && is_there(Netlink::open_in(network.as_fd())).is_ok()
     }
 
-    /// Whether the uplink does not forward packets and will have to. Said before it is done, so that
-    /// it is taken back whatever happens.
-    pub(crate) fn note_uplink(&mut self) {
+    /// Notes whether the uplink must begin to forward packets. Noted before the change, so that a
+    /// successor undoes it.
+    pub(super) fn note_uplink(&mut self) {
         let before = fs::read_to_string(setting(&self.uplink, FORWARDING));
         self.opened |= before.is_ok_and(|value| value.trim() == "0");
     }
 
-    /// Lets packets pass, whatever there is of it already. On a host that is no router
-    /// ([`is_router`]) only the pair is reached from the uplink.
-    pub(crate) fn open(&self, inside: Inside<'_>, is_router: bool) -> Result<(), PassageError> {
+    /// Completes the link, and keeps existing parts. On a host that is no router ([`is_router`])
+    /// only the pair is reached from the uplink.
+    pub(crate) fn open(&self, inside: Inside<'_>, is_router: bool) -> Result<(), NatLinkError> {
         let mut host = Netlink::open()?;
         let mtu = find_uplink(&mut host, &self.uplink)?.mtu;
         let [ours, its] = self.addresses();
@@ -177,16 +178,16 @@ impl Passage {
             nft::put_table(&self.table(), &self.rules_of_node(inside))?;
             set(&self.name(), FORWARDING, "1")
         };
-        namespace::inside(inside.network, in_node).map_err(PassageError::Namespace)?
+        namespace::inside(inside.network, in_node).map_err(NatLinkError::Namespace)?
     }
 
-    /// Brings up one end.
+    /// Sets up one end.
     fn raise(
         &self,
         netlink: &mut Netlink,
         address: Ipv4Addr,
         mtu: u32,
-    ) -> Result<Link, PassageError> {
+    ) -> Result<Link, NatLinkError> {
         let link = netlink.link(&self.name())?;
         if link.mtu != mtu {
             netlink.set_mtu(link.index, mtu)?;
@@ -196,10 +197,10 @@ impl Passage {
         Ok(link)
     }
 
-    /// Takes back everything in the host, and in the node if it is there. What is gone already is
-    /// none of it; what cannot be taken back is in the log.
+    /// Undoes everything in the host, and in the node if there is one. Missing parts are skipped;
+    /// failures are logged.
     pub(crate) fn close(&self, network: Option<&OwnedFd>) {
-        let log = |error: PassageError| tracing::warn!("uplink {}: {error}", self.uplink);
+        let log = |error: NatLinkError| tracing::warn!("uplink {}: {error}", self.uplink);
         let is_there = || fs::exists(setting(&self.uplink, FORWARDING)).unwrap_or(false);
         if self.opened && !is_router() && is_there() {
             match set(&self.uplink, FORWARDING, "0") {
@@ -208,7 +209,7 @@ impl Passage {
             }
         }
         if let Some(network) = network {
-            // The node's root may have removed it, and done what it likes.
+            // The node's root may have changed it in any way.
             let _ = namespace::inside(network, || nft::remove_table(&self.table()));
         }
         if let Err(error) = self.delete_pair() {
@@ -222,7 +223,7 @@ impl Passage {
     fn delete_pair(&self) -> Result<(), NetlinkError> {
         let mut host = Netlink::open()?;
         match host.link(&self.name()) {
-            // One of the same name with another MAC is another agent's.
+            // An interface of the same name with another MAC belongs to another agent.
             Ok(link) if link.mac == self.mac() => host.delete(link.index),
             Ok(_) | Err(NetlinkError::NoSuchLink(_)) => Ok(()),
             Err(error) => Err(error),
@@ -242,7 +243,7 @@ impl Passage {
         [0x02, 0x47, a, b, c, d]
     }
 
-    /// Of the host's end and the node's.
+    /// Addresses of the host's end and the node's end.
     fn addresses(&self) -> [Ipv4Addr; 2] {
         let first = FIRST_ADDRESS.to_bits() + ADDRESSES_EACH * u32::from(self.number);
         [(first + 1).into(), (first + 2).into()]
@@ -278,8 +279,8 @@ chain outgoing {{
         )
     }
 
-    /// The domain's MTU may be larger than the uplink's, so connections are told at their beginning
-    /// how long their segments may be: outside, not everybody hears that a packet was too long.
+    /// The domain's MTU may exceed the uplink's. So the rules clamp the segment size of connections
+    /// at their beginning: outside, path MTU discovery may fail.
     fn rules_of_node(&self, inside: Inside<'_>) -> String {
         let (pair, domain, subnet) = (self.name(), inside.interface, inside.subnet);
         format!(
@@ -300,36 +301,37 @@ chain outgoing {{
     }
 }
 
-/// Whether the host forwards IPv4 packets of all its interfaces, as its administrator wants it.
+/// Whether the host forwards IPv4 packets of all its interfaces, by its administrator's choice.
 pub(crate) fn is_router() -> bool {
     let value = fs::read_to_string(setting("all", FORWARDING));
     value.is_ok_and(|value| value.trim() == "1")
 }
 
-/// Whether an interface forwards what it receives.
+/// Setting: an interface forwards received packets.
 const FORWARDING: &str = "forwarding";
 
-/// Which ARP requests an interface answers.
+/// Setting: the ARP requests that an interface answers.
 const ARP_IGNORE: &str = "arp_ignore";
 
-/// Those for its own addresses. By default it answers for all addresses of its host.
+/// Value: those for its own addresses. By default an interface answers for all addresses of its
+/// host.
 const ONLY_OWN: &str = "1";
 
 fn setting(interface: &str, name: &str) -> String {
     format!("/proc/sys/net/ipv4/conf/{interface}/{name}")
 }
 
-fn set(interface: &str, name: &'static str, value: &str) -> Result<(), PassageError> {
+fn set(interface: &str, name: &'static str, value: &str) -> Result<(), NatLinkError> {
     let path = setting(interface, name);
-    fs::write(&path, value).map_err(|source| PassageError::Setting { path, source })
+    fs::write(&path, value).map_err(|source| NatLinkError::Setting { path, source })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn passage(number: u16) -> Passage {
-        Passage {
+    fn nat_link(number: u16) -> NatLink {
+        NatLink {
             number,
             tag: 0x0102_0304,
             uplink: "eth1".into(),
@@ -338,23 +340,23 @@ mod tests {
     }
 
     #[test]
-    fn every_pair_has_a_network_of_its_own_that_is_nobody_elses() {
-        let all = |number| passage(number).addresses().map(|a| a.octets());
+    fn every_pair_has_link_local_addresses_of_its_own() {
+        let all = |number| nat_link(number).addresses().map(|a| a.octets());
         assert_eq!(all(0), [[169, 254, 64, 1], [169, 254, 64, 2]]);
         assert_eq!(all(3), [[169, 254, 64, 13], [169, 254, 64, 14]]);
         assert_eq!(all(PAIRS - 1), [[169, 254, 127, 253], [169, 254, 127, 254]]);
-        assert!(passage(PAIRS - 1).name().len() <= 15);
+        assert!(nat_link(PAIRS - 1).name().len() <= 15);
     }
 
     #[test]
     fn only_a_host_that_is_a_router_forwards_from_the_uplink_to_others() {
         let guard = "iifname \"eth1\" oifname != \"toroid.gw*\" meta nfproto ipv4 drop";
         let has_guard = |opened, is_router| {
-            let passage = Passage {
+            let nat_link = NatLink {
                 opened,
-                ..passage(0)
+                ..nat_link(0)
             };
-            passage.rules_of_host(is_router).contains(guard)
+            nat_link.rules_of_host(is_router).contains(guard)
         };
         assert!(has_guard(true, false));
         assert!(!has_guard(true, true));
@@ -362,8 +364,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_read_again() {
-        let text = serde_json::to_string(&passage(7)).unwrap();
-        assert_eq!(serde_json::from_str::<Passage>(&text).unwrap(), passage(7));
+    fn a_nat_link_survives_its_serialization() {
+        let text = serde_json::to_string(&nat_link(7)).unwrap();
+        assert_eq!(serde_json::from_str::<NatLink>(&text).unwrap(), nat_link(7));
     }
 }
