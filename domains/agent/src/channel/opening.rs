@@ -40,6 +40,7 @@ pub(super) const PREAMBLE: usize = OPENING - PROOF;
 
 /// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub(crate) enum Kind {
     /// A session between agents.
     Session = b's',
@@ -49,6 +50,7 @@ pub(crate) enum Kind {
 
 /// Answer to an opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub(crate) enum Word {
     /// The connection goes on.
     Welcome = b'w',
