@@ -414,7 +414,11 @@ fn show(control: &Control, name: &str) -> Result<DomainInfo, MemberError> {
 }
 
 fn parse_places(places: Vec<String>) -> Result<Vec<Place>, MemberError> {
-    let parse = |place: String| place.parse::<Place>().map_err(|_| MemberError::Agent(place));
+    let parse = |place: String| {
+        place
+            .parse::<Place>()
+            .map_err(|_| MemberError::Agent(place))
+    };
     places.into_iter().map(parse).collect()
 }
 
