@@ -189,7 +189,14 @@ impl Cluster {
         run(self.command("toroid").args(words.split_whitespace()))
     }
 
-    /// The same as another user than the agent's.
+    /// Starts `toroid`, without input; `words` are its arguments, separated by white space.
+    pub fn start(&self, words: &str) -> Running {
+        let mut command = self.command("toroid");
+        command.args(words.split_whitespace()).stdin(Stdio::null());
+        Running::start(&mut command)
+    }
+
+    /// The same as [`Cluster::toroid`], as another user than the agent's.
     #[must_use = "say whether it should have succeeded"]
     pub fn toroid_of(&self, user: &User, words: &str) -> Outcome {
         let mut toroid = user.command("toroid");
@@ -197,7 +204,7 @@ impl Cluster {
         run(toroid.args(words.split_whitespace()))
     }
 
-    /// The same in a node, where no variable names the control socket.
+    /// The same as [`Cluster::toroid`], in a node, where no variable names the control socket.
     #[must_use = "say whether it should have succeeded"]
     pub fn toroid_in(&self, node: &str, words: &str) -> Outcome {
         self.exec(node, &format!("env -u TOROID_STATE toroid {words}"))
@@ -283,6 +290,12 @@ impl Cluster {
     /// Starts a command in a node, with a pipe as its standard input.
     pub fn spawn(&self, node: &str, words: &str) -> Running {
         Running::start(self.in_node(node, &split(words)).stdin(Stdio::piped()))
+    }
+
+    /// Starts a script of sh in a node, without input.
+    pub fn spawn_shell(&self, node: &str, script: &str) -> Running {
+        let mut command = self.in_node(node, &["sh", "-c", script]);
+        Running::start(command.stdin(Stdio::null()))
     }
 
     /// `toroid exec NODE -- ARGV`.

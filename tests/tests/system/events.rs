@@ -1,10 +1,8 @@
 //! Every change and every denial is recorded, with the user that asked.
 
-use std::process::Stdio;
-
 use serde_json::{Value, json};
 use tests::cluster::Cluster;
-use tests::process::{Outcome, Running, eventually};
+use tests::process::{Outcome, eventually};
 use tests::user::User;
 
 const NOT_FOUND: i32 = 4;
@@ -87,11 +85,7 @@ fn changes_and_denials_are_told_with_who_asked() {
 #[test]
 fn who_follows_hears_of_it_at_once() {
     let cluster = Cluster::up("1x1x1");
-    let mut follow = cluster.command("toroid");
-    follow
-        .args(["events", "--follow", "--json"])
-        .stdin(Stdio::null());
-    let follow = Running::start(&mut follow);
+    let follow = cluster.start("events --follow --json");
     follow.says("\"up\"");
     let blue = cluster.domain("blue", &["0,0,0"]);
     follow.says("domain_create");

@@ -2,7 +2,6 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::process::Stdio;
 
 use nix::sys::signal::Signal;
 use tests::cluster::{Cluster, leaves_nothing};
@@ -179,8 +178,7 @@ fn signals_are_passed_to_the_command() {
         let script = format!(
             "trap 'echo caught {name}; exit 9' {name}; echo ready; while :; do sleep 0.01; done"
         );
-        let mut command = cluster.in_node("0,0,0", &["sh", "-c", &script]);
-        let running = Running::start(command.stdin(Stdio::null()));
+        let running = cluster.spawn_shell("0,0,0", &script);
         running.says("ready");
         running.signal(signal);
         let end = running.wait();
@@ -195,9 +193,7 @@ fn signals_are_passed_to_the_command() {
 fn signals_reach_the_whole_process_group() {
     let cluster = Cluster::up("1x1x1");
     // A shell that waits for a pipeline of two: all three are in one group.
-    let script = ["sh", "-c", "sleep 1000 | sleep 1000; true"];
-    let mut command = cluster.in_node("0,0,0", &script);
-    let running = Running::start(command.stdin(Stdio::null()));
+    let running = cluster.spawn_shell("0,0,0", "sleep 1000 | sleep 1000; true");
     let sleeps = || cluster.exec("0,0,0", "pgrep -x -c sleep").text().to_owned();
     eventually("both run", || sleeps() == "2");
     running.signal(Signal::SIGTERM);

@@ -5,7 +5,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tests::cluster::leaves_nothing;
 use tests::hosts::{Hosts, Oddities};
-use tests::process::{Running, eventually, send, stop};
+use tests::process::{eventually, send, stop};
 
 /// The exit status of a failure.
 const FAILED: i32 = 1;
@@ -277,8 +277,7 @@ fn a_cable_is_cut_in_the_middle_of_a_shrink() {
     let (member, _) = b.agent.owner("0,1,0");
     let pid = member.pid_in_node();
     stop(pid);
-    let mut shrink = a.agent.command("toroid");
-    let shrink = Running::start(shrink.args(["domain", "shrink", "blue", "1,1,0"]));
+    let shrink = a.agent.start("domain shrink blue 1,1,0");
     let has_begun = || b.agent.ask("domain show blue")["epoch"] == 2;
     eventually("the far host has begun", has_begun);
     hosts.cut(b);

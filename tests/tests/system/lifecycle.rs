@@ -46,8 +46,7 @@ fn down_leaves_everything_as_it_was() {
 
 /// Starts a `toroid down` and returns when it has a connection.
 fn begin_down(cluster: &Cluster) -> Running {
-    let mut down = cluster.command("toroid");
-    let down = Running::start(down.arg("down").stdin(Stdio::null()));
+    let down = cluster.start("down");
     let descriptors = format!("/proc/{}/fd", down.pid());
     let is_socket = |entry: fs::DirEntry| {
         let target = fs::read_link(entry.path());
@@ -154,10 +153,7 @@ fn an_agent_in_the_foreground_ends_by_a_signal() {
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         leaves_nothing(|| {
             let cluster = Cluster::down_yet();
-            let mut up = cluster.command("toroid");
-            up.args(["up", "--torus", "2x1x1", "--foreground"])
-                .stdin(Stdio::null());
-            let up = Running::start(&mut up);
+            let up = cluster.start("up --torus 2x1x1 --foreground");
             eventually("it is ready", || cluster.toroid("status").status == 0);
             let _blue = cluster.domain("blue", &["*,*,*"]);
             let namespaces = cluster.namespaces();

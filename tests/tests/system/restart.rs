@@ -3,14 +3,13 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::process::Stdio;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use tests::actor::Event;
 use tests::cluster::{Cluster, is_nightly, leaves_nothing};
 use tests::leftovers::has_ended;
-use tests::process::{Running, eventually, send, within};
+use tests::process::{eventually, send, within};
 use tests::random::Random;
 use tests::software::{goes_on, iperf3_server};
 
@@ -35,8 +34,7 @@ fn nodes_and_commands_outlive_a_killed_agent() {
         input.write_all(b"here\n").expect("it reads");
         cat.says("here");
         let script = "trap 'exit 7' USR1; echo ready; while :; do sleep 0.01; done";
-        let mut waiting = cluster.in_node("1,0,0", &["sh", "-c", script]);
-        let waiting = Running::start(waiting.stdin(Stdio::null()));
+        let waiting = cluster.spawn_shell("1,0,0", script);
         waiting.says("ready");
 
         cluster.kill_agent();
@@ -83,8 +81,7 @@ fn down_ends_what_a_killed_agent_has_left() {
     leaves_nothing(|| {
         let cluster = Cluster::up("2x1x1");
         let (pids, namespaces) = (cluster.pids(), cluster.namespaces());
-        let script = ["sh", "-c", "echo ready; sleep 1000"];
-        let sleep = Running::start(cluster.in_node("0,0,0", &script).stdin(Stdio::null()));
+        let sleep = cluster.spawn_shell("0,0,0", "echo ready; sleep 1000");
         sleep.says("ready");
         cluster.kill_agent();
         let down = cluster.toroid("down").ok();
@@ -227,11 +224,9 @@ fn a_store_serves_on_over_both_paths() {
     let _server = cluster.store("0,0,0", "");
     cluster.exec("1,0,0", "toroid-kv set key value").ok();
     let script = "while toroid-kv get key; do sleep 0.02; done";
-    let mut rdma = cluster.in_node("1,0,0", &["sh", "-c", script]);
-    let mut rdma = Running::start(rdma.stdin(Stdio::null()));
+    let mut rdma = cluster.spawn_shell("1,0,0", script);
     let script = "while memccat --servers=0-0-0.blue key; do sleep 0.02; done";
-    let mut tcp = cluster.in_node("2,0,0", &["sh", "-c", script]);
-    let mut tcp = Running::start(tcp.stdin(Stdio::null()));
+    let mut tcp = cluster.spawn_shell("2,0,0", script);
     rdma.says("value");
     tcp.says("value");
     for _ in 0..3 {
@@ -292,9 +287,7 @@ fn whoever_is_killed_whenever_domains_are_whole() {
         for n in 0..kills {
             cluster.goes_on();
             let word = if is_in { "shrink" } else { "grow" };
-            let mut change = cluster.command("toroid");
-            change.args(["domain", word, "blue", "2,0,0"]);
-            let change = Running::start(change.stdin(Stdio::null()));
+            let change = cluster.start(&format!("domain {word} blue 2,0,0"));
             std::thread::sleep(Duration::from_micros(random.below(1 << 15) as u64));
             let victim = match random.below(8) {
                 0..=3 => Victim::Agent,

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tests::cluster::{Cluster, leaves_nothing};
 use tests::leftovers::has_ended;
 use tests::outside::{Outside, host};
-use tests::process::{Outcome, Running, eventually, send};
+use tests::process::{Outcome, eventually, send};
 use tests::software::{IPERF3_SERVER, goes_on};
 use tests::user::User;
 
@@ -151,15 +151,8 @@ fn a_gateway_outlives_driver_agent_and_node() {
         let stream = format!("iperf3 -c {} -t 600 -b 100M", outside.address());
         let stream = cluster.spawn("1,0,0", &stream);
         goes_on(&server);
-        let mut fetching = cluster.in_node(
-            "1,0,0",
-            &[
-                "sh",
-                "-c",
-                &format!("while curl -sf -m 9 {page}; do echo; done"),
-            ],
-        );
-        let fetching = Running::start(&mut fetching);
+        let fetch = format!("while curl -sf -m 9 {page}; do echo; done");
+        let fetching = cluster.spawn_shell("1,0,0", &fetch);
         let fetched = || fetching.so_far().lines().count();
         let fetches_on = |when: &str| {
             let before = fetched();

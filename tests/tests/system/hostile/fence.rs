@@ -1,11 +1,10 @@
 //! Members that sleep through a change, or wait for one in vain.
 
-use std::process::Stdio;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use tests::actor::{Event, Request};
-use tests::process::{Outcome, Running, eventually, holds_within, now_ns, send, stop};
+use tests::process::{Outcome, eventually, holds_within, now_ns, send, stop};
 
 use super::{MIB, up, up_with};
 
@@ -41,9 +40,7 @@ fn who_waits_for_what_moves_and_for_an_agent_in_vain_ends() {
     let stopped = cluster.counter("2,0,0", "0,0,0", &key);
     stop(stopped.pid_in_node());
     let _leaver = cluster.counter("1,0,0", "0,0,0", &key);
-    let mut shrink = cluster.command("toroid");
-    shrink.args(["domain", "shrink", "blue", "1,0,0"]);
-    let shrink = Running::start(shrink.stdin(Stdio::null()));
+    let shrink = cluster.start("domain shrink blue 1,0,0");
     let mut answers = 1;
     loop {
         owner.tell(&Request::Sum);

@@ -8,13 +8,12 @@ mod second;
 use std::collections::BTreeSet;
 use std::env;
 use std::fs;
-use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
 use tests::actor::{Actor, Event, Request, Tally};
 use tests::cluster::{Cluster, Domain, is_nightly, leave_out};
-use tests::process::{Running, eventually, run};
+use tests::process::{eventually, run};
 use tests::random::Random;
 
 const MIB: u64 = 1 << 20;
@@ -323,9 +322,7 @@ fn kill_and_shrink(rounds: u32, bytes: u64) {
     let mut random = Random(1);
     for round in 0..rounds {
         cluster.goes_on();
-        let mut shrink = cluster.command("toroid");
-        shrink.args(["domain", "shrink", "blue", "1,0,0"]);
-        let shrink = Running::start(shrink.stdin(Stdio::null()));
+        let shrink = cluster.start("domain shrink blue 1,0,0");
         thread::sleep(Duration::from_micros(random.below(1 << 15) as u64));
         cluster.kill_agent();
         let told = shrink.wait().status;
