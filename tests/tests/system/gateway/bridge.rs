@@ -11,7 +11,7 @@ use tests::outside::Outside;
 use tests::process::{Running, eventually, run, send};
 use tests::software::WRONG_TCP;
 
-use super::{fetches, gateway, ways_out};
+use super::{connect, fetches, gateway, ways_out};
 
 /// A script for udhcpc(8) that does as its default one, for one interface.
 const TAKE_LEASE: &str = "#!/bin/sh
@@ -27,11 +27,7 @@ fn a_bridge_lets_dhcp_outside_serve_a_domain() {
         let (_server, page) = outside.web_server();
         let cluster = Cluster::up("3x1x1");
         let blue = cluster.domain("blue", &["0-1,0,0"]);
-        gateway(
-            &cluster,
-            &format!("add 0,0,0 --uplink {} --bridge", outside.uplink()),
-        )
-        .ok();
+        connect(&cluster, &outside, "--bridge");
         assert_eq!(cluster.ask("gateway ls")[0]["kind"], "bridge");
         assert_eq!(ways_out(&cluster, "1,0,0"), json!([]));
         blue.grow(&["2,0,0"]);
@@ -69,8 +65,7 @@ fn a_bridge_lets_dhcp_outside_serve_a_domain() {
 #[track_caller]
 fn bridged<'a>(cluster: &'a Cluster, outside: &Outside) -> (Domain<'a>, [String; 2]) {
     let blue = cluster.domain("blue", &["*,0,0"]);
-    let uplink = outside.uplink();
-    gateway(cluster, &format!("add 0,0,0 --uplink {uplink} --bridge")).ok();
+    connect(cluster, outside, "--bridge");
     let [member, peer] = [blue.ipv4("1,0,0"), outside.address()];
     outside
         .run(&format!("ip route add {member}/32 dev out"))

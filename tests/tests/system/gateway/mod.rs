@@ -39,6 +39,13 @@ fn cannot_fetch(cluster: &Cluster, node: &str, page: &str) {
         .fails_somehow();
 }
 
+/// Connects the domain of node 0,0,0 to a network outside, with options of the command.
+#[track_caller]
+fn connect(cluster: &Cluster, outside: &Outside, options: &str) {
+    let uplink = outside.uplink();
+    gateway(cluster, &format!("add 0,0,0 --uplink {uplink} {options}")).ok();
+}
+
 /// Whether the host has rules for gateways.
 fn has_rules() -> bool {
     host("nft list tables").text().contains("toroid")
@@ -61,11 +68,7 @@ fn members_reach_servers_outside_and_nobody_reaches_them() {
         let blue = cluster.domain("blue", &["0-1,0,0"]);
         let _red = cluster.domain("red", &["1,0,0", "3,0,0"]);
         cannot_fetch(&cluster, "1,0,0", &page);
-        gateway(
-            &cluster,
-            &format!("add 0,0,0 --uplink {} -d blue", outside.uplink()),
-        )
-        .ok();
+        connect(&cluster, &outside, "-d blue");
         for node in ["0,0,0", "1,0,0"] {
             fetches(&cluster, node, &page);
         }
@@ -123,8 +126,7 @@ fn a_network_outside_may_have_the_addresses_of_a_domain() {
         .toroid(&format!("domain create same 2,0,0 --subnet {subnet}"))
         .ok();
     let _blue = cluster.domain("blue", &["0-1,0,0"]);
-    let uplink = outside.uplink();
-    gateway(&cluster, &format!("add 0,0,0 --uplink {uplink}")).ok();
+    connect(&cluster, &outside, "");
     fetches(&cluster, "1,0,0", &page);
     cannot_fetch(&cluster, "2,0,0", &page);
 }
@@ -136,11 +138,7 @@ fn a_gateway_outlives_driver_agent_and_node() {
         let (_server, page) = outside.web_server();
         let cluster = Cluster::up("2x1x1");
         let _blue = cluster.domain("blue", &["*,0,0"]);
-        gateway(
-            &cluster,
-            &format!("add 0,0,0 --uplink {}", outside.uplink()),
-        )
-        .ok();
+        connect(&cluster, &outside, "");
 
         cluster.kill_driver();
         fetches(&cluster, "1,0,0", &page);
@@ -192,11 +190,7 @@ fn nothing_is_left_of_a_gateway_whose_agent_was_killed() {
             let outside = Outside::new();
             let cluster = Cluster::up("2x1x1");
             let _blue = cluster.domain("blue", &["*,0,0"]);
-            gateway(
-                &cluster,
-                &format!("add 0,0,0 --uplink {}", outside.uplink()),
-            )
-            .ok();
+            connect(&cluster, &outside, "");
             let forwarding = format!("/proc/sys/net/ipv4/conf/{}/forwarding", outside.uplink());
             let forwards = || fs::read_to_string(&forwarding).expect("it is there");
             assert_eq!(forwards(), "1\n");
@@ -274,7 +268,7 @@ fn what_cannot_be_a_gateway_is_refused_with_a_remedy() {
         refused("add 0,0,0 --uplink up*", WRONG, &["up*", "ip link"]);
         let at = |node: &str| format!("add {node} --uplink {uplink}");
         let has_mac = |mac: &str| host(&format!("ip link set {uplink} address {mac}"));
-        has_mac(blue.member("1,0,0")["mac"].as_str().expect("text"));
+        has_mac(&blue.mac("1,0,0"));
         refused(&at("0,0,0"), WRONG, &[&uplink, "ip link"]);
         // It begins like a member's, as some that kernels choose.
         has_mac("06:3f:f2:01:02:03");
@@ -323,11 +317,7 @@ fn a_gateway_is_part_of_a_dump() {
         let (_server, page) = outside.web_server();
         let cluster = Cluster::up("2x1x1");
         let _blue = cluster.domain("blue", &["*,0,0"]);
-        gateway(
-            &cluster,
-            &format!("add 0,0,0 --uplink {}", outside.uplink()),
-        )
-        .ok();
+        connect(&cluster, &outside, "");
         let dump = cluster.toroid("dump").ok();
         assert!(dump.text().contains("[gateway.blue]"), "{dump}");
         let file = cluster.files().join("dump.toml");
@@ -359,7 +349,7 @@ fn a_gateway_goes_on_when_its_uplink_is_back() {
             let cluster = Cluster::up("2x1x1");
             let blue = cluster.domain("blue", &["*,0,0"]);
             let uplink = outside.uplink();
-            gateway(&cluster, &format!("add 0,0,0 --uplink {uplink} --{kind}")).ok();
+            connect(&cluster, &outside, &format!("--{kind}"));
             let [member, peer] = [blue.ipv4("1,0,0"), outside.address()];
             let find_member = format!("ip route replace {member}/32 dev out");
             if kind == "bridge" {

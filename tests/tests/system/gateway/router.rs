@@ -7,7 +7,7 @@ use tests::cluster::Cluster;
 use tests::outside::Outside;
 use tests::process::eventually;
 
-use super::gateway;
+use super::connect;
 
 /// The root of a node can have its kernel forward packets, and those at both ends can agree to it. The
 /// domains must, too.
@@ -86,11 +86,7 @@ fn a_router_outside_gives_members_addresses_and_a_way_out() {
     let outside = Outside::new();
     let cluster = Cluster::up("2x1x1");
     let _blue = cluster.domain("blue", &["*,0,0"]);
-    gateway(
-        &cluster,
-        &format!("add 0,0,0 --uplink {} --bridge", outside.uplink()),
-    )
-    .ok();
+    connect(&cluster, &outside, "--bridge");
     let program = cluster.files().join("advertise.py");
     fs::write(&program, ADVERTISE).expect("there is room");
     let advertise = format!("/usr/bin/python3 {} out", program.display());
