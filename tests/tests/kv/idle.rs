@@ -4,7 +4,7 @@ use std::process::Command;
 
 use tests::process::{eventually, run};
 
-use crate::servers::{Connection, Server, Toroid};
+use crate::servers::{Connection, Server, Toroid, number};
 
 /// Clients of the binary protocol used to wait for their own time-out, 5 s for each command.
 #[test]
@@ -25,10 +25,7 @@ fn clients_of_the_binary_protocol_are_closed_at_once_and_the_log_says_why() {
     let mut text = server.connect();
     assert_eq!(text.ask("mn\r\n\u{80}\r\n", "ERROR\r\n"), "MN\r\nERROR\r\n");
     let stats = text.ask("stats\r\n", "END\r\n");
-    let count = stats
-        .lines()
-        .find_map(|line| line.strip_prefix("STAT binary_clients_refused "));
-    let count: u32 = count.expect("it is counted").parse().expect("a number");
+    let count = number(&stats, "binary_clients_refused");
     assert!(count >= 3, "{count} of two and {cat}");
     let said = server.server.complaints_so_far();
     assert_eq!(said.matches("binary protocol").count(), 1, "{said}");

@@ -6,18 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tests::actor::Request;
 use tests::process::eventually;
 
-use crate::servers::{Connection, Memcached, Server, Toroid};
+use crate::servers::{Connection, Memcached, Server, Toroid, ask_both, number};
 use crate::store::Store;
 
 /// Bytes of a value.
 const VALUE: usize = 10_000;
 
 fn stat(connection: &mut Connection, kind: &str, name: &str) -> u64 {
-    let told = connection.ask(&format!("stats {kind}\r\n"), "END\r\n");
-    let prefix = format!("STAT {name} ");
-    let value = told.lines().find_map(|line| line.strip_prefix(&prefix));
-    let value = value.and_then(|value| value.parse().ok());
-    value.unwrap_or_else(|| panic!("no number {name} in {told}"))
+    number(
+        &connection.ask(&format!("stats {kind}\r\n"), "END\r\n"),
+        name,
+    )
 }
 
 fn limit(connection: &mut Connection, mib: u64) -> String {
@@ -104,9 +103,7 @@ fn limits_are_answered_as_by_memcached() {
         "cache_memlimit 100 noreply\r\nmn",
         "cache_memlimit 64 x y",
     ] {
-        let [theirs, ours] = connections
-            .each_mut()
-            .map(|connection| connection.ask(&format!("{request}\r\n"), "\r\n"));
+        let [theirs, ours] = ask_both(&mut connections, &format!("{request}\r\n"), "\r\n");
         assert_eq!(ours, theirs, "{request}");
         let [theirs, ours] = connections
             .each_mut()
@@ -136,12 +133,7 @@ fn members_read_what_is_there_while_the_limit_changes_below_that_of_the_start() 
     assert_eq!(store.say(b"cache_memlimit 33\r\n").trim_end(), refused);
     let bytes = |expected: std::ops::Range<u64>| {
         eventually("the items are as many as may be", || {
-            let told = store.say(b"stats\r\n");
-            let bytes = told
-                .lines()
-                .find_map(|line| line.strip_prefix("STAT bytes "));
-            let bytes = bytes.and_then(|bytes| bytes.trim().parse().ok());
-            expected.contains(&bytes.expect("a number"))
+            expected.contains(&number(&store.say(b"stats\r\n"), "bytes"))
         });
     };
     let mut hammer = store.client("1,0,0");

@@ -17,6 +17,27 @@ fn serve(options: &[&str]) -> Command {
     command
 }
 
+/// A free port of this host.
+const FREE_PORT: [&str; 4] = ["-l", "127.0.0.1", "-p", "-1"];
+
+/// A daemon of the user nobody, with files for its process id and for its port.
+fn daemon(pid: &str, ports: &Path, options: &[&str]) -> Command {
+    let mut command = serve(&["-d", "-u", "nobody", "-P", pid]);
+    command.args(FREE_PORT).args(options);
+    command.env("MEMCACHED_PORT_FILENAME", ports);
+    command
+}
+
+/// The port in such a file, and a client of the server there.
+fn client(ports: &Path) -> (String, Connection) {
+    let told = fs::read_to_string(ports).expect("the ports");
+    let port = told.trim().strip_prefix("TCP INET: ").expect("a port");
+    (
+        port.to_owned(),
+        Connection::tcp(&format!("127.0.0.1:{port}")),
+    )
+}
+
 /// A daemon, ended when dropped.
 struct Daemon(u32);
 
@@ -39,35 +60,22 @@ fn a_daemon_of_another_user_keeps_its_id_where_root_asked_for_it() {
     fs::set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
     open_to_all(ports.parent().unwrap());
     let name = file.to_str().unwrap();
-    let mut daemon = serve(&[
-        "-d",
-        "-u",
-        "nobody",
-        "-P",
-        name,
-        "-l",
-        "127.0.0.1",
-        "-p",
-        "-1",
-    ]);
-    run(daemon.env("MEMCACHED_PORT_FILENAME", &ports)).ok();
+    run(&mut daemon(name, &ports, &[])).ok();
     let mut pid = String::new();
     eventually("it has an id", || {
         pid = fs::read_to_string(&file).unwrap_or_default();
         pid.ends_with('\n')
     });
     let daemon = Daemon(pid.trim().parse().expect("an id"));
-    let told = fs::read_to_string(&ports).expect("the ports");
-    let port = told.trim().strip_prefix("TCP INET: ").expect("a port");
-    let mut client = Connection::tcp(&format!("127.0.0.1:{port}"));
+    let (port, mut client) = client(&ports);
     let stats = client.ask("stats\r\n", "END\r\n");
     assert!(
         stats.contains(&format!("STAT pid {}\r\n", daemon.0)),
         "{stats}"
     );
     // Another one, which cannot serve there, leaves the file alone.
-    let mut second = serve(&["-P", name, "-l", "127.0.0.1", "-p", port]);
-    run(&mut second).fails(71, &["cannot listen", port]);
+    let mut second = serve(&["-P", name, "-l", "127.0.0.1", "-p", &port]);
+    run(&mut second).fails(71, &["cannot listen", &port]);
     assert_eq!(fs::read_to_string(&file).unwrap(), pid);
     drop(daemon);
     // Where the user cannot remove it, it has no id any more.
@@ -84,28 +92,14 @@ fn a_daemon_that_cannot_keep_its_id_says_so_before_it_goes_to_the_background() {
     open_to_all(ports.path());
     let ports = ports.path().join("ports");
     let name = file.to_str().unwrap();
-    let mut daemon = serve(&[
-        "-d",
-        "-u",
-        "nobody",
-        "-P",
-        name,
-        "-A",
-        "-l",
-        "127.0.0.1",
-        "-p",
-        "-1",
-    ]);
-    let outcome = run(daemon.env("MEMCACHED_PORT_FILENAME", &ports)).ok();
+    let outcome = run(&mut daemon(name, &ports, &["-A"])).ok();
     assert!(
         outcome.stderr.contains("Could not open the pid file"),
         "{outcome}"
     );
     assert!(outcome.stderr.contains("Permission denied"), "{outcome}");
     eventually("it serves", || ports.exists());
-    let told = fs::read_to_string(&ports).unwrap();
-    let port = told.trim().strip_prefix("TCP INET: ").expect("a port");
-    let mut client = Connection::tcp(&format!("127.0.0.1:{port}"));
+    let (_, mut client) = client(&ports);
     client.send(b"shutdown\r\n").expect("it reads");
     assert_eq!(client.receive(None), b"");
     assert!(!file.exists());
@@ -161,7 +155,7 @@ fn each_place_may_have_a_port_of_its_own() {
 /// Logs in files and pipes had a terminal's codes for colours.
 #[test]
 fn a_log_in_a_pipe_has_no_colours() {
-    let mut server = Running::start(&mut serve(&["-vv", "-l", "127.0.0.1", "-p", "-1"]));
+    let mut server = Running::start(&mut serve(&[&["-vv"][..], &FREE_PORT].concat()));
     server.line();
     server.warns("ready after");
     assert!(!server.complaints_so_far().contains('\u{1b}'));
@@ -170,8 +164,7 @@ fn a_log_in_a_pipe_has_no_colours() {
 /// Under the name that scripts wait for, it once was ready before it had any thread.
 #[test]
 fn a_server_that_is_ready_has_all_its_threads() {
-    let options = ["-t", "7", "-l", "127.0.0.1", "-p", "-1"];
-    let mut server = Running::start(&mut serve(&options));
+    let mut server = Running::start(&mut serve(&[&["-t", "7"][..], &FREE_PORT].concat()));
     server.line();
     let threads = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("it runs");
     // Beside those of -t: one accepts, one keeps the time, and one waits for signals.

@@ -85,6 +85,22 @@ impl Connection {
     }
 }
 
+/// The replies of memcached and of ours to a request, which end with `end`.
+pub fn ask_both(connections: &mut [Connection; 2], request: &str, end: &str) -> [String; 2] {
+    connections
+        .each_mut()
+        .map(|connection| connection.ask(request, end))
+}
+
+/// The number of this name in a reply with statistics.
+#[track_caller]
+pub fn number(told: &str, name: &str) -> u64 {
+    let prefix = format!("STAT {name} ");
+    let value = told.lines().find_map(|line| line.strip_prefix(&prefix));
+    let value = value.and_then(|value| value.parse().ok());
+    value.unwrap_or_else(|| panic!("no number {name} in {told}"))
+}
+
 /// Debian's.
 pub struct Memcached {
     _server: Running,

@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use tests::process::run;
+use tests::process::{Running, eventually, run};
 
-use crate::servers::{Connection, Memcached, Server, Toroid};
+use crate::servers::{Connection, Memcached, Server, Toroid, ask_both, number};
 
 /// Ours, which memcached has not; they come last.
 const OURS: [&str; 3] = ["one_sided_gets", "one_sided_hits", "binary_clients_refused"];
@@ -34,11 +34,7 @@ fn names(reply: &str) -> Vec<&str> {
 fn statistics_have_memcacheds_names_in_its_order() {
     for options in [&[][..], &["-o", "idle_timeout=60,no_maxconns_fast"]] {
         let (_theirs, _ours, mut connections) = both(options);
-        let mut say = |request: &str| {
-            connections
-                .each_mut()
-                .map(|connection| connection.ask(request, "END\r\n"))
-        };
+        let mut say = |request: &str| ask_both(&mut connections, request, "END\r\n");
         let [theirs, ours] = say("stats\r\n");
         let expected = [&names(&theirs)[..], &OURS].concat();
         assert_eq!(names(&ours), expected, "{options:?}");
@@ -57,7 +53,7 @@ fn connections_and_listeners_are_told_with_their_states() {
     for options in [&[][..], &["-s", socket]] {
         let mut command = Command::new(tests::cluster::program("toroid-kv"));
         command.args(["serve", "--no-rdma", "-l", "127.0.0.1", "-p", "-1"]);
-        let mut server = tests::process::Running::start(command.args(options));
+        let mut server = Running::start(command.args(options));
         let ready = server.line();
         let connect = || match ready.strip_prefix("ready tcp ") {
             Some(address) => Connection::tcp(address),
@@ -75,7 +71,7 @@ fn connections_and_listeners_are_told_with_their_states() {
         };
         let mut told = String::new();
         // Whether the server has read the others' requests by now, only it knows.
-        tests::process::eventually("all are told", || {
+        eventually("all are told", || {
             told = asks.ask("stats conns\r\n", "END\r\n");
             let states = ["listening", "nread", "swallow", "parse_cmd"];
             states
@@ -95,11 +91,7 @@ fn connections_and_listeners_are_told_with_their_states() {
 #[test]
 fn sizes_and_keys_are_told_as_there() {
     let (_theirs, _ours, mut connections) = both(&["-o", "track_sizes"]);
-    let mut say = |request: &str, end: &str| {
-        connections
-            .each_mut()
-            .map(|connection| connection.ask(request, end))
-    };
+    let mut say = |request: &str, end: &str| ask_both(&mut connections, request, end);
     let [theirs, ours] = say("stats sizes\r\n", "END\r\n");
     assert_eq!(ours, theirs);
     let lines = |reply: &str| {
@@ -112,7 +104,7 @@ fn sizes_and_keys_are_told_as_there() {
     for request in ["1 0", "1 10", "0 0", "7 0", "63 1"] {
         let mut said = [String::new(), String::new()];
         // Memcached's are told once they have cooled down.
-        tests::process::eventually(request, || {
+        eventually(request, || {
             said = say(&format!("stats cachedump {request}\r\n"), "END\r\n");
             plain(&said[0]) == plain(&said[1])
         });
@@ -138,9 +130,7 @@ fn sizes_and_keys_are_told_as_there() {
         ("stats sizes", "END\r\n"),
         ("stats sizes_enable", "cas_support_disabled\r\n"),
     ] {
-        let [theirs, ours] = connections
-            .each_mut()
-            .map(|connection| connection.ask(&format!("{request}\r\n"), end));
+        let [theirs, ours] = ask_both(&mut connections, &format!("{request}\r\n"), end);
         assert_eq!(ours, theirs, "{request}");
     }
 }
@@ -221,10 +211,8 @@ fn commands_to_the_server_are_answered_as_there() {
     for request in reassign.chain(crawl).chain(rest.map(str::to_owned)) {
         let mut replies = [String::new(), String::new()];
         // Memcached may not have ended the last crawl.
-        tests::process::eventually("memcached has time", || {
-            replies = connections
-                .each_mut()
-                .map(|connection| connection.ask(&format!("{request}\r\n"), "\r\n"));
+        eventually("memcached has time", || {
+            replies = ask_both(&mut connections, &format!("{request}\r\n"), "\r\n");
             !replies[0].starts_with("BUSY")
         });
         assert_eq!(replies[1], replies[0], "{request}");
@@ -270,14 +258,6 @@ fn settings_are_told_as_commands_have_changed_them() {
     }
 }
 
-/// The number of this name that a reply tells.
-fn number(told: &str, name: &str) -> u64 {
-    let prefix = format!("STAT {name} ");
-    let value = told.lines().find_map(|line| line.strip_prefix(&prefix));
-    let value = value.and_then(|value| value.parse().ok());
-    value.unwrap_or_else(|| panic!("no number {name} in {told}"))
-}
-
 /// Of 90 items 30 expire, of which 10 were got before, and one more that is asked for afterwards.
 #[test]
 fn expired_items_are_found_by_a_crawl_and_counted_as_there() {
@@ -297,14 +277,14 @@ fn expired_items_are_found_by_a_crawl_and_counted_as_there() {
             connection.ask(&format!("get s{n}\r\n"), "END\r\n");
         }
         connection.ask("set last 0 2 1\r\nx\r\n", "STORED\r\n");
-        tests::process::eventually("it expires", || {
+        eventually("it expires", || {
             connection.ask("get last\r\n", "END\r\n") == "END\r\n"
         });
         // Memcached's crawler waits for the second after that.
         let mut told = String::new();
-        tests::process::eventually("a crawl finds them", || {
+        eventually("a crawl finds them", || {
             connection.ask("lru_crawler crawl all\r\n", "\r\n");
-            tests::process::eventually("the crawl ends", || {
+            eventually("the crawl ends", || {
                 told = connection.ask("stats\r\n", "END\r\n");
                 number(&told, "lru_crawler_running") == 0
             });
@@ -344,7 +324,7 @@ fn expired_items_go_by_themselves() {
         connection.ask(&set, "STORED\r\n");
     }
     let mut told = String::new();
-    tests::process::eventually("half of them go", || {
+    eventually("half of them go", || {
         told = connection.ask("stats\r\n", "END\r\n");
         number(&told, "curr_items") == 50
     });

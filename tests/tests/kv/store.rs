@@ -41,15 +41,11 @@ impl Store {
     }
 
     pub fn shrink(&self, node: &str) {
-        self.cluster
-            .toroid(&format!("domain shrink blue {node}"))
-            .ok();
+        self.cluster.existing("blue").shrink(&[node]);
     }
 
     pub fn grow(&self, node: &str) {
-        self.cluster
-            .toroid(&format!("domain grow blue {node}"))
-            .ok();
+        self.cluster.existing("blue").grow(&[node]);
     }
 
     pub fn kill_server(&mut self) {

@@ -1,6 +1,8 @@
 //! `watch`: the commands of other clients, in memcached's form.
 
-use crate::servers::{Connection, Memcached, Server, Toroid};
+use tests::process::eventually;
+
+use crate::servers::{Connection, Memcached, Server, Toroid, number};
 
 /// Lines of a watcher up to the one with `last`, without fields that differ from run to run.
 fn lines(watcher: &mut Connection, last: &str) -> Vec<String> {
@@ -125,26 +127,20 @@ fn a_watcher_that_does_not_read_holds_nothing_up() {
     let mut deaf = watcher(&server, "fetchers");
     let mut client = server.connect();
     let get = format!("get{}\r\n", format!(" {}", "k".repeat(250)).repeat(100));
-    let has = |told: &str, name: &str| {
-        let line = told.lines().find_map(|line| line.strip_prefix(name));
-        line.expect("it is told")
-            .trim()
-            .parse::<u64>()
-            .expect("a number")
-    };
+
     // The system takes some megabytes of them, then none.
     let mut told = String::new();
-    tests::process::eventually("lines are skipped", || {
+    eventually("lines are skipped", || {
         for _ in 0..100 {
             assert_eq!(client.ask(&get, "END\r\n"), "END\r\n");
         }
         told = client.ask("stats\r\n", "END\r\n");
-        has(&told, "STAT log_watcher_skipped ") > 0
+        number(&told, "log_watcher_skipped") > 0
     });
-    assert_eq!(has(&told, "STAT log_watchers "), 1);
-    let written = has(&told, "STAT log_worker_written ");
-    let skipped = has(&told, "STAT log_watcher_skipped ");
-    assert_eq!(has(&told, "STAT log_watcher_sent ") + skipped, written);
+    assert_eq!(number(&told, "log_watchers"), 1);
+    let written = number(&told, "log_worker_written");
+    let skipped = number(&told, "log_watcher_skipped");
+    assert_eq!(number(&told, "log_watcher_sent") + skipped, written);
     let connections = client.ask("stats conns\r\n", "END\r\n");
     assert!(connections.contains(":state conn_"), "{connections}");
     // Once it reads, it learns how many lines it has missed.
@@ -154,9 +150,9 @@ fn a_watcher_that_does_not_read_holds_nothing_up() {
         said = String::from_utf8_lossy(&deaf.receive(Some(b"\n"))).into_owned();
     }
     drop(deaf);
-    tests::process::eventually("it is gone", || {
+    eventually("it is gone", || {
         let told = client.ask("stats\r\n", "END\r\n");
-        has(&told, "STAT log_watchers ") == 0
+        number(&told, "log_watchers") == 0
     });
 }
 
