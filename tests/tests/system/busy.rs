@@ -1,14 +1,12 @@
 //! `toroid-bench --busy`: a process spins beside the run, the report says so, and the process ends with
 //! the run.
 
-use std::process::Stdio;
-
 use nix::sys::signal::Signal;
 use tests::cluster::{Cluster, leaves_nothing};
 use tests::leftovers::processes_with;
 use tests::process::{Running, eventually, send};
 
-use crate::compare::{is_empty, temporary};
+use crate::compare::{leaves_no_files, start, temporary};
 
 /// A run of a second or two.
 fn busy(cluster: &Cluster, form: &[&str]) -> Running {
@@ -17,11 +15,8 @@ fn busy(cluster: &Cluster, form: &[&str]) -> Running {
     command
         .args(["kv", "--busy", "--quick", "--rows", "memcpy/copy/64/hot"])
         .args(["--rounds", "10"])
-        .args(form)
-        .env("TMPDIR", &temporary)
-        .env("XDG_RUNTIME_DIR", &temporary)
-        .stdin(Stdio::null());
-    Running::start(&mut command)
+        .args(form);
+    start(&mut command, &temporary)
 }
 
 /// The process that spins beside a run.
@@ -36,16 +31,14 @@ fn spinner(run: &Running) -> u32 {
 
 #[test]
 fn a_run_with_a_process_spinning_beside_says_so() {
-    leaves_nothing(|| {
-        let cluster = Cluster::down_yet();
-        let report = busy(&cluster, &["--json"]).wait().ok().json();
+    leaves_no_files(|cluster, _| {
+        let report = busy(cluster, &["--json"]).wait().ok().json();
         assert_eq!(report["config"]["busy"], true, "{report}");
-        let table = busy(&cluster, &[]).wait().ok();
+        let table = busy(cluster, &[]).wait().ok();
         assert!(
             table.text().contains("one process spinning beside"),
             "{table}"
         );
-        assert!(is_empty(&temporary(&cluster)), "files were left");
     });
 }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tests::cluster::{Cluster, is_nightly, leaves_nothing};
-use tests::process::{Running, holds_within};
+use tests::process::Running;
+
+use crate::compare::{leaves_no_files, stop, temporary};
 
 /// The keys of a change.
 const ROW: [&str; 6] = [
@@ -36,23 +38,10 @@ fn domains(command: &mut Command, temporary: &Path) -> Running {
     Running::start(command)
 }
 
-fn temporary(cluster: &Cluster) -> std::path::PathBuf {
-    let temporary = cluster.files().join("tmp");
-    std::fs::create_dir_all(&temporary).expect("it is ours");
-    temporary
-}
-
-fn is_empty(directory: &Path) -> bool {
-    std::fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none())
-}
-
 #[test]
 fn the_cost_of_changes_is_measured() {
-    leaves_nothing(|| {
-        let cluster = Cluster::down_yet();
-        let temporary = temporary(&cluster);
-        let mut command = cluster.command("toroid-bench");
-        let end = domains(&mut command, &temporary).wait();
+    leaves_no_files(|cluster, temporary| {
+        let end = domains(&mut cluster.command("toroid-bench"), temporary).wait();
         assert_eq!(end.status, 0, "{end}");
         let report = end.json();
         for key in WHOLE {
@@ -73,7 +62,6 @@ fn the_cost_of_changes_is_measured() {
             let complete = |row: &Value| ROW.iter().all(|key| !row[key].is_null());
             assert!(rows.iter().all(complete), "{rows:?}");
         }
-        assert!(is_empty(&temporary), "files were left");
     });
 }
 
@@ -90,17 +78,8 @@ fn nothing_is_left_when_it_is_stopped_in_the_middle() {
             leaves_nothing(|| {
                 let cluster = Cluster::down_yet();
                 let temporary = temporary(&cluster);
-                let mut command = cluster.command("toroid-bench");
-                let mut running = domains(&mut command, &temporary);
-                let moment = Duration::from_millis(*moment);
-                let ended = holds_within(moment, || running.has_ended());
-                assert!(!ended, "it ended by itself: {}", running.wait());
-                running.signal(signal);
-                let end = running.wait();
-                assert_eq!(end.status, 128 + signal as i32, "{end}");
-                if signal != Signal::SIGKILL {
-                    assert!(is_empty(&temporary), "files were left");
-                }
+                let running = domains(&mut cluster.command("toroid-bench"), &temporary);
+                stop(running, Duration::from_millis(*moment), signal, &temporary);
             });
         }
     }

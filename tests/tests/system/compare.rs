@@ -54,15 +54,28 @@ const MEASURED: [(&str, &str, &str); 19] = [
 /// Some real input; the sources of these tests.
 const INPUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
 
-fn compare(command: &mut Command, temporary: &Path, input: &Path) -> Running {
-    command
-        .args(["compare", "--quick", "--json", "--dir"])
-        .arg(input);
+/// Starts a benchmark whose files are all in `temporary`.
+pub fn start(command: &mut Command, temporary: &Path) -> Running {
     command
         .env("TMPDIR", temporary)
         .env("XDG_RUNTIME_DIR", temporary)
         .stdin(Stdio::null());
     Running::start(command)
+}
+
+/// Tells a story of a benchmark's agent, of which nothing is left, not even a temporary file.
+pub fn leaves_no_files(story: impl FnOnce(&Cluster, &Path)) {
+    leaves_nothing(|| {
+        let cluster = Cluster::down_yet();
+        let temporary = temporary(&cluster);
+        story(&cluster, &temporary);
+        assert!(is_empty(&temporary), "files were left");
+    });
+}
+
+fn compare(command: &mut Command, temporary: &Path, input: &Path) -> Running {
+    command.args(["compare", "--quick", "--json", "--dir"]);
+    start(command.arg(input), temporary)
 }
 
 fn check(outcome: Outcome, ethernet: &str) {
@@ -137,19 +150,10 @@ pub fn temporary(cluster: &Cluster) -> std::path::PathBuf {
 
 #[test]
 fn every_section_is_measured_without_an_error() {
-    leaves_nothing(|| {
-        let cluster = Cluster::down_yet();
-        let temporary = temporary(&cluster);
-        check(
-            compare(
-                &mut cluster.command("toroid-bench"),
-                &temporary,
-                Path::new(INPUT),
-            )
-            .wait(),
-            "tap",
-        );
-        assert!(is_empty(&temporary), "files were left");
+    leaves_no_files(|cluster, temporary| {
+        let mut command = cluster.command("toroid-bench");
+        let outcome = compare(&mut command, temporary, Path::new(INPUT)).wait();
+        check(outcome, "tap");
     });
 }
 
@@ -202,11 +206,9 @@ pub fn stop(mut benchmark: Running, moment: Duration, signal: Signal, temporary:
 #[test]
 fn nothing_is_left_when_its_agent_is_killed() {
     for victims in [&["__agent"][..], &["__agent", "__fd-store"]] {
-        leaves_nothing(|| {
-            let cluster = Cluster::down_yet();
-            let temporary = temporary(&cluster);
+        leaves_no_files(|cluster, temporary| {
             let mut command = cluster.command("toroid-bench");
-            let running = compare(&mut command, &temporary, Path::new(INPUT));
+            let running = compare(&mut command, temporary, Path::new(INPUT));
             let place = temporary.to_str().expect("UTF-8");
             let mut found = Vec::new();
             eventually("they run", || {
@@ -218,21 +220,17 @@ fn nothing_is_left_when_its_agent_is_killed() {
             });
             found.into_iter().for_each(|pid| send(pid, Signal::SIGKILL));
             running.wait().fails_somehow();
-            assert!(is_empty(&temporary), "files were left");
         });
     }
 }
 
 #[test]
 fn without_the_tun_device_stacks_stand_in_for_interfaces() {
-    leaves_nothing(|| {
-        let cluster = Cluster::down_yet();
-        let temporary = temporary(&cluster);
+    leaves_no_files(|cluster, temporary| {
         let mut command = cluster.command_with(Tun::Missing, "toroid-bench");
-        let outcome = compare(&mut command, &temporary, Path::new(INPUT)).wait();
+        let outcome = compare(&mut command, temporary, Path::new(INPUT)).wait();
         assert!(outcome.text().contains("modprobe tun"), "{outcome}");
         check(outcome, "stack");
-        assert!(is_empty(&temporary), "files were left");
     });
 }
 

@@ -1,7 +1,7 @@
 //! Messages beside libfabric's, and one-sided operations: all is measured, and nothing is left of it.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -10,7 +10,7 @@ use tests::cluster::{Cluster, leaves_nothing};
 use tests::process::Running;
 use tests::user::User;
 
-use crate::compare::{is_empty, stop, temporary};
+use crate::compare::{leaves_no_files, start, stop, temporary};
 
 const KEYS: [&str; 8] = [
     "provider",
@@ -35,12 +35,7 @@ const MEASURED: [(&str, &str, &[u64], u64); 7] = [
 ];
 
 fn fabric(command: &mut Command, temporary: &Path) -> Running {
-    command
-        .args(["fabric", "--quick", "--json"])
-        .env("TMPDIR", temporary)
-        .env("XDG_RUNTIME_DIR", temporary)
-        .stdin(Stdio::null());
-    Running::start(command)
+    start(command.args(["fabric", "--quick", "--json"]), temporary)
 }
 
 fn check_row(row: &Value) {
@@ -82,12 +77,9 @@ fn check(report: &Value) {
 
 #[test]
 fn messages_and_operations_are_measured_beside_libfabric() {
-    leaves_nothing(|| {
-        let cluster = Cluster::down_yet();
-        let temporary = temporary(&cluster);
-        let report = fabric(&mut cluster.command("toroid-bench"), &temporary).wait();
+    leaves_no_files(|cluster, temporary| {
+        let report = fabric(&mut cluster.command("toroid-bench"), temporary).wait();
         check(&report.ok().json());
-        assert!(is_empty(&temporary), "files were left");
     });
 }
 
@@ -105,14 +97,11 @@ fn nothing_is_left_when_it_is_stopped() {
 
 #[test]
 fn who_lacks_libfabric_is_told_its_package() {
-    leaves_nothing(|| {
-        let cluster = Cluster::down_yet();
-        let temporary = temporary(&cluster);
+    leaves_no_files(|cluster, temporary| {
         let mut command = cluster.command("toroid-bench");
-        let outcome = fabric(command.env("PATH", "/nowhere"), &temporary).wait();
+        let outcome = fabric(command.env("PATH", "/nowhere"), temporary).wait();
         assert!(outcome.stdout.is_empty(), "{outcome}");
         outcome.fails(1, &["fi_info", "libfabric-bin"]);
-        assert!(is_empty(&temporary), "files were left");
     });
 }
 
