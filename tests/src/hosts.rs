@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::cluster::Cluster;
-use crate::process::{Outcome, Running, eventually, run};
+use crate::outside::network_holder;
+use crate::process::{Outcome, Running, append, eventually, run};
 
 /// The key that hosts share.
 pub const KEY: &str = "11223344556677889900aabbccddeeff11223344556677889900aabbccddeeff";
@@ -242,12 +243,9 @@ struct Network {
 impl Network {
     #[track_caller]
     fn new() -> Self {
-        let mut command = Command::new("unshare");
-        let script = "ip link set lo up && echo ready && exec cat";
-        command.args(["--net", "sh", "-c", script]);
-        let holder = Running::start(command.stdin(Stdio::piped()));
-        holder.says("ready");
-        Network { holder }
+        Network {
+            holder: network_holder(),
+        }
     }
 
     /// Lays a cable to a switch, where its end has this name.
@@ -275,14 +273,8 @@ impl Network {
     fn inside(&self, command: &Command) -> Command {
         let mut inside = Command::new("nsenter");
         let net = format!("--net=/proc/{}/ns/net", self.holder.pid());
-        inside.args([&net, "--"]).arg(command.get_program());
-        inside.args(command.get_args());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => inside.env(name, value),
-                None => inside.env_remove(name),
-            };
-        }
+        inside.args([&net, "--"]);
+        append(&mut inside, command);
         inside
     }
 }

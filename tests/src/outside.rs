@@ -27,11 +27,7 @@ impl Outside {
     /// When it cannot be made.
     #[track_caller]
     pub fn new() -> Self {
-        let mut command = Command::new("unshare");
-        let script = "ip link set lo up && echo ready && exec cat";
-        command.args(["--net", "sh", "-c", script]);
-        let holder = Running::start(command.stdin(Stdio::piped()));
-        holder.says("ready");
+        let holder = network_holder();
         let is_new = |number: &u8| connect(*number, &holder).status == 0;
         let number = NUMBERS.into_iter().find(is_new);
         let number = number.expect("not all numbers are in use");
@@ -139,6 +135,17 @@ impl Drop for Outside {
         // Explicitly: the kernel removes the namespace of an ended process only later.
         let _ = run(Command::new("ip").args(["link", "delete", &self.uplink()]));
     }
+}
+
+/// A process that keeps a network namespace of its own, with its loopback interface up.
+#[track_caller]
+pub(crate) fn network_holder() -> Running {
+    let mut command = Command::new("unshare");
+    let script = "ip link set lo up && echo ready && exec cat";
+    command.args(["--net", "sh", "-c", script]);
+    let holder = Running::start(command.stdin(Stdio::piped()));
+    holder.says("ready");
+    holder
 }
 
 /// Runs a story in a network namespace of its own, whose settings concern no other test and which does

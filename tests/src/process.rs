@@ -299,6 +299,17 @@ impl Drop for Running {
     }
 }
 
+/// Appends a command to one that executes it, with its changes of the environment.
+pub(crate) fn append(outer: &mut Command, command: &Command) {
+    outer.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => outer.env(name, value),
+            None => outer.env_remove(name),
+        };
+    }
+}
+
 fn describe(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();

@@ -10,7 +10,7 @@ use std::thread;
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
 
-use crate::process::{FOR_EVER, code, holds_within};
+use crate::process::{FOR_EVER, append, code, holds_within};
 
 /// The terminal. It is 24 lines high and 80 characters wide at first.
 #[derive(Debug)]
@@ -66,14 +66,7 @@ impl Terminal {
     /// The same, with another standard output.
     pub fn start_with(&self, command: &Command, stdout: Stdio) -> AtTerminal {
         let mut setsid = Command::new("setsid");
-        setsid.arg("--ctty").arg(command.get_program());
-        setsid.args(command.get_args());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => setsid.env(name, value),
-                None => setsid.env_remove(name),
-            };
-        }
+        append(setsid.arg("--ctty"), command);
         setsid.stdin(self.stdio()).stdout(stdout);
         setsid.stderr(self.stdio());
         AtTerminal(setsid.spawn().expect("setsid of util-linux is there"))
