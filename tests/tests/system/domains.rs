@@ -49,10 +49,7 @@ fn outsiders_reach_no_member() {
     cluster.exec("1,0,0", "ip link show blue").fails_somehow();
 
     // Nor do they by claiming to be in the subnet, at the member's own hardware address.
-    let mac = blue.member("1,1,0")["mac"]
-        .as_str()
-        .expect("text")
-        .to_owned();
+    let mac = blue.mac("1,1,0");
     let claim = format!(
         "ip addr add 10.64.0.77/16 dev red && ip route replace {address} dev red && \
          ip neigh replace {address} lladdr {mac} dev red"
@@ -288,11 +285,7 @@ fn a_removed_domain_can_be_made_again() {
     for (round, remove) in ["rm", "delete", "remove"].iter().enumerate() {
         let blue = cluster.domain("blue", &["0,0,0", "1,0,0"]);
         cluster.reaches("0,0,0", "1-0-0.blue");
-        assert_eq!(
-            blue.show()["members"].as_array().map(Vec::len),
-            Some(2),
-            "round {round}"
-        );
+        assert_eq!(blue.members().len(), 2, "round {round}");
         let peer = blue.ipv4("1,0,0");
         cluster.toroid(&format!("domain {remove} blue")).ok();
         cluster.exec("0,0,0", "ip link show blue").fails_somehow();

@@ -60,9 +60,7 @@ fn who_leaves_is_cut_off_at_the_other_host_and_those_who_stay_go_on() {
     let (owner, key) = b.agent.owner(OWNER);
     let back = counter(a, "1,0,0", &key);
     // The leave of the owner ends the access of others as well.
-    a.agent
-        .toroid(&format!("domain shrink blue {}", OWNER))
-        .ok();
+    a.agent.existing("blue").shrink(&[OWNER]);
     back.revoked();
     drop(owner);
 }

@@ -170,15 +170,13 @@ fn nothing_comes_by_the_adapters_from_who_has_left() {
         let flood = a.agent.flood(THIRD, &to, 7777);
         let frames = b.frames_by_rdma();
         eventually("it floods", || b.frames_by_rdma() > frames + 200);
-        b.agent
-            .toroid(&format!("domain shrink blue {}", THIRD))
-            .ok();
+        b.agent.existing("blue").shrink(&[THIRD]);
         let left = now_ns();
         // It may fail to send: its interface has gone.
         let _ = flood.end();
         talk.goes_on_by_rdma(&hosts);
         listener.heard_nothing_since(left);
-        a.agent.toroid(&format!("domain grow blue {}", THIRD)).ok();
+        a.agent.existing("blue").grow(&[THIRD]);
     }
 }
 

@@ -202,14 +202,12 @@ fn members_read_and_write_by_the_adapters_and_leavers_are_cut_off() {
     for _ in 0..3 {
         let leaver = user(&a, THIRD, &key, 2048);
         leaver.reports(&Event::Round(64));
-        b.agent
-            .toroid(&format!("domain shrink blue {}", THIRD))
-            .ok();
+        b.agent.existing("blue").shrink(&[THIRD]);
         added += leaver.revoked();
         a.agent.open(THIRD, &key).fails(1, &["blue"]);
         // The members that stay go on, and soon by the adapters.
         b.is_used();
-        a.agent.toroid(&format!("domain grow blue {}", THIRD)).ok();
+        a.agent.existing("blue").grow(&[THIRD]);
     }
     assert!(!stays.has_ended());
     added += stays.counted();
@@ -259,9 +257,7 @@ fn a_process_for_other_hosts_that_sleeps_through_a_change_is_replaced() {
     let before = b.stop_process();
     // It answers all the same: that is the adapters' business.
     b.is_used();
-    a.agent
-        .toroid(&format!("domain shrink blue {}", THIRD))
-        .ok();
+    a.agent.existing("blue").shrink(&[THIRD]);
     assert_eq!(stays.failure().1, "Unreachable");
     b.has_replaced(before);
     can_open(&a, &key);
@@ -298,9 +294,7 @@ fn a_process_for_other_hosts_that_does_not_come_back_is_replaced() {
     assert_eq!(stays.failure().1, "Unreachable");
     b.has_replaced(before);
     can_open(&a, &key);
-    a.agent
-        .toroid(&format!("domain shrink blue {}", THIRD))
-        .ok();
+    a.agent.existing("blue").shrink(&[THIRD]);
     let _again = user(&a, USER, &key, 1024);
     b.is_used();
 }
