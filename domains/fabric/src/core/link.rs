@@ -165,7 +165,8 @@ mod tests {
             since: Epoch(5),
         };
         use DropReason::*;
-        let changes: [(fn(&mut LinkHeader), Result<(), DropReason>); 8] = [
+        type Change = fn(&mut LinkHeader);
+        let changes: [(Change, Result<(), DropReason>); 8] = [
             (|_| (), Ok(())),
             (|h| h.epoch = Epoch(5), Ok(())),
             (|h| h.epoch = Epoch(8), Ok(())),

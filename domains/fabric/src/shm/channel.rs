@@ -302,7 +302,8 @@ mod tests {
     #[test]
     fn forged_packets_are_dropped_and_counted_and_honest_ones_go_on() {
         let (mut forger, mut receiver) = pair();
-        let forgeries: [(DropReason, fn(&mut LinkHeader)); 4] = [
+        type Change = fn(&mut LinkHeader);
+        let forgeries: [(DropReason, Change); 4] = [
             (DropReason::UnknownPartition, |h| h.partition = Partition(8)),
             (DropReason::OldEpoch, |h| h.epoch = Epoch(4)),
             (DropReason::WrongSource, |h| h.source = NodeId(2)),
