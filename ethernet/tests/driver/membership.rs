@@ -141,7 +141,8 @@ fn bad_commands_are_errors_of_their_port_only() {
     let Some((mut agent, nodes)) = blue::<2>() else {
         return;
     };
-    let cases: [(u32, fn(&mut Port), &str); 3] = [
+    type Change = fn(&mut Port);
+    let cases: [(u32, Change, &str); 3] = [
         (BLUE, |port| port.mtu = 1500, "there already"),
         (RED, |port| port.ifname = "lo".into(), "TAP lo"),
         (RED, |port| port.mac[2] ^= 1, "is not the address"),
