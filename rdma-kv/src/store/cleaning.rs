@@ -207,7 +207,7 @@ impl Store {
                 Some(queue) => {
                     let marks = match cursor.cleaning {
                         CleaningMode::Compact => header.marks,
-                        CleaningMode::Evict => header.marks.less_frequent(),
+                        CleaningMode::Evict => header.marks.decayed(),
                     };
                     let item = LiveItem {
                         slot,

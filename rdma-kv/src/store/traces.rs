@@ -191,13 +191,22 @@ fn scans_displace_little() {
 /// Keys in a window that moves on by one key in so many gets.
 #[test]
 fn a_working_set_may_slide() {
-    for (window, gets_per_key) in [(5, 8), (9, 8), (9, 2), (15, 8), (20, 4), (20, 2), (40, 8)] {
+    let cases = [
+        (5, 8, 0.99),
+        (9, 8, 0.985),
+        (9, 2, 0.98),
+        (15, 8, 0.94),
+        (20, 4, 0.92),
+        (20, 2, 0.92),
+        (40, 8, 0.92),
+    ];
+    for (window, gets_per_key, share) in cases {
         let mut random = Random(5);
         let trace: Vec<u64> = (0..20 * capacity())
             .map(|n| n / gets_per_key + random.below(tenths(window)))
             .collect();
         let name = format!("window of {window}/10, {gets_per_key} gets per key");
-        expect(&name, &trace, 0.92, 0.94);
+        expect(&name, &trace, share, 0.94);
     }
 }
 

@@ -146,12 +146,12 @@ impl Marks {
         }
     }
 
-    /// The marks with one use less.
-    pub fn less_frequent(self) -> Self {
-        match self.frequency() {
-            0 => self,
-            _ => Marks::from_bits_retain(self.bits() - Self::ONCE),
-        }
+    /// The marks after an eviction that the item survives. Two uses less, so that an item without
+    /// further uses leaves at the second eviction at the latest. Items of a working set that moves
+    /// would otherwise stay too long.
+    pub fn decayed(self) -> Self {
+        let lost = self.frequency().min(2);
+        Marks::from_bits_retain(self.bits() - Self::ONCE * lost)
     }
 }
 
