@@ -23,8 +23,8 @@ const KEEP_FROM: usize = 8;
 pub(super) enum Need {
     /// Another item, or a longer one.
     More,
-    /// An item as long as the one that it replaces. Each leaves a hole, so there is always room
-    /// for the next.
+    /// An item as long as the one that it replaces. Each replacement leaves a hole, so the next
+    /// one finds room.
     Instead,
 }
 
@@ -75,7 +75,7 @@ impl Store {
                 CleaningStep::Stuck => break,
             }
         }
-        // Each round frees some memory, but items with many uses may stay three times.
+        // Each round frees some memory, but items with many uses may stay twice.
         for _ in 0..4 * self.segments.count() {
             if let Some(address) = self.append_new(room, need, queue)? {
                 return Ok(address);
@@ -100,7 +100,7 @@ impl Store {
         let kept = self.kept(need);
         // A kept segment stays reserved once it is open.
         let is_kept = kept > 0 && self.segments.free() < spare + kept;
-        // So does one without room in a store with too many segments.
+        // An open segment without room is kept as well in a store with too many segments.
         let is_over = need == Need::More && !self.may_evict && self.segments.is_over();
         let allocation = if is_kept || is_over {
             self.segments.fill(room)
@@ -141,7 +141,7 @@ impl Store {
     fn clean_segment(&mut self, room: u32, need: Need) -> Result<bool, OpError> {
         let holes = match need {
             Need::Instead => Some(self.segments.half_of_holes()),
-            // Otherwise freed room would be of no use.
+            // Smaller holes would not give room for the item.
             Need::More => (!self.may_evict).then_some(room),
         };
         while self.start_cleaning(holes) {
@@ -154,9 +154,9 @@ impl Store {
         Ok(false)
     }
 
-    /// Whether only kept memory is free, and a queue will soon need more. Before that, items
-    /// had better stay. Once the spare segment is in use, the segment under cleaning comes
-    /// first: new items would take the room of items that move.
+    /// Whether only kept memory is free and a queue will soon need more. Earlier cleaning would
+    /// evict items without need. Once the spare segment is in use, the segment under cleaning
+    /// comes first: new items would take the room of the items that move.
     fn is_short(&self, need: Need, queue: Queue) -> bool {
         let (spare, free) = (self.segments.spare(), self.segments.free());
         let is_full = free <= spare + self.kept(need);
@@ -223,7 +223,7 @@ impl Store {
                 cost += room;
             } else if expired || self.may_evict {
                 if !expired {
-                    // If it was to stay, neither it nor the rest can be moved.
+                    // There is no room to move this item, so there is none for the rest.
                     cursor.cleaning = CleaningMode::Evict;
                     self.ghosts.add(hash, cursor.queue);
                 }
@@ -288,10 +288,10 @@ mod tests {
     use crate::store::Limits;
     use crate::testing;
 
-    /// A segment that was being cleaned when somebody began to read from it cannot be freed. A set was
-    /// refused then, though others could be.
+    /// A segment that is pinned during its cleaning cannot be freed. A set was refused then, although
+    /// other segments could be freed.
     #[test]
-    fn who_reads_from_a_segment_that_is_cleaned_keeps_nobody_from_others() {
+    fn a_pinned_segment_does_not_stop_the_cleaning_of_others() {
         let store = testing::shared(Limits {
             memory: 4 << 20,
             item: 64 << 10,

@@ -5,10 +5,11 @@
 //! (Megiddo and Modha, FAST 2003): a working set that moves needs a long young queue, and one that
 //! stays needs a short one.
 //!
-//! The table is set-associative and has a fixed size: a [`SHARE`]th of the memory for items, beside it as the index is. An entry is
-//! believed until as many more keys were evicted as there are items, so that a ghost says what a store of twice
-//! the memory would have kept. Another key has the same bits once in some ten thousand lookups, which
-//! only puts an item into the other queue.
+//! The table is set-associative and has a fixed size: a [`SHARE`]th of the memory for items, allocated
+//! beside that memory like the index. An entry expires when as many more keys were evicted as there
+//! are items. So the ghosts are the keys that a store of twice the memory would have kept. Another
+//! key has the same bits once in some ten thousand lookups, which only puts an item into the other
+//! queue.
 
 use crate::store::segments::Queue;
 

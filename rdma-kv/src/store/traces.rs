@@ -78,7 +78,7 @@ fn uses(shared: &Shared, key: u64) -> bool {
     })
 }
 
-/// What an LRU cache with exactly the same room would find.
+/// Hit rate of an LRU cache with exactly the same room.
 fn lru(trace: &[u64]) -> f64 {
     let (mut last, mut order) = (HashMap::new(), std::collections::VecDeque::new());
     let mut hits = 0;
@@ -96,7 +96,7 @@ fn lru(trace: &[u64]) -> f64 {
     hits as f64 / trace.len() as f64
 }
 
-/// What a cache would find in which a random item gives way.
+/// Hit rate of a cache that evicts a random item.
 fn random(trace: &[u64]) -> f64 {
     let (mut positions, mut keys) = (HashMap::new(), Vec::new());
     let (mut random, mut hits) = (Random(77), 0);
@@ -116,7 +116,7 @@ fn random(trace: &[u64]) -> f64 {
     hits as f64 / trace.len() as f64
 }
 
-/// So many tenths of the store's capacity.
+/// Tenths of the store's capacity, in items.
 fn tenths(of: u64) -> u64 {
     capacity() * of / 10
 }
