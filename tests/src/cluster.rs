@@ -6,10 +6,8 @@ use std::ffi::OsString;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{self, Command, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nix::unistd::Uid;
@@ -19,18 +17,13 @@ use tempfile::TempDir;
 use crate::leftovers::{self, Leftovers, Namespaces};
 use crate::process::{Outcome, Running, eventually, run, run_with, send};
 use crate::user::{Tun, User, as_uid};
+use crate::watchdog::Watchdog;
 
 /// Programs that stories run in nodes.
 const PROGRAMS: [&str; 4] = ["toroid", "toroid-ethernet", "toroid-kv", "actor"];
 
 /// The directory of test files; nodes have a `/tmp` of their own.
 pub(crate) const PLACE: &str = "/var/lib";
-
-/// Limit of a story. A nightly one has 20 times as long.
-const WATCHDOG: Duration = Duration::from_secs(150);
-
-/// Time for a hanging story to fail by itself, after its processes were killed.
-const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// A program of this workspace, built in the same profile as the test.
 ///
@@ -126,8 +119,7 @@ impl Cluster {
 
     /// Starts the next round of a long story, for which the watchdog waits as long as for a whole story.
     pub fn goes_on(&self) {
-        // Without a watchdog the story has hung already.
-        let _ = self.watchdog.alive.send(());
+        self.watchdog.goes_on();
     }
 
     /// The state directory.
@@ -568,39 +560,4 @@ pub fn leaves_nothing(story: impl FnOnce()) {
     let before = Leftovers::snapshot();
     story();
     before.assert_none_new();
-}
-
-/// Turns a hang into a failure: kills all processes that the story has started, so that it fails by
-/// itself, and later the test. The limit starts again when the story [goes on](Cluster::goes_on).
-#[derive(Debug)]
-struct Watchdog {
-    alive: Sender<()>,
-}
-
-impl Watchdog {
-    fn start() -> Self {
-        let (alive, test) = mpsc::channel();
-        let name = thread::current().name().unwrap_or("a test").to_owned();
-        thread::spawn(move || {
-            let mut limit = if is_nightly() {
-                20 * WATCHDOG
-            } else {
-                WATCHDOG
-            };
-            let mut has_barked = false;
-            loop {
-                match test.recv_timeout(limit) {
-                    Ok(()) => {}
-                    Err(RecvTimeoutError::Disconnected) => return,
-                    Err(RecvTimeoutError::Timeout) if has_barked => process::exit(101),
-                    Err(RecvTimeoutError::Timeout) => {
-                        eprintln!("{name} hangs: all that it has started is killed");
-                        leftovers::kill_descendants();
-                        (limit, has_barked) = (LAST_WORDS, true);
-                    }
-                }
-            }
-        });
-        Watchdog { alive }
-    }
 }

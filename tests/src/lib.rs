@@ -30,3 +30,4 @@ pub mod software;
 pub mod terminal;
 pub mod user;
 pub mod value;
+mod watchdog;

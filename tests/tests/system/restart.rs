@@ -136,7 +136,7 @@ fn a_killed_fd_store_is_replaced() {
 }
 
 #[test]
-fn nothing_outlives_agent_and_keeper() {
+fn nothing_outlives_agent_and_fd_store() {
     leaves_nothing(|| {
         let cluster = Cluster::up("2x2x1");
         for _ in 0..2 {

@@ -5,6 +5,7 @@
 //! that starts meanwhile misses nothing. The driver ends with its liveness socket, and gets
 //! requests on a control channel.
 
+mod error;
 mod tunnels;
 
 use std::collections::BTreeMap;
@@ -23,11 +24,12 @@ use toroid_protocol::driver::{
 use toroid_protocol::wire::{Reader, Writer};
 
 use super::stack_link;
-use crate::error::AgentError;
 use crate::fdstore::child::SupervisedChild;
 use crate::fdstore::{Entry, FdStore};
 use crate::process::{ends_within, outlast};
 use crate::threads;
+
+pub(crate) use error::{DriverError, PlugError};
 
 /// Time for the driver to carry out its requests.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -47,34 +49,6 @@ const BACKOFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5
 
 /// Drivers in a row that ended without an answer, after which requests no longer wait for the next.
 const MAX_FAILURES: u32 = 3;
-
-/// Failure of a request to the driver.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum DriverError {
-    /// The driver could not be started.
-    #[error("cannot start {}: {source}", program.display())]
-    Start {
-        program: OsString,
-        source: io::Error,
-    },
-    /// The driver does not answer, and is being replaced.
-    #[error("the Ethernet driver did not answer")]
-    Silent,
-    /// Driver after driver ends before it answers.
-    #[error("the Ethernet driver keeps ending")]
-    KeepsEnding,
-}
-
-/// Failure to get the link of a port for a process.
-#[derive(Debug)]
-pub(crate) enum PlugError {
-    /// The driver refused.
-    Refused(PlugFailure),
-    /// There is no driver at this moment.
-    NoDriver,
-    /// There is no socket for the link.
-    System(io::Error),
-}
 
 /// The driver and its wanted state.
 #[derive(Debug)]
@@ -598,15 +572,6 @@ impl State {
     fn kill(&self) {
         if let Some(process) = &self.process {
             process.its.kill();
-        }
-    }
-}
-
-impl From<DriverError> for AgentError {
-    fn from(error: DriverError) -> Self {
-        match error {
-            DriverError::Start { program, source } => AgentError::Driver { program, source },
-            other => AgentError::DriverFailed(other.to_string()),
         }
     }
 }
