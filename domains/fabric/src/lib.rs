@@ -12,6 +12,7 @@
 //! * [`os`]: system calls that no library wraps.
 //! * [`mem`]: memory that processes share, its migration to fresh pages when a node leaves, and the
 //!   fences that end access.
+//! * [`model`]: the link model, which computes when a message arrives.
 //! * `core`, re-exported here: [`Region`], one-sided operations ([`Endpoint`]), regions that need
 //!   no queue pair ([`Mapped`]), packets ([`PacketChannel`]) with their link header ([`link`]),
 //!   RDMA streams ([`rdma_stream`]).
@@ -62,6 +63,7 @@ pub mod key;
 #[cfg(not(loom))]
 pub mod loopback;
 pub mod mem;
+pub mod model;
 pub mod os;
 #[cfg(not(loom))]
 pub mod provider;

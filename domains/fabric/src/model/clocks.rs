@@ -1,0 +1,64 @@
+//! Clocks of stages: until when is each reserved?
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use super::{MAX_BACKLOG, ticks};
+use crate::topology::NodeId;
+
+/// Name of a clock, unique in its table and never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClockId(pub(super) u64);
+
+impl ClockId {
+    /// The link from one node to another.
+    pub fn pair(from: NodeId, to: NodeId) -> Self {
+        Self::of(1, from, to.0)
+    }
+
+    /// The link of a torus that leaves `node` in a direction: 0 and 1 are x, 2 and 3 are y, 4 and 5
+    /// are z, each upwards and downwards.
+    pub fn hop(node: NodeId, direction: u8) -> Self {
+        Self::of(2, node, direction.into())
+    }
+
+    /// A resource of a node itself, such as its processor for sending.
+    pub fn endpoint(node: NodeId, resource: u8) -> Self {
+        Self::of(3, node, resource.into())
+    }
+
+    fn of(kind: u64, node: NodeId, of: u32) -> Self {
+        // Numbers of nodes have 16 bits (`Torus::MAX_NODES`); 30 leave room for more.
+        ClockId(kind << 60 | u64::from(node.0 & 0x3fff_ffff) << 30 | u64::from(of & 0x3fff_ffff))
+    }
+}
+
+/// Times until which stages are reserved, in ticks of 1/64 ns.
+pub trait Clocks {
+    /// Reserves a stage for `service` ticks, from `ready` or from the end of the last reservation
+    /// on, whichever is later, and returns the start. Returns `None`, and reserves nothing, if the
+    /// start would be more than `wait` ticks after `ready`.
+    ///
+    /// A wait of more than [`MAX_BACKLOG`] counts as that long.
+    fn reserve(&self, clock: ClockId, ready: u64, service: u64, wait: u64) -> Option<u64>;
+}
+
+/// Start of a reservation of a stage that is reserved until `free_at`.
+pub(super) fn start(free_at: u64, ready: u64, wait: u64) -> Option<u64> {
+    let start = free_at.clamp(ready, ready.saturating_add(ticks(MAX_BACKLOG)));
+    (start - ready <= wait).then_some(start)
+}
+
+/// Clocks of one thread, for tests and simulation.
+#[derive(Clone, Debug, Default)]
+pub struct LocalClocks(RefCell<HashMap<ClockId, u64>>);
+
+impl Clocks for LocalClocks {
+    fn reserve(&self, clock: ClockId, ready: u64, service: u64, wait: u64) -> Option<u64> {
+        let mut clocks = self.0.borrow_mut();
+        let free_at = clocks.entry(clock).or_default();
+        let start = start(*free_at, ready, wait)?;
+        *free_at = start.saturating_add(service);
+        Some(start)
+    }
+}

@@ -1,0 +1,59 @@
+//! Random delays and losses.
+
+use super::Nanos;
+
+/// Variation of a latency, which is never negative.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Jitter {
+    /// The latency is constant.
+    #[default]
+    None,
+    /// Equally likely from `-spread` to `+spread`.
+    Uniform {
+        /// Nanoseconds.
+        spread: Nanos,
+    },
+    /// A normal distribution around 0, cut at 3 deviations.
+    Normal {
+        /// Standard deviation in nanoseconds.
+        deviation: Nanos,
+    },
+}
+
+/// A source of random numbers.
+pub trait Draw {
+    /// A number from 0 inclusive to 1 exclusive.
+    fn unit(&mut self) -> f64;
+}
+
+impl Draw for fastrand::Rng {
+    fn unit(&mut self) -> f64 {
+        self.f64()
+    }
+}
+
+impl Jitter {
+    /// The largest distance of a draw from 0 in nanoseconds. A link's latency must be at least this
+    /// long.
+    pub fn reach(&self) -> Nanos {
+        match *self {
+            Jitter::None => 0,
+            Jitter::Uniform { spread } => spread,
+            Jitter::Normal { deviation } => deviation.saturating_mul(3),
+        }
+    }
+
+    /// A delay from 0 to twice [`Jitter::reach`]: the caller takes `reach` from the latency.
+    pub fn draw(&self, random: &mut impl Draw) -> Nanos {
+        match *self {
+            Jitter::None => 0,
+            Jitter::Uniform { spread } => (random.unit() * 2.0 * spread as f64) as Nanos,
+            Jitter::Normal { deviation } => {
+                // Box and Muller (1958); `1 - unit` is never 0.
+                let radius = (-2.0 * (1.0 - random.unit()).ln()).sqrt();
+                let normal = radius * (std::f64::consts::TAU * random.unit()).cos();
+                ((normal.clamp(-3.0, 3.0) + 3.0) * deviation as f64) as Nanos
+            }
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Link model: the time at which a message arrives.
+//!
+//! A route is a list of [`Stage`]s: an end host, a network card, a link. Each takes messages one
+//! after another. [`carry`] is the whole model: it reserves every stage of a route and returns the
+//! time of arrival. The function has no I/O and no clock of its own. Its state is behind [`Clocks`]:
+//! words in shared memory for live traffic ([`SharedClocks`]), a map for tests and simulation
+//! ([`LocalClocks`]). So the emulator and a simulator compute the same times.
+//!
+//! Costs of a stage are those of LogGP (Alexandrov et al., 1995): `message` is the overhead o,
+//! `rate` is 1/G, `latency` is L. `packet` and `header` are the costs of cutting a message into
+//! packets.
+
+mod clocks;
+mod draw;
+mod shared;
+
+pub use clocks::{ClockId, Clocks, LocalClocks};
+pub use draw::{Draw, Jitter};
+pub use shared::{ClockRecord, Path, SharedClocks, record_of};
+
+/// Nanoseconds of `CLOCK_MONOTONIC`, or of any other clock that starts at 0.
+pub type Nanos = u64;
+
+/// Ticks of a nanosecond in which stages reserve time: a message of 64 bytes takes 6.4 ns on a link
+/// of 10 GB/s.
+const TICKS: u64 = 64;
+
+/// Longest backlog that a stage may report. Any process that maps the clocks may write them: a
+/// larger value counts as this one.
+pub const MAX_BACKLOG: Nanos = 10_000_000_000;
+
+/// Costs that a message pays at a stage. The default costs nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Costs {
+    /// Nanoseconds for each message.
+    pub message: Nanos,
+    /// Nanoseconds for each packet.
+    pub packet: Nanos,
+    /// Most bytes of a message in one packet; 0 if messages are not cut.
+    pub payload: u32,
+    /// Bytes that each packet has besides.
+    pub header: u32,
+    /// Bytes per second; 0 if bytes take no time.
+    pub rate: u64,
+    /// Nanoseconds that each message is under way after this stage. Messages overlap there.
+    pub latency: Nanos,
+}
+
+impl Costs {
+    /// Packets that carry `bytes`, at least one.
+    pub fn packets(&self, bytes: u64) -> u64 {
+        match self.payload {
+            0 => 1,
+            payload => bytes.div_ceil(payload.into()).max(1),
+        }
+    }
+
+    /// Bytes on the wire for `bytes` of a message.
+    pub fn wire_bytes(&self, bytes: u64) -> u64 {
+        bytes.saturating_add(self.packets(bytes).saturating_mul(self.header.into()))
+    }
+
+    /// Ticks for which `bytes` of a message occupy the stage.
+    fn service(&self, bytes: u64) -> u64 {
+        let fixed = self.packets(bytes).saturating_mul(self.packet);
+        ticks(self.message.saturating_add(fixed))
+            .saturating_add(self.transfer(self.wire_bytes(bytes)))
+    }
+
+    /// Ticks for the last packet of a message.
+    fn last_packet(&self, bytes: u64) -> u64 {
+        let before = (self.packets(bytes) - 1).saturating_mul(self.payload.into());
+        let wire = bytes
+            .saturating_sub(before)
+            .saturating_add(self.header.into());
+        ticks(self.packet).saturating_add(self.transfer(wire))
+    }
+
+    /// Ticks for the first packet of a message.
+    fn first_packet(&self, bytes: u64) -> u64 {
+        let first = match self.payload {
+            0 => bytes,
+            payload => bytes.min(payload.into()),
+        };
+        let wire = first.saturating_add(self.header.into());
+        ticks(self.message.saturating_add(self.packet)).saturating_add(self.transfer(wire))
+    }
+
+    fn transfer(&self, wire: u64) -> u64 {
+        const SECOND: u128 = 1_000_000_000 * TICKS as u128;
+        match self.rate {
+            0 => 0,
+            rate => u64::try_from(u128::from(wire) * SECOND / u128::from(rate)).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// One step of a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stage {
+    /// The clock that all traffic through this stage shares.
+    pub clock: ClockId,
+    /// Costs of a message.
+    pub costs: Costs,
+    /// Whether the stage takes a message when its last byte has come, and passes the message on as
+    /// a whole. Otherwise packets pass one by one (cut-through).
+    pub whole: bool,
+}
+
+/// Way of messages to a peer. The default adds nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Route {
+    /// Stages in the order of passage.
+    pub stages: Vec<Stage>,
+    /// Variation of the latency.
+    pub jitter: Jitter,
+    /// Probability that a frame is lost, from 0 to 1. Reliable paths pay a retry instead.
+    pub loss: f64,
+    /// Most bytes that may wait at the first stage; later frames are dropped. Reliable paths wait
+    /// instead.
+    pub limit: Option<u64>,
+    /// Whether latency comes on top of the time that the machine itself takes. Otherwise the
+    /// machine's time is part of it.
+    pub on_top: bool,
+}
+
+/// Times of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// The first stage begins with the message.
+    pub start: Nanos,
+    /// The last byte arrives.
+    pub arrival: Nanos,
+}
+
+/// The message found more than [`Route::limit`] bytes before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the queue of the link is full")]
+pub struct QueueFull;
+
+/// Carries a message of `bytes` that is ready at `now` along a route, and reserves its stages.
+/// `delay` is an additional latency, as drawn from [`Route::jitter`].
+///
+/// Messages of one sender arrive in order if `delay` is constant; queues keep the order otherwise.
+pub fn carry(route: &Route, clocks: &impl Clocks, now: Nanos, bytes: u64, delay: Nanos) -> Times {
+    // Without a limit no stage refuses.
+    carry_within(route, clocks, now, bytes, delay, None).unwrap_or(Times {
+        start: now,
+        arrival: now,
+    })
+}
+
+/// As [`carry`], unless more than [`Route::limit`] bytes wait at the first stage.
+///
+/// # Errors
+/// [`QueueFull`]; nothing is reserved.
+pub fn carry_or_drop(
+    route: &Route,
+    clocks: &impl Clocks,
+    now: Nanos,
+    bytes: u64,
+    delay: Nanos,
+) -> Result<Times, QueueFull> {
+    carry_within(route, clocks, now, bytes, delay, route.limit)
+}
+
+fn carry_within(
+    route: &Route,
+    clocks: &impl Clocks,
+    now: Nanos,
+    bytes: u64,
+    delay: Nanos,
+    limit: Option<u64>,
+) -> Result<Times, QueueFull> {
+    let (mut head, mut tail) = (ticks(now), ticks(now));
+    let mut first = None;
+    for stage in &route.stages {
+        let costs = &stage.costs;
+        let ready = if stage.whole { tail } else { head };
+        let wait = match (first, limit) {
+            (None, Some(limit)) => costs.transfer(limit),
+            _ => u64::MAX,
+        };
+        let service = costs.service(bytes);
+        let start = clocks
+            .reserve(stage.clock, ready, service, wait)
+            .ok_or(QueueFull)?;
+        first.get_or_insert(start);
+        let latency = ticks(costs.latency);
+        let end = start.saturating_add(service);
+        tail = end
+            .max(tail.saturating_add(costs.last_packet(bytes)))
+            .saturating_add(latency);
+        head = if stage.whole {
+            tail
+        } else {
+            start
+                .saturating_add(costs.first_packet(bytes))
+                .saturating_add(latency)
+        };
+    }
+    Ok(Times {
+        start: first.map_or(now, |start| start / TICKS),
+        arrival: tail.div_ceil(TICKS).saturating_add(delay),
+    })
+}
+
+fn ticks(nanos: Nanos) -> u64 {
+    nanos.saturating_mul(TICKS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::NodeId;
+
+    fn link(rate: u64, latency: Nanos) -> Route {
+        let costs = Costs {
+            rate,
+            latency,
+            ..Costs::default()
+        };
+        let clock = ClockId::pair(NodeId(0), NodeId(1));
+        let stage = Stage {
+            clock,
+            costs,
+            whole: false,
+        };
+        Route {
+            stages: vec![stage],
+            ..Route::default()
+        }
+    }
+
+    #[test]
+    fn messages_queue_for_the_rate_and_overlap_in_the_latency() {
+        let (route, clocks) = (link(1_000_000_000, 5_000), LocalClocks::default());
+        let arrivals = [0, 0, 10_000].map(|now| carry(&route, &clocks, now, 1000, 0).arrival);
+        assert_eq!(arrivals, [6_000, 7_000, 16_000]);
+    }
+
+    #[test]
+    fn a_full_queue_drops_and_reserves_nothing() {
+        let route = Route {
+            limit: Some(1500),
+            ..link(1_000_000_000, 0)
+        };
+        let clocks = LocalClocks::default();
+        let send = || carry_or_drop(&route, &clocks, 0, 1000, 0).map(|times| times.arrival);
+        assert_eq!(
+            [send(), send(), send(), send()],
+            [Ok(1000), Ok(2000), Err(QueueFull), Err(QueueFull)]
+        );
+    }
+
+    /// Host 13.6 us + 2.4 ns/B a datagram, 1.71 us a fragment of 240 B at each end, wake-up 12.6 us.
+    #[test]
+    fn stages_that_take_whole_messages_add_up_and_overlap_between_messages() {
+        let stage = |n, costs| Stage {
+            clock: ClockId::endpoint(NodeId(n), 0),
+            costs,
+            whole: true,
+        };
+        let host = Costs {
+            message: 13_600,
+            rate: 416_666_667,
+            ..Costs::default()
+        };
+        let fragments = Costs {
+            packet: 1_710,
+            payload: 240,
+            ..Costs::default()
+        };
+        let wake = Costs {
+            latency: 12_600,
+            ..fragments
+        };
+        let route = Route {
+            stages: vec![stage(0, host), stage(1, fragments), stage(2, wake)],
+            ..Route::default()
+        };
+        let clocks = LocalClocks::default();
+        let arrival = carry(&route, &clocks, 0, 8_000, 0).arrival;
+        assert_eq!(arrival.abs_diff(32_800 + 2 * 34 * 1_710 + 12_600), 0);
+        let mut last = 0;
+        for _ in 0..1000 {
+            last = carry(&route, &clocks, 0, 8_000, 0).arrival;
+        }
+        assert_eq!((last - arrival) / 1000, 34 * 1_710);
+    }
+}
