@@ -70,7 +70,7 @@ pub fn scattered_bytes_arrive_as_they_were<R: Rig>(rig: &R) {
     ];
     let before = [1, 2].map(|seed| pattern(1 << 19, seed));
     let mut endpoint = rig.endpoint(4);
-    // Each count that one request of an adapter may have room for, and some that none has.
+    // Each count that one request of a device may have room for, and some that none has.
     let lists = (0..20).chain([64, 200]).map(|count| (count, 100));
     for (count, longest) in lists.chain([(5, 150_000), (3, 100_000)]) {
         let segments = scattered(&regions, count, longest);

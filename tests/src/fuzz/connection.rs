@@ -122,7 +122,7 @@ pub fn connection_packets(bytes: &[u8]) -> bool {
     packets(bytes, false)
 }
 
-fn packets(bytes: &[u8], has_adapter: bool) -> bool {
+fn packets(bytes: &[u8], has_device: bool) -> bool {
     let (ours, _stranger) = told(bytes);
     let membership = Membership::at(CHECK.since);
     let channel = Channel::open(
@@ -134,7 +134,7 @@ fn packets(bytes: &[u8], has_adapter: bool) -> bool {
         None,
     );
     let mut channel = channel.expect("a descriptor");
-    if has_adapter {
+    if has_device {
         channel.listen();
     }
     let (mut packet, mut received) = (Vec::new(), 0);

@@ -118,7 +118,7 @@ fn who_is_gone_cannot_be_reached() {
 }
 
 #[test]
-fn whoever_is_killed_of_the_two_agents_and_their_adapters_is_replaced() {
+fn killed_agents_and_target_proxies_are_replaced() {
     leaves_nothing(|| {
         let hosts = hosts();
         let [a, b] = hosts.each();
@@ -132,14 +132,14 @@ fn whoever_is_killed_of_the_two_agents_and_their_adapters_is_replaced() {
         a.meets("b");
         assert!(!member.has_ended());
         a.agent.open(USER, &key).ok();
-        // Their adapters carry it, on both sides.
+        // The target proxies of both sides carry it.
         for host in [a, b] {
-            let adapter = host.agent.status()["adapter_pid"].as_i64().expect("one");
-            send(adapter.try_into().unwrap(), Signal::SIGKILL);
+            let proxy = host.agent.status()["adapter_pid"].as_i64().expect("one");
+            send(proxy.try_into().unwrap(), Signal::SIGKILL);
             assert_eq!(member.failure().1, "Unreachable");
             eventually("there is another one", || {
                 let now = host.agent.status()["adapter_pid"].as_i64();
-                now.is_some_and(|now| now != adapter)
+                now.is_some_and(|now| now != proxy)
             });
             eventually("it serves", || {
                 let open = a.agent.open(USER, &key);

@@ -1,4 +1,4 @@
-//! Ethernet between two hosts whose drivers have an RDMA adapter each.
+//! Ethernet between two hosts whose drivers have an RDMA device each.
 
 use std::process::{ChildStdin, Command};
 
@@ -51,7 +51,7 @@ impl Host {
     }
 }
 
-/// Two hosts whose nodes have interfaces, and whose frames go by the adapters.
+/// Two hosts whose nodes have interfaces, and whose frames go by the devices.
 fn hosts() -> [Host; 2] {
     let hosts = up(down_yet(true));
     go_over(&hosts, "verbs");
@@ -108,7 +108,7 @@ impl Talk {
         });
     }
 
-    /// The next words go by the adapters.
+    /// The next words go by the devices.
     #[track_caller]
     fn goes_on_by_rdma(&mut self, hosts: &[Host; 2]) {
         let before = hosts.each_ref().map(Host::frames_by_rdma);
@@ -120,7 +120,7 @@ impl Talk {
 }
 
 #[test]
-fn frames_of_all_kinds_go_by_the_adapters_and_arrive_whole() {
+fn frames_of_all_kinds_go_by_the_devices_and_arrive_whole() {
     let before = resources();
     let hosts = hosts();
     let [a, b] = &hosts;
@@ -156,11 +156,11 @@ fn frames_of_all_kinds_go_by_the_adapters_and_arrive_whole() {
     for host in hosts {
         host.agent.down();
     }
-    eventually("nothing is left at the adapters", || resources() == before);
+    eventually("nothing is left at the devices", || resources() == before);
 }
 
 #[test]
-fn nothing_comes_by_the_adapters_from_who_has_left() {
+fn nothing_comes_by_the_devices_from_who_has_left() {
     let hosts = hosts();
     let [a, b] = &hosts;
     let to = b.address(OWNER, "ipv4");
@@ -200,7 +200,7 @@ fn a_stream_outlives_a_driver_and_its_line() {
     assert_eq!(hosts[0].explains(), "tap over verbs");
 }
 
-/// From now on, or no longer, nothing gets from one adapter to the other, though both are there.
+/// From now on, or no longer, nothing gets from one device to the other, though both are there.
 pub(super) fn blackhole(verb: &str) {
     for end in ["left", "right"] {
         cable(&format!(
@@ -209,13 +209,13 @@ pub(super) fn blackhole(verb: &str) {
     }
 }
 
-/// Changes the cable between the adapters, from host a's side.
+/// Changes the cable between the devices, from host a's side.
 fn cable(words: &str) {
     run(Command::new("ip").args(words.split_whitespace())).ok();
 }
 
 #[test]
-fn a_stream_goes_on_over_tcp_while_an_adapter_is_away() {
+fn a_stream_goes_on_over_tcp_while_a_device_is_away() {
     let hosts = hosts();
     let mut talk = Talk::begin(&hosts);
     talk.goes_on_by_rdma(&hosts);

@@ -1,5 +1,5 @@
-//! Two hosts with an RDMA adapter each: two agents in the virtual machine of `tests/verbs/vm`,
-//! whose emulated adapters `rxe0` and `rxe1` are at the ends of a cable.
+//! Two hosts with an RDMA device each: two agents in the virtual machine of `tests/verbs/vm`,
+//! whose emulated devices `rxe0` and `rxe1` are at the ends of a cable.
 
 mod frames;
 mod limits;
@@ -20,7 +20,7 @@ const OWNER: &str = "0,1,0";
 const USER: &str = "0,0,0";
 const THIRD: &str = "1,0,0";
 
-/// Packets that show that an adapter is in use: more than it takes to connect.
+/// Packets that show that a device is in use: more than it takes to connect.
 const MANY: u64 = 100;
 
 /// How long agents wait for acknowledgements, in milliseconds: emulated processors are slow.
@@ -30,7 +30,7 @@ struct Host {
     agent: Cluster,
     name: &'static str,
     device: &'static str,
-    /// Whether nodes have interfaces. Then agents talk, and drivers connect, past the adapters' cable.
+    /// Whether nodes have interfaces. Then agents talk, and drivers connect, past the devices' cable.
     ethernet: bool,
 }
 
@@ -74,7 +74,7 @@ impl Host {
         usize::from(self.name == "b")
     }
 
-    /// Packets that its adapter has sent.
+    /// Packets that its device has sent.
     fn sent(&self) -> u64 {
         self.counted("sent_pkts")
     }
@@ -92,13 +92,13 @@ impl Host {
         fs::read_to_string(path).unwrap().trim().parse().unwrap()
     }
 
-    /// The process that has registered memory with the adapter.
+    /// The process that has registered memory with the device.
     fn process(&self) -> Option<u32> {
         let pid = self.agent.status()["adapter_pid"].as_u64()?;
         Some(pid.try_into().unwrap())
     }
 
-    /// Stops that process. The adapter goes on with its registrations.
+    /// Stops that process. The device goes on with its registrations.
     #[track_caller]
     fn stop_process(&self) -> u32 {
         let pid = self.process().expect("one");
@@ -114,15 +114,15 @@ impl Host {
         });
     }
 
-    /// Waits until its adapter has sent many packets from now on.
+    /// Waits until its device has sent many packets from now on.
     #[track_caller]
     fn is_used(&self) {
         let before = self.sent();
-        eventually("the adapter is used", || self.sent() > before + MANY);
+        eventually("the device is used", || self.sent() > before + MANY);
     }
 }
 
-/// The counts of `rdma resource` of iproute2, by adapter.
+/// The counts of `rdma resource` of iproute2, by device.
 fn resources() -> String {
     run(Command::new("rdma").args(["resource", "show"]))
         .ok()
@@ -180,9 +180,9 @@ fn can_open(a: &Host, key: &str) {
 }
 
 /// Reads, writes and additions of members that stay are right after each leave of another, and go
-/// by the adapters again. The leaver is cut off.
+/// by the devices again. The leaver is cut off.
 #[test]
-fn members_read_and_write_by_the_adapters_and_leavers_are_cut_off() {
+fn members_read_and_write_by_the_devices_and_leavers_are_cut_off() {
     let before = resources();
     let [a, b] = hosts();
     let explain = a.agent.ask(&format!("explain {} {} -d blue", USER, OWNER));
@@ -205,7 +205,7 @@ fn members_read_and_write_by_the_adapters_and_leavers_are_cut_off() {
         b.agent.existing("blue").shrink(&[THIRD]);
         added += leaver.revoked();
         a.agent.open(THIRD, &key).fails(1, &["blue"]);
-        // The members that stay go on, and soon by the adapters.
+        // The members that stay go on, and soon by the devices.
         b.is_used();
         a.agent.existing("blue").grow(&[THIRD]);
     }
@@ -217,7 +217,7 @@ fn members_read_and_write_by_the_adapters_and_leavers_are_cut_off() {
     for host in [a, b] {
         host.agent.down();
     }
-    eventually("nothing is left at the adapters", || resources() == before);
+    eventually("nothing is left at the devices", || resources() == before);
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn whoever_is_killed_is_noticed_and_replaced() {
     b.is_used();
     b.up();
     assert!(!lasting.has_ended());
-    // The process of the adapter has: it holds the registrations.
+    // The process of the device has: it holds the registrations.
     send(b.process().expect("one"), Signal::SIGKILL);
     assert_eq!(lasting.failure().1, "Unreachable");
     can_open(&a, &key);
@@ -244,18 +244,18 @@ fn whoever_is_killed_is_noticed_and_replaced() {
     b.is_used();
 }
 
-/// An adapter obeys no fence. If it went on with its registrations, its writes would be lost
+/// A device obeys no fence. If it went on with its registrations, its writes would be lost
 /// without an error.
 #[test]
 fn a_process_for_other_hosts_that_sleeps_through_a_change_is_replaced() {
     let [a, b] = hosts();
     let (_owner, key) = b.agent.owner(OWNER);
-    // All that it does, the adapters do.
+    // All that it does, the devices do.
     let stays = mixing(&a, USER, &key, 1024, 0);
     let _leaver = user(&a, THIRD, &key, 2048);
     b.is_used();
     let before = b.stop_process();
-    // It answers all the same: that is the adapters' business.
+    // It answers all the same: that is the devices' business.
     b.is_used();
     a.agent.existing("blue").shrink(&[THIRD]);
     assert_eq!(stays.failure().1, "Unreachable");
@@ -265,7 +265,7 @@ fn a_process_for_other_hosts_that_sleeps_through_a_change_is_replaced() {
     b.is_used();
 }
 
-/// Its registrations with the adapter do not end with the line in the file.
+/// Its registrations with the device do not end with the line in the file.
 #[test]
 fn the_same_becomes_of_it_where_the_file_says_tcp_by_then() {
     let [a, b] = hosts();
@@ -279,13 +279,13 @@ fn the_same_becomes_of_it_where_the_file_says_tcp_by_then() {
     assert_eq!(stays.failure().1, "Unreachable");
 }
 
-/// The next agent once gave up the memory of a stopped process, but the adapter went on, and no
+/// The next agent once gave up the memory of a stopped process, but the device went on, and no
 /// change of membership waited for it any more.
 #[test]
 fn a_process_for_other_hosts_that_does_not_come_back_is_replaced() {
     let [a, b] = hosts();
     let (_owner, key) = b.agent.owner(OWNER);
-    // All that it does, the adapters do.
+    // All that it does, the devices do.
     let stays = mixing(&a, USER, &key, 1024, 0);
     b.is_used();
     let before = b.stop_process();
@@ -307,7 +307,7 @@ fn store(a: &Host, b: &Host) -> (Running, StoreClient) {
 }
 
 #[test]
-fn a_store_is_read_by_the_adapters() {
+fn a_store_is_read_by_the_devices() {
     let [a, b] = hosts();
     let (_server, mut store) = store(&a, &b);
     for n in 0..50 {
@@ -334,7 +334,7 @@ fn a_store_is_read_by_the_adapters() {
         assert_eq!(store.get(&format!("key-{n}")), None);
     }
     assert_eq!(store.get("key-1").as_deref(), Some("second-1"));
-    // Requests by message and their answers go by the adapters as well.
+    // Requests by message and their answers go by the devices as well.
     let before = [&a, &b].map(Host::sent);
     for n in 0..50 {
         store.set(&format!("key-{n}"), &format!("third-{n}"));
@@ -344,9 +344,9 @@ fn a_store_is_read_by_the_adapters() {
     }
 }
 
-/// Messages under way when the adapters fail go over TCP, and later ones by the adapters again.
+/// Messages under way when the devices fail go over TCP, and later ones by the devices again.
 #[test]
-fn a_store_is_asked_over_tcp_while_nothing_gets_to_an_adapter() {
+fn a_store_is_asked_over_tcp_while_nothing_gets_to_a_device() {
     let [a, b] = up(down_yet(true));
     let (_server, mut store) = store(&a, &b);
     let mut n = 0;
@@ -367,7 +367,7 @@ fn a_store_is_asked_over_tcp_while_nothing_gets_to_an_adapter() {
     set(50);
     assert_eq!([&a, &b].map(Host::received), before);
     frames::blackhole("del");
-    eventually("they go by the adapters again", || {
+    eventually("they go by the devices again", || {
         let before = a.sent();
         set(50);
         a.sent() >= before + 50
@@ -380,7 +380,7 @@ fn a_store_is_asked_over_tcp_while_nothing_gets_to_an_adapter() {
 }
 
 #[test]
-fn an_agent_says_what_is_wrong_with_its_adapter() {
+fn an_agent_says_what_is_wrong_with_its_device() {
     let [a, _b] = down_yet(false);
     let missing = a.try_up("provider = \"verbs\"\ndevice = \"mlx5_7\"");
     missing.fails(
