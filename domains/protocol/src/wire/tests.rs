@@ -1,9 +1,5 @@
-use std::io::Write;
-use std::os::fd::{AsFd, AsRawFd};
-
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-use std::io::Read as _;
+use std::io::{Read as _, Write};
+use std::os::fd::AsFd;
 
 use super::*;
 
@@ -26,47 +22,6 @@ fn messages_keep_their_order_and_descriptors() {
     for (text, count) in [("first", 0), ("second", 2), ("third", 1)] {
         let (message, descriptors) = reader.receive::<String>().unwrap();
         assert_eq!((message.as_str(), descriptors.len()), (text, count));
-    }
-}
-
-/// Processes at their limit of descriptors once lost the whole connection. The limit is one
-/// of the process, so a child process that runs only this test lowers its own.
-#[test]
-fn descriptors_that_this_process_has_no_room_for_fail_their_message_only() {
-    const CHILD: &str = "WIRE_TEST_CHILD";
-    const NAME: &str = "wire::tests::\
-        descriptors_that_this_process_has_no_room_for_fail_their_message_only";
-    if std::env::var_os(CHILD).is_none() {
-        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        let child = child.args([NAME, "--exact", "--test-threads=1"]);
-        let output = child.env(CHILD, "1").output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            output.status.success() && said.contains("1 passed"),
-            "{said}"
-        );
-        return;
-    }
-    let (writer, mut reader, _raw) = pair();
-    let file = tempfile::tempfile().unwrap();
-    let limit = getrlimit(Resource::Nofile);
-    // The second frame finds no room at all, the fourth room for one of its two.
-    let free = rustix::io::dup(&file).unwrap();
-    let next = free.as_raw_fd() as u64;
-    drop(free);
-    for (room, count) in [(9, 1), (0, 2), (9, 0), (1, 2), (9, 2)] {
-        writer.send(&"before", &[]).unwrap();
-        let rights: Vec<_> = std::iter::repeat_n(file.as_fd(), count).collect();
-        writer.send(&"granted", &rights).unwrap();
-        writer.send(&"after", &[]).unwrap();
-        let current = Some(next + room);
-        setrlimit(Resource::Nofile, Rlimit { current, ..limit }).unwrap();
-        let expected = if room >= count as u64 { count } else { 0 };
-        for (text, count) in [("before", 0), ("granted", expected), ("after", 0)] {
-            let (message, descriptors) = reader.receive::<String>().unwrap();
-            assert_eq!((message.as_str(), descriptors.len()), (text, count));
-        }
-        setrlimit(Resource::Nofile, limit).unwrap();
     }
 }
 
