@@ -86,27 +86,20 @@ pub(crate) trait Says: Copy + 'static {
     }
 }
 
-impl Says for Kind {
-    const ALL: &'static [Self] = &[Kind::Session, Kind::Data];
+macro_rules! says {
+    ($side:ident: $($word:ident),+) => {
+        impl Says for $side {
+            const ALL: &'static [Self] = &[$($side::$word),+];
 
-    fn byte(self) -> u8 {
-        self as u8
-    }
+            fn byte(self) -> u8 {
+                self as u8
+            }
+        }
+    };
 }
 
-impl Says for Word {
-    const ALL: &'static [Self] = &[
-        Word::Welcome,
-        Word::Version,
-        Word::WrongKey,
-        Word::Busy,
-        Word::BadTicket,
-    ];
-
-    fn byte(self) -> u8 {
-        self as u8
-    }
-}
+says!(Kind: Session, Data);
+says!(Word: Welcome, Version, WrongKey, Busy, BadTicket);
 
 impl<W: Says> Opening<W> {
     /// Makes an opening of this release.
