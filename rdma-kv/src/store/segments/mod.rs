@@ -23,7 +23,7 @@
 //! This module only accounts: it touches no byte of the region.
 
 mod borrowed;
-mod holes;
+mod reuse;
 #[cfg(test)]
 mod tests;
 mod victim;
@@ -323,7 +323,7 @@ impl Segments {
             (segment.used, segment.earliest) = (0, u32::MAX);
             segment.stamp = self.stamp;
             segment.by_frequency = [0; FREQUENCIES];
-            self.forget_holes_of(number);
+            self.clear_free_list_of(number);
         }
         !is_borrowed
     }
@@ -340,7 +340,7 @@ impl Segments {
         let segment = &mut self.segments[next as usize];
         segment.opened = self.opened;
         if queue == Queue::Young {
-            self.forget_holes();
+            self.clear_free_list();
         }
         if let Some(full) = self.open[queue as usize].replace(next) {
             self.sealed[queue as usize].push_back(full);
@@ -449,7 +449,7 @@ impl Segments {
     fn empty(&mut self, number: SegmentNumber) {
         self.victim.take_if(|victim| *victim == number.0);
         if self.fills_all {
-            self.forget_holes_of(number.0);
+            self.clear_free_list_of(number.0);
         }
         self.stamp += 1;
         self.segments[number.0 as usize] = Segment {

@@ -110,7 +110,7 @@ impl Segments {
         self.sealed[queue as usize].retain(|&other| other != number);
         self.victim = Some(number);
         if self.fills_all {
-            self.forget_holes_of(number);
+            self.clear_free_list_of(number);
         }
     }
 
@@ -141,7 +141,7 @@ impl Segments {
         self.take_victim(number, queue);
         let open = &mut self.open[Queue::Young as usize];
         if open.take_if(|open| *open == number).is_some() {
-            self.forget_holes();
+            self.clear_free_list();
         }
         Some((SegmentNumber(number), queue, CleaningMode::Compact))
     }

@@ -1,4 +1,4 @@
-//! Holes: memory of removed items, reused before its segment is cleaned.
+//! Reuse of the memory of removed items (holes, by the free list) before their segment is cleaned.
 
 use super::Queue;
 use super::{Allocation, SegmentNumber, Segments, number_of, room_of};
@@ -82,8 +82,8 @@ impl Segments {
         }
     }
 
-    /// Drops the holes, as new items go to another segment.
-    pub(super) fn forget_holes(&mut self) {
+    /// Empties the free list, as new items go to another segment.
+    pub(super) fn clear_free_list(&mut self) {
         #[cfg(test)]
         if self.reuses_at_once {
             return;
@@ -93,8 +93,8 @@ impl Segments {
         }
     }
 
-    /// Drops the holes of a segment that is reused.
-    pub(super) fn forget_holes_of(&mut self, number: u32) {
+    /// Removes the holes of a segment that is reused.
+    pub(super) fn clear_free_list_of(&mut self, number: u32) {
         #[cfg(test)]
         if self.reuses_at_once {
             return;
