@@ -87,7 +87,9 @@ pub use self::core::membership::Membership;
 pub use self::core::rdma_stream::RdmaStream;
 pub use self::core::region::Region;
 pub use self::core::segments::{Segment, Segments};
-pub use self::core::{channel, endpoint, link, mapped, parameters, rdma_stream, region, segments};
+pub use self::core::{
+    channel, endpoint, hold, link, mapped, parameters, rdma_stream, region, segments,
+};
 pub use key::{Access, Epoch, Partition, RegionId, RemoteKey};
 pub use mem::DropGuard;
 pub use test_knob::TestKnob;

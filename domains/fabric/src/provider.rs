@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use crate::core::channel::{ChannelError, PacketChannel};
 use crate::core::endpoint::{AsRegion, Completion, Endpoint, Operation, PostError, Read};
+use crate::core::hold::Hold;
 use crate::core::link::Protocol;
 use crate::core::mapped::Mapped;
 use crate::error::OpError;
@@ -216,15 +217,21 @@ macro_rules! paths {
                 }
             }
 
-            fn send(&mut self, parts: &[&[u8]]) -> Result<(), ChannelError> {
+            fn send_held(&mut self, parts: &[&[u8]], hold: Hold) -> Result<(), ChannelError> {
                 match self {
-                    $($(#[cfg($cfg)])? Channel::$Provider(channel) => channel.send(parts),)+
+                    $($(#[cfg($cfg)])? Channel::$Provider(channel) => channel.send_held(parts, hold),)+
                 }
             }
 
-            fn receive(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError> {
+            fn receive_held(&mut self, into: &mut Vec<u8>) -> Result<Option<Hold>, ChannelError> {
                 match self {
-                    $($(#[cfg($cfg)])? Channel::$Provider(channel) => channel.receive(into),)+
+                    $($(#[cfg($cfg)])? Channel::$Provider(channel) => channel.receive_held(into),)+
+                }
+            }
+
+            fn observe(&mut self) -> Result<(), ChannelError> {
+                match self {
+                    $($(#[cfg($cfg)])? Channel::$Provider(channel) => channel.observe(),)+
                 }
             }
 
@@ -240,9 +247,9 @@ macro_rules! paths {
                 }
             }
 
-            fn arm(&mut self) -> bool {
+            fn arm_for(&mut self, packets: bool) -> bool {
                 match self {
-                    $($(#[cfg($cfg)])? Channel::$Provider(channel) => channel.arm(),)+
+                    $($(#[cfg($cfg)])? Channel::$Provider(channel) => channel.arm_for(packets),)+
                 }
             }
 

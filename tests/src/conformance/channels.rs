@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use toroid_fabric::PacketChannel;
 use toroid_fabric::channel::{ChannelError, MAX_PAYLOAD};
+use toroid_fabric::hold::Hold;
+use toroid_fabric::os::thread::monotonic;
 
 use super::{FOR_EVER, Rig, pattern};
 
@@ -78,6 +80,28 @@ pub fn a_packet_too_long_is_refused<R: Rig>(rig: &R) {
     });
     assert_eq!(ours.send(&[&long, &[0]]), refused);
     assert_eq!(theirs.receive(&mut Vec::new()), Ok(false));
+}
+
+pub fn a_hold_arrives_with_its_packet<R: Rig>(rig: &R) {
+    let (mut ours, mut theirs) = rig.channel();
+    let mut packet = Vec::new();
+    for milliseconds in [0, 20, 0, 0, 40, 10] {
+        let now = monotonic();
+        let due = now + milliseconds * 1_000_000;
+        ours.send_held(&[b"held"], Hold::until(due, now)).unwrap();
+        let start = Instant::now();
+        let hold = loop {
+            if let Some(hold) = theirs.receive_held(&mut packet).unwrap() {
+                break hold;
+            }
+            assert!(start.elapsed() < FOR_EVER, "no packet comes");
+            theirs.wait(FOR_EVER);
+        };
+        assert_eq!(packet, b"held");
+        let now = monotonic();
+        assert!(now + hold.left(now) >= due);
+        assert!(milliseconds > 0 || hold == Hold::NONE);
+    }
 }
 
 pub fn a_sleeper_is_woken_by_a_packet<R: Rig>(rig: &R) {

@@ -82,6 +82,7 @@ macro_rules! conformance {
             packets_arrive_whole_and_in_order
             a_full_channel_says_so_and_recovers
             a_packet_too_long_is_refused
+            a_hold_arrives_with_its_packet
             a_sleeper_is_woken_by_a_packet
             a_sleeper_is_woken_by_room
             an_armed_channel_signals_its_descriptor

@@ -3,6 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use crate::core::hold::Hold;
 use crate::key::Partition;
 use crate::topology::NodeId;
 
@@ -53,14 +54,37 @@ pub trait PacketChannel {
     ///
     /// # Errors
     /// [`ChannelError::Full`], [`ChannelError::TooLong`]; how the channel ended.
-    fn send(&mut self, parts: &[&[u8]]) -> Result<(), ChannelError>;
+    fn send(&mut self, parts: &[&[u8]]) -> Result<(), ChannelError> {
+        self.send_held(parts, Hold::NONE)
+    }
+
+    /// As [`PacketChannel::send`]. The receiver does not see the packet before `hold` has ended.
+    ///
+    /// # Errors
+    /// As [`PacketChannel::send`].
+    fn send_held(&mut self, parts: &[&[u8]], hold: Hold) -> Result<(), ChannelError>;
 
     /// Replaces the contents of `into` by the next packet's payload; returns whether there was one.
     /// Never blocks. Packets that arrived before the peer's process ended can still be received.
     ///
     /// # Errors
     /// How the channel ended.
-    fn receive(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError>;
+    fn receive(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError> {
+        Ok(self.receive_held(into)?.is_some())
+    }
+
+    /// As [`PacketChannel::receive`], but returns the hold of the packet, which the caller respects.
+    ///
+    /// # Errors
+    /// As [`PacketChannel::receive`].
+    fn receive_held(&mut self, into: &mut Vec<u8>) -> Result<Option<Hold>, ChannelError>;
+
+    /// Records the arrival of packets from another host, from which on their holds count. Callers
+    /// that do not receive for some time call it meanwhile.
+    ///
+    /// # Errors
+    /// How the channel ended.
+    fn observe(&mut self) -> Result<(), ChannelError>;
 
     /// Polls briefly, then sleeps, until a packet has come, there is room after
     /// [`ChannelError::Full`], the channel has ended or `timeout` has passed. May return early.
@@ -72,7 +96,13 @@ pub trait PacketChannel {
 
     /// Asks the peer to signal [`PacketChannel::wake_fd`]. Returns false if there are news already:
     /// then do not sleep. Spurious wake-ups are possible.
-    fn arm(&mut self) -> bool;
+    fn arm(&mut self) -> bool {
+        self.arm_for(true)
+    }
+
+    /// As [`PacketChannel::arm`]. Without `packets`, only for room after [`ChannelError::Full`] and
+    /// for the end of the channel: for callers that have no place for a packet.
+    fn arm_for(&mut self, packets: bool) -> bool;
 
     /// Revokes [`PacketChannel::arm`] and empties the descriptor, after waking up.
     fn disarm(&mut self);

@@ -1,18 +1,20 @@
 //! The link header of every packet, and the checks that a receiver makes first.
 //!
 //! ```text
-//!  0           4       8        12         14         16       20         24
-//!  +-----------+-------+--------+----------+----------+--------+----------+
-//!  | partition | epoch | source | protocol | reserved | length | reserved |   little endian
-//!  +-----------+-------+--------+----------+----------+--------+----------+
+//!  0           4       8        12         14         16       20     24
+//!  +-----------+-------+--------+----------+----------+--------+------+
+//!  | partition | epoch | source | protocol | reserved | length | hold |   little endian
+//!  +-----------+-------+--------+----------+----------+--------+------+
 //! ```
 //!
 //! The ring or connection that a packet came through identifies its sender; the header only
-//! confirms it.
+//! confirms it. Between hosts, the hold is a duration from the arrival of the packet on.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::core::channel::MAX_PAYLOAD;
+use crate::core::hold::Hold;
 use crate::key::{Epoch, Partition};
 use crate::test_knob::TestKnob;
 use crate::topology::NodeId;
@@ -34,11 +36,17 @@ pub struct LinkHeader {
     pub protocol: Protocol,
     /// Bytes of payload.
     pub len: u32,
+    /// The time before which the payload is not received.
+    pub hold: Hold,
 }
 
 impl LinkHeader {
     /// Bytes of the wire form.
     pub const LEN: usize = 24;
+
+    /// Place of the hold.
+    #[cfg(not(loom))]
+    pub(crate) const HOLD: Range<usize> = 20..24;
 
     /// The wire form.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
@@ -48,6 +56,7 @@ impl LinkHeader {
         bytes[8..12].copy_from_slice(&self.source.0.to_le_bytes());
         bytes[12..14].copy_from_slice(&self.protocol.0.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.len.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.hold.0.to_le_bytes());
         bytes
     }
 
@@ -62,6 +71,7 @@ impl LinkHeader {
             source: NodeId(u32_at(8)),
             protocol: Protocol(u16::from_le_bytes([bytes[12], bytes[13]])),
             len: u32_at(16),
+            hold: Hold(u32_at(20)),
         }
     }
 }
@@ -148,6 +158,7 @@ mod tests {
             source: NodeId(1),
             protocol: Protocol(9),
             len: 100,
+            hold: Hold(0x0102_0304),
         }
     }
 

@@ -4,6 +4,7 @@ pub(crate) mod busy_poll;
 pub mod channel;
 mod contention;
 pub mod endpoint;
+pub mod hold;
 pub mod link;
 pub mod mapped;
 pub mod membership;

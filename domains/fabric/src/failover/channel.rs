@@ -34,6 +34,7 @@ use super::paths::Paths;
 use super::retry::{BACKOFF, LONGEST_PAUSE, Retry};
 use crate::core::busy_poll::BusyPoll;
 use crate::core::channel::{ChannelError, PacketChannel};
+use crate::core::hold::Hold;
 use crate::core::parameters::ConnectionParameters;
 use crate::key::Partition;
 use crate::mem::waker::sleep_on;
@@ -76,7 +77,7 @@ pub struct Channel {
     /// Whether packets go by the device at present.
     sends_by_device: bool,
     /// Packets of the device that did not arrive, to be sent on the connection.
-    backlog: VecDeque<Vec<u8>>,
+    backlog: VecDeque<(Vec<u8>, Hold)>,
     /// Whether the last packet was refused because of packets that must be sent before.
     waits_for_others: bool,
     /// The pause after the next failure of the device.
@@ -352,8 +353,8 @@ impl Channel {
     }
 
     fn send_backlog(&mut self) {
-        while let Some(packet) = self.backlog.front()
-            && self.tcp.send(&[packet]).is_ok()
+        while let Some((packet, hold)) = self.backlog.front()
+            && self.tcp.send_held(&[packet], *hold).is_ok()
         {
             self.backlog.pop_front();
         }
@@ -378,12 +379,12 @@ impl Channel {
         }
     }
 
-    fn send_by_device(&mut self, parts: &[&[u8]]) -> Result<(), ChannelError> {
+    fn send_by_device(&mut self, parts: &[&[u8]], hold: Hold) -> Result<(), ChannelError> {
         let Some(channel) = self.device.channel() else {
             return Err(ChannelError::Full);
         };
         let before = channel.sent();
-        let result = channel.send(parts);
+        let result = channel.send_held(parts, hold);
         // A packet that was taken arrives, by the device or by the connection.
         let was_taken = channel.sent() != before;
         match result {
@@ -401,7 +402,7 @@ impl Channel {
     }
 
     /// Receives a packet behind the mark.
-    fn receive_by_device(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError> {
+    fn receive_by_device(&mut self, into: &mut Vec<u8>) -> Result<Option<Hold>, ChannelError> {
         let has_ended = self.tcp.end().is_err();
         let Some(channel) = self.device.channel() else {
             return Err(self.broken());
@@ -410,14 +411,14 @@ impl Channel {
             // Packets that have arrived by now count.
             channel.stop();
         }
-        match channel.receive(into) {
-            Ok(is_there) => return Ok(is_there),
+        match channel.receive_held(into) {
+            Ok(received) => return Ok(received),
             Err(ChannelError::Revoked) => return Err(ChannelError::Revoked),
             Err(ChannelError::Corrupt) => return Err(self.broken()),
             Err(_) if has_ended => self.tcp.lift_mark(),
             Err(_) => self.leave(),
         }
-        Ok(false)
+        Ok(None)
     }
 
     fn has_news(&mut self, packets: bool) -> bool {
@@ -430,29 +431,6 @@ impl Channel {
             _ => false,
         }
     }
-
-    /// As [`PacketChannel::arm`]. Without `packets`, only for room after [`ChannelError::Full`] and
-    /// for the end of the channel.
-    pub fn arm_for(&mut self, packets: bool) -> bool {
-        self.attend();
-        let is_at_mark = self.tcp.is_at_mark();
-        let device_sleeps = match &mut self.device {
-            DevicePath::Connected(path) => path.channel.arm_for(false),
-            DevicePath::Up(path) => path.channel.arm_for(packets && is_at_mark),
-            _ => !self.has_news(packets),
-        };
-        // The path by the devices may wait for a message on the connection.
-        let sleeps = device_sleeps
-            && self.tcp.arm_for(packets)
-            && !self.tcp.has_news_of_device()
-            && !self.is_due()
-            && !self.has_news(packets)
-            && (!self.waits_for_others || self.is_behind());
-        if !sleeps {
-            self.disarm();
-        }
-        sleeps
-    }
 }
 
 impl PacketChannel for Channel {
@@ -464,11 +442,11 @@ impl PacketChannel for Channel {
         self.tcp.partition()
     }
 
-    fn send(&mut self, parts: &[&[u8]]) -> Result<(), ChannelError> {
+    fn send_held(&mut self, parts: &[&[u8]], hold: Hold) -> Result<(), ChannelError> {
         self.send_backlog();
         let result = match (self.sends_by_device, self.backlog.is_empty()) {
-            (true, _) => self.send_by_device(parts),
-            (false, true) => self.tcp.send(parts),
+            (true, _) => self.send_by_device(parts, hold),
+            (false, true) => self.tcp.send_held(parts, hold),
             (false, false) => self.tcp.end().and(Err(ChannelError::Full)),
         };
         self.waits_for_others = result == Err(ChannelError::Full) && self.is_behind();
@@ -483,37 +461,47 @@ impl PacketChannel for Channel {
         result
     }
 
-    fn receive(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError> {
+    fn receive_held(&mut self, into: &mut Vec<u8>) -> Result<Option<Hold>, ChannelError> {
         loop {
             let received = if self.tcp.is_at_mark() {
                 self.receive_by_device(into)
             } else {
-                self.tcp.receive(into)
+                self.tcp.receive_held(into)
             };
             match received {
-                Ok(true) => {
+                Ok(Some(hold)) => {
                     self.count();
-                    return Ok(true);
+                    return Ok(Some(hold));
                 }
                 // The message that tells how the connection ended may have come behind a mark.
                 Err(error) if error == ChannelError::Revoked || !self.tcp.is_at_mark() => {
                     return Err(error);
                 }
                 Err(error) if error == ChannelError::Corrupt => return Err(error),
-                Ok(false) | Err(_) => {}
+                Ok(None) | Err(_) => {}
             }
             let before = self.tcp.is_at_mark();
             let is_up = matches!(self.device, DevicePath::Up(_));
             if before && is_up && self.polled.elapsed() < CONNECTION_POLL {
-                return Ok(false);
+                return Ok(None);
             }
             self.polled = Instant::now();
             self.tcp.pump();
             self.attend();
             if self.tcp.is_at_mark() == before && self.tcp.end().is_ok() {
-                return Ok(false);
+                return Ok(None);
             }
         }
+    }
+
+    fn observe(&mut self) -> Result<(), ChannelError> {
+        self.tcp.pump();
+        if let DevicePath::Up(path) = &mut self.device {
+            // The end of the device is not that of the channel.
+            let _ = path.channel.observe();
+        }
+        self.attend();
+        self.tcp.end()
     }
 
     fn wait(&mut self, timeout: Duration) {
@@ -536,8 +524,25 @@ impl PacketChannel for Channel {
         self.wake.as_fd()
     }
 
-    fn arm(&mut self) -> bool {
-        self.arm_for(true)
+    fn arm_for(&mut self, packets: bool) -> bool {
+        self.attend();
+        let is_at_mark = self.tcp.is_at_mark();
+        let device_sleeps = match &mut self.device {
+            DevicePath::Connected(path) => path.channel.arm_for(false),
+            DevicePath::Up(path) => path.channel.arm_for(packets && is_at_mark),
+            _ => !self.has_news(packets),
+        };
+        // The path by the devices may wait for a message on the connection.
+        let sleeps = device_sleeps
+            && self.tcp.arm_for(packets)
+            && !self.tcp.has_news_of_device()
+            && !self.is_due()
+            && !self.has_news(packets)
+            && (!self.waits_for_others || self.is_behind());
+        if !sleeps {
+            self.disarm();
+        }
+        sleeps
     }
 
     fn disarm(&mut self) {
@@ -549,12 +554,8 @@ impl PacketChannel for Channel {
 }
 
 impl tcp::RemoteEnd for Channel {
-    fn arm_for(&mut self, packets: bool) -> bool {
-        Channel::arm_for(self, packets)
-    }
-
     fn arm_for_itself(&mut self) -> bool {
-        self.tcp.end().is_err() || Channel::arm_for(self, false)
+        self.tcp.end().is_err() || self.arm_for(false)
     }
 
     fn has_hung_up(&self) -> bool {

@@ -77,6 +77,12 @@ pub(crate) fn processor_time() -> Duration {
     time_of(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
+/// Nanoseconds of `CLOCK_MONOTONIC`, which all processes of the host share.
+pub fn monotonic() -> u64 {
+    let time = now();
+    time.as_secs() * 1_000_000_000 + u64::from(time.subsec_nanos())
+}
+
 /// Monotonic time; may be called in a forked child.
 pub(crate) fn now() -> Duration {
     time_of(libc::CLOCK_MONOTONIC)

@@ -11,6 +11,7 @@ use super::control::ChannelEnds;
 use super::ring::{Consumer, Control, DATA_OFFSET, Producer, RingError, Storage};
 use crate::core::busy_poll::BusyPoll;
 use crate::core::channel::{ChannelError, MAX_PAYLOAD, PacketChannel, total_len};
+use crate::core::hold::Hold;
 use crate::core::link::{LinkCheck, LinkHeader};
 use crate::core::membership::Membership;
 use crate::error::OpError;
@@ -153,12 +154,6 @@ impl Channel {
         }
     }
 
-    /// As [`PacketChannel::arm`], but not for packets: only for room after [`ChannelError::Full`],
-    /// and for the end of the channel.
-    pub fn arm_for_room(&mut self) -> bool {
-        (!self.wants_room || self.outgoing.arm()) && self.alive().is_ok()
-    }
-
     fn has_news(&mut self) -> bool {
         self.alive().is_err()
             || self.incoming.has_news()
@@ -175,7 +170,7 @@ impl PacketChannel for Channel {
         self.check.partition
     }
 
-    fn send(&mut self, parts: &[&[u8]]) -> Result<(), ChannelError> {
+    fn send_held(&mut self, parts: &[&[u8]], hold: Hold) -> Result<(), ChannelError> {
         self.alive()?;
         let len = total_len(parts)?;
         let header = LinkHeader {
@@ -185,6 +180,7 @@ impl PacketChannel for Channel {
             source: self.local,
             protocol: self.check.protocol,
             len: len as u32,
+            hold,
         };
         let wake = self
             .outgoing
@@ -197,12 +193,12 @@ impl PacketChannel for Channel {
         Ok(())
     }
 
-    fn receive(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError> {
+    fn receive_held(&mut self, into: &mut Vec<u8>) -> Result<Option<Hold>, ChannelError> {
         // Checked before the ring, so that the last packets of a peer that dies meanwhile are
         // received.
         let state = self.alive();
         match state {
-            Err(ChannelError::Revoked) => return state.map(|()| false),
+            Err(ChannelError::Revoked) => return state.map(|()| None),
             // Another holder of the ring's memory could send for ever.
             Err(_) => self.incoming.close(),
             Ok(()) => {}
@@ -214,7 +210,7 @@ impl PacketChannel for Channel {
                 .map_err(|error| self.ring_error(error))?;
             let Some((header, wake)) = popped else {
                 into.clear();
-                return state.map(|()| false);
+                return state.map(|()| None);
             };
             if wake {
                 self.wake_peer.wake();
@@ -226,12 +222,16 @@ impl PacketChannel for Channel {
                     into.clear();
                     return Err(ChannelError::Revoked);
                 }
-                Ok(()) => return Ok(true),
+                Ok(()) => return Ok(Some(header.hold)),
                 Err(reason) => self.membership.drops.count(reason),
             }
         }
         into.clear();
-        Ok(false)
+        Ok(None)
+    }
+
+    fn observe(&mut self) -> Result<(), ChannelError> {
+        self.alive()
     }
 
     fn wait(&mut self, timeout: Duration) {
@@ -249,8 +249,10 @@ impl PacketChannel for Channel {
         self.sleeper.fd()
     }
 
-    fn arm(&mut self) -> bool {
-        self.incoming.arm() && self.arm_for_room()
+    fn arm_for(&mut self, packets: bool) -> bool {
+        (!packets || self.incoming.arm())
+            && (!self.wants_room || self.outgoing.arm())
+            && self.alive().is_ok()
     }
 
     fn disarm(&mut self) {
@@ -291,6 +293,7 @@ mod tests {
             source: HERE,
             protocol: Protocol(1),
             len,
+            hold: Hold::NONE,
         }
     }
 

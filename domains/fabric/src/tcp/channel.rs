@@ -20,6 +20,7 @@ use rustix::net::{Shutdown, shutdown};
 use super::stream::{Cut, Cutter, Stream};
 use super::wire::{End, Frame, Malformed};
 use crate::core::channel::{ChannelError, MAX_PAYLOAD, PacketChannel, total_len};
+use crate::core::hold::Hold;
 use crate::core::link::{LinkCheck, LinkHeader};
 use crate::core::membership::Membership;
 use crate::core::parameters::ConnectionParameters;
@@ -27,6 +28,7 @@ use crate::error::OpError;
 use crate::key::{Epoch, Partition};
 use crate::mem::DropGuard;
 use crate::mem::Status;
+use crate::os::thread::monotonic;
 use crate::topology::NodeId;
 
 /// Bytes of frames in flight in one direction: less than the default socket buffer, and more than
@@ -205,12 +207,16 @@ impl Channel {
                     let Some(header) = bytes[Frame::LEN..].first_chunk() else {
                         return Ok(());
                     };
-                    let len = HEAD + payload_len(&LinkHeader::from_bytes(header))?;
+                    let header = LinkHeader::from_bytes(header);
+                    let len = HEAD + payload_len(&header)?;
                     if self.owed + self.whole + len > WINDOW {
                         return Err(Malformed);
                     }
                     if bytes.len() < len {
                         return Ok(());
+                    }
+                    if header.hold != Hold::NONE {
+                        self.start_hold(header.hold);
                     }
                     self.whole += len;
                 }
@@ -253,6 +259,14 @@ impl Channel {
             }
         }
         Ok(())
+    }
+
+    /// The hold of the packet behind the whole packets begins: replaces the duration by the end.
+    fn start_hold(&mut self, duration: Hold) {
+        let Hold(end) = duration.starting_at(monotonic());
+        let at = self.whole + Frame::LEN;
+        let field = at + LinkHeader::HOLD.start..at + LinkHeader::HOLD.end;
+        self.stream.incoming_mut()[field].copy_from_slice(&end.to_le_bytes());
     }
 
     /// Removes bytes behind the whole packets.
@@ -383,24 +397,6 @@ impl Channel {
     pub fn has_hung_up(&self) -> bool {
         self.stream.has_hung_up()
     }
-
-    /// As [`PacketChannel::arm`]. Without `packets`, only for room after [`ChannelError::Full`] and
-    /// for the end of the channel.
-    pub fn arm_for(&mut self, packets: bool) -> bool {
-        self.pump();
-        self.give_credit();
-        if self.has_news(packets) {
-            return false;
-        }
-        self.disarm();
-        let mut events = epoll::EventFlags::IN;
-        events.set(epoll::EventFlags::OUT, self.stream.unsent() > 0);
-        let socket = self.stream.fd();
-        // epoll is level-triggered: bytes that came since then are reported, too.
-        self.is_armed =
-            epoll::add(&self.wake, socket, epoll::EventData::new_u64(0), events).is_ok();
-        self.is_armed
-    }
 }
 
 impl PacketChannel for Channel {
@@ -412,7 +408,7 @@ impl PacketChannel for Channel {
         self.check.partition
     }
 
-    fn send(&mut self, parts: &[&[u8]]) -> Result<(), ChannelError> {
+    fn send_held(&mut self, parts: &[&[u8]], hold: Hold) -> Result<(), ChannelError> {
         self.end()?;
         let len = total_len(parts)?;
         if !self.has_room(HEAD + len) {
@@ -430,6 +426,7 @@ impl PacketChannel for Channel {
             source: self.local,
             protocol: self.check.protocol,
             len: len as u32,
+            hold: hold.between_hosts(),
         };
         self.wanted = None;
         self.credit -= HEAD + len;
@@ -448,7 +445,7 @@ impl PacketChannel for Channel {
         }
     }
 
-    fn receive(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError> {
+    fn receive_held(&mut self, into: &mut Vec<u8>) -> Result<Option<Hold>, ChannelError> {
         // Checked before the connection is read, so that the last packets of a peer that dies
         // meanwhile are found there.
         let status = self.status.check();
@@ -462,18 +459,23 @@ impl PacketChannel for Channel {
             }
             let Some(header) = self.take(into) else {
                 return match (self.end, status) {
-                    (None, Ok(())) => Ok(false),
+                    (None, Ok(())) => Ok(None),
                     (None, Err(_)) => Err(ChannelError::PeerDead),
                     (Some(end), _) => Err(end),
                 };
             };
             match self.check.admit(&header) {
-                Ok(()) => return Ok(true),
+                Ok(()) => return Ok(Some(header.hold)),
                 Err(reason) => self.membership.drops.count(reason),
             }
         }
         into.clear();
-        Ok(false)
+        Ok(None)
+    }
+
+    fn observe(&mut self) -> Result<(), ChannelError> {
+        self.pump();
+        self.end()
     }
 
     fn wait(&mut self, timeout: Duration) {
@@ -488,8 +490,20 @@ impl PacketChannel for Channel {
         self.wake.as_fd()
     }
 
-    fn arm(&mut self) -> bool {
-        self.arm_for(true)
+    fn arm_for(&mut self, packets: bool) -> bool {
+        self.pump();
+        self.give_credit();
+        if self.has_news(packets) {
+            return false;
+        }
+        self.disarm();
+        let mut events = epoll::EventFlags::IN;
+        events.set(epoll::EventFlags::OUT, self.stream.unsent() > 0);
+        let socket = self.stream.fd();
+        // epoll is level-triggered: bytes that came since then are reported, too.
+        self.is_armed =
+            epoll::add(&self.wake, socket, epoll::EventData::new_u64(0), events).is_ok();
+        self.is_armed
     }
 
     fn disarm(&mut self) {

@@ -6,6 +6,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::channel::Channel;
 use super::wire::End;
 use crate::core::channel::{ChannelError, PacketChannel};
+use crate::core::hold::Hold;
 use crate::shm;
 
 /// Time that a process may take for the last packets of a peer that has gone.
@@ -19,11 +20,7 @@ const TURN: usize = 64;
 
 /// The end of a channel to a process of another host.
 pub trait RemoteEnd: PacketChannel {
-    /// As [`PacketChannel::arm`]. Without `packets`, only for room after [`ChannelError::Full`] and
-    /// for the end of the channel: for callers that have no place for a packet.
-    fn arm_for(&mut self, packets: bool) -> bool;
-
-    /// As [`RemoteEnd::arm_for`], for callers that neither receive nor send: only for events of the
+    /// As [`PacketChannel::arm_for`], for callers that neither receive nor send: only for events of the
     /// channel itself, until it has ended. By default there are none.
     fn arm_for_itself(&mut self) -> bool {
         true
@@ -38,10 +35,6 @@ pub trait RemoteEnd: PacketChannel {
 }
 
 impl RemoteEnd for Channel {
-    fn arm_for(&mut self, packets: bool) -> bool {
-        Channel::arm_for(self, packets)
-    }
-
     fn has_hung_up(&self) -> bool {
         Channel::has_hung_up(self)
     }
@@ -90,6 +83,8 @@ fn end_of(error: ChannelError) -> End {
 #[derive(Default)]
 struct Direction {
     packet: Vec<u8>,
+    /// The time before which the receiver does not see the packet.
+    hold: Hold,
     /// Whether the packet waits for room.
     is_held: bool,
     /// Whether the target has ended.
@@ -113,13 +108,13 @@ impl Direction {
                 return Carried::All;
             }
             if !self.is_held {
-                match from.receive(&mut self.packet) {
-                    Ok(true) => {}
-                    Ok(false) => return Carried::All,
+                match from.receive_held(&mut self.packet) {
+                    Ok(Some(hold)) => self.hold = hold,
+                    Ok(None) => return Carried::All,
                     Err(error) => return Carried::SourceEnded(error),
                 }
             }
-            self.is_held = match to.send(&[&self.packet]) {
+            self.is_held = match to.send_held(&[&self.packet], self.hold) {
                 Ok(()) => false,
                 Err(ChannelError::Full) => {
                     self.is_held = true;
@@ -153,7 +148,7 @@ fn sleep(
     // A side that has neither to give nor to take is not armed: the same news would wake it again.
     let near_sleeps = match (outward.is_hungry(), inward.is_held) {
         (true, _) => near.arm(),
-        (false, true) => near.arm_for_room(),
+        (false, true) => near.arm_for(false),
         (false, false) => true,
     };
     let remote_sleeps = match (inward.is_hungry(), outward.is_held) {

@@ -150,6 +150,11 @@ impl Stream {
         &self.incoming[self.head..self.end]
     }
 
+    /// Received, unprocessed bytes, to be changed in place.
+    pub(super) fn incoming_mut(&mut self) -> &mut [u8] {
+        &mut self.incoming[self.head..self.end]
+    }
+
     /// Whether nothing can be received before bytes are consumed.
     pub(super) fn is_full(&self) -> bool {
         self.end - self.head == self.incoming.len()

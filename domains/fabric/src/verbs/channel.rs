@@ -31,6 +31,7 @@ use super::receive::{Buffers, CREDITS, Pool, Share};
 use super::watch::Watch;
 use crate::core::busy_poll::BusyPoll;
 use crate::core::channel::{ChannelError, PacketChannel, total_len};
+use crate::core::hold::Hold;
 use crate::core::link::{LinkCheck, LinkHeader};
 use crate::core::membership::Membership;
 use crate::error::OpError;
@@ -38,6 +39,8 @@ use crate::key::{Epoch, Partition};
 use crate::mem::status::Status;
 use crate::mem::waker::Waker;
 use crate::mem::waker::sleep_on;
+use crate::model::Nanos;
+use crate::os::thread::monotonic;
 use crate::topology::NodeId;
 
 /// Messages that only return credits and have not completed.
@@ -107,6 +110,14 @@ impl Ends {
     }
 }
 
+/// A packet in a receive buffer.
+#[derive(Debug)]
+struct Arrived {
+    buffer: u64,
+    len: usize,
+    at: Nanos,
+}
+
 /// A packet channel on `verbs`.
 #[derive(Debug)]
 pub struct Channel {
@@ -123,8 +134,8 @@ pub struct Channel {
     /// Packets that have left their buffers and are not returned as credits yet.
     owed: usize,
     sending: Sending,
-    /// Numbers and lengths of buffers with packets, in order.
-    arrived: VecDeque<(u64, usize)>,
+    /// Packets in buffers, in order.
+    arrived: VecDeque<Arrived>,
     /// Packets that have arrived, modulo 2^32.
     arrivals: u32,
     /// Greetings that have arrived.
@@ -243,14 +254,6 @@ impl Channel {
         self.alive().is_err() || has_packets || (self.wants_room && self.can_send())
     }
 
-    /// As [`PacketChannel::arm`]. Without `packets`, only for room after [`ChannelError::Full`] and
-    /// for the end of the channel.
-    pub(crate) fn arm_for(&mut self, packets: bool) -> bool {
-        self.ask_for_event();
-        // Earlier completions raise no event, so the queue is polled afterwards.
-        !self.has_news(packets)
-    }
-
     /// Requests an event for later completions. A device that has gone raises none: the failure to
     /// request one ends the channel.
     fn ask_for_event(&mut self) {
@@ -314,16 +317,16 @@ impl Channel {
         self.arrivals
     }
 
-    /// Payloads of the sent packets that are missing when `arrived` have arrived at the peer, after
+    /// Payloads and holds of the sent packets that are missing when `arrived` have arrived at the peer, after
     /// [`Channel::stop`]. `None` if that number is impossible.
-    pub(crate) fn lost(&self, arrived: u32) -> Option<VecDeque<Vec<u8>>> {
+    pub(crate) fn lost(&self, arrived: u32) -> Option<VecDeque<(Vec<u8>, Hold)>> {
         let count = (self.sending.total as u32).wrapping_sub(arrived) as usize;
         if count > CREDITS.checked_sub(self.credits)? {
             return None;
         }
         let first = self.sending.total - count;
         (first..self.sending.total)
-            .map(|number| self.ends.staging.payload(number % CREDITS))
+            .map(|number| self.ends.staging.packet(number % CREDITS))
             .collect()
     }
 
@@ -376,7 +379,11 @@ impl Channel {
         match immediate & PACKET {
             0 => self.recycle(buffer),
             _ => {
-                self.arrived.push_back((buffer, completion.len()));
+                self.arrived.push_back(Arrived {
+                    buffer,
+                    len: completion.len(),
+                    at: monotonic(),
+                });
                 self.arrivals = self.arrivals.wrapping_add(1);
             }
         }
@@ -397,16 +404,17 @@ impl Channel {
         }
     }
 
-    /// Copies the next packet out and recycles its buffer. An inner `None` is a malformed packet.
-    fn next(&mut self, into: &mut Vec<u8>) -> Option<Option<LinkHeader>> {
-        let (buffer, len) = self.arrived.pop_front()?;
+    /// Copies the next packet out and recycles its buffer. Returns its header, which is `None` for a
+    /// malformed packet, and the time of arrival.
+    fn next(&mut self, into: &mut Vec<u8>) -> Option<(Option<LinkHeader>, Nanos)> {
+        let Arrived { buffer, len, at } = self.arrived.pop_front()?;
         let header = self.ends.share.0.read(buffer, len, into);
         self.recycle(buffer);
         self.owed += 1;
         if self.owed >= CREDITS / 2 && self.sending.returns() < RETURNS && self.alive().is_ok() {
             self.ask(0, Local::default(), true);
         }
-        Some(header)
+        Some((header, at))
     }
 
     /// Sends a message that also returns all owed credits.
@@ -447,7 +455,7 @@ impl PacketChannel for Channel {
         self.check.partition
     }
 
-    fn send(&mut self, parts: &[&[u8]]) -> Result<(), ChannelError> {
+    fn send_held(&mut self, parts: &[&[u8]], hold: Hold) -> Result<(), ChannelError> {
         self.alive()?;
         let len = total_len(parts)?;
         if !self.can_send() {
@@ -465,6 +473,7 @@ impl PacketChannel for Channel {
             source: self.local,
             protocol: self.check.protocol,
             len: len as u32,
+            hold: hold.between_hosts(),
         };
         let Ok(local) = self.stage(&header, parts) else {
             return Err(self.end(ChannelError::PeerDead));
@@ -477,12 +486,12 @@ impl PacketChannel for Channel {
         self.end.map_or(Ok(()), Err)
     }
 
-    fn receive(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError> {
+    fn receive_held(&mut self, into: &mut Vec<u8>) -> Result<Option<Hold>, ChannelError> {
         // Checked before the device is polled, so that the last packets of a peer that dies
         // meanwhile are found.
         let state = self.alive();
         match state {
-            Err(ChannelError::Revoked) => return state.map(|()| false),
+            Err(ChannelError::Revoked) => return state.map(|()| None),
             // The peer could send for ever.
             Err(_) => self.ends.connection.close(),
             Ok(()) => {}
@@ -491,9 +500,9 @@ impl PacketChannel for Channel {
             self.take_completions();
         }
         for _ in 0..FORGERIES {
-            let Some(header) = self.next(into) else {
+            let Some((header, arrival)) = self.next(into) else {
                 into.clear();
-                return state.map(|()| false);
+                return state.map(|()| None);
             };
             let Some(header) = header else {
                 into.clear();
@@ -505,12 +514,17 @@ impl PacketChannel for Channel {
                     into.clear();
                     return Err(ChannelError::Revoked);
                 }
-                Ok(()) => return Ok(true),
+                Ok(()) => return Ok(Some(header.hold.starting_at(arrival))),
                 Err(reason) => self.membership.drops.count(reason),
             }
         }
         into.clear();
-        Ok(false)
+        Ok(None)
+    }
+
+    fn observe(&mut self) -> Result<(), ChannelError> {
+        self.take_completions();
+        self.alive()
     }
 
     fn wait(&mut self, timeout: Duration) {
@@ -528,8 +542,10 @@ impl PacketChannel for Channel {
         self.watch.fd()
     }
 
-    fn arm(&mut self) -> bool {
-        self.arm_for(true)
+    fn arm_for(&mut self, packets: bool) -> bool {
+        self.ask_for_event();
+        // Earlier completions raise no event, so the queue is polled afterwards.
+        !self.has_news(packets)
     }
 
     fn disarm(&mut self) {
@@ -545,8 +561,8 @@ impl Drop for Channel {
         self.ends.connection.close();
         self.is_stopped = false;
         self.take_completions();
-        while let Some((buffer, _)) = self.arrived.pop_front() {
-            self.recycle(buffer);
+        while let Some(packet) = self.arrived.pop_front() {
+            self.recycle(packet.buffer);
         }
     }
 }

@@ -9,9 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::buffer::Buffer;
 use super::objects::{Local, Protection, SharedReceive};
 use crate::core::channel::MAX_PAYLOAD;
+use crate::core::hold::Hold;
 use crate::core::link::LinkHeader;
 use crate::error::OpError;
 use crate::key::Access;
+use crate::os::thread::monotonic;
 
 /// Packets that a peer may send before credits are returned.
 pub(super) const CREDITS: usize = 8;
@@ -152,13 +154,14 @@ impl Buffers {
         self.0.write(number * BUFFER + at, bytes)
     }
 
-    /// The payload of a packet that this process has written to a buffer.
-    pub(super) fn payload(&self, number: usize) -> Option<Vec<u8>> {
+    /// The payload and the hold, from now on, of a packet that this process has written to a buffer.
+    pub(super) fn packet(&self, number: usize) -> Option<(Vec<u8>, Hold)> {
         let mut header = [0; LinkHeader::LEN];
         self.read(number, 0, &mut header).ok()?;
-        let mut payload = vec![0; LinkHeader::from_bytes(&header).len as usize];
+        let header = LinkHeader::from_bytes(&header);
+        let mut payload = vec![0; header.len as usize];
         self.read(number, LinkHeader::LEN, &mut payload).ok()?;
-        Some(payload)
+        Some((payload, header.hold.starting_at(monotonic())))
     }
 
     fn read(&self, number: usize, at: usize, into: &mut [u8]) -> Result<(), OpError> {

@@ -393,6 +393,7 @@ impl Control {
 
 #[cfg(test)]
 fn test_header(len: usize) -> LinkHeader {
+    use crate::core::hold::Hold;
     use crate::core::link::Protocol;
     use crate::key::{Epoch, Partition};
     use crate::topology::NodeId;
@@ -402,6 +403,7 @@ fn test_header(len: usize) -> LinkHeader {
         source: NodeId(3),
         protocol: Protocol(4),
         len: len as u32,
+        hold: Hold::NONE,
     }
 }
 

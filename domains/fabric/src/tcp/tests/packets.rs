@@ -4,9 +4,11 @@ use std::io::{Read as _, Write as _};
 
 use super::*;
 use crate::core::channel::{ChannelError, MAX_PAYLOAD, PacketChannel};
+use crate::core::hold::Hold;
 use crate::core::link::{DropReason, LinkCheck, LinkHeader, Protocol};
 use crate::core::membership::Membership;
 use crate::key::Epoch;
+use crate::os::thread::monotonic;
 use crate::shm;
 use crate::shm::control::ChannelEnds;
 use crate::shm::control::RING_BYTES;
@@ -44,6 +46,7 @@ fn packet(source: NodeId, payload: &[u8]) -> Vec<u8> {
         source,
         protocol: Protocol(1),
         len: payload.len() as u32,
+        hold: Hold::NONE,
     };
     [&Frame::Packet.to_bytes()[..], &header.to_bytes(), payload].concat()
 }
@@ -238,6 +241,28 @@ fn packets_behind_the_mark_wait_until_it_is_lifted() {
     let words = [Frame::ByDevice.to_bytes().to_vec(), packet(THERE, b"x")];
     peer.write_all(&words.concat()).unwrap();
     assert_eq!(receive(&mut ours), Err(ChannelError::Corrupt));
+}
+
+/// The hold of a packet counts from its arrival on, and not from the end of an earlier one.
+#[test]
+fn holds_of_packets_that_wait_to_be_taken_overlap() {
+    let (ours, theirs) = connection();
+    let (mut ours, mut theirs) = (end(ours, HERE, THERE), end(theirs.into(), THERE, HERE));
+    let (second, now) = (1_000_000_000, monotonic());
+    for _ in 0..2 {
+        let hold = Hold::until(now + second, now);
+        theirs.send_held(&[b"held"], hold).unwrap();
+    }
+    ours.observe().unwrap();
+    let arrived = monotonic();
+    thread::sleep(Duration::from_millis(50));
+    let mut packet = Vec::new();
+    for _ in 0..2 {
+        let hold = ours.receive_held(&mut packet).unwrap().unwrap();
+        let now = monotonic();
+        let left = hold.left(now);
+        assert!(left > 0 && now + left < arrived + second + 1_000);
+    }
 }
 
 /// A process of this host and a remote one, with a relay between them.

@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 
+use toroid_fabric::hold::Hold;
 use toroid_fabric::link::LinkHeader;
 use toroid_fabric::{Epoch, NodeId, Partition, Protocol};
 use toroid_protocol::agent::ChannelInfo;
@@ -61,6 +62,7 @@ impl Forger {
                 source: own,
                 protocol: Protocol(info.protocol),
                 len: OWN.len() as u32,
+                hold: Hold::NONE,
             },
             there: Scribe::map(&files[0])?,
             back: Scribe::map(&files[1])?,
