@@ -17,9 +17,10 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use snow::{Builder, HandshakeState, StatelessTransportState};
@@ -354,7 +355,7 @@ impl Writer {
             return Err(SessionError::Malformed(message));
         }
         text[..LENGTH].copy_from_slice(&length.to_le_bytes());
-        let mut nonce = self.0.nonce.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut nonce = self.0.nonce.lock();
         for part in text.chunks(MAX_TEXT) {
             let sent = self.send_record(*nonce, part);
             sent.inspect_err(|_| self.shut_down())?;

@@ -1,7 +1,7 @@
 //! The followers of the leader, and the progress of each.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -209,8 +209,7 @@ impl Cluster {
             if left.is_zero() {
                 break;
             }
-            let waited = self.heard.wait_timeout(followers, left);
-            followers = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.heard.wait_for(&mut followers, left);
         }
         let others = concerned.iter().filter(|host| **host != self.config.host);
         others

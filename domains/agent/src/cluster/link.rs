@@ -1,12 +1,13 @@
 //! Links: authenticated sessions with other agents, with requests and responses both ways.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::hosts::{HostMessage, HostRequest, HostResponse, Requester};
 
@@ -68,7 +69,7 @@ impl Link {
     pub(crate) fn begin(&self, ask: HostRequest) -> Result<Question<'_>, NoAnswer> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (answers, answer) = sync_channel(1);
-        match &mut *self.lock() {
+        match &mut *self.waiting.lock() {
             Some(waiting) => waiting.insert(number, answers),
             None => return Err(NoAnswer::Ended),
         };
@@ -84,14 +85,14 @@ impl Link {
 
     /// Whether the session has ended.
     pub(crate) fn has_ended(&self) -> bool {
-        self.lock().is_none()
+        self.waiting.lock().is_none()
     }
 
     /// Ends the session.
     pub(crate) fn end(&self) {
         self.writer.shut_down();
         // Waiting requests get `NoAnswer::Ended`.
-        *self.lock() = None;
+        *self.waiting.lock() = None;
     }
 
     /// Serves the session to its end, and returns the reason of the end.
@@ -125,7 +126,11 @@ impl Link {
     }
 
     fn hear(&self, number: u64, answer: HostResponse) {
-        let waiting = self.lock().as_mut().and_then(|all| all.remove(&number));
+        let waiting = self
+            .waiting
+            .lock()
+            .as_mut()
+            .and_then(|all| all.remove(&number));
         if let Some(waiting) = waiting {
             // The waiting request may have timed out.
             let _ = waiting.try_send(answer);
@@ -160,10 +165,6 @@ impl Link {
         threads::start(answer)?;
         Ok(())
     }
-
-    fn lock(&self) -> MutexGuard<'_, Option<HashMap<u64, SyncSender<HostResponse>>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// A request without a response yet. Dropping it discards the response.
@@ -188,7 +189,7 @@ impl Question<'_> {
 
 impl Drop for Question<'_> {
     fn drop(&mut self) {
-        if let Some(waiting) = &mut *self.link.lock() {
+        if let Some(waiting) = &mut *self.link.waiting.lock() {
             waiting.remove(&self.number);
         }
     }
@@ -287,7 +288,7 @@ pub(crate) mod tests {
                 return HostResponse::Done;
             };
             if between.from == 1 {
-                gate.lock().unwrap().recv().ok();
+                gate.lock().recv().ok();
             }
             HostResponse::Ticket(between.from.to_string())
         };
@@ -322,7 +323,7 @@ pub(crate) mod tests {
         let gate = Arc::new(Mutex::new(gate));
         let serve = move |ask| {
             if let HostRequest::Ticket(_) = ask {
-                gate.lock().unwrap().recv().ok();
+                gate.lock().recv().ok();
             }
             HostResponse::Done
         };

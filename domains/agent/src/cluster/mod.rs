@@ -25,9 +25,10 @@ pub(crate) mod unauthenticated;
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use toroid_model::hosts::HostConfig;
 use toroid_model::info::{HostInfo, HostState};
 use toroid_model::refusal::{Refusal, RefusalKind};
@@ -112,10 +113,8 @@ impl Cluster {
     /// Waits for the first copy of the directory if this is a follower, unless its leader is away.
     pub(crate) fn await_directory(&self) {
         let not_yet = |leader: &mut LeaderLink| !self.is_leader() && !leader.has_come;
-        drop(
-            self.came
-                .wait_timeout_while(self.leader(), FIRST_WORD, not_yet),
-        );
+        self.came
+            .wait_while_for(&mut self.leader(), not_yet, FIRST_WORD);
     }
 
     /// Opens a session with another agent, up to its `Welcome`.
@@ -237,17 +236,15 @@ impl Cluster {
     }
 
     pub(crate) fn leader(&self) -> MutexGuard<'_, LeaderLink> {
-        self.leader.lock().unwrap_or_else(PoisonError::into_inner)
+        self.leader.lock()
     }
 
     pub(crate) fn followers(&self) -> MutexGuard<'_, BTreeMap<String, Follower>> {
-        self.followers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.followers.lock()
     }
 
     pub(crate) fn peers(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Link>>> {
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.peers.lock()
     }
 }
 

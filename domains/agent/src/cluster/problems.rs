@@ -1,8 +1,9 @@
 //! Problems of other hosts, reported once each to `toroid status`, the log and the events.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// Reports about unauthenticated sides in each [`QUIET`] period.
 const MAX_UNAUTHENTICATED: usize = 64;
@@ -20,12 +21,12 @@ pub(crate) struct Problems {
 impl Problems {
     /// Present problem of a host.
     pub(crate) fn of(&self, host: &str) -> Option<String> {
-        self.lock().get(host).cloned()
+        self.hosts.lock().get(host).cloned()
     }
 
     /// Notes a problem of a host. Returns whether it is new.
     pub(crate) fn note(&self, host: &str, problem: &str) -> bool {
-        let mut all = self.lock();
+        let mut all = self.hosts.lock();
         if all.get(host).is_some_and(|known| known == problem) {
             return false;
         }
@@ -36,8 +37,7 @@ impl Problems {
     /// Whether to report a problem of an unauthenticated side: each kind once in a while, and a
     /// bounded number at a time.
     pub(crate) fn may_tell(&self, name: &str, kind: &'static str, now: Instant) -> bool {
-        let unauthenticated = self.unauthenticated.lock();
-        let mut unauthenticated = unauthenticated.unwrap_or_else(PoisonError::into_inner);
+        let mut unauthenticated = self.unauthenticated.lock();
         unauthenticated.retain(|_, told| now.saturating_duration_since(*told) < QUIET);
         let key = (name.to_owned(), kind);
         if unauthenticated.contains_key(&key) || unauthenticated.len() >= MAX_UNAUTHENTICATED {
@@ -49,11 +49,7 @@ impl Problems {
 
     /// Removes the problem of a host.
     pub(crate) fn clear(&self, host: &str) {
-        self.lock().remove(host);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
-        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.hosts.lock().remove(host);
     }
 }
 

@@ -1,8 +1,9 @@
 //! Durable changes of the leader, for its followers.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Condvar, Mutex};
 use toroid_model::directory::records::{Changes, Records};
 use toroid_protocol::hosts::DirectoryUpdate;
 
@@ -30,12 +31,12 @@ struct State {
 impl Publication {
     /// Sets the initial records.
     pub(crate) fn begin(&self, records: Records) {
-        self.lock().records = records;
+        self.state.lock().records = records;
     }
 
     /// Number of the last change.
     pub(crate) fn number(&self) -> u64 {
-        self.lock().number
+        self.state.lock().number
     }
 
     /// Waits for changes after number `had`, or for the first update if absent. Returns the number
@@ -46,20 +47,20 @@ impl Publication {
         is_over: impl Fn() -> bool,
     ) -> Option<(u64, DirectoryUpdate)> {
         let nothing = |state: &mut State| had == Some(state.number) && !is_over();
-        let state = self.news.wait_while(self.lock(), nothing);
-        let state = state.unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
+        self.news.wait_while(&mut state, nothing);
         (!is_over()).then(|| (state.number, state.since(had)))
     }
 
     /// Makes waiting threads check whether their session is over.
     pub(super) fn wake(&self) {
         // A waiting thread holds the lock from its check to its sleep, so it misses no signal.
-        drop(self.lock());
+        drop(self.state.lock());
         self.news.notify_all();
     }
 
     fn publish(&self, changes: &Changes) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         apply(&mut state.records, changes.clone());
         state.number += 1;
         state.log.push_back(changes.clone());
@@ -68,10 +69,6 @@ impl Publication {
         }
         drop(state);
         self.news.notify_all();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -165,7 +162,7 @@ mod tests {
             panic!("not the whole")
         };
         apply(&mut records, Changes { put, remove });
-        assert_eq!((number, &records), (3, &publication.lock().records));
+        assert_eq!((number, &records), (3, &publication.state.lock().records));
         assert_eq!(records, changes(&[("b", "2"), ("c", "2")], &[]).put);
         for _ in 0..MAX_LOG {
             publication.publish(&changes(&[("b", "3")], &[]));

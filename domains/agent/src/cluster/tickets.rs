@@ -7,10 +7,11 @@
 
 use std::collections::HashMap;
 use std::net::TcpStream;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
+use parking_lot::Mutex;
 use toroid_fabric::NodeId;
 use toroid_model::directory::Directory;
 use toroid_model::refusal::{Refusal, RefusalKind};
@@ -68,7 +69,7 @@ impl Tickets {
     pub(crate) fn issue(&self, host: &str, wanted: TicketPurpose) -> Result<String, Refusal> {
         let proof: Proof = random::bytes()?;
         let now = Instant::now();
-        let mut tickets = self.lock();
+        let mut tickets = self.tickets.lock();
         tickets.retain(|_, ticket| ticket.until > now);
         if tickets.len() >= MAX_TICKETS {
             return Err(Refusal::new(
@@ -88,7 +89,7 @@ impl Tickets {
 
     /// Serves a connection that presents a ticket, or rejects it.
     pub(crate) fn redeem(&self, stream: TcpStream, proof: Proof) {
-        let ticket = self.lock().remove(&proof);
+        let ticket = self.tickets.lock().remove(&proof);
         let ticket = ticket.filter(|ticket| ticket.until > Instant::now());
         let (Some(ticket), Some(server)) = (ticket, self.server.get()) else {
             return secure::refuse(&stream, Word::BadTicket);
@@ -102,10 +103,6 @@ impl Tickets {
             host: ticket.host,
             wanted: ticket.wanted,
         });
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Proof, Ticket>> {
-        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -208,7 +205,7 @@ mod tests {
         present(&tickets, &early).unwrap_err();
         let (served, connections) = channel();
         let served = Mutex::new(served);
-        tickets.serve(move |connection| served.lock().unwrap().send(connection).unwrap());
+        tickets.serve(move |connection| served.lock().send(connection).unwrap());
         let ticket = tickets.issue("b", WANTED).unwrap();
         present(&tickets, &ticket).unwrap();
         let connection = connections.recv().unwrap();
@@ -223,7 +220,7 @@ mod tests {
         let again = present(&tickets, &ticket).unwrap_err();
         assert!(matches!(again, SessionError::BadTicket), "{again}");
         let late = tickets.issue("b", WANTED).unwrap();
-        for ticket in tickets.lock().values_mut() {
+        for ticket in tickets.tickets.lock().values_mut() {
             ticket.until = Instant::now();
         }
         present(&tickets, &late).unwrap_err();

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use serde_json::Value;
 use toroid_fabric::NodeId;
 use toroid_model::audit::{AuditEvent, Outcome};
@@ -144,13 +145,11 @@ impl Audit {
         };
         if wait {
             let nothing_new = |log: &mut Log| log.next() <= since;
-            let waited = self
-                .written
-                .wait_timeout_while(self.lock(), WAIT, nothing_new);
-            drop(waited.unwrap_or_else(PoisonError::into_inner));
+            self.written
+                .wait_while_for(&mut self.log.lock(), nothing_new, WAIT);
         }
         let (end, files) = {
-            let log = self.lock();
+            let log = self.log.lock();
             (log.next(), events::files(&self.directory))
         };
         let events = events::since(files, since, reader, AT_ONCE);
@@ -163,13 +162,9 @@ impl Audit {
     }
 
     fn append(&self, event: AuditEvent, concerns: BTreeSet<u32>) {
-        if self.lock().append(event, concerns) {
+        if self.log.lock().append(event, concerns) {
             self.written.notify_all();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

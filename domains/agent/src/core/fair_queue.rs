@@ -2,8 +2,8 @@
 //! actor more turns.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Condvar, Mutex};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 
@@ -37,20 +37,16 @@ impl FairQueue {
     /// # Errors
     /// [`RefusalKind::Exhausted`] if too many changes of this actor wait.
     pub(crate) fn take(&self, actor: Actor) -> Result<Turn<'_>, Refusal> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !state.is_taken {
             state.is_taken = true;
             return Ok(Turn(self));
         }
         let ticket = state.queue(actor)?;
         let not_yet = |state: &mut State| state.drawn != Some(ticket);
-        let state = self.passed.wait_while(state, not_yet);
-        state.unwrap_or_else(PoisonError::into_inner).drawn = None;
+        self.passed.wait_while(&mut state, not_yet);
+        state.drawn = None;
         Ok(Turn(self))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -86,7 +82,7 @@ impl State {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         state.drawn = state.draw();
         state.is_taken = state.drawn.is_some();
         self.0.passed.notify_all();
@@ -146,6 +142,6 @@ mod tests {
         drop(said);
         let heard: Vec<&str> = hears.iter().collect();
         assert_eq!(heard, ["in", "out"].repeat(8));
-        assert!(!queue.lock().is_taken);
+        assert!(!queue.state.lock().is_taken);
     }
 }

@@ -21,10 +21,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, thread};
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -260,7 +261,7 @@ impl FdStore {
 
     /// Starts an fd store after one has died, unless the agent is ending.
     fn replace(&self, state: &Path) -> Option<Watch> {
-        while !self.lock().ending {
+        while !self.0.lock().ending {
             tracing::warn!("the fd store died; starting another one");
             match start(state) {
                 Ok(found) => return self.install(found),
@@ -274,7 +275,7 @@ impl FdStore {
 
     /// Makes this the present fd store, unless the agent is ending.
     pub(crate) fn install(&self, found: Found) -> Option<Watch> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if state.ending {
             found.connection.end();
             return None;
@@ -305,7 +306,7 @@ impl FdStore {
 
     /// Ends the fd store for good.
     pub(crate) fn end(&self) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.ending = true;
         if let Some(connection) = state.present.take() {
             connection.end();
@@ -313,15 +314,11 @@ impl FdStore {
     }
 
     fn send(&self, request: &FdStoreRequest, descriptors: &[BorrowedFd<'_>]) {
-        let state = self.lock();
+        let state = self.0.lock();
         if let Some(connection) = &state.present {
             // If this fails, the fd store has died, and the next one is given everything.
             let _ = connection.writer.send(request, descriptors);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

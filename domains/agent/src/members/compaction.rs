@@ -9,10 +9,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use toroid_fabric::mem::Compaction;
 use toroid_fabric::mem::compaction::{self, Look, PIECE};
 use toroid_fabric::{NodeId, RegionId, RemoteKey};
@@ -79,28 +79,30 @@ impl Compactor {
         if len < PIECE {
             return;
         }
-        let mut plan = self.lock();
+        let mut plan = self.plan.lock();
         match plan.look(Instant::now(), key, || Compaction::new(memory, len)) {
-            Ok(()) => self.changed.notify_all(),
+            Ok(()) => {
+                self.changed.notify_all();
+            }
             Err(error) => tracing::debug!("region {key:?} stays in small pages: {error}"),
         }
     }
 
     /// Ends passes over a region, which ends or is about to migrate.
     pub(super) fn stop(&self, region: RegionId) {
-        self.lock().stop(region);
+        self.plan.lock().stop(region);
     }
 
     /// Waits for the end of a pass over a region after [`Compactor::stop`], at most for `timeout`.
     pub(super) fn await_stop(&self, region: RegionId, timeout: Duration) {
         let looks = |plan: &mut Plan| plan.present == Some(region);
-        let waited = self.changed.wait_timeout_while(self.lock(), timeout, looks);
-        drop(waited);
+        self.changed
+            .wait_while_for(&mut self.plan.lock(), looks, timeout);
     }
 
     /// Bytes that are due in regions of these nodes.
     pub(crate) fn due_bytes(&self, within: impl Fn(NodeId) -> bool) -> u64 {
-        self.lock().due_bytes(Instant::now(), within)
+        self.plan.lock().due_bytes(Instant::now(), within)
     }
 
     /// Runs passes for ever; none if the kernel cannot compact.
@@ -108,7 +110,7 @@ impl Compactor {
         let mut job = self.next();
         if let Err(error) = compaction::available() {
             tracing::info!("regions stay in pages of 4 KiB: {error}");
-            return self.lock().turn_off();
+            return self.plan.lock().turn_off();
         }
         loop {
             self.work(job);
@@ -117,30 +119,25 @@ impl Compactor {
     }
 
     fn next(&self) -> Job {
-        let mut plan = self.lock();
+        let mut plan = self.plan.lock();
         loop {
             let now = Instant::now();
             if let Some(job) = plan.take(now) {
                 return job;
             }
-            plan = match plan.next_due() {
+            match plan.next_due() {
                 Some(due) => {
-                    let wait = due.saturating_duration_since(now);
-                    let waited = self.changed.wait_timeout(plan, wait);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
+                    self.changed.wait_until(&mut plan, due);
                 }
-                None => {
-                    let waited = self.changed.wait(plan);
-                    waited.unwrap_or_else(PoisonError::into_inner)
-                }
-            };
+                None => self.changed.wait(&mut plan),
+            }
         }
     }
 
     fn work(&self, mut job: Job) {
         let (region, number) = (job.region, job.number);
         let found = job.compaction.look(|left| {
-            let goes_on = self.lock().go_on(region, number, left);
+            let goes_on = self.plan.lock().go_on(region, number, left);
             if goes_on {
                 thread::sleep(REST);
             }
@@ -152,13 +149,9 @@ impl Compactor {
         });
         // Dropped without the lock: after the region's end it may be the last reference to the
         // memory.
-        let ended = self.lock().finish(Instant::now(), job, found);
+        let ended = self.plan.lock().finish(Instant::now(), job, found);
         self.changed.notify_all();
         drop(ended);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Plan> {
-        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -409,11 +402,11 @@ mod tests {
         let job = compactor.next();
         compactor.stop(KEY.id);
         compactor.await_stop(KEY.id, Duration::from_millis(1));
-        assert_eq!(compactor.lock().present, Some(KEY.id));
+        assert_eq!(compactor.plan.lock().present, Some(KEY.id));
         thread::scope(|scope| {
             scope.spawn(|| compactor.work(job));
             compactor.await_stop(KEY.id, 60 * SECOND);
-            assert_eq!(compactor.lock().present, None);
+            assert_eq!(compactor.plan.lock().present, None);
         });
     }
 }

@@ -96,7 +96,6 @@ impl Members {
     /// Takes over the predecessor's state, and uses its fd store from now on.
     pub(crate) fn inherit(&mut self, fd_store: Arc<FdStore>, takeover: &mut Takeover) {
         let state = self.state.get_mut();
-        let state = state.unwrap_or_else(std::sync::PoisonError::into_inner);
         state.fd_store = fd_store;
         let mut left = Vec::new();
         let mut each = |prefix, inherit: &mut dyn FnMut(&str, Entry) -> Option<()>| {

@@ -14,10 +14,11 @@ use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use toroid_fabric::mem::Copier;
 use toroid_fabric::mem::memfd::{create_for_peers, create_memory};
 use toroid_fabric::{Access, NodeId, Partition, RegionId, RemoteKey, TestKnob};
@@ -214,7 +215,7 @@ impl Migration {
     }
 
     fn waiting(&self) -> MutexGuard<'_, BTreeSet<(AttachmentId, u64)>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 }
 

@@ -13,10 +13,11 @@ pub(crate) mod outbox;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dashmap::DashMap;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use toroid_fabric::os::thread::urgently;
 use toroid_fabric::{Access, NodeId, Partition, RegionId, RemoteKey};
 use toroid_model::directory::{Directory, Domain};
@@ -214,8 +215,7 @@ impl Members {
     /// its turn, and 7 ms with priority.
     pub(crate) fn keep(&self, next: &Directory) -> Result<(), Refusal> {
         let present = self.directory(Directory::clone);
-        let store = self.store.lock();
-        let mut store = store.unwrap_or_else(PoisonError::into_inner);
+        let mut store = self.store.lock();
         urgently(|| store.keep(&present, next)).map_err(Into::into)
     }
 
@@ -289,7 +289,7 @@ impl Members {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -6,11 +6,12 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use toroid_fabric::mem::memfd::{read_only, read_write};
 use toroid_protocol::agent::{Event, Message, Reply};
 use toroid_protocol::wire::Writer;
@@ -120,8 +121,10 @@ impl Outbox {
         };
         let is_full =
             |waiting: &mut Option<usize>| waiting.is_some_and(|count| count >= MAX_REPLIES);
-        let waiting = queue.replies.lock();
-        drop(queue.replies.fewer.wait_while(waiting, is_full));
+        let replies = &queue.replies;
+        replies
+            .fewer
+            .wait_while(&mut replies.waiting.lock(), is_full);
     }
 
     /// Whether this side ended the connection.
@@ -163,13 +166,9 @@ impl Handed {
 
 impl Replies {
     fn set(&self, change: impl FnOnce(Option<usize>) -> Option<usize>) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         *waiting = change(*waiting);
         self.fewer.notify_all();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<usize>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

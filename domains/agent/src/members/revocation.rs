@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use toroid_fabric::mem::fence::settle;
@@ -156,10 +155,10 @@ impl Members {
             };
             of.iter().filter(late).copied().collect()
         };
-        let waiting = self
-            .acknowledged
-            .wait_timeout_while(self.lock(), timeout, |state| !late(state).is_empty());
-        late(&waiting.unwrap_or_else(PoisonError::into_inner).0)
+        let mut state = self.lock();
+        self.acknowledged
+            .wait_while_for(&mut state, |state| !late(state).is_empty(), timeout);
+        late(&state)
     }
 
     /// Fences processes as if they had left: a stopped one finds out when it continues. Returns

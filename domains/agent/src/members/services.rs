@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
-use std::sync::{MutexGuard, PoisonError};
 
+use parking_lot::MutexGuard;
 use toroid_fabric::shm::ChannelEnds;
 use toroid_fabric::shm::RING_BYTES;
 use toroid_fabric::{NodeId, Partition, Place};
@@ -146,11 +146,10 @@ impl Members {
             let attachment = listener.ok().and_then(|(_, id)| state.attachments.get(&id));
             attachment.is_some_and(|attachment| attachment.outbox.is_absent())
         };
-        let state = self.lock();
-        let waiting = self
-            .acknowledged
-            .wait_timeout_while(state, RETURN, is_absent);
-        waiting.unwrap_or_else(PoisonError::into_inner).0
+        let mut state = self.lock();
+        self.acknowledged
+            .wait_while_for(&mut state, is_absent, RETURN);
+        state
     }
 
     /// Ends a channel of this process, if there is one.

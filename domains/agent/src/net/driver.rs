@@ -13,9 +13,10 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use toroid_model::ethernet::{DropReason, OffloadKind};
 use toroid_model::rdma::Rdma;
 use toroid_protocol::driver::{
@@ -182,32 +183,32 @@ impl Driver {
 
     /// Puts the driver into the fd store while it runs.
     pub(crate) fn keep(&self) {
-        if let Some(process) = &self.lock().process {
+        if let Some(process) = &self.state.lock().process {
             process.its.keep(&self.fd_store, Self::KEY);
         }
     }
 
     /// Process id, and number of restarts.
     pub(crate) fn status(&self) -> (Option<u32>, u32) {
-        let state = self.lock();
+        let state = self.state.lock();
         let pid = state.process.as_ref().map(|process| process.its.pid);
         (pid, state.generation.saturating_sub(1))
     }
 
     /// Offloads in use.
     pub(crate) fn offload(&self) -> Vec<OffloadKind> {
-        self.lock().offload.clone()
+        self.state.lock().offload.clone()
     }
 
     /// Number of the present driver. Another number after a sync means that requests before it may
     /// have gone to the predecessor.
     pub(crate) fn generation(&self) -> u32 {
-        self.lock().generation
+        self.state.lock().generation
     }
 
     /// Adds a port in a network namespace.
     pub(crate) fn add(&self, port: Port, network: Arc<OwnedFd>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.send(&DriverRequest::AddPort(port.clone()), Some(&network));
         state
             .ports
@@ -216,7 +217,7 @@ impl Driver {
 
     /// Sets the members of a domain on other hosts.
     pub(crate) fn set_remote(&self, domain_id: u32, members: Vec<RemotePort>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let wanted: BTreeMap<_, _> = members
             .into_iter()
             .map(|remote| ((domain_id, remote.0.node), remote))
@@ -254,7 +255,7 @@ impl Driver {
     /// Sets the uplinks. Sends them even if unchanged, because the driver may have failed to open
     /// one. Returns whether they have changed.
     pub(crate) fn set_uplinks(&self, uplinks: Vec<Uplink>) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let order = DriverRequest::Uplinks {
             uplinks: uplinks.clone(),
         };
@@ -264,7 +265,7 @@ impl Driver {
 
     /// Removes a port.
     pub(crate) fn remove(&self, domain_id: u32, node: u32) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.ports.remove(&(domain_id, node));
         state.remote.remove(&(domain_id, node));
         state.send(&DriverRequest::RemovePort { domain_id, node }, None);
@@ -272,7 +273,7 @@ impl Driver {
 
     /// Sets the epoch of a domain's ports.
     pub(crate) fn set_epoch(&self, domain_id: u32, epoch: u32) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let of_domain = state
             .ports
             .range_mut((domain_id, 0)..=(domain_id, u32::MAX));
@@ -290,7 +291,7 @@ impl Driver {
 
     /// Moves a node's ports to its new network namespace.
     pub(crate) fn move_node(&self, node: u32, network: &Arc<OwnedFd>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let mut moved = Vec::new();
         for (port, place) in state.ports.values_mut() {
             if port.node == node {
@@ -307,7 +308,7 @@ impl Driver {
 
     /// Waits until all requests so far have been carried out; returns the errors.
     pub(crate) fn sync(&self) -> Result<Vec<PortError>, DriverError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.asked += 1;
         let n = state.asked;
         state.send(&DriverRequest::Sync { n }, None);
@@ -316,9 +317,8 @@ impl Driver {
         };
         let ports = state.ports.len().try_into().unwrap_or(u32::MAX);
         let timeout = TIMEOUT + TIMEOUT_EACH * ports;
-        let waiting = self.changed.wait_timeout_while(state, timeout, unanswered);
-        let (mut state, timeout) = waiting.unwrap_or_else(PoisonError::into_inner);
-        if timeout.timed_out() {
+        let waited = self.changed.wait_while_for(&mut state, unanswered, timeout);
+        if waited.timed_out() {
             state.kill();
             if let Some(process) = &state.process {
                 // Until its end it may forward frames that it was told to stop.
@@ -334,7 +334,7 @@ impl Driver {
 
     /// Counts of dropped frames of a domain's ports. No other request waits for this one.
     pub(crate) fn drops(&self, domain_id: u32) -> Result<Drops, DriverError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.drops_asked += 1;
         let n = state.drops_asked;
         let order = DriverRequest::Drops { n, domain_id };
@@ -350,7 +350,7 @@ impl Driver {
     /// and the process's stack socket.
     pub(super) fn plug(&self, domain_id: u32, node: u32) -> Result<(Port, OwnedFd), PlugError> {
         let (ours, theirs) = stack_link::stack_socket().map_err(PlugError::System)?;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let port = state.ports.get(&(domain_id, node));
         let Some((port, _)) = port.filter(|(port, _)| port.stack) else {
             return Err(PlugError::Refused(PlugFailure::NoStack));
@@ -374,7 +374,7 @@ impl Driver {
     /// Sends a request, and waits for its answer, but not beyond the end of the present driver.
     fn ask<'a>(
         &'a self,
-        state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, State>,
         order: &DriverRequest,
         descriptor: Option<&Arc<OwnedFd>>,
         timeout: Duration,
@@ -386,15 +386,14 @@ impl Driver {
             let is_there = state.process.is_some() && state.generation == generation;
             !has_answer(state) && is_there && !state.ending
         };
-        let waiting = self
-            .changed
-            .wait_timeout_while(state, timeout, is_unanswered);
-        waiting.unwrap_or_else(PoisonError::into_inner).0
+        self.changed
+            .wait_while_for(&mut state, is_unanswered, timeout);
+        state
     }
 
     /// Ends the driver for good; returns when its process has ended.
     pub(crate) fn end(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.ending = true;
         if let Some(process) = &state.process {
             process.its.let_go();
@@ -403,8 +402,7 @@ impl Driver {
         self.changed.notify_all();
         for _ in 0..2 {
             let gone = |state: &mut State| state.process.is_some();
-            let waiting = self.changed.wait_timeout_while(state, LAST_WORDS, gone);
-            state = waiting.unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_while_for(&mut state, gone, LAST_WORDS);
             state.kill();
         }
     }
@@ -425,7 +423,7 @@ impl Driver {
     fn talk_to(&self, its: SupervisedChild, child: Option<Child>) -> io::Result<Instance> {
         let (answers, orders) = its.open_channel(WRITE_TIMEOUT)?;
         let handle = Arc::clone(&its.handle);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.process = Some(Process { its, orders });
         state.generation += 1;
         state.tunnels = None;
@@ -464,7 +462,7 @@ impl Driver {
     /// Counts a failed start, so that requests do not wait for a driver that cannot be started.
     fn count_failure(&self, error: &io::Error) {
         tracing::error!("cannot restart the Ethernet driver: {error}");
-        self.lock().failures += 1;
+        self.state.lock().failures += 1;
         self.changed.notify_all();
     }
 
@@ -477,7 +475,7 @@ impl Driver {
         } = instance;
         let mut answered = false;
         while let Ok((answer, _)) = answers.receive() {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             if state.note_tunnels(&answer) {
                 // The driver reports this unasked, and may fail at every request.
                 self.changed.notify_all();
@@ -505,12 +503,12 @@ impl Driver {
             self.changed.notify_all();
         }
         // The socket may have ended because the driver broke the protocol.
-        let ending = self.lock().ending;
+        let ending = self.state.lock().ending;
         if !ending {
-            self.lock().kill();
+            self.state.lock().kill();
         }
         outlast(&handle, child);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.process = None;
         state.tunnels = None;
         self.fd_store.remove(Self::KEY);
@@ -524,15 +522,10 @@ impl Driver {
 
     /// Waits before a restart; returns whether there will be none.
     fn pause(&self, time: Duration) -> bool {
-        let state = self.lock();
-        let waiting = self
-            .changed
-            .wait_timeout_while(state, time, |state| !state.ending);
-        waiting.unwrap_or_else(PoisonError::into_inner).0.ending
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut state = self.state.lock();
+        self.changed
+            .wait_while_for(&mut state, |state| !state.ending, time);
+        state.ending
     }
 }
 

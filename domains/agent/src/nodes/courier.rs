@@ -14,11 +14,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Stdio, exit};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use parking_lot::{Condvar, Mutex};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, openat2, statx};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::{Message, Reply, Request, Terminal};
@@ -85,15 +86,9 @@ impl Couriers {
     pub(super) fn arrive_by(&self, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now());
         // Late couriers are left behind.
-        let _ = self
-            .arrived
-            .wait_timeout_while(self.lock(), left, |under_way| *under_way > 0);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, usize> {
-        self.under_way
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        let mut under_way = self.under_way.lock();
+        self.arrived
+            .wait_while_for(&mut under_way, |under_way| *under_way > 0, left);
     }
 }
 
@@ -106,7 +101,7 @@ pub(crate) struct FdCourier {
 
 impl FdCourier {
     fn begin(process: Child, all: &Arc<Couriers>) -> Self {
-        *all.lock() += 1;
+        *all.under_way.lock() += 1;
         FdCourier {
             process,
             all: Arc::clone(all),
@@ -120,7 +115,7 @@ impl Drop for FdCourier {
     fn drop(&mut self) {
         // Waiting for a child does not fail.
         let _ = self.process.wait();
-        *self.all.lock() -= 1;
+        *self.all.under_way.lock() -= 1;
         self.all.arrived.notify_all();
     }
 }

@@ -6,7 +6,8 @@
 //! ended, or before the node changes hands.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+
+use parking_lot::{RwLock, RwLockReadGuard};
 
 /// Generations of a node.
 #[derive(Debug, Default)]
@@ -41,7 +42,6 @@ impl NodeGeneration {
     /// the owner.
     pub(crate) fn hold(&self) -> Option<Held<'_>> {
         let open = self.is_closed.read();
-        let open = open.unwrap_or_else(PoisonError::into_inner);
         (!*open).then_some(Held { _open: open })
     }
 
@@ -53,10 +53,7 @@ impl NodeGeneration {
     }
 
     fn set_closed(&self, closed: bool) {
-        *self
-            .is_closed
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = closed;
+        *self.is_closed.write() = closed;
     }
 }
 

@@ -19,10 +19,11 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::Child;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -138,7 +139,7 @@ impl HostedNode {
 
     /// Puts the node into the fd store while it lives.
     pub(crate) fn keep(&self) {
-        let life = self.lock();
+        let life = self.life.lock();
         if let Some(handle) = &life.handle {
             let (pid, users) = (life.pid, life.users);
             let record = Record { pid, users };
@@ -153,7 +154,7 @@ impl HostedNode {
     /// Makes a dead node anew.
     pub(crate) fn revive(&self) -> Result<Birth, NodeError> {
         let (life, birth) = give_birth(&self.plan, self.users.as_deref())?;
-        *self.lock() = life;
+        *self.life.lock() = life;
         self.keep();
         self.name_network();
         self.ended.notify_all();
@@ -172,12 +173,12 @@ impl HostedNode {
 
     /// Process id of its first process.
     pub(crate) fn pid(&self) -> u32 {
-        self.lock().pid
+        self.life.lock().pid
     }
 
     /// Its network namespace.
     pub(crate) fn network(&self) -> Arc<OwnedFd> {
-        Arc::clone(&self.lock().network)
+        Arc::clone(&self.life.lock().network)
     }
 
     /// Its hosts file.
@@ -193,7 +194,7 @@ impl HostedNode {
         caller: Ids,
     ) -> io::Result<(OwnedFd, FdCourier)> {
         let (root, session, owner) = {
-            let life = self.lock();
+            let life = self.life.lock();
             let place = OFlags::PATH | OFlags::CLOEXEC;
             let root = open(format!("/proc/{}/root", life.pid), place, Mode::empty());
             let session = liveness::open_channel(&life.orders)?;
@@ -213,7 +214,7 @@ impl HostedNode {
         // node's root lets them.
         reports.take_no_descriptors();
         while reports.receive::<NodeEvent>().is_ok() {}
-        let life = self.lock();
+        let life = self.life.lock();
         // The node broke the protocol, or is ending anyway.
         life.orders.shut_down();
         let handle = life.handle.clone();
@@ -224,7 +225,7 @@ impl HostedNode {
         }
         tracing::debug!(place = %self.place, "a node has ended");
         // Last, because an ending agent does not wait for this thread any longer.
-        let mut life = self.lock();
+        let mut life = self.life.lock();
         life.handle = None;
         if let (Some(users), Some(first)) = (&self.users, life.users.take()) {
             users.give_back(first);
@@ -237,14 +238,14 @@ impl HostedNode {
 
     /// Tells the node to end.
     pub(crate) fn tell_to_end(&self) {
-        self.lock().orders.shut_down();
+        self.life.lock().orders.shut_down();
     }
 
     /// Begins a renewal: ends all processes of the node, which is then made anew. Returns the
     /// process id of the ending life.
     pub(crate) fn begin_renewal(&self) -> u32 {
         self.is_renewing.store(true, Ordering::SeqCst);
-        let life = self.lock();
+        let life = self.life.lock();
         life.orders.shut_down();
         life.pid
     }
@@ -257,11 +258,10 @@ impl HostedNode {
     /// Waits for the life after `old`, and kills the old one when it takes too long. Returns
     /// whether the old one has ended at least.
     pub(crate) fn await_renewal(&self, old: u32) -> bool {
-        let mut life = self.lock();
+        let mut life = self.life.lock();
         for _ in 0..2 {
             let same = |life: &mut Life| life.pid == old;
-            let waiting = self.ended.wait_timeout_while(life, LAST_WORDS, same);
-            life = waiting.unwrap_or_else(PoisonError::into_inner).0;
+            self.ended.wait_while_for(&mut life, same, LAST_WORDS);
             if life.pid == old
                 && let Some(handle) = &life.handle
             {
@@ -291,16 +291,12 @@ impl HostedNode {
     fn end_by(&self, deadline: Instant) {
         let alive = |life: &mut Life| life.handle.is_some();
         let left = deadline.saturating_duration_since(Instant::now());
-        let waiting = self.ended.wait_timeout_while(self.lock(), left, alive);
-        let life = waiting.unwrap_or_else(PoisonError::into_inner).0;
+        let mut life = self.life.lock();
+        self.ended.wait_while_for(&mut life, alive, left);
         if let Some(handle) = &life.handle {
             // This fails only after the process has ended.
             let _ = pidfd_send_signal(handle, Signal::KILL);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Life> {
-        self.life.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

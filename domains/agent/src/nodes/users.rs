@@ -11,11 +11,11 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc::{self, flock};
+use parking_lot::Mutex;
 
 use super::node::USERS_PER_NODE;
 use crate::fdstore::{Entry, FdStore};
@@ -91,13 +91,13 @@ impl Users {
 
     /// Puts the register into the fd store.
     pub(crate) fn keep(&self, fd_store: &FdStore) {
-        let register = self.register.lock().unwrap_or_else(PoisonError::into_inner);
+        let register = self.register.lock();
         fd_store.put(Self::KEY, &(), &[register.as_fd()]);
     }
 
     /// Takes a range and returns its first uid.
     pub(crate) fn take(&self) -> io::Result<u32> {
-        let register = self.register.lock().unwrap_or_else(PoisonError::into_inner);
+        let register = self.register.lock();
         // Locks of this agent do not conflict with its own open file, but with another one.
         let others = OpenOptions::new().read(true).write(true).open(&self.path)?;
         set_lock(&others, libc::F_WRLCK, TURN, true)?;
@@ -117,7 +117,7 @@ impl Users {
 
     /// Releases a range whose node has ended.
     pub(crate) fn give_back(&self, first: u32) {
-        let register = self.register.lock().unwrap_or_else(PoisonError::into_inner);
+        let register = self.register.lock();
         let n = first.saturating_sub(FIRST) / USERS_PER_NODE;
         if let Err(error) = set_lock(&register, libc::F_UNLCK, n, false) {
             tracing::warn!("cannot give users of a node back: {error}");
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(second.take().unwrap(), range(0));
         assert_eq!(second.take().unwrap(), range(4), "the others are in use");
         // An fd store's copy of the open file holds the locks, too.
-        let kept = first.register.lock().unwrap().try_clone().unwrap();
+        let kept = first.register.lock().try_clone().unwrap();
         drop(first);
         fs::write(&path, "0").unwrap();
         assert_eq!(second.take().unwrap(), range(5));

@@ -4,11 +4,12 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use toroid_fabric::NodeId;
 
-use super::{TargetProxy, lock};
+use super::TargetProxy;
 
 /// Usage of remote nodes of one kind.
 #[derive(Debug, Default)]
@@ -101,7 +102,7 @@ impl Entry {
         node: NodeId,
         bytes: u64,
     ) -> Result<Self, Full> {
-        let mut accounts = lock(&(of.accounts)(proxy).0);
+        let mut accounts = (of.accounts)(proxy).0.lock();
         let its = accounts.get(&node).copied().unwrap_or_default();
         let all = accounts
             .values()
@@ -145,7 +146,7 @@ impl fmt::Debug for Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        let mut accounts = lock(&(self.accounts)(&self.proxy).0);
+        let mut accounts = (self.accounts)(&self.proxy).0.lock();
         if let Some(its) = accounts.get_mut(&self.node) {
             its.count -= 1;
             its.bytes -= self.bytes;
@@ -198,6 +199,6 @@ mod tests {
         assert_eq!(held.len(), all.count);
         assert!(matches!(add(u32::MAX, 1), Err(Full::All { .. })));
         drop(held);
-        assert!(lock(&(of.accounts)(&proxy).0).is_empty());
+        assert!((of.accounts)(&proxy).0.lock().is_empty());
     }
 }

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use toroid_client::member::Domain;
 use toroid_client::rdma::device;
 use toroid_fabric::DropGuard;
@@ -12,8 +13,8 @@ use toroid_fabric::verbs::{CHANNEL_BYTES, ProtectionDomain};
 use toroid_fabric::{NodeId, Partition, tcp};
 use toroid_model::rdma::Rdma;
 
+use super::TargetProxy;
 use super::accounts::{CHANNELS, Entry};
-use super::{TargetProxy, lock};
 
 /// Resources shared by the channels between two nodes, the remote one first.
 #[derive(Debug, Default)]
@@ -44,7 +45,7 @@ pub(super) fn channel(
     let (from, partition) = (domain.member().node(), domain.partition());
     let source = move || {
         let device = device(&rdma).ok_or(NoResources::Ever)?;
-        let mut shared = lock(&proxy.shared.0);
+        let mut shared = proxy.shared.0.lock();
         shared.retain(|_, common| common.domain.strong_count() > 0);
         let between = (partition, [from, to]);
         let present = shared

@@ -23,9 +23,10 @@ pub(crate) mod supervisor;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use toroid_client::member::MemberError;
 use toroid_fabric::NodeId;
 use toroid_protocol::liveness::LivenessSocket;
@@ -78,9 +79,9 @@ fn run() -> Result<(), WireError> {
             session => session?,
         };
         let (orders, errands) = wire::split(session)?;
-        *lock(&proxy.agent) = Some(errands);
+        *proxy.agent.lock() = Some(errands);
         proxy.attend(orders);
-        *lock(&proxy.agent) = None;
+        *proxy.agent.lock() = None;
     }
 }
 
@@ -129,7 +130,7 @@ impl TargetProxy {
     /// Opens a connection on which the agent serves this process as node `node`.
     fn dial(&self, node: NodeId) -> Result<UnixStream, MemberError> {
         let (ours, theirs) = UnixStream::pair()?;
-        let agent = lock(&self.agent);
+        let agent = self.agent.lock();
         let gone = || MemberError::Agent("there is none".into());
         let errand = ProxyEvent::Attach { node: node.0 };
         let sent = agent
@@ -143,9 +144,4 @@ impl TargetProxy {
 
 fn no_room() -> io::Error {
     io::Error::other("no room for a descriptor; raise the limit of open files (ulimit -n)")
-}
-
-/// Locks a mutex. Every critical section here is a few moves.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

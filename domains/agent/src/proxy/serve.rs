@@ -3,9 +3,10 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use nix::errno::Errno;
+use parking_lot::Mutex;
 use toroid_client::member::{Dial, Domain, Member, MemberError};
 use toroid_fabric::link::LinkCheck;
 use toroid_fabric::provider::Channel;
@@ -15,8 +16,8 @@ use toroid_model::rdma::Rdma;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::proxy::Service;
 
+use super::TargetProxy;
 use super::accounts::{Entry, OPEN};
-use super::{TargetProxy, lock};
 
 /// Attachments in the names of remote nodes, while they serve a connection.
 #[derive(Debug, Default)]
@@ -197,8 +198,8 @@ const NO_ROOM: OpError = OpError::System {
 
 impl<'a> Attached<'a> {
     fn new(proxy: &'a Arc<TargetProxy>, node: NodeId) -> Result<Self, MemberError> {
-        let slot = Arc::clone(lock(&proxy.members.0).entry(node).or_default());
-        let mut place = lock(&slot);
+        let slot = Arc::clone(proxy.members.0.lock().entry(node).or_default());
+        let mut place = slot.lock();
         // The agent may have ended the attachment: then another one is needed.
         let present = place.take().filter(|member| !member.has_ended());
         let member = match present {
@@ -224,7 +225,7 @@ impl<'a> Attached<'a> {
 
 impl Drop for Attached<'_> {
     fn drop(&mut self) {
-        let mut members = lock(&self.proxy.members.0);
+        let mut members = self.proxy.members.0.lock();
         // One reference is in the map, and one here.
         if Arc::strong_count(&self.slot) <= 2 {
             members.remove(&self.node);

@@ -5,9 +5,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use toroid_fabric::NodeId;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::proxy::{ProxyEvent, ProxyRequest};
@@ -91,7 +92,7 @@ impl ProxySupervisor {
 
     /// Puts the proxy into the fd store while it runs.
     pub(crate) fn keep(&self) {
-        let state = self.lock();
+        let state = self.state.lock();
         if let Some((process, _)) = &state.process {
             self.keep_rdma(state.may_have_registrations);
             process.keep(&self.fd_store, Self::KEY);
@@ -100,12 +101,16 @@ impl ProxySupervisor {
 
     /// Process id.
     pub(crate) fn pid(&self) -> Option<u32> {
-        self.lock().process.as_ref().map(|(process, _)| process.pid)
+        self.state
+            .lock()
+            .process
+            .as_ref()
+            .map(|(process, _)| process.pid)
     }
 
     /// Whether the proxy may have registered memory with an RDMA device.
     pub(crate) fn may_have_registrations(&self) -> bool {
-        self.lock().may_have_registrations
+        self.state.lock().may_have_registrations
     }
 
     fn keep_rdma(&self, may_have_registrations: bool) {
@@ -118,7 +123,7 @@ impl ProxySupervisor {
 
     /// Whether the present proxy is the predecessor's.
     pub(crate) fn is_inherited(&self) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         state.is_inherited && state.process.is_some()
     }
 
@@ -132,6 +137,7 @@ impl ProxySupervisor {
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), Refusal> {
         let orders = self
+            .state
             .lock()
             .process
             .as_ref()
@@ -148,7 +154,7 @@ impl ProxySupervisor {
 
     /// Ends the proxy for good. Kills it if it does not end soon.
     pub(crate) fn end(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.ending = true;
         self.ended.notify_all();
         if let Some((process, orders)) = &state.process {
@@ -163,7 +169,7 @@ impl ProxySupervisor {
     /// Kills the proxy, so that another replaces it, and returns after its end. Until then an RDMA
     /// device may use registered memory, so this waits however long the kernel takes.
     pub(crate) fn kill(&self) {
-        let handle = self.lock().process.as_ref().map(|(process, _)| {
+        let handle = self.state.lock().process.as_ref().map(|(process, _)| {
             process.kill();
             Arc::clone(&process.handle)
         });
@@ -181,11 +187,7 @@ impl ProxySupervisor {
     }
 
     fn start(&self) -> io::Result<Instance> {
-        let kept = self
-            .kept
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let kept = self.kept.lock().take();
         let (process, child) = match kept.and_then(SupervisedChild::take_over) {
             Some(process) => (process, None),
             None => {
@@ -197,7 +199,7 @@ impl ProxySupervisor {
         };
         let (errands, orders) = process.open_channel(WRITE_TIMEOUT)?;
         let handle = Arc::clone(&process.handle);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.is_inherited = child.is_none();
         // A new proxy has none of the predecessor's registrations.
         state.may_have_registrations =
@@ -230,26 +232,22 @@ impl ProxySupervisor {
                 tracing::warn!("no thread for a process of another host: {error}");
             }
         }
-        let state = self.lock();
+        let state = self.state.lock();
         if let (Some((process, _)), false) = (&state.process, state.ending) {
             process.kill();
         }
         drop(state);
         outlast(&handle, child);
         self.fd_store.remove(Self::KEY);
-        self.lock().process = None;
+        self.state.lock().process = None;
     }
 
     /// Waits before a restart; returns whether there will be none.
     fn pause(&self, time: Duration) -> bool {
-        let waiting = self
-            .ended
-            .wait_timeout_while(self.lock(), time, |state| !state.ending);
-        waiting.unwrap_or_else(PoisonError::into_inner).0.ending
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut state = self.state.lock();
+        self.ended
+            .wait_while_for(&mut state, |state| !state.ending, time);
+        state.ending
     }
 }
 

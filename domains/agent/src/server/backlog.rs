@@ -6,9 +6,10 @@
 //! serves.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::share::Share;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// Most waiting bytes before reading stops: a third of the requests of a process that releases
 /// everything it may have.
@@ -81,14 +82,13 @@ impl<T> Backlog<T> {
         self.changed.notify_all();
     }
 
-    /// A panic under the lock leaves no half-made change.
     fn wait_while(
         &self,
         condition: impl FnMut(&mut Waiting<T>) -> bool,
     ) -> MutexGuard<'_, Waiting<T>> {
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let waiting = self.changed.wait_while(waiting, condition);
-        waiting.unwrap_or_else(PoisonError::into_inner)
+        let mut waiting = self.waiting.lock();
+        self.changed.wait_while(&mut waiting, condition);
+        waiting
     }
 }
 

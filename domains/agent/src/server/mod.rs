@@ -10,10 +10,11 @@ pub(crate) mod share;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use toroid_client::credentials::{peer_pid, peer_uid};
 use toroid_fabric::NodeId;
 use toroid_model::directory::Domain;
@@ -103,7 +104,7 @@ impl Open {
     /// # Errors
     /// The exceeded limit.
     fn add(&self, uid: u32, of_all: usize, of_user: Option<usize>) -> Result<Arc<Share>, usize> {
-        let mut open = self.lock();
+        let mut open = self.0.lock();
         let all: usize = open.values().map(|its| its.connections).sum();
         if all >= of_all {
             return Err(of_all);
@@ -121,15 +122,11 @@ impl Open {
     }
 
     fn remove(&self, uid: u32) {
-        let mut open = self.lock();
+        let mut open = self.0.lock();
         if let Some(its) = open.get_mut(&uid) {
             its.connections -= 1;
         }
         open.retain(|_, its| its.connections > 0);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, OfUser>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

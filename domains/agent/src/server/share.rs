@@ -6,9 +6,9 @@
 //! at a time, and it must arrive in time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use toroid_protocol::agent::Request;
 use toroid_protocol::wire::MAX_PAYLOAD;
 use toroid_protocol::wire::{Reader, WireError};
@@ -62,7 +62,7 @@ impl Share {
             return Ok(reader.receive()?.0);
         }
         // A request over the limit is refused at once, without waiting for a turn.
-        let turn = || self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = || self.turn.lock();
         let _turn = (len <= longest).then(turn);
         Ok(reader.receive_first(longest, Instant::now() + TIMEOUT)?.0)
     }
@@ -174,7 +174,7 @@ mod tests {
         let (mut first, mut to_first) = connection();
         let long = frame(&resume(12_000), 0);
         thread::scope(|scope| {
-            let turn = share.turn.lock().unwrap();
+            let turn = share.turn.lock();
             let second = scope.spawn(|| receive(&share, &long));
             // Short requests and those of other shares pass meanwhile.
             to_first

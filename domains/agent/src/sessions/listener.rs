@@ -5,9 +5,10 @@
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use toroid_protocol::hosts::HostMessage;
 
 use super::leader;
@@ -168,7 +169,7 @@ impl Sessions {
     }
 
     fn unproven(&self) -> MutexGuard<'_, VecDeque<Writer>> {
-        self.unproven.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unproven.lock()
     }
 }
 

@@ -178,7 +178,8 @@ fn write(database: &Database, changes: &Changes) -> Result<(), redb::Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use parking_lot::Mutex;
+    use std::sync::Arc;
 
     use proptest::prelude::*;
     use proptest::test_runner::{Config, TestRng, TestRunner};
@@ -208,13 +209,13 @@ mod tests {
         }
 
         fn does(&self, step: Step) {
-            let mut disk = self.0.lock().unwrap();
+            let mut disk = self.0.lock();
             step.apply(&mut disk.0);
             disk.1.push(step);
         }
 
         fn history(&self) -> Vec<Step> {
-            self.0.lock().unwrap().1.clone()
+            self.0.lock().1.clone()
         }
     }
 
@@ -235,11 +236,11 @@ mod tests {
 
     impl StorageBackend for Disk {
         fn len(&self) -> io::Result<u64> {
-            Ok(self.0.lock().unwrap().0.len() as u64)
+            Ok(self.0.lock().0.len() as u64)
         }
 
         fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-            let disk = self.0.lock().unwrap();
+            let disk = self.0.lock();
             let bytes = disk.0.get(offset as usize..).unwrap_or_default();
             let bytes = bytes.get(..out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
             out.copy_from_slice(bytes);

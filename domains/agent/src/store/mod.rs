@@ -177,7 +177,8 @@ fn is_full(error: &io::Error) -> bool {
 pub(crate) mod memory {
     //! A store in memory that fails on demand.
 
-    use std::sync::{Arc, Mutex};
+    use parking_lot::Mutex;
+    use std::sync::Arc;
 
     use super::*;
 
@@ -203,17 +204,17 @@ pub(crate) mod memory {
         }
 
         pub(crate) fn feels(&self, mood: Mood) {
-            self.0.lock().unwrap().1 = mood;
+            self.0.lock().1 = mood;
         }
     }
 
     impl Store for Memory {
         fn load(&mut self) -> Result<Records, StoreError> {
-            Ok(self.0.lock().unwrap().0.clone())
+            Ok(self.0.lock().0.clone())
         }
 
         fn commit(&mut self, changes: &Changes) -> Result<(), StoreError> {
-            let mut memory = self.0.lock().unwrap();
+            let mut memory = self.0.lock();
             let mood = memory.1;
             if mood != Mood::Full {
                 memory.0.retain(|key, _| !changes.remove.contains(key));

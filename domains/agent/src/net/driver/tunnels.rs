@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use toroid_model::hosts::Provider;
@@ -17,7 +17,7 @@ impl Driver {
     /// Gives the driver a tunnel to another host. The driver of one of the two hosts `asks` for
     /// RDMA.
     pub(crate) fn add_tunnel(&self, host: &str, asks: bool, socket: OwnedFd) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let order = DriverRequest::Tunnel {
             host: host.into(),
             asks,
@@ -31,12 +31,12 @@ impl Driver {
 
     /// Whether the driver has a tunnel to another host.
     pub(crate) fn has_tunnel(&self, host: &str) -> bool {
-        self.lock().has_tunnel(host)
+        self.state.lock().has_tunnel(host)
     }
 
     /// Provider of frames to and from another host, with a tunnel.
     pub(crate) fn tunnel_provider(&self, host: &str) -> Option<Provider> {
-        let state = self.lock();
+        let state = self.state.lock();
         let by_rdma = state.tunnels.as_ref()?.get(host)?;
         Some(if *by_rdma {
             Provider::Verbs
@@ -51,13 +51,14 @@ impl Driver {
             let is_known = state.tunnels.is_some();
             !state.ending && (!is_known || state.has_tunnel(host))
         };
-        let waiting = self.changed.wait_while(self.lock(), has_it);
-        !waiting.unwrap_or_else(PoisonError::into_inner).ending
+        let mut state = self.state.lock();
+        self.changed.wait_while(&mut state, has_it);
+        !state.ending
     }
 
     /// Frames to and from other hosts over RDMA devices, by host; `None` without a prompt answer.
     pub(crate) fn frames_by_rdma(&self) -> Option<BTreeMap<String, u64>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.rdma_frames_asked += 1;
         let n = state.rdma_frames_asked;
         let has_answer = |state: &State| state.frames_by_rdma.0 >= n;

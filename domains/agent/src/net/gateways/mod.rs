@@ -16,8 +16,9 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use toroid_fabric::NodeId;
 use toroid_model::directory::Domain;
 use toroid_model::gateway::{Gateway, GatewayKind};
@@ -106,19 +107,19 @@ impl Gateways {
     }
 
     pub(crate) fn settle(&self) -> MutexGuard<'_, ()> {
-        self.settling.lock().unwrap_or_else(PoisonError::into_inner)
+        self.settling.lock()
     }
 
     pub(crate) fn seen(&self) -> MutexGuard<'_, Uplinks> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.lock()
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(crate) fn problems(&self) -> MutexGuard<'_, BTreeMap<u16, String>> {
-        self.problems.lock().unwrap_or_else(PoisonError::into_inner)
+        self.problems.lock()
     }
 }
 

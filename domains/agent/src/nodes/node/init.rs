@@ -11,12 +11,13 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+use parking_lot::Mutex;
 use signal_hook::consts::SIGCHLD;
 use signal_hook::iterator::Signals;
 use toroid_protocol::liveness::LivenessSocket;
@@ -99,7 +100,7 @@ fn attend_next(liveness: &Mutex<LivenessSocket>, tell: &Sender<Result<(), WireEr
 }
 
 fn receive(liveness: &Mutex<LivenessSocket>) -> Result<UnixStream, WireError> {
-    let mut liveness = liveness.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut liveness = liveness.lock();
     liveness.next_channel()
 }
 
