@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -10,6 +11,7 @@ use crate::key::RemoteKey;
 use crate::mem::DropGuard;
 use crate::mem::copy;
 use crate::mem::memory::Memory;
+use crate::mem::populate::populate;
 use crate::mem::status::Status;
 
 /// Memory that operations may use: exported under a [`RemoteKey`], or local to the process.
@@ -106,6 +108,15 @@ impl Region {
         let (at, len) = bounds(&self.memory, offset, len as u64)?;
         self.memory.mapping().drop_private(at..at + len);
         Ok(())
+    }
+
+    /// Allocates the pages of a range before their first access, which then takes a fraction of
+    /// the time. Does nothing outside of the region, or where the system has no memory.
+    pub fn populate(&self, bytes: Range<u64>) {
+        let len = bytes.end.saturating_sub(bytes.start);
+        if let Ok((at, len)) = bounds(&self.memory, bytes.start, len) {
+            populate(self.memory.mapping(), at..at + len, true);
+        }
     }
 
     /// Appends `len` bytes at `offset` to `onto`.

@@ -21,6 +21,7 @@ pub mod memory;
 mod migration;
 mod migration_table;
 pub(crate) mod nontemporal;
+pub(crate) mod populate;
 pub mod status;
 mod userfaultfd;
 #[cfg(not(loom))]

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 
 use crate::mem::mapping::Mapping;
+use crate::mem::populate;
 
 /// Bytes whose pages are populated at a time.
 const PIECE: usize = 4 << 20;
@@ -11,15 +12,9 @@ const PIECE: usize = 4 << 20;
 /// Populates all pages of a mapping, while `goes_on` returns true: pinning populated pages takes a
 /// fraction of the time. Failures are left to the registration, which may fail on the same pages.
 pub(super) fn populate(mapping: &Mapping, writable: bool, goes_on: impl Fn() -> bool) {
-    /// `MADV_POPULATE_READ` and `MADV_POPULATE_WRITE`, since Linux 5.14 and not in every C library.
-    const POPULATE: [libc::c_int; 2] = [22, 23];
     for piece in (0..mapping.pages()).step_by(PIECE) {
-        let len = PIECE.min(mapping.pages() - piece);
-        let advice = POPULATE[usize::from(writable)];
-        let address = (mapping.start() + piece) as *mut libc::c_void;
-        // SAFETY: a part of the mapping, which the borrow keeps alive. The advice changes no byte.
-        let advised = unsafe { libc::madvise(address, len, advice) };
-        if advised != 0 || !goes_on() {
+        let end = mapping.pages().min(piece + PIECE);
+        if !populate::populate(mapping, piece..end, writable) || !goes_on() {
             return;
         }
     }
