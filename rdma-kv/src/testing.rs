@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -231,6 +232,13 @@ impl TestNetwork {
         let (index, items) = most.regions();
         let [index, items] = [index, items].map(|len| self.alloc(len, Access::all()).unwrap());
         Shared::new(Store::new(index, items, limits, [11, SEED], UNIX_S).unwrap())
+    }
+
+    /// Bytes of a region of this domain for which the system has allocated memory.
+    pub fn allocated(&self, region: &Region) -> u64 {
+        let memory = self.memory.lock().unwrap();
+        let memory = &memory[&region.remote_key().unwrap()];
+        512 * memory.metadata().unwrap().blocks()
     }
 
     /// Simulates the death of the server's process.

@@ -31,6 +31,7 @@ mod traces;
 mod usage;
 mod walk;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use toroid_fabric::{OpError, Region};
@@ -172,6 +173,11 @@ impl Store {
     #[cfg(test)]
     pub(crate) fn index_region(&self) -> &Region {
         self.index.region()
+    }
+
+    /// The next bytes of the items region to populate: see [`Segments::take_unpopulated`].
+    pub fn take_unpopulated(&mut self, most: u64) -> Option<Range<u64>> {
+        self.segments.take_unpopulated(most)
     }
 
     /// Current limits.

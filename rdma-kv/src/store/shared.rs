@@ -16,6 +16,10 @@ use crate::store::{Item, Limits, Store};
 const LOOKS: u32 = 60;
 const PAUSES: u32 = 10;
 
+/// Bytes that are populated at a time: four pages. A request that arrives meanwhile waits for some
+/// 7 us.
+const POPULATED: u64 = 16 << 10;
+
 /// A store behind a lock. Values are read, and large ones copied to reserved memory, without the
 /// lock.
 #[derive(Clone, Debug)]
@@ -141,6 +145,16 @@ impl Shared {
     /// Only for a bug of the store.
     pub fn tick(&self, uptime_s: u64) -> Result<(), OpError> {
         self.lock().tick(uptime_s)
+    }
+
+    /// Populates some memory for later items, without the lock; returns whether there may be more.
+    /// For a thread that has nothing else to do.
+    pub fn populate_ahead(&self) -> bool {
+        let unpopulated = self.lock().take_unpopulated(POPULATED);
+        if let Some(bytes) = unpopulated.clone() {
+            self.items.populate(bytes);
+        }
+        unpopulated.is_some()
     }
 
     #[cfg(test)]

@@ -22,6 +22,10 @@ use crate::network::Network;
 /// Period in which a busy server checks for new clients and for its stop.
 const LOOK: Duration = Duration::from_millis(1);
 
+/// Time without a request after which memory is populated: longer than a client needs between two
+/// requests in turns, and shorter than any busy-polling.
+const PAUSE: Duration = Duration::from_micros(5);
+
 /// Period in which stuck clients are checked for room.
 const PATIENT_SLEEP: Duration = Duration::from_millis(10);
 
@@ -36,6 +40,8 @@ pub(super) struct Server<N: Network, L> {
     busy_poll: BusyPoll,
     /// Time of the last request; `None` after a sleep.
     asked: Option<Instant>,
+    /// Whether memory for later items may have to be populated.
+    populates: bool,
 }
 
 impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
@@ -48,6 +54,7 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
             turns: Vec::new(),
             busy_poll: BusyPoll::default(),
             asked: None,
+            populates: false,
         }
     }
 
@@ -86,6 +93,12 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
         while start.elapsed() < LOOK {
             if self.serve_all() {
                 self.asked = Some(Instant::now());
+                self.populates = true;
+                continue;
+            }
+            let is_idle = |since: Instant| since.elapsed() >= PAUSE;
+            if self.populates && self.asked.is_none_or(is_idle) {
+                self.populates = self.service.backend.store.populate_ahead();
                 continue;
             }
             let goes_on = self
@@ -145,6 +158,7 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
         let since = self.asked.take().unwrap_or_else(Instant::now);
         let woken = stop.wait_or(&fds, timeout)?;
         self.busy_poll.record_wait(since);
+        self.populates = true;
         // The first is the listener. Clients that are not ready stay armed: to disarm each
         // would cost a system call per client.
         for (client, is_ready) in self.clients.iter_mut().zip(woken.ready.iter().skip(1)) {

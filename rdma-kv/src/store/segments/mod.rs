@@ -22,6 +22,7 @@
 //!
 //! This module only accounts: it touches no byte of the region.
 
+mod ahead;
 mod borrowed;
 mod reuse;
 #[cfg(test)]
@@ -82,6 +83,8 @@ pub struct Segments {
     stamp: u64,
     /// Segments opened so far: the clock of uses.
     opened: u64,
+    /// Bytes of the region that have been populated or in use.
+    populated: u64,
     /// Bytes of the young queue from which it is evicted before the main queue.
     young: u64,
     /// Tests: holes are filled at once, wherever they are.
@@ -195,6 +198,7 @@ impl Segments {
             sealed: [VecDeque::new(), VecDeque::new()],
             stamp: 0,
             opened: 0,
+            populated: 0,
             young: memory * Self::YOUNG_TENTHS[0] / 10,
             #[cfg(test)]
             reuses_at_once: false,

@@ -234,3 +234,33 @@ fn segments_beyond_the_limit_are_withheld_until_it_is_raised() {
     assert!(!segments.limit_to(3 * u64::from(LEN)));
     assert_eq!(segments.count(), 12);
 }
+
+#[test]
+fn at_most_one_segment_is_populated_ahead() {
+    let len = u64::from(LEN);
+    let mut segments = of_memory(4 * len);
+    let all = |segments: &mut Segments| {
+        let pieces = std::iter::from_fn(|| segments.take_unpopulated(1000));
+        let pieces: Vec<_> = pieces.collect();
+        assert!(pieces.iter().all(|piece| piece.end - piece.start <= 1000));
+        assert!(pieces.is_sorted_by(|a, b| a.end == b.start));
+        Some(pieces.first()?.start..pieces.last()?.end)
+    };
+    assert_eq!(all(&mut segments), None, "nothing for an empty store");
+    let first = segments.append(Queue::Young, 1024, 0).unwrap().address;
+    segments.commit(first, 1024, 0, 0);
+    assert_eq!(all(&mut segments), Some(1024..1024 + len));
+    assert_eq!(all(&mut segments), None);
+    // The next item takes populated memory.
+    let second = segments.append(Queue::Young, 2048, 0).unwrap().address;
+    segments.commit(second, 2048, 0, 0);
+    assert_eq!(all(&mut segments), Some(1024 + len..3072 + len));
+    // A segment that has been in use comes before fresh memory.
+    let third = segments.append(Queue::Young, LEN, 0).unwrap().address;
+    segments.commit(third, LEN, 0, 0);
+    segments.release(first, 1024, 0);
+    segments.release(second, 2048, 0);
+    assert_eq!(all(&mut segments), None);
+    fill(&mut segments, Queue::Young, LEN);
+    assert_eq!(all(&mut segments), None, "nothing behind the limit");
+}
