@@ -55,6 +55,11 @@ impl BusyPoll {
         since.elapsed() - before < Self::SHORT
     }
 
+    /// Counts news that came while a thread polled with [`BusyPoll::keeps_polling`].
+    pub fn count_news(self) {
+        contention::count_news();
+    }
+
     /// Records that a thread that polled in vain from `since` on has slept or yielded, and is back.
     pub fn record_wait(&mut self, since: Instant) {
         self.learn(since.elapsed());
@@ -76,6 +81,7 @@ impl BusyPoll {
         timeout: Duration,
         mut has_news: impl FnMut() -> bool,
     ) -> Option<Duration> {
+        contention::count_news();
         let mut now = since;
         while now.saturating_duration_since(since) < timeout {
             if (0..POLLS).any(|_| has_news()) {

@@ -8,18 +8,18 @@
 //! The number of runnable threads comes from /proc/loadavg (proc(5)). A look costs some
 //! microseconds, so threads share the result of the last look for a while.
 //!
-//! * Contention is an excess of threads that lasts longer than [`MOMENT`], without a look in
-//!   between that found none. A kernel thread that runs for some microseconds does not count.
-//! * Contention is presumed to last for [`SHORT`]. Then threads poll again: while both threads
-//!   sleep in turns, the number does not show the effect of polling.
-//! * If contention is found again within the time that it was presumed to last, it is presumed to
-//!   last twice as long, up to [`LONG`]. So polling continues if it succeeds for longer than
-//!   threads slept.
+//! * An excess of threads that lasts longer than [`MOMENT`], without a look in between that found
+//!   none, is tried as contention. A kernel thread that runs for some microseconds does not count.
+//! * In a trial threads sleep at once for [`TRIAL`]. The trial shows contention if this process then
+//!   gets at least as many news per time as while it polled. A thread that never waits is kept from
+//!   its processor by polling; threads that all wait for each other may lose more by waking up.
+//! * The result holds for [`TRIAL`], and twice as long each time that it is found again, up to
+//!   [`LONG`]. Then the other way is tried again.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::Instant;
 
@@ -35,10 +35,10 @@ const MOMENT: u64 = 200;
 /// Age from which an earlier look is ignored.
 const AGES: u64 = 5000;
 
-/// Presumed duration of new contention.
-const SHORT: u64 = 1000;
+/// Duration of a trial of either way to wait.
+const TRIAL: u64 = 1000;
 
-/// Longest presumed duration of contention.
+/// Longest time for which the result of a trial holds.
 const LONG: u64 = 64_000;
 
 /// The contention that this process knows of.
@@ -56,7 +56,13 @@ pub(crate) fn is_presumed(now: Instant) -> bool {
     KNOWN.is_presumed(|| since_start_us(now))
 }
 
-/// The result of the last look. All times are in microseconds since the first look.
+/// Counts news for which a thread may have waited.
+pub(crate) fn count_news() {
+    KNOWN.count_news();
+}
+
+/// Result of the last look, or the trial that goes on. All times are in microseconds since the
+/// first look.
 ///
 /// The words are hints without mutual consistency: a thread that sees words of two looks polls or
 /// sleeps once in vain.
@@ -64,56 +70,124 @@ pub(crate) fn is_presumed(now: Instant) -> bool {
 struct Contention {
     /// Time of the next look.
     until: AtomicU64,
-    /// Presumed duration of contention; 0 without contention.
-    lasts: AtomicU64,
-    /// Time of the first of the looks that found more threads than processors; 0 if the last one
-    /// did not.
-    since: AtomicU64,
+    /// Whether threads sleep at once until then.
+    sleeps: AtomicBool,
+    /// News so far, except those that threads counted at the same time.
+    news: AtomicU64,
+    trial: Mutex<Trial>,
+}
+
+/// Comparison of polling and sleeping.
+#[derive(Debug)]
+struct Trial {
+    /// Start of the phase: of the first of the looks that found more threads than processors, or of
+    /// the present way to wait. 0 if the last look found no more threads than processors.
+    since: u64,
+    /// News at that time.
+    news: u64,
+    /// Whether both ways are tried in turns.
+    goes_on: bool,
+    /// Whether sleeping is the better way as far as known.
+    sleep_is_better: bool,
+    /// News per second with polling and with sleeping.
+    rates: [u64; 2],
+    /// Time for which the better way is kept.
+    hold: u64,
+}
+
+impl Trial {
+    const NONE: Trial = Trial {
+        since: 0,
+        news: 0,
+        goes_on: false,
+        sleep_is_better: false,
+        rates: [0; 2],
+        hold: TRIAL,
+    };
 }
 
 impl Contention {
     const fn none() -> Self {
         Contention {
             until: AtomicU64::new(0),
-            lasts: AtomicU64::new(0),
-            since: AtomicU64::new(0),
+            sleeps: AtomicBool::new(false),
+            news: AtomicU64::new(0),
+            trial: Mutex::new(Trial::NONE),
         }
+    }
+
+    fn count_news(&self) {
+        // A lost count is harmless, and cheaper than a locked instruction.
+        let news = self.news.load(Ordering::Relaxed);
+        self.news.store(news.wrapping_add(1), Ordering::Relaxed);
     }
 
     fn is_presumed(&self, now: impl FnOnce() -> u64) -> bool {
-        self.lasts.load(Ordering::Relaxed) != 0 && now() < self.until.load(Ordering::Relaxed)
+        self.sleeps.load(Ordering::Relaxed) && now() < self.until.load(Ordering::Relaxed)
     }
 
     fn is_found(&self, now: u64, look: impl FnOnce() -> bool) -> bool {
-        let until = self.until.load(Ordering::Relaxed);
-        let lasted = self.lasts.load(Ordering::Relaxed);
+        let (until, sleeps) = (
+            self.until.load(Ordering::Relaxed),
+            self.sleeps.load(Ordering::Relaxed),
+        );
         if now < until {
-            return lasted != 0;
+            return sleeps;
         }
-        if !look() {
-            self.since.store(0, Ordering::Relaxed);
-            return self.presume(now, 0, FRESH);
+        // Another thread is looking.
+        let Ok(mut trial) = self.trial.try_lock() else {
+            return sleeps;
+        };
+        let trial = &mut *trial;
+        if now - until > AGES.max(trial.hold) {
+            *trial = Trial::NONE;
         }
-        if lasted != 0 && now - until <= lasted {
-            let longer = (2 * lasted).min(LONG);
-            return self.presume(now, longer, longer);
+        // While threads sleep in turns, the number of runnable threads does not show the effect of
+        // polling.
+        let is_tried_asleep = trial.goes_on && sleeps;
+        if !is_tried_asleep && !look() {
+            *trial = Trial::NONE;
+            return self.wait_by(false, now, FRESH);
         }
-        match now.saturating_sub(self.since.load(Ordering::Relaxed)) {
-            ..MOMENT => self.presume(now, 0, GLANCE),
-            MOMENT..AGES => self.presume(now, SHORT, SHORT),
-            _ => {
-                self.since.store(now, Ordering::Relaxed);
-                self.presume(now, 0, GLANCE)
+        if !trial.goes_on {
+            match now - trial.since {
+                ..MOMENT => return self.wait_by(false, now, GLANCE),
+                MOMENT..AGES => trial.goes_on = true,
+                _ => {
+                    self.begin(trial, now);
+                    return self.wait_by(false, now, GLANCE);
+                }
             }
         }
+        let news = self.news.load(Ordering::Relaxed).wrapping_sub(trial.news);
+        trial.rates[usize::from(sleeps)] =
+            news.saturating_mul(1_000_000) / (now - trial.since).max(1);
+        self.begin(trial, now);
+        if sleeps == trial.sleep_is_better {
+            return self.wait_by(!sleeps, now, TRIAL);
+        }
+        let [polling, sleeping] = trial.rates;
+        let sleep_is_better = sleeping >= polling;
+        trial.hold = if sleep_is_better == trial.sleep_is_better {
+            (2 * trial.hold).min(LONG)
+        } else {
+            TRIAL
+        };
+        trial.sleep_is_better = sleep_is_better;
+        self.wait_by(sleep_is_better, now, trial.hold)
     }
 
-    /// Records a presumed duration and the validity of the look; returns whether there is
-    /// contention.
-    fn presume(&self, now: u64, lasts: u64, good: u64) -> bool {
-        self.lasts.store(lasts, Ordering::Relaxed);
-        self.until.store(now + good, Ordering::Relaxed);
-        lasts != 0
+    /// Starts a phase.
+    fn begin(&self, trial: &mut Trial, now: u64) {
+        trial.since = now;
+        trial.news = self.news.load(Ordering::Relaxed);
+    }
+
+    /// Makes threads wait in one way for some time; returns whether they sleep.
+    fn wait_by(&self, sleeping: bool, now: u64, time: u64) -> bool {
+        self.sleeps.store(sleeping, Ordering::Relaxed);
+        self.until.store(now + time, Ordering::Relaxed);
+        sleeping
     }
 }
 
@@ -190,29 +264,57 @@ mod tests {
         assert!(known.is_found(now + AGES + MOMENT, || true));
     }
 
-    /// Lasting contention makes looks ever rarer; a look without contention ends it.
-    #[test]
-    fn contention_found_again_soon_is_presumed_to_last_twice_as_long() {
-        let known = Contention::none();
-        let mut now = 2 * AGES;
-        assert!(!known.is_found(now, || true));
-        now += MOMENT;
-        for lasts in [1000, 2000, 4000, 8000, 16_000, 32_000, 64_000, 64_000] {
-            assert!(!known.is_presumed(|| now), "a thread polls before it looks");
-            assert!(known.is_found(now, || true));
-            assert!(
-                known.is_presumed(|| now + lasts - 1) && known.is_found(now + lasts - 1, never)
-            );
-            now += lasts;
+    /// Runs a process that gets `rates` news per millisecond with polling and with sleeping, and
+    /// returns the share of time for which threads slept.
+    fn sleeping_share(known: &Contention, start: u64, time: u64, rates: [u64; 2]) -> f64 {
+        let (mut slept, mut owed) = (0, 0);
+        for now in (start..start + time).step_by(10) {
+            let sleeps = known.is_presumed(|| now) || known.is_found(now, || true);
+            slept += u64::from(sleeps);
+            owed += 10 * rates[usize::from(sleeps)];
+            for _ in 0..owed / 1000 {
+                known.count_news();
+            }
+            owed %= 1000;
         }
-        // Threads have polled for longer than they slept.
-        now += LONG + 1;
-        assert!(!known.is_found(now, || true));
-        now += MOMENT;
-        assert!(known.is_found(now, || true));
-        assert!(known.is_presumed(|| now + SHORT - 1) && !known.is_presumed(|| now + SHORT));
-        now += SHORT;
-        assert!(!known.is_found(now, || false));
-        assert!(!known.is_presumed(|| now));
+        slept as f64 * 10.0 / time as f64
+    }
+
+    #[test]
+    fn threads_wait_in_the_way_that_brings_more_news() {
+        const SECOND: u64 = 1_000_000;
+        for (rates, expected) in [
+            ([37, 100], 0.9..1.0),
+            ([500, 100], 0.0..0.1),
+            ([0, 0], 0.9..1.0),
+        ] {
+            let known = Contention::none();
+            let share = sleeping_share(&known, 2 * AGES, SECOND, rates);
+            assert!(expected.contains(&share), "{rates:?}: {share}");
+            // The other way has become better.
+            let share = sleeping_share(&known, 2 * AGES + SECOND, SECOND, [rates[1], rates[0]]);
+            let other = if rates[0] == rates[1] {
+                share
+            } else {
+                1.0 - share
+            };
+            assert!(expected.contains(&other), "{rates:?} changed: {share}");
+        }
+    }
+
+    #[test]
+    fn a_look_without_contention_ends_the_comparison() {
+        let known = Contention::none();
+        sleeping_share(&known, 2 * AGES, 100_000, [1, 10]);
+        let mut now = 2 * AGES + 100_000;
+        while known.is_found(now, || false) {
+            now += 10;
+        }
+        assert!(now <= 2 * AGES + 100_000 + LONG);
+        assert!(!known.is_presumed(|| now) && !known.is_found(now + FRESH - 1, never));
+        assert!(
+            !known.is_found(now + FRESH, || true),
+            "a new excess counts anew"
+        );
     }
 }

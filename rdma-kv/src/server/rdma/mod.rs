@@ -92,6 +92,7 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
         let start = Instant::now();
         while start.elapsed() < LOOK {
             if self.serve_all() {
+                self.busy_poll.count_news();
                 self.asked = Some(Instant::now());
                 self.populates = true;
                 continue;
