@@ -93,4 +93,4 @@ pub use self::core::{
 pub use key::{Access, Epoch, Partition, RegionId, RemoteKey};
 pub use mem::DropGuard;
 pub use test_knob::TestKnob;
-pub use topology::{NodeId, Place, Torus};
+pub use topology::{Direction, Hop, NodeId, Place, Torus};

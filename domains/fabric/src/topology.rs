@@ -35,6 +35,27 @@ impl fmt::Display for Place {
     }
 }
 
+/// Direction of a link of a torus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs)]
+pub enum Direction {
+    XUp,
+    XDown,
+    YUp,
+    YDown,
+    ZUp,
+    ZDown,
+}
+
+/// A directed link of a torus, between neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hop {
+    /// Node whose link it is.
+    pub from: NodeId,
+    /// Direction of the link.
+    pub direction: Direction,
+}
+
 /// Why a text is not a place or a torus.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyError {
@@ -129,6 +150,57 @@ impl Torus {
             direct.min(u32::from(size).saturating_sub(direct))
         };
         way(a.x, b.x, self.x) + way(a.y, b.y, self.y) + way(a.z, b.z, self.z)
+    }
+
+    /// The dimension-ordered route from one node to another: along x, then y, then z, each the
+    /// shorter way, upwards if both ways are equal. `None` if the torus lacks one of the nodes.
+    pub fn route(&self, from: NodeId, to: NodeId) -> Option<Vec<Hop>> {
+        let (mut at, to) = (self.place(from)?, self.place(to)?);
+        let mut hops = Vec::new();
+        while let Some(direction) = self.next(at, to) {
+            let from = self.node(at)?;
+            hops.push(Hop { from, direction });
+            at = self.neighbour(at, direction);
+        }
+        Some(hops)
+    }
+
+    /// The place behind the link of `place` in a direction.
+    pub fn neighbour(&self, place: Place, direction: Direction) -> Place {
+        let step = |n: u8, size: u16, up: bool| {
+            let step = if up { 1 } else { size.saturating_sub(1) };
+            ((u16::from(n) + step) % size.max(1)) as u8
+        };
+        let Place { x, y, z } = place;
+        match direction {
+            Direction::XUp | Direction::XDown => Place {
+                x: step(x, self.x, direction == Direction::XUp),
+                ..place
+            },
+            Direction::YUp | Direction::YDown => Place {
+                y: step(y, self.y, direction == Direction::YUp),
+                ..place
+            },
+            Direction::ZUp | Direction::ZDown => Place {
+                z: step(z, self.z, direction == Direction::ZUp),
+                ..place
+            },
+        }
+    }
+
+    /// Direction of the first link of the dimension-ordered route; `None` at its end.
+    fn next(&self, at: Place, to: Place) -> Option<Direction> {
+        let way = |at: u8, to: u8, size: u16, [up, down]: [Direction; 2]| {
+            let above = (u16::from(to) + size - u16::from(at)) % size;
+            match above {
+                0 => None,
+                above if above <= size - above => Some(up),
+                _ => Some(down),
+            }
+        };
+        way(at.x, to.x, self.x, [Direction::XUp, Direction::XDown])
+            .or_else(|| way(at.y, to.y, self.y, [Direction::YUp, Direction::YDown]))
+            .or_else(|| way(at.z, to.z, self.z, [Direction::ZUp, Direction::ZDown]))
     }
 
     /// The largest distance between two places.

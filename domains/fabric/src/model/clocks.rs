@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use super::{MAX_BACKLOG, ticks};
-use crate::topology::NodeId;
+use crate::topology::{Hop, NodeId};
 
 /// Name of a clock, unique in its table and never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,10 +16,9 @@ impl ClockId {
         Self::of(1, from, to.0)
     }
 
-    /// The link of a torus that leaves `node` in a direction: 0 and 1 are x, 2 and 3 are y, 4 and 5
-    /// are z, each upwards and downwards.
-    pub fn hop(node: NodeId, direction: u8) -> Self {
-        Self::of(2, node, direction.into())
+    /// A link of a torus.
+    pub fn hop(hop: Hop) -> Self {
+        Self::of(2, hop.from, hop.direction as u32)
     }
 
     /// A resource of a node itself, such as its processor for sending.

@@ -3,7 +3,7 @@
 use super::Nanos;
 
 /// Variation of a latency, which is never negative.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Jitter {
     /// The latency is constant.
     #[default]
@@ -17,6 +17,11 @@ pub enum Jitter {
     Normal {
         /// Standard deviation in nanoseconds.
         deviation: Nanos,
+    },
+    /// Never shorter; a Pareto distribution with exponent 3 from 0 (Lomax), cut at 100 means.
+    Pareto {
+        /// Mean in nanoseconds.
+        mean: Nanos,
     },
 }
 
@@ -33,17 +38,17 @@ impl Draw for fastrand::Rng {
 }
 
 impl Jitter {
-    /// The largest distance of a draw from 0 in nanoseconds. A link's latency must be at least this
+    /// Nanoseconds by which a draw may shorten the latency. A link's latency must be at least this
     /// long.
     pub fn reach(&self) -> Nanos {
         match *self {
-            Jitter::None => 0,
+            Jitter::None | Jitter::Pareto { .. } => 0,
             Jitter::Uniform { spread } => spread,
             Jitter::Normal { deviation } => deviation.saturating_mul(3),
         }
     }
 
-    /// A delay from 0 to twice [`Jitter::reach`]: the caller takes `reach` from the latency.
+    /// A delay from 0 on, for a latency from which [`Jitter::reach`] has been taken.
     pub fn draw(&self, random: &mut impl Draw) -> Nanos {
         match *self {
             Jitter::None => 0,
@@ -53,6 +58,10 @@ impl Jitter {
                 let radius = (-2.0 * (1.0 - random.unit()).ln()).sqrt();
                 let normal = radius * (std::f64::consts::TAU * random.unit()).cos();
                 ((normal.clamp(-3.0, 3.0) + 3.0) * deviation as f64) as Nanos
+            }
+            Jitter::Pareto { mean } => {
+                let above = (1.0 - random.unit()).powf(-1.0 / 3.0) - 1.0;
+                ((2.0 * above).min(100.0) * mean as f64) as Nanos
             }
         }
     }

@@ -9,6 +9,11 @@
 //! Costs of a stage are those of LogGP (Alexandrov et al., 1995): `message` is the overhead o,
 //! `rate` is 1/G, `latency` is L. `packet` and `header` are the costs of cutting a message into
 //! packets.
+//!
+//! A stage serves messages in the order of their reservations. Where several routes share a far
+//! stage, a message should reserve the stage when it reaches the stage, not before: a reservation
+//! for a later time leaves the stage idle until then. A [`Passage`] reserves stage by stage for
+//! that. For the same reason, an answer reserves its way back when the request has arrived.
 
 mod clocks;
 mod draw;
@@ -67,31 +72,14 @@ impl Costs {
             .saturating_add(self.transfer(self.wire_bytes(bytes)))
     }
 
-    /// Ticks for the last packet of a message.
-    fn last_packet(&self, bytes: u64) -> u64 {
-        let before = (self.packets(bytes) - 1).saturating_mul(self.payload.into());
-        let wire = bytes
-            .saturating_sub(before)
-            .saturating_add(self.header.into());
-        ticks(self.packet).saturating_add(self.transfer(wire))
-    }
-
-    /// Ticks for the first packet of a message.
-    fn first_packet(&self, bytes: u64) -> u64 {
-        let first = match self.payload {
-            0 => bytes,
-            payload => bytes.min(payload.into()),
-        };
-        let wire = first.saturating_add(self.header.into());
-        ticks(self.message.saturating_add(self.packet)).saturating_add(self.transfer(wire))
-    }
-
+    /// Ticks for bytes on the wire, rounded up: a stage is never faster than its rate.
     fn transfer(&self, wire: u64) -> u64 {
         const SECOND: u128 = 1_000_000_000 * TICKS as u128;
-        match self.rate {
-            0 => 0,
-            rate => u64::try_from(u128::from(wire) * SECOND / u128::from(rate)).unwrap_or(u64::MAX),
-        }
+        let ticks = match self.rate {
+            0 => return 0,
+            rate => (u128::from(wire) * SECOND).div_ceil(rate.into()),
+        };
+        u64::try_from(ticks).unwrap_or(u64::MAX)
     }
 }
 
@@ -102,8 +90,9 @@ pub struct Stage {
     pub clock: ClockId,
     /// Costs of a message.
     pub costs: Costs,
-    /// Whether the stage takes a message when its last byte has come, and passes the message on as
-    /// a whole. Otherwise packets pass one by one (cut-through).
+    /// Whether the stage begins with a message when the last byte has come (store and forward).
+    /// Otherwise the stage begins with the first byte (cut-through). The first byte leaves any
+    /// stage after [`Costs::message`] and [`Costs::latency`].
     pub whole: bool,
 }
 
@@ -122,6 +111,9 @@ pub struct Route {
     /// Whether latency comes on top of the time that the machine itself takes. Otherwise the
     /// machine's time is part of it.
     pub on_top: bool,
+    /// Nanoseconds that the machine itself takes and that count as a part of the route: messages
+    /// arrive earlier by that, but never before they are ready.
+    pub base: Nanos,
 }
 
 /// Times of a message.
@@ -143,11 +135,9 @@ pub struct QueueFull;
 ///
 /// Messages of one sender arrive in order if `delay` is constant; queues keep the order otherwise.
 pub fn carry(route: &Route, clocks: &impl Clocks, now: Nanos, bytes: u64, delay: Nanos) -> Times {
-    // Without a limit no stage refuses.
-    carry_within(route, clocks, now, bytes, delay, None).unwrap_or(Times {
-        start: now,
-        arrival: now,
-    })
+    let mut passage = Passage::new(now, bytes);
+    passage.advance(route, clocks, Nanos::MAX);
+    passage.times(route, delay)
 }
 
 /// As [`carry`], unless more than [`Route::limit`] bytes wait at the first stage.
@@ -161,48 +151,104 @@ pub fn carry_or_drop(
     bytes: u64,
     delay: Nanos,
 ) -> Result<Times, QueueFull> {
-    carry_within(route, clocks, now, bytes, delay, route.limit)
+    let mut passage = Passage::enter(route, clocks, now, bytes)?;
+    passage.advance(route, clocks, Nanos::MAX);
+    Ok(passage.times(route, delay))
 }
 
-fn carry_within(
-    route: &Route,
-    clocks: &impl Clocks,
-    now: Nanos,
+/// A message on its way, which reserves a stage when it reaches the stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passage {
     bytes: u64,
-    delay: Nanos,
-    limit: Option<u64>,
-) -> Result<Times, QueueFull> {
-    let (mut head, mut tail) = (ticks(now), ticks(now));
-    let mut first = None;
-    for stage in &route.stages {
-        let costs = &stage.costs;
-        let ready = if stage.whole { tail } else { head };
-        let wait = match (first, limit) {
-            (None, Some(limit)) => costs.transfer(limit),
-            _ => u64::MAX,
-        };
-        let service = costs.service(bytes);
-        let start = clocks
-            .reserve(stage.clock, ready, service, wait)
-            .ok_or(QueueFull)?;
-        first.get_or_insert(start);
-        let latency = ticks(costs.latency);
-        let end = start.saturating_add(service);
-        tail = end
-            .max(tail.saturating_add(costs.last_packet(bytes)))
-            .saturating_add(latency);
-        head = if stage.whole {
-            tail
-        } else {
-            start
-                .saturating_add(costs.first_packet(bytes))
-                .saturating_add(latency)
-        };
+    /// Stages passed.
+    stages: usize,
+    /// Start at the first stage, in ticks.
+    start: u64,
+    /// When the first byte reaches the next stage.
+    head: u64,
+    /// When the last byte does.
+    tail: u64,
+    ready: Nanos,
+}
+
+impl Passage {
+    /// A message of `bytes` that is ready at `now`, before the first stage.
+    pub fn new(now: Nanos, bytes: u64) -> Self {
+        let ticks = ticks(now);
+        Passage {
+            bytes,
+            stages: 0,
+            start: ticks,
+            head: ticks,
+            tail: ticks,
+            ready: now,
+        }
     }
-    Ok(Times {
-        start: first.map_or(now, |start| start / TICKS),
-        arrival: tail.div_ceil(TICKS).saturating_add(delay),
-    })
+
+    /// A message that has reserved the first stage, unless more than [`Route::limit`] bytes wait
+    /// there.
+    ///
+    /// # Errors
+    /// [`QueueFull`]; nothing is reserved.
+    pub fn enter(
+        route: &Route,
+        clocks: &impl Clocks,
+        now: Nanos,
+        bytes: u64,
+    ) -> Result<Self, QueueFull> {
+        let mut passage = Passage::new(now, bytes);
+        if let (Some(stage), Some(limit)) = (route.stages.first(), route.limit) {
+            let wait = stage.costs.transfer(limit);
+            passage.pass(stage, clocks, wait).ok_or(QueueFull)?;
+        }
+        Ok(passage)
+    }
+
+    /// Time at which the message reaches the next stage; `None` behind the last one.
+    pub fn reaches(&self, route: &Route) -> Option<Nanos> {
+        let stage = route.stages.get(self.stages)?;
+        Some(self.ready_for(stage) / TICKS)
+    }
+
+    /// Reserves the stages that the message reaches until then.
+    pub fn advance(&mut self, route: &Route, clocks: &impl Clocks, until: Nanos) {
+        while let Some(stage) = route.stages.get(self.stages) {
+            let is_far = self.ready_for(stage) / TICKS > until;
+            // Without a limit no stage refuses.
+            if is_far || self.pass(stage, clocks, u64::MAX).is_none() {
+                break;
+            }
+        }
+    }
+
+    /// Times of a message behind the last stage, and `delay`, as drawn from [`Route::jitter`].
+    pub fn times(&self, route: &Route, delay: Nanos) -> Times {
+        let arrival = self.tail.div_ceil(TICKS).saturating_add(delay);
+        Times {
+            start: self.start / TICKS,
+            arrival: arrival.saturating_sub(route.base).max(self.ready),
+        }
+    }
+
+    fn ready_for(&self, stage: &Stage) -> u64 {
+        if stage.whole { self.tail } else { self.head }
+    }
+
+    fn pass(&mut self, stage: &Stage, clocks: &impl Clocks, wait: u64) -> Option<()> {
+        let costs = &stage.costs;
+        let service = costs.service(self.bytes);
+        let start = clocks.reserve(stage.clock, self.ready_for(stage), service, wait)?;
+        let latency = ticks(costs.latency);
+        let head = start.saturating_add(ticks(costs.message));
+        let tail = start.saturating_add(service).max(self.tail);
+        if self.stages == 0 {
+            self.start = start;
+        }
+        self.stages += 1;
+        self.head = head.saturating_add(latency);
+        self.tail = tail.saturating_add(latency);
+        Some(())
+    }
 }
 
 fn ticks(nanos: Nanos) -> u64 {
