@@ -3,8 +3,9 @@
 //! A [`directory`] holds the domains of a torus, their members and the owners of nodes. [`rights`]
 //! decides who may change it, [`quota`] how much of it one tenant may have. [`addressing`] computes
 //! the addresses of members, [`placement`] and [`allocation`] choose nodes, and [`nodeset`] reads
-//! sets of them. [`declare`] compares a file with the present domains. [`info`] has the descriptions
-//! that an agent sends, and [`explain`] derives from them why two nodes reach each other or not.
+//! sets of them. [`link`] describes networks to emulate. [`declare`] compares a file with the
+//! present domains. [`info`] has the descriptions that an agent sends, and [`explain`] derives from
+//! them why two nodes reach each other or not.
 
 #![forbid(unsafe_code)]
 
@@ -20,6 +21,7 @@ pub mod gateway;
 pub mod hosts;
 pub mod info;
 pub mod limits;
+pub mod link;
 pub mod names;
 pub mod nodeset;
 pub mod placement;

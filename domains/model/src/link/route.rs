@@ -1,0 +1,155 @@
+//! Routes between nodes.
+
+use serde::{Deserialize, Serialize};
+use toroid_fabric::model::{ClockId, Costs, Jitter, Path, Route, Stage};
+use toroid_fabric::{NodeId, Torus};
+
+use super::{DomainLinks, FabricProfile, LinkSpec, Rate, Time};
+use crate::as_text;
+
+/// A model of the network, which processes and the driver are given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LinkModel {
+    /// Each pair of members has its own links.
+    Pairs(DomainLinks),
+    /// All domains share the links of a torus.
+    Torus(TorusLinks),
+}
+
+/// A torus with costs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TorusLinks {
+    /// Costs.
+    pub profile: FabricProfile,
+    /// Shape.
+    #[serde(with = "as_text")]
+    pub torus: Torus,
+    /// Time that a frame takes on this machine itself, which counts as a part of the costs.
+    #[serde(default)]
+    pub base: Time,
+}
+
+/// Resources of a node, each with a clock.
+#[derive(Clone, Copy)]
+enum Resource {
+    RdmaSender,
+    EthernetHost,
+    EthernetSender,
+    EthernetReceiver,
+}
+
+impl LinkModel {
+    /// The route from one node to another; `None` if the machine's own costs are all.
+    pub fn route(&self, from: NodeId, to: NodeId, path: Path) -> Option<Route> {
+        match self {
+            LinkModel::Pairs(links) => links.link(from, to).route(from, to, path),
+            LinkModel::Torus(torus) => torus.route(from, to, path),
+        }
+    }
+}
+
+impl LinkSpec {
+    /// The route over this link; `None` if the link has no properties.
+    pub fn route(&self, from: NodeId, to: NodeId, path: Path) -> Option<Route> {
+        if self.is_empty() || from == to {
+            return None;
+        }
+        let jitter = self.jitter.map_or(Jitter::None, |jitter| jitter.0);
+        let latency = self.latency.map_or(0, |latency| latency.nanos);
+        let costs = Costs {
+            header: self.header.unwrap_or_default().into(),
+            rate: self.rate.map_or(0, |Rate(rate)| rate),
+            latency: latency.saturating_sub(jitter.reach()),
+            ..Costs::default()
+        };
+        let stage = Stage {
+            clock: ClockId::pair(from, to),
+            costs,
+            whole: false,
+        };
+        Some(Route {
+            stages: vec![stage],
+            jitter,
+            loss: self.loss.unwrap_or_default().of_one(),
+            limit: self.limit.map(|limit| limit.0),
+            // A link without a latency has that of the machine, to which a rate adds.
+            on_top: path == Path::Ethernet || self.latency.is_none_or(|latency| latency.on_top),
+            base: 0,
+        })
+    }
+}
+
+impl TorusLinks {
+    /// The route through the torus; `None` for a node to itself or outside the torus.
+    pub fn route(&self, from: NodeId, to: NodeId, path: Path) -> Option<Route> {
+        let hops = self.torus.route(from, to).filter(|hops| !hops.is_empty())?;
+        let profile = &self.profile;
+        let links = hops.into_iter().map(|hop| Stage {
+            clock: ClockId::hop(hop),
+            costs: Costs {
+                payload: profile.payload,
+                header: profile.header,
+                rate: profile.rate.0,
+                latency: profile.hop.0,
+                ..Costs::default()
+            },
+            whole: false,
+        });
+        let (before, after, base) = match path {
+            Path::Rdma => (self.rdma(from), Vec::new(), 0),
+            Path::Ethernet => (self.sender(from), self.receiver(to), self.base.0),
+        };
+        Some(Route {
+            stages: before.into_iter().chain(links).chain(after).collect(),
+            base,
+            ..Route::default()
+        })
+    }
+
+    fn rdma(&self, node: NodeId) -> Vec<Stage> {
+        let costs = Costs {
+            message: self.profile.rdma.message.0,
+            packet: self.profile.rdma.packet.0,
+            payload: self.profile.payload,
+            ..Costs::default()
+        };
+        vec![stage(node, Resource::RdmaSender, costs)]
+    }
+
+    fn sender(&self, node: NodeId) -> Vec<Stage> {
+        let host = Costs {
+            message: self.profile.ethernet.message.0,
+            rate: self.profile.ethernet.rate.map_or(0, |Rate(rate)| rate),
+            ..Costs::default()
+        };
+        let card = stage(node, Resource::EthernetSender, self.card());
+        vec![stage(node, Resource::EthernetHost, host), card]
+    }
+
+    fn receiver(&self, node: NodeId) -> Vec<Stage> {
+        let costs = Costs {
+            latency: self.profile.ethernet.wakeup.0,
+            ..self.card()
+        };
+        vec![stage(node, Resource::EthernetReceiver, costs)]
+    }
+
+    fn card(&self) -> Costs {
+        Costs {
+            packet: self.profile.ethernet.packet.0,
+            payload: self.profile.payload,
+            ..Costs::default()
+        }
+    }
+}
+
+/// A stage at an end. Hosts and network cards begin with a message that has come as a whole.
+fn stage(node: NodeId, resource: Resource, costs: Costs) -> Stage {
+    Stage {
+        clock: ClockId::endpoint(node, resource as u8),
+        costs,
+        whole: true,
+    }
+}
