@@ -32,6 +32,9 @@ const HISTOGRAM: usize = BUCKETS + 2;
 /// of a cache line.
 const WORDS: usize = (3 + 2 * HISTOGRAM).next_multiple_of(8);
 
+/// Word after the entries: reservations without an entry.
+const WITHOUT_CLOCK: usize = ENTRIES * WORDS;
+
 const NAME: usize = 0;
 const FREE_AT: usize = 1;
 const CLAMPED: usize = 2;
@@ -69,7 +72,7 @@ pub struct SharedClocks(Mapping);
 
 impl SharedClocks {
     /// Bytes of the memory, of which only used parts occupy pages.
-    pub const LEN: usize = ENTRIES * WORDS * 8;
+    pub const LEN: usize = (WITHOUT_CLOCK + 1) * 8;
 
     /// Creates empty memory for a table.
     ///
@@ -108,6 +111,12 @@ impl SharedClocks {
         }
     }
 
+    /// Reservations that found the table full, and so had no queue.
+    pub fn without_clock(&self) -> u64 {
+        let count = self.word(WITHOUT_CLOCK);
+        count.map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
     fn word(&self, at: usize) -> Option<&AtomicU64> {
         self.0.word(at as u64 * 8)
     }
@@ -115,21 +124,32 @@ impl SharedClocks {
     /// First word of the entry of a clock, which is claimed if the clock has none yet; `None` if
     /// the table is full around it.
     fn entry(&self, clock: ClockId) -> Option<usize> {
+        self.search(clock, |name| {
+            let claimed = name.compare_exchange(0, clock.0, Ordering::Relaxed, Ordering::Relaxed);
+            claimed.map_or_else(|other| other, |_| clock.0)
+        })
+    }
+
+    /// First word of the entry of a clock, if the clock has one.
+    fn existing(&self, clock: ClockId) -> Option<usize> {
+        self.search(clock, |_| 0)
+    }
+
+    /// First word of the entry of a clock. An empty entry has the name that `claim` returns.
+    fn search(&self, clock: ClockId, claim: impl Fn(&AtomicU64) -> u64) -> Option<usize> {
         // Fibonacci hashing (Knuth, volume 3, 6.4).
         let hash = clock.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         for probe in 0..PROBES {
             let entry = (hash as usize + probe) % ENTRIES * WORDS;
             let name = self.word(entry + NAME)?;
-            let order = Ordering::Relaxed;
-            let found = match name.load(order) {
-                0 => match name.compare_exchange(0, clock.0, order, order) {
-                    Ok(_) => clock.0,
-                    Err(other) => other,
-                },
+            let found = match name.load(Ordering::Relaxed) {
+                0 => claim(name),
                 found => found,
             };
-            if found == clock.0 {
-                return Some(entry);
+            match found {
+                0 => return None,
+                found if found == clock.0 => return Some(entry),
+                _ => {}
             }
         }
         None
@@ -143,6 +163,9 @@ impl Clocks for SharedClocks {
             .entry(clock)
             .map(|entry| (self.word(entry + FREE_AT), self.word(entry + CLAMPED)));
         let Some((Some(word), Some(clamped))) = words else {
+            if let Some(count) = self.word(WITHOUT_CLOCK) {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
             return Some(ready);
         };
         // The word orders no other memory.
@@ -172,7 +195,7 @@ pub fn record_of(
 ) -> ClockRecord {
     let mut buckets = [0_u64; BUCKETS];
     let mut record = ClockRecord::default();
-    for entry in of.into_iter().filter_map(|clock| clocks.entry(clock)) {
+    for entry in of.into_iter().filter_map(|clock| clocks.existing(clock)) {
         let load = |at: usize| {
             clocks
                 .word(at)
