@@ -168,8 +168,8 @@ impl Torus {
     /// The place behind the link of `place` in a direction.
     pub fn neighbour(&self, place: Place, direction: Direction) -> Place {
         let step = |n: u8, size: u16, up: bool| {
-            let step = if up { 1 } else { size.saturating_sub(1) };
-            ((u16::from(n) + step) % size.max(1)) as u8
+            let step = if up { 1 } else { size - 1 };
+            ((u16::from(n) + step) % size) as u8
         };
         let Place { x, y, z } = place;
         match direction {
@@ -235,6 +235,8 @@ fn three<T: FromStr>(text: &str, separator: char) -> Option<[T; 3]> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn place(x: u8, y: u8, z: u8) -> Place {
@@ -258,6 +260,49 @@ mod tests {
         assert_eq!(torus.distance(place(0, 0, 0), place(7, 0, 0)), 1);
         assert_eq!(torus.distance(place(0, 0, 0), place(4, 2, 1)), 7);
         assert_eq!(torus.diameter(), 7);
+    }
+
+    proptest! {
+        #[test]
+        fn routes_are_shortest_and_ordered_by_dimension(
+            sizes in (1..=9_u16, 1..=9_u16, 1..=9_u16),
+            ends in (any::<u32>(), any::<u32>()),
+        ) {
+            let torus = Torus::new(sizes.0, sizes.1, sizes.2).unwrap();
+            let (from, to) = (NodeId(ends.0 % torus.nodes()), NodeId(ends.1 % torus.nodes()));
+            let hops = torus.route(from, to).unwrap();
+            let (start, end) = (torus.place(from).unwrap(), torus.place(to).unwrap());
+            prop_assert_eq!(hops.len() as u32, torus.distance(start, end));
+            prop_assert!(hops.is_sorted_by_key(|hop| hop.direction));
+            let mut at = start;
+            for hop in &hops {
+                prop_assert_eq!(torus.node(at), Some(hop.from));
+                let next = torus.neighbour(at, hop.direction);
+                prop_assert_eq!(torus.distance(at, next), 1);
+                at = next;
+            }
+            prop_assert_eq!(at, end);
+            let links: std::collections::BTreeSet<_> = hops.iter().collect();
+            prop_assert_eq!(links.len(), hops.len());
+        }
+    }
+
+    #[test]
+    fn routes_take_the_shorter_way_and_ties_upwards() {
+        use Direction::{XDown, XUp, YUp, ZUp};
+        let torus: Torus = "5x4x2".parse().unwrap();
+        let route = |to| torus.route(NodeId(0), torus.node(to).unwrap()).unwrap();
+        let directions = |to| {
+            route(to)
+                .iter()
+                .map(|hop| hop.direction)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(directions(place(2, 2, 1)), [XUp, XUp, YUp, YUp, ZUp]);
+        assert_eq!(directions(place(3, 0, 0)), [XDown, XDown]);
+        assert_eq!(directions(place(0, 0, 0)), []);
+        assert_eq!(torus.route(NodeId(0), NodeId(40)), None);
+        assert_eq!(torus.route(NodeId(40), NodeId(0)), None);
     }
 
     #[test]
