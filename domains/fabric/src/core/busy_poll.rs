@@ -33,7 +33,8 @@ impl BusyPoll {
 
     /// Passes the time between two polls, the first of which was at `since`; returns whether to
     /// poll again. After the shortest window the thread yields its processor, on which the peer may
-    /// be waiting to run. Returns false where more threads are runnable than there are processors.
+    /// be waiting to run. Returns false where more threads are runnable than there are processors
+    /// and sleeping brings more news.
     pub fn keeps_polling(self, since: Instant) -> bool {
         self.keeps_polling_at(Instant::now(), since)
     }
@@ -81,6 +82,7 @@ impl BusyPoll {
         timeout: Duration,
         mut has_news: impl FnMut() -> bool,
     ) -> Option<Duration> {
+        // Few waits end without news.
         contention::count_news();
         let mut now = since;
         while now.saturating_duration_since(since) < timeout {

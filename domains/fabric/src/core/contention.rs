@@ -127,18 +127,22 @@ impl Contention {
     }
 
     fn is_found(&self, now: u64, look: impl FnOnce() -> bool) -> bool {
+        if now < self.until.load(Ordering::Relaxed) {
+            return self.sleeps.load(Ordering::Relaxed);
+        }
+        // Another thread is looking.
+        let Ok(mut trial) = self.trial.try_lock() else {
+            return self.sleeps.load(Ordering::Relaxed);
+        };
+        let trial = &mut *trial;
         let (until, sleeps) = (
             self.until.load(Ordering::Relaxed),
             self.sleeps.load(Ordering::Relaxed),
         );
-        if now < until {
+        // Another thread has looked since, perhaps later than `now`.
+        if now < until || now < trial.since {
             return sleeps;
         }
-        // Another thread is looking.
-        let Ok(mut trial) = self.trial.try_lock() else {
-            return sleeps;
-        };
-        let trial = &mut *trial;
         if now - until > AGES.max(trial.hold) {
             *trial = Trial::NONE;
         }
@@ -300,6 +304,24 @@ mod tests {
             };
             assert!(expected.contains(&other), "{rates:?} changed: {share}");
         }
+    }
+
+    /// Regression: a thread read the clock, and before it looked another thread looked later. The
+    /// first thread ended the new phase at once, or computed with a negative time.
+    #[test]
+    fn a_look_of_an_earlier_time_changes_nothing() {
+        let known = Contention::none();
+        let start = 2 * AGES;
+        sleeping_share(&known, start, 10_000, [1, 10]);
+        let trial = |known: &Contention| format!("{:?}", known.trial.lock().unwrap());
+        let before = trial(&known);
+        // As when the time of the next look is read before another thread changes it.
+        let until = known.until.swap(0, Ordering::Relaxed);
+        known.is_found(start, never);
+        assert_eq!(trial(&known), before);
+        known.until.store(until, Ordering::Relaxed);
+        known.is_found(start, never);
+        assert_eq!(trial(&known), before);
     }
 
     #[test]
