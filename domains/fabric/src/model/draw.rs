@@ -25,18 +25,6 @@ pub enum Jitter {
     },
 }
 
-/// A source of random numbers.
-pub trait Draw {
-    /// A number from 0 inclusive to 1 exclusive.
-    fn unit(&mut self) -> f64;
-}
-
-impl Draw for fastrand::Rng {
-    fn unit(&mut self) -> f64 {
-        self.f64()
-    }
-}
-
 impl Jitter {
     /// Nanoseconds by which a draw may shorten the latency. A link's latency must be at least this
     /// long.
@@ -49,18 +37,18 @@ impl Jitter {
     }
 
     /// A delay from 0 on, for a latency from which [`Jitter::reach`] has been taken.
-    pub fn draw(&self, random: &mut impl Draw) -> Nanos {
+    pub fn draw(&self, random: &mut fastrand::Rng) -> Nanos {
         match *self {
             Jitter::None => 0,
-            Jitter::Uniform { spread } => (random.unit() * 2.0 * spread as f64) as Nanos,
+            Jitter::Uniform { spread } => (random.f64() * 2.0 * spread as f64) as Nanos,
             Jitter::Normal { deviation } => {
-                // Box and Muller (1958); `1 - unit` is never 0.
-                let radius = (-2.0 * (1.0 - random.unit()).ln()).sqrt();
-                let normal = radius * (std::f64::consts::TAU * random.unit()).cos();
+                // Box and Muller (1958); `1 - f64()` is never 0.
+                let radius = (-2.0 * (1.0 - random.f64()).ln()).sqrt();
+                let normal = radius * (std::f64::consts::TAU * random.f64()).cos();
                 ((normal.clamp(-3.0, 3.0) + 3.0) * deviation as f64) as Nanos
             }
             Jitter::Pareto { mean } => {
-                let above = (1.0 - random.unit()).powf(-1.0 / 3.0) - 1.0;
+                let above = (1.0 - random.f64()).powf(-1.0 / 3.0) - 1.0;
                 ((2.0 * above).min(100.0) * mean as f64) as Nanos
             }
         }

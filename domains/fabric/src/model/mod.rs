@@ -20,7 +20,7 @@ mod draw;
 mod shared;
 
 pub use clocks::{ClockId, Clocks, LocalClocks};
-pub use draw::{Draw, Jitter};
+pub use draw::Jitter;
 pub use shared::{ClockRecord, Path, SharedClocks, record_of};
 
 /// Nanoseconds of `CLOCK_MONOTONIC`, or of any other clock that starts at 0.

@@ -20,8 +20,8 @@ const TURN: usize = 64;
 
 /// The end of a channel to a process of another host.
 pub trait RemoteEnd: PacketChannel {
-    /// As [`PacketChannel::arm_for`], for callers that neither receive nor send: only for events of the
-    /// channel itself, until it has ended. By default there are none.
+    /// As [`PacketChannel::arm_for`], for callers that neither receive nor send: only for events of
+    /// the channel itself, until it has ended. By default there are none.
     fn arm_for_itself(&mut self) -> bool {
         true
     }

@@ -317,8 +317,8 @@ impl Channel {
         self.arrivals
     }
 
-    /// Payloads and holds of the sent packets that are missing when `arrived` have arrived at the peer, after
-    /// [`Channel::stop`]. `None` if that number is impossible.
+    /// Payloads and holds of the sent packets that are missing when `arrived` have arrived at the
+    /// peer, after [`Channel::stop`]. `None` if that number is impossible.
     pub(crate) fn lost(&self, arrived: u32) -> Option<VecDeque<(Vec<u8>, Hold)>> {
         let count = (self.sending.total as u32).wrapping_sub(arrived) as usize;
         if count > CREDITS.checked_sub(self.credits)? {
