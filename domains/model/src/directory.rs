@@ -9,6 +9,7 @@
 mod domain;
 mod error;
 mod hosts;
+mod links;
 mod ownership;
 mod quota;
 pub mod records;
@@ -21,11 +22,13 @@ use std::sync::Arc;
 
 pub use domain::{Change, Domain, MemberSpec, Wanted, full_members, members, members_with};
 pub use error::DirectoryError;
+pub use links::MAX_LINKS;
 pub use ownership::Ownership;
 use toroid_fabric::{NodeId, Torus};
 
 use crate::addressing::Subnet;
 use crate::gateway::{Gateway, GatewayKind};
+use crate::link::DomainLinks;
 use crate::names::{is_alias, is_domain_name, is_uplink_name};
 use crate::nodeset::{self, Names, NodeSetError};
 use crate::quota::{Amounts, Tenant};
@@ -214,6 +217,7 @@ impl Directory {
             public: wanted.public,
             forward: false,
             gateway: None,
+            links: DomainLinks::default(),
             since: match epoch {
                 1 => BTreeMap::new(),
                 // The number was that of another domain.
@@ -286,7 +290,7 @@ impl Directory {
     }
 
     /// Takes nodes out of a domain and raises its epoch; nodes that are no members are passed
-    /// over. A gateway goes with its node.
+    /// over. A gateway goes with its node, and a link model of a pair with either node.
     ///
     /// # Errors
     /// [`DirectoryError::NoSuchDomain`], and [`DirectoryError::NotMembers`] when none is.
@@ -299,6 +303,7 @@ impl Directory {
         let domain = self.domain_mut(name)?;
         domain.members.retain(|node, _| !left.contains(node));
         domain.since.retain(|node, _| !left.contains(node));
+        domain.retain_links();
         domain
             .gateway
             .take_if(|gateway| left.contains(&gateway.node));

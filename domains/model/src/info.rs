@@ -11,6 +11,7 @@ use crate::directory::MemberSpec;
 use crate::ethernet::{DropReason, OffloadKind};
 use crate::gateway::GatewayKind;
 use crate::hosts::Provider;
+use crate::link::{DomainLinks, LinkSpec, Pair};
 use crate::placement::Figures;
 use crate::quota::Amounts;
 use crate::rdma::Rdma;
@@ -43,6 +44,9 @@ pub struct Status {
     pub domains: u32,
     /// The data path.
     pub provider: String,
+    /// Name of the emulated torus whose links all domains share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fabric: Option<String>,
     /// `tap`; `stack` where interfaces of the kernel cannot be had, so that all members are stacks;
     /// or `none` when started without Ethernet.
     pub ethernet: String,
@@ -225,11 +229,59 @@ pub struct DomainInfo {
     /// Connection to an external network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<GatewayInfo>,
+    /// Links between members, without those that are the machine's.
+    #[serde(default, skip_serializing_if = "DomainLinks::is_empty")]
+    pub links: DomainLinks<Place>,
     /// Size and distances of its members.
     #[serde(flatten)]
     pub figures: Figures,
     /// In order of their node numbers.
     pub members: Vec<MemberInfo>,
+}
+
+/// Links of a domain.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LinkReport {
+    /// The domain.
+    pub domain: String,
+    /// Name of the torus whose links all domains share, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fabric: Option<String>,
+    /// One-way latency of RDMA on this machine, in nanoseconds. It is part of a latency without `+`.
+    pub rdma_base_ns: u64,
+    /// Links with equal properties together, or requested ones.
+    pub links: Vec<LinkInfo>,
+}
+
+/// Links with equal properties, and their transfers from this host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LinkInfo {
+    /// The link; absent for all links that are in no other entry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pair: Option<Pair<Place>>,
+    /// Its properties.
+    pub link: LinkSpec,
+    /// One-sided operations and packets of channels.
+    pub rdma: Lateness,
+    /// Frames.
+    pub ethernet: Lateness,
+}
+
+/// How late transfers left links, since these got their first properties or a member left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lateness {
+    /// Transfers.
+    pub transfers: u64,
+    /// Transfers that left late by more than 1 us and 1 % of the time that they took.
+    pub late: u64,
+    /// Median lateness in nanoseconds, to 19 %.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// Processor time spent on waiting, in nanoseconds.
+    pub cpu_ns: u64,
+    /// Transfers that found a clock which some process had set beyond any backlog.
+    pub clamped: u64,
 }
 
 /// A gateway of a domain.

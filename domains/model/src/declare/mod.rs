@@ -13,6 +13,13 @@
 //! mtu = 9000                      # absent: as it is, or 9000
 //! owner = "alice"                 # absent: as it is, or who applies the file
 //!
+//! [domain.blue.link]              # all links; absent: as the machine has them
+//! latency = "+5us"
+//! rate = "10Gbit"
+//!
+//! [domain.blue.link."0,0,0>db"]   # a single link, in this direction
+//! loss = "0.1%"
+//!
 //! [gateway.blue]                  # its way outside, or another than it has
 //! node = "0,0,0"
 //! uplink = "eth1"
@@ -35,6 +42,7 @@
 
 mod parse;
 mod plan;
+mod step;
 mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,11 +53,13 @@ use toroid_fabric::Place;
 use crate::addressing::Subnet;
 use crate::directory::MemberSpec;
 use crate::gateway::Gateway;
+use crate::link::DomainLinks;
 use crate::quota::Amounts;
 
 pub use crate::settings::Problem;
 pub use parse::{Surroundings, parse, read};
-pub use plan::{Step, plan};
+pub use plan::plan;
+pub use step::Step;
 
 /// Content of a file, or state of an agent.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -103,6 +113,8 @@ pub struct Declared {
     pub mtu: Option<u32>,
     /// The uid of its owner.
     pub owner: Option<u32>,
+    /// Links between members.
+    pub links: DomainLinks<Place>,
 }
 
 /// Lines of a file, from 1; 0 for the state of an agent, and for absent keys.

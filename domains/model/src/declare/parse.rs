@@ -10,6 +10,7 @@ use super::{Declaration, Declared, DeclaredGateway, DeclaredLines, Holder};
 use crate::addressing::Subnet;
 use crate::directory::{DirectoryError, MAX_MTU, MIN_MTU, members};
 use crate::gateway::GatewayKind;
+use crate::link::{DomainLinks, LinkError, LinkSpec, Pair};
 use crate::names::{is_alias, is_domain_name, is_uplink_name};
 use crate::nodeset::{self, Names, NodeSetError};
 use crate::quota::{Amounts, Resource};
@@ -186,7 +187,7 @@ impl Reader<'_> {
         let table = self.lines.table(value)?;
         let keys = [
             "nodes", "limited", "plain", "stacks", "managers", "public", "forward", "subnet",
-            "mtu", "owner",
+            "mtu", "owner", "link",
         ];
         self.lines
             .check_keys(table, &format!("domain {name}"), &keys);
@@ -206,6 +207,7 @@ impl Reader<'_> {
             subnet: value("subnet").and_then(|v| self.subnet(v)),
             mtu: value("mtu").and_then(|v| self.lines.number(v, MIN_MTU..=MAX_MTU)),
             owner: value("owner").and_then(|v| self.uid(v)),
+            links: value("link").map_or_else(DomainLinks::default, |v| self.links(v, &nodes)),
         };
         let kinds = [
             ("limited", "limited", &limited),
@@ -227,6 +229,71 @@ impl Reader<'_> {
             self.lines.problem(at, message);
         }
         Some(domain)
+    }
+
+    /// Properties of all links, and tables of single links.
+    fn links(&mut self, value: &Value<'_>, members: &BTreeSet<Place>) -> DomainLinks<Place> {
+        let mut links = DomainLinks::default();
+        let Some(table) = self.lines.table(value) else {
+            return links;
+        };
+        for (key, value) in table {
+            let (at, name) = (key.span().start, key.get_ref());
+            if !name.contains('>') {
+                self.property(&mut links.default, key, value);
+            } else if let Some(pair) = self.pair(at, name)
+                && let Some(table) = self.lines.table(value)
+            {
+                let outsider = [pair.from, pair.to]
+                    .into_iter()
+                    .find(|n| !members.contains(n));
+                if let Some(outsider) = outsider {
+                    let message = format!("{outsider} is not among the nodes; add it there");
+                    self.lines.problem(at, message);
+                }
+                let mut link = LinkSpec::default();
+                for (key, value) in table {
+                    self.property(&mut link, key, value);
+                }
+                if links.pairs.insert(pair, link).is_some() {
+                    self.lines
+                        .problem(at, format!("link {name} is there twice"));
+                }
+            }
+        }
+        links.pairs.retain(|_, link| !link.is_empty());
+        if let Err(error) = links.check() {
+            self.lines.problem(value.span().start, error);
+        }
+        links
+    }
+
+    fn property(&mut self, link: &mut LinkSpec, key: &Key<'_>, value: &Value<'_>) {
+        // Sizes and headers without a unit.
+        let text = match value.get_ref().as_integer() {
+            Some(number) => Some(number.as_str()),
+            None => self.lines.string(value),
+        };
+        if let Some(text) = text
+            && let Err(error) = link.set(key.get_ref(), text)
+        {
+            let span = match &error {
+                LinkError::UnknownKey(_) => key.span(),
+                _ => value.span(),
+            };
+            self.lines.problem(span.start, error);
+        }
+    }
+
+    fn pair(&mut self, at: usize, text: &str) -> Option<Pair<Place>> {
+        let (from, to) = text.split_once('>')?;
+        let from = self.one_node(at, from.trim())?;
+        let to = self.one_node(at, to.trim())?;
+        if from == to {
+            self.lines.problem(at, LinkError::Loop);
+            return None;
+        }
+        Some(Pair { from, to })
     }
 
     fn line_of(&self, value: Option<&Value<'_>>) -> usize {
@@ -254,16 +321,7 @@ impl Reader<'_> {
             None => GatewayKind::default(),
         };
         let set = self.lines.string(node)?;
-        let places = self.node_set(node.span().start, set);
-        let place = match places[..] {
-            [place] => place,
-            [] => return None,
-            _ => {
-                let message = format!("{set} names {} nodes; name one", places.len());
-                self.lines.problem(node.span().start, message);
-                return None;
-            }
-        };
+        let place = self.one_node(node.span().start, set)?;
         let domain = declaration.domains.get(name.as_ref());
         if domain.is_some_and(|domain| !domain.members.contains_key(&place)) {
             let message = format!("{place} is not among the nodes of domain {name}; add it there");
@@ -350,6 +408,18 @@ impl Reader<'_> {
             }
         }
         places
+    }
+
+    fn one_node(&mut self, at: usize, set: &str) -> Option<Place> {
+        match self.node_set(at, set)[..] {
+            [place] => Some(place),
+            [] => None,
+            [..] => {
+                self.lines
+                    .problem(at, format!("{set} names several nodes; name one"));
+                None
+            }
+        }
     }
 
     fn node_set(&mut self, at: usize, set: &str) -> Vec<Place> {

@@ -5,6 +5,7 @@ mod generated;
 use super::*;
 use crate::directory::{members, members_with};
 use crate::gateway::GatewayKind;
+use crate::link::DomainLinks;
 use crate::quota::Resource;
 
 fn around() -> Surroundings<'static> {
@@ -63,6 +64,12 @@ subnet = "10.64.3.0/24"
 mtu = 1500
 owner = "alice"
 
+[domain.blue.link]
+latency = "5us"
+[domain.blue.link."head>db"]
+rate = "1Gbit"
+header = 24
+
 [domain.empty]
 nodes = []
 
@@ -107,10 +114,18 @@ fn every_key_is_read() {
         subnet: Some("10.64.3.0/24".parse().unwrap()),
         mtu: Some(1500),
         owner: Some(1000),
+        links: DomainLinks {
+            default: "latency=5us".parse().unwrap(),
+            pairs: [(
+                "0,0,0>3,3,3".parse().unwrap(),
+                "rate=1Gbit header=24".parse().unwrap(),
+            )]
+            .into(),
+        },
     };
     let empty = Declared {
         lines: DeclaredLines {
-            domain: 14,
+            domain: 20,
             ..DeclaredLines::default()
         },
         ..Declared::default()
@@ -209,8 +224,20 @@ fn mistakes_are_reported_with_their_line() {
     is_wrong(
         "[gateway.blue]\nnode = \"*,0,0\"\nuplink = \"eth1\"\n",
         2,
-        &["4 nodes"],
+        &["*,0,0", "name one"],
     );
+    let link = |text: &str| {
+        format!("[domain.blue]\nnodes = [\"0,0,0\", \"1,0,0\"]\n[domain.blue.link]\n{text}\n")
+    };
+    let in_link = |text: &str, words: &[&str]| is_wrong(&link(text), 4, words);
+    in_link("latancy = \"5us\"", &["latancy"]);
+    in_link("latency = \"5 parsecs\"", &["5 parsecs", "5us"]);
+    in_link("latency = true", &["text in quotes"]);
+    in_link("\"0,0,0>2,0,0\" = {}", &["2,0,0", "add it"]);
+    in_link("\"0,0,0>0,0,0\" = {}", &["0,0,0"]);
+    in_link("\"0,0,0>*,0,0\" = {}", &["*,0,0", "name one"]);
+    in_link("\"0,0,0>1,0,0\" = 5", &["table"]);
+    is_wrong(&link("jitter = \"2us\""), 3, &["jitter", "latency"]);
     is_wrong("[quota.bob]\nrings = 1\n", 1, &["bob"]);
     is_wrong("[quota.alice]\nring = 1\n", 2, &["ring", "\"rings\"?"]);
     is_wrong("[quota.alice]\nrings = \"4G\"\n", 2, &["number"]);
@@ -297,6 +324,33 @@ fn a_gateway_that_loses_its_node_on_the_way_is_connected_again() {
     assert_eq!(steps(present, &other, false), changed);
     let without = "[domain.a]\nnodes = [\"1,0,0\"]\n";
     assert_eq!(steps(present, without, false), ["shrink a by 0,0,0"]);
+}
+
+#[test]
+fn links_follow_the_members_and_are_given_as_a_whole() {
+    let domain = "[domain.a]\nnodes = [\"0,0,0\", \"1,0,0\"]\n";
+    let link =
+        "[domain.a.link]\nlatency = \"5us\"\n[domain.a.link.\"0,0,0>1,0,0\"]\nloss = \"1%\"\n";
+    let present = format!("{domain}{link}");
+    let given = "link a: latency=5us 0,0,0>1,0,0 loss=1%";
+    assert_eq!(steps(domain, &present, false), [given]);
+    assert_eq!(
+        steps("", &present, false),
+        ["create a of 0,0,0 1,0,0", given]
+    );
+    assert_eq!(
+        steps(&present, domain, false),
+        ["link a: as the machine has it"]
+    );
+    assert_eq!(steps(&present, &present, false), [""; 0]);
+    // The single link ends with the membership of its node.
+    let limited = format!("{domain}limited = [\"1,0,0\"]\n{link}");
+    let again = [
+        "shrink a by 1,0,0",
+        "grow a by limited members 1,0,0",
+        given,
+    ];
+    assert_eq!(steps(&present, &limited, false), again);
 }
 
 /// Regression: a former guest could join again before the domain was closed, and a domain grew for

@@ -7,6 +7,7 @@ use toroid_fabric::Place;
 
 use super::{Declaration, Declared, DeclaredGateway, Holder};
 use crate::directory::{MemberSpec, members_with};
+use crate::link::DomainLinks;
 use crate::quota::Amounts;
 
 /// Places in a line.
@@ -72,6 +73,7 @@ impl Display for Named<'_> {
             if let Some(owner) = domain.owner {
                 writeln!(f, "owner = {owner}{}", self.comment(owner))?;
             }
+            links(f, name, &domain.links)?;
         }
         for (name, DeclaredGateway { node, uplink, kind }) in gateways {
             gap(f)?;
@@ -200,6 +202,20 @@ impl Declared {
         }
         Ok(())
     }
+}
+
+/// Links of a domain, as tables below that of the domain.
+fn links(f: &mut fmt::Formatter<'_>, name: &str, links: &DomainLinks<Place>) -> fmt::Result {
+    let all = (!links.default.is_empty()).then_some((String::new(), &links.default));
+    let single = links.pairs.iter();
+    let single = single.map(|(pair, link)| (format!(".\"{pair}\""), link));
+    for (key, link) in all.into_iter().chain(single) {
+        writeln!(f, "\n[domain.{name}.link{key}]")?;
+        for (property, text) in link.properties() {
+            writeln!(f, "{property} = \"{text}\"")?;
+        }
+    }
+    Ok(())
 }
 
 fn places(f: &mut fmt::Formatter<'_>, key: &str, places: &BTreeSet<Place>) -> fmt::Result {

@@ -7,6 +7,7 @@ use toroid_fabric::NodeId;
 
 use crate::addressing::Subnet;
 use crate::gateway::Gateway;
+use crate::link::DomainLinks;
 
 /// A domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub struct Domain {
     pub forward: bool,
     /// Connection to an external network.
     pub gateway: Option<Gateway>,
+    /// Links between members.
+    pub links: DomainLinks,
     /// Epoch in which a member joined, for members later than the first epoch. A host with an older
     /// copy of the domain recognizes by it that such a member has left in between.
     pub since: BTreeMap<NodeId, u32>,

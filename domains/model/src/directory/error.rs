@@ -2,8 +2,9 @@
 
 use toroid_fabric::Place;
 
-use super::{MAX_ALIASES, MAX_MTU, MIN_MTU};
+use super::{MAX_ALIASES, MAX_LINKS, MAX_MTU, MIN_MTU};
 use crate::addressing::{Subnet, SubnetError};
+use crate::link::LinkError;
 use crate::names::{MAX_LABEL, MAX_NAME, RESERVED_NAMES};
 use crate::nodeset::NodeSetError;
 use crate::refusal::{Refusal, RefusalKind};
@@ -112,6 +113,23 @@ pub enum DirectoryError {
         /// The node.
         node: String,
     },
+    /// The links are the machine's already.
+    #[error(
+        "the links {} of domain {domain} have no properties of their own",
+        pair.as_ref().map_or_else(String::new, |pair| format!("between {pair} "))
+    )]
+    NoLink {
+        /// The domain.
+        domain: String,
+        /// The pair of a single link, as text.
+        pair: Option<String>,
+    },
+    /// A link cannot be so.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The domain has as many single links as it may.
+    #[error("domain {0} may have {MAX_LINKS} links with properties of their own")]
+    TooManyLinks(String),
     /// Outside the possible.
     #[error("an MTU of {0} bytes is not possible")]
     BadMtu(u32),
@@ -213,6 +231,15 @@ impl From<DirectoryError> for Refusal {
                 format!("choose another member, or --bridge, or one that is not in {domain}"),
             ),
             E::NoGateway { .. } => (RefusalKind::NotFound, "see `toroid gateway ls`".into()),
+            E::NoLink { ref domain, .. } => (
+                RefusalKind::NotFound,
+                format!("see `toroid link show -d {domain}`"),
+            ),
+            E::Link(_) => (RefusalKind::Invalid, "STUB".into()),
+            E::TooManyLinks(ref domain) => (
+                RefusalKind::Exhausted,
+                format!("give the others those of all links: `toroid link set -d {domain}`"),
+            ),
             E::BadMtu(_) => (
                 RefusalKind::Invalid,
                 format!("choose one from {MIN_MTU} to {MAX_MTU}"),

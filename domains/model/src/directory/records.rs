@@ -27,6 +27,7 @@ use toroid_fabric::{NodeId, Torus};
 use super::{Directory, Domain, MAX_MTU, MIN_MTU, MemberSpec, Ownership, members, members_with};
 use crate::addressing::Subnet;
 use crate::gateway::Gateway;
+use crate::link::DomainLinks;
 use crate::names::{is_alias, is_domain_name, is_host_name, is_uplink_name};
 use crate::quota::{Amounts, Tenant};
 
@@ -133,6 +134,8 @@ struct DomainRecord {
     forward: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     gateway: Option<Gateway<u32>>,
+    #[serde(default, skip_serializing_if = "DomainLinks::is_empty")]
+    links: DomainLinks,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     since: BTreeMap<u32, u32>,
 }
@@ -289,6 +292,7 @@ impl Directory {
             public: record.public,
             forward: record.forward,
             gateway: gateway.transpose()?,
+            links: record.links,
             since: self.restore_since(&record.since)?,
         };
         if !domain
@@ -298,6 +302,12 @@ impl Directory {
         {
             return Err("says since when there are members that are none".into());
         }
+        let is_member = |node: &NodeId| domain.members.contains_key(node);
+        let mut pairs = domain.links.pairs.keys();
+        if !pairs.all(|pair| is_member(&pair.from) && is_member(&pair.to)) {
+            return Err("has links of nodes that are no members".into());
+        }
+        domain.links.check().map_err(|error| error.to_string())?;
         let is_sound = |gateway: &Gateway| {
             domain.members.contains_key(&gateway.node) && is_uplink_name(&gateway.uplink)
         };
@@ -393,6 +403,7 @@ impl DomainRecord {
                 uplink: gateway.uplink.clone(),
                 kind: gateway.kind,
             }),
+            links: domain.links.clone(),
             since: domain
                 .since
                 .iter()

@@ -3,6 +3,7 @@ use toroid_fabric::Place;
 
 use super::sample::{nodes, owned, wanted};
 use super::*;
+use crate::link::{LinkError, LinkSpec, Pair};
 
 fn directory() -> Directory {
     Directory::new("2x2x2".parse().unwrap())
@@ -176,6 +177,121 @@ fn refused_changes_change_nothing() {
         })
     );
     assert_eq!(directory.domain("blue").unwrap().epoch, 1);
+}
+
+fn link(text: &str) -> LinkSpec {
+    text.parse().unwrap()
+}
+
+fn links(default: &str, pairs: &[(u32, u32, &str)]) -> DomainLinks {
+    let pair = |(from, to, text): &(u32, u32, &str)| {
+        let (from, to) = (NodeId(*from), NodeId(*to));
+        (Pair { from, to }, link(text))
+    };
+    DomainLinks {
+        default: link(default),
+        pairs: pairs.iter().map(pair).collect(),
+    }
+}
+
+fn blue_of(members: &[u32]) -> Directory {
+    let mut directory = directory();
+    directory.create(wanted("blue", members)).unwrap();
+    directory
+}
+
+#[test]
+fn properties_of_links_that_are_not_given_stay_or_end() {
+    let mut directory = blue_of(&[0, 1, 2]);
+    let mut set =
+        |wanted: &DomainLinks, keep| directory.set_links("blue", wanted, keep).unwrap().links;
+    let first = links("latency=5us rate=1Gbit", &[(0, 1, "loss=1%")]);
+    assert_eq!(set(&first, true), first);
+    let second = links("rate=2Gbit", &[(0, 1, "header=24"), (1, 0, "loss=2%")]);
+    let both = links(
+        "latency=5us rate=2Gbit",
+        &[(0, 1, "loss=1% header=24"), (1, 0, "loss=2%")],
+    );
+    assert_eq!(set(&second, true), both);
+    assert_eq!(set(&second, false), second);
+    assert_eq!(set(&DomainLinks::default(), false), DomainLinks::default());
+}
+
+#[test]
+fn single_links_end_alone_or_with_all() {
+    let pair = |from, to| Pair {
+        from: NodeId(from),
+        to: NodeId(to),
+    };
+    let mut directory = blue_of(&[0, 1, 2]);
+    let none = |pair: Option<&str>| DirectoryError::NoLink {
+        domain: "blue".into(),
+        pair: pair.map(Into::into),
+    };
+    assert_eq!(directory.remove_links("blue", &[]), Err(none(None)));
+    let all = links("latency=5us", &[(0, 1, "loss=1%"), (1, 0, "loss=1%")]);
+    directory.set_links("blue", &all, true).unwrap();
+    let missing = directory.remove_links("blue", &[pair(0, 1), pair(2, 0)]);
+    assert_eq!(missing, Err(none(Some("0,0,0 0,1,0"))), "and nothing ended");
+    let rest = directory.remove_links("blue", &[pair(0, 1)]).unwrap().links;
+    assert_eq!(rest, links("latency=5us", &[(1, 0, "loss=1%")]));
+    assert!(
+        directory
+            .remove_links("blue", &[])
+            .unwrap()
+            .links
+            .is_empty()
+    );
+}
+
+#[test]
+fn a_single_link_ends_with_the_membership_of_either_node() {
+    let mut directory = blue_of(&[0, 1, 2]);
+    let all = links(
+        "latency=5us",
+        &[(0, 1, "loss=1%"), (1, 2, "loss=1%"), (2, 0, "loss=1%")],
+    );
+    directory.set_links("blue", &all, true).unwrap();
+    let rest = directory.shrink("blue", &nodes(&[0])).unwrap().domain.links;
+    assert_eq!(rest, links("latency=5us", &[(1, 2, "loss=1%")]));
+    directory.grow("blue", &nodes(&[0])).unwrap();
+    assert_eq!(directory.domain("blue").unwrap().links, rest);
+}
+
+#[test]
+fn impossible_links_are_refused() {
+    let mut directory = blue_of(&[0, 1]);
+    let before = directory.records();
+    let mut refused = |wanted: &DomainLinks| directory.set_links("blue", wanted, true).unwrap_err();
+    assert_eq!(
+        refused(&links("", &[(0, 7, "loss=1%")])),
+        DirectoryError::NotMembers {
+            domain: "blue".into(),
+            nodes: "1,1,1".into()
+        }
+    );
+    let alone = refused(&links("", &[(1, 1, "loss=1%")]));
+    assert_eq!(alone, DirectoryError::Link(LinkError::Loop));
+    let jitter = refused(&links("latency=5us", &[(0, 1, "jitter=6us")]));
+    let is_jitter = matches!(
+        &jitter,
+        DirectoryError::Link(LinkError::JitterAboveLatency { .. })
+    );
+    assert!(is_jitter, "{jitter}");
+    assert_eq!(directory.records(), before);
+
+    let mut directory = Directory::new("16x16x1".parse().unwrap());
+    directory
+        .create(wanted("blue", &(0..256).collect::<Vec<_>>()))
+        .unwrap();
+    let pairs =
+        (0..256_u32).flat_map(|from| (0..17).map(move |n| (from, (from + n + 1) % 256, "loss=1%")));
+    let many: Vec<_> = pairs.collect();
+    directory
+        .set_links("blue", &links("", &many[..MAX_LINKS]), true)
+        .unwrap();
+    let more = directory.set_links("blue", &links("", &many[MAX_LINKS..=MAX_LINKS]), true);
+    assert_eq!(more, Err(DirectoryError::TooManyLinks("blue".into())));
 }
 
 #[derive(Clone, Debug)]

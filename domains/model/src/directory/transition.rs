@@ -20,6 +20,8 @@ pub struct Transition {
     pub joining: Vec<(Change, Directory)>,
     /// Domains whose routes differ.
     pub altered: Vec<Domain>,
+    /// Domains whose links differ.
+    pub relinked: Vec<Domain>,
     /// Nodes with another owner.
     pub given: BTreeSet<NodeId>,
 }
@@ -68,7 +70,8 @@ impl Transition {
         let mut transition = Transition {
             leaving,
             joining: Vec::new(),
-            altered: altered(old, new),
+            altered: altered(old, new, |domain| (&domain.gateway, domain.forward)),
+            relinked: altered(old, new, |domain| &domain.links),
             given,
             meanwhile,
         };
@@ -168,6 +171,7 @@ fn restricted(domain: &Domain, members: &BTreeSet<NodeId>) -> Domain {
     rest.since.retain(|node, _| members.contains(node));
     rest.gateway
         .take_if(|gateway| !members.contains(&gateway.node));
+    rest.retain_links();
     rest
 }
 
@@ -179,10 +183,15 @@ fn leave(domain: Domain, left: BTreeSet<NodeId>) -> Change {
     }
 }
 
-fn altered(old: &Directory, new: &Directory) -> Vec<Domain> {
-    let is_altered = |domain: &&Domain| {
+/// Present domains with another property than before.
+fn altered<'d, T: PartialEq>(
+    old: &'d Directory,
+    new: &'d Directory,
+    property: impl Fn(&'d Domain) -> T,
+) -> Vec<Domain> {
+    let is_altered = |domain: &&'d Domain| {
         let before = old.domain(&domain.name);
-        before.is_ok_and(|d| (&d.gateway, d.forward) != (&domain.gateway, domain.forward))
+        before.is_ok_and(|before| property(before) != property(domain))
     };
     new.domains().filter(is_altered).cloned().collect()
 }

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::link::{LinkSpec, Pair};
 
 fn declarations() -> impl Strategy<Value = Declaration> {
     let nodes = || prop::collection::btree_set(0..64u32, 0..20);
@@ -32,6 +33,7 @@ fn declarations() -> impl Strategy<Value = Declaration> {
             .into_iter()
             .map(|(n, spec)| (place(n), spec))
             .collect(),
+            links: links(&nodes.iter().map(|n| place(*n)).collect::<Vec<_>>(), owner),
             managers: managers.iter().map(|n| place(*n)).collect(),
             ..Declared::default()
         };
@@ -74,6 +76,24 @@ fn declarations() -> impl Strategy<Value = Declaration> {
     })
 }
 
+/// Some links between the first of these nodes, different for each kind.
+fn links(nodes: &[Place], kind: u32) -> DomainLinks<Place> {
+    let link = |text: &str| text.parse().unwrap();
+    let pairs = nodes.iter().zip(nodes.iter().skip(1)).take(kind as usize);
+    let pairs = pairs.map(|(from, to)| {
+        let (from, to) = (*from, *to);
+        (Pair { from, to }, link("rate=1Gbit limit=64000B"))
+    });
+    DomainLinks {
+        default: match kind {
+            0 => LinkSpec::default(),
+            1 => link("latency=20us jitter=2us"),
+            _ => link("latency=+5us loss=1%"),
+        },
+        pairs: pairs.collect(),
+    }
+}
+
 /// Model of an agent that executes the steps.
 fn carry_out(present: &mut Declaration, step: &Step) {
     match step {
@@ -87,6 +107,9 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             for node in &nodes.0 {
                 assert!(domain.members.remove(node).is_some());
             }
+            let stays =
+                |pair: &Pair<Place>| !nodes.0.contains(&pair.from) && !nodes.0.contains(&pair.to);
+            domain.links.pairs.retain(|pair, _| stays(pair));
             present
                 .gateways
                 .retain(|name, gateway| name != name_of || !nodes.0.contains(&gateway.node));
@@ -172,6 +195,12 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             for node in &nodes.0 {
                 assert_eq!(domain.members.insert(*node, *spec), None);
             }
+        }
+        Step::Link { domain, links } => {
+            let domain = present.domains.get_mut(domain).unwrap();
+            let pairs = links.pairs.keys().flat_map(|pair| [pair.from, pair.to]);
+            pairs.for_each(|node| assert!(domain.members.contains_key(&node)));
+            domain.links = links.clone();
         }
         Step::Manage { domain, nodes } => {
             let domain = present.domains.get_mut(domain).unwrap();
