@@ -20,6 +20,7 @@
 //!   `verbs` for RDMA devices and `failover` for both together (feature `verbs`), [`loopback`] for
 //!   tests within one process.
 //! * [`provider`]: the trait of all providers, and one type over those that an agent chooses from.
+//! * [`emulation`]: queue pairs and channels that are as slow as a link model says.
 //!
 //! # Example
 //!
@@ -56,6 +57,8 @@
 //! ```
 
 mod core;
+#[cfg(not(loom))]
+pub mod emulation;
 mod error;
 #[cfg(all(feature = "verbs", not(loom)))]
 pub mod failover;

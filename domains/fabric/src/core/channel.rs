@@ -74,6 +74,7 @@ pub trait PacketChannel {
     }
 
     /// As [`PacketChannel::receive`], but returns the hold of the packet, which the caller respects.
+    /// An [`emulation::Channel`](crate::emulation::Channel) respects it itself.
     ///
     /// # Errors
     /// As [`PacketChannel::receive`].

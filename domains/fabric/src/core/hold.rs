@@ -44,6 +44,18 @@ impl Hold {
         }
     }
 
+    /// Nanoseconds from the end of the hold until `now`; 0 before.
+    #[cfg(not(loom))]
+    pub(crate) fn passed(self, now: Nanos) -> Nanos {
+        let units = ((now / UNIT) as u32).wrapping_sub(self.0);
+        // Half of all differences are those of times to come.
+        if self == Hold::NONE || units > u32::MAX / 2 {
+            0
+        } else {
+            Nanos::from(units) * UNIT
+        }
+    }
+
     /// The form between hosts, whose clocks differ: the duration from now on.
     #[cfg(not(loom))]
     pub(crate) fn between_hosts(self) -> Self {

@@ -14,7 +14,8 @@ use crate::sync::{Ordering, fence};
 /// returns a copy, in memory or in registers.
 pub trait Mapped: Send + Sync + 'static {
     /// Whether the region is mapped. A type over several providers also has regions of other hosts,
-    /// on which reads and writes fail with [`OpError::NotMapped`].
+    /// on which reads and writes fail with [`OpError::NotMapped`]. A region behind an emulated link
+    /// says that it is not mapped, and can be read and written all the same by those that began before.
     fn is_mapped(&self) -> bool {
         true
     }

@@ -9,6 +9,7 @@ pub mod link;
 pub mod mapped;
 pub mod membership;
 pub mod parameters;
+pub(crate) mod peer_link;
 pub mod rdma_stream;
 pub mod region;
 pub mod segments;

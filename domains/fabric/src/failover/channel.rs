@@ -37,7 +37,7 @@ use crate::core::channel::{ChannelError, PacketChannel};
 use crate::core::hold::Hold;
 use crate::core::parameters::ConnectionParameters;
 use crate::key::Partition;
-use crate::mem::waker::sleep_on;
+use crate::mem::waker::{Waker, sleep_on};
 use crate::tcp;
 use crate::tcp::channel::News;
 use crate::tcp::wire::{End, Frame};
@@ -123,6 +123,14 @@ impl Channel {
     /// Whether packets go by the devices now, both paths.
     pub fn is_by_device(&self) -> bool {
         self.sends_by_device && self.tcp.has_mark()
+    }
+
+    /// A waker that signals the descriptor of the channel.
+    ///
+    /// # Errors
+    /// The system's: no descriptor left.
+    pub(crate) fn waker(&mut self) -> io::Result<Waker> {
+        self.tcp.waker()
     }
 
     /// Ends the way by the device that there is now.

@@ -105,7 +105,7 @@ impl<R: AsRegion<tcp::RemoteRegion>> QueuePair<R> {
     /// A queue pair over `tcp`, on which no operation has been posted. Local buffers are registered in
     /// `domain`.
     pub fn new(tcp: tcp::QueuePair<R>, domain: Arc<ProtectionDomain>) -> Self {
-        let depth = tcp.depth();
+        let (depth, _) = tcp.room();
         QueuePair {
             tcp,
             domain,
@@ -121,6 +121,12 @@ impl<R: AsRegion<tcp::RemoteRegion>> QueuePair<R> {
             pause: BACKOFF[0],
             paths: Paths::default(),
         }
+    }
+
+    /// Operations that the queue holds at most, and now.
+    pub(crate) fn room(&self) -> (usize, usize) {
+        let under_way = self.on_connection + self.on_device.len() + self.completed.len();
+        (self.depth, self.waiting.len() + under_way)
     }
 
     /// Counts of operations by path.
@@ -432,9 +438,9 @@ impl<R: AsRegion<tcp::RemoteRegion>> Endpoint for QueuePair<R> {
     }
 
     fn post(&mut self, id: u64, operation: Operation<R>) -> Result<(), PostError> {
-        let under_way = self.on_connection + self.on_device.len() + self.completed.len();
-        if self.waiting.len() + under_way >= self.depth {
-            return Err(PostError::QueueFull { depth: self.depth });
+        let (depth, used) = self.room();
+        if used >= depth {
+            return Err(PostError::QueueFull { depth });
         }
         self.waiting.push_back((id, operation));
         Ok(())

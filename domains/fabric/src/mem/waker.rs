@@ -12,6 +12,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 /// Creates a non-blocking pipe: read end, write end, and a second write end with its own open file.
@@ -69,13 +70,7 @@ impl Sleeper {
 
 /// Sleeps until a descriptor is readable or `timeout` has passed; may return early.
 pub(crate) fn sleep_on(fd: BorrowedFd<'_>, timeout: Duration) {
-    let mut poll = libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    let milliseconds = timeout.as_nanos().div_ceil(1_000_000);
-    let milliseconds = i32::try_from(milliseconds).unwrap_or(i32::MAX);
-    // SAFETY: one pollfd, alive and ours. An interrupted sleep is an early wake-up.
-    unsafe { libc::poll(&raw mut poll, 1, milliseconds) };
+    let timeout = Timespec::try_from(timeout).ok();
+    // An interrupted sleep is an early wake-up.
+    let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref());
 }

@@ -15,6 +15,7 @@ use super::clocks::{ClockId, Clocks, start};
 use super::{MAX_BACKLOG, Nanos, ticks};
 use crate::mem::mapping::Mapping;
 use crate::mem::memfd::create_memory;
+use crate::os::thread::now;
 
 /// Entries of a table.
 const ENTRIES: usize = 1 << 14;
@@ -88,6 +89,11 @@ impl SharedClocks {
     /// The system's; a file that is too short is refused.
     pub fn map(memory: &File) -> io::Result<Self> {
         Ok(SharedClocks(Mapping::of_file(memory, Self::LEN, true)?))
+    }
+
+    /// The time by which all processes reserve: `CLOCK_MONOTONIC`.
+    pub fn now() -> Nanos {
+        now().as_nanos() as Nanos
     }
 
     /// Records a transfer on the clock of the first stage of its route: it left `late` nanoseconds

@@ -31,6 +31,13 @@ pub fn spawn_undisturbed<T: Send + 'static>(
     spawned
 }
 
+/// Lets sleeps of the calling thread end at their time. The kernel otherwise delays them by up to
+/// 50 us, to wake several threads together (`PR_SET_TIMERSLACK`, prctl(2)).
+pub(crate) fn sleep_precisely() {
+    // SAFETY: concerns the calling thread, and takes a number.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
+}
+
 /// Runs short `work`, and the threads that it starts, with priority over all ordinary threads of
 /// the machine (`SCHED_RR`, sched(7)), or with the usual priority if this process lacks the
 /// permission.

@@ -21,7 +21,7 @@ pub struct QueuePair<R = RemoteRegion> {
     peer: NodeId,
     partition: Partition,
     depth: usize,
-    posted: VecDeque<(u64, Operation<R>)>,
+    posted: VecDeque<(Operation<R>, u64)>,
     completed: VecDeque<Completion>,
 }
 
@@ -37,6 +37,11 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
             posted: queue,
             completed: VecDeque::with_capacity(depth),
         }
+    }
+
+    /// Operations that the queue holds at most, and now.
+    pub(crate) fn room(&self) -> (usize, usize) {
+        (self.depth, self.posted.len() + self.completed.len())
     }
 
     fn execute(&self, operation: &Operation<R>) -> Result<u64, OpError> {
@@ -129,16 +134,19 @@ impl<R: AsRegion<RemoteRegion>> Endpoint for QueuePair<R> {
     }
 
     fn post(&mut self, id: u64, operation: Operation<R>) -> Result<(), PostError> {
-        if self.posted.len() + self.completed.len() >= self.depth {
-            return Err(PostError::QueueFull { depth: self.depth });
+        let (depth, used) = self.room();
+        if used >= depth {
+            return Err(PostError::QueueFull { depth });
         }
-        self.posted.push_back((id, operation));
+        self.posted.push_back((operation, id));
         Ok(())
     }
 
     fn flush(&mut self) {
-        while let Some((id, operation)) = self.posted.pop_front() {
-            let result = self.execute(&operation);
+        // In place: moving an operation takes as long as a short copy.
+        while let Some((operation, id)) = self.posted.front() {
+            let (id, result) = (*id, self.execute(operation));
+            drop(self.posted.pop_front());
             self.completed.push_back(Completion { id, result });
         }
     }

@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::core::mapped::Mapped;
+use crate::core::peer_link::PeerLink;
 use crate::core::region;
 use crate::error::OpError;
 use crate::key::{Access, RemoteKey};
@@ -22,6 +23,8 @@ struct Grant {
     memory: Arc<Memory>,
     key: RemoteKey,
     access: Access,
+    /// The link to the peer, if one may be emulated.
+    link: OnceLock<Arc<PeerLink>>,
     /// Dropped with the last handle.
     _guard: Option<DropGuard>,
 }
@@ -45,8 +48,15 @@ impl RemoteRegion {
             memory: Arc::new(Memory::map(memory, len, writable, status)?),
             key,
             access,
+            link: OnceLock::new(),
             _guard: guard,
         })))
+    }
+
+    /// Puts the region behind the link to its peer: while that has a model, the region counts as not
+    /// mapped, because reads of mapped memory take no way. Called once, before the region is used.
+    pub fn emulate(&self, link: Arc<PeerLink>) {
+        let _ = self.0.link.set(link);
     }
 
     /// Bytes of the region.
@@ -133,6 +143,10 @@ impl RemoteRegion {
 }
 
 impl Mapped for RemoteRegion {
+    fn is_mapped(&self) -> bool {
+        self.0.link.get().is_none_or(|link| !link.is_on())
+    }
+
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OpError> {
         // SAFETY: `into` is an exclusive slice of that length.
         unsafe { self.copy_out(offset, into.as_mut_ptr(), into.len() as u64) }

@@ -9,6 +9,7 @@
 //! [`failover::Channel`]: ../../failover/struct.Channel.html
 
 use std::collections::VecDeque;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,6 +29,7 @@ use crate::error::OpError;
 use crate::key::{Epoch, Partition};
 use crate::mem::DropGuard;
 use crate::mem::Status;
+use crate::mem::waker::{Sleeper, Waker, pipe};
 use crate::os::thread::monotonic;
 use crate::topology::NodeId;
 
@@ -70,6 +72,8 @@ pub struct Channel {
     /// An epoll(7) that contains the socket while the channel is armed.
     wake: OwnedFd,
     is_armed: bool,
+    /// A pipe that the epoll(7) contains as well, once there is a waker.
+    woken: Option<(Sleeper, Waker)>,
     check: LinkCheck,
     local: NodeId,
     membership: Membership,
@@ -110,12 +114,13 @@ impl Channel {
         membership: Membership,
         status: Arc<Status>,
         guard: Option<DropGuard>,
-    ) -> std::io::Result<Self> {
+    ) -> io::Result<Self> {
         Ok(Channel {
             // Twice as much, so that remaining bytes are seldom moved to the start.
             stream: Stream::new(socket, 2 * WINDOW),
             wake: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             is_armed: false,
+            woken: None,
             check,
             local,
             membership,
@@ -136,6 +141,22 @@ impl Channel {
     /// Ends the connection: for the control thread, after it has ended the status.
     pub fn cutter(&self) -> Cutter {
         self.stream.cutter()
+    }
+
+    /// A waker that signals the descriptor of the channel.
+    ///
+    /// # Errors
+    /// The system's: no descriptor left.
+    pub(crate) fn waker(&mut self) -> io::Result<Waker> {
+        if let Some((_, waker)) = &self.woken {
+            return Ok(waker.clone());
+        }
+        let (reader, writer, _) = pipe()?;
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&self.wake, &reader, data, epoll::EventFlags::IN)?;
+        let waker = Waker::new(writer);
+        self.woken = Some((Sleeper::new(reader), waker.clone()));
+        Ok(waker)
     }
 
     /// Announces the end of the channel to the other side, behind all packets. Waits up to a second
@@ -510,6 +531,9 @@ impl PacketChannel for Channel {
         if std::mem::take(&mut self.is_armed) {
             // Fails when the socket has not been added.
             let _ = epoll::delete(&self.wake, self.stream.fd());
+        }
+        if let Some((sleeper, _)) = &mut self.woken {
+            sleeper.drain();
         }
     }
 }

@@ -16,11 +16,6 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
         (self.peer, self.partition)
     }
 
-    /// The most operations that are posted or not yet polled.
-    pub fn depth(&self) -> usize {
-        self.depth
-    }
-
     /// Checks whether the right to execute an operation has ended.
     ///
     /// # Errors

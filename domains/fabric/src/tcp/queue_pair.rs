@@ -84,6 +84,12 @@ impl<R> QueuePair<R> {
         }
     }
 
+    /// Operations that the queue holds at most, and now.
+    pub(crate) fn room(&self) -> (usize, usize) {
+        let used = self.posted.len() + self.operations + self.completed.len();
+        (self.depth, used)
+    }
+
     /// The status that ends the queue pair.
     pub fn status(&self) -> &Arc<Status> {
         &self.status
@@ -374,8 +380,9 @@ impl<R: AsRegion<RemoteRegion>> Endpoint for QueuePair<R> {
     }
 
     fn post(&mut self, id: u64, operation: Operation<R>) -> Result<(), PostError> {
-        if self.posted.len() + self.operations + self.completed.len() >= self.depth {
-            return Err(PostError::QueueFull { depth: self.depth });
+        let (depth, used) = self.room();
+        if used >= depth {
+            return Err(PostError::QueueFull { depth });
         }
         self.posted.push_back((id, operation));
         Ok(())

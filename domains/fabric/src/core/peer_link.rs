@@ -1,0 +1,86 @@
+//! The link model between this process and a peer, which may change at any time.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::model::{ClockId, Nanos, Route, SharedClocks, carry};
+use crate::os::thread::lock;
+
+/// Time of a retry, besides the round trip.
+const RETRY: Nanos = 10_000;
+
+/// The most retries of a message, as in InfiniBand: a route that loses everything is slow, not cut.
+const RETRIES: usize = 7;
+
+/// Routes to a peer and back.
+#[derive(Debug)]
+pub struct Way {
+    /// From this process to the peer.
+    pub out: Route,
+    /// From the peer to this process.
+    pub back: Route,
+    /// Clocks of the stages of both.
+    pub clocks: Arc<SharedClocks>,
+}
+
+impl Way {
+    /// Reserves the way for a message to the peer that is ready at `now`; returns its arrival.
+    pub(crate) fn carry_out(&self, now: Nanos, bytes: u64, random: &mut fastrand::Rng) -> Nanos {
+        self.carry(&self.out, now, bytes, random)
+    }
+
+    /// As [`Way::carry_out`], for a message from the peer.
+    pub(crate) fn carry_back(&self, now: Nanos, bytes: u64, random: &mut fastrand::Rng) -> Nanos {
+        self.carry(&self.back, now, bytes, random)
+    }
+
+    fn carry(&self, route: &Route, now: Nanos, bytes: u64, random: &mut fastrand::Rng) -> Nanos {
+        let mut delay = route.jitter.draw(random);
+        if route.loss > 0.0 {
+            let is_lost = |_: &usize| random.f64() < route.loss;
+            let retries = (0..RETRIES).take_while(is_lost).count() as Nanos;
+            let round_trip = latency(&self.out).saturating_add(latency(&self.back));
+            delay = delay.saturating_add(retries * round_trip.saturating_add(RETRY));
+        }
+        carry(route, &*self.clocks, now, bytes, delay).arrival
+    }
+}
+
+/// The clock on which a route records how late its messages are.
+pub(crate) fn first_clock(route: &Route) -> Option<ClockId> {
+    route.stages.first().map(|stage| stage.clock)
+}
+
+/// The latency of all stages.
+pub(crate) fn latency(route: &Route) -> Nanos {
+    let latencies = route.stages.iter().map(|stage| stage.costs.latency);
+    latencies.fold(0, Nanos::saturating_add)
+}
+
+/// The link to one peer in one partition, which all queue pairs, channels and regions of the process
+/// share. The default has no model.
+#[derive(Debug, Default)]
+pub struct PeerLink {
+    is_on: AtomicBool,
+    way: Mutex<Option<Arc<Way>>>,
+}
+
+impl PeerLink {
+    /// Changes the link model. Operations and packets that are under way keep their times.
+    pub fn set(&self, way: Option<Arc<Way>>) {
+        let mut current = lock(&self.way);
+        self.is_on.store(way.is_some(), Ordering::Relaxed);
+        *current = way;
+    }
+
+    /// Whether there is a model.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// The routes, if there is a model.
+    pub fn way(&self) -> Option<Arc<Way>> {
+        lock(&self.way).clone()
+    }
+}
