@@ -30,6 +30,7 @@
 //! * [`port`]: ports of the switch: TAPs, sockets of userspace stacks, uplinks.
 //! * [`interface`]: the interface of a port in the network namespace of its node.
 //! * [`tunnel`]: packets to and from the driver of another host.
+//! * `delay_line`: frames that are under way on the links of a model.
 //! * [`forward`]: which members of a domain a frame reaches; decisions without I/O.
 //! * `switch`: the data path, one thread that moves frames.
 //! * [`driver`]: the control path, which executes the commands of the agent.
@@ -38,6 +39,7 @@
 
 #![deny(unsafe_code)]
 
+mod delay_line;
 pub mod driver;
 pub mod forward;
 pub mod headers;

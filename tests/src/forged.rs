@@ -219,10 +219,7 @@ impl FarHost {
 
 /// All members are on one host.
 fn egress(next_hop: NextHop<'_, (u32, u8)>) -> (u32, u8) {
-    match next_hop {
-        NextHop::Port(egress) => *egress,
-        NextHop::Host(host) => panic!("{host:?}"),
-    }
+    *next_hop.egress().expect("a member of this host")
 }
 
 /// A packet from a member for its group.

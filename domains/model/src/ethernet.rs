@@ -49,11 +49,15 @@ pub enum DropReason {
     Down,
     /// The kernel refused it for another reason.
     Refused,
+    /// Lost on its link, which has a model with losses.
+    Lost,
+    /// More bytes waited before its link than the model of the link or the driver's memory permits.
+    QueueFull,
 }
 
 impl DropReason {
     /// Every reason.
-    pub const ALL: [DropReason; 13] = [
+    pub const ALL: [DropReason; 15] = [
         DropReason::Malformed,
         DropReason::WrongSource,
         DropReason::ForeignAddress,
@@ -67,5 +71,7 @@ impl DropReason {
         DropReason::Full,
         DropReason::Down,
         DropReason::Refused,
+        DropReason::Lost,
+        DropReason::QueueFull,
     ];
 }

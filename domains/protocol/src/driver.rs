@@ -14,6 +14,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use serde::{Deserialize, Serialize};
 use toroid_fabric::Place;
 use toroid_model::ethernet::{DropReason, OffloadKind};
+use toroid_model::link::LinkModel;
 use toroid_model::rdma::Rdma;
 
 /// Request of the agent.
@@ -21,8 +22,9 @@ use toroid_model::rdma::Rdma;
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum DriverRequest {
     /// First in a session. Removes ports and remote members that are not among these, as by
-    /// [`DriverRequest::RemovePort`], and tunnels to other hosts than these, or all tunnels if the
-    /// RDMA device differs. Answered by [`DriverResponse::Tunnels`].
+    /// [`DriverRequest::RemovePort`], links of domains without ports among these, and tunnels to
+    /// other hosts than these, or all tunnels if the RDMA device differs. Answered by
+    /// [`DriverResponse::Tunnels`].
     Retain {
         /// Numbers of domains and nodes.
         ports: Vec<(u32, u32)>,
@@ -73,6 +75,18 @@ pub enum DriverRequest {
     Uplinks {
         /// At most one for each domain.
         uplinks: Vec<Uplink>,
+    },
+    /// Sets the links of a domain, which may have no ports yet. With a model, one descriptor: its
+    /// clocks ([`toroid_fabric::model::SharedClocks`]), which may be those that the driver has
+    /// already, and are fresh when a member has left. The driver keeps the links of each domain
+    /// until the next request for the domain, also over the end of a session.
+    Links {
+        /// Number of the domain.
+        domain_id: u32,
+        /// Their model; null: the machine's.
+        model: Option<LinkModel>,
+        /// Processor time that the driver may spend on waiting for due frames, in percent of a core.
+        precision: u8,
     },
     /// Answered by [`DriverResponse::Synced`].
     Sync {
@@ -280,6 +294,8 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
+    use toroid_model::link::DomainLinks;
+
     use super::*;
     use crate::wire;
 
@@ -344,6 +360,14 @@ mod tests {
                     mtu: 9000,
                     limited: true,
                 }],
+            },
+            DriverRequest::Links {
+                domain_id: 7,
+                model: Some(LinkModel::Pairs(DomainLinks {
+                    default: "latency=5us".parse().unwrap(),
+                    pairs: [("3>4".parse().unwrap(), "rate=1Gbit".parse().unwrap())].into(),
+                })),
+                precision: 30,
             },
             DriverRequest::Sync { n: 1 << 40 },
             DriverRequest::RdmaFrames { n: 1 },

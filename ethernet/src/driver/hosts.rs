@@ -28,6 +28,10 @@ impl ControlPath {
         let present = self.ports.keys().chain(&self.remote_members);
         let extra: Vec<PortKey> = present.filter(|k| !wanted.contains(k)).copied().collect();
         extra.into_iter().try_for_each(|key| self.remove(key))?;
+        let domains = wanted.iter().map(|(domain_id, _)| Partition(*domain_id));
+        let domains = domains.collect();
+        self.switch
+            .call(move |switch| switch.retain_links(&domains))?;
         // All tunnels are made anew for another RDMA device or none.
         let is_same = std::mem::replace(&mut self.rdma, rdma) == self.rdma;
         let stay = if is_same { hosts } else { &[] };
@@ -102,7 +106,7 @@ impl ControlPath {
         for (domain_id, _) in unwanted {
             let partition = Partition(domain_id);
             self.switch
-                .call(move |switch| drop(switch.bridges.disconnect(partition)))?;
+                .call(move |switch| switch.disconnect(partition))?;
         }
         for uplink in wanted {
             if self.uplinks.contains_key(&uplink.domain_id) {

@@ -2,6 +2,7 @@
 //! moves the frames.
 
 mod hosts;
+mod links;
 mod ports;
 mod rdma_streams;
 mod tunnels;
@@ -65,6 +66,8 @@ enum PortFailure {
     Outside(io::Error),
     #[error("cannot change the offload of its interface: {0}")]
     Offload(io::Error),
+    #[error("cannot use the clocks of its domain's links: {0}")]
+    Clocks(io::Error),
 }
 
 /// Runs the driver until the liveness socket ends. Agents may come and go meanwhile.
@@ -235,6 +238,14 @@ impl ControlPath {
             DriverRequest::RemovePort { domain_id, node } => self.remove((domain_id, node))?,
             DriverRequest::Epoch { domain_id, epoch } => self.raise_epoch(domain_id, epoch)?,
             DriverRequest::Uplinks { uplinks } => self.connect(uplinks)?,
+            DriverRequest::Links {
+                domain_id,
+                model,
+                precision,
+            } => {
+                let clocks = descriptors.into_iter().next();
+                self.set_links(domain_id, model, clocks, precision)?;
+            }
             DriverRequest::Sync { n } => return Ok(Some(self.sync(n)?)),
             DriverRequest::Drops { n, domain_id } => {
                 let partition = Partition(domain_id);

@@ -5,10 +5,11 @@ use std::cell::RefCell;
 use std::collections::{btree_map, hash_map};
 use std::net::IpAddr;
 
-use toroid_fabric::{Partition, Place, TestKnob};
+use toroid_fabric::{NodeId, Partition, Place, TestKnob};
 use toroid_model::ethernet::DropReason;
 use toroid_protocol::driver::Port;
 
+use super::ends::End;
 use super::remote::{RemoteHost, RemoteMember};
 use super::snooping::Snooping;
 use super::{Bridge, Bridges, Member, Outside};
@@ -37,10 +38,28 @@ pub enum Action<'a, X> {
 /// Next hop of a packet.
 #[derive(Debug)]
 pub enum NextHop<'a, X> {
-    /// A local egress port.
-    Port(&'a X),
-    /// The driver of another host, which decides there.
-    Host(HostId),
+    /// A member on this host, and its egress port.
+    Member(&'a Port, &'a X),
+    /// The external network, and the egress port of the uplink at this node.
+    Outside(NodeId, &'a X),
+    /// The driver of another host, which decides there. The receiver, unless there may be several.
+    Host(HostId, Option<&'a Port>),
+}
+
+impl<'a, X> NextHop<'a, X> {
+    /// The local egress port.
+    pub fn egress(&self) -> Option<&'a X> {
+        match self {
+            NextHop::Member(_, egress) | NextHop::Outside(_, egress) => Some(egress),
+            NextHop::Host(..) => None,
+        }
+    }
+}
+
+impl<'a, X> From<Result<NextHop<'a, X>, DropReason>> for Action<'a, X> {
+    fn from(decided: Result<NextHop<'a, X>, DropReason>) -> Self {
+        decided.map_or_else(Action::Drop, Action::Forward)
+    }
 }
 
 /// Entry point for the frames of one sender: a member or the external network. Decisions see one
@@ -222,30 +241,28 @@ impl<'a, X> Ingress<'a, X> {
             Destination::Member { domain, .. } if domain != self.bridge.domain => {
                 Action::Drop(DropReason::OtherDomain)
             }
-            Destination::Member { place, .. } => match self.next_hop(place) {
-                Some((port, next_hop)) if self.sender.may_reach(port) => Action::Forward(next_hop),
-                Some(_) => Action::Drop(DropReason::Limited),
-                None => Action::Drop(DropReason::NoSuchMember),
-            },
-            Destination::Elsewhere => match self.uplink() {
-                Some(Ok(egress)) => Action::Forward(NextHop::Port(egress)),
-                Some(Err(reason)) => Action::Drop(reason),
-                None => Action::Drop(DropReason::NoSuchMember),
-            },
+            Destination::Member { place, .. } => self.reach(End::Member(place)).into(),
+            Destination::Elsewhere => self.reach(End::Outside).into(),
         }
     }
 
-    /// Port and next hop of another member.
-    fn next_hop(&self, place: Place) -> Option<(&'a Port, NextHop<'a, X>)> {
+    /// The next hop to another member.
+    pub(super) fn next_hop(&self, place: Place) -> Result<NextHop<'a, X>, DropReason> {
+        let (port, next_hop) = self.find(place).ok_or(DropReason::NoSuchMember)?;
+        let may_reach = self.sender.may_reach(port);
+        may_reach.then_some(next_hop).ok_or(DropReason::Limited)
+    }
+
+    fn find(&self, place: Place) -> Option<(&'a Port, NextHop<'a, X>)> {
         if Some(place) == self.sender.place() {
             return None;
         }
-        if let Some(member) = self.bridge.members.get(&place) {
-            return Some((&member.port, NextHop::Port(&member.egress)));
+        if let Some(Member { port, egress, .. }) = self.bridge.members.get(&place) {
+            return Some((port, NextHop::Member(port, egress)));
         }
         self.header()?;
-        let member = self.bridge.remote.members.get(&place)?;
-        Some((&member.port, NextHop::Host(member.host)))
+        let RemoteMember { port, host, .. } = self.bridge.remote.members.get(&place)?;
+        Some((port, NextHop::Host(*host, Some(port))))
     }
 
     fn flood(&self, frame: Frame<'_>) -> Action<'a, X> {
@@ -289,22 +306,22 @@ impl<'a, X> Ingress<'a, X> {
     }
 
     /// The other hosts that flooded frames go to.
-    fn remote_hosts(&self) -> btree_map::Iter<'a, HostId, RemoteHost> {
+    pub(super) fn remote_hosts(&self) -> btree_map::Iter<'a, HostId, RemoteHost> {
         match self.header() {
             Some(_) => self.bridge.remote.hosts.iter(),
             None => btree_map::Iter::default(),
         }
     }
 
-    /// The uplink for frames of a member, if there is one.
-    fn uplink(&self) -> Option<Result<&'a X, DropReason>> {
+    /// The next hop of frames of a member to the external network, if there is one.
+    pub(super) fn uplink(&self) -> Option<Result<NextHop<'a, X>, DropReason>> {
         let outside = self.bridge.uplink.as_ref()?;
         // Other hosts do not send frames of the external network back.
         self.header()?;
         Some(if self.sender.is_limited() && outside.limited {
             Err(DropReason::Limited)
         } else {
-            Ok(&outside.egress)
+            Ok(NextHop::Outside(NodeId(outside.node), &outside.egress))
         })
     }
 
@@ -338,7 +355,7 @@ pub struct Flood<'a, X> {
     sender: Sender<'a, X>,
     recipients: Recipients,
     snooping: &'a RefCell<Snooping>,
-    outside: Option<Result<&'a X, DropReason>>,
+    outside: Option<Result<NextHop<'a, X>, DropReason>>,
 }
 
 impl<X> Flood<'_, X> {
@@ -359,7 +376,7 @@ impl<'a, X> Iterator for Flood<'a, X> {
         while let Some(member) = self.members.next() {
             if self.is_for(member.port.place) {
                 return Some(if self.sender.may_reach(&member.port) {
-                    Ok(NextHop::Port(&member.egress))
+                    Ok(NextHop::Member(&member.port, &member.egress))
                 } else {
                     Err(DropReason::Limited)
                 });
@@ -370,10 +387,10 @@ impl<'a, X> Iterator for Flood<'a, X> {
             return Some(if self.sender.is_limited() && remote_host.full == 0 {
                 Err(DropReason::Limited)
             } else {
-                Ok(NextHop::Host(*host))
+                Ok(NextHop::Host(*host, None))
             });
         }
-        self.outside.take().map(|egress| egress.map(NextHop::Port))
+        self.outside.take()
     }
 }
 

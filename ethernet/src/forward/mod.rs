@@ -35,6 +35,7 @@
 //! trusted to name one of its own members and the present epoch, and for nothing else; the frame
 //! then passes the same checks as a frame of a local member.
 
+mod ends;
 mod ingress;
 mod overrun;
 mod pending;
@@ -54,6 +55,7 @@ use toroid_protocol::driver::{Port, PortDrops, Uplink};
 
 use crate::headers::mac::{self, Destination, Mac};
 use crate::headers::neighbour::AddressQuery;
+pub(crate) use ends::End;
 use ingress::Sender;
 pub use ingress::{Action, Flood, Ingress, NextHop};
 use overrun::OverrunDetector;
@@ -301,9 +303,12 @@ impl<X> Bridges<X> {
         bridge.members.values().flat_map(of).collect()
     }
 
-    /// Place of a local member.
+    /// Place of a member.
     pub(crate) fn place_of(&self, partition: Partition, node: NodeId) -> Option<Place> {
-        self.bridges.get(&partition)?.place_of(node)
+        let bridge = self.bridges.get(&partition)?;
+        bridge
+            .place_of(node)
+            .or_else(|| bridge.remote.place_of(node))
     }
 
     /// The ingress of the member at `place`; `None` if there is none.

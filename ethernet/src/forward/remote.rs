@@ -51,9 +51,13 @@ impl RemoteMembers {
         self.members.insert(member.port.place, member);
     }
 
-    fn remove(&mut self, node: NodeId) -> Option<RemoteMember> {
+    pub(super) fn place_of(&self, node: NodeId) -> Option<Place> {
         let is_it = |member: &&RemoteMember| member.port.node == node.0;
-        let place = self.members.values().find(is_it)?.port.place;
+        Some(self.members.values().find(is_it)?.port.place)
+    }
+
+    fn remove(&mut self, node: NodeId) -> Option<RemoteMember> {
+        let place = self.place_of(node)?;
         let member = self.members.remove(&place)?;
         if let btree_map::Entry::Occupied(mut entry) = self.hosts.entry(member.host) {
             let remote_host = entry.get_mut();

@@ -161,6 +161,32 @@ impl Offload {
             })
     }
 
+    /// Number of frames that a frame of `len` bytes stands for.
+    pub(crate) fn frames(&self, len: usize) -> usize {
+        self.segmentation
+            .map_or(1, |Segmentation { layout, size }| {
+                (len - layout.payload_at).div_ceil(size).max(1)
+            })
+    }
+
+    /// Length of the `n`th of the frames that a frame of `len` bytes stands for.
+    pub(crate) fn frame_len(&self, len: usize, n: usize) -> usize {
+        self.segmentation
+            .map_or(len, |Segmentation { layout, size }| {
+                layout.payload_at + size.min(len - layout.payload_at - n * size)
+            })
+    }
+
+    /// Some consecutive frames of a packet with this header, as a packet.
+    pub(crate) fn part(&self, packet: &[u8], frames: Range<usize>) -> Vec<u8> {
+        match &self.segmentation {
+            Some(segmentation) if frames.len() < self.frames(packet.len() - Self::LEN) => {
+                segmentation::part_of(packet, segmentation, frames)
+            }
+            _ => packet.to_vec(),
+        }
+    }
+
     /// Capabilities that a port needs to accept the packet unchanged.
     pub(crate) fn needs(&self) -> Capabilities {
         let checksum = match self.checksum {

@@ -4,15 +4,19 @@
 //! The payload is not copied: a frame is [`FrameParts`], rewritten headers and a part of the GSO packet,
 //! to be written with one vectored call. The only buffer is that of the [`Segmenter`].
 //!
+//! [`part_of`] cuts a GSO packet into smaller ones, which leaves the checksums to the receiver.
+//!
 //! smoltcp reads and writes the header fields and sums up the data. The checksum of a segment continues the
 //! sum of the pseudo header that the kernel left in the packet.
+
+use std::ops::Range;
 
 use smoltcp::wire::{
     IPV6_HEADER_LEN, IpVersion, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket, checksum,
 };
 
 use crate::offload::layout::{Layout, MAX_HEADERS, Transport};
-use crate::offload::{Checksum, MAX_PACKET, Offload, Segmentation};
+use crate::offload::{Checksum, GSO_NONE, MAX_PACKET, Offload, SEGMENT_SIZE, Segmentation, TYPE};
 
 /// [`checksum::data`] adds words of 16 bits in 32 bits.
 const _: () = assert!(MAX_PACKET <= 128 << 10);
@@ -120,8 +124,8 @@ impl Frames<'_> {
             pseudo,
         } = segments;
         let end = self.frame.len().min(at + size);
-        let (is_first, is_last) = (at == layout.payload_at, end == self.frame.len());
-        if !is_last {
+        let is_first = at == layout.payload_at;
+        if end < self.frame.len() {
             self.rest = Rest::Segments(Segments {
                 at: end,
                 ..segments
@@ -129,33 +133,77 @@ impl Frames<'_> {
         }
         let payload = &self.frame[at..end];
         let headers = &mut self.headers[..layout.payload_at];
-        update_ip(&layout, headers, payload.len(), is_first);
-        let len = headers.len() - layout.transport_at + payload.len();
-        match layout.transport {
-            Transport::Tcp => {
-                let whole = TcpPacket::new_unchecked(&self.frame[layout.transport_at..]);
-                let mut tcp = TcpPacket::new_unchecked(&mut headers[layout.transport_at..]);
-                // Only the last segment ends the stream or is urgent; the window was reduced once.
-                tcp.set_fin(whole.fin() && is_last);
-                tcp.set_psh(whole.psh() && is_last);
-                tcp.set_cwr(whole.cwr() && is_first);
-                tcp.set_seq_number(whole.seq_number() + (at - layout.payload_at));
-            }
-            Transport::Udp => {
-                UdpPacket::new_unchecked(&mut headers[layout.transport_at..]).set_len(len as u16);
-            }
-        }
-        // Both lengths are less than 64 KiB, because the IP header states them.
-        let whole = self.frame.len() - layout.transport_at;
-        let pseudo = [pseudo, !(whole as u16), len as u16];
-        let rest = checksum::combine(&[checksum::combine(&pseudo), checksum::data(payload)]);
+        update_ip(&layout, headers, payload.len(), (!is_first).into());
+        update_transport(&layout, self.frame, headers, at..end);
+        let pseudo = pseudo_of(&layout, self.frame, pseudo, payload.len());
+        let rest = checksum::combine(&[pseudo, checksum::data(payload)]);
         write_checksum(&layout, headers, rest);
         FrameParts([headers, payload, &[]])
     }
 }
 
-/// Writes the length; in IPv4 also the identification and the header checksum.
-fn update_ip(layout: &Layout, headers: &mut [u8], payload: usize, is_first: bool) {
+/// Some consecutive segments of a GSO packet as a packet of their own, whose offloads are the same
+/// except that a single segment needs no segmentation.
+pub(super) fn part_of(packet: &[u8], of: &Segmentation, segments: Range<usize>) -> Vec<u8> {
+    let Segmentation { layout, size } = of;
+    let frame = &packet[Offload::LEN..];
+    let begin = layout.payload_at + segments.start * size;
+    let end = frame.len().min(layout.payload_at + segments.end * size);
+    let payload = &frame[begin..end];
+    let mut part = Vec::with_capacity(Offload::LEN + layout.payload_at + payload.len());
+    part.extend_from_slice(&packet[..Offload::LEN + layout.payload_at]);
+    if segments.len() == 1 {
+        part[TYPE] = GSO_NONE;
+        part[SEGMENT_SIZE].fill(0);
+    }
+    let headers = &mut part[Offload::LEN..];
+    update_ip(layout, headers, payload.len(), segments.start as u16);
+    update_transport(layout, frame, headers, begin..end);
+    // The field holds the sum of the pseudo header.
+    let at = layout.transport_at + layout.transport.checksum_at();
+    let pseudo = pseudo_of(
+        layout,
+        frame,
+        checksum::data(&frame[at..at + 2]),
+        payload.len(),
+    );
+    headers[at..at + 2].copy_from_slice(&pseudo.to_be_bytes());
+    part.extend_from_slice(payload);
+    part
+}
+
+/// Writes the fields of a transport header, except its checksum, for this part of the payload.
+fn update_transport(layout: &Layout, frame: &[u8], headers: &mut [u8], part: Range<usize>) {
+    let (is_first, is_last) = (part.start == layout.payload_at, part.end == frame.len());
+    let header = &mut headers[layout.transport_at..];
+    match layout.transport {
+        Transport::Tcp => {
+            let whole = TcpPacket::new_unchecked(&frame[layout.transport_at..]);
+            let mut tcp = TcpPacket::new_unchecked(header);
+            // Only the last segment ends the stream or is urgent; the window was reduced once.
+            tcp.set_fin(whole.fin() && is_last);
+            tcp.set_psh(whole.psh() && is_last);
+            tcp.set_cwr(whole.cwr() && is_first);
+            tcp.set_seq_number(whole.seq_number() + (part.start - layout.payload_at));
+        }
+        Transport::Udp => {
+            let len = header.len() + part.len();
+            UdpPacket::new_unchecked(header).set_len(len as u16);
+        }
+    }
+}
+
+/// The sum of the pseudo header for a part with `payload` bytes; `pseudo` is that of the frame.
+fn pseudo_of(layout: &Layout, frame: &[u8], pseudo: u16, payload: usize) -> u16 {
+    // Both lengths are less than 64 KiB, because the IP header states them.
+    let whole = frame.len() - layout.transport_at;
+    let len = layout.payload_at - layout.transport_at + payload;
+    checksum::combine(&[pseudo, !(whole as u16), len as u16])
+}
+
+/// Writes the length; in IPv4 also the identification, `later` by this number, and the header
+/// checksum.
+fn update_ip(layout: &Layout, headers: &mut [u8], payload: usize, later: u16) {
     let len = headers.len() - layout.ip_at + payload;
     let header = &mut headers[layout.ip_at..layout.transport_at];
     match layout.ip_version {
@@ -165,7 +213,7 @@ fn update_ip(layout: &Layout, headers: &mut [u8], payload: usize, is_first: bool
         IpVersion::Ipv4 => {
             let mut ip = Ipv4Packet::new_unchecked(header);
             ip.set_total_len(len as u16);
-            ip.set_ident(ip.ident().wrapping_add((!is_first).into()));
+            ip.set_ident(ip.ident().wrapping_add(later));
             ip.fill_checksum();
         }
     }

@@ -17,6 +17,8 @@ use crate::tunnel::HostId;
 pub(super) enum EventSource {
     /// The eventfd that announces tasks.
     Doorbell,
+    /// The timer of the delay line.
+    Timer,
     /// The port of a member.
     Port(Partition, Place),
     /// The uplink of a bridge.
@@ -29,6 +31,7 @@ pub(super) enum EventSource {
 
 /// All other sources fit 59 bits.
 const DOORBELL: u64 = u64::MAX;
+pub(super) const TIMER: u64 = u64::MAX - 1;
 const UPLINK: u64 = 1 << 56;
 const TUNNEL: u64 = 1 << 57;
 const STREAM: u64 = 1 << 58;
@@ -38,6 +41,7 @@ impl EventSource {
     pub(super) fn to_data(self) -> u64 {
         match self {
             EventSource::Doorbell => DOORBELL,
+            EventSource::Timer => TIMER,
             EventSource::Port(Partition(partition), Place { x, y, z }) => {
                 let [x, y, z] = [x, y, z].map(u64::from);
                 u64::from(partition) << 24 | x << 16 | y << 8 | z
@@ -54,6 +58,7 @@ impl EventSource {
         let partition = Partition(u32::from_be_bytes([a, b, c, d]));
         match data {
             DOORBELL => EventSource::Doorbell,
+            TIMER => EventSource::Timer,
             _ if data & STREAM != 0 => EventSource::Stream(HostId(data as u32)),
             _ if data & TUNNEL != 0 => EventSource::Tunnel(HostId(data as u32)),
             _ if data & UPLINK != 0 => EventSource::Uplink(partition),
@@ -71,6 +76,7 @@ mod tests {
         let (partition, host) = (Partition(u32::MAX), HostId(u32::MAX));
         for source in [
             EventSource::Doorbell,
+            EventSource::Timer,
             EventSource::Port(partition, Place { x: 1, y: 2, z: 255 }),
             EventSource::Uplink(partition),
             EventSource::Tunnel(host),

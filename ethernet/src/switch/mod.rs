@@ -8,11 +8,16 @@
 //! so frames of other senders wait in their own transmit queues, and their kernels drop excess
 //! frames. Only tunnels may accept part of a packet, and have a send queue for the rest.
 //!
+//! On links with a model, frames wait between decision and delivery ([`crate::delay_line`]).
+//!
 //! The switch alone owns the [`Bridges`], so nothing is locked. Another thread that wants a change
 //! sends a task ([`SwitchHandle::call`]), which the switch runs between two batches of frames.
 
 mod busy_poll;
+mod due;
 mod event_source;
+mod links;
+mod pacer;
 mod tunnels;
 mod turn;
 
@@ -26,11 +31,12 @@ use std::time::Instant;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use toroid_fabric::model::SharedClocks;
 use toroid_fabric::{NodeId, Partition, Place};
 use toroid_protocol::driver::{PlugFailure, Port, Uplink as UplinkSpec};
 use tracing::warn;
 
-use crate::forward::{AttachError, Bridges};
+use crate::forward::{AttachError, Bridges, End};
 use crate::offload::Capabilities;
 use crate::offload::segmentation::FrameParts;
 use crate::port::SwitchPort;
@@ -38,7 +44,11 @@ use crate::port::stack_socket::StackSocket;
 use crate::port::uplink::{Uplink, is_down};
 use crate::tunnel::HostId;
 use busy_poll::BusyPoll;
+use due::Alarm;
 use event_source::EventSource;
+use links::Links;
+pub(crate) use links::ModeledLinks;
+use pacer::{Pace, Pacer};
 pub(crate) use tunnels::{LostStream, StreamEvent, TunnelEvent, TunnelId};
 use tunnels::{Tunnels, Via};
 use turn::{Scratch, Turn};
@@ -60,6 +70,10 @@ pub(crate) struct Switch {
     /// Receiver of events of tunnels.
     events: Sender<(TunnelId, TunnelEvent)>,
     busy_poll: BusyPoll,
+    /// Links with a model, and frames under way there.
+    links: Links,
+    pacer: Pacer,
+    alarm: Alarm,
     tasks: Receiver<Task>,
     doorbell: Arc<EventFd>,
 }
@@ -136,12 +150,15 @@ impl Switch {
             doorbell: Arc::clone(&doorbell),
         };
         let switch = Switch {
+            alarm: Alarm::new(&epoll)?,
             epoll,
             bridges: Bridges::default(),
             tunnels: Tunnels::default(),
             unread: BTreeSet::new(),
             events,
             busy_poll: BusyPoll::default(),
+            links: Links::default(),
+            pacer: Pacer::default(),
             tasks,
             doorbell,
         };
@@ -156,15 +173,17 @@ impl Switch {
         let mut events = [EpollEvent::empty(); EVENTS];
         let mut scratch = Scratch::default();
         loop {
-            let ready = self.wait(&mut events)?;
+            let ready = self.wait(&mut events, &mut scratch)?;
             // Tunnels that run out of their turn below wait for the next round.
             let unread = std::mem::take(&mut self.unread);
             for event in &events[..ready] {
+                self.deliver_due(&mut scratch);
                 match EventSource::from_data(event.data()) {
                     EventSource::Doorbell => match self.run_tasks() {
                         Ok(()) => {}
                         Err(SwitchEnded) => return Ok(()),
                     },
+                    EventSource::Timer => {}
                     EventSource::Stream(host) => self.on_stream_ready(host, &mut scratch),
                     EventSource::Tunnel(host) => {
                         self.on_tunnel_ready(host, event.events(), &mut scratch);
@@ -233,8 +252,11 @@ impl Switch {
         }
     }
 
-    /// Detaches a member; returns the egress port of a local one.
+    /// Detaches a member, and drops frames from and to it that are under way. Returns the egress
+    /// port of a local member.
     pub(crate) fn detach(&mut self, partition: Partition, node: NodeId) -> Option<SwitchPort> {
+        let place = self.bridges.place_of(partition, node)?;
+        self.links.drop_of(partition, End::Member(place));
         let egress = self.bridges.detach(partition, node)?;
         self.unwatch(&egress);
         Some(egress)
@@ -247,9 +269,17 @@ impl Switch {
     pub(crate) fn connect(&mut self, to: &UplinkSpec, uplink: Uplink) -> io::Result<()> {
         let source = EventSource::Uplink(Partition(to.domain_id));
         self.epoll.add(&uplink, event(source))?;
-        // Dropping the former uplink ends its events.
+        self.disconnect(Partition(to.domain_id));
         self.bridges.connect(to, SwitchPort::Uplink(uplink));
         Ok(())
+    }
+
+    /// Disconnects a domain from its external network, and drops frames from and to it that are
+    /// under way.
+    pub(crate) fn disconnect(&mut self, partition: Partition) {
+        self.links.drop_of(partition, End::Outside);
+        // Dropping the uplink ends its events.
+        self.bridges.disconnect(partition);
     }
 
     /// Sets the offloads of a member's interface, in both directions.
@@ -270,26 +300,44 @@ impl Switch {
         }
     }
 
-    /// Waits for events: polls as long as that may pay, then sleeps.
-    fn wait(&mut self, events: &mut [EpollEvent]) -> io::Result<usize> {
+    /// Waits for events: polls as long as that may pay, then sleeps. Delivers frames that become
+    /// due.
+    fn wait(&mut self, events: &mut [EpollEvent], scratch: &mut Scratch) -> io::Result<usize> {
         let began = Instant::now();
         let polling_ends = began + self.busy_poll.duration(began);
         let mut now = began;
         loop {
-            let timeout = if now < polling_ends || !self.unread.is_empty() {
+            let is_over = self.deliver_due(scratch) > 0 || !self.unread.is_empty();
+            let pace = self.pace();
+            let polls = match pace {
+                None => now < polling_ends,
+                Some((_, Pace::Deliver | Pace::Poll)) => true,
+                Some((_, Pace::Sleep(until))) => {
+                    self.alarm.set(until)?;
+                    false
+                }
+            };
+            let timeout = if polls || is_over {
                 EpollTimeout::ZERO
             } else {
                 EpollTimeout::NONE
             };
-            match self.epoll.wait(events, timeout) {
-                Ok(0) if !self.unread.is_empty() => return Ok(0),
-                Ok(0) => now = self.yield_once(),
-                Ok(ready) => {
+            match (self.epoll.wait(events, timeout), pace) {
+                (Ok(0), _) if is_over => return Ok(0),
+                (Ok(0), Some((began, _))) => self.pacer.polled(SharedClocks::now() - began),
+                (Ok(0), None) => now = self.yield_once(),
+                (Ok(ready), None) => {
                     self.busy_poll.record_wait(began, Instant::now());
                     return Ok(ready);
                 }
-                Err(Errno::EINTR) => {}
-                Err(error) => return Err(error.into()),
+                (Ok(ready), Some(_)) => {
+                    if !polls && let Some(late) = self.alarm.lateness(&events[..ready]) {
+                        self.pacer.woke(late);
+                    }
+                    return Ok(ready);
+                }
+                (Err(Errno::EINTR), _) => {}
+                (Err(error), _) => return Err(error.into()),
             }
         }
     }
@@ -323,7 +371,7 @@ impl Switch {
         let Some(port) = ingress.egress() else {
             return;
         };
-        let mut turn = Turn::new(&ingress, &self.tunnels, scratch);
+        let mut turn = Turn::new(&ingress, &self.tunnels, &mut self.links, scratch);
         let Err(error) = turn.forward_all(port) else {
             if turn.has_coalesced() {
                 // A socket holds some hundred datagrams. Without flow control, datagrams beyond that
@@ -354,7 +402,7 @@ impl Switch {
         let Some(port) = ingress.egress() else {
             return;
         };
-        let mut turn = Turn::new(&ingress, &self.tunnels, scratch);
+        let mut turn = Turn::new(&ingress, &self.tunnels, &mut self.links, scratch);
         match turn.forward_all(port) {
             Ok(()) if turn.has_coalesced() => thread::yield_now(),
             Ok(()) => {}

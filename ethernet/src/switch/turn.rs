@@ -3,8 +3,10 @@
 use std::io;
 
 use nix::errno::Errno;
+use toroid_fabric::model::{Nanos, SharedClocks};
 use toroid_model::ethernet::DropReason;
 
+use super::links::{DomainLinks, Links};
 use super::tunnels::{ActiveTunnel, Tunnels};
 use crate::forward::{Action, Ingress, NextHop};
 use crate::offload::segmentation::{FrameParts, Segmenter};
@@ -27,6 +29,9 @@ pub(super) struct Scratch {
 pub(super) struct Turn<'a, 't> {
     ingress: &'t Ingress<'a, SwitchPort>,
     tunnels: &'t Tunnels,
+    links: Option<DomainLinks<'t>>,
+    /// Time at which a frame is due that waits already.
+    next_due: Option<Nanos>,
     scratch: &'t mut Scratch,
     /// Destination of the collected datagrams.
     gro_tap: Option<&'a Tap>,
@@ -38,11 +43,14 @@ impl<'a, 't> Turn<'a, 't> {
     pub(super) fn new(
         ingress: &'t Ingress<'a, SwitchPort>,
         tunnels: &'t Tunnels,
+        links: &'t mut Links,
         scratch: &'t mut Scratch,
     ) -> Self {
         Turn {
             ingress,
             tunnels,
+            next_due: links.line.next_due(),
+            links: links.of(ingress.partition()),
             scratch,
             gro_tap: None,
             gro_packets: 0,
@@ -54,14 +62,14 @@ impl<'a, 't> Turn<'a, 't> {
         self.gro_packets > 0
     }
 
-    /// Forwards packets of `port` until the turn ends.
+    /// Forwards packets of `port` until the turn ends, which a frame that is due ends, too.
     ///
     /// # Errors
     /// Those of [`SwitchPort::receive`]: there are no more packets, or the port cannot be read.
     pub(super) fn forward_all(&mut self, port: &SwitchPort) -> io::Result<()> {
         let mut sent = 0;
         let end = loop {
-            if sent >= BATCH {
+            if sent >= BATCH || sent > 0 && self.is_any_due() {
                 break Ok(());
             }
             match port.receive(self.scratch.gro.space()) {
@@ -77,13 +85,21 @@ impl<'a, 't> Turn<'a, 't> {
         end
     }
 
+    fn is_any_due(&self) -> bool {
+        let links = self.links.as_ref();
+        let next_due = links.map_or(self.next_due, DomainLinks::next_due);
+        next_due.is_some_and(|due| due <= SharedClocks::now())
+    }
+
     /// Forwards the packet of `len` bytes that was read last. Returns the number of its frames.
     fn forward(&mut self, len: usize) -> usize {
         let gro = &mut self.scratch.gro;
         let at = gro.filled();
         let action = self.ingress.decide(gro.packet(at, len));
-        let gro_tap = match &action {
-            Action::Forward(NextHop::Port(egress)) => egress.accepts_udp_gso(),
+        let gro_tap = match (&action, &self.links) {
+            (Action::Forward(next_hop), None) => {
+                next_hop.egress().and_then(SwitchPort::accepts_udp_gso)
+            }
             _ => None,
         };
         if let (Some(tap), Some(before)) = (gro_tap, self.gro_tap)
@@ -100,7 +116,8 @@ impl<'a, 't> Turn<'a, 't> {
             return 1;
         }
         let packet = gro.packet(at, len);
-        execute(self.ingress, action, packet, segmenter, self.tunnels)
+        let links = self.links.as_mut();
+        execute(self.ingress, action, packet, segmenter, self.tunnels, links)
     }
 
     /// Sends the collected datagrams, if there are any.
@@ -114,7 +131,7 @@ impl<'a, 't> Turn<'a, 't> {
     }
 }
 
-/// Decides on a packet and forwards it. Returns the number of its frames.
+/// Decides on a packet of another host, which has paid there, and forwards it. Returns the number of its frames.
 pub(super) fn decide_and_execute(
     ingress: &Ingress<'_, SwitchPort>,
     packet: &[u8],
@@ -122,7 +139,7 @@ pub(super) fn decide_and_execute(
     tunnels: &Tunnels,
 ) -> usize {
     let action = ingress.decide(packet);
-    execute(ingress, action, packet, segmenter, tunnels)
+    execute(ingress, action, packet, segmenter, tunnels, None)
 }
 
 /// Executes the decision on a packet. Returns the number of its frames.
@@ -132,16 +149,12 @@ fn execute(
     packet: &[u8],
     segmenter: &mut Segmenter,
     tunnels: &Tunnels,
+    mut links: Option<&mut DomainLinks<'_>>,
 ) -> usize {
     let mut deliver = |next_hop: NextHop<'_, SwitchPort>| {
-        let delivered = match next_hop {
-            NextHop::Port(egress) => egress.deliver(packet, segmenter),
-            NextHop::Host(host) => send_remote(ingress, packet, tunnels.get(&host)).map(|()| 1),
-        };
-        delivered.unwrap_or_else(|error| {
-            ingress.count(reason(&error));
-            1
-        })
+        let links = links.as_mut();
+        let taken = links.and_then(|links| links.take(ingress, &next_hop, packet));
+        taken.unwrap_or_else(|| deliver(ingress, &next_hop, packet, segmenter, tunnels))
     };
     match action {
         Action::Forward(next_hop) => deliver(next_hop),
@@ -170,6 +183,26 @@ fn execute(
             0
         }
     }
+}
+
+/// Delivers a packet to its next hop. Returns the number of its frames.
+pub(super) fn deliver(
+    ingress: &Ingress<'_, SwitchPort>,
+    next_hop: &NextHop<'_, SwitchPort>,
+    packet: &[u8],
+    segmenter: &mut Segmenter,
+    tunnels: &Tunnels,
+) -> usize {
+    let delivered = match next_hop {
+        NextHop::Member(_, egress) | NextHop::Outside(_, egress) => {
+            egress.deliver(packet, segmenter)
+        }
+        NextHop::Host(host, _) => send_remote(ingress, packet, tunnels.get(host)).map(|()| 1),
+    };
+    delivered.unwrap_or_else(|error| {
+        ingress.count(reason(&error));
+        1
+    })
 }
 
 fn send_remote(

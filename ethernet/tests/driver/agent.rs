@@ -66,6 +66,37 @@ impl Agent {
         self.send(DriverRequest::Epoch { domain_id, epoch });
     }
 
+    /// Gives all links of a domain these properties, and single pairs others.
+    pub(crate) fn set_links(
+        &self,
+        domain_id: u32,
+        clocks: &File,
+        default: &str,
+        pairs: &[(&str, &str)],
+    ) {
+        let pairs = pairs.iter();
+        let pairs = pairs.map(|(pair, link)| (pair.parse().unwrap(), link.parse().unwrap()));
+        let links = DomainLinks {
+            default: default.parse().unwrap(),
+            pairs: pairs.collect(),
+        };
+        let command = DriverRequest::Links {
+            domain_id,
+            model: Some(LinkModel::Pairs(links)),
+            precision: 30,
+        };
+        self.commands.send(&command, &[clocks.as_fd()]).unwrap();
+    }
+
+    /// Gives a domain the links of the machine.
+    pub(crate) fn remove_links(&self, domain_id: u32) {
+        self.send(DriverRequest::Links {
+            domain_id,
+            model: None,
+            precision: 30,
+        });
+    }
+
     fn answer(&mut self) -> DriverResponse {
         self.answers.receive().unwrap().0
     }

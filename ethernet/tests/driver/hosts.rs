@@ -185,7 +185,7 @@ fn datagram(domain: u32, x: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 /// A connection over the loopback of this machine.
-fn tcp_pair() -> [TcpStream; 2] {
+pub(crate) fn tcp_pair() -> [TcpStream; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     [ours, listener.accept().unwrap().0]

@@ -7,6 +7,7 @@
 mod agent;
 mod hosts;
 mod interface;
+mod links;
 mod membership;
 mod node;
 mod reachability;
@@ -30,12 +31,14 @@ use toroid_ethernet::tunnel::TunnelHeader;
 use toroid_fabric::{Epoch, Partition, Place};
 use toroid_model::addressing;
 use toroid_model::ethernet::DropReason;
+use toroid_model::link::{DomainLinks, LinkModel};
 use toroid_netlink::{Link, Netlink};
 use toroid_protocol::driver::{DriverRequest, DriverResponse, Port, PortError};
 use toroid_protocol::liveness;
 use toroid_protocol::wire::{self, Reader, Writer};
 
 use agent::{Agent, blue};
+use hosts::tcp_pair;
 use node::*;
 
 const BLUE: u32 = 7;

@@ -178,8 +178,8 @@ const HOSTS: u32 = u32::MAX;
 
 fn name(next_hop: &NextHop<'_, Name>) -> Name {
     match next_hop {
-        NextHop::Port(name) => **name,
-        NextHop::Host(host) => (HOSTS, host.0 as u8),
+        NextHop::Member(_, name) | NextHop::Outside(_, name) => **name,
+        NextHop::Host(host, _) => (HOSTS, host.0 as u8),
     }
 }
 

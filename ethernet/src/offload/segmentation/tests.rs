@@ -181,6 +181,21 @@ proptest! {
     }
 
     #[test]
+    fn parts_stand_for_the_frames_of_the_gso_packet(of in gso_packets(), most in 1..20usize) {
+        let packet = of.to_bytes();
+        let (offload, frame) = Offload::split(&packet).unwrap();
+        let whole = pieces(&packet);
+        let lens: Vec<usize> = whole.iter().map(Vec::len).collect();
+        let count = offload.frames(frame.len());
+        let stated = (0..count).map(|n| offload.frame_len(frame.len(), n));
+        prop_assert_eq!(stated.collect::<Vec<_>>(), lens);
+        let begins = (0..count).step_by(most);
+        let parts = begins.map(|begin| offload.part(&packet, begin..count.min(begin + most)));
+        let cut: Vec<_> = parts.flat_map(|part| pieces(&part)).collect();
+        prop_assert_eq!(cut, whole);
+    }
+
+    #[test]
     fn checksums_are_completed(of in gso_packets()) {
         // Without a GSO type the packet is one frame.
         let mut packet = of.to_bytes();

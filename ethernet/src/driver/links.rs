@@ -1,0 +1,41 @@
+//! Links of domains.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use toroid_fabric::Partition;
+use toroid_fabric::model::SharedClocks;
+use toroid_model::link::LinkModel;
+
+use super::{ControlPath, PortFailure};
+use crate::switch::{ModeledLinks, SwitchEnded};
+
+impl ControlPath {
+    /// Sets the links of a domain; without a model those of the machine. A failure counts for the
+    /// first node.
+    pub(super) fn set_links(
+        &mut self,
+        domain_id: u32,
+        model: Option<LinkModel>,
+        clocks: Option<OwnedFd>,
+        precision: u8,
+    ) -> Result<(), SwitchEnded> {
+        let links = model.map(|model| {
+            let clocks = clocks.ok_or(io::ErrorKind::NotFound)?;
+            let clocks = SharedClocks::map(&File::from(clocks))?;
+            Ok(ModeledLinks { model, clocks })
+        });
+        match links.transpose() {
+            Ok(links) => {
+                let partition = Partition(domain_id);
+                self.switch
+                    .call(move |switch| switch.set_links(partition, links, precision))
+            }
+            Err(error) => {
+                self.record((domain_id, 0), Err(PortFailure::Clocks(error)));
+                Ok(())
+            }
+        }
+    }
+}

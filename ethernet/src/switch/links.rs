@@ -1,0 +1,368 @@
+//! Links of domains with a model: what frames pay between the decision and the delivery.
+//!
+//! A frame pays at its sender's host. Its route is that from the sender's node to the receiver's;
+//! frames from and to the external network take the link of the gateway's node. A frame for
+//! several receivers is charged on the link of each. The copy for the members of another host
+//! waits for the last of them. Replies of the driver itself, to queries of addresses, pay nothing.
+//!
+//! A GSO packet is charged as the frames that it stands for, and cut into parts of up to [`PART`]
+//! at the slowest stage. Otherwise its first frames would be late. A lost frame has taken its time
+//! at the stages that it has reserved.
+//!
+//! Frames keep their time if the model changes meanwhile, and later frames of the link come after
+//! them.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use toroid_fabric::model::{
+    ClockId, LocalClocks, Nanos, Passage, Path, QueueFull, Route, SharedClocks, carry,
+};
+use toroid_fabric::{NodeId, Partition};
+use toroid_model::ethernet::DropReason;
+use toroid_model::link::LinkModel;
+
+use crate::delay_line::{AHEAD, Ahead, DelayLine, Frame, Link};
+use crate::forward::{End, Ingress, NextHop};
+use crate::offload::Offload;
+use crate::port::SwitchPort;
+
+/// Longest part of a GSO packet.
+const PART: Nanos = 50_000;
+
+/// Longest wait for a link, less than the backlog that a clock counts
+/// ([`MAX_BACKLOG`](toroid_fabric::model::MAX_BACKLOG)).
+const LONGEST_WAIT: Nanos = 4_000_000_000;
+
+/// Links of a domain with a model, and their clocks, which the members on this host share.
+pub(crate) struct ModeledLinks {
+    pub(crate) model: LinkModel,
+    pub(crate) clocks: SharedClocks,
+}
+
+/// Links of all domains, and the frames under way.
+#[derive(Default)]
+pub(super) struct Links {
+    domains: HashMap<Partition, Domain>,
+    pub(super) line: DelayLine,
+    random: fastrand::Rng,
+}
+
+/// A domain with a model, or one whose last frames are under way.
+#[derive(Default)]
+struct Domain {
+    links: Option<ModeledLinks>,
+    /// Positions of the ways from one node to another; `None` where frames pay nothing.
+    known: HashMap<(NodeId, NodeId), Option<usize>>,
+    ways: Vec<Way>,
+}
+
+/// Way of frames from one node to another.
+struct Way {
+    route: Arc<Route>,
+    /// Time that an empty frame takes without other traffic.
+    alone: Nanos,
+    /// Length of frames, and the number of such frames in a part of a GSO packet.
+    part: (usize, usize),
+}
+
+/// Arrival of a frame that has reserved its first stages.
+struct Arrival {
+    /// Time, at least if stages are ahead.
+    due: Nanos,
+    ahead: Option<Ahead>,
+}
+
+impl Arrival {
+    fn at(due: Nanos) -> Self {
+        Arrival { due, ahead: None }
+    }
+}
+
+/// Links of one domain.
+pub(super) struct DomainLinks<'a> {
+    domain: &'a mut Domain,
+    line: &'a mut DelayLine,
+    random: &'a mut fastrand::Rng,
+}
+
+impl Links {
+    /// Sets the links of a domain; `None`: those of the machine.
+    pub(super) fn set(&mut self, partition: Partition, links: Option<ModeledLinks>) {
+        let domain = Domain {
+            links,
+            ..Domain::default()
+        };
+        self.domains.insert(partition, domain);
+        self.forget_unused();
+    }
+
+    /// Links of a domain; `None` if its frames pay nothing.
+    pub(super) fn of(&mut self, partition: Partition) -> Option<DomainLinks<'_>> {
+        if self.is_empty() {
+            return None;
+        }
+        Some(DomainLinks {
+            domain: self.domains.get_mut(&partition)?,
+            line: &mut self.line,
+            random: &mut self.random,
+        })
+    }
+
+    /// Whether all domains have the links of the machine, and no frame is under way.
+    pub(super) fn is_empty(&self) -> bool {
+        self.domains.is_empty()
+    }
+
+    /// Reserves the stages that frames come to until `now`.
+    pub(super) fn advance(&mut self, now: Nanos) {
+        let clocks = |partition| {
+            let domain: &Domain = self.domains.get(&partition)?;
+            domain.links.as_ref().map(|links| &links.clocks)
+        };
+        self.line.advance(now, clocks);
+    }
+
+    /// Forgets the links of domains that are not among these.
+    pub(super) fn retain(&mut self, wanted: &HashSet<Partition>) {
+        for (partition, domain) in &mut self.domains {
+            if !wanted.contains(partition) {
+                *domain = Domain::default();
+            }
+        }
+        self.forget_unused();
+    }
+
+    /// Drops the frames under way from and to one end of links of a domain.
+    pub(super) fn drop_of(&mut self, partition: Partition, end: End) {
+        self.line.drop_of(partition, end);
+        self.forget_unused();
+    }
+
+    /// Records a frame that left at `left`, after `polled` nanoseconds of polling.
+    pub(super) fn record(&mut self, link: &Link, frame: &Frame, left: Nanos, polled: Nanos) {
+        let domain = self.domains.get(&link.partition);
+        match domain.map(|domain| (&domain.links, frame.clock)) {
+            Some((Some(ModeledLinks { clocks, .. }), Some(clock))) => {
+                let (late, took) = (left - frame.due, left - frame.sent);
+                clocks.record(clock, Path::Ethernet, late, took, polled);
+            }
+            Some((None, _)) => self.forget_unused(),
+            _ => {}
+        }
+    }
+
+    /// Forgets domains without a model whose frames have left.
+    fn forget_unused(&mut self) {
+        let line = &self.line;
+        self.domains
+            .retain(|partition, domain| domain.links.is_some() || line.holds_any_of(*partition));
+    }
+}
+
+impl DomainLinks<'_> {
+    /// Time at which the next frame of any domain is due.
+    pub(super) fn next_due(&self) -> Option<Nanos> {
+        self.line.next_due()
+    }
+
+    /// Takes a packet for its next hop. Returns the number of its frames; `None` if the packet pays
+    /// nothing and is to be delivered.
+    pub(super) fn take(
+        &mut self,
+        ingress: &Ingress<'_, SwitchPort>,
+        next_hop: &NextHop<'_, SwitchPort>,
+        packet: &[u8],
+    ) -> Option<usize> {
+        let (from, sender) = ingress.end();
+        let (partition, to) = (ingress.partition(), next_hop.end());
+        let link = Link {
+            partition,
+            from,
+            to,
+        };
+        let receivers = receivers(ingress, next_hop).into_iter();
+        let ways = receivers.filter_map(|receiver| self.domain.way(sender, receiver));
+        let ways: Vec<usize> = ways.collect();
+        if ways.is_empty() && self.line.last_due(&link).is_none() {
+            return None;
+        }
+        let (offload, frame) = Offload::split(packet)?;
+        let (sent, len) = (SharedClocks::now(), frame.len());
+        let count = offload.frames(len);
+        if self.is_full(&link, &ways, sent, packet.len(), count) {
+            (0..count).for_each(|_| ingress.count(DropReason::QueueFull));
+            return Some(count);
+        }
+        let most = self.frames_in_part(&ways, offload.frame_len(len, 0));
+        let clock = ways.first().and_then(|way| self.domain.clock(*way));
+        let mut push = |frames: Range<usize>, Arrival { due, ahead }| {
+            if !frames.is_empty() {
+                let frame = Frame {
+                    packet: offload.part(packet, frames),
+                    sent,
+                    due,
+                    ahead,
+                    clock,
+                };
+                self.line.push(link, frame);
+            }
+        };
+        let (mut part, mut last) = (0..0, Arrival::at(sent));
+        for n in 0..count {
+            let bytes = offload.frame_len(len, n) as u64;
+            match self.domain.charge(&ways, sent, bytes, self.random) {
+                Ok(arrival) if part.len() < most => (part.end, last) = (n + 1, arrival),
+                Ok(arrival) => {
+                    push(part, last);
+                    (part, last) = (n..n + 1, arrival);
+                }
+                Err(reason) => {
+                    push(part, last);
+                    (part, last) = (n + 1..n + 1, Arrival::at(sent));
+                    ingress.count(reason);
+                }
+            }
+        }
+        push(part, last);
+        Some(count)
+    }
+
+    /// Whether no packet of so many bytes and frames may wait for a link.
+    fn is_full(
+        &self,
+        link: &Link,
+        ways: &[usize],
+        sent: Nanos,
+        bytes: usize,
+        frames: usize,
+    ) -> bool {
+        let alone = ways.iter().map(|way| self.domain.ways[*way].alone);
+        let longest = alone.max().unwrap_or_default() + LONGEST_WAIT;
+        let last_due = self.line.last_due(link);
+        last_due.is_some_and(|due| due > sent + longest) || !self.line.has_room(link, bytes, frames)
+    }
+
+    /// Number of frames of `bytes` in a part of a GSO packet.
+    fn frames_in_part(&mut self, ways: &[usize], bytes: usize) -> usize {
+        let most = ways
+            .iter()
+            .map(|way| self.domain.ways[*way].frames_in_part(bytes));
+        most.min().unwrap_or(usize::MAX)
+    }
+}
+
+/// Nodes of the receivers of a packet.
+fn receivers(ingress: &Ingress<'_, SwitchPort>, next_hop: &NextHop<'_, SwitchPort>) -> Vec<NodeId> {
+    match next_hop {
+        NextHop::Member(port, _) | NextHop::Host(_, Some(port)) => vec![NodeId(port.node)],
+        NextHop::Outside(node, _) => vec![*node],
+        NextHop::Host(host, None) => {
+            let members = ingress.members_at(*host);
+            members.map(|port| NodeId(port.node)).collect()
+        }
+    }
+}
+
+impl Domain {
+    /// Position of the way from one node to another; `None` if frames pay nothing.
+    fn way(&mut self, from: NodeId, to: NodeId) -> Option<usize> {
+        let ModeledLinks { model, .. } = self.links.as_ref()?;
+        *self.known.entry((from, to)).or_insert_with(|| {
+            let route = model.route(from, to, Path::Ethernet)?;
+            self.ways.push(Way::new(route));
+            Some(self.ways.len() - 1)
+        })
+    }
+
+    /// The clock of the first stage of a way.
+    fn clock(&self, way: usize) -> Option<ClockId> {
+        self.ways[way].route.stages.first().map(|stage| stage.clock)
+    }
+
+    /// Charges a frame on some ways. Returns the arrival at the last receiver.
+    ///
+    /// # Errors
+    /// The reason why the frame arrives at none.
+    fn charge(
+        &self,
+        ways: &[usize],
+        now: Nanos,
+        bytes: u64,
+        random: &mut fastrand::Rng,
+    ) -> Result<Arrival, DropReason> {
+        let Some(ModeledLinks { clocks, .. }) = &self.links else {
+            return Ok(Arrival::at(now));
+        };
+        let ways = ways.iter().map(|way| &self.ways[*way]);
+        let arrivals = ways.map(|way| way.charge(clocks, now, bytes, random));
+        let last = arrivals.reduce(|one, another| match (one, another) {
+            (Ok(one), Ok(another)) if one.due > another.due => Ok(one),
+            (Ok(_), Ok(another)) => Ok(another),
+            (Ok(arrival), Err(_)) | (Err(_), Ok(arrival)) => Ok(arrival),
+            (Err(reason), Err(_)) => Err(reason),
+        });
+        last.unwrap_or(Ok(Arrival::at(now)))
+    }
+}
+
+impl Way {
+    fn new(route: Route) -> Self {
+        let idle = LocalClocks::default();
+        let alone = carry(&route, &idle, 0, 0, 2 * route.jitter.reach()).arrival;
+        Way {
+            route: Arc::new(route),
+            alone,
+            part: (0, 1),
+        }
+    }
+
+    /// Reserves the first stages for a frame.
+    ///
+    /// # Errors
+    /// The reason why the frame does not arrive.
+    fn charge(
+        &self,
+        clocks: &SharedClocks,
+        now: Nanos,
+        bytes: u64,
+        random: &mut fastrand::Rng,
+    ) -> Result<Arrival, DropReason> {
+        let Way { route, .. } = self;
+        let delay = route.jitter.draw(random);
+        let passage = Passage::enter(route, clocks, now, bytes);
+        let mut passage = passage.map_err(|QueueFull| DropReason::QueueFull)?;
+        passage.advance(route, clocks, now + AHEAD);
+        if route.loss > 0.0 && random.f64() < route.loss {
+            return Err(DropReason::Lost);
+        }
+        Ok(match passage.reaches(route) {
+            None => Arrival::at(passage.times(route, delay).arrival),
+            Some(due) => Arrival {
+                due,
+                ahead: Some(Ahead {
+                    passage,
+                    route: Arc::clone(route),
+                    delay,
+                }),
+            },
+        })
+    }
+
+    /// Number of frames of `bytes` that pass the slowest stage within [`PART`], at least one. Over
+    /// several stages each frame moves alone.
+    fn frames_in_part(&mut self, bytes: usize) -> usize {
+        if self.route.stages.len() > 1 {
+            return 1;
+        }
+        if self.part.0 != bytes {
+            let clocks = LocalClocks::default();
+            let arrive = |()| carry(&self.route, &clocks, 0, bytes as u64, 0).arrival;
+            let [first, second] = [(); 2].map(arrive);
+            let most = PART / (second - first).max(1);
+            self.part = (bytes, most.max(1) as usize);
+        }
+        self.part.1
+    }
+}
