@@ -179,6 +179,8 @@ impl Cluster {
             offload: None,
             // The input of `compare` may be there.
             share_tmp: true,
+            fabric: None,
+            precision: None,
             limits: Limits::default(),
             lifeline: true,
             hosts: None,

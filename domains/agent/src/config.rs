@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use toroid_fabric::Torus;
 use toroid_model::hosts::HostConfig;
 use toroid_model::info::Limits;
+use toroid_model::link::FabricProfile;
 
 /// Configuration of an agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -30,6 +31,13 @@ pub struct Config {
     /// Whether interfaces may use GSO packets and leave checksums out. Default: as existing
     /// interfaces have it, or true.
     pub offload: Option<bool>,
+    /// Torus whose links all domains share. Default: that of existing nodes, or none.
+    #[serde(default)]
+    pub fabric: Option<FabricProfile>,
+    /// Processor time that the driver may spend on waiting for due frames, in percent of a core.
+    /// Default: as before, or [`DEFAULT_PRECISION`](crate::DEFAULT_PRECISION).
+    #[serde(default)]
+    pub precision: Option<u8>,
     /// Whether nodes have the `/tmp` and `/var/tmp` of the host. Otherwise each has its own.
     pub share_tmp: bool,
     /// Limits of each node. Default: those of existing nodes, or no limit of memory and

@@ -98,6 +98,28 @@ pub enum AgentError {
         /// Their difference.
         what: String,
     },
+    /// Existing nodes have links of another torus, or none.
+    #[error(
+        "the nodes that an agent has left {}, and not {asked}",
+        kept.as_ref().map_or_else(|| "emulate no fabric".into(), |kept| format!("emulate the fabric {kept}"))
+    )]
+    OtherFabric {
+        /// Name of the requested profile.
+        asked: String,
+        /// Name of their profile.
+        kept: Option<String>,
+    },
+    /// A torus has all links, and a domain has links of its own.
+    #[error("domain {domain} has links of its own, and the fabric {fabric} has all links")]
+    LinksWithFabric {
+        /// Name of the profile.
+        fabric: String,
+        /// The domain.
+        domain: String,
+    },
+    /// The clocks of a torus are those of one host.
+    #[error("the fabric {0} cannot be emulated over several hosts, whose clocks differ")]
+    FabricOfHosts(String),
     /// There are more nodes than the hosts can emulate.
     #[error("{nodes} nodes are too many for {hosts}: each emulates at most {MAX_NODES}")]
     TooManyNodes {
@@ -176,9 +198,13 @@ impl AgentError {
             | AgentError::Inherited { .. }
             | AgentError::OtherTorus { .. }
             | AgentError::SeveralHosts { .. }
+            | AgentError::OtherFabric { .. }
+            | AgentError::LinksWithFabric { .. }
             | AgentError::OwnDirectory { .. } => RefusalKind::Exists,
             AgentError::Key(SecretError::Open { .. }) => RefusalKind::Denied,
-            AgentError::Key(_) | AgentError::TooManyNodes { .. } => RefusalKind::Invalid,
+            AgentError::Key(_) | AgentError::FabricOfHosts(_) | AgentError::TooManyNodes { .. } => {
+                RefusalKind::Invalid
+            }
             AgentError::Tun(_) | AgentError::UserNamespace(_) => RefusalKind::Denied,
             AgentError::State { source, .. } | AgentError::Data { source, .. }
                 if is_denied(source) =>
@@ -221,6 +247,16 @@ impl AgentError {
             }
             AgentError::Inherited { .. } => {
                 "take them over with a `toroid up` that fits, or end them with `toroid down`"
+            }
+            AgentError::OtherFabric { .. } => {
+                "leave --fabric out to go on with them, or end them with `toroid down`"
+            }
+            AgentError::LinksWithFabric { .. } => {
+                "start without --fabric and run `toroid link rm`, or begin anew with `toroid up \
+                 --fresh`"
+            }
+            AgentError::FabricOfHosts(_) => {
+                "leave --fabric out, and set single links with `toroid link set`"
             }
             AgentError::TooManyNodes { .. } => {
                 "choose a smaller --torus, or let more hosts carry it (docs/hosts.md)"

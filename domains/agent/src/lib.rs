@@ -36,6 +36,7 @@ mod cluster;
 mod config;
 mod core;
 pub mod doctor;
+mod emulation;
 mod error;
 mod fdstore;
 mod interfaces;
@@ -53,6 +54,7 @@ pub mod store;
 mod threads;
 
 pub use config::Config;
+pub use emulation::DEFAULT_PRECISION;
 pub use error::AgentError;
 pub use interfaces::tun_remedy;
 pub use nodes::cgroups::{DEFAULT_PIDS, clear as clear_groups};

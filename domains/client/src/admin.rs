@@ -1,6 +1,7 @@
 //! Administration of an agent: a connection to its control socket, with a method for each request.
 
 mod exec;
+mod links;
 
 use std::collections::BTreeMap;
 use std::io;

@@ -249,6 +249,10 @@ pub struct LinkReport {
     pub fabric: Option<String>,
     /// One-way latency of RDMA on this machine, in nanoseconds. It is part of a latency without `+`.
     pub rdma_base_ns: u64,
+    /// One-way latency of Ethernet between two members here, measured as by `toroid ping` before any
+    /// links were emulated. All latencies come on top.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ethernet_base_ns: Option<u64>,
     /// Links with equal properties together, or requested ones.
     pub links: Vec<LinkInfo>,
 }

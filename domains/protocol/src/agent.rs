@@ -24,8 +24,9 @@ use toroid_model::as_text;
 use toroid_model::audit::AuditEvent;
 use toroid_model::gateway::GatewayKind;
 use toroid_model::info::{
-    DomainInfo, DomainMembers, MemberDrops, NodeInfo, QuotaInfo, ShrinkNeeds, Status,
+    DomainInfo, DomainMembers, LinkReport, MemberDrops, NodeInfo, QuotaInfo, ShrinkNeeds, Status,
 };
+use toroid_model::link::{DomainLinks, Pair};
 use toroid_model::quota::Resource;
 use toroid_model::refusal::Refusal;
 
@@ -34,7 +35,7 @@ pub use types::{Bind, ChannelInfo, NewDomain, NodeAllocation, RemoteInfo, StackI
 pub use value::ReplyValue;
 
 /// The version of this protocol. An agent and a client of different versions refuse each other.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 
 /// The abstract name of the node socket.
 pub const NODE_SOCKET: &str = "toroid-agent";
@@ -195,6 +196,32 @@ pub enum Request {
         node: String,
         /// The domain.
         domain: String,
+    },
+    /// Control socket, for the owner of the domain. Gives links between members these properties,
+    /// in the order of [`Reply::Domain`]: in effect for the driver, and sent to all attached
+    /// processes.
+    LinkSet {
+        /// The domain.
+        domain: String,
+        /// The properties.
+        links: DomainLinks<Place>,
+        /// Whether all other properties stay. Otherwise they become the machine's.
+        keep: bool,
+    },
+    /// Control socket, for the owner of the domain. Ends the properties of links likewise. Reply:
+    /// [`Reply::Domain`].
+    LinkRemove {
+        /// The domain.
+        domain: String,
+        /// Single links; none: all links of the domain.
+        pairs: Vec<Pair<Place>>,
+    },
+    /// Either socket; a node sees its own domains. Reply: [`Reply::Links`].
+    Links {
+        /// The domain.
+        domain: String,
+        /// Single links; none: all links, those with equal properties together.
+        pairs: Vec<Pair<Place>>,
     },
     /// Either socket; a node sees its own domains. Reply: [`Reply::Domains`].
     DomainList,
@@ -422,6 +449,8 @@ pub enum Reply {
         /// Users first, then nodes, in order.
         quotas: Vec<QuotaInfo>,
     },
+    /// To [`Request::Links`].
+    Links(LinkReport),
     /// To [`Request::DomainDrops`].
     Drops {
         /// In order of their numbers.

@@ -30,6 +30,7 @@ mod hosts_frames;
 mod identity;
 mod lifecycle;
 mod limits;
+mod links;
 mod machine;
 mod offload;
 mod one_sided;

@@ -162,6 +162,16 @@ fn carry_out_now(host: &Host, actor: Actor, request: &Request) -> Option<Result<
             let disconnected = host.remove_gateway(actor, domain, node);
             disconnected.map(|domain| Reply::Domain(host.describe(&domain)))
         }
+        Request::LinkSet {
+            domain,
+            links,
+            keep,
+        } => host
+            .set_links(actor, domain, links, *keep)
+            .map(Reply::Domain),
+        Request::LinkRemove { domain, pairs } => {
+            host.remove_links(actor, domain, pairs).map(Reply::Domain)
+        }
         Request::NodeAlias { node, alias } => host.alias(actor, node, alias).map(|()| Reply::Done),
         Request::NodeUnalias { alias } => host.unalias(actor, alias).map(|()| Reply::Done),
         Request::NodeChown { nodes, owner } => chown(host, actor, nodes, *owner),

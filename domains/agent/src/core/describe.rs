@@ -43,6 +43,7 @@ impl Host {
             rdma: self.rdma(),
             domains: domains.count() as u32,
             provider: "shm".into(),
+            fabric: self.emulation.fabric.as_ref().map(|its| its.name.clone()),
             ethernet: match &self.driver {
                 None => "none",
                 Some(_) if self.interfaces.stacks => "stack",
@@ -225,6 +226,7 @@ impl Host {
             managers: self.places(&domain.managers),
             forward: domain.forward,
             gateway: self.describe_gateway(domain),
+            links: domain.links.renamed(|node| self.torus.place(node)),
             figures: Figures::of(self.torus, &domain.nodes()),
             members: domain.members.iter().filter_map(member).collect(),
         }

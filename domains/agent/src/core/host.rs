@@ -14,8 +14,10 @@ use toroid_model::rights::Actor;
 use toroid_protocol::wire::Writer;
 
 use super::audit::Audit;
+use super::base::Base;
 use super::fair_queue::FairQueue;
 use crate::cluster::Cluster;
+use crate::emulation::Emulation;
 use crate::fdstore::FdStore;
 use crate::fdstore::takeover;
 use crate::interfaces::Interfaces;
@@ -61,6 +63,8 @@ pub(crate) struct Host {
     pub(crate) nodes: Vec<HostedNode>,
     pub(crate) driver: Option<Arc<Driver>>,
     pub(crate) interfaces: Interfaces,
+    pub(crate) emulation: Emulation,
+    pub(crate) base: Base,
     /// Reason and remedy if there are no TAPs.
     pub(crate) no_taps: Option<Refusal>,
     /// Limits of each node.
@@ -114,7 +118,14 @@ impl Host {
             carries: self.cluster.as_ref().map(|c| c.config.nodes.clone()),
             share_tmp: self.share_tmp,
         };
-        takeover::keep_host(&self.fd_store, kind, self.interfaces, self.lifeline);
+        let emulation = self.emulation.clone();
+        takeover::keep_host(
+            &self.fd_store,
+            kind,
+            self.interfaces,
+            emulation,
+            self.lifeline,
+        );
         if let Some(users) = &self.users {
             users.keep(&self.fd_store);
         }
@@ -125,6 +136,7 @@ impl Host {
         if let Some(proxy) = &self.proxy {
             proxy.keep();
         }
+        self.base.keep(&self.fd_store);
         self.members.keep_all();
     }
 

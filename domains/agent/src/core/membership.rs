@@ -199,7 +199,11 @@ impl Host {
             self.take_back(&change);
             return Err(refusal);
         }
+        let domain = change.domain.clone();
         self.members.change(change, directory);
+        if !domain.links.is_empty() {
+            self.tell_links(&domain);
+        }
         Ok(spoiled)
     }
 
@@ -251,7 +255,12 @@ impl Host {
         }
         let cut = |change: Change| {
             let changed = self.members.change(change, directory.clone());
-            self.tell_epoch(&changed.change.domain);
+            let domain = &changed.change.domain;
+            self.tell_epoch(domain);
+            if !domain.links.is_empty() {
+                // Fresh clocks.
+                self.tell_links(domain);
+            }
             changed
         };
         let changed: Vec<Changed> = changes.into_iter().map(cut).collect();
@@ -363,18 +372,32 @@ impl Host {
             return Ok(());
         };
         self.tell_remote(&change.domain, directory);
+        let is_torus = self.emulation.fabric.is_some();
+        let has_base = self.base.ethernet().is_some();
+        if is_torus && has_base {
+            self.tell_links(&change.domain);
+        } else if is_torus {
+            // Until the latency of Ethernet without links has been measured.
+            driver.set_links(change.domain.id.into(), None);
+        }
         for id in &change.joined {
             if let Some(node) = self.node(*id) {
                 let port = port(&change.domain, node, self.torus, self.interfaces);
                 driver.add(port, node.network());
             }
         }
-        self.sync_ports(&change.domain, |node| change.joined.contains(&node))
+        self.sync_ports(&change.domain, |node| change.joined.contains(&node))?;
+        if is_torus && !has_base {
+            self.measure_ethernet(&change.domain);
+            self.tell_all_links();
+            self.tell_links(&change.domain);
+        }
+        Ok(())
     }
 
     /// Waits until the driver has carried out its requests. Fails for an error of one of the nodes
     /// in question.
-    fn sync_ports(
+    pub(super) fn sync_ports(
         &self,
         domain: &Domain,
         is_in_question: impl Fn(NodeId) -> bool,

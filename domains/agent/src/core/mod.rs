@@ -2,12 +2,14 @@
 
 pub(crate) mod allocation;
 pub(crate) mod audit;
+pub(crate) mod base;
 pub(crate) mod changes;
 mod describe;
 pub(crate) mod fair_queue;
 pub(crate) mod gateways;
 pub(crate) mod host;
 pub(crate) mod hosts_file;
+mod links;
 mod membership;
 pub(crate) mod ports;
 pub(crate) mod quotas;

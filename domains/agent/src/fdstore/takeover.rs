@@ -13,6 +13,7 @@ use toroid_fabric::Torus;
 use toroid_model::as_text;
 
 use super::{Entries, Entry, FdStore, LIVENESS, Watch};
+use crate::emulation::Emulation;
 use crate::error::{AgentError, during};
 use crate::interfaces::Interfaces;
 
@@ -25,6 +26,7 @@ struct Record {
     #[serde(flatten)]
     kind: Kind,
     interfaces: Interfaces,
+    emulation: Emulation,
 }
 
 /// Properties of a host that cannot change while its nodes live.
@@ -88,14 +90,17 @@ impl Takeover {
         })
     }
 
-    /// Checks that the inherited host has these properties. Returns its interfaces, if anything was
-    /// inherited.
-    pub(crate) fn check(&self, kind: &Kind) -> Result<Option<Interfaces>, AgentError> {
+    /// Checks that the inherited host has these properties. Returns its interfaces and the
+    /// emulation of its links, if anything was inherited.
+    pub(crate) fn check(
+        &self,
+        kind: &Kind,
+    ) -> Result<(Option<Interfaces>, Option<Emulation>), AgentError> {
         let Some(Entry { record, .. }) = self.entries.get(HOST) else {
-            return Ok(None);
+            return Ok((None, None));
         };
         match serde_json::from_value::<Record>(record.clone()) {
-            Ok(there) if there.kind == *kind => Ok(Some(there.interfaces)),
+            Ok(there) if there.kind == *kind => Ok((Some(there.interfaces), Some(there.emulation))),
             Ok(there) => Err(self.misfit(&there.kind.describe())),
             Err(_) => Err(self.misfit("another release")),
         }
@@ -135,13 +140,23 @@ impl Takeover {
 }
 
 /// Puts the record of the host into the fd store.
-pub(crate) fn keep_host(fd_store: &FdStore, kind: Kind, interfaces: Interfaces, lifeline: bool) {
+pub(crate) fn keep_host(
+    fd_store: &FdStore,
+    kind: Kind,
+    interfaces: Interfaces,
+    emulation: Emulation,
+    lifeline: bool,
+) {
     if lifeline {
         fd_store.put(LIVENESS, &(), &[io::stdin().as_fd()]);
     }
     // Without the namespace, only the next agent of an ordinary user fails.
     if let Ok(namespace) = File::open("/proc/self/ns/user") {
-        let record = Record { kind, interfaces };
+        let record = Record {
+            kind,
+            interfaces,
+            emulation,
+        };
         fd_store.put(HOST, &record, &[namespace.as_fd()]);
     }
 }

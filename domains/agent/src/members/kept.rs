@@ -151,6 +151,7 @@ impl Members {
         for (partition, nodes) in &state.leaving {
             state.keep_leaving(*partition, nodes);
         }
+        state.keep_links();
     }
 
     /// Makes the ticket with which a process comes back to a later agent.
@@ -181,12 +182,15 @@ impl Members {
             return Err(unknown());
         }
         let fresh = state.attachments.remove(&fresh).ok_or_else(unknown)?;
-        state.attachment(id)?.outbox = fresh.outbox;
+        let resumed = state.attachment(id)?;
+        resumed.outbox = fresh.outbox;
+        resumed.emulates = fresh.emulates;
         let mut ended = self.end_unknown(&mut state, id, known);
         let reply = state.resumed(id)?;
         state.attachment(id)?.outbox.reply(reply, vec![]);
         let lost = self.tell_migrations(&state, id).into_iter();
         ended.extend(lost.filter_map(|region| self.end_region(&mut state, region, true)));
+        state.tell_all_links(id);
         state.tell_epochs(id)?;
         self.acknowledged.notify_all();
         drop(state);

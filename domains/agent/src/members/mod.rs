@@ -33,6 +33,7 @@ use migration::{Migration, Migrations};
 use outbox::Outbox;
 
 mod kept;
+mod links;
 mod needs;
 mod regions;
 mod revocation;
@@ -41,6 +42,7 @@ mod unfinished;
 mod usage;
 
 pub(crate) use kept::Known;
+pub(crate) use links::Emulated;
 use regions::writes;
 pub(crate) use revocation::Changed;
 pub(crate) use usage::owners;
@@ -83,6 +85,7 @@ pub(crate) struct State {
     listeners: HashMap<Service, AttachmentId>,
     channels: HashMap<u64, ChannelRecord>,
     registered: HashMap<NodeId, u64>,
+    links: links::Links,
     /// Leavers of incomplete changes.
     leaving: BTreeMap<Partition, BTreeSet<NodeId>>,
     /// Names and last members of the domains that were removed last.
@@ -110,6 +113,8 @@ pub(crate) struct Attachment {
     pub(crate) opened: HashSet<RegionId>,
     channels: HashSet<u64>,
     listeners: usize,
+    /// Whether the process emulates the links of its node.
+    emulates: bool,
 }
 
 #[derive(Debug)]
@@ -151,6 +156,7 @@ impl Members {
             listeners: HashMap::new(),
             channels: HashMap::new(),
             registered: HashMap::new(),
+            links: links::Links::default(),
             leaving: BTreeMap::new(),
             removed: VecDeque::new(),
             next: first_number(),
@@ -357,6 +363,7 @@ impl Attachment {
             opened: HashSet::new(),
             channels: HashSet::new(),
             listeners: 0,
+            emulates: false,
         }
     }
 

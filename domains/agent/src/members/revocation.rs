@@ -83,6 +83,7 @@ impl Members {
         let (migrations, lost) = self.start_migrations(state, &change);
         let lost = lost.into_iter();
         ended.extend(lost.filter_map(|region| self.end_region(state, region, true)));
+        state.change_links(&change.domain, &change.joined, !change.left.is_empty());
         let waiting_for = state.announce(&change, &change.domain.nodes());
         let changed = Changed {
             change,

@@ -15,6 +15,7 @@ use super::outbox::CAPACITY;
 use super::*;
 use crate::store::memory::Memory;
 
+mod links;
 mod restart;
 
 const READ: Access = Access::REMOTE_READ;

@@ -6,12 +6,13 @@
 //! requests on a control channel.
 
 mod error;
+mod links;
 mod tunnels;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,6 +57,8 @@ const MAX_FAILURES: u32 = 3;
 pub(crate) struct Driver {
     command: Vec<OsString>,
     others: Others,
+    /// Percent of a core for waiting for due frames.
+    precision: u8,
     fd_store: Arc<FdStore>,
     state: Mutex<State>,
     /// Signals a change of the state.
@@ -68,6 +71,8 @@ struct State {
     ports: BTreeMap<(u32, u32), PlacedPort>,
     /// Ports of members on other hosts.
     remote: BTreeMap<(u32, u32), RemotePort>,
+    /// Links that are not all the machine's, by domain.
+    links: BTreeMap<u32, links::Sent>,
     /// Hosts to which the driver has tunnels, each with whether frames go over RDMA devices; absent
     /// until it has reported them.
     tunnels: Option<BTreeMap<String, bool>>,
@@ -141,7 +146,7 @@ pub(crate) struct Drops {
 impl Driver {
     /// Takes over the predecessor's driver, if it lives, or starts one; and starts a thread that
     /// supervises it. `ports` are the wanted ports on this host, `remote` those of members on other
-    /// hosts.
+    /// hosts. `precision` is the processor time for waiting for due frames, in percent of a core.
     pub(crate) fn start(
         command: Vec<OsString>,
         fd_store: Arc<FdStore>,
@@ -149,6 +154,7 @@ impl Driver {
         ports: impl IntoIterator<Item = PlacedPort>,
         remote: impl IntoIterator<Item = RemotePort>,
         others: Others,
+        precision: u8,
     ) -> Result<Arc<Self>, DriverError> {
         let key = |port: &Port| (port.domain_id, port.node);
         let ports = ports.into_iter().map(|placed| (key(&placed.0), placed));
@@ -161,6 +167,7 @@ impl Driver {
         let driver = Arc::new(Driver {
             command,
             others,
+            precision,
             fd_store,
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -209,7 +216,7 @@ impl Driver {
     /// Adds a port in a network namespace.
     pub(crate) fn add(&self, port: Port, network: Arc<OwnedFd>) {
         let mut state = self.state.lock();
-        state.send(&DriverRequest::AddPort(port.clone()), Some(&network));
+        state.send(&DriverRequest::AddPort(port.clone()), Some(network.as_fd()));
         state
             .ports
             .insert((port.domain_id, port.node), (port, network));
@@ -302,7 +309,7 @@ impl Driver {
         for port in moved {
             let (domain_id, node) = (port.domain_id, port.node);
             state.send(&DriverRequest::RemovePort { domain_id, node }, None);
-            state.send(&DriverRequest::AddPort(port), Some(network));
+            state.send(&DriverRequest::AddPort(port), Some(network.as_fd()));
         }
     }
 
@@ -360,7 +367,7 @@ impl Driver {
         let n = state.plugs_asked;
         let order = DriverRequest::Plug { n, domain_id, node };
         let has_answer = |state: &State| state.plugs.contains_key(&n);
-        let mut state = self.ask(state, &order, Some(&Arc::new(ours)), TIMEOUT, has_answer);
+        let mut state = self.ask(state, &order, Some(ours.as_fd()), TIMEOUT, has_answer);
         // Older answers are of requests that have timed out.
         let answer = state.plugs.remove(&n);
         state.plugs.retain(|other, _| *other > n);
@@ -376,7 +383,7 @@ impl Driver {
         &'a self,
         mut state: MutexGuard<'a, State>,
         order: &DriverRequest,
-        descriptor: Option<&Arc<OwnedFd>>,
+        descriptor: Option<BorrowedFd<'_>>,
         timeout: Duration,
         has_answer: impl Fn(&State) -> bool,
     ) -> MutexGuard<'a, State> {
@@ -530,11 +537,10 @@ impl Driver {
 }
 
 impl State {
-    fn send(&self, order: &DriverRequest, network: Option<&Arc<OwnedFd>>) {
+    fn send(&self, order: &DriverRequest, descriptor: Option<BorrowedFd<'_>>) {
         if let Some(process) = &self.process {
-            let network = network.map(|network| network.as_fd());
             // If this fails, the driver has died, and the next one gets everything.
-            let _ = process.orders.send(order, network.as_slice());
+            let _ = process.orders.send(order, descriptor.as_slice());
         }
     }
 
@@ -547,8 +553,9 @@ impl State {
             .collect();
         let Others { hosts, rdma } = others.clone();
         self.send(&DriverRequest::Retain { ports, hosts, rdma }, None);
+        self.send_all_links();
         for (port, network) in self.ports.values() {
-            self.send(&DriverRequest::AddPort(port.clone()), Some(network));
+            self.send(&DriverRequest::AddPort(port.clone()), Some(network.as_fd()));
         }
         for (port, host) in self.remote.values() {
             let (host, port) = (host.clone(), port.clone());

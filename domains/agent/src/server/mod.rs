@@ -270,6 +270,9 @@ fn converse(
             };
             let outbox = Outbox::start(writer)?;
             let mut id = host.members.attach(node, outbox.clone())?;
+            if generation.is_some() {
+                host.members.send_links(id);
+            }
             let attached = Attached {
                 host: Arc::clone(host),
                 caller,
@@ -382,6 +385,9 @@ fn look(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Re
             host.drops(actor, name)
                 .map(|members| Reply::Drops { members }),
         ),
+        Request::Links { domain, pairs } => {
+            Some(host.links(actor, domain, pairs).map(Reply::Links))
+        }
         Request::Events { since, wait } => Some(host.audit.since(actor, *since, *wait)),
         Request::QuotaShow { user, nodes } => {
             let whose = Whose { user: *user, nodes };

@@ -72,6 +72,9 @@ fn carry_out(
     for domain in &transition.altered {
         exceptions.extend(host.tell_members(domain).err());
     }
+    for domain in &transition.relinked {
+        exceptions.extend(host.adopt_links(domain).err());
+    }
     let carried = host.nodes.iter().map(|node| node.id).collect();
     host.write_hosts(&next, &carried)?;
     if !transition.altered.is_empty() {

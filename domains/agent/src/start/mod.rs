@@ -28,11 +28,13 @@ use toroid_protocol::driver::PortError;
 use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::core::audit::Audit;
+use crate::core::base::Base;
 use crate::core::fair_queue::FairQueue;
 use crate::core::gateways::watch;
 use crate::core::host::{Ending, Host};
 use crate::core::hosts_file;
 use crate::core::ports::{log_errors, ports, remote_ports};
+use crate::emulation::Emulation;
 use crate::error::{AgentError, during, in_data, in_state};
 use crate::fdstore::Watch;
 use crate::fdstore::takeover::{self, Takeover};
@@ -161,6 +163,11 @@ fn live(
     }
     host.settle_gateways();
     let unfinished = host.members.take_up();
+    if !is_inherited {
+        // The driver is new, and emulates no links yet.
+        host.measure_ethernet_once();
+    }
+    host.tell_all_links();
     let carrying = Arc::clone(&host);
     threads::start(move || carrying.members.carry(&migrations))
         .map_err(during("start the thread that moves regions"))?;
@@ -238,13 +245,20 @@ fn build(
         carries: cluster.as_ref().map(|c| c.config.nodes.clone()),
         share_tmp: config.share_tmp,
     };
-    let before = takeover.check(&kind)?;
-    let (interfaces, no_taps) = Interfaces::of(&config, before)?;
+    let (interfaces, emulation) = takeover.check(&kind)?;
+    let (interfaces, no_taps) = Interfaces::of(&config, interfaces)?;
+    let emulation = Emulation::of(&config, emulation, &directory)?;
     if let Some(Refusal { message, .. }) = &no_taps {
         tracing::warn!("nodes have no interfaces in domains: {message}");
     }
     let carries = kind.carries.clone();
-    takeover::keep_host(&takeover.fd_store, kind, interfaces, config.lifeline);
+    takeover::keep_host(
+        &takeover.fd_store,
+        kind,
+        interfaces,
+        emulation.clone(),
+        config.lifeline,
+    );
     let users = take_users(&identity, &mut takeover)?;
     let (groups, no_limits) = take_groups(state, &takeover, config.limits)?;
     // All file systems of a node together leave a quarter for its processes.
@@ -309,6 +323,7 @@ fn build(
             ports,
             remote,
             others,
+            emulation.precision,
         )
     };
     let driver = config.driver_command.map(start_driver).transpose()?;
@@ -320,6 +335,10 @@ fn build(
     audit.note_start(identity.uid, &directory);
     let (mut members, migrations) = Members::new(directory, store, memory);
     members.inherit(Arc::clone(&takeover.fd_store), &mut takeover);
+    members
+        .inherit_links(emulation.torus(torus), &mut takeover)
+        .map_err(during("make the clocks of links"))?;
+    let base = Base::inherit(&mut takeover);
     let proxy = cluster
         .as_ref()
         .map(|cluster| ProxySupervisor::new(&mut takeover, cluster.config.rdma.is_some()));
@@ -339,6 +358,8 @@ fn build(
         nodes,
         driver,
         interfaces,
+        emulation,
+        base,
         no_taps,
         limits: groups.limits,
         no_limits,

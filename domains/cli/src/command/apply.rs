@@ -35,6 +35,11 @@ Example:
   mtu = 9000                      # absent: as it is, or 9000
   owner = \"alice\"                 # absent: as it is, or who applies the file
 
+  [domain.blue.link]              # all links; absent: as the machine has them
+  latency = \"+5us\"
+  [domain.blue.link.\"0,0,0>db\"]   # a single link, in this direction
+  loss = \"0.1%\"
+
   [gateway.blue]                  # its uplink (administrators only)
   node = \"0,0,0\"
   uplink = \"eth1\"
@@ -201,6 +206,7 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
             nodes,
             spec,
         } => agent.admit(domain, &nodes.sets(), *spec).map(drop),
+        Step::Link { domain, links } => agent.set_links(domain, links, false).map(drop),
         Step::Manage { domain, nodes } => agent.manage(domain, &nodes.sets(), false).map(drop),
         Step::Connect {
             domain,

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use toroid_client::admin::Control;
 use toroid_fabric::Place;
 use toroid_model::declare::{Declaration, Declared, DeclaredGateway, DeclaredLines, Holder};
 use toroid_model::directory::{MemberSpec, members_with};
 use toroid_model::info::{DomainInfo, NodeInfo, QuotaInfo};
+use toroid_model::link::{DomainLinks, LinkSpec};
 use toroid_model::quota::Amounts;
 
 use super::{DONE, Run, Session};
@@ -94,8 +95,21 @@ fn declared(info: &DomainInfo) -> Result<(String, Declared), Failure> {
         subnet: Some(info.subnet.parse().map_err(|_| odd(&info.subnet))?),
         mtu: Some(info.mtu),
         owner: Some(info.owner),
+        links: info.links.clone(),
     };
     Ok((info.name.clone(), domain))
+}
+
+/// Links, in the form of the file.
+fn link(links: &DomainLinks<Place>) -> Value {
+    let properties = |link: &LinkSpec| -> Map<String, Value> {
+        let texts = link.properties();
+        texts.map(|(key, text)| (key.into(), text.into())).collect()
+    };
+    let mut all = properties(&links.default);
+    let single = links.pairs.iter();
+    all.extend(single.map(|(pair, link)| (pair.to_string(), properties(link).into())));
+    all.into()
 }
 
 fn as_json(present: &Declaration) -> Value {
@@ -116,6 +130,7 @@ fn as_json(present: &Declaration) -> Value {
             "subnet": domain.subnet.map(|subnet| subnet.to_string()),
             "mtu": domain.mtu,
             "owner": domain.owner,
+            "link": link(&domain.links),
         })
     };
     let domains = present

@@ -13,6 +13,7 @@ mod free;
 mod gateway;
 mod generate;
 mod ip;
+mod link;
 mod node;
 pub(crate) mod ping;
 mod quota;
@@ -99,6 +100,9 @@ enum Command {
     /// Connect domains to the outside (administrators only)
     #[command(subcommand, after_help = gateway::EXAMPLES)]
     Gateway(gateway::Gateway),
+    /// Model the links of a domain: latency, rate, loss
+    #[command(subcommand, after_help = link::EXAMPLES)]
+    Link(link::Link),
     /// Allocate free nodes (all or nothing)
     Alloc(alloc::Alloc),
     /// Release nodes: they leave all domains and their processes are killed
@@ -166,6 +170,7 @@ impl CommandLine {
             Command::Node(command) => command.run(session),
             Command::Domain(command) => command.run(session),
             Command::Gateway(command) => command.run(session),
+            Command::Link(command) => command.run(session),
             Command::Alloc(command) => command.run(session),
             Command::Free(command) => command.run(session),
             Command::Apply(command) => command.run(session),

@@ -36,6 +36,9 @@ pub(crate) fn print(status: &Info, show: Show) {
         None => line!("provider   {}", status.provider),
         Some(other) => line!("provider   {}, between hosts {other}", status.provider),
     }
+    if let Some(fabric) = &status.fabric {
+        line!("fabric     {fabric}, emulated");
+    }
     match status.driver_pid {
         Some(pid) => line!("ethernet   {}, driver process {pid}", status.ethernet),
         None => line!("ethernet   {}", status.ethernet),

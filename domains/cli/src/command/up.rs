@@ -12,6 +12,7 @@ use toroid_fabric::Torus;
 use toroid_model::hosts::{self, ConfigFile};
 use toroid_model::info::Limits;
 use toroid_model::limits::{ACK_TIMEOUT_MS, MAX_ACK_TIMEOUT_MS};
+use toroid_model::link::FabricProfile;
 
 use super::{DONE, Run, Session, status};
 use crate::failure::{Failure, wrong};
@@ -73,6 +74,14 @@ pub(crate) struct Up {
     /// [default: as before, or on]
     #[arg(long, value_name = "ON|OFF", hide_possible_values = true)]
     offload: Option<Offload>,
+    /// Emulate a torus with the costs of a profile, whose links all domains share: bgp, or a file in
+    /// TOML (docs/links.md) [default: as before, or the machine's links]
+    #[arg(long, value_name = "bgp|FILE", value_parser = fabric)]
+    fabric: Option<FabricProfile>,
+    /// Processor time that the Ethernet driver may spend on waiting for due frames of emulated links,
+    /// in percent of a core [default: as before, or 30]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    precision: Option<u8>,
     /// Share the host's /tmp and /var/tmp with all nodes; otherwise each node has its own, in memory
     #[arg(long)]
     share_tmp: bool,
@@ -94,6 +103,21 @@ pub(crate) struct Up {
 fn memory(text: &str) -> Result<u64, &'static str> {
     let bytes = values::bytes(text).filter(|bytes| (16 << 20..1 << 50).contains(bytes));
     bytes.ok_or("use bytes, or K, M, G or T of them, and at least 16M")
+}
+
+/// A built-in profile, or one in a file.
+fn fabric(name: &str) -> Result<FabricProfile, String> {
+    if let Some(profile) = FabricProfile::built_in(name) {
+        return Ok(profile);
+    }
+    let text = fs::read_to_string(name)
+        .map_err(|error| format!("neither bgp nor a file that can be read: {error}"))?;
+    FabricProfile::parse(&text).map_err(|problems| {
+        let lines = problems
+            .iter()
+            .map(|p| format!("{name}:{}: {}", p.line, p.message));
+        lines.collect::<Vec<_>>().join("\n        ")
+    })
 }
 
 impl Run for Up {
@@ -118,6 +142,8 @@ fn start(places: &Places, options: &Up, show: Show) -> Result<(), Failure> {
         torus: options.torus,
         driver_command: driver(no_ethernet)?,
         offload: offload.or(file.and_then(|file| file.offload)),
+        fabric: options.fabric.clone(),
+        precision: options.precision,
         share_tmp: options.share_tmp,
         limits: Limits {
             memory: options.memory,

@@ -389,6 +389,7 @@ impl Control {
             }
             // Belongs to sessions of commands.
             Event::Exited { .. } => {}
+            Event::Links { .. } => {}
         }
     }
 

@@ -234,7 +234,7 @@ fn mistakes_are_reported_with_their_line() {
     in_link("latency = \"5 parsecs\"", &["5 parsecs", "5us"]);
     in_link("latency = true", &["text in quotes"]);
     in_link("\"0,0,0>2,0,0\" = {}", &["2,0,0", "add it"]);
-    in_link("\"0,0,0>0,0,0\" = {}", &["0,0,0"]);
+    in_link("\"0,0,0>0,0,0\" = {}", &["two different nodes"]);
     in_link("\"0,0,0>*,0,0\" = {}", &["*,0,0", "name one"]);
     in_link("\"0,0,0>1,0,0\" = 5", &["table"]);
     is_wrong(&link("jitter = \"2us\""), 3, &["jitter", "latency"]);

@@ -235,7 +235,7 @@ impl From<DirectoryError> for Refusal {
                 RefusalKind::NotFound,
                 format!("see `toroid link show -d {domain}`"),
             ),
-            E::Link(_) => (RefusalKind::Invalid, "STUB".into()),
+            E::Link(error) => return error.into(),
             E::TooManyLinks(ref domain) => (
                 RefusalKind::Exhausted,
                 format!("give the others those of all links: `toroid link set -d {domain}`"),

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use toroid_fabric::RemoteKey;
 use toroid_model::as_text;
+use toroid_model::link::LinkModel;
 
 use super::{ChannelInfo, Reply};
 
@@ -25,6 +26,15 @@ pub enum Event {
         epoch: u32,
         /// Nodes that are no longer members.
         left: Vec<u32>,
+    },
+    /// Links of this node in a domain, when it attaches, resumes or joins, and whenever they change.
+    /// One descriptor: the clocks ([`toroid_fabric::model::SharedClocks`]), unless all links are the
+    /// machine's.
+    Links {
+        /// The partition.
+        partition: u32,
+        /// Their model, without links that do not concern the node; null: the machine's.
+        model: Option<LinkModel>,
     },
     /// A node that left may have mapped this region, so the region migrates to fresh memory. Two
     /// descriptors: the memory, and the table of chunks that are resident there. A third, the
@@ -72,6 +82,8 @@ pub enum Event {
 /// A message to a client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
+// A message is short-lived, and few are queued.
+#[allow(clippy::large_enum_variant)]
 pub enum Message {
     /// An answer.
     Reply(Reply),

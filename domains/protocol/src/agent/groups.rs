@@ -17,6 +17,8 @@ macro_rules! change_request {
             | $crate::agent::Request::DomainSet { .. }
             | $crate::agent::Request::GatewayAdd { .. }
             | $crate::agent::Request::GatewayRemove { .. }
+            | $crate::agent::Request::LinkSet { .. }
+            | $crate::agent::Request::LinkRemove { .. }
             | $crate::agent::Request::NodeAlias { .. }
             | $crate::agent::Request::NodeUnalias { .. }
             | $crate::agent::Request::NodeChown { .. }
@@ -36,6 +38,7 @@ macro_rules! query_request {
             | $crate::agent::Request::DomainList
             | $crate::agent::Request::DomainShow { .. }
             | $crate::agent::Request::DomainDrops { .. }
+            | $crate::agent::Request::Links { .. }
             | $crate::agent::Request::ShrinkNeeds { .. }
             | $crate::agent::Request::Events { .. }
             | $crate::agent::Request::QuotaShow { .. }

@@ -2,7 +2,9 @@
 
 use toroid_fabric::{Place, Torus};
 use toroid_model::audit::AuditEvent;
-use toroid_model::info::{DomainInfo, MemberDrops, NodeInfo, QuotaInfo, ShrinkNeeds, Status};
+use toroid_model::info::{
+    DomainInfo, LinkReport, MemberDrops, NodeInfo, QuotaInfo, ShrinkNeeds, Status,
+};
 
 use super::{Reply, StackInfo};
 
@@ -39,6 +41,7 @@ reply_values! {
     Reply::Domains { domains } => domains, Vec<DomainInfo>;
     Reply::Events { events, next } => (events, next), (Vec<AuditEvent>, u64);
     Reply::Quotas { quotas } => quotas, Vec<QuotaInfo>;
+    Reply::Links(report) => report, LinkReport;
     Reply::Drops { members } => members, Vec<MemberDrops>;
     Reply::Whoami { torus, node, place, domains } => (torus, node, place, domains),
         (Torus, u32, Place, Vec<String>);

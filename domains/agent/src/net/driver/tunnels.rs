@@ -1,8 +1,7 @@
 //! Tunnels: the driver's connections to the drivers of other hosts.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use toroid_model::hosts::Provider;
@@ -22,7 +21,7 @@ impl Driver {
             host: host.into(),
             asks,
         };
-        state.send(&order, Some(&Arc::new(socket)));
+        state.send(&order, Some(socket.as_fd()));
         // Until the driver says otherwise.
         if let Some(tunnels) = &mut state.tunnels {
             tunnels.insert(host.into(), false);

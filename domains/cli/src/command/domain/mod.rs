@@ -257,6 +257,12 @@ pub(crate) fn print(domain: &DomainInfo, show: Show) {
     if !domain.managers.is_empty() {
         line!("managed from {}", domain.managers.join(" "));
     }
+    if !domain.links.default.is_empty() {
+        line!("links: {}", domain.links.default);
+    }
+    for (pair, link) in &domain.links.pairs {
+        line!("link {pair}: {link}");
+    }
     if let Some(gateway) = &domain.gateway {
         line!(
             "outside through {} at {} ({})",

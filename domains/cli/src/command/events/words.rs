@@ -68,6 +68,20 @@ fn sentence(request: &Request) -> Option<String> {
             kind,
         } => format!("connect {domain} at {node} to {uplink} ({kind})"),
         Request::GatewayRemove { node, domain } => format!("disconnect {domain} at {node}"),
+        Request::LinkSet { domain, links, .. } => {
+            let all = (!links.default.is_empty()).then(|| links.default.to_string());
+            let single = links.pairs.iter();
+            let single = single.map(|(pair, link)| format!("{pair} {link}"));
+            let links: Vec<String> = all.into_iter().chain(single).collect();
+            format!("link {domain}: {}", list(&links))
+        }
+        Request::LinkRemove { domain, pairs } => {
+            let pairs: Vec<String> = pairs.iter().map(ToString::to_string).collect();
+            match pairs[..] {
+                [] => format!("end the links of {domain}"),
+                _ => format!("end links of {domain}: {}", list(&pairs)),
+            }
+        }
         Request::NodeAlias { node, alias } => format!("name {node} {alias}"),
         Request::NodeUnalias { alias } => format!("take the name {alias} away"),
         Request::NodeChown { nodes, owner } => match owner {
@@ -159,6 +173,14 @@ mod tests {
         assert_eq!(
             words("domain_shrink", Some("blue"), shrink),
             "shrink blue by 1,0,0 db"
+        );
+        let link = json!({
+            "request": "link_set", "domain": "blue", "keep": true,
+            "links": {"default": {"latency": "5us"}, "pairs": {"0,0,0>1,0,0": {"loss": "1%"}}}
+        });
+        assert_eq!(
+            words("link_set", Some("blue"), link),
+            "link blue: latency=5us 0,0,0>1,0,0 loss=1%"
         );
         let set = json!({
             "request": "domain_set", "name": "blue", "public": true, "forward": null, "owner": 0

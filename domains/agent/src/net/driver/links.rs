@@ -1,0 +1,52 @@
+//! Links of domains, for the driver.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use toroid_protocol::driver::DriverRequest;
+
+use super::{Driver, State};
+use crate::members::Emulated;
+
+/// Links of a domain, as the driver gets them.
+#[derive(Debug)]
+pub(super) struct Sent {
+    request: DriverRequest,
+    clocks: Option<Arc<File>>,
+}
+
+impl Driver {
+    /// Sets the links of a domain, which may have no ports yet.
+    pub(crate) fn set_links(&self, domain_id: u32, emulated: Option<Emulated>) {
+        let (model, clocks) = match emulated {
+            Some(Emulated { model, clocks }) => (Some(model), Some(clocks)),
+            None => (None, None),
+        };
+        let sent = Sent {
+            request: DriverRequest::Links {
+                domain_id,
+                model,
+                precision: self.precision,
+            },
+            clocks,
+        };
+        let mut state = self.state.lock();
+        state.send_links(&sent);
+        match sent.clocks {
+            Some(_) => drop(state.links.insert(domain_id, sent)),
+            None => drop(state.links.remove(&domain_id)),
+        }
+    }
+}
+
+impl State {
+    pub(super) fn send_all_links(&self) {
+        self.links.values().for_each(|sent| self.send_links(sent));
+    }
+
+    fn send_links(&self, sent: &Sent) {
+        let clocks = sent.clocks.as_ref().map(|clocks| clocks.as_fd());
+        self.send(&sent.request, clocks);
+    }
+}

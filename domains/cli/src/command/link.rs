@@ -1,0 +1,220 @@
+//! `toroid link`: models of the links between members of a domain.
+
+use clap::{Args, Subcommand};
+use toroid_client::admin::Control;
+use toroid_fabric::Place;
+use toroid_model::info::{Lateness, LinkReport};
+use toroid_model::link::{
+    DomainLinks, Latency, LinkError, LinkSpec, Pair, Rate, Share, Size, Variation,
+};
+
+use super::{DONE, Run, Session, domain};
+use crate::failure::Failure;
+use crate::nodes;
+use crate::output::{Show, line, table};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  toroid link set -d blue --latency 20us --rate 1Gbit      all links, both paths
+  toroid link set -d blue 0,0,0 1,0,0 --loss 0.1%          single links, in both directions
+  toroid link set -d blue 0,0,0 1,0,0 --one-way --rate 10Mbit
+  toroid link show -d blue
+  toroid link rm -d blue 0,0,0 1,0,0                       as all links
+  toroid link rm -d blue                                   as the machine has them
+
+A latency such as 5us is the time that RDMA takes in all, one way, and +5us comes on top of the
+machine's own time; on Ethernet both come on top. docs/links.md has the rest.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Link {
+    /// Set properties of links; those that are not given stay as they are
+    Set(Set),
+    /// Show properties of links, and how late transfers left them on this host
+    Show {
+        #[command(flatten)]
+        links: Links,
+    },
+    /// End all properties of single links, or of all links of the domain
+    #[command(alias = "delete", alias = "remove")]
+    Rm {
+        #[command(flatten)]
+        links: Links,
+        /// Only from A to B
+        #[arg(long, requires = "from")]
+        one_way: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Links {
+    /// The domain
+    #[arg(short, long)]
+    domain: String,
+    /// A member [default: all links of the domain]
+    #[arg(value_name = "A", requires = "to")]
+    from: Option<String>,
+    /// Another member
+    #[arg(value_name = "B")]
+    to: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Set {
+    #[command(flatten)]
+    links: Links,
+    /// Only from A to B
+    #[arg(long, requires = "from")]
+    one_way: bool,
+    #[command(flatten)]
+    properties: Properties,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+struct Properties {
+    /// Time one way, such as 5us, or +5us on top of the machine's own time
+    #[arg(long, value_name = "[+]TIME")]
+    latency: Option<Latency>,
+    /// Rate in each direction, such as 10Gbit or 425MB/s
+    #[arg(long, value_name = "RATE")]
+    rate: Option<Rate>,
+    /// Variation of the latency: 2us (uniform, from -2us to +2us), normal:2us (standard deviation)
+    /// or pareto:2us (mean of the addition)
+    #[arg(long, value_name = "[SHAPE:]TIME")]
+    jitter: Option<Variation>,
+    /// Share of frames that are lost, such as 0.1%; RDMA sends again
+    #[arg(long, value_name = "PERCENT")]
+    loss: Option<Share>,
+    /// Bytes that may wait for the rate, such as 64KB; further frames are lost, and RDMA waits
+    #[arg(long, value_name = "BYTES")]
+    limit: Option<Size>,
+    /// Bytes that each packet takes besides its own
+    #[arg(long, value_name = "BYTES")]
+    header: Option<u16>,
+}
+
+impl Properties {
+    fn link(&self) -> LinkSpec {
+        LinkSpec {
+            latency: self.latency,
+            rate: self.rate,
+            jitter: self.jitter,
+            loss: self.loss,
+            limit: self.limit,
+            header: self.header,
+        }
+    }
+}
+
+impl Links {
+    /// Requested single links, in both directions unless `one_way`; none for all links.
+    fn pairs(&self, agent: &mut Control, one_way: bool) -> Result<Vec<Pair<Place>>, Failure> {
+        let (Some(from), Some(to)) = (&self.from, &self.to) else {
+            return Ok(Vec::new());
+        };
+        let from = nodes::resolve_one(agent, from)?;
+        let to = nodes::resolve_one(agent, to)?;
+        if from == to {
+            return Err(Failure::usage(&LinkError::Loop.to_string()));
+        }
+        let there = Pair { from, to };
+        let back = Pair { from: to, to: from };
+        Ok(if one_way {
+            vec![there]
+        } else {
+            vec![there, back]
+        })
+    }
+}
+
+impl Run for Link {
+    fn run(self, session: &Session) -> Result<u8, Failure> {
+        let (agent, show) = (&mut session.connect()?, session.show);
+        match self {
+            Link::Set(Set {
+                links,
+                one_way,
+                properties,
+            }) => {
+                let (pairs, link) = (links.pairs(agent, one_way)?, properties.link());
+                let mut wanted = DomainLinks::default();
+                if pairs.is_empty() {
+                    wanted.default = link;
+                }
+                wanted.pairs = pairs.into_iter().map(|pair| (pair, link)).collect();
+                domain::print(&agent.set_links(&links.domain, &wanted, true)?, show);
+            }
+            Link::Show { links } => {
+                let pairs = links.pairs(agent, false)?;
+                print(&agent.links(&links.domain, &pairs)?, show);
+            }
+            Link::Rm { links, one_way } => {
+                let pairs = links.pairs(agent, one_way)?;
+                domain::print(&agent.remove_links(&links.domain, &pairs)?, show);
+            }
+        }
+        Ok(DONE)
+    }
+}
+
+fn print(report: &LinkReport, show: Show) {
+    if show.json {
+        return show.value(report);
+    }
+    let rows = report.links.iter().flat_map(|info| {
+        let name = info
+            .pair
+            .map_or_else(|| "others".into(), |pair| pair.to_string());
+        let properties = match (&report.fabric, info.link.is_empty()) {
+            (Some(fabric), _) => format!("of fabric {fabric}"),
+            (None, true) => "-".into(),
+            (None, false) => info.link.to_string(),
+        };
+        let first = row(name, properties, "rdma", &info.rdma);
+        let second = row(String::new(), String::new(), "ethernet", &info.ethernet);
+        [first, second]
+    });
+    let head = [
+        "LINK",
+        "PROPERTIES",
+        "PATH",
+        "TRANSFERS",
+        "LATE",
+        "P50 US",
+        "P99 US",
+        "CPU S",
+    ];
+    table(head, rows);
+    line!(
+        "rdma takes {:.2} us one way on this machine: a part of a latency without +",
+        report.rdma_base_ns as f64 / 1e3
+    );
+    if let Some(base) = report.ethernet_base_ns {
+        line!(
+            "ethernet takes {:.1} us one way on this machine without links: all latencies come on top",
+            base as f64 / 1e3
+        );
+    }
+}
+
+fn row(link: String, properties: String, path: &str, late: &Lateness) -> [String; 8] {
+    let us = |ns: u64| format!("{:.2}", ns as f64 / 1e3);
+    let share = |share: f64| format!("{:.2}%", 100.0 * share);
+    let measured = |text: String| {
+        if late.transfers == 0 {
+            "-".into()
+        } else {
+            text
+        }
+    };
+    [
+        link,
+        properties,
+        path.into(),
+        late.transfers.to_string(),
+        measured(share(late.late as f64 / late.transfers as f64)),
+        measured(us(late.p50_ns)),
+        measured(us(late.p99_ns)),
+        format!("{:.2}", late.cpu_ns as f64 / 1e9),
+    ]
+}
