@@ -8,7 +8,6 @@
 //! A new provider is a folder beside the others and a line in each of the tables below, unless
 //! another provider wraps it, as `failover` wraps `verbs`.
 
-use std::convert::Infallible;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -147,56 +146,33 @@ macro_rules! regions {
 
 macro_rules! paths {
     ($($(#[doc = $doc:literal])* $(#[cfg($cfg:meta)])? $Provider:ident { $QueuePair:ty, $Channel:ty }),+ $(,)?) => {
-        /// A queue pair to a peer. `D` is the type of those that decorate another one, if there are any:
-        /// another enum around this one would cost every operation a copy.
+        /// A queue pair to a peer.
         #[derive(Debug)]
-        pub enum QueuePair<D = Infallible> {
+        pub enum QueuePair {
             $($(#[doc = $doc])* $(#[cfg($cfg)])? $Provider($QueuePair),)+
-            /// To a node as another queue pair.
-            Decorated(D),
         }
 
         impl QueuePair {
-            /// The same queue pair, as one that may be decorated.
-            pub(crate) fn plain<D>(self) -> QueuePair<D> {
-                match self {
-                    $($(#[cfg($cfg)])? QueuePair::$Provider(pair) => QueuePair::$Provider(pair),)+
-                }
-            }
-
             /// Operations that the queue holds at most, and now.
             pub(crate) fn room(&self) -> (usize, usize) {
                 match self {
                     $($(#[cfg($cfg)])? QueuePair::$Provider(pair) => pair.room(),)+
-                    QueuePair::Decorated(none) => match *none {},
                 }
             }
         }
 
-        impl<D> QueuePair<D> {
-            /// The queue pair, unless it is decorated.
-            pub(crate) fn undecorated(self) -> Result<QueuePair, D> {
-                match self {
-                    $($(#[cfg($cfg)])? QueuePair::$Provider(pair) => Ok(QueuePair::$Provider(pair)),)+
-                    QueuePair::Decorated(pair) => Err(pair),
-                }
-            }
-        }
-
-        impl<D: Endpoint<Remote = RemoteRegion>> Endpoint for QueuePair<D> {
+        impl Endpoint for QueuePair {
             type Remote = RemoteRegion;
 
             fn peer(&self) -> NodeId {
                 match self {
                     $($(#[cfg($cfg)])? QueuePair::$Provider(pair) => pair.peer(),)+
-                    QueuePair::Decorated(pair) => pair.peer(),
                 }
             }
 
             fn partition(&self) -> Partition {
                 match self {
                     $($(#[cfg($cfg)])? QueuePair::$Provider(pair) => pair.partition(),)+
-                    QueuePair::Decorated(pair) => pair.partition(),
                 }
             }
 
@@ -205,35 +181,30 @@ macro_rules! paths {
             fn post(&mut self, id: u64, operation: Operation<RemoteRegion>) -> Result<(), PostError> {
                 match self {
                     $($(#[cfg($cfg)])? QueuePair::$Provider(pair) => pair.post(id, operation),)+
-                    QueuePair::Decorated(pair) => pair.post(id, operation),
                 }
             }
 
             fn flush(&mut self) {
                 match self {
                     $($(#[cfg($cfg)])? QueuePair::$Provider(pair) => pair.flush(),)+
-                    QueuePair::Decorated(pair) => pair.flush(),
                 }
             }
 
             fn poll(&mut self, into: &mut [Completion]) -> usize {
                 match self {
                     $($(#[cfg($cfg)])? QueuePair::$Provider(pair) => pair.poll(into),)+
-                    QueuePair::Decorated(pair) => pair.poll(into),
                 }
             }
 
             fn wait(&mut self, timeout: Duration) -> bool {
                 match self {
                     $($(#[cfg($cfg)])? QueuePair::$Provider(pair) => pair.wait(timeout),)+
-                    QueuePair::Decorated(pair) => pair.wait(timeout),
                 }
             }
 
             fn read_batch(&mut self, reads: &mut [Read<'_, RemoteRegion>]) -> Result<(), OpError> {
                 match self {
                     $($(#[cfg($cfg)])? QueuePair::$Provider(pair) => pair.read_batch(reads),)+
-                    QueuePair::Decorated(pair) => pair.read_batch(reads),
                 }
             }
         }
@@ -302,39 +273,6 @@ macro_rules! paths {
             }
         }
     };
-}
-
-/// The decoration that does not exist.
-impl Endpoint for Infallible {
-    type Remote = RemoteRegion;
-
-    fn peer(&self) -> NodeId {
-        match *self {}
-    }
-
-    fn partition(&self) -> Partition {
-        match *self {}
-    }
-
-    fn post(&mut self, _: u64, _: Operation<RemoteRegion>) -> Result<(), PostError> {
-        match *self {}
-    }
-
-    fn flush(&mut self) {
-        match *self {}
-    }
-
-    fn poll(&mut self, _: &mut [Completion]) -> usize {
-        match *self {}
-    }
-
-    fn wait(&mut self, _: Duration) -> bool {
-        match *self {}
-    }
-
-    fn read_batch(&mut self, _: &mut [Read<'_, RemoteRegion>]) -> Result<(), OpError> {
-        match *self {}
-    }
 }
 
 impl Channel {

@@ -11,11 +11,9 @@ use super::{GUARD, PeerLink, Way, await_event, end_of};
 use crate::core::endpoint::{Completion, Endpoint, Operation, PostError, Read};
 use crate::core::peer_link::first_clock;
 use crate::error::OpError;
-use crate::key::Partition;
 use crate::model::{Nanos, Path};
 use crate::os::thread::{lock, monotonic};
 use crate::provider::{QueuePair, RemoteRegion};
-use crate::topology::NodeId;
 
 /// Time after an event for which the thread of the queue pair may act itself.
 const GRACE: Nanos = 50_000;
@@ -33,14 +31,12 @@ pub(super) struct DelayLine {
     /// The time at which the timer acts.
     at: AtomicU64,
     link: Arc<PeerLink>,
-    peer: NodeId,
-    partition: Partition,
     state: Mutex<Delayed>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Delayed {
-    /// `None` before the queue pair is here, and after it has been taken back.
+    /// `None` after the queue pair has been taken back.
     pair: Option<QueuePair>,
     /// Operations on `pair` that were posted without a model.
     before: usize,
@@ -108,26 +104,22 @@ pub(super) enum Step {
 }
 
 impl DelayLine {
-    /// A line for a queue pair to `peer`.
-    pub(super) fn new(link: Arc<PeerLink>, peer: NodeId, partition: Partition) -> Arc<Self> {
+    /// A line for a queue pair, with the operations that are on it.
+    pub(super) fn new(link: Arc<PeerLink>, pair: QueuePair) -> Arc<Self> {
+        let (_, before) = pair.room();
         let line = Arc::new(DelayLine {
             at: AtomicU64::new(NEVER),
             link,
-            peer,
-            partition,
-            state: Mutex::default(),
+            state: Mutex::new(Delayed {
+                pair: Some(pair),
+                before,
+                ..Delayed::default()
+            }),
         });
         // Without the timer, operations execute when the application looks.
         let _ = timer::register(&line);
+        line.publish(&line.lock(), true);
         line
-    }
-
-    /// Takes a queue pair over, with the operations that are on it.
-    pub(super) fn begin(&self, pair: QueuePair) {
-        let mut delayed = self.lock();
-        (_, delayed.before) = pair.room();
-        delayed.pair = Some(pair);
-        self.publish(&delayed, true);
     }
 
     /// Gives the queue pair back if nothing is under way.
@@ -160,39 +152,33 @@ impl DelayLine {
     }
 }
 
-/// The queue pair, from the view of its user.
-impl Endpoint for Arc<DelayLine> {
-    type Remote = RemoteRegion;
-
-    fn peer(&self) -> NodeId {
-        self.peer
-    }
-
-    fn partition(&self) -> Partition {
-        self.partition
-    }
-
+/// The methods of [`Endpoint`].
+impl DelayLine {
     #[cold]
-    fn post(&mut self, id: u64, operation: Operation<RemoteRegion>) -> Result<(), PostError> {
+    pub(super) fn post(
+        &self,
+        id: u64,
+        operation: Operation<RemoteRegion>,
+    ) -> Result<(), PostError> {
         self.lock().post(id, operation)
     }
 
     /// Sends posted operations by the present way.
     #[cold]
-    fn flush(&mut self) {
+    pub(super) fn flush(&self) {
         let mut delayed = self.lock();
         delayed.flush(self.link.way());
         self.publish(&delayed, true);
     }
 
     #[cold]
-    fn poll(&mut self, into: &mut [Completion]) -> usize {
+    pub(super) fn poll(&self, into: &mut [Completion]) -> usize {
         let (mut delayed, now) = self.advance();
         delayed.poll(into, now)
     }
 
     #[cold]
-    fn wait(&mut self, timeout: Duration) -> bool {
+    pub(super) fn wait(&self, timeout: Duration) -> bool {
         let (end, mut spent) = (end_of(timeout), 0);
         loop {
             let (mut delayed, now) = self.advance();
@@ -212,7 +198,7 @@ impl Endpoint for Arc<DelayLine> {
 
     /// One request, and one answer with all bytes.
     #[cold]
-    fn read_batch(&mut self, reads: &mut [Read<'_, RemoteRegion>]) -> Result<(), OpError> {
+    pub(super) fn read_batch(&self, reads: &mut [Read<'_, RemoteRegion>]) -> Result<(), OpError> {
         self.flush();
         let (way, posted) = (self.link.way(), monotonic());
         let arrival = self.lock().send(way.as_deref(), posted, 0);

@@ -9,6 +9,7 @@ use crate::core::endpoint::{Completion, Endpoint, Operation, PostError, Read};
 use crate::error::OpError;
 use crate::key::Partition;
 use crate::provider::{self, RemoteRegion};
+use crate::shm;
 use crate::topology::NodeId;
 
 /// A queue pair of a provider, behind the link to its peer.
@@ -17,9 +18,10 @@ use crate::topology::NodeId;
 #[derive(Debug)]
 pub struct QueuePair {
     link: Arc<PeerLink>,
-    /// Decorated from the first operation with a model until nothing is under way without one.
-    pair: provider::QueuePair<Arc<DelayLine>>,
-    is_delayed: bool,
+    /// An empty one while `line` has the queue pair.
+    pair: provider::QueuePair,
+    /// From the first operation with a model until nothing is under way without one.
+    line: Option<Arc<DelayLine>>,
 }
 
 impl QueuePair {
@@ -27,38 +29,40 @@ impl QueuePair {
     pub fn new(pair: provider::QueuePair, link: Arc<PeerLink>) -> Self {
         QueuePair {
             link,
-            pair: pair.plain(),
-            is_delayed: false,
+            pair,
+            line: None,
         }
     }
 
+    /// The delay line for the next operation, if that takes one.
     #[inline]
-    fn look_at_link(&mut self) {
-        if self.link.is_on() | self.is_delayed {
-            self.change_path();
+    fn line(&mut self) -> Option<&DelayLine> {
+        if self.link.is_on() | self.line.is_some() {
+            self.look_at_link()
+        } else {
+            None
         }
     }
 
     /// Begins with delays when a model has come, and ends with them when it has gone.
     #[cold]
-    fn change_path(&mut self) {
-        match &self.pair {
-            provider::QueuePair::Decorated(line) if !self.link.is_on() => {
+    fn look_at_link(&mut self) -> Option<&DelayLine> {
+        match &self.line {
+            None => {
+                let empty = shm::QueuePair::new(self.peer(), self.partition(), 0);
+                let empty = provider::QueuePair::Shm(empty);
+                let pair = std::mem::replace(&mut self.pair, empty);
+                self.line = Some(DelayLine::new(Arc::clone(&self.link), pair));
+            }
+            Some(line) if !self.link.is_on() => {
                 if let Some(pair) = line.take() {
-                    self.pair = pair.plain();
-                    self.is_delayed = false;
+                    self.pair = pair;
+                    self.line = None;
                 }
             }
-            provider::QueuePair::Decorated(_) => {}
-            pair => {
-                let line = DelayLine::new(Arc::clone(&self.link), pair.peer(), pair.partition());
-                let delayed = provider::QueuePair::Decorated(Arc::clone(&line));
-                if let Ok(pair) = std::mem::replace(&mut self.pair, delayed).undecorated() {
-                    line.begin(pair);
-                    self.is_delayed = true;
-                }
-            }
+            Some(_) => {}
         }
+        self.line.as_deref()
     }
 }
 
@@ -73,31 +77,44 @@ impl Endpoint for QueuePair {
         self.pair.partition()
     }
 
-    #[inline(never)]
+    #[inline]
     fn post(&mut self, id: u64, operation: Operation<RemoteRegion>) -> Result<(), PostError> {
-        self.look_at_link();
-        self.pair.post(id, operation)
+        match self.line() {
+            None => self.pair.post(id, operation),
+            Some(line) => line.post(id, operation),
+        }
     }
 
     #[inline]
     fn flush(&mut self) {
-        self.pair.flush();
+        match &self.line {
+            None => self.pair.flush(),
+            Some(line) => line.flush(),
+        }
     }
 
     #[inline]
     fn poll(&mut self, into: &mut [Completion]) -> usize {
-        self.pair.poll(into)
+        match &self.line {
+            None => self.pair.poll(into),
+            Some(line) => line.poll(into),
+        }
     }
 
     #[inline]
     fn wait(&mut self, timeout: Duration) -> bool {
-        self.pair.wait(timeout)
+        match &self.line {
+            None => self.pair.wait(timeout),
+            Some(line) => line.wait(timeout),
+        }
     }
 
     #[inline]
     fn read_batch(&mut self, reads: &mut [Read<'_, RemoteRegion>]) -> Result<(), OpError> {
-        self.look_at_link();
-        self.pair.read_batch(reads)
+        match self.line() {
+            None => self.pair.read_batch(reads),
+            Some(line) => line.read_batch(reads),
+        }
     }
 }
 
@@ -106,6 +123,6 @@ pub(super) mod tests {
     use super::*;
 
     pub(in crate::emulation) fn is_direct(pair: &QueuePair) -> bool {
-        !matches!(pair.pair, provider::QueuePair::Decorated(_))
+        pair.line.is_none()
     }
 }
