@@ -1,7 +1,7 @@
 //! Operations that client and server need of a communication domain.
 
 use toroid_client::member::{Domain, MemberError};
-use toroid_fabric::provider::{Channel, QueuePair};
+use toroid_fabric::emulation::{Channel, QueuePair};
 use toroid_fabric::{Access, Endpoint, Mapped, NodeId, PacketChannel, Region, RemoteKey};
 
 /// Memory, queue pairs and packets of one domain.

@@ -10,8 +10,8 @@ use anyhow::{Result, anyhow, bail};
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use toroid_client::member::Domain;
-use toroid_fabric::provider::{QueuePair, RemoteRegion};
-use toroid_fabric::shm;
+use toroid_fabric::emulation::QueuePair;
+use toroid_fabric::provider::{Provider, RemoteRegion};
 use toroid_fabric::{Completion, Endpoint, OpError, Operation, Read, Region, RemoteKey};
 
 use super::member::{WATCHED, rights};
@@ -125,7 +125,7 @@ impl Peer {
         local.write(0, &[0xa5; SHORT as usize])?;
         Ok(Peer {
             remote: domain.open(key, rights(writable))?,
-            pair: QueuePair::Shm(shm::QueuePair::new(key.node, key.partition, 1)),
+            pair: Provider::queue_pair(domain, key.node, 1)?,
             local,
             writable,
         })

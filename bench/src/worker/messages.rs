@@ -15,8 +15,9 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use toroid_client::member::{Domain, Listener};
 use toroid_fabric::channel::ChannelError;
+use toroid_fabric::emulation::{Channel, QueuePair};
 use toroid_fabric::link::LinkHeader;
-use toroid_fabric::provider::{Channel, QueuePair, RemoteRegion};
+use toroid_fabric::provider::RemoteRegion;
 use toroid_fabric::shm::RING_BYTES;
 use toroid_fabric::{
     Access, Completion, Endpoint, Operation, PacketChannel, Place, Protocol, Region,
@@ -380,6 +381,7 @@ mod tests {
 
     use toroid_fabric::Membership;
     use toroid_fabric::link::LinkCheck;
+    use toroid_fabric::provider;
     use toroid_fabric::shm::{self, ChannelEnds};
     use toroid_fabric::{Epoch, NodeId, Partition};
 
@@ -401,8 +403,10 @@ mod tests {
             let status = Arc::default();
             let channel = shm::Channel::open(ends, local, check, membership, status, None);
             let pair = shm::QueuePair::new(peer, PARTITION, 1);
-            let channel = Channel::Shm(channel.unwrap());
-            Side::of(channel, QueuePair::Shm(pair), inbox, outbox).unwrap()
+            let channel = provider::Channel::Shm(channel.unwrap());
+            let channel = Channel::new(channel, Arc::default());
+            let pair = QueuePair::new(provider::QueuePair::Shm(pair), Arc::default());
+            Side::of(channel, pair, inbox, outbox).unwrap()
         };
         let (here, there) = (NodeId(0), NodeId(1));
         let [near, far] = [0, 1].map(|node| export(node, 1, INBOX, Access::REMOTE_WRITE));

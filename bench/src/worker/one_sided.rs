@@ -1,11 +1,13 @@
 //! One-sided operations on a peer's memory: one at a time, and pipelined.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use toroid_client::member::Domain;
-use toroid_fabric::provider::{QueuePair, RemoteRegion};
-use toroid_fabric::shm;
-use toroid_fabric::{Access, Completion, Endpoint, Operation, Region};
+use toroid_fabric::emulation::QueuePair;
+use toroid_fabric::provider::{Provider, RemoteRegion};
+use toroid_fabric::{Access, Completion, Endpoint, NodeId, Operation, Region};
 
 use crate::samples::Samples;
 use crate::worker::pattern;
@@ -16,6 +18,9 @@ const WORDS: u64 = 4096;
 
 /// Bytes of an exported region that fits the caches together with the local memory.
 pub const HOT: usize = 256 * 1024;
+
+/// Longest sleep in a wait for completions.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Seed of the readable region's pattern.
 const READABLE_SEED: u64 = 1;
@@ -97,9 +102,12 @@ impl Exports {
     }
 }
 
+/// Makes queue pairs of a depth to a node.
+type Connect = Box<dyn Fn(NodeId, usize) -> Result<QueuePair>>;
+
 /// An owner's memory, opened by the active process.
-#[derive(Debug)]
 pub struct Peer {
+    connect: Connect,
     readable: RemoteRegion,
     writable: RemoteRegion,
     local: Region,
@@ -114,11 +122,19 @@ impl Peer {
         let readable = domain.open(keys.readable.parse()?, Access::REMOTE_READ)?;
         let writable = domain.open(keys.writable.parse()?, Access::REMOTE_WRITE)?;
         let word = domain.open(keys.word.parse()?, Access::REMOTE_ATOMIC)?;
-        Self::of(readable, writable, word)
+        let domain = domain.clone();
+        let connect = move |node, depth| Ok(Provider::queue_pair(&domain, node, depth)?);
+        Self::of(Box::new(connect), readable, writable, word)
     }
 
-    fn of(readable: RemoteRegion, writable: RemoteRegion, word: RemoteRegion) -> Result<Self> {
+    fn of(
+        connect: Connect,
+        readable: RemoteRegion,
+        writable: RemoteRegion,
+        word: RemoteRegion,
+    ) -> Result<Self> {
         Ok(Peer {
+            connect,
             local: Region::local(readable.len() as usize)?,
             readable,
             writable,
@@ -144,11 +160,10 @@ impl Peer {
         };
         let image = image(seed, self.local.len());
         self.local.write(0, &image)?;
-        let key = self.readable.key();
-        let pair = shm::QueuePair::new(key.node, key.partition, depth as usize);
+        let pair = (self.connect)(self.readable.key().node, depth as usize)?;
         let mut work = OneSided {
             peer: self,
-            pair: QueuePair::Shm(pair),
+            pair,
             completions: vec![Completion::default(); depth as usize],
             direction,
             bytes: bytes as u64,
@@ -194,21 +209,27 @@ impl OneSided<'_> {
     /// Rings the doorbell and polls all completions.
     fn drain(&mut self) {
         self.pair.flush();
-        let count = self.pair.poll(&mut self.completions);
         let is_addition = self.direction == Direction::Add;
         let mut wanted = if is_addition {
             self.peer.added
         } else {
             self.bytes
         };
-        for completion in &self.completions[..count] {
-            self.failed += u64::from(completion.result != Ok(wanted));
-            wanted += u64::from(is_addition);
+        loop {
+            let count = self.pair.poll(&mut self.completions);
+            for completion in &self.completions[..count] {
+                self.failed += u64::from(completion.result != Ok(wanted));
+                wanted += u64::from(is_addition);
+            }
+            self.in_flight -= count;
+            if self.in_flight == 0 {
+                break;
+            }
+            self.pair.wait(LOOK);
         }
         if is_addition {
             self.peer.added = wanted;
         }
-        self.in_flight = 0;
     }
 
     fn offset(&self, number: u64) -> u64 {
@@ -264,15 +285,23 @@ pub(crate) mod tests {
     use std::sync::Arc;
 
     use toroid_fabric::mem::memfd::create_memory;
-    use toroid_fabric::{NodeId, Partition, RegionId, RemoteKey};
+    use toroid_fabric::{Partition, RegionId, RemoteKey, provider, shm};
 
     use super::*;
+
+    const PARTITION: Partition = Partition(1);
+
+    fn connect(node: NodeId, depth: usize) -> Result<QueuePair> {
+        let pair = shm::QueuePair::new(node, PARTITION, depth);
+        let pair = provider::QueuePair::Shm(pair);
+        Ok(QueuePair::new(pair, Arc::default()))
+    }
 
     /// A region that `node` exports, and a mapping of it.
     pub(crate) fn export(node: u32, id: u64, len: usize, access: Access) -> (Region, RemoteRegion) {
         let key = RemoteKey {
             node: NodeId(node),
-            partition: Partition(1),
+            partition: PARTITION,
             id: RegionId(id),
             secret: [0; 16],
         };
@@ -288,7 +317,13 @@ pub(crate) mod tests {
         let (word, remote_word) = export(0, 3, HOT, Access::REMOTE_ATOMIC);
         (
             Exports::of(readable, writable, word).unwrap(),
-            Peer::of(remote_readable, remote_writable, remote_word).unwrap(),
+            Peer::of(
+                Box::new(connect),
+                remote_readable,
+                remote_writable,
+                remote_word,
+            )
+            .unwrap(),
         )
     }
 

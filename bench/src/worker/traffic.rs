@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use toroid_client::member::{Domain, Listener};
-use toroid_fabric::provider::Channel;
+use toroid_fabric::emulation::Channel;
 use toroid_fabric::{PacketChannel, Place, Protocol};
 
 use super::hammer::now_ns;

@@ -6,6 +6,7 @@
 //! grant before the application gets it, so that no event about a grant is lost.
 
 mod control;
+mod emulation;
 mod nodes;
 mod regions;
 mod remote;
@@ -21,10 +22,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use toroid_fabric::emulation::{Channel, PeerLink, QueuePair};
 use toroid_fabric::link::{DropReason, LinkCheck};
-use toroid_fabric::provider::{Channel, Provider, QueuePair, RemoteRegion};
+use toroid_fabric::provider::{self, Provider, RemoteRegion};
 use toroid_fabric::shm;
-use toroid_fabric::{Access, NodeId, Partition, Place, Protocol, Region, RemoteKey, Torus};
+use toroid_fabric::{
+    Access, NodeId, PacketChannel, Partition, Place, Protocol, Region, RemoteKey, Torus,
+};
 use toroid_model::info::DomainInfo;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::{NODE_SOCKET, Reply, Request};
@@ -249,12 +253,16 @@ impl Domain {
     /// two nodes is not a member; [`MemberError::System`].
     pub fn open(&self, key: RemoteKey, access: Access) -> Result<RemoteRegion, MemberError> {
         match self.open_here(key, access)? {
-            Some(region) => Ok(RemoteRegion::Shm(region)),
+            Some(region) => {
+                region.emulate(self.link(key.node));
+                Ok(RemoteRegion::Shm(region))
+            }
             None => Ok(RemoteRegion::Tcp(self.open_remote(key, access)?)),
         }
     }
 
-    /// Opens a region of a node of this host; `None` if another host carries the node.
+    /// Opens a region of a node of this host, without the emulation of links; `None` if another host
+    /// carries the node.
     pub fn open_here(
         &self,
         key: RemoteKey,
@@ -277,13 +285,13 @@ impl Domain {
     /// # Errors
     /// [`MemberError::Refused`] when `place` is no node, or not a member and of another host.
     pub fn queue_pair(&self, place: Place, depth: usize) -> Result<QueuePair, MemberError> {
-        if let Some(pair) = self.remote_queue_pair(place, depth)? {
-            return Ok(pair);
-        }
+        let remote = self.remote_queue_pair(place, depth)?;
         let node = self.member.torus.node(place);
         let node = node.ok_or_else(|| MemberError::no_such_node(place))?;
-        let pair = shm::QueuePair::new(node, self.partition, depth);
-        Ok(QueuePair::Shm(pair))
+        let pair = remote.unwrap_or_else(|| {
+            provider::QueuePair::Shm(shm::QueuePair::new(node, self.partition, depth))
+        });
+        Ok(QueuePair::new(pair, self.link(node)))
     }
 
     /// A packet channel to the listener for `protocol` at `place`.
@@ -297,13 +305,16 @@ impl Domain {
             protocol: protocol.0,
         };
         let answer = self.member.control.call(request)?;
-        match (answer.channel, answer.remote) {
-            (Some(channel), _) => Ok(Channel::Shm(channel)),
-            (None, Some(remote)) => Ok(self.remote_channel(remote, protocol)?),
+        let channel = match (answer.channel, answer.remote) {
+            (Some(channel), _) => provider::Channel::Shm(channel),
+            (None, Some(remote)) => self.remote_channel(remote, protocol)?,
             (None, None) => {
-                Err(io::Error::other("no descriptor or no memory for a channel").into())
+                let message = "no descriptor or no memory for a channel";
+                return Err(io::Error::other(message).into());
             }
-        }
+        };
+        let link = self.link(channel.peer());
+        Ok(Channel::new(channel, link))
     }
 
     /// Accepts channels for `protocol` at this node, until the listener is dropped.
@@ -314,7 +325,7 @@ impl Domain {
         let control = &self.member.control;
         let incoming = control.listen(&self.name, self.partition, protocol)?;
         Ok(Listener {
-            _release: ListenerRelease {
+            release: ListenerRelease {
                 control: Arc::clone(control),
                 domain: Arc::clone(&self.name),
                 service: (self.partition, protocol),
@@ -362,13 +373,17 @@ impl Domain {
         let place = self.member.torus.place(node);
         place.ok_or_else(|| MemberError::no_such_node(node.0))
     }
+
+    fn link(&self, peer: NodeId) -> Arc<PeerLink> {
+        self.member.control.link(self.partition, peer)
+    }
 }
 
 /// Channels that peers open to this process.
 #[derive(Debug)]
 pub struct Listener {
     incoming: Arc<Incoming>,
-    _release: ListenerRelease,
+    release: ListenerRelease,
 }
 
 impl Listener {
@@ -378,8 +393,8 @@ impl Listener {
     /// [`MemberError::Revoked`] when the node has left the domain, [`MemberError::Agent`] when
     /// the agent has ended. Both are permanent.
     pub fn accept(&self, timeout: Duration) -> Result<Option<Channel>, MemberError> {
-        if let Some(channel) = self.incoming.next()? {
-            return Ok(Some(Channel::Shm(channel)));
+        if let Some(channel) = self.next()? {
+            return Ok(Some(channel));
         }
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         // An interrupted wait returns without a channel.
@@ -387,7 +402,18 @@ impl Listener {
             &mut [PollFd::new(self.wake_fd(), PollFlags::POLLIN)],
             timeout,
         );
-        Ok(self.incoming.next()?.map(Channel::Shm))
+        self.next()
+    }
+
+    fn next(&self) -> Result<Option<Channel>, MemberError> {
+        let ListenerRelease {
+            control, service, ..
+        } = &self.release;
+        let emulate = |channel: shm::Channel| {
+            let link = control.link(service.0, channel.peer());
+            Channel::new(provider::Channel::Shm(channel), link)
+        };
+        Ok(self.incoming.next()?.map(emulate))
     }
 
     /// Readable while a channel waits to be accepted.

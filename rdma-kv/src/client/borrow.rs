@@ -9,7 +9,7 @@ use crate::protocol::messages::{Reply, Request};
 
 impl<N: Network> Client<N> {
     /// Gets a view of a value without copying it; `None` when the key is absent. See [`View`].
-    /// From a server on another host the view holds a copy.
+    /// From a server on another host, or behind an emulated link, the view holds a copy.
     ///
     /// # Errors
     /// [`ClientError::TooManyViews`] and others of [`ClientError`].
@@ -21,7 +21,13 @@ impl<N: Network> Client<N> {
         }
         self.report_if_due()?;
         let probed = self.reader.probe(key)?;
-        let hazard = self.hazard()?;
+        let hazard = match self.hazard() {
+            // The link to the server got a model meanwhile.
+            Err(ClientError::Refused(_)) if !self.reader.can_borrow() => {
+                return Ok(self.get(key)?.map(copied));
+            }
+            hazard => hazard?,
+        };
         match self.reader.borrow(key, probed, hazard)? {
             Lookup::Found(view) => return Ok(Some(view)),
             Lookup::Absent => return Ok(None),

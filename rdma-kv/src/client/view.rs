@@ -12,7 +12,7 @@ use crate::protocol::hazards::{HAZARDS, RECALLED, hazard_offset, hazard_word};
 use crate::protocol::layout::{ItemAddress, ItemHeader};
 
 /// A value as it was when it was borrowed, in the server's memory; or a copy, if the server is on
-/// another host.
+/// another host or the link to it is emulated.
 ///
 /// Borrowing copies nothing, and a read copies only its range. Even if the key changes, a read
 /// returns the bytes of the borrowed value, or an error. The server reuses the memory after the

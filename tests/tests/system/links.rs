@@ -1,8 +1,10 @@
-//! Links between members: set, shown, declared, refused, and kept when processes die.
+//! Links between members: set, shown, declared, refused, kept when processes die, and slow.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tests::actor::StoreClient;
 use tests::cluster::Cluster;
 use tests::user::User;
 
@@ -280,4 +282,73 @@ fn a_fabric_has_all_links_until_its_agent_ends() {
     cluster.toroid("link set -d blue --loss 1%").ok();
     cluster.down();
     up("bgp").fails(EXISTS, &["domain blue", "toroid link rm"]);
+}
+
+/// The shortest of some times.
+fn shortest(times: usize, mut work: impl FnMut()) -> Duration {
+    let time = || {
+        let start = Instant::now();
+        work();
+        start.elapsed()
+    };
+    let all = std::iter::repeat_with(time).take(times);
+    all.min().unwrap_or_default()
+}
+
+/// Shortest round trips of Ethernet and of RDMA.
+fn round_trips(cluster: &Cluster) -> [Duration; 2] {
+    let ping = cluster.ask("ping 0,0,0 1,0,0 -d blue -c 20");
+    let of = |path: &str| {
+        let paths = ping["paths"].as_array().expect("paths are a list");
+        let found = paths.iter().find(|its| its["path"] == path);
+        let ns = found.and_then(|its| its["min_ns"].as_u64());
+        Duration::from_nanos(ns.unwrap_or_else(|| panic!("no {path}: {ping}")))
+    };
+    [of("ethernet"), of("rdma")]
+}
+
+/// Operations of processes that run all the time take the times of each model. None is wrong.
+#[test]
+fn models_slow_both_paths_and_the_store_while_processes_run() {
+    let cluster = Cluster::up("2x1x1");
+    let _blue = cluster.domain("blue", &["*,0,0"]);
+    let _server = cluster.store("0,0,0", "");
+    let mut client = StoreClient::connect(&cluster, "1,0,0");
+    client.fill(1);
+    let (owner, key) = cluster.owner("0,0,0");
+    let worker = cluster.peer("1,0,0", "tally", "0,0,0", &key);
+
+    let before = round_trips(&cluster);
+    let model = "link set -d blue --latency 200us --rate 100Mbit";
+    cluster.toroid(model).ok();
+    let slow = round_trips(&cluster);
+    cluster.toroid("link rm -d blue").ok();
+    let after = round_trips(&cluster);
+    for n in 0..2 {
+        assert!(slow[n] >= Duration::from_micros(400), "{slow:?}");
+        let fast = before[n].max(after[n]);
+        assert!(2 * fast < slow[n], "{before:?}, {slow:?}, {after:?}");
+    }
+
+    const LATENCY: Duration = Duration::from_millis(50);
+    let mut operate = || {
+        let set = shortest(3, || client.set("key", "value"));
+        let get = shortest(3, || assert!(client.get("fill0").is_some()));
+        let command = "toroid-kv get key";
+        let command = shortest(3, || drop(cluster.exec("1,0,0", command).ok()));
+        [set, get, command]
+    };
+    let before = operate();
+    cluster.toroid("link set -d blue --latency 50ms").ok();
+    let slow = operate();
+    cluster.toroid("link rm -d blue").ok();
+    let after = operate();
+    // A set is a message and its answer. A get from a cached location is one batch of reads. A new
+    // client greets the server, and reads bucket and item.
+    for (n, trips) in [1, 1, 3].into_iter().enumerate() {
+        let figures = format!("{before:?}, {slow:?}, {after:?}");
+        assert!(slow[n] >= 2 * LATENCY * trips, "{figures}");
+        assert!(2 * before[n].max(after[n]) < slow[n], "{figures}");
+    }
+    assert_eq!(worker.counted(), owner.counted());
 }

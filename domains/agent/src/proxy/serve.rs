@@ -8,6 +8,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use parking_lot::Mutex;
 use toroid_client::member::{Dial, Domain, Member, MemberError};
+use toroid_fabric::emulation;
 use toroid_fabric::link::LinkCheck;
 use toroid_fabric::provider::Channel;
 use toroid_fabric::tcp::{self, Cutter, Opened, tune};
@@ -116,7 +117,8 @@ fn relay(
     let membership = domain.membership();
     let mut remote = tcp::Channel::open(socket, to, check, membership, Arc::default(), None)?;
     let place = member.torus().place(to).ok_or(MemberError::Revoked)?;
-    let local = match domain.connect(place, protocol) {
+    let local = domain.connect(place, protocol);
+    let local = match local.map(emulation::Channel::into_provider) {
         Ok(Channel::Shm(local)) => local,
         other => {
             remote.finish(tcp::wire::End::PeerDead);

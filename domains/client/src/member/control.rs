@@ -18,6 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use toroid_fabric::Membership;
+use toroid_fabric::emulation::PeerLink;
 use toroid_fabric::link::DropReason;
 use toroid_fabric::mem::Status;
 use toroid_fabric::mem::fence::FencePage;
@@ -27,6 +28,7 @@ use toroid_fabric::{Epoch, NodeId, Partition, Protocol};
 use toroid_protocol::agent::{ChannelInfo, Event, Message, Reply, ReplyValue, Request, VERSION};
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
+use super::emulation::Emulation;
 use super::regions::{self, Grant, Mapped, no_room};
 use super::remote::{Connection, Links, Openers};
 use super::{LinkCheck, MemberError, unexpected};
@@ -65,6 +67,7 @@ pub(super) struct Control {
     ticket: OnceLock<Ticket>,
     fence: OnceLock<Arc<FencePage>>,
     dial: Dial,
+    emulation: Mutex<Emulation>,
     pub(super) openers: Openers,
     #[cfg(feature = "verbs")]
     pub(super) protections: super::remote::Protections,
@@ -145,6 +148,7 @@ impl Control {
             ticket: OnceLock::new(),
             fence: OnceLock::new(),
             dial,
+            emulation: Mutex::default(),
             openers: Openers::default(),
             #[cfg(feature = "verbs")]
             protections: super::remote::Protections::default(),
@@ -342,6 +346,7 @@ impl Control {
                 regions::end(ended, Status::revoke);
                 if we_left {
                     lock(&self.state).end_listeners(|service| service.0 != of);
+                    lock(&self.emulation).retain(|partition| partition != of);
                 }
                 // If the agent has ended, the next one sends the epoch again.
                 self.tell(&Request::Ack { partition, epoch });
@@ -389,7 +394,13 @@ impl Control {
             }
             // Belongs to sessions of commands.
             Event::Exited { .. } => {}
-            Event::Links { .. } => {}
+            Event::Links { partition, model } => {
+                let (partition, local) = (Partition(partition), self.node.get().copied());
+                let changed = lock(&self.emulation).change(partition, local, model, descriptors);
+                if let Err(error) = changed {
+                    tracing::warn!("no link is emulated: cannot map the clocks: {error}");
+                }
+            }
         }
     }
 
@@ -447,7 +458,16 @@ impl Control {
         lock(&self.outbox).closed
     }
 
-    /// Changes the links to remote peers.
+    /// The link to a peer.
+    pub(super) fn link(&self, partition: Partition, peer: NodeId) -> Arc<PeerLink> {
+        // Only an attached process has domains, and knows its node.
+        let local = self.node.get().copied();
+        local.map_or_else(Arc::default, |local| {
+            lock(&self.emulation).link(partition, local, peer)
+        })
+    }
+
+    /// Changes the connections to remote peers.
     pub(super) fn with_links(&self, change: impl FnOnce(&mut Links)) {
         change(&mut lock(&self.state).links);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use toroid_client::member::{Listener, MemberError};
 use toroid_fabric::PacketChannel;
-use toroid_fabric::provider::Channel;
+use toroid_fabric::emulation::Channel;
 
 /// Accepts the channels of clients.
 pub(crate) trait Accept {

@@ -7,7 +7,8 @@ use std::thread;
 use tests::actor::{Event, Request, report, serve};
 use tests::process::now_ns;
 use toroid_client::member::{Member, MemberError};
-use toroid_fabric::provider::{QueuePair, RemoteRegion};
+use toroid_fabric::emulation::QueuePair;
+use toroid_fabric::provider::RemoteRegion;
 use toroid_fabric::{Access, Completion, Endpoint, OpError, Operation, Place, Region, RemoteKey};
 
 use super::{PATIENCE, Result, watch_input};

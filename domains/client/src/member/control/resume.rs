@@ -183,6 +183,8 @@ impl Control {
             let ended = lock(&self.state).on_epoch(partition, epoch, |peer| !stays(peer));
             regions::end(ended, Status::revoke);
         }
+        let stays = |partition: Partition| domains.iter().any(|its| its.partition == partition.0);
+        lock(&self.emulation).retain(stays);
     }
 
     /// Repeats the requests that the previous agent has not answered. The new agent sends the events

@@ -10,8 +10,8 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType
 use tests::actor::{Event, Request, report, serve};
 use toroid_client::member::{Domain, Listener, Member};
 use toroid_fabric::channel::ChannelError;
+use toroid_fabric::emulation::Channel;
 use toroid_fabric::link::DropReason;
-use toroid_fabric::provider::Channel;
 use toroid_fabric::{Access, PacketChannel, Place, Region};
 
 use super::super::memory::report_key;

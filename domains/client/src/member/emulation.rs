@@ -1,0 +1,221 @@
+//! Link models of this process, and the links to its peers.
+//!
+//! All queue pairs, channels and mapped regions to a peer in a domain share one [`PeerLink`]. A
+//! change of the model reaches them all through that link.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+
+use toroid_fabric::emulation::{PeerLink, Way};
+use toroid_fabric::model::{Path, SharedClocks};
+use toroid_fabric::{NodeId, Partition};
+use toroid_model::link::LinkModel;
+
+/// Models by partition, and links that are in use.
+#[derive(Debug, Default)]
+pub(super) struct Emulation {
+    models: HashMap<Partition, Emulated>,
+    links: HashMap<(Partition, NodeId), Weak<PeerLink>>,
+}
+
+/// The model of a partition.
+#[derive(Debug)]
+struct Emulated {
+    model: LinkModel,
+    clocks: Arc<SharedClocks>,
+}
+
+impl Emulation {
+    /// The link from node `local` to `peer`.
+    pub(super) fn link(
+        &mut self,
+        partition: Partition,
+        local: NodeId,
+        peer: NodeId,
+    ) -> Arc<PeerLink> {
+        let present = self.links.get(&(partition, peer));
+        if let Some(link) = present.and_then(Weak::upgrade) {
+            return link;
+        }
+        self.links.retain(|_, link| link.strong_count() > 0);
+        let link = Arc::<PeerLink>::default();
+        link.set(self.way(partition, local, peer));
+        self.links.insert((partition, peer), Arc::downgrade(&link));
+        link
+    }
+
+    /// Applies a model from the agent, with the descriptor of its clocks. `local` is `None` before
+    /// the process knows its node, when there are no links yet.
+    ///
+    /// # Errors
+    /// The clocks cannot be mapped; then the links are the machine's.
+    pub(super) fn change(
+        &mut self,
+        partition: Partition,
+        local: Option<NodeId>,
+        model: Option<LinkModel>,
+        descriptors: Vec<OwnedFd>,
+    ) -> io::Result<()> {
+        let emulated = model
+            .map(|model| Emulated::new(model, descriptors))
+            .transpose();
+        let result = match emulated {
+            Ok(Some(emulated)) => {
+                self.models.insert(partition, emulated);
+                Ok(())
+            }
+            Ok(None) => {
+                self.models.remove(&partition);
+                Ok(())
+            }
+            Err(error) => {
+                self.models.remove(&partition);
+                Err(error)
+            }
+        };
+        if let Some(local) = local {
+            self.update(partition, local);
+        }
+        result
+    }
+
+    /// Ends the models of partitions for which `stays` is false: the node has left them.
+    pub(super) fn retain(&mut self, stays: impl Fn(Partition) -> bool) {
+        let ended = self.models.extract_if(|partition, _| !stays(*partition));
+        let ended: Vec<Partition> = ended.map(|(partition, _)| partition).collect();
+        for ((of, _), link) in &self.links {
+            if ended.contains(of)
+                && let Some(link) = link.upgrade()
+            {
+                link.set(None);
+            }
+        }
+    }
+
+    fn update(&self, partition: Partition, local: NodeId) {
+        for ((of, peer), link) in &self.links {
+            if *of == partition
+                && let Some(link) = link.upgrade()
+            {
+                link.set(self.way(partition, local, *peer));
+            }
+        }
+    }
+
+    /// The routes to `peer` and back; `None` if both are the machine's.
+    fn way(&self, partition: Partition, local: NodeId, peer: NodeId) -> Option<Arc<Way>> {
+        let Emulated { model, clocks } = self.models.get(&partition)?;
+        let out = model.route(local, peer, Path::Rdma);
+        let back = model.route(peer, local, Path::Rdma);
+        if out.is_none() && back.is_none() {
+            return None;
+        }
+        Some(Arc::new(Way {
+            out: out.unwrap_or_default(),
+            back: back.unwrap_or_default(),
+            clocks: Arc::clone(clocks),
+        }))
+    }
+}
+
+impl Emulated {
+    fn new(model: LinkModel, descriptors: Vec<OwnedFd>) -> io::Result<Self> {
+        let clocks = descriptors.into_iter().next();
+        let clocks = clocks.ok_or_else(super::regions::no_room)?;
+        let clocks = Arc::new(SharedClocks::map(&File::from(clocks))?);
+        Ok(Emulated { model, clocks })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use toroid_fabric::mem::memfd::create_memory;
+    use toroid_model::link::DomainLinks;
+
+    use super::*;
+
+    const BLUE: Partition = Partition(1);
+    const RED: Partition = Partition(2);
+    const LOCAL: NodeId = NodeId(0);
+
+    /// A model in which only the links of these texts are not the machine's.
+    fn model(default: &str, pairs: &[(&str, &str)]) -> Option<LinkModel> {
+        let pairs = pairs.iter().map(|(pair, link)| {
+            let (pair, link) = (pair.parse(), link.parse());
+            (pair.unwrap(), link.unwrap())
+        });
+        Some(LinkModel::Pairs(DomainLinks {
+            default: default.parse().unwrap(),
+            pairs: pairs.collect(),
+        }))
+    }
+
+    fn clocks() -> Vec<OwnedFd> {
+        vec![SharedClocks::create().unwrap().into()]
+    }
+
+    fn latencies(link: &PeerLink) -> Option<[u64; 2]> {
+        let way = link.way()?;
+        let latency = |stage: Option<&toroid_fabric::model::Stage>| {
+            stage.map_or(0, |stage| stage.costs.latency)
+        };
+        Some([&way.out, &way.back].map(|route| latency(route.stages.first())))
+    }
+
+    #[test]
+    fn a_change_reaches_links_in_use_and_later_ones() {
+        let mut emulation = Emulation::default();
+        let mut link = |partition, peer| emulation.link(partition, LOCAL, NodeId(peer));
+        let (near, far, other) = (link(BLUE, 1), link(BLUE, 2), link(RED, 1));
+        let own = link(BLUE, 0);
+        assert!(Arc::ptr_eq(&near, &link(BLUE, 1)));
+        let one_way = model("", &[("1>0", "latency=5us")]);
+        let mut change = |model| emulation.change(BLUE, Some(LOCAL), model, clocks());
+        change(one_way).unwrap();
+        assert_eq!(latencies(&near), Some([0, 5_000]));
+        assert!(!far.is_on() && !other.is_on());
+        change(model("latency=7us", &[("1>0", "latency=5us")])).unwrap();
+        assert_eq!(latencies(&near), Some([7_000, 5_000]));
+        assert_eq!(latencies(&far), Some([7_000; 2]));
+        assert!(!own.is_on() && !other.is_on());
+        let later = emulation.link(BLUE, LOCAL, NodeId(3));
+        assert_eq!(latencies(&later), Some([7_000; 2]));
+
+        emulation
+            .change(BLUE, Some(LOCAL), None, Vec::new())
+            .unwrap();
+        assert!(!near.is_on() && !far.is_on() && !later.is_on());
+    }
+
+    #[test]
+    fn links_are_the_machines_without_clocks_and_after_the_node_has_left() {
+        let mut emulation = Emulation::default();
+        let link = emulation.link(BLUE, LOCAL, NodeId(1));
+        let short = create_memory(4096).unwrap();
+        for descriptors in [Vec::new(), vec![short.into()]] {
+            emulation
+                .change(BLUE, Some(LOCAL), model("latency=7us", &[]), clocks())
+                .unwrap();
+            assert!(link.is_on());
+            let wrong = model("latency=9us", &[]);
+            emulation
+                .change(BLUE, Some(LOCAL), wrong, descriptors)
+                .unwrap_err();
+            assert!(!link.is_on());
+        }
+        // Before the process knows its node.
+        for partition in [BLUE, RED] {
+            emulation
+                .change(partition, None, model("latency=7us", &[]), clocks())
+                .unwrap();
+        }
+        let [blue, red] = [BLUE, RED].map(|of| emulation.link(of, LOCAL, NodeId(2)));
+        assert!(blue.is_on() && red.is_on());
+        emulation.retain(|partition| partition == RED);
+        assert!(!blue.is_on() && red.is_on());
+        assert!(!emulation.link(BLUE, LOCAL, NodeId(3)).is_on());
+    }
+}
