@@ -1,7 +1,7 @@
 //! Links of domains with a model: what frames pay between the decision and the delivery.
 //!
 //! A frame pays at its sender's host. Its route is that from the sender's node to the receiver's;
-//! frames from and to the external network take the link of the gateway's node. A frame for
+//! frames from and to the external network take the route of the gateway's node. A frame for
 //! several receivers is charged on the link of each. The copy for the members of another host
 //! waits for the last of them. Replies of the driver itself, to queries of addresses, pay nothing.
 //!
@@ -53,8 +53,9 @@ pub(super) struct Links {
 #[derive(Default)]
 struct Domain {
     links: Option<ModeledLinks>,
-    /// Positions of the ways from one node to another; `None` where frames pay nothing.
-    known: HashMap<(NodeId, NodeId), Option<usize>>,
+    /// Positions of the ways from one node to another, or with `true` by a gateway; `None` where
+    /// frames pay nothing.
+    known: HashMap<(NodeId, NodeId, bool), Option<usize>>,
     ways: Vec<Way>,
 }
 
@@ -183,7 +184,8 @@ impl DomainLinks<'_> {
             to,
         };
         let receivers = receivers(ingress, next_hop).into_iter();
-        let ways = receivers.filter_map(|receiver| self.domain.way(sender, receiver));
+        let is_external = from == End::Outside || to == End::Outside;
+        let ways = receivers.filter_map(|receiver| self.domain.way(sender, receiver, is_external));
         let ways: Vec<usize> = ways.collect();
         if ways.is_empty() && self.line.last_due(&link).is_none() {
             return None;
@@ -267,10 +269,15 @@ fn receivers(ingress: &Ingress<'_, SwitchPort>, next_hop: &NextHop<'_, SwitchPor
 
 impl Domain {
     /// Position of the way from one node to another; `None` if frames pay nothing.
-    fn way(&mut self, from: NodeId, to: NodeId) -> Option<usize> {
+    fn way(&mut self, from: NodeId, to: NodeId, is_external: bool) -> Option<usize> {
         let ModeledLinks { model, .. } = self.links.as_ref()?;
-        *self.known.entry((from, to)).or_insert_with(|| {
-            let route = model.route(from, to, Path::Ethernet)?;
+        let known = self.known.entry((from, to, is_external));
+        *known.or_insert_with(|| {
+            let route = if is_external {
+                model.external_route(from, to)?
+            } else {
+                model.route(from, to, Path::Ethernet)?
+            };
             self.ways.push(Way::new(route));
             Some(self.ways.len() - 1)
         })

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use toroid_fabric::model::{ClockId, Costs, Jitter, Path, Route, Stage};
 use toroid_fabric::{NodeId, Torus};
 
-use super::{DomainLinks, FabricProfile, LinkSpec, Rate, Time};
+use super::{DomainLinks, EthernetCosts, FabricProfile, LinkSpec, Rate, Time};
 use crate::as_text;
 
 /// A model of the network, which processes and the driver are given.
@@ -38,6 +38,9 @@ enum Resource {
     EthernetHost,
     EthernetSender,
     EthernetReceiver,
+    GatewayHost,
+    GatewaySender,
+    GatewayReceiver,
 }
 
 impl LinkModel {
@@ -46,6 +49,15 @@ impl LinkModel {
         match self {
             LinkModel::Pairs(links) => links.link(from, to).route(from, to, path),
             LinkModel::Torus(torus) => torus.route(from, to, path),
+        }
+    }
+
+    /// The route of frames between a member and an external network, which stands at the gateway's
+    /// node; `None` if the machine's own costs are all.
+    pub fn external_route(&self, from: NodeId, to: NodeId) -> Option<Route> {
+        match self {
+            LinkModel::Pairs(_) => self.route(from, to, Path::Ethernet),
+            LinkModel::Torus(torus) => torus.external_route(from, to),
         }
     }
 }
@@ -99,7 +111,13 @@ impl TorusLinks {
         });
         let (before, after, base) = match path {
             Path::Rdma => (self.rdma(from), Vec::new(), 0),
-            Path::Ethernet => (self.sender(from), self.receiver(to), self.base.0),
+            Path::Ethernet => {
+                let costs = &profile.ethernet;
+                let sender = [Resource::EthernetHost, Resource::EthernetSender];
+                let before = self.sender(from, costs, sender);
+                let after = self.receiver(to, costs, Resource::EthernetReceiver);
+                (before, after, self.base.0)
+            }
         };
         Some(Route {
             stages: before.into_iter().chain(links).chain(after).collect(),
@@ -118,27 +136,47 @@ impl TorusLinks {
         vec![stage(node, Resource::RdmaSender, costs)]
     }
 
-    fn sender(&self, node: NodeId) -> Vec<Stage> {
-        let host = Costs {
-            message: self.profile.ethernet.message.0,
-            rate: self.profile.ethernet.rate.map_or(0, |Rate(rate)| rate),
+    /// The route through a gateway, which is beside the torus if the gateway has costs.
+    fn external_route(&self, from: NodeId, to: NodeId) -> Option<Route> {
+        let Some(costs) = &self.profile.gateway else {
+            return self.route(from, to, Path::Ethernet);
+        };
+        let sender = [Resource::GatewayHost, Resource::GatewaySender];
+        let mut stages = self.sender(from, costs, sender);
+        stages.extend(self.receiver(to, costs, Resource::GatewayReceiver));
+        Some(Route {
+            stages,
+            base: self.base.0,
+            ..Route::default()
+        })
+    }
+
+    fn sender(
+        &self,
+        node: NodeId,
+        costs: &EthernetCosts,
+        [host, card]: [Resource; 2],
+    ) -> Vec<Stage> {
+        let host_costs = Costs {
+            message: costs.message.0,
+            rate: costs.rate.map_or(0, |Rate(rate)| rate),
             ..Costs::default()
         };
-        let card = stage(node, Resource::EthernetSender, self.card());
-        vec![stage(node, Resource::EthernetHost, host), card]
+        let card = stage(node, card, self.card(costs));
+        vec![stage(node, host, host_costs), card]
     }
 
-    fn receiver(&self, node: NodeId) -> Vec<Stage> {
+    fn receiver(&self, node: NodeId, costs: &EthernetCosts, card: Resource) -> Vec<Stage> {
         let costs = Costs {
-            latency: self.profile.ethernet.wakeup.0,
-            ..self.card()
+            latency: costs.wakeup.0,
+            ..self.card(costs)
         };
-        vec![stage(node, Resource::EthernetReceiver, costs)]
+        vec![stage(node, card, costs)]
     }
 
-    fn card(&self) -> Costs {
+    fn card(&self, costs: &EthernetCosts) -> Costs {
         Costs {
-            packet: self.profile.ethernet.packet.0,
+            packet: costs.packet.0,
             payload: self.profile.payload,
             ..Costs::default()
         }

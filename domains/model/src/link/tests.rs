@@ -287,6 +287,46 @@ fn bgp_has_the_rates_of_the_paper() {
     }
 }
 
+/// The rows of Figure 4 for an external host, in Mbit/s and microseconds.
+#[test]
+fn bgp_has_the_external_figures_of_the_paper() {
+    for (payload, rate, latency) in [
+        (200, 198.57, 53.5),
+        (1_000, 812.19, 55.8),
+        (8_000, 1_832.11, 129.0),
+    ] {
+        for (from, to) in [(0, 9), (9, 0), (9, 9)] {
+            let route = bgp().external_route(NodeId(from), NodeId(to)).unwrap();
+            let clocks = LocalClocks::default();
+            let frames = (0..1_001).map(|_| carry(&route, &clocks, 0, payload + 42, 0).arrival);
+            let arrivals: Vec<_> = frames.collect();
+            close(arrivals[0] as f64 / 1e3, latency, 0.06);
+            let taken = (arrivals[1_000] - arrivals[0]) as f64 / 1_000.0;
+            close(payload as f64 * 8_000.0 / taken, rate, 0.001);
+        }
+    }
+}
+
+/// A torus without costs of gateways, and pairs, have the route to the gateway's node.
+#[test]
+fn external_frames_travel_to_the_gateway_without_costs_of_its_own() {
+    let mut profile = FabricProfile::bgp();
+    profile.gateway = None;
+    let torus = LinkModel::Torus(TorusLinks {
+        profile,
+        torus: "8x8x8".parse().unwrap(),
+        base: Time(0),
+    });
+    let pairs = LinkModel::Pairs(links("", &[("0>9", "latency=5us")]));
+    for model in [torus, pairs] {
+        for (from, to) in [(NodeId(0), NodeId(9)), (NodeId(9), NodeId(0))] {
+            let route = model.route(from, to, Path::Ethernet);
+            assert_eq!(model.external_route(from, to), route);
+        }
+        assert_eq!(model.external_route(NodeId(9), NodeId(9)), None);
+    }
+}
+
 #[test]
 fn the_farthest_node_of_a_large_torus_is_reached_within_the_paper_s_5_us() {
     let torus = LinkModel::Torus(TorusLinks {
