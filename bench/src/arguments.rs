@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use toroid_model::link::FabricProfile;
 
 use crate::busy::Busy;
 use crate::cluster::ClusterError;
@@ -107,6 +108,15 @@ struct Compare {
     #[arg(long, conflicts_with = "dir")]
     concurrent: bool,
 
+    /// Emulate the machine of the paper instead, and print the paper's figures beside: bgp.
+    #[arg(
+        long,
+        value_name = "bgp",
+        value_parser = compare::emulated::profile,
+        conflicts_with_all = ["dir", "concurrent"]
+    )]
+    fabric: Option<FabricProfile>,
+
     /// Longer run (90 s), less noise.
     #[arg(long, conflicts_with = "quick")]
     full: bool,
@@ -117,6 +127,15 @@ struct Compare {
 }
 
 impl Compare {
+    fn measure(&self, progress: &Progress) -> anyhow::Result<Report> {
+        let effort = self.effort();
+        Ok(match &self.fabric {
+            Some(profile) => compare::emulated::measure(profile.clone(), effort, progress)?,
+            None if self.concurrent => compare::concurrent::measure(effort, progress)?,
+            None => compare::measure(&self.options()?, progress)?,
+        })
+    }
+
     fn options(&self) -> anyhow::Result<compare::Options> {
         let dir = match &self.dir {
             Some(dir) => dir.clone(),
@@ -151,10 +170,7 @@ impl Command {
 
     fn measure(&self, progress: &Progress) -> anyhow::Result<Report> {
         Ok(match self {
-            Command::Compare(arguments) if arguments.concurrent => {
-                compare::concurrent::measure(arguments.effort(), progress)?
-            }
-            Command::Compare(arguments) => compare::measure(&arguments.options()?, progress)?,
+            Command::Compare(arguments) => arguments.measure(progress)?,
             Command::Domains(arguments) => {
                 domains::measure(arguments.common.effort(), &arguments.rows, progress)?
             }

@@ -5,28 +5,29 @@
 //! its nodes and driver, and each node its processes.
 
 use std::fmt::Display;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use toroid_agent::background::{Background, spawn_background};
-use toroid_agent::{AgentError, Config, clear_groups, tun_remedy};
+use toroid_agent::{AgentError, Config, tun_remedy};
 use toroid_client::admin::{ClientError, Control, ExecHandle, Order};
 use toroid_fabric::Torus;
 use toroid_fabric::topology::TopologyError;
 use toroid_model::info::{DomainInfo, Limits, MemberInfo};
+use toroid_model::link::FabricProfile;
 use toroid_model::refusal::Refusal;
 
+use crate::directory::Directory;
 use crate::roles::{self, StoreConfig};
 use crate::worker;
 
@@ -165,6 +166,15 @@ impl Cluster {
     /// # Errors
     /// The agent's, with the remedy.
     pub fn start(torus: Torus, driver_argument: Option<&str>) -> Result<Self, ClusterError> {
+        Self::start_emulating(None, torus, driver_argument)
+    }
+
+    /// As [`Cluster::start`], with the costs of a torus.
+    pub(crate) fn start_emulating(
+        fabric: Option<FabricProfile>,
+        torus: Torus,
+        driver_argument: Option<&str>,
+    ) -> Result<Self, ClusterError> {
         let (sender, news) = mpsc::channel();
         forward_signals(sender.clone()).map_err(system("handle signals"))?;
         check_signals()?;
@@ -179,7 +189,7 @@ impl Cluster {
             offload: None,
             // The input of `compare` may be there.
             share_tmp: true,
-            fabric: None,
+            fabric,
             precision: None,
             limits: Limits::default(),
             lifeline: true,
@@ -259,9 +269,8 @@ impl Cluster {
     ) -> Result<Process, ClusterError> {
         let directory = std::path::absolute(directory).map_err(system("find a directory"))?;
         let cwd = directory.to_string_lossy();
-        let action = "make pipes";
-        let (theirs_in, input) = io::pipe().map_err(system(action))?;
-        let (output, theirs_out) = io::pipe().map_err(system(action))?;
+        let (theirs_in, input) = io::pipe().map_err(system("make a pipe"))?;
+        let (output, theirs_out) = io::pipe().map_err(system("make a pipe"))?;
         let argv = [&["/proc/self/exe"][..], arguments].concat();
         let argv: Vec<String> = argv.into_iter().map(Into::into).collect();
         let errors = io::stderr();
@@ -542,34 +551,6 @@ fn forward_signals(sender: Sender<News>) -> io::Result<()> {
         }
     })?;
     Ok(())
-}
-
-/// A private directory that is removed with its contents.
-#[derive(Debug)]
-struct Directory(PathBuf);
-
-impl Directory {
-    fn create() -> io::Result<Self> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let unique = now.map_or(0, |time| time.subsec_nanos());
-        let name = format!("toroid-bench-{}-{unique:x}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Directory(path))
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        remove_state(&self.0);
-    }
-}
-
-/// Removes the private directory of a run: at its end by the run itself, after a kill by its agent.
-pub(crate) fn remove_state(path: &Path) {
-    // The second of the two finds nothing.
-    let _ = clear_groups(path);
-    let _ = fs::remove_dir_all(path);
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ mod arguments;
 mod busy;
 pub mod cluster;
 mod compare;
+mod directory;
 mod domains;
 mod ether;
 mod fabric;

@@ -27,6 +27,10 @@ pub enum Path {
     Loopback,
     /// Two nodes, over a kernel veth pair.
     Veth,
+    /// A node and an external host, through a gateway with address translation.
+    Nat,
+    /// A node and an external host, through a bridge.
+    Bridge,
     /// One process, `memcpy`.
     Memcpy,
     /// The interfaces of a domain, in `ether`.

@@ -17,7 +17,7 @@ use toroid_kv::server::{self, Limits, Rdma, Settings, Shared, Stop};
 
 use crate::worker::network::server::start_with;
 use crate::worker::network::socket::Sockets;
-use crate::{busy, cluster, worker};
+use crate::{busy, directory, worker};
 
 /// The hidden argument of the Ethernet driver.
 pub const DRIVER: &str = toroid_ethernet::role::ARGUMENT;
@@ -83,7 +83,7 @@ pub fn run_if_asked() -> Option<ExitCode> {
 
 fn remove_state_of_killed_agent() {
     if let Some(state) = std::env::args_os().nth(2) {
-        cluster::remove_state(state.as_ref());
+        directory::remove_state(state.as_ref());
     }
 }
 
@@ -92,7 +92,7 @@ fn remove_state_of_killed_agent() {
 fn remove_own_state() {
     let config = std::env::args().nth(2).unwrap_or_default();
     if let Ok(config) = serde_json::from_str::<toroid_agent::Config>(&config) {
-        cluster::remove_state(&config.state);
+        directory::remove_state(&config.state);
     }
 }
 

@@ -116,7 +116,7 @@ struct Pair {
 
 impl Pair {
     fn prepare() -> Result<Self, ClusterError> {
-        let (mut cluster, domain, address) = start_pair()?;
+        let (mut cluster, domain, address) = start_pair(None)?;
         let mut passive = cluster.worker(SERVER)?;
         let mut streamer = cluster.worker(CLIENT)?;
         let mut reader = cluster.worker(CLIENT)?;

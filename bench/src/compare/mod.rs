@@ -1,7 +1,7 @@
 //! The command `compare`: both paths between two nodes, and the baselines, in one run.
 //!
-//! [`plan`] has the measurements, [`report`] and [`tables`] the rows and tables; [`concurrent`]
-//! measures both paths at the same time.
+//! [`plan`] has the measurements, [`report`] and [`tables`] the rows and tables. [`concurrent`]
+//! measures both paths at the same time, [`emulated`] on the machine of the [`paper`].
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use toroid_model::info::DomainInfo;
+use toroid_model::link::FabricProfile;
 use toroid_model::refusal::Refusal;
 
 use self::plan::{Cost, Op, TRIAL_BYTES, Test, VALUES};
@@ -22,6 +23,7 @@ use crate::roles::{self, StoreConfig};
 use crate::runner::Runner;
 use crate::samples::{Samples, entry};
 use crate::worker::files::{FileSamples, Tally};
+use crate::worker::messages::Session;
 use crate::worker::one_sided::{Direction, HOT};
 use crate::worker::sampler::Pace;
 use crate::worker::store::{KeySet, Keys, StoreOp};
@@ -29,6 +31,9 @@ use crate::worker::stores::Target;
 use crate::worker::{Job, Order, veth};
 
 pub mod concurrent;
+pub mod emulated;
+pub mod figures;
+pub mod paper;
 pub mod plan;
 pub mod report;
 pub mod tables;
@@ -46,6 +51,13 @@ const STORE_HALVES: u64 = 3;
 /// the machine keeps a reserve.
 const MEMORY_SHARE: u64 = 4;
 
+/// Time of a turn on an emulated torus over that on the machine itself: a turn needs some thousand
+/// datagrams.
+const EMULATED: u32 = 5;
+
+/// Round trips of messages in a turn.
+const ROUND_TRIPS: u32 = 1000;
+
 /// The input and the time of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -58,7 +70,7 @@ pub struct Options {
 pub fn measure(options: &Options, progress: &Progress) -> Result<Report, ClusterError> {
     let start = Instant::now();
     progress.say("starting two nodes");
-    let mut bed = Bed::prepare(options)?;
+    let mut bed = Bed::prepare(&options.dir, options.effort, None)?;
     let mut runner = Runner::new(progress);
     bed.plan_progress(progress);
     bed.hot(&mut runner)?;
@@ -112,24 +124,33 @@ struct Bed {
     /// MTUs of the interfaces in bytes.
     mtus: HashMap<Path, u32>,
     effort: Effort,
+    /// Time of a turn over that on this machine itself.
+    slowness: u32,
     cold_bytes: u64,
     salt: u64,
 }
 
 impl Bed {
-    fn prepare(options: &Options) -> Result<Self, ClusterError> {
-        let (mut cluster, domain, address) = start_pair()?;
+    /// Starts the nodes, with the costs of an emulated torus if `fabric` is given.
+    fn prepare(
+        dir: &std::path::Path,
+        effort: Effort,
+        fabric: Option<FabricProfile>,
+    ) -> Result<Self, ClusterError> {
+        let slowness = if fabric.is_some() { EMULATED } else { 1 };
+        let (mut cluster, domain, address) = start_pair(fabric)?;
         let mut bed = Bed {
             passive: cluster.worker(SERVER)?,
             neighbour: cluster.worker(CLIENT)?,
-            active: cluster.spawn_in(&options.dir, CLIENT, &[roles::WORKER])?,
+            active: cluster.spawn_in(dir, CLIENT, &[roles::WORKER])?,
             store: None,
             sessions: HashMap::new(),
             no_taps: cluster.no_taps()?,
             cluster,
             address,
             mtus: HashMap::from([(Path::Ethernet, domain.mtu)]),
-            effort: options.effort,
+            effort,
+            slowness,
             cold_bytes: memory_for_cold_set(),
             salt: 0,
         };
@@ -184,6 +205,12 @@ impl Bed {
 
     fn active<A: DeserializeOwned>(&mut self, order: &Order) -> Result<A, ClusterError> {
         self.cluster.ask(&mut self.active, order)
+    }
+
+    /// Connects a channel for messages.
+    fn connect_messages(&mut self) -> Result<(), ClusterError> {
+        self.passive::<()>(&Order::ServeMessages(DOMAIN.into()))?;
+        self.active(&Order::UseMessages(DOMAIN.into(), SERVER.into()))
     }
 
     fn plan_progress(&self, progress: &Progress) {
@@ -322,7 +349,7 @@ impl Bed {
         self.salt += 1;
         let (bytes, salt) = (test.bytes, self.salt);
         let pace = Pace {
-            time: self.effort.slice(test),
+            time: self.slowness * self.effort.slice(test),
             batch,
         };
         let order = self.job(test, working_set)?.order(salt, pace);
@@ -345,6 +372,11 @@ impl Bed {
         let one_sided = |direction| Job::OneSided(direction, depth, bytes);
         let store = |op| Job::Store(path, op, KeySet::of_total(working_set, bytes));
         Ok(match test.op {
+            Op::Pingpong if path == Path::Rdma => Job::Messages(Session {
+                pingpong: true,
+                bytes,
+                count: ROUND_TRIPS,
+            }),
             Op::Pingpong => {
                 let (server, transport) = session()?;
                 Job::RoundTrips(server, transport, bytes)
@@ -387,9 +419,12 @@ impl Bed {
     }
 }
 
-/// Starts two nodes of one domain. Returns cluster, domain and the server node's address there.
-fn start_pair() -> Result<(Cluster, DomainInfo, Ipv4Addr), ClusterError> {
-    let mut cluster = Cluster::start(TORUS.parse()?, Some(roles::DRIVER))?;
+/// Starts two nodes of one domain, with the costs of an emulated torus if `fabric` is given. Returns
+/// cluster, domain and the server node's address there.
+fn start_pair(
+    fabric: Option<FabricProfile>,
+) -> Result<(Cluster, DomainInfo, Ipv4Addr), ClusterError> {
+    let mut cluster = Cluster::start_emulating(fabric, TORUS.parse()?, Some(roles::DRIVER))?;
     let domain = cluster.create_domain(DOMAIN)?;
     let address = member(&domain, SERVER)?.ipv4;
     Ok((cluster, domain, address))

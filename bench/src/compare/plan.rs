@@ -89,7 +89,8 @@ impl Test {
         }
     }
 
-    fn socket(op: Op, path: Path, proto: Transport, bytes: usize) -> Self {
+    /// Messages of sockets.
+    pub fn socket(op: Op, path: Path, proto: Transport, bytes: usize) -> Self {
         let proto = Some(proto);
         let depth = (op == Op::Pingpong).then_some(1);
         Test {
@@ -109,7 +110,17 @@ impl Test {
         }
     }
 
-    fn store(path: Path, op: Op, bytes: usize, set: WorkingSet) -> Self {
+    /// Messages in packets of channels, to a peer and back.
+    pub fn messages(bytes: usize) -> Self {
+        let depth = Some(1);
+        Test {
+            depth,
+            ..Test::new(Path::Rdma, Op::Pingpong, bytes)
+        }
+    }
+
+    /// Values of the store.
+    pub fn store(path: Path, op: Op, bytes: usize, set: WorkingSet) -> Self {
         let proto = (path != Path::Rdma).then_some(Transport::Tcp);
         let (depth, set) = (Some(1), Some(set));
         Test {

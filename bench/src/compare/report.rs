@@ -86,25 +86,7 @@ impl Run {
     }
 
     fn row(&self, section: &str, test: &Test, series: &Series) -> Row {
-        let batch = series.batch().filter(|_| test.op != Op::Stream);
-        // A rate of round trips is no throughput.
-        let bytes_per_s = series.bytes_per_s().filter(|_| test.op != Op::Pingpong);
-        Row::of(series)
-            .label("section", section)
-            .label("path", test.path)
-            .label("op", test.op)
-            .label("proto", test.proto)
-            .label("bytes", test.bytes)
-            .label("depth", test.depth)
-            .label("set", test.set)
-            .label("mtu", self.mtu(test.path))
-            .figure("batch", batch)
-            .figure("ops_per_s", tenths(series.ops_per_s()))
-            .figure("bytes_per_s", tenths(bytes_per_s))
-            .figure("p50_ns", tenths(series.quantile_ns(0.5)))
-            .figure("p99_ns", tenths(series.quantile_ns(0.99)))
-            .figure("samples", series.count())
-            .figure("errors", series.errors())
+        row(section, test, series, self.mtu(test.path))
     }
 
     fn render(
@@ -209,7 +191,31 @@ impl Run {
     }
 }
 
-fn section(test: &Test) -> &'static str {
+/// The row of a measurement; `mtu` is that of the interfaces.
+pub fn row(section: &str, test: &Test, series: &Series, mtu: Option<u32>) -> Row {
+    let batch = series.batch().filter(|_| test.op != Op::Stream);
+    // A rate of round trips is no throughput.
+    let bytes_per_s = series.bytes_per_s().filter(|_| test.op != Op::Pingpong);
+    Row::of(series)
+        .label("section", section)
+        .label("path", test.path)
+        .label("op", test.op)
+        .label("proto", test.proto)
+        .label("bytes", test.bytes)
+        .label("depth", test.depth)
+        .label("set", test.set)
+        .label("mtu", mtu)
+        .figure("batch", batch)
+        .figure("ops_per_s", tenths(series.ops_per_s()))
+        .figure("bytes_per_s", tenths(bytes_per_s))
+        .figure("p50_ns", tenths(series.quantile_ns(0.5)))
+        .figure("p99_ns", tenths(series.quantile_ns(0.99)))
+        .figure("samples", series.count())
+        .figure("errors", series.errors())
+}
+
+/// The section of a measurement in reports.
+pub fn section(test: &Test) -> &'static str {
     match test.op {
         Op::Copy => "baseline",
         _ if test.path == Path::Veth => "baseline",

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::paper;
 use super::plan::{MESSAGES, Op, VALUES};
 use crate::plan::{LONG_WRITE, PIPELINE, Path, WorkingSet};
 use crate::report::{Row, name, number};
@@ -14,24 +15,6 @@ const BOTH: [&str; 3] = ["Ethernet", "RDMA", "RDMA/Eth."];
 
 /// Heads of the baselines.
 const BASELINES: [&str; 3] = ["loopback", "veth", "memcpy"];
-
-/// Ethernet latency over RDMA latency on the torus, from the paper's Figure 4.
-fn paper_latency_ratio(bytes: usize) -> Option<f64> {
-    match bytes {
-        200 => Some(33.4 / 1.7),
-        1000 => Some(40.7 / 5.3),
-        _ => None,
-    }
-}
-
-/// Time of memcached's get over Ethernet divided by that over RDMA, from the paper's Figure 5.
-fn paper_get_ratio(bytes: usize) -> Option<f64> {
-    match bytes {
-        1024 => Some(9.7),
-        65_536 => Some(2.2),
-        _ => None,
-    }
-}
 
 /// Labels of rows of socket tests.
 pub fn socket(path: Path, op: Op, proto: Transport, bytes: usize) -> Value {
@@ -74,7 +57,7 @@ impl Rows<'_> {
             for bytes in MESSAGES {
                 let by = |labels: &Value| self.p50(labels);
                 let [ethernet, rdma, baselines @ ..] = messages(by, Op::Pingpong, proto, bytes);
-                let paper = paper_latency_ratio(bytes).filter(|_| proto == Transport::Tcp);
+                let paper = paper::latency_ratio(bytes).filter(|_| proto == Transport::Tcp);
                 let ratio = quotient(ethernet, rdma);
                 let both = [time(ethernet), time(rdma), times(ratio), times(paper)];
                 let cells = both.into_iter().chain(baselines.map(time));
@@ -125,7 +108,7 @@ impl Rows<'_> {
             for bytes in VALUES {
                 let by = |path| self.p50(&value(path, op, bytes, set));
                 let (ethernet, rdma) = (by(Path::Ethernet), by(Path::Rdma));
-                let paper = paper_get_ratio(bytes).filter(|_| op == Op::Get);
+                let paper = paper::get_ratio(bytes).filter(|_| op == Op::Get);
                 table.row([
                     format!("{} {}", name(op), size(bytes)),
                     time(ethernet),
