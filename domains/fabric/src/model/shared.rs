@@ -176,16 +176,18 @@ impl Clocks for SharedClocks {
         };
         // The word orders no other memory.
         let order = Ordering::Relaxed;
+        let latest = ready.saturating_add(ticks(MAX_BACKLOG));
         let mut free_at = word.load(order);
         loop {
-            let start = start(free_at, ready, wait)?;
-            let next = start.saturating_add(service);
+            let start = start(free_at, ready, wait);
+            // A clock out of range is set right also by a message that does not wait for it.
+            let next = start.map_or(free_at.min(latest), |start| start.saturating_add(service));
             match word.compare_exchange_weak(free_at, next, order, order) {
                 Ok(_) => {
-                    if free_at > ready.saturating_add(ticks(MAX_BACKLOG)) {
+                    if free_at > latest {
                         clamped.fetch_add(1, order);
                     }
-                    return Some(start);
+                    return start;
                 }
                 Err(now) => free_at = now,
             }

@@ -81,6 +81,18 @@ fn a_clock_out_of_range_is_clamped_and_counted() {
     let later = 2 * MAX_BACKLOG;
     let arrival = carry(&route, &clocks, later, 1_000, 0).arrival;
     assert_eq!((arrival, clamped()), (later + 1_000, 1));
+
+    // Messages that do not wait are lost until then.
+    free_at.store(u64::MAX, Ordering::Relaxed);
+    let limited = Route {
+        limit: Some(10_000),
+        ..route.clone()
+    };
+    let arrives = |now| carry_or_drop(&limited, &clocks, now, 1_000, 0).is_ok();
+    assert!(!arrives(later));
+    assert_eq!(clamped(), 2);
+    assert!(arrives(later + MAX_BACKLOG));
+    assert_eq!(clamped(), 2);
 }
 
 /// A point that threads leave together, to within a few nanoseconds, any number of times.
