@@ -253,6 +253,9 @@ pub struct LinkReport {
     /// links were emulated. All latencies come on top.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ethernet_base_ns: Option<u64>,
+    /// Transfers that no rate delayed, because the table of clocks was full.
+    #[serde(default)]
+    pub without_clock: u64,
     /// Links with equal properties together, or requested ones.
     pub links: Vec<LinkInfo>,
 }
@@ -269,6 +272,8 @@ pub struct LinkInfo {
     pub rdma: Lateness,
     /// Frames.
     pub ethernet: Lateness,
+    /// Transfers that found a clock which some process had set beyond any backlog.
+    pub clamped: u64,
 }
 
 /// How late transfers left links, since these got their first properties or a member left.
@@ -284,8 +289,6 @@ pub struct Lateness {
     pub p99_ns: u64,
     /// Processor time spent on waiting, in nanoseconds.
     pub cpu_ns: u64,
-    /// Transfers that found a clock which some process had set beyond any backlog.
-    pub clamped: u64,
 }
 
 /// A gateway of a domain.

@@ -148,15 +148,19 @@ impl Host {
             Refusal::new(RefusalKind::Failed, message, "try again")
         })?;
         let info = |name: Option<Pair>, link: LinkSpec, of: &[Pair]| {
-            let late = |path: Path| match (&emulated, &clocks) {
-                (Some(its), Some(clocks)) => lateness(&its.model, clocks, path, of),
-                _ => Lateness::default(),
-            };
+            let [rdma, ethernet] = [Path::Rdma, Path::Ethernet].map(|path| {
+                let emulated = emulated.as_ref().zip(clocks.as_ref());
+                emulated.map_or_else(ClockRecord::default, |(its, clocks)| {
+                    record(&its.model, clocks, path, of)
+                })
+            });
             LinkInfo {
                 pair: name.and_then(|pair| self.place_pair(pair)),
                 link,
-                rdma: late(Path::Rdma),
-                ethernet: late(Path::Ethernet),
+                // The paths of a pair share its clock.
+                clamped: rdma.clamped.max(ethernet.clamped),
+                rdma: lateness(&rdma),
+                ethernet: lateness(&ethernet),
             }
         };
         let links = &domain.links;
@@ -181,6 +185,7 @@ impl Host {
                 .map(|fabric| fabric.name.clone()),
             rdma_base_ns: self.rdma_base(|_| true)?,
             ethernet_base_ns: self.base.ethernet(),
+            without_clock: clocks.as_ref().map_or(0, SharedClocks::without_clock),
             links: reported,
         })
     }
@@ -213,28 +218,23 @@ fn pairs_of(domain: &Domain) -> impl Iterator<Item = Pair> {
     })
 }
 
-/// How late transfers left these links, by the clocks of the first stages of their routes.
-fn lateness(model: &LinkModel, clocks: &SharedClocks, path: Path, of: &[Pair]) -> Lateness {
+/// The record of these links, by the clocks of the first stages of their routes.
+fn record(model: &LinkModel, clocks: &SharedClocks, path: Path, of: &[Pair]) -> ClockRecord {
     let first = |pair: &Pair| {
         let route = model.route(pair.from, pair.to, path)?;
         route.stages.first().map(|stage| stage.clock)
     };
     // Links of a torus share clocks.
     let first: BTreeSet<ClockId> = of.iter().filter_map(first).collect();
-    let ClockRecord {
-        transfers,
-        late,
-        p50,
-        p99,
-        cpu,
-        clamped,
-    } = record_of(clocks, path, first);
+    record_of(clocks, path, first)
+}
+
+fn lateness(record: &ClockRecord) -> Lateness {
     Lateness {
-        transfers,
-        late,
-        p50_ns: p50,
-        p99_ns: p99,
-        cpu_ns: cpu,
-        clamped,
+        transfers: record.transfers,
+        late: record.late,
+        p50_ns: record.p50,
+        p99_ns: record.p99,
+        cpu_ns: record.cpu,
     }
 }

@@ -161,10 +161,12 @@ fn print(report: &LinkReport, show: Show) {
     if show.json {
         return show.value(report);
     }
+    let rest = match report.links.len() {
+        1 => "all",
+        _ => "others",
+    };
     let rows = report.links.iter().flat_map(|info| {
-        let name = info
-            .pair
-            .map_or_else(|| "others".into(), |pair| pair.to_string());
+        let name = info.pair.map_or(rest.into(), |pair| pair.to_string());
         let properties = match (&report.fabric, info.link.is_empty()) {
             (Some(fabric), _) => format!("of fabric {fabric}"),
             (None, true) => "-".into(),
@@ -185,16 +187,21 @@ fn print(report: &LinkReport, show: Show) {
         "CPU S",
     ];
     table(head, rows);
-    line!(
-        "rdma takes {:.2} us one way on this machine: a part of a latency without +",
-        report.rdma_base_ns as f64 / 1e3
-    );
-    if let Some(base) = report.ethernet_base_ns {
-        line!(
-            "ethernet takes {:.1} us one way on this machine without links: all latencies come on top",
-            base as f64 / 1e3
-        );
+    let clamped: u64 = report.links.iter().map(|info| info.clamped).sum();
+    if clamped > 0 {
+        line!("{clamped} transfers waited for 10 s: a process has written to the clocks of links");
     }
+    if report.without_clock > 0 {
+        let count = report.without_clock;
+        line!("{count} transfers did not wait for the rate: the table of clocks is full");
+    }
+    let us = |ns: u64| format!("{:.2} us", ns as f64 / 1e3);
+    let ethernet = report.ethernet_base_ns.map(us);
+    line!(
+        "this machine takes, one way: rdma {}, inside a latency without +; ethernet {}, always on top",
+        us(report.rdma_base_ns),
+        ethernet.as_deref().unwrap_or("not measured")
+    );
 }
 
 fn row(link: String, properties: String, path: &str, late: &Lateness) -> [String; 8] {

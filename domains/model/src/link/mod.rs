@@ -71,6 +71,9 @@ impl LinkError {
                 "time",
                 "write a number with ns, us, ms or s, for example 5us",
             ),
+            LinkError::NotARate(text) if text.ends_with('%') => {
+                no(text, "rate", "write an absolute one, for example 10Gbit")
+            }
             LinkError::NotARate(text) => no(
                 text,
                 "rate",
