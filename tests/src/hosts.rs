@@ -47,6 +47,8 @@ pub struct Oddities<'a> {
     pub key: Option<&'a str>,
     /// The limit for acknowledgements, in milliseconds.
     pub ack_timeout: Option<u32>,
+    /// A torus to emulate.
+    pub fabric: Option<&'a str>,
 }
 
 impl Hosts {
@@ -135,7 +137,11 @@ impl Host {
     #[must_use = "say whether it should have succeeded"]
     pub fn try_up(&self, oddities: Oddities<'_>) -> Outcome {
         let mut command = self.network.inside(&self.agent.command("toroid"));
-        run(command.arg("up").arg("--config").arg(self.write(oddities)))
+        command.arg("up").arg("--config").arg(self.write(oddities));
+        if let Some(fabric) = oddities.fabric {
+            command.args(["--fabric", fabric]);
+        }
+        run(&mut command)
     }
 
     /// Writes its file, and the key beside it.

@@ -57,8 +57,8 @@ fn links_are_set_shown_and_ended() {
         "others",
         "latency=200us",
         "0,0,0>1,0,0",
-        "rdma takes",
-        "ethernet takes",
+        "this machine takes, one way: rdma ",
+        "; ethernet ",
     ] {
         assert!(text.text().contains(part), "{part}: {text}");
     }
@@ -135,6 +135,7 @@ fn links_that_cannot_be_are_refused() {
         ("link set -d blue --rate 0", USAGE, &["'0'", "10Gbit"]),
         ("link set -d blue --rate 0Gbit", USAGE, &["too low"]),
         ("link set -d blue --rate 10Gb", USAGE, &["10Gb", "10Gbit"]),
+        ("link set -d blue --rate 40%", USAGE, &["40%", "absolute"]),
         ("link set -d blue --latency 5", USAGE, &["'5'", "5us"]),
         (
             "link set -d blue --latency 5parsecs",

@@ -31,6 +31,7 @@ mod identity;
 mod lifecycle;
 mod limits;
 mod links;
+mod links_traffic;
 mod machine;
 mod offload;
 mod one_sided;

@@ -5,11 +5,12 @@
 //! ([`forger`]), sends frames ([`sender`]), and writes to memory by its mapping ([`scribe`]), by the
 //! kernel ([`pins`]), a disk ([`disk`]), a child ([`child`]), another mapping ([`moved`]) and page
 //! faults ([`faults`]). Other adversaries keep the kernel's lock of memory ([`lock`]), read memory too
-//! early ([`peek`]), use it after they have disconnected ([`linger`]), hang the agent's system calls
+//! early ([`peek`]), write to the clocks of links ([`delay`]), use it after they have disconnected ([`linger`]), hang the agent's system calls
 //! ([`hang`]), or attack processes ([`attack`]).
 
 mod attack;
 mod child;
+mod delay;
 mod disk;
 mod faults;
 mod forger;
@@ -124,6 +125,8 @@ pub enum Role {
     Linger { key: RemoteKey, rights: Rights },
     /// Read memory to which a region moves before the agent allows it.
     Peek { key: RemoteKey },
+    /// Reserve the link between two nodes, by their numbers, for ever.
+    Delay { from: u32, to: u32 },
     /// Trace, write to and kill all processes in reach, but not in this PID namespace.
     Attack { namespace: PathBuf },
 }
@@ -145,6 +148,7 @@ pub fn run(role: Role) -> Result<()> {
         Role::LockHolder { stays, key, file } => lock::hold(stays, key, &file),
         Role::Linger { key, rights } => linger::linger(key, rights),
         Role::Peek { key } => peek::peek(key),
+        Role::Delay { from, to } => delay::delay(from, to),
         Role::Attack { namespace } => attack::attack(&namespace),
     }
 }
