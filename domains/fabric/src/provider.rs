@@ -159,6 +159,18 @@ macro_rules! paths {
                     $($(#[cfg($cfg)])? QueuePair::$Provider(pair) => pair.room(),)+
                 }
             }
+
+            /// As [`Endpoint::post`], for one that does more: a call would copy the operation.
+            #[inline(always)]
+            pub(crate) fn post_inlined(
+                &mut self,
+                id: u64,
+                operation: Operation<RemoteRegion>,
+            ) -> Result<(), PostError> {
+                match self {
+                    $($(#[cfg($cfg)])? QueuePair::$Provider(pair) => pair.post(id, operation),)+
+                }
+            }
         }
 
         impl Endpoint for QueuePair {
@@ -176,12 +188,10 @@ macro_rules! paths {
                 }
             }
 
-            // Inlined, it would copy the operation for each variant first.
+            // Inlined into code of callers, it would copy the operation for each variant first.
             #[inline(never)]
             fn post(&mut self, id: u64, operation: Operation<RemoteRegion>) -> Result<(), PostError> {
-                match self {
-                    $($(#[cfg($cfg)])? QueuePair::$Provider(pair) => pair.post(id, operation),)+
-                }
+                self.post_inlined(id, operation)
             }
 
             fn flush(&mut self) {

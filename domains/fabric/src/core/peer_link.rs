@@ -23,26 +23,39 @@ pub struct Way {
     pub clocks: Arc<SharedClocks>,
 }
 
+/// A direction of a [`Way`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leg {
+    Out,
+    Back,
+}
+
 impl Way {
-    /// Reserves the way for a message to the peer that is ready at `now`; returns its arrival.
-    pub(crate) fn carry_out(&self, now: Nanos, bytes: u64, random: &mut fastrand::Rng) -> Nanos {
-        self.carry(&self.out, now, bytes, random)
-    }
-
-    /// As [`Way::carry_out`], for a message from the peer.
-    pub(crate) fn carry_back(&self, now: Nanos, bytes: u64, random: &mut fastrand::Rng) -> Nanos {
-        self.carry(&self.back, now, bytes, random)
-    }
-
-    fn carry(&self, route: &Route, now: Nanos, bytes: u64, random: &mut fastrand::Rng) -> Nanos {
-        let mut delay = route.jitter.draw(random);
-        if route.loss > 0.0 {
-            let is_lost = |_: &usize| random.f64() < route.loss;
-            let retries = (0..RETRIES).take_while(is_lost).count() as Nanos;
-            let round_trip = latency(&self.out).saturating_add(latency(&self.back));
-            delay = delay.saturating_add(retries * round_trip.saturating_add(RETRY));
+    pub(crate) fn route(&self, leg: Leg) -> &Route {
+        match leg {
+            Leg::Out => &self.out,
+            Leg::Back => &self.back,
         }
-        carry(route, &*self.clocks, now, bytes, delay).arrival
+    }
+
+    /// Nanoseconds of jitter and retries of a message.
+    pub(crate) fn delay(&self, leg: Leg, random: &mut fastrand::Rng) -> Nanos {
+        let route = self.route(leg);
+        let delay = route.jitter.draw(random);
+        if route.loss <= 0.0 {
+            return delay;
+        }
+        let is_lost = |_: &usize| random.f64() < route.loss;
+        let retries = (0..RETRIES).take_while(is_lost).count() as Nanos;
+        let round_trip = latency(&self.out).saturating_add(latency(&self.back));
+        delay.saturating_add(retries * round_trip.saturating_add(RETRY))
+    }
+
+    /// Reserves the whole way to the peer for a message that is ready at `now`; returns its
+    /// arrival.
+    pub(crate) fn carry_out(&self, now: Nanos, bytes: u64, random: &mut fastrand::Rng) -> Nanos {
+        let delay = self.delay(Leg::Out, random);
+        carry(&self.out, &*self.clocks, now, bytes, delay).arrival
     }
 }
 

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::own_time::OwnTime;
+use super::own_time::{Exit, OwnTime};
 use super::timer::{self, Due, NEVER};
-use super::{GUARD, PeerLink, await_event, end_of};
+use super::{PeerLink, SOON, await_event, end_of, guard, learn_guard, poll_clock};
 use crate::core::channel::{ChannelError, PacketChannel};
 use crate::core::hold::Hold;
 use crate::core::peer_link::{first_clock, latency};
 use crate::key::Partition;
 use crate::mem::waker::{Waker, sleep_on};
 use crate::model::{Nanos, Path};
-use crate::os::thread::monotonic;
+use crate::os::thread::{monotonic, precisely};
 use crate::provider;
 use crate::topology::NodeId;
 
@@ -34,6 +34,7 @@ pub struct Channel {
     /// Whether the last `receive` found nothing, so that a packet after its time is late.
     is_awaited: bool,
     alarm: Option<Arc<Alarm>>,
+    exit: Exit,
     /// Processor time of waiting since the last record.
     spent: Nanos,
 }
@@ -77,6 +78,7 @@ impl Channel {
             packet: Vec::new(),
             is_awaited: false,
             alarm: None,
+            exit: Exit::default(),
             spent: 0,
         }
     }
@@ -88,11 +90,12 @@ impl Channel {
     }
 
     fn send_delayed(&mut self, parts: &[&[u8]], hold: Hold) -> Result<(), ChannelError> {
+        let now = monotonic();
         let Some(way) = self.link.way() else {
             return self.inner.send_held(parts, hold);
         };
         let bytes = parts.iter().map(|part| part.len() as u64).sum();
-        let (now, sending) = (monotonic(), &mut self.sending);
+        let sending = &mut self.sending;
         let arrival = match sending.refused {
             Some((len, arrival)) if len == bytes => arrival,
             _ => {
@@ -119,40 +122,44 @@ impl Channel {
     }
 
     /// Keeps a packet until its time, or returns it if that has passed.
-    fn hold(&mut self, into: &mut Vec<u8>, hold: Hold) -> Option<Hold> {
+    fn hold(&mut self, into: &mut Vec<u8>, hold: Hold) -> Result<Option<Hold>, ChannelError> {
         let now = monotonic();
         match hold.left(now) {
             0 => {
                 self.record(hold.passed(now));
-                Some(Hold::NONE)
+                Ok(Some(Hold::NONE))
             }
             left => {
-                self.held = Some(now + left);
+                let due = now + left;
+                self.held = Some(due);
                 std::mem::swap(into, &mut self.packet);
-                into.clear();
-                self.is_awaited = true;
-                None
+                self.release(into, due)
             }
         }
     }
 
     /// Returns the packet that is kept, if its time has come.
     fn release(&mut self, into: &mut Vec<u8>, due: Nanos) -> Result<Option<Hold>, ChannelError> {
+        let returns = due.saturating_sub(self.exit.get());
+        let mut now = monotonic();
+        if now < returns && returns <= now + SOON {
+            now = poll_clock(returns);
+        }
         // Packets that arrived before another end of the channel are received.
         if self.inner.observe() == Err(ChannelError::Revoked) {
             self.held = None;
             into.clear();
             return Err(ChannelError::Revoked);
         }
-        let now = monotonic();
-        if now < due {
+        if now < returns {
             into.clear();
             self.is_awaited = true;
             return Ok(None);
         }
         self.held = None;
         std::mem::swap(into, &mut self.packet);
-        self.record(now - due);
+        self.record(now - returns);
+        self.exit.learn(now);
         Ok(Some(Hold::NONE))
     }
 
@@ -185,7 +192,7 @@ impl Channel {
                 self.alarm.insert(alarm)
             }
         };
-        let at = due - GUARD;
+        let at = due.saturating_sub(guard());
         alarm.at.store(at, Ordering::SeqCst);
         timer::announce(at);
         Ok(())
@@ -221,7 +228,7 @@ impl PacketChannel for Channel {
                 Ok(None)
             }
             Some(Hold::NONE) => Ok(Some(Hold::NONE)),
-            Some(hold) => Ok(self.hold(into, hold)),
+            Some(hold) => self.hold(into, hold),
         }
     }
 
@@ -233,17 +240,20 @@ impl PacketChannel for Channel {
         let Some(due) = self.held else {
             return self.inner.wait(timeout);
         };
-        let (end, now) = (end_of(timeout).min(due), monotonic());
-        if end.saturating_sub(now) > GUARD {
+        // The rest of the time, `receive` polls the clock.
+        let end = end_of(timeout).min(due.saturating_sub(SOON));
+        let (mut now, guard) = (monotonic(), guard());
+        if end.saturating_sub(now) > guard {
             // Without a place for another packet. Ends early when there is room, or the channel ends.
             if self.inner.arm_for(false) {
-                let left = Duration::from_nanos(end - now - GUARD);
-                sleep_on(self.inner.wake_fd(), left);
+                let left = Duration::from_nanos(end - now - guard);
+                precisely(|| sleep_on(self.inner.wake_fd(), left));
+                now = monotonic();
+                learn_guard((now + guard).saturating_sub(end));
             }
             self.inner.disarm();
         }
-        let now = monotonic();
-        if end.saturating_sub(now) <= GUARD {
+        if end.saturating_sub(now) <= guard {
             self.spent += await_event(end, now);
         }
     }
@@ -257,7 +267,7 @@ impl PacketChannel for Channel {
             return self.inner.arm_for(packets);
         };
         // For so short a time the caller does not sleep.
-        let is_soon = due <= monotonic() + GUARD;
+        let is_soon = due <= monotonic() + guard();
         !is_soon && self.inner.arm_for(false) && self.set_alarm(due).is_ok()
     }
 

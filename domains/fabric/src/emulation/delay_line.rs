@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-use super::own_time::OwnTime;
+use super::own_time::{Exit, LONG, OwnTime};
 use super::timer::{self, Due, NEVER, announce};
-use super::{GUARD, PeerLink, Way, await_event, end_of};
+use super::transit::{Arrived, Journey, Transit};
+use super::{PeerLink, SOON, Way, await_event, end_of, guard, poll_clock};
 use crate::core::endpoint::{Completion, Endpoint, Operation, PostError, Read};
-use crate::core::peer_link::first_clock;
+use crate::core::peer_link::{Leg, first_clock, latency};
 use crate::error::OpError;
 use crate::model::{Nanos, Path};
 use crate::os::thread::{lock, monotonic};
@@ -18,12 +19,12 @@ use crate::provider::{QueuePair, RemoteRegion};
 /// Time after an event for which the thread of the queue pair may act itself.
 const GRACE: Nanos = 50_000;
 
+/// The longest time between a post and the flush after it for which the operation counts as sent by
+/// the post.
+const POSTING: Nanos = 1_000;
+
 /// Bytes of the words that an atomic sends and gets back.
 const WORDS: [u64; 2] = [16, 8];
-
-/// Writes of at least this many bytes begin while the bytes still arrive, so that the last one is
-/// written when the last one arrives.
-const LONG: u64 = 4096;
 
 /// A queue pair whose operations take the times of a link, shared with the timer.
 #[derive(Debug)]
@@ -35,18 +36,18 @@ pub(super) struct DelayLine {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Delayed {
+struct Delayed {
     /// `None` after the queue pair has been taken back.
     pair: Option<QueuePair>,
     /// Operations on `pair` that were posted without a model.
     before: usize,
-    posted: VecDeque<(u64, Operation<RemoteRegion>)>,
-    requests: VecDeque<Request>,
+    /// The time of the last post.
+    posted_at: Nanos,
+    requests: Transit<Request>,
     executing: VecDeque<Executing>,
-    answers: VecDeque<Answer>,
-    /// The last arrival of a request and of an answer: order is kept.
-    last: [Nanos; 2],
+    answers: Transit<Answer>,
     own_time: OwnTime,
+    exit: Exit,
     random: fastrand::Rng,
     /// Whether the last look found no completion, so the thread is waiting for one.
     is_awaited: bool,
@@ -59,25 +60,16 @@ pub(super) struct Delayed {
 struct Request {
     id: u64,
     operation: Operation<RemoteRegion>,
-    /// The time to begin with the execution.
-    start: Nanos,
-    times: Trip,
-}
-
-/// Times of an operation, with its way unless there is no model any more.
-#[derive(Debug)]
-pub(super) struct Trip {
-    pub(super) way: Option<Arc<Way>>,
-    pub(super) posted: Nanos,
-    pub(super) arrival: Nanos,
-    /// Nanoseconds by which the execution began too late.
-    pub(super) late: Nanos,
+    posted: Nanos,
 }
 
 /// An operation on the provider's queue pair.
 #[derive(Debug)]
 struct Executing {
-    times: Trip,
+    way: Option<Arc<Way>>,
+    posted: Nanos,
+    due: Nanos,
+    arrival: Nanos,
     started: Nanos,
     /// Bytes of the answer of a read or an atomic; `None` for a write.
     answer: Option<u64>,
@@ -87,12 +79,13 @@ struct Executing {
 #[derive(Debug)]
 struct Answer {
     completion: Completion,
-    times: Trip,
-    due: Nanos,
+    posted: Nanos,
+    /// Nanoseconds by which the execution began too late.
+    late: Nanos,
 }
 
 /// The next step of a waiting thread.
-pub(super) enum Step {
+enum Step {
     /// There is a completion to poll.
     Ready,
     /// Nothing is in flight.
@@ -154,27 +147,43 @@ impl DelayLine {
 
 /// The methods of [`Endpoint`].
 impl DelayLine {
-    #[cold]
-    pub(super) fn post(
-        &self,
-        id: u64,
-        operation: Operation<RemoteRegion>,
-    ) -> Result<(), PostError> {
-        self.lock().post(id, operation)
+    /// Notes the time of a post.
+    ///
+    /// # Errors
+    /// There is no room beside `posted` operations.
+    pub(super) fn before_post(&self, posted: usize) -> Result<(), PostError> {
+        let now = monotonic();
+        let mut delayed = self.lock();
+        delayed.posted_at = now;
+        let (depth, _) = delayed.pair.as_ref().map_or((0, 0), QueuePair::room);
+        if posted + delayed.used() < depth {
+            Ok(())
+        } else {
+            Err(PostError::QueueFull { depth })
+        }
     }
 
     /// Sends posted operations by the present way.
-    #[cold]
-    pub(super) fn flush(&self) {
+    pub(super) fn flush(&self, posted: impl Iterator<Item = (Operation<RemoteRegion>, u64)>) {
+        let now = monotonic();
         let mut delayed = self.lock();
-        delayed.flush(self.link.way());
+        delayed.flush(posted, self.link.way().as_ref(), now);
         self.publish(&delayed, true);
     }
 
     #[cold]
     pub(super) fn poll(&self, into: &mut [Completion]) -> usize {
-        let (mut delayed, now) = self.advance();
-        delayed.poll(into, now)
+        let (mut delayed, mut now) = self.advance();
+        let exit = delayed.exit.get();
+        let returns = delayed.answers.due().saturating_sub(exit);
+        if now < returns && returns <= now + SOON && !into.is_empty() {
+            now = poll_clock(returns);
+        }
+        let count = delayed.poll(into, now + exit);
+        if count == 1 {
+            delayed.exit.learn(now);
+        }
+        count
     }
 
     #[cold]
@@ -196,39 +205,49 @@ impl DelayLine {
         }
     }
 
-    /// One request, and one answer with all bytes.
-    #[cold]
+    /// One request, and one answer with all bytes. No operation is posted.
     pub(super) fn read_batch(&self, reads: &mut [Read<'_, RemoteRegion>]) -> Result<(), OpError> {
-        self.flush();
-        let (way, posted) = (self.link.way(), monotonic());
-        let arrival = self.lock().send(way.as_deref(), posted, 0);
-        let (mut delayed, now) = self.work_until(arrival);
-        let (result, due) = delayed.read_batch(reads, way.as_deref(), arrival);
+        let (posted, way) = (monotonic(), self.link.way());
+        let request = self.lock().journey(way.as_ref(), Leg::Out, posted, 0);
+        let (mut delayed, due, started) = self.travel(request, [0; 2]);
+        let (late, exit) = (started - due, delayed.exit.get());
+        let (result, answer, floor) = delayed.read_batch(reads, way.as_ref(), due);
         drop(delayed);
-        let times = Trip {
-            way,
-            posted,
-            arrival,
-            late: now - arrival,
-        };
-        let (mut delayed, now) = self.work_until(due);
-        delayed.record(&times, due, now);
+        let (mut delayed, due, now) = self.travel(answer, [exit, floor]);
+        delayed.record(way.as_deref(), posted, late, due, now);
         result
     }
 }
 
 impl DelayLine {
-    /// Executes requests until `time`; returns the locked state and the time then.
-    fn work_until(&self, time: Nanos) -> (MutexGuard<'_, Delayed>, Nanos) {
+    /// Executes requests until a message has arrived behind all that were sent before, less `lead`
+    /// and not before `floor`. Returns the locked state, the time when that was due, and the present
+    /// time.
+    fn travel(
+        &self,
+        mut journey: Journey,
+        [lead, floor]: [Nanos; 2],
+    ) -> (MutexGuard<'_, Delayed>, Nanos, Nanos) {
         let mut spent = 0;
         loop {
             let (mut delayed, now) = self.advance();
             delayed.spent += std::mem::take(&mut spent);
             delayed.is_awaited = true;
-            if now >= time {
-                return (delayed, now);
+            let reach = journey.advance(now);
+            let before = match journey.leg() {
+                Leg::Out => delayed.requests.end(),
+                Leg::Back => delayed.answers.end(),
+            };
+            let arrival = journey.arrival.max(floor).max(before);
+            let due = if arrival == NEVER {
+                NEVER
+            } else {
+                arrival - lead
+            };
+            if due <= now {
+                return (delayed, due, now);
             }
-            let next = delayed.next_request().min(time);
+            let next = due.min(reach).min(delayed.next_step());
             drop(delayed);
             spent = await_event(next, now);
         }
@@ -254,71 +273,70 @@ impl Due for DelayLine {
 
 impl Delayed {
     /// Takes the queue pair back if nothing is under way.
-    pub(super) fn take(&mut self) -> Option<QueuePair> {
-        let is_idle = self.posted.is_empty() && !self.is_in_flight() && self.answers.is_empty();
-        if is_idle { self.pair.take() } else { None }
-    }
-
-    pub(super) fn post(
-        &mut self,
-        id: u64,
-        operation: Operation<RemoteRegion>,
-    ) -> Result<(), PostError> {
-        let (depth, _) = self.pair.as_ref().map_or((0, 0), QueuePair::room);
-        let under_way = self.before + self.requests.len() + self.executing.len();
-        if self.posted.len() + under_way + self.answers.len() >= depth {
-            return Err(PostError::QueueFull { depth });
+    fn take(&mut self) -> Option<QueuePair> {
+        if self.used() == 0 {
+            self.pair.take()
+        } else {
+            None
         }
-        self.posted.push_back((id, operation));
-        Ok(())
     }
 
-    fn flush(&mut self, way: Option<Arc<Way>>) {
+    /// Operations that are under way or not yet polled.
+    fn used(&self) -> usize {
+        let executing = self.before + self.executing.len();
+        self.requests.len() + executing + self.answers.len()
+    }
+
+    fn is_executing(&self) -> bool {
+        self.before + self.executing.len() > 0
+    }
+
+    fn journey(&mut self, way: Option<&Arc<Way>>, leg: Leg, ready: Nanos, bytes: u64) -> Journey {
+        Journey::new(way, leg, ready, bytes, &mut self.random)
+    }
+
+    fn flush(
+        &mut self,
+        posted: impl Iterator<Item = (Operation<RemoteRegion>, u64)>,
+        way: Option<&Arc<Way>>,
+        now: Nanos,
+    ) {
         if let Some(pair) = &mut self.pair
             && self.before > 0
         {
             pair.flush();
         }
-        let posted = monotonic();
-        while let Some((id, operation)) = self.posted.pop_front() {
-            let (bytes, is_write) = match &operation {
-                Operation::Write { from, .. } => (from.len(), true),
-                Operation::Read { .. } => (0, false),
-                Operation::CompareAndSwap { .. } | Operation::FetchAdd { .. } => (WORDS[0], false),
+        let sent = self.posted_at.max(now.saturating_sub(POSTING));
+        for (operation, id) in posted {
+            let bytes = match &operation {
+                Operation::Write { from, .. } => from.len(),
+                Operation::Read { .. } => 0,
+                Operation::CompareAndSwap { .. } | Operation::FetchAdd { .. } => WORDS[0],
             };
-            let arrival = self.send(way.as_deref(), posted, bytes);
-            let is_inside = way.as_ref().is_some_and(|way| !way.out.on_top);
-            let start = if is_write && bytes >= LONG && is_inside {
-                arrival.saturating_sub(self.own_time.of(bytes)).max(posted)
-            } else {
-                arrival
-            };
-            self.requests.push_back(Request {
+            let times = self.execution(way, sent, bytes);
+            let journey = self.journey(way, Leg::Out, sent, bytes);
+            let request = Request {
                 id,
                 operation,
-                start,
-                times: Trip {
-                    way: way.clone(),
-                    posted,
-                    arrival,
-                    late: 0,
-                },
-            });
+                posted: sent,
+            };
+            self.requests.send(request, journey, times, now);
         }
     }
 
-    /// The arrival of a request of `bytes` that is sent now, behind all earlier ones.
-    pub(super) fn send(&mut self, way: Option<&Way>, now: Nanos, bytes: u64) -> Nanos {
-        let arrival = way.map_or(now, |way| way.carry_out(now, bytes, &mut self.random));
-        self.last[0] = self.last[0].max(arrival);
-        self.last[0]
-    }
-
-    /// The arrival of an answer of `bytes`, behind all earlier ones.
-    pub(super) fn answer(&mut self, way: Option<&Way>, ready: Nanos, bytes: u64) -> Nanos {
-        let arrival = way.map_or(ready, |way| way.carry_back(ready, bytes, &mut self.random));
-        self.last[1] = self.last[1].max(arrival);
-        self.last[1]
+    /// Nanoseconds before the arrival of a request at which its execution begins, and the earliest
+    /// time: bytes of a long write are written while they arrive.
+    fn execution(&self, way: Option<&Arc<Way>>, posted: Nanos, bytes: u64) -> [Nanos; 2] {
+        let (own, short) = (self.own_time.of(bytes), self.own_time.of(0));
+        match way {
+            None => [0, posted],
+            Some(way) if way.out.on_top => {
+                let floor = posted.saturating_add(latency(&way.out));
+                [own.saturating_sub(short), floor]
+            }
+            // A peer sees an operation in the middle of the time that a short one takes.
+            Some(_) => [own.saturating_sub(short / 2), posted],
+        }
     }
 
     /// Executes operations whose requests have arrived, and takes completions of the provider.
@@ -326,42 +344,47 @@ impl Delayed {
     fn advance(&mut self) -> Nanos {
         let mut now = monotonic();
         self.take_completions(now);
-        while let Some(pair) = &mut self.pair
-            && self
-                .requests
-                .front()
-                .is_some_and(|first| first.start <= now)
-            && let Some(request) = self.requests.pop_front()
-        {
-            let Request {
-                id,
-                operation,
-                start,
-                mut times,
-            } = request;
-            let answer = match &operation {
-                Operation::Write { .. } => None,
-                Operation::Read { into, .. } => Some(into.len()),
-                Operation::CompareAndSwap { .. } | Operation::FetchAdd { .. } => Some(WORDS[1]),
-            };
-            times.late = now - start;
-            // There is room: the queue is as deep, and holds no more operations.
-            let _ = pair.post(id, operation);
-            pair.flush();
-            self.executing.push_back(Executing {
-                times,
-                started: now,
-                answer,
-            });
+        loop {
+            self.requests.advance(now);
+            self.answers.advance(now);
+            match self.requests.take(now) {
+                Some(request) => self.execute(request, now),
+                None => return now,
+            }
             now = monotonic();
             self.take_completions(now);
         }
-        now
+    }
+
+    fn execute(&mut self, request: Arrived<Request>, now: Nanos) {
+        let Request {
+            id,
+            operation,
+            posted,
+        } = request.content;
+        let answer = match &operation {
+            Operation::Write { .. } => None,
+            Operation::Read { into, .. } => Some(into.len()),
+            Operation::CompareAndSwap { .. } | Operation::FetchAdd { .. } => Some(WORDS[1]),
+        };
+        if let Some(pair) = &mut self.pair {
+            // There is room: the queue is as deep, and holds no more operations.
+            let _ = pair.post(id, operation);
+            pair.flush();
+        }
+        self.executing.push_back(Executing {
+            way: request.way,
+            posted,
+            due: request.due,
+            arrival: request.arrival,
+            started: now,
+            answer,
+        });
     }
 
     fn take_completions(&mut self, now: Nanos) {
         let mut some = [Completion::default(); 16];
-        while self.before + self.executing.len() > 0
+        while self.is_executing()
             && let Some(pair) = &mut self.pair
         {
             let count = pair.poll(&mut some);
@@ -382,78 +405,89 @@ impl Delayed {
         };
         let Some(executed) = executed else {
             self.before = self.before.saturating_sub(1);
-            let times = Trip {
-                way: None,
+            let journey = self.journey(None, Leg::Back, now, 0);
+            let answer = Answer {
+                completion,
                 posted: now,
-                arrival: now,
                 late: 0,
             };
-            let due = self.answer(None, now, 0);
-            return self.answers.push_back(Answer {
-                completion,
-                times,
-                due,
-            });
+            return self.answers.send(answer, journey, [0; 2], now);
         };
-        let Executing {
-            times,
-            started,
-            answer,
-        } = executed;
-        let took = now - started;
-        if let (None, Ok(bytes)) = (answer, completion.result) {
+        let way = executed.way.as_ref();
+        let took = self.exit.without_clock(now - executed.started);
+        if let Ok(bytes) = completion.result
+            && (executed.answer.is_none() || bytes < LONG)
+        {
             self.own_time.learn(bytes, took);
         }
-        let way = times.way.as_deref();
-        let ready = match way {
-            Some(way) if way.back.on_top => times.arrival + took,
-            Some(_) => times.arrival,
-            None => now,
+        let bytes = completion.result.and(Ok(executed.answer.unwrap_or(0)));
+        let bytes = bytes.unwrap_or(0);
+        let (ready, floor) = match way {
+            None => (now, 0),
+            Some(way) if way.back.on_top => self.on_top(way, executed.due, took, bytes),
+            Some(_) => (executed.arrival, 0),
         };
-        let bytes = completion.result.and(Ok(answer.unwrap_or(0)));
-        let due = self.answer(way, ready, bytes.unwrap_or(0));
-        self.answers.push_back(Answer {
+        let journey = self.journey(way, Leg::Back, ready, bytes);
+        let answer = Answer {
             completion,
-            times,
-            due,
-        });
+            posted: executed.posted,
+            late: executed.started - executed.due,
+        };
+        self.answers.send(answer, journey, [0, floor], now);
+    }
+
+    /// The time from which on an answer of `bytes` is sent, and its earliest arrival, if the
+    /// execution was due at `due` and took `took`. The bytes of a long answer are sent while they are
+    /// read.
+    fn on_top(&self, way: &Way, due: Nanos, took: Nanos, bytes: u64) -> (Nanos, Nanos) {
+        let end = due + took;
+        let ready = if bytes < LONG {
+            end
+        } else {
+            end.min(due + self.own_time.of(0))
+        };
+        (ready, end.saturating_add(latency(&way.back)))
     }
 
     /// Moves completions that are due to `into`.
-    pub(super) fn poll(&mut self, into: &mut [Completion], now: Nanos) -> usize {
+    fn poll(&mut self, into: &mut [Completion], now: Nanos) -> usize {
         let mut count = 0;
         while count < into.len()
-            && self.answers.front().is_some_and(|first| first.due <= now)
-            && let Some(answer) = self.answers.pop_front()
+            && let Some(answer) = self.answers.take(now)
         {
-            into[count] = answer.completion;
+            let Answer {
+                completion,
+                posted,
+                late,
+            } = answer.content;
+            into[count] = completion;
             count += 1;
-            self.record(&answer.times, answer.due, now);
+            self.record(answer.way.as_deref(), posted, late, answer.due, now);
         }
         self.is_awaited = count == 0;
         count
     }
 
     /// Records how late an operation was executed, or its completion seen by a thread that waited.
-    pub(super) fn record(&mut self, times: &Trip, due: Nanos, now: Nanos) {
+    fn record(&mut self, way: Option<&Way>, posted: Nanos, late: Nanos, due: Nanos, now: Nanos) {
         let seen_late = if self.is_awaited { now - due } else { 0 };
-        if let Some(way) = &times.way
+        if let Some(way) = way
             && let Some(clock) = first_clock(&way.out)
         {
-            let (late, took) = (times.late.max(seen_late), due - times.posted);
+            let (late, took) = (late.max(seen_late), due.saturating_sub(posted));
             let spent = std::mem::take(&mut self.spent);
             way.clocks.record(clock, Path::Rdma, late, took, spent);
         }
     }
 
-    /// Executes a batch of reads, whose request has arrived at `arrival`. Returns the result and the
-    /// time at which the answer arrives.
-    pub(super) fn read_batch(
+    /// Executes a batch of reads whose request arrived at `arrival`. Returns the result, and the
+    /// answer with its earliest arrival.
+    fn read_batch(
         &mut self,
         reads: &mut [Read<'_, RemoteRegion>],
-        way: Option<&Way>,
+        way: Option<&Arc<Way>>,
         arrival: Nanos,
-    ) -> (Result<(), OpError>, Nanos) {
+    ) -> (Result<(), OpError>, Journey, Nanos) {
         let started = monotonic();
         let result = match &mut self.pair {
             Some(pair) => pair.read_batch(reads),
@@ -463,47 +497,45 @@ impl Delayed {
             Ok(()) => reads.iter().map(|read| read.into.len() as u64).sum(),
             Err(_) => 0,
         };
-        let ready = match way {
-            Some(way) if way.back.on_top => arrival + monotonic() - started,
-            _ => arrival,
+        let took = self.exit.without_clock(monotonic() - started);
+        let (ready, floor) = match way {
+            Some(way) if way.back.on_top => self.on_top(way, arrival, took, bytes),
+            _ => (arrival, 0),
         };
-        (result, self.answer(way, ready, bytes))
+        (result, self.journey(way, Leg::Back, ready, bytes), floor)
     }
 
-    fn is_in_flight(&self) -> bool {
-        self.before + self.requests.len() + self.executing.len() > 0
-    }
-
-    /// The time at which the next operation executes, or now while the provider executes some.
+    /// The time of the next action that needs no thread to look, or now while the provider executes.
     fn next_execution(&self) -> Nanos {
-        if self.before + self.executing.len() > 0 {
+        if self.is_executing() {
             monotonic()
         } else {
-            self.next_request()
+            self.next_step()
         }
     }
 
-    /// The next request to execute, or [`NEVER`].
-    pub(super) fn next_request(&self) -> Nanos {
-        self.requests.front().map_or(NEVER, |request| request.start)
+    /// The time at which the next request takes effect, or a message reaches a stage.
+    fn next_step(&self) -> Nanos {
+        let reach = self.requests.reach().min(self.answers.reach());
+        self.requests.due().min(reach)
     }
 
-    pub(super) fn step(&mut self, now: Nanos) -> Step {
-        let answer = self.answers.front().map_or(NEVER, |answer| answer.due);
-        if answer <= now {
+    fn step(&mut self, now: Nanos) -> Step {
+        let ready = self.answers.due().saturating_sub(SOON);
+        if ready <= now {
             return Step::Ready;
         }
         self.is_awaited = true;
-        match answer.min(self.next_request()) {
-            next if self.before + self.executing.len() > 0 => Step::Executing(next),
-            NEVER => Step::Idle,
-            next => Step::Until(next),
+        match self.next_step() {
+            next if self.is_executing() => Step::Executing(ready.min(next)),
+            NEVER if self.answers.len() == 0 => Step::Idle,
+            next => Step::Until(ready.min(next)),
         }
     }
 
     /// Waits for the provider until shortly before `next`.
-    pub(super) fn wait_for_provider(&mut self, next: Nanos, now: Nanos) {
-        let far = next.saturating_sub(now).saturating_sub(GUARD);
+    fn wait_for_provider(&mut self, next: Nanos, now: Nanos) {
+        let far = next.saturating_sub(now).saturating_sub(guard());
         if let Some(pair) = &mut self.pair
             && far > 0
         {

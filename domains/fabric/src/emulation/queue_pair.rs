@@ -18,7 +18,8 @@ use crate::topology::NodeId;
 #[derive(Debug)]
 pub struct QueuePair {
     link: Arc<PeerLink>,
-    /// An empty one while `line` has the queue pair.
+    /// While `line` has the queue pair, one that keeps posted operations until they are flushed. So
+    /// all posts end in the same call: a choice between two would copy the operation first.
     pair: provider::QueuePair,
     /// From the first operation with a model until nothing is under way without one.
     line: Option<Arc<DelayLine>>,
@@ -34,27 +35,25 @@ impl QueuePair {
         }
     }
 
-    /// The delay line for the next operation, if that takes one.
     #[inline]
-    fn line(&mut self) -> Option<&DelayLine> {
-        if self.link.is_on() | self.line.is_some() {
-            self.look_at_link()
-        } else {
-            None
-        }
+    fn has_model(&self) -> bool {
+        self.link.is_on() | self.line.is_some()
     }
 
-    /// Begins with delays when a model has come, and ends with them when it has gone.
+    /// Begins with delays when a model has come, and ends with them when it has gone. Returns the
+    /// delay line for the next operation, and the number of posted ones.
     #[cold]
-    fn look_at_link(&mut self) -> Option<&DelayLine> {
+    fn look_at_link(&mut self) -> Option<(&DelayLine, usize)> {
+        let (depth, posted) = self.pair.room();
         match &self.line {
             None => {
-                let empty = shm::QueuePair::new(self.peer(), self.partition(), 0);
-                let empty = provider::QueuePair::Shm(empty);
-                let pair = std::mem::replace(&mut self.pair, empty);
+                let keeper = shm::QueuePair::new(self.peer(), self.partition(), depth);
+                let keeper = provider::QueuePair::Shm(keeper);
+                let pair = std::mem::replace(&mut self.pair, keeper);
                 self.line = Some(DelayLine::new(Arc::clone(&self.link), pair));
+                return self.line.as_deref().map(|line| (line, 0));
             }
-            Some(line) if !self.link.is_on() => {
+            Some(line) if posted == 0 && !self.link.is_on() => {
                 if let Some(pair) = line.take() {
                     self.pair = pair;
                     self.line = None;
@@ -62,7 +61,31 @@ impl QueuePair {
             }
             Some(_) => {}
         }
-        self.line.as_deref()
+        self.line.as_deref().map(|line| (line, posted))
+    }
+
+    #[cold]
+    fn before_post(&mut self) -> Result<(), PostError> {
+        match self.look_at_link() {
+            Some((line, posted)) => line.before_post(posted),
+            None => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn flush_delayed(&mut self) {
+        if let (Some(line), provider::QueuePair::Shm(keeper)) = (&self.line, &mut self.pair) {
+            line.flush(keeper.take_posted());
+        }
+    }
+
+    #[cold]
+    fn read_delayed(&mut self, reads: &mut [Read<'_, RemoteRegion>]) -> Result<(), OpError> {
+        self.flush();
+        match self.look_at_link() {
+            Some((line, _)) => line.read_batch(reads),
+            None => self.pair.read_batch(reads),
+        }
     }
 }
 
@@ -77,19 +100,20 @@ impl Endpoint for QueuePair {
         self.pair.partition()
     }
 
-    #[inline]
+    // As that of the provider.
+    #[inline(never)]
     fn post(&mut self, id: u64, operation: Operation<RemoteRegion>) -> Result<(), PostError> {
-        match self.line() {
-            None => self.pair.post(id, operation),
-            Some(line) => line.post(id, operation),
+        if self.has_model() {
+            self.before_post()?;
         }
+        self.pair.post_inlined(id, operation)
     }
 
     #[inline]
     fn flush(&mut self) {
         match &self.line {
             None => self.pair.flush(),
-            Some(line) => line.flush(),
+            Some(_) => self.flush_delayed(),
         }
     }
 
@@ -111,18 +135,25 @@ impl Endpoint for QueuePair {
 
     #[inline]
     fn read_batch(&mut self, reads: &mut [Read<'_, RemoteRegion>]) -> Result<(), OpError> {
-        match self.line() {
-            None => self.pair.read_batch(reads),
-            Some(line) => line.read_batch(reads),
+        if self.has_model() {
+            return self.read_delayed(reads);
         }
+        self.pair.read_batch(reads)
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::emulation::timer::Due;
+    use crate::model::Nanos;
 
     pub(in crate::emulation) fn is_direct(pair: &QueuePair) -> bool {
         pair.line.is_none()
+    }
+
+    /// The time at which the timer acts for a delayed queue pair.
+    pub(in crate::emulation) fn acts_at(pair: &QueuePair) -> Nanos {
+        pair.line.as_ref().unwrap().at()
     }
 }

@@ -12,7 +12,7 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use crate::model::Nanos;
-use crate::os::thread::{lock, monotonic, sleep_precisely, spawn_undisturbed};
+use crate::os::thread::{lock, monotonic, precisely, spawn_undisturbed};
 
 /// Nothing is due.
 pub(super) const NEVER: Nanos = Nanos::MAX;
@@ -58,7 +58,9 @@ pub(super) fn register(object: &Arc<impl Due + 'static>) -> io::Result<()> {
     let mut objects = lock(&TIMER.objects);
     if TIMER.thread.get().is_none() {
         let builder = thread::Builder::new().name("toroid-timer".into());
-        let started = spawn_undisturbed(builder.stack_size(STACK_BYTES), || TIMER.run())?;
+        let started = spawn_undisturbed(builder.stack_size(STACK_BYTES), || {
+            precisely(|| TIMER.run())
+        })?;
         // The lock is held, so no other thread has set it.
         let _ = TIMER.thread.set(started.thread().clone());
     }
@@ -81,7 +83,6 @@ pub(super) fn announce(at: Nanos) {
 
 impl Timer {
     fn run(&self) -> ! {
-        sleep_precisely();
         let [shortest, longest] = INTERVALS;
         let (mut interval, mut changed, mut before) = (shortest, monotonic(), NEVER);
         loop {

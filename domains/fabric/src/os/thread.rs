@@ -31,11 +31,21 @@ pub fn spawn_undisturbed<T: Send + 'static>(
     spawned
 }
 
-/// Lets sleeps of the calling thread end at their time. The kernel otherwise delays them by up to
-/// 50 us, to wake several threads together (`PR_SET_TIMERSLACK`, prctl(2)).
-pub(crate) fn sleep_precisely() {
-    // SAFETY: concerns the calling thread, and takes a number.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
+/// Runs `work`, whose sleeps end at their time. The kernel otherwise delays the sleeps of a thread by
+/// up to 50 us, to wake several threads together (`PR_SET_TIMERSLACK`, prctl(2)).
+pub(crate) fn precisely<T>(work: impl FnOnce() -> T) -> T {
+    let slack = 1 as libc::c_ulong;
+    // SAFETY: both calls concern the calling thread, and take and return numbers.
+    let before = unsafe {
+        let before = libc::prctl(libc::PR_GET_TIMERSLACK);
+        libc::prctl(libc::PR_SET_TIMERSLACK, slack);
+        before
+    };
+    let result = work();
+    let before = before.max(0) as libc::c_ulong;
+    // SAFETY: as above.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, before) };
+    result
 }
 
 /// Runs short `work`, and the threads that it starts, with priority over all ordinary threads of

@@ -44,6 +44,11 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
         (self.depth, self.posted.len() + self.completed.len())
     }
 
+    /// Takes back the posted operations, instead of a flush.
+    pub(crate) fn take_posted(&mut self) -> impl Iterator<Item = (Operation<R>, u64)> {
+        self.posted.drain(..)
+    }
+
     fn execute(&self, operation: &Operation<R>) -> Result<u64, OpError> {
         match operation {
             Operation::Read {

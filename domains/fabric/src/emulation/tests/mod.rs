@@ -1,18 +1,19 @@
-//! Emulated links on `loopback`. Times have a lower bound only: a busy machine delays everything.
+//! Emulated links on `shm` and on `tcp`. Times have a lower bound only: a busy machine delays
+//! everything.
 
 mod operations;
 mod packets;
+mod rigs;
 
 use super::*;
 use crate::core::endpoint::{Completion, Endpoint, Operation};
-use crate::core::region::Region;
 use crate::error::OpError;
-use crate::key::{Access, Partition};
-use crate::loopback::Network;
-use crate::model::{ClockId, Costs, Jitter, Path, Route, SharedClocks, Stage, record_of};
-use crate::provider::{self, Provider, RemoteRegion};
-use crate::shm;
+use crate::key::Partition;
+use crate::model::{ClockId, Clocks, Costs, Jitter, Path, Route, SharedClocks, Stage, record_of};
+use crate::provider::RemoteRegion;
 use crate::topology::NodeId;
+use rigs::{Ends, Rig, channels, pairs};
+use std::fs::File;
 use std::sync::Arc;
 
 const HERE: NodeId = NodeId(0);
@@ -39,12 +40,35 @@ fn route(from: NodeId, to: NodeId, costs: Costs) -> Route {
 
 /// The same costs there and back.
 fn way(costs: Costs) -> Way {
-    let clocks = SharedClocks::map(&SharedClocks::create().unwrap()).unwrap();
+    way_on(&SharedClocks::create().unwrap(), costs)
+}
+
+/// The same costs there and back, with clocks in `memory`.
+fn way_on(memory: &File, costs: Costs) -> Way {
     Way {
         out: route(HERE, THERE, costs),
         back: route(THERE, HERE, costs),
-        clocks: Arc::new(clocks),
+        clocks: Arc::new(SharedClocks::map(memory).unwrap()),
     }
+}
+
+/// A way that has another stage behind the first one in both directions.
+fn way_of_two_stages(costs: Costs) -> Way {
+    let mut way = way(costs);
+    for (route, node) in [(&mut way.out, THERE), (&mut way.back, HERE)] {
+        route.stages.push(Stage {
+            clock: ClockId::endpoint(node, 0),
+            costs,
+            whole: true,
+        });
+    }
+    way
+}
+
+/// Whether no message has reserved a stage for a time to come.
+fn is_free(way: &Way, clock: ClockId) -> bool {
+    let now = monotonic() * 64;
+    way.clocks.reserve(clock, now, 0, u64::MAX) == Some(now)
 }
 
 fn after(latency: Nanos) -> Costs {

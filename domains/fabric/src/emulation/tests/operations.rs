@@ -1,5 +1,6 @@
 //! One-sided operations behind a link.
 
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
@@ -8,53 +9,12 @@ use super::super::queue_pair;
 use super::*;
 use crate::core::endpoint::{PostError, Read};
 use crate::core::mapped::Mapped;
+use crate::model::MAX_BACKLOG;
 
-/// A region of the peer, and a queue pair behind `link`.
-struct Rig {
-    network: Network,
-    owner: Region,
-    remote: RemoteRegion,
-    local: Region,
-    pair: QueuePair,
-}
-
+/// On `shm`, whose operations execute at once.
 fn rig(link: &Arc<PeerLink>, depth: usize) -> Rig {
-    let network = Network::new(PARTITION);
-    let (here, there) = (network.join(HERE), network.join(THERE));
-    let owner = there.alloc(2 << 20, Access::all()).unwrap();
-    let remote = here.open(owner.remote_key().unwrap(), Access::all());
-    let pair = shm::QueuePair::new(THERE, PARTITION, depth);
-    Rig {
-        network,
-        owner,
-        remote: RemoteRegion::Shm(remote.unwrap()),
-        local: Region::local(2 << 20).unwrap(),
-        pair: QueuePair::new(provider::QueuePair::Shm(pair), Arc::clone(link)),
-    }
-}
-
-impl Rig {
-    fn send(&mut self, operation: Operation<RemoteRegion>) {
-        self.pair.post(1, operation).unwrap();
-        self.pair.flush();
-    }
-
-    fn write(&self, value: u64) -> Operation<RemoteRegion> {
-        self.local.store(0, value).unwrap();
-        Operation::write(&self.remote, 0, &self.local, 0..8)
-    }
-
-    fn add(&self) -> Operation<RemoteRegion> {
-        Operation::fetch_add(&self.remote, 0, 1)
-    }
-
-    fn await_completion(&mut self) -> Completion {
-        let mut done = [Completion::default()];
-        while self.pair.poll(&mut done) == 0 {
-            assert!(self.pair.wait(FOR_EVER), "nothing completes");
-        }
-        done[0]
-    }
+    let [near, _] = pairs(link, depth);
+    near
 }
 
 #[test]
@@ -64,23 +24,66 @@ fn a_write_is_seen_after_one_latency_and_complete_after_two() {
         let mut way = way(after(latency));
         way.out.on_top = on_top;
         way.back.on_top = on_top;
-        let mut rig = rig(&link(way), 1);
-        let start = monotonic();
-        rig.send(rig.write(7));
-        let (mut done, mut is_seen) = ([Completion::default()], false);
-        loop {
-            let completed = rig.pair.poll(&mut done) == 1;
-            let value = rig.owner.load(0).unwrap();
-            let now = monotonic() - start;
-            assert!(value == 0 || now >= latency, "seen after {now} ns");
-            is_seen |= value == 7;
-            if completed {
-                assert!(is_seen && now >= 2 * latency, "complete after {now} ns");
-                break;
-            }
+        for rig in pairs(&link(way), 1) {
+            await_write(rig, latency);
         }
-        assert_eq!(done[0].result, Ok(8));
+        let mut way = way_of_two_stages(after(latency / 2));
+        way.out.on_top = on_top;
+        way.back.on_top = on_top;
+        for rig in pairs(&link(way), 1) {
+            await_write(rig, latency);
+        }
     }
+}
+
+/// Writes, and checks that a peer sees the write after `latency` and the completion comes after two.
+fn await_write(mut rig: Rig, latency: Nanos) {
+    let start = monotonic();
+    rig.send(rig.write(7));
+    let (mut done, mut is_seen) = ([Completion::default()], false);
+    loop {
+        let completed = rig.pair.poll(&mut done) == 1;
+        let value = rig.owner.load(0).unwrap();
+        let now = monotonic() - start;
+        assert!(value == 0 || now >= latency, "seen after {now} ns");
+        is_seen |= value == 7;
+        if completed {
+            assert!(is_seen && now >= 2 * latency, "complete after {now} ns");
+            break;
+        }
+    }
+    assert_eq!(done[0].result, Ok(8));
+}
+
+#[test]
+fn a_stage_is_reserved_when_a_message_reaches_it() {
+    let long = Costs {
+        message: 5_000 * MILLISECOND,
+        ..Costs::default()
+    };
+    let link = link(way_of_two_stages(long));
+    let free = |route: &Route| {
+        let clocks = route.stages.iter().map(|stage| stage.clock);
+        let way = link.way().unwrap();
+        clocks.map(|clock| is_free(&way, clock)).collect::<Vec<_>>()
+    };
+    let way = link.way().unwrap();
+    let mut one = rig(&link, 1);
+    one.send(one.add());
+    assert_eq!(one.pair.poll(&mut [Completion::default()]), 0);
+    assert_eq!(free(&way.out), [false, true]);
+    assert_eq!(free(&way.back), [true, true]);
+    // The request arrives at once.
+    let mut way = way_of_two_stages(long);
+    let out = std::mem::take(&mut way.out);
+    let back = way.back.clone();
+    link.set(Some(Arc::new(way)));
+    let mut one = rig(&link, 1);
+    one.send(one.add());
+    assert_eq!(one.pair.poll(&mut [Completion::default()]), 0);
+    assert_eq!(one.owner.load(0), Ok(1));
+    assert_eq!(free(&out), [true, true]);
+    assert_eq!(free(&back), [false, true]);
 }
 
 #[test]
@@ -139,47 +142,62 @@ fn bytes_of_a_read_take_the_way_back_and_those_of_a_write_the_way_out() {
 #[test]
 fn a_batch_is_one_round_trip_behind_earlier_operations() {
     let latency = 5 * MILLISECOND;
-    let link = link(way(after(latency)));
-    let mut rig = rig(&link, 4);
-    let start = monotonic();
-    rig.pair.post(1, rig.write(9)).unwrap();
-    let (mut words, remote) = ([[0; 8]; 8], &rig.remote);
-    let reads = words.iter_mut().map(|into| Read {
-        remote,
-        offset: 0,
-        into,
-    });
-    rig.pair.read_batch(&mut reads.collect::<Vec<_>>()).unwrap();
-    assert!(monotonic() - start >= 2 * latency);
-    assert_eq!(words, [9_u64.to_ne_bytes(); 8]);
-    assert_eq!(rig.await_completion().result, Ok(8));
-    assert_eq!(recorded(&link), 2);
+    for way in [way(after(latency)), way_of_two_stages(after(latency / 2))] {
+        let link = link(way);
+        for (n, mut rig) in (1..).zip(pairs(&link, 4)) {
+            let start = monotonic();
+            rig.pair.post(1, rig.write(9)).unwrap();
+            let (mut words, remote) = ([[0; 8]; 8], &rig.remote);
+            let reads = words.iter_mut().map(|into| Read {
+                remote,
+                offset: 0,
+                into,
+            });
+            rig.pair.read_batch(&mut reads.collect::<Vec<_>>()).unwrap();
+            assert!(monotonic() - start >= 2 * latency);
+            assert_eq!(words, [9_u64.to_ne_bytes(); 8]);
+            assert_eq!(rig.await_completion().result, Ok(8));
+            assert_eq!(recorded(&link), 2 * n);
+        }
+    }
 }
 
 #[test]
 fn jitter_and_loss_keep_the_order() {
-    let mut way = way(after(10_000));
-    way.out.jitter = Jitter::Uniform { spread: 300_000 };
-    way.back.jitter = way.out.jitter;
-    (way.out.loss, way.back.loss) = (0.1, 0.1);
-    let mut rig = rig(&link(way), 16);
-    for n in 0..300 {
-        while rig.pair.post(n, rig.add()).is_err() {
-            rig.pair.wait(FOR_EVER);
-            let mut done = [Completion::default(); 3];
-            let count = rig.pair.poll(&mut done);
-            for completion in &done[..count] {
-                assert_eq!(completion.result, Ok(completion.id));
-            }
+    for mut way in [way(after(10_000)), way_of_two_stages(after(5_000))] {
+        way.out.jitter = Jitter::Uniform { spread: 300_000 };
+        way.back.jitter = way.out.jitter;
+        (way.out.loss, way.back.loss) = (0.1, 0.1);
+        for mut rig in pairs(&link(way), 16) {
+            add_in_order(&mut rig, 300, |_| false);
+        }
+    }
+}
+
+/// Adds `count` times or, once `is_over` with the number of completions, no longer. Checks that no
+/// addition is lost, repeated or out of order.
+fn add_in_order(rig: &mut Rig, count: u64, is_over: impl Fn(u64) -> bool) {
+    let (mut posted, mut completed) = (0, 0);
+    loop {
+        while posted < count && !is_over(completed) && rig.pair.post(posted, rig.add()).is_ok() {
+            posted += 1;
         }
         rig.pair.flush();
+        if !rig.pair.wait(FOR_EVER) {
+            break;
+        }
+        let mut done = [Completion::default(); 5];
+        let polled = rig.pair.poll(&mut done);
+        for completion in &done[..polled] {
+            let expected = Completion {
+                id: completed,
+                result: Ok(completed),
+            };
+            assert_eq!(*completion, expected);
+            completed += 1;
+        }
     }
-    while rig.pair.wait(FOR_EVER) {
-        let mut done = [Completion::default()];
-        rig.pair.poll(&mut done);
-        assert_eq!(done[0].result, Ok(done[0].id));
-    }
-    assert_eq!(rig.owner.load(0), Ok(300));
+    assert_eq!((completed, rig.owner.load(0)), (posted, Ok(posted)));
 }
 
 #[test]
@@ -247,90 +265,180 @@ fn without_a_model_the_queue_pair_is_the_providers() {
 }
 
 #[test]
-fn changes_under_load_lose_and_repeat_nothing() {
+fn a_thousand_changes_under_load_lose_and_repeat_nothing() {
     let link = Arc::<PeerLink>::default();
-    let mut rig = rig(&link, 16);
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let rate = Costs {
-                rate: 1 << 30,
-                ..after(2_000)
-            };
-            let kinds = [after(30_000), rate, after(0)];
-            for costs in kinds.iter().cycle() {
-                if is_over.load(Ordering::Relaxed) {
-                    break;
-                }
-                link.set(Some(Arc::new(way(*costs))));
-                thread::sleep(Duration::from_micros(200));
-                link.set(None);
-                thread::sleep(Duration::from_micros(50));
-            }
-        });
-        let (mut posted, mut completed) = (0, 0);
-        while completed < 20_000 {
-            while posted < 20_000 && rig.pair.post(posted, rig.add()).is_ok() {
-                posted += 1;
-            }
-            rig.pair.flush();
-            assert!(rig.pair.wait(FOR_EVER));
-            let mut done = [Completion::default(); 5];
-            let count = rig.pair.poll(&mut done);
-            for completion in &done[..count] {
-                let expected = Completion {
-                    id: completed,
-                    result: Ok(completed),
+    for mut rig in pairs(&link, 16) {
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let rate = Costs {
+                    rate: 1 << 30,
+                    ..after(2_000)
                 };
-                assert_eq!(*completion, expected);
-                completed += 1;
+                let ways = [
+                    way(after(30_000)),
+                    way(rate),
+                    way_of_two_stages(after(5_000)),
+                    way(after(0)),
+                ];
+                let ways = ways.map(Arc::new);
+                for way in ways.iter().cycle().take(500) {
+                    link.set(Some(Arc::clone(way)));
+                    thread::sleep(Duration::from_micros(100));
+                    link.set(None);
+                    thread::sleep(Duration::from_micros(50));
+                }
+                is_over.store(true, Ordering::Relaxed);
+            });
+            add_in_order(&mut rig, u64::MAX, |_| is_over.load(Ordering::Relaxed));
+        });
+    }
+}
+
+#[test]
+fn a_thousand_changes_between_posts_lose_and_repeat_nothing() {
+    let link = Arc::<PeerLink>::default();
+    let way = Arc::new(way_of_two_stages(after(500)));
+    for mut rig in pairs(&link, 16) {
+        let mut done = [Completion::default()];
+        let (mut posted, mut completed) = (0, 0);
+        for change in 0..1_000 {
+            link.set((change % 2 == 0).then(|| Arc::clone(&way)));
+            while rig.pair.post(posted, rig.add()).is_err() {
+                completed += rig.pair.poll(&mut done) as u64;
+            }
+            posted += 1;
+            if change % 3 == 0 {
+                rig.pair.flush();
             }
         }
-        is_over.store(true, Ordering::Relaxed);
-    });
-    assert_eq!(rig.owner.load(0), Ok(20_000));
+        rig.pair.flush();
+        while rig.pair.wait(FOR_EVER) {
+            completed += rig.pair.poll(&mut done) as u64;
+            assert_eq!(done[0].result, Ok(completed - 1));
+        }
+        assert_eq!((completed, rig.owner.load(0)), (posted, Ok(1_000)));
+    }
 }
 
 #[test]
 fn a_write_is_executed_for_a_thread_that_does_not_look() {
-    let mut rig = rig(&link(way(after(MILLISECOND))), 4);
-    for n in 1..20 {
-        rig.send(rig.write(n));
-        let start = Instant::now();
-        while rig.owner.load(0) != Ok(n) {
-            assert!(start.elapsed() < FOR_EVER, "nothing executes write {n}");
-            thread::yield_now();
+    for way in [
+        way(after(MILLISECOND)),
+        way_of_two_stages(after(MILLISECOND / 2)),
+    ] {
+        for mut rig in pairs(&link(way), 4) {
+            for n in 1..10 {
+                rig.send(rig.write(n));
+                let start = Instant::now();
+                while rig.owner.load(0) != Ok(n) {
+                    assert!(start.elapsed() < FOR_EVER, "nothing executes write {n}");
+                    thread::yield_now();
+                }
+                assert_eq!(rig.await_completion().result, Ok(8));
+            }
         }
-        assert_eq!(rig.await_completion().result, Ok(8));
     }
 }
 
 #[test]
 fn a_revocation_ends_operations_under_way() {
-    let mut rig = rig(&link(way(after(10 * MILLISECOND))), 4);
-    rig.owner.store(8, 5).unwrap();
-    rig.pair.post(1, rig.write(1)).unwrap();
-    let read = Operation::read(&rig.remote, 8, &rig.local, 8..16);
-    rig.pair.post(2, read).unwrap();
-    rig.pair.flush();
-    rig.network.leave(THERE);
-    for _ in 0..2 {
-        assert_eq!(rig.await_completion().result, Err(OpError::Revoked));
+    for mut rig in pairs(&link(way_of_two_stages(after(10 * MILLISECOND))), 4) {
+        rig.owner.store(8, 5).unwrap();
+        // The connection opens the region before.
+        rig.send(rig.add());
+        assert_eq!(rig.await_completion().result, Ok(0));
+        rig.pair.post(1, rig.write(9)).unwrap();
+        let read = Operation::read(&rig.remote, 8, &rig.local, 8..16);
+        rig.pair.post(2, read).unwrap();
+        rig.pair.flush();
+        rig.revoke();
+        for _ in 0..2 {
+            assert_eq!(rig.await_completion().result, Err(OpError::Revoked));
+        }
+        assert_eq!(rig.owner.load(0), Ok(1));
+        assert_eq!(rig.local.load(8), Ok(0));
     }
-    assert_eq!(rig.owner.load(0), Ok(0));
-    assert_eq!(rig.local.load(8), Ok(0));
 }
 
 #[test]
 fn operations_of_a_dropped_queue_pair_do_not_happen() {
-    let mut rig = rig(&link(way(after(5 * MILLISECOND))), 4);
-    let start = monotonic();
-    rig.send(rig.write(1));
-    drop(rig.pair);
-    if monotonic() - start < 5 * MILLISECOND {
-        thread::sleep(Duration::from_millis(10));
-        assert_eq!(rig.owner.load(0), Ok(0));
+    for mut rig in pairs(&link(way(after(5 * MILLISECOND))), 4) {
+        let start = monotonic();
+        rig.send(rig.write(1));
+        drop(rig.pair);
+        if monotonic() - start < 5 * MILLISECOND {
+            thread::sleep(Duration::from_millis(10));
+            assert_eq!(rig.owner.load(0), Ok(0));
+        }
     }
+}
+
+#[test]
+fn queue_pairs_are_dropped_while_the_timer_executes_their_operations() {
+    let link = link(way(after(0)));
+    for _ in 0..50 {
+        for mut rig in pairs(&link, 16) {
+            for n in 0..16 {
+                rig.pair.post(n, rig.add()).unwrap();
+            }
+            rig.pair.flush();
+            thread::sleep(Duration::from_micros(60));
+            drop(rig.pair);
+            assert!(rig.owner.load(0).unwrap() <= 16);
+        }
+    }
+}
+
+/// A member that writes the clocks delays others, each time by a limited time.
+#[test]
+fn scribbled_clocks_hang_nothing() {
+    let memory = SharedClocks::create().unwrap();
+    let costs = Costs {
+        rate: 1 << 30,
+        ..after(1_000)
+    };
+    let link = link(way_on(&memory, costs));
+    let [mut rig, _] = pairs(&link, 16);
+    rig.send(rig.add());
+    rig.await_completion();
+    let mut bytes = vec![0; SharedClocks::LEN];
+    memory.read_exact_at(&mut bytes, 0).unwrap();
+    let words = bytes.chunks_exact(8).enumerate();
+    let words = words.map(|(n, word)| (n as u64 * 8, u64::from_ne_bytes(word.try_into().unwrap())));
+    let used = words.filter(|(_, word)| *word != 0);
+    // The upper bits of a name are its kind.
+    let (names, others): (Vec<_>, Vec<_>) = used.partition(|(_, word)| *word >= 1 << 60);
+    assert!(names.len() == 2 && others.len() >= 2);
+    let scribble = |words: &[(u64, u64)], word: u64| {
+        for (at, _) in words {
+            memory.write_all_at(&word.to_ne_bytes(), *at).unwrap();
+        }
+    };
+    let is_over = AtomicBool::new(false);
+    rig.owner.store(0, 0).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let soon = (monotonic() + fastrand::u64(..MILLISECOND)) * 64;
+                for word in [soon, 0, fastrand::u64(..soon), 1, soon] {
+                    scribble(&others, word);
+                    scribble(&names, 0);
+                }
+            }
+        });
+        add_in_order(&mut rig, 2_000, |_| false);
+        is_over.store(true, Ordering::Relaxed);
+    });
+
+    let before = rig.owner.load(0);
+    scribble(&others, u64::MAX);
+    rig.send(rig.add());
+    let due = queue_pair::tests::acts_at(&rig.pair);
+    assert!(due <= monotonic() + MAX_BACKLOG + MILLISECOND);
+    assert!(!rig.pair.wait(Duration::from_millis(1)));
+    drop(rig.pair);
+    assert_eq!(rig.owner.load(0), before);
 }
 
 #[test]

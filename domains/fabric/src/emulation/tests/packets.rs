@@ -6,24 +6,11 @@ use std::time::Instant;
 use super::*;
 use crate::core::channel::{ChannelError, PacketChannel};
 use crate::core::hold::Hold;
-use crate::core::link::Protocol;
 use crate::mem::waker::sleep_on;
 
-/// Both ends of a channel, each behind its link.
-fn ends(network: &Network, links: [&Arc<PeerLink>; 2]) -> [Channel; 2] {
-    let listener = network.join(THERE).listen(Protocol(1)).unwrap();
-    let ours = network.join(HERE).channel(THERE, Protocol(1)).unwrap();
-    let theirs = listener.accept(Duration::ZERO).unwrap();
-    let [ours_link, theirs_link] = links.map(Arc::clone);
-    [
-        Channel::new(provider::Channel::Shm(ours), ours_link),
-        Channel::new(provider::Channel::Shm(theirs), theirs_link),
-    ]
-}
-
 /// From a process with a model to one without.
-fn one_way(way: Way) -> [Channel; 2] {
-    ends(&Network::new(PARTITION), [&link(way), &Arc::default()])
+fn one_way(way: Way) -> [Ends; 2] {
+    channels([&link(way), &Arc::default()])
 }
 
 fn receive(channel: &mut Channel) -> Result<Vec<u8>, ChannelError> {
@@ -39,95 +26,101 @@ fn receive(channel: &mut Channel) -> Result<Vec<u8>, ChannelError> {
 fn a_receiver_without_a_model_respects_the_senders() {
     let latency = 5 * MILLISECOND;
     for on_top in [false, true] {
-        let mut way = way(after(latency));
-        way.out.on_top = on_top;
-        let [mut ours, mut theirs] = one_way(way);
-        for n in 0..3_u8 {
-            let start = monotonic();
-            ours.send(&[&[n], b" and more"]).unwrap();
-            assert_eq!(receive(&mut theirs).unwrap()[0], n);
-            let took = monotonic() - start;
-            assert!(took >= latency, "after {took} ns");
+        for mut way in [way(after(latency)), way_of_two_stages(after(latency / 2))] {
+            way.out.on_top = on_top;
+            for mut ends in one_way(way) {
+                for n in 0..3_u8 {
+                    let start = monotonic();
+                    ends.ours.send(&[&[n], b" and more"]).unwrap();
+                    assert_eq!(receive(&mut ends.theirs).unwrap()[0], n);
+                    let took = monotonic() - start;
+                    assert!(took >= latency, "after {took} ns");
+                }
+                ends.theirs.send(&[b"without a model"]).unwrap();
+                assert_eq!(receive(&mut ends.ours).unwrap(), b"without a model");
+            }
         }
-        theirs.send(&[b"without a model"]).unwrap();
-        assert_eq!(receive(&mut ours).unwrap(), b"without a model");
     }
 }
 
 #[test]
-fn packets_keep_their_order_also_when_the_model_goes() {
+fn packets_keep_their_order_while_the_model_comes_and_goes() {
     let mut way = way(after(10_000));
     way.out.jitter = Jitter::Uniform { spread: 200_000 };
     way.out.loss = 0.1;
-    let link = link(way);
-    let [mut ours, mut theirs] = ends(&Network::new(PARTITION), [&link, &Arc::default()]);
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            for n in 0..500_u64 {
-                if n == 300 {
-                    link.set(None);
+    let way = Arc::new(way);
+    for ends in channels([&Arc::default(), &Arc::default()]) {
+        let link = Arc::<PeerLink>::default();
+        let mut ours = Channel::new(ends.ours.into_provider(), Arc::clone(&link));
+        let (mut theirs, way) = (ends.theirs, Arc::clone(&way));
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                for n in 0..1_000_u64 {
+                    link.set((n % 2 == 0).then(|| Arc::clone(&way)));
+                    while ours.send(&[&n.to_le_bytes()]).is_err() {
+                        ours.wait(FOR_EVER);
+                    }
                 }
-                while ours.send(&[&n.to_le_bytes()]).is_err() {
-                    ours.wait(FOR_EVER);
-                }
+                ours
+            });
+            for n in 0..1_000_u64 {
+                assert_eq!(receive(&mut theirs).unwrap(), n.to_le_bytes());
             }
-            ours
         });
-        for n in 0..500_u64 {
-            assert_eq!(receive(&mut theirs).unwrap(), n.to_le_bytes());
-        }
-    });
+    }
 }
 
 #[test]
 fn a_sleeper_in_poll_is_woken_when_a_packet_is_due() {
-    let [mut ours, mut theirs] = one_way(way(after(3 * MILLISECOND)));
-    let mut packet = Vec::new();
-    for n in 0..20_u8 {
-        let start = monotonic();
-        ours.send(&[&[n]]).unwrap();
-        while !theirs.receive(&mut packet).unwrap() {
-            if theirs.arm() {
-                // Nothing else wakes the sleeper.
-                let before = Instant::now();
-                sleep_on(theirs.wake_fd(), FOR_EVER);
-                assert!(before.elapsed() < FOR_EVER, "nothing wakes");
+    for mut ends in one_way(way(after(3 * MILLISECOND))) {
+        let mut packet = Vec::new();
+        for n in 0..20_u8 {
+            let start = monotonic();
+            ends.ours.send(&[&[n]]).unwrap();
+            while !ends.theirs.receive(&mut packet).unwrap() {
+                if ends.theirs.arm() {
+                    // Nothing else wakes the sleeper.
+                    let before = Instant::now();
+                    sleep_on(ends.theirs.wake_fd(), FOR_EVER);
+                    assert!(before.elapsed() < FOR_EVER, "nothing wakes");
+                }
+                ends.theirs.disarm();
             }
-            theirs.disarm();
+            assert_eq!(packet, [n]);
+            assert!(monotonic() - start >= 3 * MILLISECOND);
         }
-        assert_eq!(packet, [n]);
-        assert!(monotonic() - start >= 3 * MILLISECOND);
     }
 }
 
 #[test]
 fn a_packet_that_waits_is_not_received_after_a_revocation() {
-    let network = Network::new(PARTITION);
-    let link = link(way(after(100 * MILLISECOND)));
-    let [mut ours, mut theirs] = ends(&network, [&link, &Arc::default()]);
-    let start = monotonic();
-    ours.send(&[b"late"]).unwrap();
-    let mut packet = Vec::new();
-    let received = theirs.receive(&mut packet);
-    assert!(received == Ok(false) || monotonic() - start >= 100 * MILLISECOND);
-    network.leave(HERE);
-    assert_eq!(receive(&mut theirs), Err(ChannelError::Revoked));
-    assert_eq!(theirs.receive(&mut packet), Err(ChannelError::Revoked));
+    for mut ends in one_way(way(after(100 * MILLISECOND))) {
+        let start = monotonic();
+        ends.ours.send(&[b"late"]).unwrap();
+        let mut packet = Vec::new();
+        let received = ends.theirs.receive(&mut packet);
+        assert!(received == Ok(false) || monotonic() - start >= 100 * MILLISECOND);
+        (ends.revoke)();
+        assert_eq!(receive(&mut ends.theirs), Err(ChannelError::Revoked));
+        let received = ends.theirs.receive(&mut packet);
+        assert_eq!(received, Err(ChannelError::Revoked));
+    }
 }
 
 #[test]
 fn the_last_packets_of_a_dead_peer_are_received_when_they_are_due() {
-    let network = Network::new(PARTITION);
-    let link = link(way(after(5 * MILLISECOND)));
-    let [mut ours, mut theirs] = ends(&network, [&link, &Arc::default()]);
-    let start = monotonic();
-    ours.send(&[b"last"]).unwrap();
-    ours.send(&[b"words"]).unwrap();
-    network.kill(HERE);
-    assert_eq!(receive(&mut theirs).unwrap(), b"last");
-    assert_eq!(receive(&mut theirs).unwrap(), b"words");
-    assert!(monotonic() - start >= 5 * MILLISECOND);
-    assert_eq!(receive(&mut theirs), Err(ChannelError::PeerDead));
+    let ends = one_way(way(after(5 * MILLISECOND)));
+    let errors = [ChannelError::PeerDead, ChannelError::Unreachable];
+    for (mut ends, error) in ends.into_iter().zip(errors) {
+        let start = monotonic();
+        ends.ours.send(&[b"last"]).unwrap();
+        ends.ours.send(&[b"words"]).unwrap();
+        (ends.kill)();
+        assert_eq!(receive(&mut ends.theirs).unwrap(), b"last");
+        assert_eq!(receive(&mut ends.theirs).unwrap(), b"words");
+        assert!(monotonic() - start >= 5 * MILLISECOND);
+        assert_eq!(receive(&mut ends.theirs), Err(error));
+    }
 }
 
 /// Regression: each refused attempt reserved the way.
@@ -137,7 +130,12 @@ fn a_packet_without_room_reserves_its_way_once() {
         rate: 1_000_000,
         ..Costs::default()
     };
-    let [mut ours, theirs] = one_way(way(costs));
+    let [
+        Ends {
+            mut ours, theirs, ..
+        },
+        _,
+    ] = one_way(way(costs));
     let long = [0; 60_000];
     let mut sent = 0;
     while ours.send(&[&long]).is_ok() {
@@ -162,20 +160,19 @@ fn a_packet_without_room_reserves_its_way_once() {
 
 #[test]
 fn a_receiver_with_a_model_records_packets() {
-    let way = way(after(MILLISECOND));
-    let link = link(way);
-    let network = Network::new(PARTITION);
+    let link = link(way(after(MILLISECOND)));
     // The way back of one end is the way out of the other.
     let way = link.way().unwrap();
-    let theirs_link = super::link(Way {
+    let theirs = super::link(Way {
         out: way.back.clone(),
         back: way.out.clone(),
         clocks: Arc::clone(&way.clocks),
     });
-    let [mut ours, mut theirs] = ends(&network, [&link, &theirs_link]);
-    for _ in 0..3 {
-        ours.send(&[b"x"]).unwrap();
-        receive(&mut theirs).unwrap();
+    for (n, mut ends) in (1..).zip(channels([&link, &theirs])) {
+        for _ in 0..3 {
+            ends.ours.send(&[b"x"]).unwrap();
+            receive(&mut ends.theirs).unwrap();
+        }
+        assert_eq!(recorded(&link), 3 * n);
     }
-    assert_eq!(recorded(&link), 3);
 }
