@@ -72,8 +72,10 @@ struct Contention {
     until: AtomicU64,
     /// Whether threads sleep at once until then.
     sleeps: AtomicBool,
-    /// News so far, except those that threads counted at the same time.
+    /// News during phases of trials, except those that threads counted at the same time.
     news: AtomicU64,
+    /// Whether news are counted: threads that poll in turns would pay for the count otherwise.
+    counts: AtomicBool,
     trial: Mutex<Trial>,
 }
 
@@ -112,11 +114,15 @@ impl Contention {
             until: AtomicU64::new(0),
             sleeps: AtomicBool::new(false),
             news: AtomicU64::new(0),
+            counts: AtomicBool::new(false),
             trial: Mutex::new(Trial::NONE),
         }
     }
 
     fn count_news(&self) {
+        if !self.counts.load(Ordering::Relaxed) {
+            return;
+        }
         // A lost count is harmless, and cheaper than a locked instruction.
         let news = self.news.load(Ordering::Relaxed);
         self.news.store(news.wrapping_add(1), Ordering::Relaxed);
@@ -144,13 +150,13 @@ impl Contention {
             return sleeps;
         }
         if now - until > AGES.max(trial.hold) {
-            *trial = Trial::NONE;
+            self.forget(trial);
         }
         // While threads sleep in turns, the number of runnable threads does not show the effect of
         // polling.
         let is_tried_asleep = trial.goes_on && sleeps;
         if !is_tried_asleep && !look() {
-            *trial = Trial::NONE;
+            self.forget(trial);
             return self.wait_by(false, now, FRESH);
         }
         if !trial.goes_on {
@@ -185,6 +191,12 @@ impl Contention {
     fn begin(&self, trial: &mut Trial, now: u64) {
         trial.since = now;
         trial.news = self.news.load(Ordering::Relaxed);
+        self.counts.store(true, Ordering::Relaxed);
+    }
+
+    fn forget(&self, trial: &mut Trial) {
+        *trial = Trial::NONE;
+        self.counts.store(false, Ordering::Relaxed);
     }
 
     /// Makes threads wait in one way for some time; returns whether they sleep.
