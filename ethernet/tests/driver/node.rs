@@ -94,6 +94,14 @@ impl Udp {
         bytes.truncate(len);
         bytes
     }
+
+    /// Receives all datagrams that have come. Returns their number.
+    pub(crate) fn discard(&self) -> u32 {
+        self.0.set_nonblocking(true).unwrap();
+        let received = iter::from_fn(|| self.0.recv(&mut [0; 1]).ok()).count();
+        self.0.set_nonblocking(false).unwrap();
+        received as u32
+    }
 }
 
 pub(crate) fn place(x: u8) -> Place {
@@ -192,4 +200,13 @@ pub(crate) fn is_root() -> bool {
         eprintln!("nothing was tested: this needs root");
     }
     root
+}
+
+/// Number of repetitions of a story: normally so many, and 1,000 at night.
+pub(crate) fn repeats(normally: usize) -> usize {
+    let nightly = std::env::var_os("TOROID_TEST_NIGHTLY");
+    nightly.map_or(
+        normally,
+        |value| if value.is_empty() { normally } else { 1000 },
+    )
 }
