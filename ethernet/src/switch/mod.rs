@@ -31,7 +31,6 @@ use std::time::Instant;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use toroid_fabric::model::SharedClocks;
 use toroid_fabric::{NodeId, Partition, Place};
 use toroid_protocol::driver::{PlugFailure, Port, Uplink as UplinkSpec};
 use tracing::warn;
@@ -306,9 +305,13 @@ impl Switch {
         let began = Instant::now();
         let polling_ends = began + self.busy_poll.duration(began);
         let mut now = began;
+        let mut polled_at = None;
         loop {
             let is_over = self.deliver_due(scratch) > 0 || !self.unread.is_empty();
             let pace = self.pace();
+            if let (false, Some((time, _)), Some(before)) = (is_over, pace, polled_at.take()) {
+                self.pacer.polled(time - before);
+            }
             let polls = match pace {
                 None => now < polling_ends,
                 Some((_, Pace::Deliver | Pace::Poll)) => true,
@@ -324,7 +327,7 @@ impl Switch {
             };
             match (self.epoll.wait(events, timeout), pace) {
                 (Ok(0), _) if is_over => return Ok(0),
-                (Ok(0), Some((began, _))) => self.pacer.polled(SharedClocks::now() - began),
+                (Ok(0), Some((time, _))) => polled_at = Some(time),
                 (Ok(0), None) => now = self.yield_once(),
                 (Ok(ready), None) => {
                     self.busy_poll.record_wait(began, Instant::now());
