@@ -119,6 +119,32 @@ fn links_outlive_a_killed_agent_and_a_killed_driver() {
 }
 
 #[test]
+fn a_driver_that_is_killed_with_full_delay_lines_is_replaced() {
+    let cluster = Cluster::up("2x1x1");
+    let blue = cluster.domain("blue", &["*,0,0"]);
+    cluster.toroid("link set -d blue --rate 100Mbit").ok();
+    let address = blue.ipv4("1,0,0");
+    let flood = format!("iperf -u -t 600 -b 1g -l 8000 -c {address}");
+    let flood = cluster.spawn("0,0,0", &flood);
+    // Counters begin anew with a driver.
+    let fill_up = || {
+        eventually("the links are full", || {
+            let drops = cluster.ask("domain drops blue").to_string();
+            drops.contains("queue_full")
+        });
+    };
+    for _ in 0..3 {
+        fill_up();
+        cluster.kill_driver();
+    }
+    fill_up();
+    let _ = flood.kill();
+    cluster.reaches("0,0,0", "1-0-0.blue");
+    let shown = report(&cluster, "1,0,0");
+    assert!(shown["ethernet"]["transfers"].as_u64() > Some(0), "{shown}");
+}
+
+#[test]
 fn changes_under_a_stream_lose_no_packet() {
     const CHANGES: [&str; 7] = [
         "set -d blue --latency 5ms --rate 100Mbit",
