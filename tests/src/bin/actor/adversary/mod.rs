@@ -4,9 +4,9 @@
 //! [`guard`] has the members that stay, [`leave`] the one that leaves. A leaver writes into rings
 //! ([`forger`]), sends frames ([`sender`]), and writes to memory by its mapping ([`scribe`]), by the
 //! kernel ([`pins`]), a disk ([`disk`]), a child ([`child`]), another mapping ([`moved`]) and page
-//! faults ([`faults`]). Other adversaries keep the kernel's lock of memory ([`lock`]), read memory too
-//! early ([`peek`]), write to the clocks of links ([`delay`]), use it after they have disconnected ([`linger`]), hang the agent's system calls
-//! ([`hang`]), or attack processes ([`attack`]).
+//! faults ([`faults`]). Other adversaries keep the kernel's lock of memory ([`lock`]), read memory
+//! too early ([`peek`]), use it after they have disconnected ([`linger`]), write to the clocks of
+//! links ([`delay`]), hang the agent's system calls ([`hang`]), or attack processes ([`attack`]).
 
 mod attack;
 mod child;
