@@ -195,8 +195,10 @@ fn addresses_are_resolved_over_a_link_that_loses_everything() {
     agent.set_links(BLUE, &clocks, "loss=100%", &[]);
     assert_eq!(agent.sync(), []);
     let numbered = Numbered::between(&nodes[0], &nodes[1]);
-    numbered.send(0..1000);
-    eventually(|| agent.drops(BLUE).0[&0].get(&DropReason::Lost) >= Some(&1000));
+    for end in (1..=30).map(|window| window * Numbered::WINDOW) {
+        numbered.send(end - Numbered::WINDOW..end);
+        eventually(|| agent.drops(BLUE).0[&0].get(&DropReason::Lost) >= Some(&end.into()));
+    }
     agent.stop();
 }
 
