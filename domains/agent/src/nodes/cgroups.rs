@@ -91,7 +91,10 @@ impl Cgroups {
             pids: asked.pids.or(Some(DEFAULT_PIDS)),
             ..asked
         });
-        made.keep(state)?;
+        // Without the file no successor would remove the groups.
+        made.keep(state).inspect_err(|_| {
+            made.remove();
+        })?;
         Ok((made, missing))
     }
 
