@@ -30,9 +30,16 @@ impl Drop for Directory {
     }
 }
 
-/// Removes the private directory of a run: at its end by the run itself, after a kill by its agent.
+/// A socket of a run outside of its private directory, since users of nodes create it.
+pub fn socket(path: &Path) -> PathBuf {
+    path.with_extension("memcached")
+}
+
+/// Removes the private directory of a run, and the socket: at its end by the run itself, after a
+/// kill by its agent.
 pub fn remove_state(path: &Path) {
     // The second of the two finds nothing.
     let _ = clear_groups(path);
     let _ = fs::remove_dir_all(path);
+    let _ = fs::remove_file(socket(path));
 }

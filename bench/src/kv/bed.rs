@@ -12,6 +12,7 @@ pub(super) use toroid_kv::server::Limits;
 
 use super::plan::{MIX_CLIENTS, Measurement, SERVERS, SMALL, STORES};
 use crate::cluster::{Cluster, ClusterError, Process};
+use crate::directory;
 use crate::memory::kib_field;
 use crate::plan::{COLD_BYTES, Path};
 use crate::report::name;
@@ -58,8 +59,6 @@ pub struct Bed {
     far: Vec<Process>,
     _servers: Vec<Process>,
     cluster: Cluster,
-    /// Memcached's unix socket, outside of the private directory: users of nodes create it.
-    socket: PathBuf,
     salt: u64,
     /// Processor of both ends of a connection while they work in turns; `None` if the scheduler
     /// chooses, or after a failure to bind.
@@ -74,7 +73,7 @@ impl Bed {
         cluster.create_domain(DOMAIN)?;
         let mark = marker(&cluster, Path::Rdma).unwrap_or_default();
         let (store, port) = cluster.start_store(SERVER, &store_config(MEMORY, ITEM), &mark)?;
-        let socket = std::env::temp_dir().join(format!("{}.memcached", run_of(&cluster)));
+        let socket = directory::socket(&cluster.path(""));
         let (unix, tcp) = (socket.to_string_lossy().into_owned(), PORT.to_string());
         let by_tcp = ["-l", "127.0.0.1", "-p", &tcp];
         let by_unix = ["-s", &unix];
@@ -93,7 +92,6 @@ impl Bed {
             far,
             _servers: servers,
             cluster,
-            socket: socket.clone(),
             salt: 0,
             processor: may_bind.then(|| processor::first().ok()).flatten(),
         };
@@ -258,14 +256,6 @@ impl Bed {
             &mut self.near
         };
         self.cluster.ask_all(&mut clients[..count as usize], order)
-    }
-}
-
-/// Removes the socket, which a killed memcached leaves behind.
-impl Drop for Bed {
-    fn drop(&mut self) {
-        // There may be none.
-        let _ = fs::remove_file(&self.socket);
     }
 }
 
