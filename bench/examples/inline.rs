@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use bench::cluster::Cluster;
 use bench::roles::{self, StoreConfig};
+use bench::stats::median;
 use serde::{Deserialize, Serialize};
 use toroid_client::member::Member;
 use toroid_fabric::Torus;
@@ -102,7 +103,8 @@ fn compare(client: &mut Client, bytes: usize) -> Result<Row> {
             samples[1][way].push(time(|| together(client, bytes))?);
         }
     }
-    let [alone, together] = samples.map(|ways| ways.map(median));
+    let [alone, together] =
+        samples.map(|ways| ways.map(|samples| median(&samples).unwrap_or_default()));
     Ok(Row {
         bytes,
         alone,
@@ -144,9 +146,4 @@ fn time(mut work: impl FnMut() -> Result<usize>) -> Result<f64> {
         done += work()?;
     }
     Ok(start.elapsed().as_nanos() as f64 / done as f64)
-}
-
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples.get(samples.len() / 2).copied().unwrap_or_default()
 }

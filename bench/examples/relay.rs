@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use bench::pair;
 use bench::relay::Relay;
+use bench::stats::median;
 use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, setns, unshare};
 use nix::unistd::Pid;
 use toroid_ethernet::offload::Capabilities;
@@ -94,14 +95,15 @@ fn compare() -> Result<()> {
             veth.extend(round_trips(BY_VETH[1], len)?);
             relay.extend(round_trips(BY_RELAY[1], len)?);
         }
-        let (veth, relay) = (median_us(&mut veth), median_us(&mut relay));
+        let [veth, relay] = [veth, relay].map(|samples| median(&samples).unwrap_or(f64::NAN));
         let (kib, ratio) = (len / 1024, relay / veth);
         println!("{kib:>4} KiB {veth:>8.1} us {relay:>9.1} us {ratio:>6.2}x");
     }
     Ok(())
 }
 
-fn round_trips(server: Ipv4Addr, len: usize) -> Result<Vec<Duration>> {
+/// Times of round trips in microseconds.
+fn round_trips(server: Ipv4Addr, len: usize) -> Result<Vec<f64>> {
     let mut stream = connect(server)?;
     stream.set_nodelay(true)?;
     let mut request = [0; REQUEST];
@@ -112,7 +114,7 @@ fn round_trips(server: Ipv4Addr, len: usize) -> Result<Vec<Duration>> {
         let began = Instant::now();
         stream.write_all(&request)?;
         stream.read_exact(&mut response)?;
-        samples.push(began.elapsed());
+        samples.push(began.elapsed().as_nanos() as f64 / 1e3);
     }
     Ok(samples)
 }
@@ -126,10 +128,4 @@ fn connect(server: Ipv4Addr) -> io::Result<TcpStream> {
         thread::sleep(Duration::from_millis(10));
     }
     TcpStream::connect((server, PORT))
-}
-
-fn median_us(samples: &mut [Duration]) -> f64 {
-    samples.sort_unstable();
-    let middle = samples.get(samples.len() / 2);
-    middle.map_or(f64::NAN, |sample| sample.as_nanos() as f64 / 1e3)
 }

@@ -6,7 +6,8 @@
 //! * [`worker`]: a process in a node that carries out orders; the measured operations.
 //! * [`cluster`]: a private agent, its nodes, and the workers in them; [`roles`]: the roles of this
 //!   program. [`relay`] and [`pair`] connect nodes without a domain.
-//! * [`samples`], [`runner`]: the samples of a round; turns between measurements.
+//! * [`samples`], [`stats`], [`runner`]: the samples of a round; their statistics; turns between
+//!   measurements.
 //! * [`compare`], [`domains`], [`ether`], [`fabric`], [`kv`]: the commands.
 //! * [`report`], [`table`], [`target`], [`results`]: rows, JSON, tables, targets, and saved runs.
 //! * [`arguments`]: the command line.
@@ -37,6 +38,7 @@ mod results;
 pub mod roles;
 mod runner;
 mod samples;
+pub mod stats;
 mod table;
 mod target;
 pub mod worker;

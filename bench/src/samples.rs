@@ -1,11 +1,12 @@
-//! Samples of a measurement, and figures of them: exact percentiles (nearest rank) and medians over
-//! rounds.
+//! Samples of a measurement, and figures of them: quantiles, and medians over rounds.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use crate::stats::{median, quantile, quotient};
 
 /// Samples of one measurement in one round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -188,31 +189,6 @@ pub fn entry<K: PartialEq, V: Default>(list: &mut Vec<(K, V)>, key: K) -> &mut V
     &mut list[at].1
 }
 
-/// Quantile `q` of `values` by nearest rank: the smallest value that at least the fraction `q` of
-/// them do not exceed.
-pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    let rank = (q * sorted.len() as f64).ceil() as usize;
-    sorted.get(rank.saturating_sub(1)).copied()
-}
-
-/// Median of `values`: the middle one, or the mean of the two middle ones.
-pub fn median(values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    let upper = *sorted.get(sorted.len() / 2)?;
-    match sorted.len() % 2 {
-        0 => Some((sorted[sorted.len() / 2 - 1] + upper) / 2.0),
-        _ => Some(upper),
-    }
-}
-
-/// `over / under`; `None` if a figure is missing or `under` is not positive.
-pub fn quotient(over: Option<f64>, under: Option<f64>) -> Option<f64> {
-    Some(over? / under.filter(|&under| under > 0.0)?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,16 +205,6 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_samples_by_nearest_rank() {
-        let values: Vec<f64> = (1..=100).rev().map(f64::from).collect();
-        assert_eq!(quantile(&values, 0.5), Some(50.0));
-        assert_eq!(quantile(&values, 0.99), Some(99.0));
-        assert_eq!(quantile(&values, 1.0), Some(100.0));
-        assert_eq!(quantile(&[7.0], 0.5), Some(7.0));
-        assert_eq!(quantile(&[], 0.5), None);
-    }
-
-    #[test]
     fn throughput_is_the_median_over_rounds() {
         let mut series = Series::default();
         for (ops, errors) in [(10, 0), (1000, 1), (30, 2)] {
@@ -248,7 +214,6 @@ mod tests {
         assert_eq!(series.bytes_per_s(), Some(240.0));
         assert_eq!((series.errors(), series.count()), (3, 3));
         assert_eq!(series.quantile_ns(0.5), None);
-        assert_eq!(median(&[1.0, 3.0]), Some(2.0));
     }
 
     #[test]

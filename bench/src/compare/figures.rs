@@ -11,7 +11,8 @@ use super::plan::{Op, Test};
 use super::{TORUS, paper, report};
 use crate::plan::{Path, WorkingSet};
 use crate::report::{Row, name};
-use crate::samples::{Series, quotient};
+use crate::samples::Series;
+use crate::stats::quotient;
 use crate::table::{Table, decimals, digits, size};
 use crate::worker::network::Transport;
 

@@ -6,7 +6,7 @@ use super::paper;
 use super::plan::{MESSAGES, Op, VALUES};
 use crate::plan::{LONG_WRITE, PIPELINE, Path, WorkingSet};
 use crate::report::{Row, name, number};
-use crate::samples::quotient;
+use crate::stats::quotient;
 use crate::table::{Table, decimals, rate, size, time, times};
 use crate::worker::network::Transport;
 

@@ -8,7 +8,8 @@ use super::plan::{self, Measurement, Op, Provider};
 use crate::machine;
 use crate::plan::Effort;
 use crate::report::{self, COUNT, Fields, RATE, Report, Row, Show, TEXT, TIME, name, number};
-use crate::samples::{Series, quotient};
+use crate::samples::Series;
+use crate::stats::quotient;
 use crate::target::Bound::AtLeast;
 use crate::target::{self, Target};
 
