@@ -173,6 +173,10 @@ pub(crate) fn blue<const N: usize>() -> Option<(Agent, [Node; N])> {
         let mut agent = Agent::start();
         let nodes = std::array::from_fn(|x| Node::new(x as u8));
         agent.join(BLUE, &nodes);
+        // Until then the kernel may drop what an interface that is up sends.
+        for pair in nodes.windows(2) {
+            assert!(reaches(&pair[0], &pair[1], BLUE), "no connection");
+        }
         (agent, nodes)
     })
 }
