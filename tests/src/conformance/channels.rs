@@ -10,7 +10,10 @@ use toroid_fabric::os::thread::monotonic;
 
 use super::{FOR_EVER, Rig, pattern};
 
-fn receive<C: PacketChannel>(channel: &mut C, into: &mut Vec<u8>) -> Result<(), ChannelError> {
+pub(super) fn receive<C: PacketChannel>(
+    channel: &mut C,
+    into: &mut Vec<u8>,
+) -> Result<(), ChannelError> {
     let start = Instant::now();
     while !channel.receive(into)? {
         assert!(start.elapsed() < FOR_EVER, "no packet comes");
@@ -158,7 +161,7 @@ pub fn an_armed_channel_signals_its_descriptor<R: Rig>(rig: &R) {
     assert!(!theirs.arm(), "a packet waits");
     theirs.disarm();
     let mut packet = Vec::new();
-    assert_eq!(theirs.receive(&mut packet), Ok(true));
+    receive(&mut theirs, &mut packet).unwrap();
     assert!(theirs.arm());
 }
 

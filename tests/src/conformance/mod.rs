@@ -2,11 +2,13 @@
 //!
 //! A provider has a [`Rig`]; the macro [`conformance!`](crate::conformance!) turns the suite into
 //! tests on it. [`operations`] has the one-sided operations, [`channels`] the packets.
+//! [`emulated`] puts a provider behind emulated links.
 
 // The names of the tests say what they show.
 #![allow(missing_docs)]
 
 pub mod channels;
+pub mod emulated;
 pub mod operations;
 
 use std::array;
@@ -20,6 +22,7 @@ use toroid_fabric::{
 };
 
 pub use channels::*;
+pub use emulated::*;
 pub use operations::*;
 
 /// Limit of all waiting: a test that reaches it has hung.
@@ -73,7 +76,8 @@ pub trait Rig: Sync {
 /// A handle to a region of the peer.
 pub type Remote<R> = <<R as Rig>::Endpoint as Endpoint>::Remote;
 
-/// Makes the suite a module of tests on a [`Rig`], or with `@operations` the part without packets.
+/// Makes the suite a module of tests on a [`Rig`]: with `@operations` the part without packets, with
+/// `@emulated` the whole behind emulated links.
 #[macro_export]
 macro_rules! conformance {
     ($rig:ty) => {
@@ -89,6 +93,10 @@ macro_rules! conformance {
             a_revoked_channel_ends
             a_dead_peers_packets_can_still_be_read
         );
+    };
+    (@emulated $rig:ty) => {
+        $crate::conformance!($crate::conformance::Emulated<$rig>);
+        $crate::conformance!(@each $crate::conformance::Emulated<$rig>: nothing_is_early);
     };
     (@operations $rig:ty) => {
         $crate::conformance!(@each $rig:

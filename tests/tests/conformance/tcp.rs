@@ -56,13 +56,13 @@ impl Tcp {
         let (owner, granted) = self.shm.export_from(node, len, rights);
         let key = granted.key();
         self.exported.0.lock().unwrap().insert(key, granted);
-        let mut pair = self.endpoint_to(node, 1);
+        let mut pair: QueuePair = self.endpoint_to(node, 1);
         let opened = pair.open(key, rights, Arc::default(), None).unwrap();
         assert_eq!(opened.len(), len);
         (owner, opened)
     }
 
-    fn endpoint_to(&self, node: NodeId, depth: usize) -> QueuePair {
+    pub fn endpoint_to<R>(&self, node: NodeId, depth: usize) -> QueuePair<R> {
         let (ours, theirs) = connection();
         tune::for_operations(&ours).unwrap();
         tune::for_serving(&theirs).unwrap();
