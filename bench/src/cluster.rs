@@ -416,7 +416,10 @@ impl Cluster {
     }
 
     /// The control connection to the agent.
-    pub(crate) fn control(&mut self) -> Result<&mut Control, ClusterError> {
+    ///
+    /// # Errors
+    /// [`ClusterError`].
+    pub fn control(&mut self) -> Result<&mut Control, ClusterError> {
         self.control.as_mut().ok_or(ClusterError::Lost {
             process: "the agent".into(),
             what: "has ended",

@@ -5,9 +5,11 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bench::cluster::Cluster;
 use bench::roles::{self, StoreConfig};
 use nix::time::{ClockId, clock_gettime};
 use toroid_kv::server::Limits;
+use toroid_model::link::{DomainLinks, LinkSpec};
 
 /// The result of a role or of a run.
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -46,6 +48,30 @@ pub fn with_variant<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
     #[cfg(not(feature = "unsafe-variants"))]
     let variant: Option<&str> = None;
     arguments.iter().copied().chain(variant).collect()
+}
+
+/// Creates a domain of all nodes, with links of these properties.
+pub fn create_domain(cluster: &mut Cluster, name: &str, link: LinkSpec) -> Result<()> {
+    cluster.create_domain(name)?;
+    if !link.is_empty() {
+        let links = DomainLinks {
+            default: link,
+            ..DomainLinks::default()
+        };
+        cluster.control()?.set_links(name, &links, false)?;
+    }
+    Ok(())
+}
+
+/// Checks that at least so many operations and packets took the links of a domain, if these have
+/// properties.
+pub fn took_links(cluster: &mut Cluster, name: &str, link: LinkSpec, least: u64) -> Result<()> {
+    let report = cluster.control()?.links(name, &[])?;
+    let transfers: u64 = report.links.iter().map(|link| link.rdma.transfers).sum();
+    if link.is_empty() || transfers >= least {
+        return Ok(());
+    }
+    Err(format!("{transfers} transfers took the links, not {least} or more").into())
 }
 
 /// The JSON for [`roles::STORE`]: a store of the domain with so many bytes for items.

@@ -208,11 +208,15 @@ impl Cluster {
         self.toroid(&format!("{words} --json")).ok().json()
     }
 
-    /// Creates a domain.
+    /// Creates a domain, with emulated links if the environment variable `TOROID_TEST_LINK` has options
+    /// of `toroid link set`.
     #[track_caller]
     pub fn domain<'a>(&'a self, name: &'a str, nodes: &[&str]) -> Domain<'a> {
         let nodes = nodes.join(" ");
         self.toroid(&format!("domain create {name} {nodes}")).ok();
+        if let Ok(link) = env::var("TOROID_TEST_LINK") {
+            self.toroid(&format!("link set -d {name} {link}")).ok();
+        }
         self.existing(name)
     }
 

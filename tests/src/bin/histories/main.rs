@@ -15,10 +15,11 @@ use std::time::{Duration, Instant};
 use bench::cluster::{Cluster, Process};
 use clap::Parser;
 use tests::checks::{self, Result, now_ns, with_variant};
-use tests::linearizability::history::{self, Call};
+use tests::linearizability::history::{self, Call, KEYS};
 use tests::linearizability::is_linearizable;
 use tests::random::Random;
 use toroid_fabric::Torus;
+use toroid_model::link::LinkSpec;
 
 use supervisor::{Kill, Part, Recording, Round};
 
@@ -57,6 +58,9 @@ struct Cli {
     /// Where random numbers start.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Properties of the links between the nodes, such as "latency=20us rate=1Gbit".
+    #[arg(long, value_name = "PROPERTIES", default_value = "")]
+    link: LinkSpec,
     /// A check of the protocol to leave out.
     #[cfg(feature = "unsafe-variants")]
     #[arg(long, value_name = "WHAT", require_equals = true, value_parser = toroid_kv::variants::NAMES)]
@@ -82,7 +86,7 @@ struct Counts {
 /// Whether all histories were right.
 fn run(cli: &Cli) -> Result<bool> {
     let start = Instant::now();
-    let mut stage = Stage::set(cli.seed)?;
+    let mut stage = Stage::set(cli)?;
     let mut counts = Counts::default();
     for number in 0..cli.count {
         let calls = stage.record(number, &mut counts)?;
@@ -96,6 +100,9 @@ fn run(cli: &Cli) -> Result<bool> {
             );
         }
     }
+    // Each history begins with a value of each key.
+    let sets = u64::from(cli.count) * u64::from(KEYS);
+    checks::took_links(&mut stage.cluster, DOMAIN, cli.link, sets)?;
     let Counts {
         wrong,
         calls,
@@ -122,9 +129,9 @@ struct Stage {
 }
 
 impl Stage {
-    fn set(seed: u64) -> Result<Self> {
+    fn set(cli: &Cli) -> Result<Self> {
         let mut cluster = Cluster::start(Torus::new(u16::from(CLIENTS) + 1, 1, 1)?, None)?;
-        cluster.create_domain(DOMAIN)?;
+        checks::create_domain(&mut cluster, DOMAIN, cli.link)?;
         let mut parts = vec![(0, Part::Server), (0, Part::Text)];
         parts.extend((1..=CLIENTS).map(|number| (number, Part::Rdma { number })));
         let mut supervisors = Vec::new();
@@ -145,7 +152,7 @@ impl Stage {
             supervisors,
             cluster,
             port,
-            random: Random(seed),
+            random: Random(cli.seed),
         })
     }
 

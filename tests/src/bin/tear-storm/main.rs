@@ -20,6 +20,7 @@ use serde_json::json;
 use storm::{Kind, Part, Tally, Task};
 use tests::checks::{self, Result, store_config, with_variant};
 use toroid_fabric::Torus;
+use toroid_model::link::LinkSpec;
 
 /// The hidden argument of writers and readers; a [`Task`] as JSON follows.
 const STORM: &str = "__tear-storm";
@@ -55,6 +56,9 @@ struct Cli {
     /// Where random numbers start.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Properties of the links between the nodes, such as "latency=20us rate=1Gbit".
+    #[arg(long, value_name = "PROPERTIES", default_value = "")]
+    link: LinkSpec,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
@@ -76,7 +80,7 @@ fn main() -> ExitCode {
 fn run(cli: &Cli) -> Result<bool> {
     let start = Instant::now();
     let mut cluster = Cluster::start(Torus::new(cli.clients + 2, 1, 1)?, None)?;
-    cluster.create_domain(DOMAIN)?;
+    checks::create_domain(&mut cluster, DOMAIN, cli.link)?;
     let config = store_config(DOMAIN, cli.memory << 20)?;
     let server = cluster.spawn(SERVER, &with_variant(&[roles::STORE, &config]))?;
     let port = cluster.answer(&server)?;
@@ -108,6 +112,7 @@ fn run(cli: &Cli) -> Result<bool> {
     }
     let written: Tally = cluster.ask(&mut writer, &0)?;
     all.add(&written);
+    checks::took_links(&mut cluster, DOMAIN, cli.link, all.found)?;
     report(cli, &all, start.elapsed().as_secs_f64())?;
     Ok(all.wrong == 0)
 }
