@@ -4,11 +4,13 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use toroid_model::link::FabricProfile;
 
 use crate::busy::Busy;
 use crate::cluster::ClusterError;
+use crate::manifest::Manifest;
 use crate::plan::{Common, Effort};
 use crate::progress::Progress;
 use crate::report::Report;
@@ -30,7 +32,7 @@ struct Arguments {
     #[arg(long, global = true)]
     busy: bool,
 
-    /// Write all samples of every row and round to a file, as JSON.
+    /// Write all samples to a file: lines of JSON, one for each round of each row.
     #[arg(long, global = true, value_name = "FILE")]
     raw: Option<PathBuf>,
 
@@ -202,7 +204,7 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
         Err(error) => {
-            eprintln!("toroid-bench: {error}");
+            eprintln!("toroid-bench: {error:#}");
             match error.downcast_ref() {
                 Some(ClusterError::Interrupted(signal)) => ExitCode::from(128 + *signal as u8),
                 _ => ExitCode::FAILURE,
@@ -214,13 +216,16 @@ pub fn main() -> ExitCode {
 /// Measures, prints and saves. Returns the number of failed or wrong operations.
 fn run(arguments: &Arguments) -> anyhow::Result<u64> {
     let keep = Keep::check(arguments.save.as_deref(), arguments.raw.as_deref())?;
+    let manifest = Manifest::begin();
     let mut busy = arguments.busy.then(Busy::start).transpose()?;
     let progress = Progress::new();
-    let report = arguments.command.measure(&progress)?;
+    let mut report = arguments.command.measure(&progress)?;
     drop(progress);
-    print(&report, arguments.command.is_json())?;
+    let manifest = manifest.end();
+    report.manifest(&manifest);
+    print(&report, arguments.command.is_json()).context("cannot write to standard output")?;
     busy.as_mut().map_or(Ok(()), Busy::check)?;
-    keep.write(&report)?;
+    keep.write(&manifest, &report)?;
     Ok(report.errors)
 }
 

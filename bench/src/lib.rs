@@ -9,7 +9,8 @@
 //! * [`samples`], [`stats`], [`runner`]: the samples of a round; their statistics; turns between
 //!   measurements.
 //! * [`compare`], [`domains`], [`ether`], [`fabric`], [`kv`]: the commands.
-//! * [`report`], [`table`], [`target`], [`results`]: rows, JSON, tables, targets, and saved runs.
+//! * [`report`], [`table`], [`target`], [`manifest`], [`results`]: rows, JSON, tables, targets, the
+//!   conditions of a run, and saved runs.
 //! * [`arguments`]: the command line.
 //!
 //! A new measurement needs an operation in its command's plan, a `Job` of `worker` for that
@@ -28,6 +29,7 @@ mod fabric;
 mod features;
 mod kv;
 mod machine;
+mod manifest;
 mod memory;
 pub mod pair;
 mod plan;

@@ -37,22 +37,73 @@ fn cpus() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Busy time of all processors together since boot (`/proc/stat` of proc(5), in steps of 10 ms).
-pub fn busy_time() -> Option<Duration> {
+/// Time of all processors together since boot, in steps of 10 ms: USER_HZ is 100 on every supported
+/// architecture.
+#[derive(Clone, Copy, Debug)]
+pub struct Ticks {
+    busy: u64,
+    steal: u64,
+    all: u64,
+}
+
+/// The first line of `/proc/stat` (proc(5)).
+pub fn ticks() -> Option<Ticks> {
     let text = fs::read_to_string("/proc/stat").ok()?;
     let fields = text.lines().next()?.split_whitespace().skip(1);
     let ticks: Vec<u64> = fields.map(str::parse).collect::<Result<_, _>>().ok()?;
-    let [user, nice, system, _idle, _waiting, irq, softirq, ..] = ticks[..] else {
+    let [user, nice, system, idle, waiting, irq, softirq, steal, ..] = ticks[..] else {
         return None;
     };
-    // USER_HZ is 100 on every supported architecture.
-    Some(Duration::from_millis(
-        10 * (user + nice + system + irq + softirq),
-    ))
+    let busy = user + nice + system + irq + softirq;
+    Some(Ticks {
+        busy,
+        steal,
+        all: busy + idle + waiting + steal,
+    })
+}
+
+impl Ticks {
+    /// Time since an earlier moment.
+    pub fn since(self, earlier: Ticks) -> Ticks {
+        Ticks {
+            busy: self.busy.saturating_sub(earlier.busy),
+            steal: self.steal.saturating_sub(earlier.steal),
+            all: self.all.saturating_sub(earlier.all),
+        }
+    }
+
+    /// Time that the hypervisor gave to others, as a share of all time.
+    pub fn steal_share(self) -> f64 {
+        self.steal as f64 / self.all.max(1) as f64
+    }
+}
+
+/// Busy time of all processors together since boot.
+pub fn busy_time() -> Option<Duration> {
+    Some(Duration::from_millis(10 * ticks()?.busy))
+}
+
+/// The name of this machine.
+pub fn host() -> String {
+    of_kernel("hostname")
+}
+
+/// Processors on which the run may be scheduled, as a list such as `0-1`.
+pub fn cpus_allowed() -> Option<String> {
+    let text = fs::read_to_string("/proc/self/status").ok()?;
+    let list = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    Some(list.trim().into())
 }
 
 fn kernel_release() -> String {
-    fs::read_to_string("/proc/sys/kernel/osrelease")
+    of_kernel("osrelease")
+}
+
+/// A value of sysctl(8) under `kernel`.
+fn of_kernel(name: &str) -> String {
+    fs::read_to_string(format!("/proc/sys/kernel/{name}"))
         .map_or_else(|_| "unknown".into(), |text| text.trim_end().into())
 }
 

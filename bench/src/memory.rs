@@ -13,6 +13,11 @@ pub fn available() -> Option<u64> {
     field("MemAvailable:").into_iter().chain(groups).min()
 }
 
+/// Bytes of this machine.
+pub fn total() -> Option<u64> {
+    field("MemTotal:")
+}
+
 /// Bytes of shared memory and tmpfs of this machine.
 pub fn shared() -> Option<u64> {
     field("Shmem:")

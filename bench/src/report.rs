@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::machine;
 use crate::plan::Effort;
-use crate::samples::Series;
+use crate::samples::{Samples, Series};
 use crate::table::{self, Table};
 use crate::target::Target;
 
@@ -46,6 +46,8 @@ pub struct Row {
     labels: Fields,
     figures: Fields,
     series: Series,
+    /// Set where the figure of the rounds is not that of the series.
+    rounds: Option<(&'static str, Vec<f64>)>,
 }
 
 impl Row {
@@ -66,6 +68,12 @@ impl Row {
     /// Adds a figure, a result.
     pub fn figure(mut self, name: &'static str, value: impl Serialize) -> Self {
         self.figures = self.figures.with(name, value);
+        self
+    }
+
+    /// Sets the figure by which runs are compared, and its value in each round.
+    pub fn rounds(mut self, of: &'static str, values: Vec<f64>) -> Self {
+        self.rounds = Some((of, values));
         self
     }
 
@@ -117,6 +125,27 @@ impl Row {
     /// All labels and figures.
     pub fn fields(&self) -> Fields {
         self.labels.clone().and(self.figures.clone())
+    }
+
+    /// The name of the measurement, the same in every run: its labels.
+    fn id(&self) -> String {
+        let word = |(name, value): &(&str, Value)| match value {
+            Value::Null => None,
+            Value::String(text) => Some(text.clone()),
+            other => Some(format!("{name}={other}")),
+        };
+        let words: Vec<String> = self.labels.0.iter().filter_map(word).collect();
+        words.join(" ")
+    }
+
+    /// Fields for comparisons of runs: the name of the row, and the medians of its rounds.
+    fn compared(&self) -> Fields {
+        let rounds = self.rounds.clone();
+        let (of, values) = rounds.unwrap_or_else(|| self.series.medians());
+        Fields::default()
+            .with("id", self.id())
+            .with("rounds_of", of)
+            .with("rounds", values)
     }
 }
 
@@ -178,12 +207,21 @@ enum Part {
 }
 
 /// All rounds of one row.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 struct Raw {
     list: &'static str,
-    #[serde(flatten)]
     labels: Fields,
     rounds: Series,
+}
+
+/// One round of one row: a line of `--raw`.
+#[derive(Serialize)]
+struct RawRound<'a> {
+    list: &'static str,
+    #[serde(flatten)]
+    labels: &'a Fields,
+    round: usize,
+    measured: &'a Samples,
 }
 
 /// The result of a command, serialized as `--json` prints it.
@@ -213,6 +251,12 @@ impl Report {
         report
     }
 
+    /// Sets the manifest of the run.
+    pub fn manifest(&mut self, manifest: &Fields) {
+        let manifest = Part::Fields(manifest.clone());
+        self.parts.insert(0, ("manifest", manifest));
+    }
+
     /// Adds fields at the top level.
     pub fn fields(&mut self, fields: Fields) {
         let parts = fields.0.into_iter();
@@ -231,7 +275,8 @@ impl Report {
         for row in rows {
             self.samples(name, row.labels.clone(), row.series.clone());
         }
-        self.list(name, rows.iter().map(Row::fields).collect());
+        let fields = rows.iter().map(|row| row.fields().and(row.compared()));
+        self.list(name, fields.collect());
     }
 
     /// Adds a list of objects.
@@ -253,9 +298,17 @@ impl Report {
         });
     }
 
-    /// All samples of all rows, as `--raw` writes them.
-    pub fn raw(&self) -> impl Serialize {
-        &self.raw
+    /// All samples, one object for each round of each row.
+    pub fn raw(&self) -> impl Iterator<Item = impl Serialize> {
+        self.raw.iter().flat_map(|row| {
+            let rounds = row.rounds.rounds().iter().enumerate();
+            rounds.map(|(round, measured)| RawRound {
+                list: row.list,
+                labels: &row.labels,
+                round,
+                measured,
+            })
+        })
     }
 }
 
@@ -275,12 +328,13 @@ fn circumstances(effort: Effort, start: Instant) -> Fields {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples::Samples;
 
     #[test]
     fn rows_are_flat_objects_found_by_labels() {
         let row = |bytes: u64| {
             Row::of(&Samples::errors(1).into())
+                .label("path", "rdma")
+                .label("set", None::<&str>)
                 .label("bytes", bytes)
                 .figure("p50_ns", 2.5 * bytes as f64)
         };
@@ -292,10 +346,21 @@ mod tests {
         report.rows("rows", &rows);
         assert_eq!(report.errors, 2);
         let json = json!(report);
-        assert_eq!(json["rows"][0], json!({"bytes": 64, "p50_ns": 160.0}));
+        let row = json!({
+            "path": "rdma", "set": null, "bytes": 64, "p50_ns": 160.0,
+            "id": "rdma bytes=64", "rounds_of": "ops_per_s", "rounds": [],
+        });
+        assert_eq!(json["rows"][0], row);
         assert_eq!(json["config"]["effort"], "quick");
-        let raw = json!(report.raw());
-        assert_eq!(raw[1]["list"], "rows");
-        assert_eq!(raw[1]["rounds"][0]["errors"], 1);
+        let raw: Vec<Value> = report.raw().map(|round| json!(round)).collect();
+        assert_eq!(raw.len(), 2);
+        assert_eq!(
+            (&raw[1]["list"], &raw[1]["round"]),
+            (&json!("rows"), &json!(0))
+        );
+        assert_eq!(
+            (&raw[1]["bytes"], &raw[1]["measured"]["errors"]),
+            (&json!(1024), &json!(1))
+        );
     }
 }

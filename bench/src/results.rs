@@ -16,11 +16,11 @@ use crate::report::{Fields, Report};
 /// The folder of saved runs in the repository.
 const FOLDER: &str = "bench/results";
 
-/// Destinations of a run, checked before the run so that no measurement is lost.
+/// Destinations of a run, opened before the run so that no measurement is lost.
 #[derive(Debug, Default)]
 pub struct Keep {
-    saved: Option<PathBuf>,
-    raw: Option<(PathBuf, File)>,
+    saved: Option<Output>,
+    raw: Option<Output>,
 }
 
 impl Keep {
@@ -32,29 +32,85 @@ impl Keep {
         if let Some(path) = saved.as_deref().filter(|path| path.exists()) {
             eprintln!("toroid-bench: {} will be replaced", path.display());
         }
-        let open = |path: &Path| match File::create(path) {
-            Ok(file) => Ok((path.to_owned(), file)),
-            Err(source) => Err(failed(path, source)),
-        };
-        let raw = raw.map(open).transpose()?;
-        Ok(Keep { saved, raw })
+        Ok(Keep {
+            saved: saved.as_deref().map(Output::create).transpose()?,
+            raw: raw.map(Output::create).transpose()?,
+        })
     }
 
-    /// Writes the report with machine and command line, and all samples.
-    pub fn write(self, report: &Report) -> Result<()> {
-        if let Some((path, file)) = self.raw {
-            write(file, &report.raw()).map_err(|source| failed(&path, source))?;
+    /// Writes the report with machine and command line; and all samples as lines of JSON, of which
+    /// the first is the manifest.
+    pub fn write(self, manifest: &Fields, report: &Report) -> Result<()> {
+        if let Some(raw) = self.raw {
+            raw.write(|to| {
+                line(to, &Fields::default().with("manifest", manifest))?;
+                report.raw().try_for_each(|round| line(to, &round))
+            })?;
         }
-        let Some(path) = self.saved else {
+        let Some(saved) = self.saved else {
             return Ok(());
         };
-        // A partial file under the final name would look like a result.
-        let partial = path.with_extension("json.partial");
-        File::create(&partial)
-            .and_then(|file| write(file, &Saved::of(report)))
-            .and_then(|()| fs::rename(&partial, &path))
-            .map_err(|source| failed(&path, source))
+        saved.write(|to| {
+            serde_json::to_writer_pretty(&mut *to, &Saved::of(report))?;
+            writeln!(to)
+        })
     }
+}
+
+/// A file that appears under its name once it is whole: a part of it would look like a result. A
+/// device or a pipe is written directly.
+#[derive(Debug)]
+struct Output {
+    path: PathBuf,
+    partial: Option<PathBuf>,
+    file: File,
+}
+
+impl Output {
+    fn create(path: &Path) -> Result<Self> {
+        let is_special = fs::metadata(path).is_ok_and(|known| !known.is_file());
+        let mut name = path.as_os_str().to_owned();
+        name.push(".partial");
+        let partial = (!is_special).then(|| PathBuf::from(name));
+        // A device is neither created nor cut.
+        let file = match &partial {
+            Some(partial) => File::create(partial),
+            None => File::options().write(true).open(path),
+        };
+        Ok(Output {
+            path: path.into(),
+            partial,
+            file: file.map_err(|source| failed(path, source))?,
+        })
+    }
+
+    fn write(mut self, what: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
+        let mut to = BufWriter::new(&self.file);
+        let written = what(&mut to).and_then(|()| to.flush());
+        drop(to);
+        let named = written.and_then(|()| match &self.partial {
+            Some(partial) => fs::rename(partial, &self.path),
+            None => Ok(()),
+        });
+        named.map_err(|source| failed(&self.path, source))?;
+        self.partial = None;
+        Ok(())
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if let Some(partial) = &self.partial {
+            // Nothing more can be done where this fails.
+            let _ = fs::remove_file(partial);
+        }
+    }
+}
+
+/// Writes one line of JSON.
+fn line(to: &mut dyn Write, what: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *to, what)?;
+    writeln!(to)
 }
 
 #[derive(Serialize)]
@@ -115,13 +171,6 @@ fn path_of(here: &Path, name: &str) -> Result<PathBuf> {
     Ok(folder.join(format!("{name}.json")))
 }
 
-fn write(file: File, what: &impl Serialize) -> io::Result<()> {
-    let mut file = BufWriter::new(file);
-    serde_json::to_writer_pretty(&mut file, what)?;
-    file.write_all(b"\n")?;
-    file.flush()
-}
-
 fn failed(path: &Path, error: io::Error) -> anyhow::Error {
     anyhow!("cannot write {}: {error}", path.display())
 }
@@ -130,10 +179,12 @@ fn failed(path: &Path, error: io::Error) -> anyhow::Error {
 mod tests {
     use std::time::Instant;
 
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::plan::Effort;
+    use crate::report::Row;
+    use crate::samples::{Samples, Series};
 
     #[test]
     fn a_result_is_saved_with_its_machine_in_the_repository() {
@@ -146,14 +197,57 @@ mod tests {
         fs::write(dir.path().join("bench/Cargo.toml"), "").unwrap();
         let path = path_of(&deep, "a").unwrap();
         assert_eq!(path, dir.path().join("bench/results/a.json"));
-        let saved = Some(path.clone());
+        let saved = Some(Output::create(&path).unwrap());
         let keep = Keep { saved, raw: None };
         let report = Report::new(Effort::Quick, Instant::now(), Fields::default());
-        keep.write(&report).unwrap();
+        keep.write(&Fields::default(), &report).unwrap();
         let json: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         assert!(json["machine"]["kernel"].is_string() && json["command"].is_array());
         assert_eq!(json["report"]["config"]["effort"], "quick");
         assert_eq!(fs::read_dir(dir.path().join(FOLDER)).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn all_samples_are_lines_after_the_manifest() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("raw");
+        let keep = Keep::check(None, Some(&path)).unwrap();
+        assert!(!path.exists(), "an unfinished file looks like a result");
+        let mut report = Report::default();
+        let mut series = Series::from(Samples::errors(1));
+        series.add(Samples {
+            samples_ns: vec![2.5, 4.0],
+            ..Samples::default()
+        });
+        report.rows("rows", &[Row::of(&series).label("op", "get")]);
+        let manifest = Fields::default().with("host", "a");
+        keep.write(&manifest, &report).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let lines: Vec<Value> = text.lines().map(|line| line.parse().unwrap()).collect();
+        assert_eq!(lines.len(), 3);
+        assert_eq!(lines[0], json!({"manifest": {"host": "a"}}));
+        let labels = (&lines[2]["list"], &lines[2]["op"], &lines[2]["round"]);
+        assert_eq!(labels, (&json!("rows"), &json!("get"), &json!(1)));
+        assert_eq!(lines[2]["measured"]["samples_ns"], json!([2.5, 4.0]));
+    }
+
+    #[test]
+    fn an_output_that_cannot_be_written_is_named_and_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("raw");
+        let full = |_: &mut dyn Write| Err(io::Error::from(io::ErrorKind::StorageFull));
+        let error = Output::create(&path).unwrap().write(full).unwrap_err();
+        assert!(
+            error.to_string().contains("raw: no storage space"),
+            "{error}"
+        );
+        drop(Output::create(&path).unwrap());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        let device = Output::create("/dev/full".as_ref()).unwrap();
+        let error = device.write(|to| line(to, &1)).unwrap_err();
+        assert!(error.to_string().contains("/dev/full: No space"), "{error}");
+        let missing = Output::create(&dir.path().join("no/raw")).unwrap_err();
+        assert!(missing.to_string().contains("no/raw: No such"), "{missing}");
     }
 
     #[test]

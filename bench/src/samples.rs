@@ -93,9 +93,11 @@ impl Samples {
     }
 }
 
+/// Parts of a measurement in a single round.
+const PARTS: usize = 10;
+
 /// All rounds of one measurement.
-#[derive(Clone, Debug, Default, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, Debug, Default)]
 pub struct Series {
     rounds: Vec<Samples>,
 }
@@ -156,6 +158,11 @@ impl Series {
         self.median(Samples::bytes_per_s)
     }
 
+    /// Payload bytes per second of each round.
+    pub fn rates(&self) -> Vec<f64> {
+        self.values(Samples::bytes_per_s)
+    }
+
     /// Median over rounds of a value of each round.
     pub fn median(&self, of: impl Fn(&Samples) -> Option<f64>) -> Option<f64> {
         median(&self.values(of))
@@ -163,7 +170,7 @@ impl Series {
 
     /// Sum over rounds of a figure; 0 if no round has the figure.
     pub fn sum(&self, name: &str) -> f64 {
-        self.values(|round| round.figure(name)).iter().sum()
+        self.figures(name).iter().sum()
     }
 
     /// Median over rounds of the quotient of two measurements in the same round, because the
@@ -172,6 +179,33 @@ impl Series {
         let pairs = self.rounds.iter().zip(&under.rounds);
         let each = pairs.filter_map(|(over, under)| quotient(of(over), of(under)));
         median(&each.collect::<Vec<f64>>())
+    }
+
+    /// A figure of each round, without the rounds that lack the figure.
+    pub fn figures(&self, name: &str) -> Vec<f64> {
+        self.values(|round| round.figure(name))
+    }
+
+    /// The medians of the rounds, and the name of their figure: the time per operation, or the rate
+    /// of a stream. A single round counts as [`PARTS`] rounds: consecutive parts of its samples.
+    pub fn medians(&self) -> (&'static str, Vec<f64>) {
+        let timed = self.rounds.iter().filter(|round| round.ops > 0);
+        let timed: Vec<&[f64]> = timed.map(|round| round.samples_ns.as_slice()).collect();
+        let medians: Vec<f64> = match timed[..] {
+            [all] => all
+                .chunks(all.len().div_ceil(PARTS).max(1))
+                .filter_map(median)
+                .collect(),
+            _ => timed.into_iter().filter_map(median).collect(),
+        };
+        let bytes_per_s = self.values(|round| round.bytes_per_s().filter(|rate| *rate > 0.0));
+        if !medians.is_empty() {
+            ("p50_ns", medians)
+        } else if !bytes_per_s.is_empty() {
+            ("bytes_per_s", bytes_per_s)
+        } else {
+            ("ops_per_s", self.values(Samples::ops_per_s))
+        }
     }
 
     fn values(&self, of: impl Fn(&Samples) -> Option<f64>) -> Vec<f64> {
@@ -221,6 +255,37 @@ mod tests {
         let series = Series::from(Samples::errors(5));
         assert_eq!((series.errors(), series.count()), (5, 0));
         assert_eq!(series.ops_per_s(), None);
+    }
+
+    #[test]
+    fn medians_of_rounds_are_times_or_else_rates() {
+        let mut series = Series::from(Samples::errors(1));
+        assert_eq!(series.medians(), ("ops_per_s", vec![]));
+        series.add(round(10, 0));
+        series.add(round(20, 0));
+        assert_eq!(series.medians(), ("bytes_per_s", vec![80.0, 160.0]));
+        for samples_ns in [vec![1.0, 3.0, 9.0], vec![4.0, 6.0]] {
+            series.add(Samples {
+                samples_ns,
+                ..round(3, 0)
+            });
+        }
+        assert_eq!(series.medians(), ("p50_ns", vec![3.0, 5.0]));
+    }
+
+    #[test]
+    fn a_single_round_counts_as_several() {
+        let medians = |count: u32| {
+            let samples = Samples {
+                samples_ns: (0..count).map(f64::from).collect(),
+                ..round(1, 0)
+            };
+            Series::from(samples).medians().1
+        };
+        assert_eq!(medians(3), [0.0, 1.0, 2.0]);
+        let tenths: Vec<f64> = (0..10).map(|part| 5.0 * f64::from(part) + 2.0).collect();
+        assert_eq!(medians(50), tenths);
+        assert_eq!(medians(51).len(), 9);
     }
 
     #[test]

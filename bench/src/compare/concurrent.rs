@@ -51,7 +51,7 @@ impl Both {
             .figure("alone_bytes_per_s", self.alone.bytes_per_s())
             .figure("together_bytes_per_s", self.together.bytes_per_s())
             .figure("lost", kept.map(|kept| 1.0 - kept))
-            .figure("rounds", self.alone.rounds().len())
+            .rounds("together_bytes_per_s", self.together.rates())
             .figure("errors", self.alone.errors() + self.together.errors())
     }
 }
@@ -169,7 +169,7 @@ fn render(rows: &[Row], no_taps: Option<&Refusal>, start: Instant) -> String {
         "Both paths between two nodes of one domain, each alone and both at once ({}).\n\
          Shared memory stands in for RDMA. Medians of {} rounds.\n",
         machine::describe(),
-        rows.first().map_or("0".into(), |row| row.text("rounds")),
+        rows.first().map_or(0, |row| row.series().rounds().len()),
     );
     if let Some(no_taps) = no_taps {
         text += "No interfaces; the stream is between stacks in the processes (smoltcp).\n";

@@ -272,7 +272,7 @@ mod tests {
     use crate::worker::store::StoreOp;
 
     const KEYS: &str = "section path op proto bytes depth set mtu batch ops_per_s bytes_per_s p50_ns \
-                        p99_ns samples errors";
+                        p99_ns samples errors id rounds_of rounds";
 
     fn run(errors: u64) -> Run {
         let mut files = Files::default();

@@ -59,8 +59,10 @@ pub fn measure(
         let mut both = Series::from(quiet.clone());
         both.add(busy.clone());
         let at = |samples: &Samples, q| samples.quantile_ns(q).unwrap_or_default();
+        let (_, rounds) = Series::from(busy.clone()).medians();
         Row::of(&both)
             .label("op", op)
+            .rounds("busy_p50_ns", rounds)
             .figure("quiet_p50_ns", at(&quiet, 0.5))
             .figure("quiet_p99_ns", at(&quiet, 0.99))
             .figure("busy_p50_ns", at(&busy, 0.5))

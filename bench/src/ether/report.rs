@@ -86,7 +86,7 @@ pub fn report(
          Medians of each round's ratio\n{}\n{}\n{:.0} s in all.\n",
         Bed::torus(),
         machine::describe(),
-        rows.first().map_or("0".into(), |row| row.text("rounds")),
+        rows.first().map_or(0, |row| row.series().rounds().len()),
         tables(&rows),
         target::render(judged.iter().map(|judged| &judged.target)),
         beside(&reported),
@@ -108,8 +108,10 @@ fn row(key: &Key, series: &Series) -> Row {
     let row = FIGURES.into_iter().fold(row, |row, figure| {
         row.figure(figure, series.median(|round| round.figure(figure)))
     });
-    row.figure("rounds", series.rounds().len())
-        .figure("errors", series.errors())
+    let figures = FIGURES.map(|figure| (figure, series.figures(figure)));
+    let measured = figures.into_iter().find(|(_, rounds)| !rounds.is_empty());
+    let (of, rounds) = measured.unwrap_or_default();
+    row.rounds(of, rounds).figure("errors", series.errors())
 }
 
 impl Rounds<'_> {
@@ -368,7 +370,7 @@ mod tests {
     fn every_row_has_every_key() {
         let (_, json) = report_of(1e9);
         for row in json["rows"].as_array().unwrap() {
-            assert_eq!(row.as_object().unwrap().len(), 16, "{row}");
+            assert_eq!(row.as_object().unwrap().len(), 18, "{row}");
         }
     }
 }

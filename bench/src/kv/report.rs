@@ -88,7 +88,7 @@ impl Run {
 }
 
 /// Figures of one round. The rounds of compared rows correspond by position.
-fn round(samples: &Samples) -> Fields {
+fn figures_of(samples: &Samples) -> Fields {
     Fields::default()
         .with("ops_per_s", samples.ops_per_s())
         .with("p50_ns", samples.quantile_ns(0.5))
@@ -102,7 +102,7 @@ fn round(samples: &Samples) -> Fields {
 fn row(key: &Measurement, series: &Series) -> Row {
     let gets = series.sum("gets");
     let reads_per_get = series.sum("reads") / gets;
-    let rounds: Vec<Fields> = series.rounds().iter().map(round).collect();
+    let rounds: Vec<Fields> = series.rounds().iter().map(figures_of).collect();
     Row::of(series)
         .label("path", key.path)
         .label("op", key.op)
@@ -125,7 +125,7 @@ fn row(key: &Measurement, series: &Series) -> Row {
             (gets > 0.0 && key.op != Op::Set).then_some(reads_per_get),
         )
         .figure("errors", series.errors())
-        .figure("rounds", rounds)
+        .figure("figures_of_rounds", rounds)
 }
 
 /// All rounds of all mixes, in order of first appearance.
@@ -168,6 +168,7 @@ impl MixRounds {
             .label("mix", mix)
             .label("path", path)
             .label("clients", clients)
+            .rounds("ops_per_s", self.ops_per_s.clone())
             .figure("ops_per_s", median(&self.ops_per_s))
             .figure("get_p50_ns", self.gets.quantile_ns(0.5))
             .figure("get_p99_ns", self.gets.quantile_ns(0.99))

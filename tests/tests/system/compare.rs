@@ -11,7 +11,7 @@ use tests::leftovers::processes_with;
 use tests::process::{Outcome, Running, eventually, holds_within, run, send};
 use tests::user::{Tun, User};
 
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 17] = [
     "section",
     "path",
     "op",
@@ -26,6 +26,9 @@ const KEYS: [&str; 14] = [
     "p50_ns",
     "p99_ns",
     "samples",
+    "id",
+    "rounds_of",
+    "rounds",
 ];
 
 /// Rows that must have been measured: section, path and operation.
@@ -81,6 +84,7 @@ fn compare(command: &mut Command, temporary: &Path, input: &Path) -> Running {
 fn check(outcome: Outcome, ethernet: &str) {
     let report = outcome.ok().json();
     assert_eq!(report["config"]["provider"], "shm");
+    assert_eq!(report["manifest"]["configuration"][0], "compare");
     assert_eq!(report["config"]["ethernet"], ethernet);
     assert_eq!(report["config"]["no_taps"].is_null(), ethernet == "tap");
     let rows = report["rows"].as_array().expect("rows are a list");
@@ -131,6 +135,8 @@ fn check_row(row: &Value) {
     assert_eq!(row["errors"], 0, "{row}");
     let measured = row["ops_per_s"].as_f64().or(row["bytes_per_s"].as_f64());
     assert!(measured.is_some_and(|rate| rate > 0.0), "{row}");
+    let rounds = row["rounds"].as_array().map(Vec::len);
+    assert!(rounds >= Some(1), "{row}");
 }
 
 pub fn is_empty(directory: &Path) -> bool {

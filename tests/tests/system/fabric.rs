@@ -12,7 +12,7 @@ use tests::user::User;
 
 use crate::compare::{leaves_no_files, start, stop, temporary};
 
-const KEYS: [&str; 8] = [
+const KEYS: [&str; 11] = [
     "provider",
     "op",
     "bytes",
@@ -21,6 +21,9 @@ const KEYS: [&str; 8] = [
     "bytes_per_s",
     "ops_per_s",
     "errors",
+    "id",
+    "rounds_of",
+    "rounds",
 ];
 
 /// Provider, operation and bytes of the rows that must have been measured, each once per depth.
