@@ -16,7 +16,7 @@ use crate::progress::Progress;
 use crate::report::Report;
 use crate::results::Keep;
 use crate::worker::files;
-use crate::{compare, domains, ether, fabric, kv, roles};
+use crate::{compare, domains, ether, fabric, kv, micro, roles};
 
 /// Benchmarks of communication domains on this machine.
 ///
@@ -78,6 +78,13 @@ enum Command {
     /// too. Starts a private agent and leaves nothing behind. Needs the program memcached and 6 GiB
     /// of memory; root is not needed.
     Kv(kv::Options),
+
+    /// Measure parameters and single costs of messages: overheads, gap, buffers, connections,
+    /// blocking, segments.
+    ///
+    /// Each row is a difference to the test of latency. Starts private agents and leaves nothing
+    /// behind. The path ethernet needs /dev/net/tun; root is not needed.
+    Micro(micro::Options),
 }
 
 #[derive(Args)]
@@ -165,6 +172,7 @@ impl Command {
             Command::Compare(arguments) => arguments.json,
             Command::Domains(Domains { common, .. })
             | Command::Kv(kv::Options { common, .. })
+            | Command::Micro(micro::Options { common, .. })
             | Command::Ether(common)
             | Command::Fabric(common) => common.json,
         }
@@ -179,6 +187,7 @@ impl Command {
             Command::Ether(common) => ether::measure(common.effort(), progress)?,
             Command::Fabric(common) => fabric::measure(common.effort(), progress)?,
             Command::Kv(options) => kv::measure(options, progress)?,
+            Command::Micro(options) => micro::measure(options, progress)?,
         })
     }
 }

@@ -1,14 +1,14 @@
 //! The command `toroid-bench`: benchmarks of communication domains.
 //!
-//! A command (`compare`, `domains`, `ether`, `fabric`, `kv`) is a list of measurements. From the
-//! bottom up:
+//! A command (`compare`, `domains`, `ether`, `fabric`, `kv`, `micro`) is a list of measurements. From
+//! the bottom up:
 //!
 //! * [`worker`]: a process in a node that carries out orders; the measured operations.
 //! * [`cluster`]: a private agent, its nodes, and the workers in them; [`roles`]: the roles of this
 //!   program. [`relay`] and [`pair`] connect nodes without a domain.
 //! * [`samples`], [`stats`], [`runner`]: the samples of a round; their statistics; turns between
 //!   measurements.
-//! * [`compare`], [`domains`], [`ether`], [`fabric`], [`kv`]: the commands.
+//! * [`compare`], [`domains`], [`ether`], [`fabric`], [`kv`], [`micro`]: the commands.
 //! * [`report`], [`table`], [`target`], [`manifest`], [`results`]: rows, JSON, tables, targets, the
 //!   conditions of a run, and saved runs.
 //! * [`arguments`]: the command line.
@@ -31,6 +31,7 @@ mod kv;
 mod machine;
 mod manifest;
 mod memory;
+mod micro;
 pub mod pair;
 mod plan;
 mod progress;

@@ -6,7 +6,8 @@
 //!
 //! * [`sampler`], [`pattern`]: timing, and verifiable bytes.
 //! * [`network`], [`veth`]: sockets of the kernel and of userspace stacks. [`one_sided`]: memory of
-//!   a peer. [`messages`], [`libfabric`]: packets. [`memcpy`]: the processor alone.
+//!   a peer. [`messages`], [`libfabric`]: packets. [`micro`]: micro-benchmarks. [`memcpy`]: the
+//!   processor alone.
 //! * [`stores`]: clients of key-value stores, and their work: [`store`], [`borrow`], [`crowd`],
 //!   [`mixed`] ([`mix`]), [`traces`] and [`files`]; [`processor`] binds threads.
 //! * [`member`]: members of changing domains, with [`hammer`], [`hostile`] and [`traffic`].
@@ -35,6 +36,10 @@ use toroid_netlink::Netlink;
 use self::borrow::Reading;
 use self::memcpy::Source;
 use self::messages::Session;
+use self::micro::Carrier;
+use self::micro::exchange::Count;
+use self::micro::host::LiveHost;
+use self::micro::script::Script;
 use self::mix::Mix;
 use self::network::flood::{self, Flood};
 use self::network::socket::Sockets;
@@ -57,6 +62,7 @@ pub(crate) mod libfabric;
 pub(crate) mod member;
 pub(crate) mod memcpy;
 pub(crate) mod messages;
+pub(crate) mod micro;
 pub(crate) mod mix;
 pub(crate) mod mixed;
 pub(crate) mod network;
@@ -115,6 +121,10 @@ pub(crate) enum Order {
     ServeMessages(String),
     /// Connect in a domain to a peer that answers messages, given by place.
     UseMessages(String, String),
+    /// Follow scripts of micro-benchmarks in a domain. Answer: the port.
+    ServeMicro(Carrier, String),
+    /// Connect in a domain to a peer that follows scripts, given by place and address.
+    UseMicro(Carrier, String, String, SocketAddrV4),
     /// Answer: the version of libfabric.
     LibfabricVersion,
     /// Let libfabric's program verify some messages of this length in bytes. Answer: the number of
@@ -163,6 +173,8 @@ pub(crate) enum Job {
     OneSided(Direction, u32, usize),
     /// Messages with the peer.
     Messages(Session),
+    /// A script of micro-benchmarks with the peer.
+    Micro(Script, Count),
     /// Messages between two processes of libfabric's program: length, number.
     Libfabric(usize, u32),
     /// Single operations of a store.
@@ -238,6 +250,7 @@ struct Worker {
     exports: Option<Exports>,
     memory: Option<Peer>,
     messages: Option<messages::Client>,
+    micro: Option<LiveHost>,
     stores: Stores,
     /// Source of copies and its length in bytes.
     source: Option<(u64, Source)>,
@@ -289,6 +302,15 @@ impl Worker {
                 let client = messages::Client::connect(&domain, place.parse()?)?;
                 answer(self.messages = Some(client))
             }
+            Order::ServeMicro(carrier, domain) => {
+                let domain = self.domain(&domain)?;
+                answer(micro::serve(carrier, &domain)?)
+            }
+            Order::UseMicro(carrier, domain, place, at) => {
+                let domain = self.domain(&domain)?;
+                let host = micro::connect(carrier, &domain, place.parse()?, at)?;
+                answer(self.micro = Some(host))
+            }
             Order::LibfabricVersion => answer(libfabric::version()?),
             Order::CheckLibfabric(bytes) => answer(libfabric::wrong_messages(bytes, CHECKED)?),
 
@@ -338,6 +360,14 @@ impl Worker {
             Job::Messages(session) => {
                 let client = self.messages.as_mut().context("no peer for messages")?;
                 client.measure(session)
+            }
+            Job::Micro(script, count) => {
+                let host = self
+                    .micro
+                    .as_mut()
+                    .context("no peer for micro-benchmarks")?;
+                let _bound = Bound::new(None, processor::first()?)?;
+                host.measure(&script, count)
             }
             Job::Libfabric(bytes, count) => libfabric::pingpong(bytes, count),
             Job::Copy(bytes, total, found) => {

@@ -20,10 +20,22 @@ pub struct Bound {
 
 /// The first processor allowed for this thread.
 pub fn first() -> io::Result<usize> {
+    usable()?
+        .next()
+        .ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// The last processor allowed for this thread.
+pub fn last() -> io::Result<usize> {
+    usable()?
+        .last()
+        .ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+fn usable() -> io::Result<impl Iterator<Item = usize>> {
     let usable = sched_getaffinity(Pid::from_raw(0))?;
-    let is_usable = |number: &usize| usable.is_set(*number).unwrap_or_default();
-    let first = (0..CpuSet::count()).find(is_usable);
-    first.ok_or_else(|| io::ErrorKind::NotFound.into())
+    let is_usable = move |number: &usize| usable.is_set(*number).unwrap_or_default();
+    Ok((0..CpuSet::count()).filter(is_usable))
 }
 
 impl Bound {

@@ -33,6 +33,7 @@ mod limits;
 mod links;
 mod links_traffic;
 mod machine;
+mod micro;
 mod offload;
 mod one_sided;
 mod ownership;

@@ -1,0 +1,146 @@
+//! Live hosts: processes in two nodes of a domain, or in one node.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::Serialize;
+use toroid_fabric::Torus;
+
+use crate::cluster::{Cluster, ClusterError, Process, member};
+use crate::roles;
+use crate::samples::Samples;
+use crate::worker::micro::Carrier;
+use crate::worker::micro::exchange::Count;
+use crate::worker::micro::script::{Pattern, Script, Wait};
+use crate::worker::sampler::Pace;
+use crate::worker::{Job, Order};
+
+const DOMAIN: &str = "micro";
+
+/// Node of the followers.
+const FOLLOWER: &str = "0,0,0";
+
+/// Node of the leader, if it is another.
+const LEADER: &str = "1,0,0";
+
+/// The most round trips in a sample: more than the clock's resolution needs.
+const BATCH: u64 = 32;
+
+/// Least and most samples of a round.
+const SAMPLES: [u64; 2] = [5, 400];
+
+/// Path of messages between two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Path {
+    /// The fabric between two nodes of this host.
+    Shm,
+    /// The fabric's provider for several hosts, over the loopback interface of one node.
+    Tcp,
+    /// TCP sockets between two nodes, over the interfaces of their domain.
+    Ethernet,
+}
+
+impl Path {
+    pub const ALL: [Path; 3] = [Path::Shm, Path::Tcp, Path::Ethernet];
+
+    fn carrier(self) -> Carrier {
+        match self {
+            Path::Shm => Carrier::Fabric,
+            Path::Tcp => Carrier::Tcp,
+            Path::Ethernet => Carrier::Ethernet,
+        }
+    }
+
+    /// The usual wait. The driver of an interface needs a processor, which polling would take.
+    pub fn wait(self) -> Wait {
+        match self {
+            Path::Shm | Path::Tcp => Wait::Poll,
+            Path::Ethernet => Wait::Block,
+        }
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&crate::report::name(self))
+    }
+}
+
+/// Two live hosts.
+pub struct Bed {
+    // Processes end before the cluster.
+    leader: Process,
+    _follower: Process,
+    cluster: Cluster,
+    /// Number of samples and round trips by script, chosen by trials.
+    counts: Vec<(Script, Count)>,
+    /// Time of a script in a round.
+    slice: Duration,
+}
+
+impl Bed {
+    /// Starts nodes and processes. A round of a script takes about `slice`.
+    pub fn prepare(path: Path, slice: Duration) -> Result<Self, ClusterError> {
+        let is_ethernet = path == Path::Ethernet;
+        let driver = is_ethernet.then_some(roles::DRIVER);
+        let mut cluster = Cluster::start(Torus::new(2, 1, 1)?, driver)?;
+        let domain = cluster.create_domain(DOMAIN)?;
+        if is_ethernet && let Some(reason) = cluster.no_taps()? {
+            return Err(ClusterError::ours(reason));
+        }
+        let address = match path {
+            Path::Ethernet => member(&domain, FOLLOWER)?.ipv4,
+            Path::Shm | Path::Tcp => Ipv4Addr::LOCALHOST,
+        };
+        let mut follower = cluster.worker(FOLLOWER)?;
+        let serve = Order::ServeMicro(path.carrier(), DOMAIN.into());
+        let port = cluster.ask(&mut follower, &serve)?;
+        let node = if path == Path::Tcp { FOLLOWER } else { LEADER };
+        let mut leader = cluster.worker(node)?;
+        let connect = Order::UseMicro(
+            path.carrier(),
+            DOMAIN.into(),
+            FOLLOWER.into(),
+            SocketAddrV4::new(address, port),
+        );
+        cluster.ask::<()>(&mut leader, &connect)?;
+        Ok(Bed {
+            leader,
+            _follower: follower,
+            cluster,
+            counts: Vec::new(),
+            slice,
+        })
+    }
+
+    /// Carries out a script for one round.
+    pub fn measure(&mut self, script: &Script) -> Result<Samples, ClusterError> {
+        let known = self.counts.iter().find(|(known, _)| known == script);
+        if let Some((_, count)) = known {
+            return self.run(script, *count);
+        }
+        let mut count = Count {
+            samples: 1,
+            batch: 1,
+        };
+        let slice = self.slice.as_nanos() as u64;
+        let trial = self.run(script, count)?.elapsed_ns.max(1);
+        if let Pattern::PingPong | Pattern::Delayed { .. } = script.pattern {
+            // Where other processes take the processors, a round trip may take a time slice.
+            count.batch = (slice / SAMPLES[0] / trial).clamp(1, BATCH) as u32;
+        }
+        let trial = self.run(script, count)?.elapsed_ns.max(1);
+        let [least, most] = SAMPLES;
+        count.samples = (slice / trial).clamp(least, most) as u32;
+        self.counts.push((*script, count));
+        self.run(script, count)
+    }
+
+    fn run(&mut self, script: &Script, count: Count) -> Result<Samples, ClusterError> {
+        let order = Job::Micro(*script, count).order(0, Pace::of(self.slice));
+        self.cluster.ask(&mut self.leader, &order)
+    }
+}

@@ -1,0 +1,164 @@
+//! The command `micro`: the micro-benchmarks of Kutlug's thesis "Performance Evaluation and Analysis
+//! of User Level Networking Protocols in Clusters" (2000), each as a difference to one test.
+//!
+//! [`plan`] has the tests as data, [`measure`] their rows, [`report`] the tables. [`bed`] has live
+//! hosts, [`adapter`] a software adapter on a virtual clock, which tests the tests.
+
+mod adapter;
+mod bed;
+mod measure;
+mod plan;
+#[cfg(test)]
+mod proofs;
+mod report;
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Args;
+
+use self::adapter::{Preset, PresetName};
+use self::bed::{Bed, Path};
+use self::plan::{Case, Planner, SHORT, Subject, Test};
+use self::report::Part;
+use crate::plan::{Common, Effort};
+use crate::progress::Progress;
+use crate::report::{Report, name};
+use crate::runner::Runner;
+use crate::samples::{Samples, Series};
+use crate::stats::median;
+use crate::worker::micro::exchange::Count;
+use crate::worker::micro::script::{Script, Wait};
+
+/// Samples of a script on the adapter. The first one fills its caches, the last one counts.
+const VIRTUAL: Count = Count {
+    samples: 2,
+    batch: 256,
+};
+
+// Not a doc comment, which would replace the text of the command.
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    pub common: Common,
+
+    /// Measure only these tests.
+    #[arg(long, value_name = "TEST", value_delimiter = ',')]
+    test: Vec<Test>,
+
+    /// Measure only these paths [default: all].
+    #[arg(
+        long,
+        value_name = "PATH",
+        value_delimiter = ',',
+        conflicts_with = "preset"
+    )]
+    path: Vec<Path>,
+
+    /// Run the tests against software adapters on a virtual clock instead: they test the tests.
+    #[arg(long, value_name = "PRESET", value_delimiter = ',')]
+    preset: Vec<PresetName>,
+}
+
+/// Measures everything; nothing is left behind.
+pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
+    let start = Instant::now();
+    let mut tests = options.test.clone();
+    if tests.is_empty() {
+        tests = Test::ALL.into();
+    }
+    let effort = options.common.effort();
+    let mut parts = Vec::new();
+    if options.preset.is_empty() {
+        let mut paths = options.path.clone();
+        if paths.is_empty() {
+            paths = Path::ALL.into();
+        }
+        for path in paths {
+            parts.push(live(path, &tests, effort, progress)?);
+        }
+    } else {
+        for &preset in &options.preset {
+            progress.say(name(preset));
+            parts.push(emulated(Preset::of(preset), &tests, effort)?);
+        }
+    }
+    Ok(report::report(start, &parts))
+}
+
+/// The tests on a path of this machine.
+fn live(path: Path, tests: &[Test], effort: Effort, progress: &Progress) -> Result<Part> {
+    progress.say(format!("starting two nodes for {path}"));
+    let mut bed = Bed::prepare(path, slice(effort))?;
+    let mut subject = Subject {
+        wait: path.wait(),
+        completion_queues: false,
+        latency: 0,
+    };
+    let trial = bed.measure(&Planner { subject, effort }.ping_pong(SHORT))?;
+    subject.latency = median(&trial.samples_ns).unwrap_or_default() as u64;
+    let cases = cases(Planner { subject, effort }, tests);
+    let mut scripts = scripts(&cases);
+    progress.expect(scripts.len() * rounds(effort) as usize);
+    let mut runner = Runner::new(progress);
+    runner.contest(&mut scripts, rounds(effort), limit(effort), |script| {
+        bed.measure(script)
+    })?;
+    Ok(Part::new(path.to_string(), None, &cases, runner.finish()))
+}
+
+/// The tests on the software adapter.
+fn emulated(preset: Preset, tests: &[Test], effort: Effort) -> Result<Part> {
+    let subject = Subject {
+        wait: Wait::Poll,
+        completion_queues: preset.mechanisms.completion_queues,
+        latency: preset.send + preset.latency + preset.receive,
+    };
+    let cases = cases(Planner { subject, effort }, tests);
+    let times = simulate(&preset, &cases)?;
+    Ok(Part::new("adapter".into(), Some(preset), &cases, times))
+}
+
+/// Times of all scripts on the adapter, in one round.
+fn simulate(preset: &Preset, cases: &[Case]) -> Result<Vec<(Script, Series)>> {
+    let run = |script: Script| {
+        let times = adapter::run(preset, &script, VIRTUAL)?;
+        let samples = Samples {
+            batch: VIRTUAL.batch,
+            samples_ns: times[times.len() - 1..].into(),
+            ..Samples::default()
+        };
+        Ok((script, samples.into()))
+    };
+    scripts(cases).into_iter().map(run).collect()
+}
+
+fn cases(planner: Planner, tests: &[Test]) -> Vec<Case> {
+    tests.iter().flat_map(|test| planner.cases(*test)).collect()
+}
+
+/// All different scripts of the cases.
+fn scripts(cases: &[Case]) -> Vec<Script> {
+    let mut scripts = Vec::new();
+    for script in cases.iter().flat_map(Case::scripts) {
+        if !scripts.contains(&script) {
+            scripts.push(script);
+        }
+    }
+    scripts
+}
+
+/// Number of rounds if time allows.
+fn rounds(effort: Effort) -> u32 {
+    effort.quick_or(9, 31)
+}
+
+/// Time of all rounds of a path.
+fn limit(effort: Effort) -> Duration {
+    Duration::from_secs(effort.quick_or(12, 120))
+}
+
+/// Time of a script in a round.
+fn slice(effort: Effort) -> Duration {
+    Duration::from_millis(effort.quick_or(10, 20))
+}

@@ -1,0 +1,202 @@
+//! The report of `micro`.
+
+use std::fmt::Write as _;
+use std::time::Instant;
+
+use super::adapter::{Parameters, Preset};
+use super::measure::{Row, half_peak};
+use super::plan::{Case, SHORT};
+use crate::machine;
+use crate::report::{Fields, Report, name};
+use crate::samples::Series;
+use crate::stats::quotient;
+use crate::table::{self, Table, decimals};
+use crate::target::{self, Bound, Target};
+use crate::worker::micro::script::Script;
+
+const HEADS: [&str; 7] = ["test", "bytes", "x", "base", "changed", "cost", "95 %"];
+
+const TABLE_HEADS: [&str; 9] = [
+    "preset, us",
+    "Os",
+    "Or delay",
+    "Or count",
+    "g",
+    "L",
+    "4 B",
+    "thesis: Os Or g L",
+    "4 B",
+];
+
+/// Rows of one path or preset.
+pub struct Part {
+    path: String,
+    preset: Option<Preset>,
+    pub rows: Vec<Row>,
+    times: Vec<(Script, Series)>,
+}
+
+impl Part {
+    pub fn new(
+        path: String,
+        preset: Option<Preset>,
+        cases: &[Case],
+        times: Vec<(Script, Series)>,
+    ) -> Self {
+        Part {
+            path,
+            preset,
+            rows: cases.iter().map(|case| Row::of(case, &times)).collect(),
+            times,
+        }
+    }
+
+    fn fields(&self) -> impl Iterator<Item = Fields> {
+        let preset = self.preset.map(|preset| name(preset.name));
+        let of = move |row: &Row| row.fields(&self.path, preset.as_deref());
+        self.rows.iter().map(of)
+    }
+
+    fn text(&self) -> String {
+        let mut table = Table::new(1, &HEADS);
+        for row in &self.rows {
+            let cost = row.cost();
+            let ends = cost.map(|cost| [cost.interval.low, cost.interval.high]);
+            let ends = ends.map(|ends| ends.map(|end| time(Some(end))).join(" .. "));
+            table.row([
+                row.case.test.into(),
+                row.case.bytes.to_string(),
+                row.case.x.to_string(),
+                time(row.base()),
+                time(row.changed()),
+                time(cost.map(|cost| cost.value)),
+                ends.unwrap_or_else(|| "-".into()),
+            ]);
+        }
+        let head = match &self.preset {
+            Some(preset) => name(preset.name),
+            None => self.path.clone(),
+        };
+        let mut text = format!("{head}\n{table}");
+        let rates = self.rows.iter().filter(|row| row.case.test == "bandwidth");
+        let peak = rates.filter_map(Row::rate).reduce(f64::max);
+        if let Some(half) = half_peak(&self.rows) {
+            let peak = table::rate(peak);
+            // Nothing else fails than memory.
+            let _ = writeln!(text, "peak {peak}, half of it at {half:.0} B");
+        }
+        text
+    }
+
+    /// Parameters of the LogP model, and the receive overhead by the counting loop.
+    pub fn logp(&self) -> Option<(Parameters, f64)> {
+        let row = |test| self.rows.iter().find(|row| row.case.test == test);
+        let cost = |test| Some(row(test)?.cost()?.value);
+        let parameters = Parameters {
+            send: cost("logp/os")?,
+            receive: cost("logp/or_delay")?,
+            gap: row("logp/g")?.changed(),
+            latency: cost("logp/l")?,
+        };
+        Some((parameters, cost("logp/or_count")?))
+    }
+
+    /// Latency of a short message.
+    pub fn ping_pong(&self) -> Option<f64> {
+        let is_latency = |row: &&Row| row.case.test == "logp/l" || row.case.test == "latency";
+        let mut rows = self.rows.iter().filter(is_latency);
+        rows.find(|row| row.case.bytes == SHORT)?.changed()
+    }
+}
+
+/// A time of either sign.
+fn time(ns: Option<f64>) -> String {
+    match ns {
+        Some(ns) if ns < 0.0 => format!("-{}", table::time(Some(-ns))),
+        ns => table::time(ns),
+    }
+}
+
+pub fn report(start: Instant, parts: &[Part]) -> Report {
+    let mut report = Report::default();
+    for part in parts {
+        for (script, series) in &part.times {
+            report.errors += series.errors();
+            let labels = Fields::default()
+                .with("path", &part.path)
+                .with("script", script);
+            report.samples("scripts", labels, series.clone());
+        }
+    }
+    report.list("rows", parts.iter().flat_map(Part::fields).collect());
+    report.text = text(start, parts);
+    report
+}
+
+fn text(start: Instant, parts: &[Part]) -> String {
+    let mut text = format!(
+        "{}, {:.0} s\n",
+        machine::describe(),
+        start.elapsed().as_secs_f64()
+    );
+    if parts.iter().any(|part| part.preset.is_some()) {
+        text += "Software adapters on a virtual clock. Presets hold Table 3.1 of the thesis by \
+                 construction: they test\nthe tests, not a network.\n";
+        let _ = write!(text, "\n{}", logp_table(parts));
+        text += "M-VIA's g of 2.0 us in the thesis is less than both of its overheads: an anomaly, which \
+                 is not\nreproduced.\n";
+    }
+    for part in parts {
+        let _ = write!(text, "\n{}", part.text());
+    }
+    if let Some(target) = direct_path(parts) {
+        let _ = write!(text, "\n{}", target::render([&target]));
+    }
+    text
+}
+
+/// The gain of the direct path, about 5 in the thesis (4.3.2).
+fn direct_path(parts: &[Part]) -> Option<Target> {
+    let latency = |path| {
+        let mut parts = parts.iter();
+        parts.find(|part| part.path == path)?.ping_pong()
+    };
+    let (ethernet, shm) = (latency("ethernet")?, latency("shm")?);
+    let what = "latency of 4 bytes, ethernet over shm";
+    Some(Target::new(
+        Bound::AtLeast(5.0),
+        what,
+        quotient(Some(ethernet), Some(shm)),
+    ))
+}
+
+/// Table 3.1, found and published.
+fn logp_table(parts: &[Part]) -> Table {
+    let mut table = Table::new(1, &TABLE_HEADS);
+    let us = |ns: Option<f64>| decimals(ns.map(|ns| ns / 1e3), 1);
+    for part in parts {
+        let Some(preset) = &part.preset else { continue };
+        let Some((found, counted)) = part.logp() else {
+            continue;
+        };
+        let paper = preset.paper;
+        let published = [
+            Some(paper.logp.send),
+            Some(paper.logp.receive),
+            paper.logp.gap,
+            Some(paper.logp.latency),
+        ];
+        table.row([
+            name(preset.name),
+            us(Some(found.send)),
+            us(Some(found.receive)),
+            us(Some(counted)),
+            us(found.gap.filter(|_| paper.logp.gap.is_some())),
+            us(Some(found.latency)),
+            us(part.ping_pong()),
+            published.map(us).join("  "),
+            us(Some(paper.ping_pong)),
+        ]);
+    }
+    table
+}

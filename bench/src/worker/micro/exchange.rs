@@ -1,0 +1,136 @@
+//! The exchanges, written once for live fabrics and for the software adapter.
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::script::{Message, Nanos, Pattern, SHORTEST, Script, Wait};
+
+const ACKNOWLEDGEMENT: Message = Message::of(SHORTEST);
+
+/// One of two hosts that are connected.
+pub trait Host {
+    /// The time on this host's clock.
+    fn now(&self) -> Nanos;
+
+    /// Computes for some time, without a look at the network.
+    fn compute(&mut self, time: Nanos);
+
+    /// Sends a message. Waits only for room.
+    fn send(&mut self, message: &Message) -> Result<()>;
+
+    /// Receives a message of that length.
+    fn receive(&mut self, message: &Message, wait: Wait) -> Result<()>;
+
+    /// Looks once for a message, receives it and returns whether there was one. The caller knows
+    /// whether the peer sends another one.
+    fn poll(&mut self, message: &Message, is_expected: bool) -> Result<bool>;
+}
+
+/// Number of measured times, and of exchanges in each: round trips for patterns of single messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    pub samples: u32,
+    pub batch: u32,
+}
+
+/// The leader's part of a script. Returns the times in nanoseconds.
+pub fn lead(host: &mut impl Host, script: &Script, count: Count) -> Result<Vec<f64>> {
+    let (message, wait) = (&script.message, script.wait);
+    let mut one = || match script.pattern {
+        Pattern::PingPong => {
+            let start = host.now();
+            for _ in 0..count.batch {
+                host.send(message)?;
+                host.receive(message, wait)?;
+            }
+            Ok(since(host, start) / f64::from(2 * count.batch))
+        }
+        Pattern::Delayed { delay } => {
+            let start = host.now();
+            for _ in 0..count.batch {
+                host.send(message)?;
+                host.compute(delay);
+                host.receive(message, wait)?;
+            }
+            Ok(since(host, start) / f64::from(count.batch))
+        }
+        Pattern::Burst { count } => {
+            let start = host.now();
+            send_all(host, message, count)?;
+            host.receive(&ACKNOWLEDGEMENT, wait)?;
+            Ok(since(host, start) / f64::from(count))
+        }
+        Pattern::Sends { count } => {
+            let start = host.now();
+            send_all(host, message, count)?;
+            let elapsed = since(host, start);
+            host.receive(&ACKNOWLEDGEMENT, wait)?;
+            Ok(elapsed / f64::from(count))
+        }
+        Pattern::Counting { time, messages } => {
+            let (alone, _) = count_for(host, message, time, 0)?;
+            host.send(&ACKNOWLEDGEMENT)?;
+            let (beside, received) = count_for(host, message, time, messages)?;
+            for _ in received..messages {
+                host.receive(message, wait)?;
+            }
+            // Nothing else may come during the loop.
+            host.send(&ACKNOWLEDGEMENT)?;
+            let lost = (alone as f64 - beside as f64) / alone as f64;
+            Ok(lost * time as f64 / f64::from(received.max(1)))
+        }
+    };
+    (0..count.samples).map(|_| one()).collect()
+}
+
+/// The follower's part of a script.
+pub fn follow(host: &mut impl Host, script: &Script, count: Count) -> Result<()> {
+    let (message, wait) = (&script.message, script.wait);
+    for _ in 0..count.samples {
+        match script.pattern {
+            Pattern::PingPong | Pattern::Delayed { .. } => {
+                for _ in 0..count.batch {
+                    host.receive(message, wait)?;
+                    host.send(message)?;
+                }
+            }
+            Pattern::Burst { count } | Pattern::Sends { count } => {
+                for _ in 0..count {
+                    host.receive(message, wait)?;
+                }
+                host.send(&ACKNOWLEDGEMENT)?;
+            }
+            Pattern::Counting { messages, .. } => {
+                host.receive(&ACKNOWLEDGEMENT, wait)?;
+                send_all(host, message, messages)?;
+                host.receive(&ACKNOWLEDGEMENT, wait)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn since(host: &impl Host, start: Nanos) -> f64 {
+    (host.now() - start) as f64
+}
+
+fn send_all(host: &mut impl Host, message: &Message, count: u32) -> Result<()> {
+    (0..count).try_for_each(|_| host.send(message))
+}
+
+/// Counts for some time, and receives up to `expected` messages meanwhile. Returns the count and the
+/// number of messages.
+fn count_for(
+    host: &mut impl Host,
+    message: &Message,
+    time: Nanos,
+    expected: u32,
+) -> Result<(u64, u32)> {
+    let end = host.now() + time;
+    let (mut count, mut received) = (0, 0);
+    while host.now() < end {
+        received += u32::from(host.poll(message, received < expected)?);
+        count += 1;
+    }
+    Ok((count, received))
+}

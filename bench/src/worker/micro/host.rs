@@ -1,0 +1,340 @@
+//! A live host: real messages on a real clock, with bytes that are checked.
+//!
+//! A message begins with its number, which the receiver checks; a pattern follows, which the receiver
+//! checks in the last message of a script.
+
+use std::mem;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::exchange::{Count, Host, follow, lead};
+use super::script::{Gather, MOST_SEGMENTS, Message, Nanos, SHORTEST, Script, Wait};
+use super::wire::Wire;
+use crate::samples::Samples;
+use crate::worker::pattern;
+
+const NONSENSE: &str = "micro-benchmark: the peer broke the protocol";
+
+/// Opens one more connection to the peer: one side connects, the other accepts.
+pub type Another = Box<dyn FnMut() -> Result<Wire> + Send>;
+
+/// A request to the follower.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Request {
+    script: Script,
+    count: Count,
+}
+
+/// One of two connected hosts.
+pub struct LiveHost {
+    wire: Wire,
+    idle: Vec<Wire>,
+    another: Another,
+    /// Memory of outgoing messages.
+    memory: Vec<u8>,
+    /// Outgoing message, packed.
+    packed: Vec<u8>,
+    /// Last received message.
+    packet: Vec<u8>,
+    /// Place of the next message, emptied by a look in vain.
+    next: Vec<u8>,
+    sent: u32,
+    received: u32,
+    wrong: u64,
+    start: Instant,
+}
+
+impl LiveHost {
+    pub fn new(mut another: Another) -> Result<Self> {
+        Ok(LiveHost {
+            wire: another()?,
+            idle: Vec::new(),
+            another,
+            memory: Vec::new(),
+            packed: Vec::new(),
+            packet: Vec::new(),
+            next: Vec::new(),
+            sent: 0,
+            received: 0,
+            wrong: 0,
+            start: Instant::now(),
+        })
+    }
+
+    /// Carries out a script with the other side as the follower.
+    pub fn measure(&mut self, script: &Script, count: Count) -> Result<Samples> {
+        let script = *script;
+        let request = Request { script, count };
+        self.wire.send(&[&serde_json::to_vec(&request)?])?;
+        self.prepare(&script)?;
+        let start = Instant::now();
+        let samples_ns = lead(self, &script, count)?;
+        let elapsed_ns = start.elapsed().as_nanos() as u64;
+        self.check_last();
+        self.wire.receive(&mut self.packet, Wait::SpinThenBlock)?;
+        let theirs = self.packet[..].try_into().map(u64::from_le_bytes);
+        let ops = u64::from(self.sent);
+        Ok(Samples {
+            batch: count.batch,
+            ops,
+            bytes: ops * script.message.bytes as u64,
+            elapsed_ns,
+            samples_ns,
+            ..Samples::errors(self.wrong + theirs.ok().context(NONSENSE)?)
+        })
+    }
+
+    /// Follows scripts of the other side. Returns the error with which the connection ends.
+    pub fn serve(&mut self) -> Result<()> {
+        loop {
+            self.wire.receive(&mut self.packet, Wait::SpinThenBlock)?;
+            let request: Request = serde_json::from_slice(&self.packet).context(NONSENSE)?;
+            self.prepare(&request.script)?;
+            follow(self, &request.script, request.count)?;
+            self.check_last();
+            self.wire.send(&[&self.wrong.to_le_bytes()])?;
+        }
+    }
+
+    /// Opens idle connections, and fills the memory of outgoing messages.
+    fn prepare(&mut self, script: &Script) -> Result<()> {
+        self.idle.truncate(script.idle as usize);
+        while self.idle.len() < script.idle as usize {
+            self.idle.push((self.another)()?);
+        }
+        let message = Message {
+            reuse: 0,
+            ..script.message
+        };
+        (self.sent, self.received, self.wrong) = (0, 0, 0);
+        self.packed = contents(message.bytes);
+        self.memory.clear();
+        self.memory.resize(message.memory(), 0);
+        for number in 0..message.pages {
+            let mut from = &self.packed[..];
+            for place in message.places(number) {
+                let (segment, rest) = from.split_at(place.len());
+                self.memory[place].copy_from_slice(segment);
+                from = rest;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts a received message.
+    fn accept(&mut self, message: &Message) {
+        let number = self.received.to_le_bytes();
+        let is_right = self.packet.len() == message.bytes && self.packet.starts_with(&number);
+        self.wrong += u64::from(!is_right);
+        self.received += 1;
+    }
+
+    /// Checks all bytes of the last received message.
+    fn check_last(&mut self) {
+        let rest = self.packet.get(SHORTEST..);
+        let is_whole = rest.is_some_and(|rest| pattern::matches(self.packet.len() as u64, rest));
+        self.wrong += u64::from(!is_whole);
+    }
+}
+
+/// A message without its number.
+fn contents(bytes: usize) -> Vec<u8> {
+    let mut contents = vec![0; bytes];
+    pattern::fill(bytes as u64, &mut contents[SHORTEST..]);
+    contents
+}
+
+impl Host for LiveHost {
+    fn now(&self) -> Nanos {
+        self.start.elapsed().as_nanos() as Nanos
+    }
+
+    fn compute(&mut self, time: Nanos) {
+        let end = self.now() + time;
+        while self.now() < end {
+            std::hint::spin_loop();
+        }
+    }
+
+    fn send(&mut self, message: &Message) -> Result<()> {
+        let number = self.sent;
+        self.sent += 1;
+        let mut count = 0;
+        let mut parts: [&[u8]; MOST_SEGMENTS] = [&[]; MOST_SEGMENTS];
+        if let Some(first) = message.places(number).next() {
+            let head = &mut self.memory[first][..SHORTEST];
+            head.copy_from_slice(&number.to_le_bytes());
+        }
+        for (part, place) in parts.iter_mut().zip(message.places(number)) {
+            *part = &self.memory[place];
+            count += 1;
+        }
+        if message.gather == Gather::Native || count == 1 {
+            return self.wire.send(&parts[..count]);
+        }
+        let mut into = &mut self.packed[..];
+        for part in &parts[..count] {
+            let (segment, rest) = into.split_at_mut(part.len());
+            segment.copy_from_slice(part);
+            into = rest;
+        }
+        self.wire.send(&[&self.packed])
+    }
+
+    fn receive(&mut self, message: &Message, wait: Wait) -> Result<()> {
+        self.wire.receive(&mut self.packet, wait)?;
+        self.accept(message);
+        Ok(())
+    }
+
+    fn poll(&mut self, message: &Message, _is_expected: bool) -> Result<bool> {
+        let has_come = self.wire.poll(&mut self.next)?;
+        if has_come {
+            mem::swap(&mut self.packet, &mut self.next);
+            self.accept(message);
+        }
+        Ok(has_come)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use toroid_fabric::channel::ChannelError;
+    use toroid_fabric::link::LinkCheck;
+    use toroid_fabric::shm::{self, ChannelEnds, RING_BYTES};
+    use toroid_fabric::{Epoch, Membership, NodeId, Partition, Protocol, emulation, provider};
+
+    use super::super::script::Pattern;
+    use super::super::wire::Socket;
+    use super::*;
+
+    const COUNT: Count = Count {
+        samples: 2,
+        batch: 3,
+    };
+
+    fn shared_memory() -> [Wire; 2] {
+        let (ours, theirs) = ChannelEnds::create(RING_BYTES).unwrap();
+        let side = |ends, local, peer| {
+            let check = LinkCheck {
+                partition: Partition(1),
+                peer,
+                protocol: Protocol(1),
+                since: Epoch(0),
+            };
+            let membership = Membership::at(Epoch(0));
+            let channel =
+                shm::Channel::open(ends, local, check, membership, Default::default(), None);
+            let channel = provider::Channel::Shm(channel.unwrap());
+            let channel = emulation::Channel::new(channel, Default::default());
+            Wire::Channel(Box::new(channel))
+        };
+        [
+            side(ours, NodeId(0), NodeId(1)),
+            side(theirs, NodeId(1), NodeId(0)),
+        ]
+    }
+
+    fn sockets() -> [Wire; 2] {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let theirs = listener.accept().unwrap().0;
+        [ours, theirs].map(|stream| Wire::Socket(Socket::new(stream).unwrap()))
+    }
+
+    /// Two hosts; the second one opens connections of this kind for both.
+    fn hosts(connect: fn() -> [Wire; 2]) -> [LiveHost; 2] {
+        let (sender, receiver) = channel();
+        let follower = LiveHost::new(Box::new(move || {
+            let [ours, theirs] = connect();
+            sender.send(theirs)?;
+            Ok(ours)
+        }));
+        let leader = LiveHost::new(Box::new(move || Ok(receiver.recv()?)));
+        [follower.unwrap(), leader.unwrap()]
+    }
+
+    fn scripts() -> Vec<Script> {
+        let patterns = [
+            Pattern::PingPong,
+            Pattern::Delayed { delay: 1000 },
+            Pattern::Burst { count: 50 },
+            Pattern::Sends { count: 4 },
+            Pattern::Counting {
+                time: 1_000_000,
+                messages: 20,
+            },
+        ];
+        let mut scripts = Vec::new();
+        for pattern in patterns {
+            for (bytes, wait) in [
+                (4, Wait::Poll),
+                (9000, Wait::SpinThenBlock),
+                (64, Wait::Block),
+            ] {
+                let script = Script::new(pattern, bytes);
+                scripts.push(Script { wait, ..script });
+            }
+            let base = Script::new(pattern, 1024);
+            scripts.push(Script { idle: 5, ..base });
+            for (segments, pages, gather) in [
+                (32, 1, Gather::Native),
+                (7, 3, Gather::Pack),
+                (1, 9, Gather::Native),
+            ] {
+                let message = Message {
+                    segments,
+                    pages,
+                    gather,
+                    ..base.message
+                };
+                scripts.push(Script { message, ..base });
+            }
+        }
+        scripts
+    }
+
+    #[test]
+    fn every_script_ends_without_a_wrong_message() {
+        for connect in [shared_memory, sockets] {
+            let [mut follower, mut leader] = hosts(connect);
+            let following = thread::spawn(move || follower.serve());
+            for script in scripts() {
+                let samples = leader.measure(&script, COUNT).unwrap();
+                assert_eq!(samples.errors, 0, "{script:?}");
+                assert_eq!(samples.samples_ns.len(), 2);
+                let is_lost = matches!(script.pattern, Pattern::Counting { .. });
+                assert!(is_lost || samples.samples_ns.iter().all(|&time| time > 0.0));
+            }
+            // Only an agent tells the end of a channel in shared memory.
+            if matches!(leader.wire, Wire::Socket(_)) {
+                drop(leader);
+                let end = following.join().unwrap().unwrap_err();
+                assert_eq!(end.downcast_ref(), Some(&ChannelError::PeerDead));
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_byte_and_a_wrong_number_are_counted() {
+        for (at, wrong) in [(0, 1), (70, 1)] {
+            let [mut follower, mut leader] = hosts(shared_memory);
+            let script = Script::new(Pattern::PingPong, 100);
+            for host in [&mut follower, &mut leader] {
+                host.prepare(&script).unwrap();
+            }
+            leader.memory[70] ^= u8::from(at == 70);
+            leader.sent += u32::from(at == 0);
+            leader.send(&script.message).unwrap();
+            follower.receive(&script.message, Wait::Poll).unwrap();
+            follower.check_last();
+            assert_eq!(follower.wrong, wrong, "byte {at}");
+        }
+    }
+}

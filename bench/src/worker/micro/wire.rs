@@ -1,0 +1,193 @@
+//! Connections that carry messages: packet channels of the fabric, and TCP sockets of the kernel.
+
+use std::io::{IoSlice, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, recv};
+use toroid_fabric::PacketChannel;
+use toroid_fabric::channel::{ChannelError, MAX_PAYLOAD};
+use toroid_fabric::emulation::Channel;
+
+use super::script::{MOST_SEGMENTS, Wait};
+
+/// Longest sleep in a wait for the other side.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Bytes of a message's length before the message, on a socket.
+const LENGTH: usize = 4;
+
+/// Time for which a receive on a socket polls before it sleeps, if asked.
+const SPIN: Duration = Duration::from_micros(100);
+
+/// A connection.
+#[derive(Debug)]
+pub enum Wire {
+    Channel(Box<Channel>),
+    Socket(Socket),
+}
+
+impl Wire {
+    /// Sends a message of at most [`MOST_SEGMENTS`] parts.
+    pub fn send(&mut self, parts: &[&[u8]]) -> Result<()> {
+        match self {
+            Wire::Socket(socket) => socket.send(parts),
+            Wire::Channel(channel) => loop {
+                match channel.send(parts) {
+                    Err(ChannelError::Full) => channel.wait(LOOK),
+                    sent => return Ok(sent?),
+                }
+            },
+        }
+    }
+
+    /// Looks once for a message, and replaces `into` by it; returns whether there was one.
+    pub fn poll(&mut self, into: &mut Vec<u8>) -> Result<bool> {
+        match self {
+            Wire::Socket(socket) => socket.receive(into),
+            Wire::Channel(channel) => Ok(channel.receive(into)?),
+        }
+    }
+
+    /// Receives a message.
+    pub fn receive(&mut self, into: &mut Vec<u8>, wait: Wait) -> Result<()> {
+        while !self.poll(into)? {
+            match (wait, &mut *self) {
+                (Wait::Poll, _) => std::hint::spin_loop(),
+                (Wait::Block, wire) => wire.sleep()?,
+                (Wait::SpinThenBlock, Wire::Channel(channel)) => channel.wait(LOOK),
+                (Wait::SpinThenBlock, Wire::Socket(socket)) => {
+                    if socket.spin(into)? {
+                        return Ok(());
+                    }
+                    self.sleep()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sleeps until there may be a message.
+    fn sleep(&mut self) -> Result<()> {
+        match self {
+            Wire::Socket(socket) => Ok(sleep_on(socket.stream.as_fd())?),
+            Wire::Channel(channel) => {
+                let slept = if channel.arm() {
+                    sleep_on(channel.wake_fd())
+                } else {
+                    Ok(())
+                };
+                channel.disarm();
+                Ok(slept?)
+            }
+        }
+    }
+}
+
+fn sleep_on(fd: BorrowedFd<'_>) -> nix::Result<()> {
+    let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+    match poll(
+        &mut fds,
+        PollTimeout::try_from(LOOK).unwrap_or(PollTimeout::NONE),
+    ) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// A TCP socket, on which each message follows its length.
+#[derive(Debug)]
+pub struct Socket {
+    stream: TcpStream,
+    /// Received bytes: those from `taken` to `filled` are of no message yet.
+    buffer: Vec<u8>,
+    taken: usize,
+    filled: usize,
+}
+
+impl Socket {
+    /// Switches Nagle's algorithm off.
+    pub fn new(stream: TcpStream) -> Result<Self> {
+        stream.set_nodelay(true)?;
+        Ok(Socket {
+            stream,
+            buffer: vec![0; 4 * MAX_PAYLOAD],
+            taken: 0,
+            filled: 0,
+        })
+    }
+
+    fn send(&mut self, parts: &[&[u8]]) -> Result<()> {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        if bytes > MAX_PAYLOAD || parts.len() > MOST_SEGMENTS {
+            bail!(
+                "a message of {bytes} bytes in {} parts is too long",
+                parts.len()
+            );
+        }
+        let length = (bytes as u32).to_le_bytes();
+        let mut slices = [IoSlice::new(&[]); 1 + MOST_SEGMENTS];
+        slices[0] = IoSlice::new(&length);
+        for (slice, part) in slices[1..].iter_mut().zip(parts) {
+            *slice = IoSlice::new(part);
+        }
+        let mut left = &mut slices[..=parts.len()];
+        while !left.is_empty() {
+            match self.stream.write_vectored(left)? {
+                0 => return Err(ChannelError::PeerDead.into()),
+                written => IoSlice::advance_slices(&mut left, written),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a message that is here; never waits.
+    fn receive(&mut self, into: &mut Vec<u8>) -> Result<bool> {
+        if self.take(into) {
+            return Ok(true);
+        }
+        if self.taken > 0 {
+            self.buffer.copy_within(self.taken..self.filled, 0);
+            self.filled -= self.taken;
+            self.taken = 0;
+        }
+        let room = &mut self.buffer[self.filled..];
+        match recv(self.stream.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT) {
+            Ok(0) => return Err(ChannelError::PeerDead.into()),
+            Ok(received) => self.filled += received,
+            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(self.take(into))
+    }
+
+    /// Takes a message from the buffer.
+    fn take(&mut self, into: &mut Vec<u8>) -> bool {
+        let here = &self.buffer[self.taken..self.filled];
+        let Some((length, rest)) = here.split_first_chunk::<LENGTH>() else {
+            return false;
+        };
+        let Some(message) = rest.get(..u32::from_le_bytes(*length) as usize) else {
+            return false;
+        };
+        into.clear();
+        into.extend_from_slice(message);
+        self.taken += LENGTH + message.len();
+        true
+    }
+
+    /// Polls for a message; returns whether it came.
+    fn spin(&mut self, into: &mut Vec<u8>) -> Result<bool> {
+        let since = Instant::now();
+        while since.elapsed() < SPIN {
+            if self.receive(into)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
