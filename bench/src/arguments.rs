@@ -10,6 +10,7 @@ use toroid_model::link::FabricProfile;
 
 use crate::busy::Busy;
 use crate::cluster::ClusterError;
+use crate::comparison::{RunError, diff};
 use crate::manifest::Manifest;
 use crate::plan::{Common, Effort};
 use crate::progress::Progress;
@@ -20,8 +21,8 @@ use crate::{compare, domains, ether, fabric, kv, micro, roles};
 
 /// Benchmarks of communication domains on this machine.
 ///
-/// Exit status: 0 for success; 1 for a failure or a wrong byte; 2 for wrong arguments; 128 + the
-/// signal that ended the run.
+/// Exit status: 0 for success; 1 for a failure, a wrong byte or a slower row; 2 for wrong arguments
+/// or input; 128 + the signal that ended the run.
 #[derive(Parser)]
 #[command(name = "toroid-bench", version, next_help_heading = "Global options")]
 struct Arguments {
@@ -52,6 +53,12 @@ enum Command {
     /// nodes have no interfaces: Ethernet is then between stacks in the processes themselves, and
     /// the report says so.
     Compare(Compare),
+
+    /// Compare two runs of a command: same, faster, slower or unclear, row by row.
+    ///
+    /// Exit status 1 if a row is slower by more than the threshold, 2 for input that cannot be
+    /// compared.
+    Diff(diff::Options),
 
     /// Measure membership changes: their duration, the pause of remaining members, and leaks.
     ///
@@ -170,6 +177,7 @@ impl Command {
     fn is_json(&self) -> bool {
         match self {
             Command::Compare(arguments) => arguments.json,
+            Command::Diff(options) => options.json,
             Command::Domains(Domains { common, .. })
             | Command::Kv(kv::Options { common, .. })
             | Command::Micro(micro::Options { common, .. })
@@ -181,6 +189,7 @@ impl Command {
     fn measure(&self, progress: &Progress) -> anyhow::Result<Report> {
         Ok(match self {
             Command::Compare(arguments) => arguments.measure(progress)?,
+            Command::Diff(options) => diff::run(options)?,
             Command::Domains(arguments) => {
                 domains::measure(arguments.common.effort(), &arguments.rows, progress)?
             }
@@ -207,23 +216,24 @@ pub fn main() -> ExitCode {
         return status;
     }
     match run(&Arguments::parse()) {
-        Ok(0) => ExitCode::SUCCESS,
-        Ok(errors) => {
-            eprintln!("toroid-bench: {errors} operations failed, or bytes or packets were wrong");
+        Ok(None) => ExitCode::SUCCESS,
+        Ok(Some(failure)) => {
+            eprintln!("toroid-bench: {failure}");
             ExitCode::FAILURE
         }
         Err(error) => {
             eprintln!("toroid-bench: {error:#}");
             match error.downcast_ref() {
                 Some(ClusterError::Interrupted(signal)) => ExitCode::from(128 + *signal as u8),
+                _ if error.is::<RunError>() => ExitCode::from(2),
                 _ => ExitCode::FAILURE,
             }
         }
     }
 }
 
-/// Measures, prints and saves. Returns the number of failed or wrong operations.
-fn run(arguments: &Arguments) -> anyhow::Result<u64> {
+/// Measures, prints and saves. Returns the failure that the report shows, if any.
+fn run(arguments: &Arguments) -> anyhow::Result<Option<String>> {
     let keep = Keep::check(arguments.save.as_deref(), arguments.raw.as_deref())?;
     let manifest = Manifest::begin();
     let mut busy = arguments.busy.then(Busy::start).transpose()?;
@@ -235,7 +245,13 @@ fn run(arguments: &Arguments) -> anyhow::Result<u64> {
     print(&report, arguments.command.is_json()).context("cannot write to standard output")?;
     busy.as_mut().map_or(Ok(()), Busy::check)?;
     keep.write(&manifest, &report)?;
-    Ok(report.errors)
+    let wrong = match report.errors {
+        0 => None,
+        errors => Some(format!(
+            "{errors} operations failed, or bytes or packets were wrong"
+        )),
+    };
+    Ok(wrong.or(report.failure))
 }
 
 fn print(report: &Report, json: bool) -> io::Result<()> {

@@ -1,7 +1,7 @@
 //! The command `toroid-bench`: benchmarks of communication domains.
 //!
-//! A command (`compare`, `domains`, `ether`, `fabric`, `kv`, `micro`) is a list of measurements. From
-//! the bottom up:
+//! A measuring command (`compare`, `domains`, `ether`, `fabric`, `kv`, `micro`) is a list of
+//! measurements. From the bottom up:
 //!
 //! * [`worker`]: a process in a node that carries out orders; the measured operations.
 //! * [`cluster`]: a private agent, its nodes, and the workers in them; [`roles`]: the roles of this
@@ -9,6 +9,7 @@
 //! * [`samples`], [`stats`], [`runner`]: the samples of a round; their statistics; turns between
 //!   measurements.
 //! * [`compare`], [`domains`], [`ether`], [`fabric`], [`kv`], [`micro`]: the commands.
+//! * [`comparison`]: the command `diff`.
 //! * [`report`], [`table`], [`target`], [`manifest`], [`results`]: rows, JSON, tables, targets, the
 //!   conditions of a run, and saved runs.
 //! * [`arguments`]: the command line.
@@ -22,6 +23,7 @@ mod arguments;
 mod busy;
 pub mod cluster;
 mod compare;
+mod comparison;
 mod directory;
 mod domains;
 mod ether;

@@ -7,6 +7,20 @@ use crate::machine::{self, Ticks};
 use crate::memory;
 use crate::report::Fields;
 
+/// Fields in which two runs must agree to be compared.
+pub const ALIKE: [&str; 10] = [
+    "host",
+    "kernel",
+    "cpu",
+    "cpus",
+    "cpus_allowed",
+    "memory_bytes",
+    "root",
+    "tun",
+    "busy",
+    "configuration",
+];
+
 /// Options that change neither measurements nor figures, and whether a value follows.
 const OUTPUT: [(&str, bool); 3] = [("--json", false), ("--raw", true), ("--save", true)];
 
@@ -71,20 +85,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    /// Fields in which two runs must agree to be compared.
-    const ALIKE: [&str; 10] = [
-        "host",
-        "kernel",
-        "cpu",
-        "cpus",
-        "cpus_allowed",
-        "memory_bytes",
-        "root",
-        "tun",
-        "busy",
-        "configuration",
-    ];
 
     #[test]
     fn the_configuration_has_no_options_of_output() {

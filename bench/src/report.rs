@@ -231,6 +231,8 @@ pub struct Report {
     raw: Vec<Raw>,
     /// Number of failed or wrong operations.
     pub errors: u64,
+    /// Another reason why the command fails.
+    pub failure: Option<String>,
     /// The tables for people.
     pub text: String,
 }

@@ -10,6 +10,7 @@ mod busy;
 mod changes;
 mod command_line;
 mod compare;
+mod comparison;
 mod container;
 mod declarative;
 mod domains;

@@ -1,41 +1,12 @@
-//! Statistics of samples and rounds: quantiles, and confidence intervals of medians by the percentile
-//! bootstrap (Efron, 1979).
+//! Intervals by the percentile bootstrap (Efron, 1979).
 //!
-//! The unit of an interval is a round: rounds are drawn with replacement, and figures of one round
-//! stay together, because the machine may be slower in some rounds for all measurements.
+//! The unit is a round: rounds are drawn with replacement, and figures of one round stay together,
+//! because the machine may be slower in some rounds for all measurements.
 
-use serde::{Serialize, Serializer};
+use super::{Interval, LEVEL, median, quantile, quotient};
 
 /// Draws of a bootstrap.
 const DRAWS: usize = 2000;
-
-/// Confidence of intervals.
-const LEVEL: f64 = 0.95;
-
-/// A confidence interval of 95 %, in JSON a list of both ends.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Interval {
-    /// The lower end.
-    pub low: f64,
-    /// The upper end.
-    pub high: f64,
-}
-
-impl Interval {
-    /// The interval between the images of both ends under a rising function.
-    pub fn map(self, of: impl Fn(f64) -> f64) -> Self {
-        Interval {
-            low: of(self.low),
-            high: of(self.high),
-        }
-    }
-}
-
-impl Serialize for Interval {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        [self.low, self.high].serialize(to)
-    }
-}
 
 /// An estimate with its interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,6 +26,17 @@ pub fn of_ratio(rounds: &[(f64, f64)], seed: u64) -> Option<Estimate> {
     })
 }
 
+/// Ratio of the medians of two lists of rounds that do not belong together; `None` if one is empty
+/// or the median below is not positive.
+pub fn of_unpaired_ratio(over: &[f64], under: &[f64], seed: u64) -> Option<Estimate> {
+    let value = quotient(median(over), median(under))?;
+    let mut random = fastrand::Rng::with_seed(seed);
+    spread(value, || {
+        let [over, under] = [over, under].map(|rounds| median(&drawn(rounds, &mut random)));
+        quotient(over, under)
+    })
+}
+
 /// The value of `of` over all rounds, and its interval over draws of as many rounds; `None` if `of`
 /// has no value, as without rounds.
 pub fn estimate<T: Copy>(
@@ -64,14 +46,18 @@ pub fn estimate<T: Copy>(
 ) -> Option<Estimate> {
     let value = of(rounds)?;
     let mut random = fastrand::Rng::with_seed(seed);
-    let draw = |_| {
-        let drawn: Vec<T> = rounds
-            .iter()
-            .map(|_| rounds[random.usize(..rounds.len())])
-            .collect();
-        of(&drawn)
-    };
-    let drawn: Vec<f64> = (0..DRAWS).filter_map(draw).collect();
+    spread(value, || of(&drawn(rounds, &mut random)))
+}
+
+/// As many rounds, drawn with replacement.
+fn drawn<T: Copy>(rounds: &[T], random: &mut fastrand::Rng) -> Vec<T> {
+    let draw = |_| rounds[random.usize(..rounds.len())];
+    (0..rounds.len()).map(draw).collect()
+}
+
+/// The percentile interval of values that `draw` returns.
+fn spread(value: f64, mut draw: impl FnMut() -> Option<f64>) -> Option<Estimate> {
+    let drawn: Vec<f64> = (0..DRAWS).filter_map(|_| draw()).collect();
     let tail = (1.0 - LEVEL) / 2.0;
     let interval = Interval {
         low: quantile(&drawn, tail)?,
@@ -80,42 +66,9 @@ pub fn estimate<T: Copy>(
     Some(Estimate { value, interval })
 }
 
-/// Quantile `q` of `values` by linear interpolation between the two nearest: type 7 of Hyndman and
-/// Fan (1996), the default of R and NumPy. `None` without values.
-pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
-    let last = values.len().checked_sub(1)?;
-    let place = q.clamp(0.0, 1.0) * last as f64;
-    let mut sorted = values.to_vec();
-    let (_, &mut lower, above) = sorted.select_nth_unstable_by(place as usize, f64::total_cmp);
-    let upper = above.iter().copied().min_by(f64::total_cmp);
-    Some(upper.map_or(lower, |upper| lower + place.fract() * (upper - lower)))
-}
-
-/// Median of `values`: the middle one, or the mean of the two middle ones.
-pub fn median(values: &[f64]) -> Option<f64> {
-    quantile(values, 0.5)
-}
-
-/// `over / under`; `None` if a figure is missing or `under` is not positive.
-pub fn quotient(over: Option<f64>, under: Option<f64>) -> Option<f64> {
-    Some(over? / under.filter(|&under| under > 0.0)?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// `quantile(x, c(0, .1, .25, .5, .9, 1))` of R, by its formula: the value at 1 + 5 q.
-    #[test]
-    fn quantiles_are_those_of_type_7() {
-        let values = [15.0, 20.0, 35.0, 40.0, 50.0, 3.0];
-        let found = [0.0, 0.1, 0.25, 0.5, 0.9, 1.0].map(|q| quantile(&values, q).unwrap());
-        assert_eq!(found, [3.0, 9.0, 16.25, 27.5, 45.0, 50.0]);
-        assert_eq!(quantile(&[7.0], 0.99), Some(7.0));
-        assert_eq!(quantile(&[], 0.5), None);
-        assert_eq!(median(&[1.0, 3.0]), Some(2.0));
-        assert_eq!(median(&[9.0, 1.0, 3.0]), Some(3.0));
-    }
 
     /// A drawn median is at most the k-th of n values if half of the draws are: a binomial
     /// distribution. So the ends of the interval are known, the first value with more than 2.5 %:
@@ -150,6 +103,23 @@ mod tests {
             [20385.0, 15484.0, 26364.0]
         );
         assert_eq!(of_ratio(&rounds, 7), Some(found));
+    }
+
+    /// The ends are those of the exact distribution: of three values the largest is the median of a
+    /// draw with 7 in 27, so both extremes meet with 6.7 %, more than 2.5 %.
+    #[test]
+    fn rounds_that_do_not_belong_together_are_drawn_apart() {
+        let (over, under) = ([2.0, 8.0, 4.0], [2.0, 1.0, 4.0]);
+        let found = of_unpaired_ratio(&over, &under, 3).unwrap();
+        let interval = Interval {
+            low: 0.5,
+            high: 8.0,
+        };
+        assert_eq!((found.value, found.interval), (2.0, interval));
+        assert_eq!(of_unpaired_ratio(&over, &under, 3), Some(found));
+        let pairs: Vec<(f64, f64)> = [2.0, 4.0, 8.0].map(|slow| (2.0 * slow, slow)).into();
+        assert_eq!(of_ratio(&pairs, 3).unwrap().interval.high, 2.0);
+        assert_eq!(of_unpaired_ratio(&[], &under, 3), None);
     }
 
     #[test]

@@ -1,0 +1,183 @@
+//! The command `diff`: two runs that were measured before.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::Value;
+
+use super::run::{Run, RunError};
+use super::{Compared, Limits, Sides, compare, counts, table};
+use crate::manifest::ALIKE;
+use crate::report::{Fields, Report};
+use crate::table::percent;
+
+/// Steal above which a run is said to be disturbed.
+const STEAL: f64 = 0.01;
+
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// The earlier run: a file written with --json or --save.
+    old: PathBuf,
+
+    /// The later run.
+    new: PathBuf,
+
+    /// Slowdown up to which the exit status is 0, such as 5%.
+    ///
+    /// Each side is one run, and two runs of one program differ by some percent, too: a row is called
+    /// slower or faster only beyond the threshold. `ab` decides smaller differences.
+    #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = share)]
+    threshold: f64,
+
+    /// Compare runs of unlike machines or configurations, too, and leave out rows of one round.
+    #[arg(long)]
+    force: bool,
+
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A share in percent, such as `5%`, or as a fraction.
+pub fn share(text: &str) -> Result<f64, &'static str> {
+    let (number, unit) = match text.strip_suffix('%') {
+        Some(number) => (number, 100.0),
+        None => (text, 1.0),
+    };
+    let share = number.trim().parse::<f64>().map(|number| number / unit);
+    let share = share.ok().filter(|share| (0.0..=10.0).contains(share));
+    share.ok_or("not between 0% and 1000%; write 5% or 0.05")
+}
+
+/// Compares both runs.
+pub fn run(options: &Options) -> Result<Report, RunError> {
+    let (old, new) = (Run::read(&options.old)?, Run::read(&options.new)?);
+    let unlike = unlike(&old, &new);
+    if !unlike.is_empty() && !options.force {
+        return Err(RunError::Unlike {
+            old: old.name,
+            new: new.name,
+            unlike: unlike.join("; "),
+        });
+    }
+    let (rows, left_out) = common(&old, &new, options.force)?;
+    let limits = Limits {
+        threshold: options.threshold,
+        margin: options.threshold,
+        paired: false,
+    };
+    let compared = compare(rows, limits);
+    let mut notes = unlike;
+    notes.extend([&old, &new].into_iter().filter_map(disturbed));
+    if let [first, ..] = left_out.as_slice() {
+        notes.push(format!(
+            "{} rows left out, the first is {first}",
+            left_out.len()
+        ));
+    }
+    let mut report = Report::default();
+    for (side, run) in [("old", &old), ("new", &new)] {
+        let fields = Fields::default().with("name", &run.name);
+        report.object(side, fields.with("manifest", &run.manifest));
+    }
+    report.fields(
+        Fields::default()
+            .with("threshold", options.threshold)
+            .with("notes", &notes)
+            .with("left_out", left_out),
+    );
+    finish(&mut report, &compared, options.threshold);
+    let notes: String = notes
+        .iter()
+        .map(|note| format!("Note: {note}.\n"))
+        .collect();
+    report.text = format!(
+        "{} and {}; {}.\n{notes}\n{}",
+        old.name,
+        new.name,
+        verdicts(&compared),
+        table(&compared)
+    );
+    Ok(report)
+}
+
+/// Adds the compared rows to a report, and its failure if rows are too slow.
+pub fn finish(report: &mut Report, compared: &[Compared], threshold: f64) {
+    report.object("verdicts", counts(compared));
+    report.list("rows", compared.iter().map(Compared::fields).collect());
+    let slower = compared.iter().filter(|row| row.fails).count();
+    if slower > 0 {
+        let threshold = percent(Some(threshold));
+        report.failure = Some(format!("{slower} rows are slower by more than {threshold}"));
+    }
+}
+
+/// The number of rows with each verdict, as text.
+pub fn verdicts(compared: &[Compared]) -> String {
+    let counts = serde_json::json!(counts(compared));
+    let of = |name: &str| format!("{} {name}", counts[name]);
+    let parts = ["slower", "faster", "unclear", "same"].map(of);
+    format!("{} rows: {}", compared.len(), parts.join(", "))
+}
+
+/// Differences of the manifests.
+fn unlike(old: &Run, new: &Run) -> Vec<String> {
+    let differs = |name: &&str| {
+        let [old, new] = [old, new].map(|run| run.manifest.get(*name).unwrap_or(&Value::Null));
+        (old != new).then(|| format!("{name} is {old} and {new}"))
+    };
+    ALIKE.iter().filter_map(differs).collect()
+}
+
+fn disturbed(run: &Run) -> Option<String> {
+    let steal = run.manifest.get("steal")?.as_f64();
+    let steal = steal.filter(|steal| *steal > STEAL)?;
+    let lost = percent(Some(steal));
+    Some(format!(
+        "the hypervisor took {lost} of the processors from {}",
+        run.name
+    ))
+}
+
+/// The rows of both runs, and the names of those left out.
+fn common(old: &Run, new: &Run, force: bool) -> Result<(Vec<Sides>, Vec<String>), RunError> {
+    let mut others: HashMap<&str, _> = new.rows.iter().map(|row| (row.id.as_str(), row)).collect();
+    let (mut rows, mut left_out) = (Vec::new(), Vec::new());
+    for row in &old.rows {
+        let other = others.remove(row.id.as_str());
+        let Some(other) = other.filter(|other| other.of == row.of) else {
+            left_out.push(row.id.clone());
+            continue;
+        };
+        let sides = [(old, row), (new, other)];
+        if sides.iter().any(|(_, row)| row.rounds.is_empty()) {
+            left_out.push(row.id.clone());
+        } else if let Some((run, _)) = sides.iter().find(|(_, row)| row.rounds.len() == 1) {
+            let (name, row) = (run.name.clone(), row.id.clone());
+            if !force {
+                return Err(RunError::OneRound { name, row });
+            }
+            left_out.push(row);
+        } else {
+            rows.push(Sides {
+                id: row.id.clone(),
+                of: row.of.clone(),
+                old: row.rounds.clone(),
+                new: other.rounds.clone(),
+            });
+        }
+    }
+    let only_new = new
+        .rows
+        .iter()
+        .filter(|row| others.contains_key(row.id.as_str()));
+    left_out.extend(only_new.map(|row| row.id.clone()));
+    if rows.is_empty() {
+        return Err(RunError::NothingInCommon {
+            old: old.name.clone(),
+            new: new.name.clone(),
+        });
+    }
+    Ok((rows, left_out))
+}
