@@ -10,7 +10,7 @@ use toroid_model::link::FabricProfile;
 
 use crate::busy::Busy;
 use crate::cluster::ClusterError;
-use crate::comparison::{RunError, diff};
+use crate::comparison::{RunError, ab, diff};
 use crate::manifest::Manifest;
 use crate::plan::{Common, Effort};
 use crate::progress::Progress;
@@ -53,6 +53,15 @@ enum Command {
     /// nodes have no interfaces: Ethernet is then between stacks in the processes themselves, and
     /// the report says so.
     Compare(Compare),
+
+    /// Run a command of two programs in turns, and compare them row by row.
+    ///
+    /// A pair of runs in each round decides what two runs cannot: a few percent on a noisy machine.
+    /// Exit status 1 if a row is slower by more than the threshold.
+    #[command(
+        after_help = "Example: toroid-bench ab old/toroid-bench new/toroid-bench -- fabric --quick"
+    )]
+    Ab(ab::Options),
 
     /// Compare two runs of a command: same, faster, slower or unclear, row by row.
     ///
@@ -177,6 +186,7 @@ impl Command {
     fn is_json(&self) -> bool {
         match self {
             Command::Compare(arguments) => arguments.json,
+            Command::Ab(options) => options.json,
             Command::Diff(options) => options.json,
             Command::Domains(Domains { common, .. })
             | Command::Kv(kv::Options { common, .. })
@@ -189,6 +199,7 @@ impl Command {
     fn measure(&self, progress: &Progress) -> anyhow::Result<Report> {
         Ok(match self {
             Command::Compare(arguments) => arguments.measure(progress)?,
+            Command::Ab(options) => ab::measure(options, progress)?,
             Command::Diff(options) => diff::run(options)?,
             Command::Domains(arguments) => {
                 domains::measure(arguments.common.effort(), &arguments.rows, progress)?

@@ -9,7 +9,7 @@
 //! * [`samples`], [`stats`], [`runner`]: the samples of a round; their statistics; turns between
 //!   measurements.
 //! * [`compare`], [`domains`], [`ether`], [`fabric`], [`kv`], [`micro`]: the commands.
-//! * [`comparison`]: the command `diff`.
+//! * [`comparison`]: the commands `diff` and `ab`, which run a [`program`].
 //! * [`report`], [`table`], [`target`], [`manifest`], [`results`]: rows, JSON, tables, targets, the
 //!   conditions of a run, and saved runs.
 //! * [`arguments`]: the command line.
@@ -36,6 +36,7 @@ mod memory;
 mod micro;
 pub mod pair;
 mod plan;
+mod program;
 mod progress;
 pub mod relay;
 mod report;

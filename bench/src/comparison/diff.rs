@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::run::{Run, RunError};
-use super::{Compared, Limits, Sides, compare, counts, table};
+use super::{Limits, Sides, compare, finish, share, table, verdicts};
 use crate::manifest::ALIKE;
 use crate::report::{Fields, Report};
 use crate::table::percent;
@@ -37,17 +37,6 @@ pub struct Options {
     /// Print one JSON object instead of tables.
     #[arg(long)]
     pub json: bool,
-}
-
-/// A share in percent, such as `5%`, or as a fraction.
-pub fn share(text: &str) -> Result<f64, &'static str> {
-    let (number, unit) = match text.strip_suffix('%') {
-        Some(number) => (number, 100.0),
-        None => (text, 1.0),
-    };
-    let share = number.trim().parse::<f64>().map(|number| number / unit);
-    let share = share.ok().filter(|share| (0.0..=10.0).contains(share));
-    share.ok_or("not between 0% and 1000%; write 5% or 0.05")
 }
 
 /// Compares both runs.
@@ -100,25 +89,6 @@ pub fn run(options: &Options) -> Result<Report, RunError> {
         table(&compared)
     );
     Ok(report)
-}
-
-/// Adds the compared rows to a report, and its failure if rows are too slow.
-pub fn finish(report: &mut Report, compared: &[Compared], threshold: f64) {
-    report.object("verdicts", counts(compared));
-    report.list("rows", compared.iter().map(Compared::fields).collect());
-    let slower = compared.iter().filter(|row| row.fails).count();
-    if slower > 0 {
-        let threshold = percent(Some(threshold));
-        report.failure = Some(format!("{slower} rows are slower by more than {threshold}"));
-    }
-}
-
-/// The number of rows with each verdict, as text.
-pub fn verdicts(compared: &[Compared]) -> String {
-    let counts = serde_json::json!(counts(compared));
-    let of = |name: &str| format!("{} {name}", counts[name]);
-    let parts = ["slower", "faster", "unclear", "same"].map(of);
-    format!("{} rows: {}", compared.len(), parts.join(", "))
 }
 
 /// Differences of the manifests.

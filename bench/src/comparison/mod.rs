@@ -4,6 +4,7 @@
 //! needs a test of the logarithms of the rounds, corrected for the number of rows: one row or more
 //! is wrongly called faster or slower in at most 5 % of comparisons.
 
+pub mod ab;
 pub mod diff;
 mod run;
 
@@ -11,9 +12,9 @@ use serde::Serialize;
 
 pub use run::RunError;
 
-use crate::report::Fields;
+use crate::report::{Fields, Report};
 use crate::stats::{self, Estimate, Location, Summary};
-use crate::table::{Table, decimals, digits, rate, time};
+use crate::table::{Table, decimals, digits, percent, rate, time};
 
 /// Probability of a wrong verdict.
 const LEVEL: f64 = 0.05;
@@ -177,6 +178,36 @@ pub fn counts(rows: &[Compared]) -> Fields {
                 rows.iter().filter(|row| row.verdict == verdict).count(),
             )
         })
+}
+
+/// A share in percent, such as `5%`, or as a fraction.
+fn share(text: &str) -> Result<f64, &'static str> {
+    let (number, unit) = match text.strip_suffix('%') {
+        Some(number) => (number, 100.0),
+        None => (text, 1.0),
+    };
+    let share = number.trim().parse::<f64>().map(|number| number / unit);
+    let share = share.ok().filter(|share| (0.0..=10.0).contains(share));
+    share.ok_or("not between 0% and 1000%; write 5% or 0.05")
+}
+
+/// Adds the compared rows to a report, and its failure if rows are too slow.
+fn finish(report: &mut Report, compared: &[Compared], threshold: f64) {
+    report.object("verdicts", counts(compared));
+    report.list("rows", compared.iter().map(Compared::fields).collect());
+    let slower = compared.iter().filter(|row| row.fails).count();
+    if slower > 0 {
+        let threshold = percent(Some(threshold));
+        report.failure = Some(format!("{slower} rows are slower by more than {threshold}"));
+    }
+}
+
+/// The number of rows with each verdict, as text.
+fn verdicts(compared: &[Compared]) -> String {
+    let counts = serde_json::json!(counts(compared));
+    let of = |name: &str| format!("{} {name}", counts[name]);
+    let parts = ["slower", "faster", "unclear", "same"].map(of);
+    format!("{} rows: {}", compared.len(), parts.join(", "))
 }
 
 /// The table of compared rows.

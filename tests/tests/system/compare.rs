@@ -55,7 +55,7 @@ const MEASURED: [(&str, &str, &str); 19] = [
 ];
 
 /// Some real input; the sources of these tests.
-const INPUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+pub const INPUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
 
 /// Starts a benchmark whose files are all in `temporary`.
 pub fn start(command: &mut Command, temporary: &Path) -> Running {

@@ -1,14 +1,18 @@
-//! `toroid-bench diff`: a slower program is found, an equal one is not, and what cannot be
+//! `toroid-bench diff` and `ab`: a slower program is found, an equal one is not, and what cannot be
 //! compared is refused.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use tests::cluster::{Cluster, program};
+use tests::cluster::{Cluster, leaves_nothing, program};
 use tests::process::{Outcome, run};
 
-use crate::compare::{leaves_no_files, start};
+use crate::compare::{INPUT, leaves_no_files, start, stop, temporary};
 
 const FAILED: i32 = 1;
 const BAD_INPUT: i32 = 2;
@@ -33,7 +37,7 @@ fn measured(cluster: &Cluster, temporary: &Path) -> Value {
 }
 
 fn diff(old: &Path, new: &Path, options: &[&str]) -> Outcome {
-    let mut command = std::process::Command::new(program("toroid-bench"));
+    let mut command = Command::new(program("toroid-bench"));
     run(command.arg("diff").args([old, new]).args(options))
 }
 
@@ -44,6 +48,12 @@ impl Files {
     fn write(&self, name: &str, text: impl ToString) -> PathBuf {
         let path = self.0.path().join(name);
         fs::write(&path, text.to_string()).expect("it is ours");
+        path
+    }
+
+    fn program(&self, name: &str, script: impl ToString) -> PathBuf {
+        let path = self.write(name, script);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
         path
     }
 }
@@ -108,4 +118,61 @@ fn two_runs_are_compared_or_refused_by_name() {
         let nan = files.write("nan", &nan);
         diff(&old, &nan, &[]).fails(BAD_INPUT, &["nan, row", "no number", "measure again"]);
     });
+}
+
+/// A program that measures as toroid-bench does, and tells three times the time.
+fn three_times_slower(files: &Files) -> PathBuf {
+    let script = format!(
+        "#!/bin/sh\n{} \"$@\" | perl -pe '{}'\n",
+        program("toroid-bench").display(),
+        r#"s/("rounds":\[)([^\]]+)/$1.join(",", map { 3 * $_ } split(",", $2))/ge"#
+    );
+    files.program("slow", script)
+}
+
+fn ab(cluster: &Cluster, old: &Path, new: &Path, rounds: &str, command: &[&str]) -> Command {
+    let mut ab = cluster.command("toroid-bench");
+    ab.args(["ab", "--json", "--rounds", rounds])
+        .args([old, new])
+        .arg("--")
+        .args(command);
+    ab
+}
+
+#[test]
+fn two_programs_are_compared_in_turns() {
+    leaves_no_files(|cluster, temporary| {
+        let files = Files(tempfile::tempdir().expect("a temporary directory"));
+        let (old, slow) = (program("toroid-bench"), three_times_slower(&files));
+        let mut in_turns = ab(cluster, &old, &slow, "6", &SHORT);
+        let outcome = start(&mut in_turns, temporary).wait();
+        let found = outcome.json();
+        let row = &found["rows"][0];
+        assert_eq!(row["verdict"], "slower", "{found}");
+        assert_eq!(row["old"]["rounds"].as_array().map(Vec::len), Some(6));
+        assert_eq!(found["manifest"]["configuration"][0], "ab", "{found}");
+        outcome.fails(FAILED, &["slower by more than 1"]);
+
+        let foreign = files.program("foreign", "#!/bin/sh\necho '{}'\n");
+        start(&mut ab(cluster, &old, &foreign, "2", &SHORT), temporary)
+            .wait()
+            .fails(BAD_INPUT, &["foreign in round 1 is no run of toroid-bench"]);
+        let unknown = ["fabrik"];
+        start(&mut ab(cluster, &old, &old, "2", &unknown), temporary)
+            .wait()
+            .fails(FAILED, &["fabrik --json", "exit status: 2", "unrecognized"]);
+    });
+}
+
+#[test]
+fn nothing_is_left_when_turns_are_stopped() {
+    for (signal, moment) in [(Signal::SIGINT, 300), (Signal::SIGTERM, 1500)] {
+        leaves_nothing(|| {
+            let cluster = Cluster::down_yet();
+            let (temporary, both) = (temporary(&cluster), program("toroid-bench"));
+            let command = ["compare", "--quick", "--dir", INPUT];
+            let in_turns = start(&mut ab(&cluster, &both, &both, "9", &command), &temporary);
+            stop(in_turns, Duration::from_millis(moment), signal, &temporary);
+        });
+    }
 }
