@@ -28,6 +28,20 @@ impl Fields {
         self
     }
 
+    /// Adds the fields by which runs are compared: the name of the row, made of its labels and the
+    /// same in every run, and the figure `of` in each round.
+    pub fn compared(self, labels: &Fields, of: &str, rounds: Vec<f64>) -> Self {
+        let word = |(name, value): &(&str, Value)| match value {
+            Value::Null => None,
+            Value::String(text) => Some(text.clone()),
+            other => Some(format!("{name}={other}")),
+        };
+        let words: Vec<String> = labels.0.iter().filter_map(word).collect();
+        self.with("id", words.join(" "))
+            .with("rounds_of", of)
+            .with("rounds", rounds)
+    }
+
     fn get(&self, name: &str) -> Option<&Value> {
         let mut fields = self.0.iter();
         fields.find_map(|(known, value)| (*known == name).then_some(value))
@@ -127,25 +141,11 @@ impl Row {
         self.labels.clone().and(self.figures.clone())
     }
 
-    /// The name of the measurement, the same in every run: its labels.
-    fn id(&self) -> String {
-        let word = |(name, value): &(&str, Value)| match value {
-            Value::Null => None,
-            Value::String(text) => Some(text.clone()),
-            other => Some(format!("{name}={other}")),
-        };
-        let words: Vec<String> = self.labels.0.iter().filter_map(word).collect();
-        words.join(" ")
-    }
-
-    /// Fields for comparisons of runs: the name of the row, and the medians of its rounds.
+    /// All labels and figures, and the medians of the rounds.
     fn compared(&self) -> Fields {
         let rounds = self.rounds.clone();
         let (of, values) = rounds.unwrap_or_else(|| self.series.medians());
-        Fields::default()
-            .with("id", self.id())
-            .with("rounds_of", of)
-            .with("rounds", values)
+        self.fields().compared(&self.labels, of, values)
     }
 }
 
@@ -277,8 +277,7 @@ impl Report {
         for row in rows {
             self.samples(name, row.labels.clone(), row.series.clone());
         }
-        let fields = rows.iter().map(|row| row.fields().and(row.compared()));
-        self.list(name, fields.collect());
+        self.list(name, rows.iter().map(Row::compared).collect());
     }
 
     /// Adds a list of objects.

@@ -4,11 +4,9 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use clap::Args;
-use serde_json::Value;
 
 use super::run::{Run, RunError};
 use super::{Limits, Sides, compare, finish, share, table, verdicts};
-use crate::manifest::ALIKE;
 use crate::report::{Fields, Report};
 use crate::table::percent;
 
@@ -17,7 +15,8 @@ const STEAL: f64 = 0.01;
 
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// The earlier run: a file written with --json or --save.
+    /// The earlier run: a file written with --json or --save. Of several runs in one file, written
+    /// with >>, the medians are compared.
     old: PathBuf,
 
     /// The later run.
@@ -25,8 +24,8 @@ pub struct Options {
 
     /// Slowdown up to which the exit status is 0, such as 5%.
     ///
-    /// Each side is one run, and two runs of one program differ by some percent, too: a row is called
-    /// slower or faster only beyond the threshold. `ab` decides smaller differences.
+    /// Two runs of one program differ, too: a row is called slower or faster only beyond the
+    /// threshold. `ab` decides smaller differences.
     #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = share)]
     threshold: f64,
 
@@ -42,7 +41,7 @@ pub struct Options {
 /// Compares both runs.
 pub fn run(options: &Options) -> Result<Report, RunError> {
     let (old, new) = (Run::read(&options.old)?, Run::read(&options.new)?);
-    let unlike = unlike(&old, &new);
+    let unlike = old.unlike(&new);
     if !unlike.is_empty() && !options.force {
         return Err(RunError::Unlike {
             old: old.name,
@@ -58,6 +57,13 @@ pub fn run(options: &Options) -> Result<Report, RunError> {
     };
     let compared = compare(rows, limits);
     let mut notes = unlike;
+    if old.runs.min(new.runs) == 1 {
+        notes.push(
+            "two runs of one program may differ by more than their rounds do; append runs to each \
+             file (>>), or use ab"
+                .into(),
+        );
+    }
     notes.extend([&old, &new].into_iter().filter_map(disturbed));
     if let [first, ..] = left_out.as_slice() {
         notes.push(format!(
@@ -68,6 +74,7 @@ pub fn run(options: &Options) -> Result<Report, RunError> {
     let mut report = Report::default();
     for (side, run) in [("old", &old), ("new", &new)] {
         let fields = Fields::default().with("name", &run.name);
+        let fields = fields.with("runs", run.runs);
         report.object(side, fields.with("manifest", &run.manifest));
     }
     report.fields(
@@ -89,15 +96,6 @@ pub fn run(options: &Options) -> Result<Report, RunError> {
         table(&compared)
     );
     Ok(report)
-}
-
-/// Differences of the manifests.
-fn unlike(old: &Run, new: &Run) -> Vec<String> {
-    let differs = |name: &&str| {
-        let [old, new] = [old, new].map(|run| run.manifest.get(*name).unwrap_or(&Value::Null));
-        (old != new).then(|| format!("{name} is {old} and {new}"))
-    };
-    ALIKE.iter().filter_map(differs).collect()
 }
 
 fn disturbed(run: &Run) -> Option<String> {

@@ -1,4 +1,5 @@
-//! A run that was measured before, read from its `--json` or `--save`.
+//! A run that was measured before, read from its `--json` or `--save`; or several in one file, one
+//! appended to another.
 
 use std::collections::HashMap;
 use std::fs;
@@ -7,6 +8,9 @@ use std::path::Path;
 
 use serde_json::error::Category;
 use serde_json::{Map, Value};
+
+use crate::manifest::ALIKE;
+use crate::stats::median;
 
 /// Reason why a run cannot be read or compared.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +39,8 @@ pub enum RunError {
          out with --force"
     )]
     OneRound { name: String, row: String },
+    #[error("{name} holds runs that were not measured alike: {unlike}; use a file for each kind")]
+    Mixed { name: String, unlike: String },
     #[error("{old} and {new} have no row in common; compare runs of the same command")]
     NothingInCommon { old: String, new: String },
     #[error(
@@ -55,16 +61,18 @@ pub struct Measured {
     pub id: String,
     /// The name of the figure.
     pub of: String,
-    /// The figure in each round.
+    /// The figure in each round, or its median in each of several runs.
     pub rounds: Vec<f64>,
 }
 
-/// A run with its rows, in their order.
+/// A run with its rows, in their order, or several runs of one command.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// The file or program.
     pub name: String,
+    /// The manifest of the first run.
     pub manifest: Map<String, Value>,
+    pub runs: usize,
     pub rows: Vec<Measured>,
 }
 
@@ -78,16 +86,66 @@ impl Run {
         }
     }
 
-    /// The run in `text`, which is called `name` in errors.
+    /// The run or runs in `text`, which is called `name` in errors.
     pub fn parse(name: String, text: &[u8]) -> Result<Self, RunError> {
-        let json = match serde_json::from_slice(text) {
-            Ok(json) => json,
-            Err(source) if source.classify() == Category::Eof => {
-                let line = source.line();
-                return Err(RunError::Truncated { name, line });
+        let mut runs = Vec::new();
+        for json in serde_json::Deserializer::from_slice(text).into_iter() {
+            let name = name.clone();
+            match json {
+                Ok(json) => runs.push(Run::of(name, json)?),
+                Err(source) if source.classify() == Category::Eof => {
+                    let line = source.line();
+                    return Err(RunError::Truncated { name, line });
+                }
+                Err(source) => return Err(RunError::NotJson { name, source }),
             }
-            Err(source) => return Err(RunError::NotJson { name, source }),
+        }
+        match runs.len() {
+            0 => Err(RunError::Truncated { name, line: 1 }),
+            1 => Ok(runs.remove(0)),
+            _ => Run::merge(runs),
+        }
+    }
+
+    /// Several runs, of which the medians are the rounds: the spread between runs is then that of
+    /// programs started anew.
+    fn merge(mut runs: Vec<Run>) -> Result<Self, RunError> {
+        let mut all = runs.remove(0);
+        all.runs += runs.len();
+        let mut medians: HashMap<_, Vec<f64>> = HashMap::new();
+        for run in &runs {
+            let unlike = all.unlike(run).join("; ");
+            if !unlike.is_empty() {
+                let name = all.name;
+                return Err(RunError::Mixed { name, unlike });
+            }
+            for row in &run.rows {
+                let known = medians.entry((&row.id, &row.of)).or_default();
+                known.extend(median(&row.rounds));
+            }
+        }
+        for row in &mut all.rows {
+            let others = medians.remove(&(&row.id, &row.of));
+            let first = median(&row.rounds);
+            row.rounds = first
+                .into_iter()
+                .chain(others.unwrap_or_default())
+                .collect();
+        }
+        Ok(all)
+    }
+
+    /// Differences between the manifests of two runs that are not to be compared.
+    pub fn unlike(&self, other: &Run) -> Vec<String> {
+        let differs = |name: &&str| {
+            let [ours, theirs] = [self, other].map(|run| run.manifest.get(*name));
+            let [ours, theirs] = [ours, theirs].map(|value| value.unwrap_or(&Value::Null));
+            (ours != theirs).then(|| format!("{name} is {ours} and {theirs}"))
         };
+        ALIKE.iter().filter_map(differs).collect()
+    }
+
+    fn of(name: String, json: Value) -> Result<Self, RunError> {
         let Value::Object(mut top) = json else {
             let lacks = "rows";
             return Err(RunError::Foreign { name, lacks });
@@ -129,6 +187,7 @@ impl Run {
         Ok(Run {
             name,
             manifest,
+            runs: 1,
             rows,
         })
     }
@@ -200,6 +259,25 @@ mod tests {
             assert_eq!(run.rows[1].rounds, [1.0, 2.0, 3.5]);
             assert_eq!(run.manifest["host"], "a");
         }
+    }
+
+    #[test]
+    fn runs_in_one_file_count_as_rounds() {
+        let mut later = run();
+        later["rows"][0]["rounds"] = json!([7.0, 9.0]);
+        let text = format!("{}\n{later:#}\n{}", run(), run());
+        let runs = Run::parse("f".into(), text.as_bytes()).unwrap();
+        assert_eq!(
+            (runs.runs, &runs.rows[1].rounds[..]),
+            (3, &[2.0, 8.0, 2.0][..])
+        );
+        assert_eq!(runs.rows[2].rounds, [0.0; 0]);
+        later["manifest"]["host"] = json!("b");
+        let mixed = error(&format!("{}{later}", run()));
+        assert!(
+            mixed.contains("f holds runs that were not measured alike: host is"),
+            "{mixed}"
+        );
     }
 
     #[test]

@@ -63,18 +63,20 @@ impl Row {
 
     /// Labels and figures, as in JSON.
     pub fn fields(&self, path: &str, preset: Option<&str>) -> Fields {
-        Fields::default()
+        let labels = Fields::default()
             .with("layer", "fabric")
             .with("test", self.case.test)
             .with("path", path)
             .with("preset", preset)
             .with("bytes", self.case.bytes)
-            .with("x", self.case.x)
+            .with("x", self.case.x);
+        let figures = labels.clone();
+        figures
             .with("base_ns", self.base())
             .with("p50_ns", self.changed())
             .with("cost_ns", self.cost().map(|cost| cost.value))
             .with("ci", self.cost().map(|cost| cost.interval))
-            .with("rounds", self.of_rounds(|(_, changed)| *changed))
+            .compared(&labels, "p50_ns", self.of_rounds(|(_, changed)| *changed))
     }
 }
 

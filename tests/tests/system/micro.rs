@@ -6,8 +6,20 @@ use tests::user::User;
 
 use crate::compare::{leaves_no_files, start, temporary};
 
-const KEYS: [&str; 11] = [
-    "layer", "test", "path", "preset", "bytes", "x", "base_ns", "p50_ns", "cost_ns", "ci", "rounds",
+const KEYS: [&str; 13] = [
+    "layer",
+    "test",
+    "path",
+    "preset",
+    "bytes",
+    "x",
+    "base_ns",
+    "p50_ns",
+    "cost_ns",
+    "ci",
+    "id",
+    "rounds_of",
+    "rounds",
 ];
 
 /// Tests and variants on a live fabric, which has no completion queues.
