@@ -120,6 +120,11 @@ impl DelayLine {
         self.lock().take()
     }
 
+    /// Drops the queue pair. The timer executes nothing from now on.
+    pub(super) fn end(&self) {
+        self.lock().pair = None;
+    }
+
     fn lock(&self) -> MutexGuard<'_, Delayed> {
         lock(&self.state)
     }

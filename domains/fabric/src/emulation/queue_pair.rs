@@ -14,7 +14,7 @@ use crate::topology::NodeId;
 
 /// A queue pair of a provider, behind the link to its peer.
 ///
-/// Operations that are under way when the queue pair is dropped may not happen.
+/// Operations that are under way when the queue pair is dropped may not happen. None happens later.
 #[derive(Debug)]
 pub struct QueuePair {
     link: Arc<PeerLink>,
@@ -85,6 +85,15 @@ impl QueuePair {
         match self.look_at_link() {
             Some((line, _)) => line.read_batch(reads),
             None => self.pair.read_batch(reads),
+        }
+    }
+}
+
+/// Waits for the timer if it is executing an operation: the caller may reuse its memory afterwards.
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        if let Some(line) = &self.line {
+            line.end();
         }
     }
 }

@@ -390,6 +390,28 @@ fn queue_pairs_are_dropped_while_the_timer_executes_their_operations() {
     }
 }
 
+/// A store once could reuse memory of an item while the timer still read a value into it.
+#[test]
+fn nothing_is_read_into_memory_after_its_queue_pair_was_dropped() {
+    let link = link(way(after(0)));
+    for _ in 0..50 {
+        let mut rig = rig(&link, 1);
+        let end = rig.local.len() as u64;
+        rig.owner.store(0, 7).unwrap();
+        rig.owner.store(end - 8, 7).unwrap();
+        rig.send(Operation::read(&rig.remote, 0, &rig.local, 0..end));
+        // The timer has begun to read.
+        let start = Instant::now();
+        while rig.local.load(0) != Ok(7) {
+            assert!(start.elapsed() < FOR_EVER, "the timer does not read");
+        }
+        drop(rig.pair);
+        rig.local.store(end - 8, 1).unwrap();
+        thread::sleep(Duration::from_millis(2));
+        assert_eq!(rig.local.load(end - 8), Ok(1));
+    }
+}
+
 /// A member that writes the clocks delays others, each time by a limited time.
 #[test]
 fn scribbled_clocks_hang_nothing() {
