@@ -1,5 +1,6 @@
 //! Time that the machine itself takes for a transfer.
 
+use super::SOON;
 use crate::model::Nanos;
 use crate::os::thread::monotonic;
 
@@ -78,9 +79,10 @@ impl Exit {
         self.exit.learn(now - looked + 2 * self.clock.get());
     }
 
-    /// The time before its due time at which a call returns. 0 before the first.
+    /// The time before its due time at which a call returns, at most [`SOON`]. 0 before the first.
     pub(super) fn get(&self) -> Nanos {
-        self.exit.get()
+        // Calls with cold caches took longer than the next one may take.
+        self.exit.get().min(SOON)
     }
 
     /// The time between two looks at the clock, without the looks.

@@ -87,7 +87,8 @@ fn a_sleeper_in_poll_is_woken_when_a_packet_is_due() {
                 ends.theirs.disarm();
             }
             assert_eq!(packet, [n]);
-            assert!(monotonic() - start >= 3 * MILLISECOND);
+            let took = monotonic() - start;
+            assert!(took >= 3 * MILLISECOND - SOON, "packet {n} took {took} ns");
         }
     }
 }
