@@ -1,5 +1,6 @@
 //! Properties of the model on a virtual clock.
 
+mod logp;
 mod network;
 mod shared;
 
