@@ -17,7 +17,7 @@ use crate::progress::Progress;
 use crate::report::Report;
 use crate::results::Keep;
 use crate::worker::files;
-use crate::{compare, domains, ether, fabric, kv, micro, roles};
+use crate::{compare, domains, ether, fabric, kv, link, micro, roles};
 
 /// Benchmarks of communication domains on this machine.
 ///
@@ -87,6 +87,12 @@ enum Command {
     /// Starts a private agent and leaves nothing behind. Needs the program fi_pingpong of Debian's
     /// package libfabric-bin; root is not needed.
     Fabric(Common),
+
+    /// Measure how exactly links keep rates and latencies, and what their model costs.
+    ///
+    /// Starts a private agent and leaves nothing behind. Needs /dev/net/tun and the program tc of
+    /// Debian's package iproute2; root is not needed.
+    Link(Common),
 
     /// Measure the store beside memcached and memcpy.
     ///
@@ -192,7 +198,8 @@ impl Command {
             | Command::Kv(kv::Options { common, .. })
             | Command::Micro(micro::Options { common, .. })
             | Command::Ether(common)
-            | Command::Fabric(common) => common.json,
+            | Command::Fabric(common)
+            | Command::Link(common) => common.json,
         }
     }
 
@@ -206,6 +213,7 @@ impl Command {
             }
             Command::Ether(common) => ether::measure(common.effort(), progress)?,
             Command::Fabric(common) => fabric::measure(common.effort(), progress)?,
+            Command::Link(common) => link::measure(common.effort(), progress)?,
             Command::Kv(options) => kv::measure(options, progress)?,
             Command::Micro(options) => micro::measure(options, progress)?,
         })

@@ -30,6 +30,7 @@ mod ether;
 mod fabric;
 mod features;
 mod kv;
+mod link;
 mod machine;
 mod manifest;
 mod memory;

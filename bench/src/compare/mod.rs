@@ -163,9 +163,8 @@ impl Bed {
 
     /// Creates the veth pair, and serves network sessions over every path.
     fn connect_interfaces(&mut self) -> Result<(), ClusterError> {
-        self.create_veth()?;
-        self.passive::<()>(&Order::ConfigureVeth(veth::LENDER))?;
-        self.active::<()>(&Order::ConfigureVeth(veth::CREATOR))?;
+        let ends = [(SERVER, &mut self.passive), (CLIENT, &mut self.active)];
+        veth::connect(&mut self.cluster, ends)?;
         for (path, interface) in [(Path::Loopback, "lo"), (Path::Veth, veth::NAME)] {
             let mtu = self.active(&Order::Mtu(interface.into()))?;
             self.mtus.insert(path, mtu);
@@ -187,16 +186,6 @@ impl Bed {
             .map(|(path, ip, port)| (path, SocketAddrV4::new(ip, port)))
             .into();
         Ok(())
-    }
-
-    fn create_veth(&mut self) -> Result<(), ClusterError> {
-        if self.cluster.control()?.status()?.private_users {
-            let networks = [self.cluster.network(CLIENT)?, self.cluster.network(SERVER)?];
-            return veth::create_between(networks.each_ref()).map_err(ClusterError::ours);
-        }
-        let socket = self.cluster.path("namespace.sock");
-        self.passive::<()>(&Order::LendNamespace(socket.clone()))?;
-        self.active(&Order::CreateVeth(socket))
     }
 
     fn passive<A: DeserializeOwned>(&mut self, order: &Order) -> Result<A, ClusterError> {

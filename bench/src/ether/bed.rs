@@ -159,12 +159,9 @@ impl Bed {
         let (transport, bytes) = (Transport::Tcp, key.write_bytes());
         let pace = |batch| Pace { time, batch };
         let flood = |per_s| Flood {
-            servers: vec![server],
-            group: None,
-            interface: Ipv4Addr::UNSPECIFIED,
             bytes,
             per_s,
-            time,
+            ..Flood::to(server, time)
         };
         match key.test {
             Test::TcpStream => {

@@ -1,4 +1,4 @@
-//! Messages between two nodes: ping-pong, and in one direction.
+//! Messages between two nodes: ping-pong, in one direction, and [timed by the receiver](one_way).
 //!
 //! A message of up to 1 KiB is a packet, which the receiver copies into a buffer. A longer message
 //! is a one-sided write into registered memory of the receiver, followed by a packet with its
@@ -7,6 +7,8 @@
 //!
 //! The receiver checks the number of every message, and outside of the measured time all bytes of
 //! the first messages and the last.
+
+pub mod one_way;
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -23,6 +25,7 @@ use toroid_fabric::{
     Access, Completion, Endpoint, Operation, PacketChannel, Place, Protocol, Region,
 };
 
+use self::one_way::OneWay;
 use crate::samples::Samples;
 use crate::worker::pattern;
 
@@ -106,6 +109,13 @@ impl Session {
     }
 }
 
+/// The measuring side's request to the serving side.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+enum Request {
+    Exchange(Session),
+    OneWay(OneWay),
+}
+
 /// Listens for the measuring side.
 pub fn listen(domain: &Domain) -> Result<Listener> {
     Ok(domain.listen(PROTOCOL)?)
@@ -125,10 +135,15 @@ pub fn serve(domain: &Domain, listener: &Listener) -> Result<()> {
             Err(error) if error.downcast_ref() == Some(&ChannelError::PeerDead) => return Ok(()),
             Err(error) => return Err(error),
         }
-        let session = serde_json::from_slice(&side.packet);
-        side.run(session.ok().context(NONSENSE)?, false)?;
-        let wrong = side.wrong;
-        side.say(&wrong.to_le_bytes())?;
+        let request = serde_json::from_slice(&side.packet);
+        match request.ok().context(NONSENSE)? {
+            Request::Exchange(session) => {
+                side.run(session, false)?;
+                let wrong = side.wrong;
+                side.say(&wrong.to_le_bytes())?;
+            }
+            Request::OneWay(session) => one_way::send(&mut side, session)?,
+        }
     }
 }
 
@@ -145,9 +160,7 @@ impl Client {
 
     /// Carries out a session, one sample.
     pub fn measure(&mut self, session: Session) -> Result<Samples> {
-        let side = &mut self.0;
-        let request = serde_json::to_vec(&session).ok().context(NONSENSE)?;
-        side.say(&request)?;
+        let side = self.request(Request::Exchange(session))?;
         let elapsed = side.run(session, true)?;
         side.take()?;
         let theirs = side.packet[..].try_into().map(u64::from_le_bytes);
@@ -162,6 +175,17 @@ impl Client {
             elapsed_ns: elapsed.as_nanos() as u64,
             ..Samples::errors(side.wrong + theirs)
         })
+    }
+
+    /// Measures the time of packets from the serving side.
+    pub fn one_way(&mut self, session: OneWay) -> Result<Samples> {
+        one_way::receive(self.request(Request::OneWay(session))?, session)
+    }
+
+    fn request(&mut self, request: Request) -> Result<&mut Side> {
+        let request = serde_json::to_vec(&request).ok().context(NONSENSE)?;
+        self.0.say(&request)?;
+        Ok(&mut self.0)
     }
 }
 
@@ -446,6 +470,29 @@ mod tests {
         for session in sessions(|bytes| 3 * window(bytes) + 1) {
             let wrong = both(|side, begins| _ = side.run(session, begins).unwrap());
             assert_eq!(wrong, 0, "{session:?}");
+        }
+    }
+
+    #[test]
+    fn the_receiver_times_packets() {
+        for bytes in [8, 64, PACKET] {
+            let time = Duration::from_millis(1);
+            let session = OneWay { bytes, time };
+            both(|side, begins| {
+                if !begins {
+                    return one_way::send(side, session).unwrap();
+                }
+                let samples = one_way::receive(side, session).unwrap();
+                assert_eq!(samples.errors, 0, "{bytes} bytes");
+                assert_eq!(samples.samples_ns.len() as u64, samples.ops);
+                let longest = samples.elapsed_ns as f64;
+                assert!(
+                    samples
+                        .samples_ns
+                        .iter()
+                        .all(|ns| (1.0..=longest).contains(ns))
+                );
+            });
         }
     }
 

@@ -5,9 +5,9 @@
 //! the reason of the failure. A measurement is a [`Job`], and every job yields [`Samples`].
 //!
 //! * [`sampler`], [`pattern`]: timing, and verifiable bytes.
-//! * [`network`], [`veth`]: sockets of the kernel and of userspace stacks. [`one_sided`]: memory of
-//!   a peer. [`messages`], [`libfabric`]: packets. [`micro`]: micro-benchmarks. [`memcpy`]: the
-//!   processor alone.
+//! * [`network`], [`veth`]: sockets of the kernel and of userspace stacks. [`one_sided`], [`window`]:
+//!   memory of a peer. [`messages`], [`libfabric`]: packets. [`micro`]: micro-benchmarks. [`memcpy`]:
+//!   the processor alone.
 //! * [`stores`]: clients of key-value stores, and their work: [`store`], [`borrow`], [`crowd`],
 //!   [`mixed`] ([`mix`]), [`traces`] and [`files`]; [`processor`] binds threads.
 //! * [`member`]: members of changing domains, with [`hammer`], [`hostile`] and [`traffic`].
@@ -36,6 +36,7 @@ use toroid_netlink::Netlink;
 use self::borrow::Reading;
 use self::memcpy::Source;
 use self::messages::Session;
+use self::messages::one_way::OneWay;
 use self::micro::Carrier;
 use self::micro::exchange::Count;
 use self::micro::host::LiveHost;
@@ -75,6 +76,7 @@ pub(crate) mod stores;
 pub(crate) mod traces;
 pub(crate) mod traffic;
 pub(crate) mod veth;
+pub(crate) mod window;
 
 /// Number of messages that libfabric's program verifies.
 const CHECKED: u32 = 100;
@@ -96,6 +98,10 @@ pub(crate) enum Order {
     CreateVeth(PathBuf),
     /// Configure this end of the pair.
     ConfigureVeth(Ipv4Addr),
+    /// Answer: the version of `tc`.
+    TcVersion,
+    /// Limit what this end of the pair sends, in bits per second, or no longer.
+    LimitVeth(Option<u64>),
     /// Answer: the MTU in bytes of an interface.
     Mtu(String),
     /// Answer: the name of TCP's congestion control.
@@ -171,10 +177,14 @@ pub(crate) enum Job {
     Stream(SocketAddrV4, Transport, usize),
     /// One-sided operations on the peer's memory: direction, depth, length.
     OneSided(Direction, u32, usize),
+    /// Reads of this length, with this many under way.
+    Window(usize, u32),
     /// Messages with the peer.
     Messages(Session),
     /// A script of micro-benchmarks with the peer.
     Micro(Script, Count),
+    /// Packets of this length from the peer; a sample is their one-way time.
+    OneWay(usize),
     /// Messages between two processes of libfabric's program: length, number.
     Libfabric(usize, u32),
     /// Single operations of a store.
@@ -268,6 +278,8 @@ impl Worker {
             Order::LendNamespace(socket) => answer(veth::lend(&socket)?),
             Order::CreateVeth(socket) => answer(veth::create(&socket)?),
             Order::ConfigureVeth(address) => answer(veth::configure(address)?),
+            Order::TcVersion => answer(veth::tc_version()?),
+            Order::LimitVeth(bits_per_s) => answer(veth::limit(bits_per_s)?),
             Order::Mtu(interface) => answer(Netlink::open()?.link(&interface)?.mtu),
             Order::CongestionControl => {
                 let name = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control")?;
@@ -357,9 +369,14 @@ impl Worker {
             Job::OneSided(direction, depth, bytes) => {
                 self.memory()?.measure(direction, depth, bytes, salt, pace)
             }
-            Job::Messages(session) => {
-                let client = self.messages.as_mut().context("no peer for messages")?;
-                client.measure(session)
+            Job::Window(bytes, depth) => {
+                let peer = self.memory()?;
+                window::measure(peer, bytes, depth, pace.time)
+            }
+            Job::Messages(session) => self.messages()?.measure(session),
+            Job::OneWay(bytes) => {
+                let time = pace.time;
+                self.messages()?.one_way(OneWay { bytes, time })
             }
             Job::Micro(script, count) => {
                 let host = self
@@ -394,6 +411,10 @@ impl Worker {
 
     fn memory(&mut self) -> Result<&mut Peer> {
         self.memory.as_mut().context("no memory of a peer")
+    }
+
+    fn messages(&mut self) -> Result<&mut messages::Client> {
+        self.messages.as_mut().context("no peer for messages")
     }
 
     /// Serves network sessions over the kernel and all userspace stacks at one port.

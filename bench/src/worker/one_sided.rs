@@ -108,9 +108,9 @@ type Connect = Box<dyn Fn(NodeId, usize) -> Result<QueuePair>>;
 /// An owner's memory, opened by the active process.
 pub struct Peer {
     connect: Connect,
-    readable: RemoteRegion,
+    pub(super) readable: RemoteRegion,
     writable: RemoteRegion,
-    local: Region,
+    pub(super) local: Region,
     word: RemoteRegion,
     /// Expected value of the word; no other process changes the word.
     pub added: u64,
@@ -160,7 +160,7 @@ impl Peer {
         };
         let image = image(seed, self.local.len());
         self.local.write(0, &image)?;
-        let pair = (self.connect)(self.readable.key().node, depth as usize)?;
+        let pair = self.queue_pair(depth)?;
         let mut work = OneSided {
             peer: self,
             pair,
@@ -177,6 +177,17 @@ impl Peer {
         let is_batched = depth > 1 || direction == Direction::Add;
         let batch = if is_batched { Some(BATCH) } else { pace.batch };
         sample(&mut work, Pace { batch, ..pace })
+    }
+
+    /// A queue pair to the owner.
+    pub(super) fn queue_pair(&self, depth: u32) -> Result<QueuePair> {
+        (self.connect)(self.readable.key().node, depth as usize)
+    }
+
+    /// Whether `bytes`, read from `offset`, are the owner's.
+    pub(super) fn is_readable(&self, offset: u64, bytes: &[u8]) -> bool {
+        let image = image(READABLE_SEED, self.local.len());
+        image[offset as usize..].starts_with(bytes)
     }
 }
 
@@ -311,7 +322,7 @@ pub(crate) mod tests {
         (region.unwrap(), RemoteRegion::Shm(remote.unwrap()))
     }
 
-    fn connected() -> (Exports, Peer) {
+    pub(crate) fn connected() -> (Exports, Peer) {
         let (readable, remote_readable) = export(0, 1, HOT, Access::REMOTE_READ);
         let (writable, remote_writable) = export(0, 2, HOT, Access::REMOTE_WRITE);
         let (word, remote_word) = export(0, 3, HOT, Access::REMOTE_ATOMIC);
@@ -325,6 +336,13 @@ pub(crate) mod tests {
             )
             .unwrap(),
         )
+    }
+
+    impl Exports {
+        /// Overwrites the readable region.
+        pub(crate) fn clear(&self) {
+            self.readable.write(0, &[0; HOT]).unwrap();
+        }
     }
 
     const PACE: Pace = Pace {
@@ -342,7 +360,7 @@ pub(crate) mod tests {
             assert_eq!(samples.errors, 0, "{bytes} bytes, depth {depth}");
             assert_eq!(samples.bytes, samples.ops * bytes as u64);
         }
-        exports.readable.write(0, &[0; HOT]).unwrap();
+        exports.clear();
         let samples = peer.measure(Direction::Read, 1, 200, 0, PACE).unwrap();
         assert!(samples.errors > 0, "wrong bytes went unnoticed");
     }

@@ -31,6 +31,7 @@ mod hosts_frames;
 mod identity;
 mod lifecycle;
 mod limits;
+mod link_bench;
 mod links;
 mod links_traffic;
 mod machine;

@@ -38,6 +38,20 @@ pub struct Flood {
     pub time: Duration,
 }
 
+impl Flood {
+    /// A flood of no datagrams to one server.
+    pub fn to(server: SocketAddrV4, time: Duration) -> Self {
+        Flood {
+            servers: vec![server],
+            group: None,
+            interface: Ipv4Addr::UNSPECIFIED,
+            bytes: 0,
+            per_s: 0.0,
+            time,
+        }
+    }
+}
+
 /// The result of a flood.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Flow {
@@ -50,6 +64,8 @@ pub struct Flow {
     pub errors: u64,
     /// Longest time from first to last datagram at the sender or a receiver, in nanoseconds.
     pub elapsed_ns: u64,
+    /// The same at a receiver.
+    pub receivers_ns: u64,
 }
 
 impl Flow {
@@ -61,6 +77,13 @@ impl Flow {
     /// Receptions per second.
     pub fn received_per_s(&self) -> f64 {
         per_second(self.received, self.elapsed_ns)
+    }
+
+    /// Rate at which a single receiver gets datagrams, in datagrams per second. The first one starts
+    /// the time.
+    pub fn arrivals_per_s(&self) -> Option<f64> {
+        let timed = self.received.checked_sub(1)?;
+        (self.receivers_ns > 0).then(|| per_second(timed, self.receivers_ns))
     }
 
     /// Sent datagrams per second.
@@ -107,6 +130,7 @@ pub fn flood(sockets: &Sockets, flood: &Flood) -> io::Result<Flow> {
         let received: Samples = receive_line(&mut BufReader::new(stream))?;
         flow.received += received.ops;
         flow.errors += received.errors;
+        flow.receivers_ns = flow.receivers_ns.max(received.elapsed_ns);
         flow.elapsed_ns = flow.elapsed_ns.max(received.elapsed_ns);
     }
     Ok(flow)
@@ -120,7 +144,8 @@ fn send(
 ) -> io::Result<(u64, Duration)> {
     let message = vec![0; flood.bytes];
     let mut destinations = destinations.iter().cycle();
-    let lag = (LONGEST_PAUSE.as_secs_f64() * flood.per_s) as u64;
+    // At least one, or a slow flood would send nothing.
+    let lag = ((LONGEST_PAUSE.as_secs_f64() * flood.per_s) as u64).max(1);
     let (start, mut sent, mut forgiven) = (Instant::now(), 0, 0);
     loop {
         let passed = start.elapsed();
@@ -188,9 +213,12 @@ mod tests {
             received: 150,
             errors: 0,
             elapsed_ns: 500_000_000,
+            receivers_ns: 298_000_000,
         };
         assert_eq!(flow.loss(), 0.25);
         assert_eq!((flow.sent_per_s(), flow.received_per_s()), (200.0, 300.0));
+        assert_eq!(flow.arrivals_per_s(), Some(500.0));
+        assert_eq!(Flow::default().arrivals_per_s(), None);
         assert_eq!(Flow::default().loss(), 1.0);
     }
 }
