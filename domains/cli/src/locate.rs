@@ -6,12 +6,11 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
 use nix::unistd::Uid;
-use toroid_client::admin::{ClientError, Control};
+use toroid_client::admin::{ClientError, Control, SYSTEM_STATE, own_state};
 
 use crate::failure::Failure;
 use crate::output::Show;
 
-const SYSTEM: &str = "/run/toroid";
 const SYSTEM_DATA: &str = "/var/lib/toroid";
 
 /// That of linux/magic.h.
@@ -34,14 +33,10 @@ pub(crate) struct Places {
 
 impl Places {
     pub(crate) fn new(named: Option<PathBuf>) -> Self {
-        let own = if Uid::effective().is_root() {
-            Some(SYSTEM.into())
-        } else {
-            env::var_os("XDG_RUNTIME_DIR")
-                .filter(|directory| !directory.is_empty())
-                .map(|directory| Path::new(&directory).join("toroid"))
-        };
-        Places { named, own }
+        Places {
+            named,
+            own: own_state(),
+        }
     }
 
     /// State directory of a new agent of this user.
@@ -67,8 +62,8 @@ impl Places {
             Some(named) => vec![named],
             None => {
                 let mut places: Vec<&Path> = self.own.as_deref().into_iter().collect();
-                if places.first() != Some(&Path::new(SYSTEM)) {
-                    places.push(Path::new(SYSTEM));
+                if places.first() != Some(&Path::new(SYSTEM_STATE)) {
+                    places.push(Path::new(SYSTEM_STATE));
                 }
                 places
             }
@@ -80,7 +75,7 @@ impl Places {
         let mut first_error = None;
         for state in self.to_look() {
             if self.named.is_none()
-                && state == Path::new(SYSTEM)
+                && state == Path::new(SYSTEM_STATE)
                 && let Ok(agent) = Control::of_node()
             {
                 tracing::info!("using the agent of this node");

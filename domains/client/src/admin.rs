@@ -2,6 +2,7 @@
 
 mod exec;
 mod links;
+mod state;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,6 +16,7 @@ use std::time::Duration;
 pub use exec::{ExecHandle, Order, Signals};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+pub use state::{SYSTEM_STATE, own_state};
 use toroid_fabric::{Place, Torus};
 use toroid_model::allocation::Destination;
 use toroid_model::audit::AuditEvent;
