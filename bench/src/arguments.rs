@@ -17,7 +17,7 @@ use crate::progress::Progress;
 use crate::report::Report;
 use crate::results::Keep;
 use crate::worker::files;
-use crate::{compare, domains, ether, fabric, kv, link, micro, roles};
+use crate::{compare, domains, ether, fabric, kv, link, micro, need, roles, sweep};
 
 /// Benchmarks of communication domains on this machine.
 ///
@@ -93,6 +93,18 @@ enum Command {
     /// Starts a private agent and leaves nothing behind. Needs /dev/net/tun and the program tc of
     /// Debian's package iproute2; root is not needed.
     Link(Common),
+
+    /// Find how much network a program needs.
+    ///
+    /// Runs the program in turns without a model of the links and with a limit, until the interval
+    /// of the ratio of its times decides, and narrows the limit. Needs a running agent and the right
+    /// to change the domain. Its links are afterwards as before.
+    Need(need::Options),
+
+    /// Run a program under several rates and latencies, in turns with none.
+    ///
+    /// Needs a running agent and the right to change the domain. Its links are afterwards as before.
+    Sweep(sweep::Options),
 
     /// Measure the store beside memcached and memcpy.
     ///
@@ -194,6 +206,8 @@ impl Command {
             Command::Compare(arguments) => arguments.json,
             Command::Ab(options) => options.json,
             Command::Diff(options) => options.json,
+            Command::Need(need::Options { under, .. })
+            | Command::Sweep(sweep::Options { under, .. }) => under.json,
             Command::Domains(Domains { common, .. })
             | Command::Kv(kv::Options { common, .. })
             | Command::Micro(micro::Options { common, .. })
@@ -214,6 +228,8 @@ impl Command {
             Command::Ether(common) => ether::measure(common.effort(), progress)?,
             Command::Fabric(common) => fabric::measure(common.effort(), progress)?,
             Command::Link(common) => link::measure(common.effort(), progress)?,
+            Command::Need(options) => need::measure(options, progress)?,
+            Command::Sweep(options) => sweep::measure(options, progress)?,
             Command::Kv(options) => kv::measure(options, progress)?,
             Command::Micro(options) => micro::measure(options, progress)?,
         })

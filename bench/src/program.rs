@@ -1,5 +1,6 @@
 //! A program that is run again and again.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -81,13 +82,28 @@ impl Program {
         )))
     }
 
+    /// Runs the program once. Returns the time from its start to its end.
+    ///
+    /// # Errors
+    /// Those of [`Program::run`].
+    pub fn time(&mut self) -> Result<Duration, ClusterError> {
+        let start = Instant::now();
+        self.run()?;
+        Ok(start.elapsed())
+    }
+
     fn failed(&self, message: String) -> ClusterError {
-        let words = self.arguments.iter().map(|word| word.to_string_lossy());
         ClusterError::Failed {
-            process: words.collect::<Vec<_>>().join(" "),
+            process: words(&self.arguments).join(" "),
             message,
         }
     }
+}
+
+/// Arguments as text.
+pub fn words(arguments: &[OsString]) -> Vec<Cow<'_, str>> {
+    let words = arguments.iter();
+    words.map(|word| word.to_string_lossy()).collect()
 }
 
 /// A file in memory.
