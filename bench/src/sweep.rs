@@ -309,6 +309,7 @@ mod tests {
         let row = json!({
             "rate": "1Gbit", "latency": "50us", "seconds": 8.0, "ratio": 4.0, "ci": [4.0, 4.0],
             "late_share": 0.25,
+            "id": "1Gbit 50us", "rounds_of": "p50_ns", "rounds": [8e9, 72e9, 8e9, 8e9, 16e9],
         });
         assert_eq!((rows.len(), &rows[2]), (3, &row));
         assert_eq!(rows[0]["rate"], Value::Null);

@@ -93,6 +93,18 @@ pub struct Key {
 }
 
 impl Key {
+    /// The name of the row: the measurement and what is set.
+    pub fn name(&self) -> String {
+        match (self.knob, self.latency, self.rate) {
+            (Knob::Latency, Some(ns), _) => format!("{self}, {}", table::time(Some(ns as f64))),
+            (Knob::Rate, _, Some(Rate::Bytes(bytes))) => {
+                format!("{self}, {} Mbit/s", table::digits(bytes / MBIT))
+            }
+            (Knob::Rate, _, Some(Rate::Share(share))) => format!("{self}, {:.0} %", share * 100.0),
+            _ => self.to_string(),
+        }
+    }
+
     /// Whether the result is a time, not a rate.
     pub fn is_time(&self) -> bool {
         !matches!(self.op, Op::Reads(..) | Op::Stream(..))

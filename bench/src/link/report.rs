@@ -118,10 +118,17 @@ impl<'a> Found<'a> {
     }
 
     fn row(&self) -> Row {
+        let of = if self.key.is_time() {
+            "p50_ns"
+        } else {
+            "bytes_per_s"
+        };
         Row::of(self.series)
+            .rounds(of, self.series.figures(figure::MEASURED))
             .label("path", self.key.carrier)
             .label("knob", self.key.knob)
-            .label("set", self.set)
+            .label("case", self.key.name())
+            .figure("set", self.set)
             .figure("base", self.base)
             .figure("measured", self.measured.map(|found| found.value))
             .figure("ci", self.measured.map(|found| found.interval))
@@ -279,9 +286,13 @@ mod tests {
     use super::super::plan::keys;
     use super::*;
 
-    const KEYS: [&str; 11] = [
+    const KEYS: [&str; 15] = [
         "path",
         "knob",
+        "case",
+        "id",
+        "rounds_of",
+        "rounds",
         "set",
         "base",
         "measured",
@@ -348,6 +359,7 @@ mod tests {
         assert_eq!(names(rows, "path"), paths.into());
         let knobs = ["both", "latency", "off", "rate"].map(String::from);
         assert_eq!(names(rows, "knob"), knobs.into());
+        assert_eq!(names(rows, "id").len(), rows.len());
     }
 
     #[test]
