@@ -396,7 +396,7 @@ fn nothing_is_read_into_memory_after_its_queue_pair_was_dropped() {
     let link = link(way(after(0)));
     for _ in 0..50 {
         let mut rig = rig(&link, 1);
-        let end = rig.local.len() as u64;
+        let end = rig.local.len();
         rig.owner.store(0, 7).unwrap();
         rig.owner.store(end - 8, 7).unwrap();
         rig.send(Operation::read(&rig.remote, 0, &rig.local, 0..end));
