@@ -139,7 +139,7 @@ fn check_row(row: &Value) {
     assert!(rounds >= Some(1), "{row}");
 }
 
-pub fn is_empty(directory: &Path) -> bool {
+fn is_empty(directory: &Path) -> bool {
     std::fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none())
 }
 
