@@ -1,11 +1,11 @@
 //! The command `toroid-bench`: benchmarks of communication domains.
 //!
-//! A measuring command (`compare`, `domains`, `ether`, `fabric`, `kv`, `micro`) is a list of
+//! A measuring command (`compare`, `domains`, `ether`, `fabric`, `kv`, `link`, `micro`) is a list of
 //! measurements. From the bottom up:
 //!
 //! * [`worker`]: a process in a node that carries out orders; the measured operations.
 //! * [`cluster`]: a private agent, its nodes, and the workers in them; [`roles`]: the roles of this
-//!   program. [`relay`] and [`pair`] connect nodes without a domain.
+//!   program. [`veth`], [`relay`] and [`pair`] connect nodes without a domain.
 //! * [`samples`], [`stats`], [`runner`]: the samples of a round; their statistics; turns between
 //!   measurements.
 //! * [`compare`], [`domains`], [`ether`], [`fabric`], [`kv`], [`micro`]: the commands.
@@ -51,6 +51,7 @@ pub mod stats;
 mod sweep;
 mod table;
 mod target;
+mod veth;
 pub mod worker;
 
 pub use arguments::main;

@@ -164,7 +164,7 @@ impl Bed {
     /// Creates the veth pair, and serves network sessions over every path.
     fn connect_interfaces(&mut self) -> Result<(), ClusterError> {
         let ends = [(SERVER, &mut self.passive), (CLIENT, &mut self.active)];
-        veth::connect(&mut self.cluster, ends)?;
+        crate::veth::connect(&mut self.cluster, ends)?;
         for (path, interface) in [(Path::Loopback, "lo"), (Path::Veth, veth::NAME)] {
             let mtu = self.active(&Order::Mtu(interface.into()))?;
             self.mtus.insert(path, mtu);

@@ -100,7 +100,7 @@ impl Bed {
             })?;
             addresses.push(member(&domain, OWNER)?.ipv4);
         }
-        veth::connect(&mut cluster, [(OWNER, &mut owner), (USER, &mut user)])?;
+        crate::veth::connect(&mut cluster, [(OWNER, &mut owner), (USER, &mut user)])?;
         let port: u16 = cluster.ask(&mut owner, &Order::Serve)?;
         let servers = [
             (Mtu::Long, addresses[0]),

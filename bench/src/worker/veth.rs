@@ -16,9 +16,6 @@ use anyhow::{Context, anyhow, bail};
 use toroid_netlink::Netlink;
 use toroid_protocol::wire;
 
-use super::Order;
-use crate::cluster::{Cluster, ClusterError, Process};
-
 /// The interface's name at both ends.
 pub const NAME: &str = "kernel-veth";
 
@@ -35,22 +32,6 @@ const BUCKET: u64 = 2 * 1514;
 
 /// Bytes that wait for tokens: more than a TCP socket leaves there.
 const QUEUE: u64 = 4 << 20;
-
-/// Creates the pair between the nodes of two workers, the lender and the creator, and configures
-/// both ends.
-pub fn connect(cluster: &mut Cluster, ends: [(&str, &mut Process); 2]) -> Result<(), ClusterError> {
-    let [(lender, lending), (creator, creating)] = ends;
-    if cluster.control()?.status()?.private_users {
-        let networks = [cluster.network(creator)?, cluster.network(lender)?];
-        create_between(networks.each_ref()).map_err(ClusterError::ours)?;
-    } else {
-        let socket = cluster.path("namespace.sock");
-        cluster.ask::<()>(lending, &Order::LendNamespace(socket.clone()))?;
-        cluster.ask::<()>(creating, &Order::CreateVeth(socket))?;
-    }
-    cluster.ask::<()>(lending, &Order::ConfigureVeth(LENDER))?;
-    cluster.ask(creating, &Order::ConfigureVeth(CREATOR))
-}
 
 /// Lends this process's network namespace to the first process that connects to `socket`.
 pub fn lend(socket: &Path) -> anyhow::Result<()> {
@@ -73,7 +54,7 @@ pub fn create(socket: &Path) -> anyhow::Result<()> {
 }
 
 /// Creates the pair between two namespaces, from outside.
-fn create_between(namespaces: [&File; 2]) -> anyhow::Result<()> {
+pub fn create_between(namespaces: [&File; 2]) -> anyhow::Result<()> {
     let [near, far] = namespaces.map(AsFd::as_fd);
     Ok(Netlink::open_in(near)?.create_veth(NAME, NAME, far)?)
 }
