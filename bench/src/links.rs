@@ -140,3 +140,22 @@ impl Drop for Links {
         }
     }
 }
+
+#[cfg(test)]
+pub mod tests {
+    use clap::{Args, Parser};
+
+    #[derive(Parser)]
+    struct Line<T: Args> {
+        #[command(flatten)]
+        options: T,
+    }
+
+    /// Options of a command on the domain blue, or the text of the error.
+    pub fn parse<T: Args>(line: &str) -> Result<T, String> {
+        let words = "command -d blue ".to_owned() + line;
+        let parsed = Line::try_parse_from(words.split_whitespace());
+        let parsed = parsed.map(|line| line.options);
+        parsed.map_err(|error| error.to_string())
+    }
+}

@@ -230,24 +230,10 @@ fn text(value: Option<impl fmt::Display>, none: &str) -> String {
 mod tests {
     use std::time::Duration;
 
-    use clap::Parser;
     use serde_json::{Value, json};
 
     use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        options: Options,
-    }
-
-    fn parse(line: &str) -> Result<Options, String> {
-        let words = "sweep -d blue ".to_owned() + line;
-        let parsed = Line::try_parse_from(words.split_whitespace());
-        parsed
-            .map(|line| line.options)
-            .map_err(|error| error.to_string())
-    }
+    use crate::links::tests::parse;
 
     fn texts(options: &Options) -> Vec<String> {
         let all = settings(&options.rate, &options.latency);
@@ -282,14 +268,14 @@ mod tests {
             ("-- true", "--rate"),
             ("--rate 1Gbit --rounds 0 -- true", "1..=1000"),
         ] {
-            let error = parse(line).map(|_| ()).unwrap_err();
+            let error = parse::<Options>(line).map(|_| ()).unwrap_err();
             assert!(error.contains(wanted), "{line}: {error}");
         }
     }
 
     #[test]
     fn the_table_is_normalized_by_the_runs_without_a_model() {
-        let options = parse("--rate 1Gbit --latency 0,50us -- true").unwrap();
+        let options: Options = parse("--rate 1Gbit --latency 0,50us -- true").unwrap();
         let measured: Vec<_> = settings(&options.rate, &options.latency)
             .into_iter()
             .map(|setting| {

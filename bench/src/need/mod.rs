@@ -267,25 +267,11 @@ fn report(options: &Options, start: Instant, within: f64, found: &Found) -> Repo
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::links::tests::parse;
     use crate::stats::{Estimate, Interval};
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        options: Options,
-    }
-
-    fn parse(line: &str) -> Result<Options, String> {
-        let words = "need -d blue ".to_owned() + line;
-        let parsed = Line::try_parse_from(words.split_whitespace());
-        parsed
-            .map(|line| line.options)
-            .map_err(|error| error.to_string())
-    }
 
     fn report_of(line: &str, answer: Answer) -> (Value, String) {
         let interval = Interval {
@@ -383,7 +369,7 @@ mod tests {
             ("--within 5%", "COMMAND"),
             ("--within 5% --what loss -- true", "latency"),
         ] {
-            let error = parse(line).map(|_| ()).unwrap_err();
+            let error = parse::<Options>(line).map(|_| ()).unwrap_err();
             assert!(error.contains(wanted), "{line}: {error}");
         }
     }
