@@ -165,9 +165,10 @@ impl Run {
         let Some(Value::Object(manifest)) = top.get("manifest") else {
             let lacks = "manifest";
             let is_ours = top.contains_key("config") || top.contains_key("effort");
-            return Err(match is_ours {
-                true => RunError::Older { name, lacks },
-                false => RunError::Foreign { name, lacks },
+            return Err(if is_ours {
+                RunError::Older { name, lacks }
+            } else {
+                RunError::Foreign { name, lacks }
             });
         };
         let mut rows = Vec::new();

@@ -136,9 +136,10 @@ impl Bed {
         let (link, alone) = (self.link(key), self.beside(key));
         let (base_slice, slice) = (key.base_slice(self.effort), key.slice(self.effort));
         // Neither always follows the other.
-        let first = match self.count.is_multiple_of(2) {
-            true => Some(self.under(key, alone, base_slice)?),
-            false => None,
+        let first = if self.count.is_multiple_of(2) {
+            Some(self.under(key, alone, base_slice)?)
+        } else {
+            None
         };
         let found = self.under(key, link, slice)?;
         let base = match first {

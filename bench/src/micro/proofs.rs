@@ -210,9 +210,10 @@ fn gathered_segments_cost_the_card_and_packed_ones_the_host() {
         let gathered = costs(preset, Test::Segments, "segments/gather");
         let packed = costs(preset, Test::Segments, "segments/pack");
         for (segments, cost) in gathered {
-            let wanted = match preset.mechanisms.gathers {
-                true => (segments - 1) * preset.prices.segment,
-                false => preset.prices.copied,
+            let wanted = if preset.mechanisms.gathers {
+                (segments - 1) * preset.prices.segment
+            } else {
+                preset.prices.copied
             };
             assert_eq!(cost, wanted as f64, "{name:?} {segments}");
         }
