@@ -90,7 +90,7 @@ fn links_are_as_before_after_failures_and_signals() {
 }
 
 #[test]
-fn the_need_of_a_program_that_waits_for_nothing_is_found() {
+fn no_need_is_found_for_a_program_without_traffic() {
     let cluster = Cluster::up("2x1x1");
     cluster.domain("blue", &["0,0,0", "1,0,0"]);
     // No limit slows a sleep: noise of the machine may leave it undecided.
