@@ -48,7 +48,8 @@ pub enum Op {
     Packet(usize),
     /// A stream between interfaces of this MTU; the result is its rate on the wire.
     Stream(Transport, Mtu),
-    /// The driver's own record of the time between the TAPs.
+    /// The driver's own record of the time between the TAPs: what the kernels add on both sides
+    /// varies by more than the error.
     Frame,
 }
 

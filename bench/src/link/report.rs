@@ -183,7 +183,7 @@ impl<'a> Found<'a> {
             Knob::Both | Knob::Off => String::new(),
         };
         let off = match self.key.op {
-            Op::Frame => "late, median",
+            Op::Frame => "late by the driver's record, median",
             _ if self.key.knob == Knob::Off => "effect, end of the interval",
             _ => "error",
         };
