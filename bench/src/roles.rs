@@ -56,7 +56,6 @@ pub fn run_if_asked() -> Option<ExitCode> {
         let status = role.run();
         match role {
             Role::Agent => remove_own_state(),
-            // The fd store outlives only a killed agent.
             Role::FdStore => remove_state_of_killed_agent(),
             Role::NodeInit | Role::FdCourier | Role::Binder | Role::TargetProxy | Role::Trial => {}
         }
@@ -82,7 +81,9 @@ pub fn run_if_asked() -> Option<ExitCode> {
 }
 
 fn remove_state_of_killed_agent() {
-    if let Some(state) = std::env::args_os().nth(2) {
+    let state = std::env::args_os().nth(2).unwrap_or_default();
+    // An agent that lives needs its files, and removes them.
+    if let Ok(false) = toroid_agent::is_held(state.as_ref()) {
         directory::remove_state(state.as_ref());
     }
 }

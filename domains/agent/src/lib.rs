@@ -59,5 +59,5 @@ pub use error::AgentError;
 pub use interfaces::tun_remedy;
 pub use nodes::cgroups::{DEFAULT_PIDS, clear as clear_groups};
 pub use nodes::trial;
-pub use start::state_dir::{Left, clear_stale};
+pub use start::state_dir::{Left, clear_stale, is_held};
 pub use start::{background, run};

@@ -1,7 +1,8 @@
 //! The fd store's process: a single thread that holds descriptors for others.
 //!
-//! The process ends when it is told to, when the liveness socket in its care ends, or when it has
-//! neither callers nor entries.
+//! The process ends when it is told to, or when it has neither callers nor entries. When the liveness
+//! socket in its care ends, entries do not count any more: an agent that lives ends as well, and tells
+//! it to.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -79,10 +80,12 @@ enum Next {
 
 impl FdStore {
     fn keep(mut self) -> io::Result<()> {
-        while !(self.callers.is_empty() && self.entries.is_empty()) {
+        let mut is_over = false;
+        while !(self.callers.is_empty() && (is_over || self.entries.is_empty())) {
             let ready = self.wait()?;
             if ready.liveness_ended {
-                break;
+                is_over = true;
+                self.entries.remove(LIVENESS);
             }
             let mut callers = std::mem::take(&mut self.callers).into_iter();
             for is_ready in ready.callers {
@@ -205,4 +208,36 @@ fn has_more(caller: &Caller) -> bool {
         PollFlags::POLLIN,
     )];
     caller.reader.has_more() || poll(&mut stream, PollTimeout::ZERO).is_ok_and(|count| count > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn the_end_of_the_liveness_socket_leaves_the_end_to_a_living_agent() {
+        let state = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(state.path().join("socket")).unwrap();
+        let [(agent, ours), (liveness, starter), (entry, mut node)] =
+            std::array::from_fn(|_| UnixStream::pair().unwrap());
+        let role = thread::spawn(move || keep(listener, ours));
+        let (mut reader, writer) = wire::split(agent).unwrap();
+        for (key, descriptor) in [(LIVENESS, liveness), ("node", entry)] {
+            let (key, record) = (key.into(), Value::Null);
+            let put = FdStoreRequest::Put { key, record };
+            writer.send(&put, &[descriptor.as_fd()]).unwrap();
+        }
+        drop(starter);
+        writer.send(&FdStoreRequest::Hello, &[]).unwrap();
+        let FdStoreResponse::FdStore { .. } = reader.receive().unwrap().0 else {
+            panic!("no greeting");
+        };
+        // The agent is killed.
+        drop((reader, writer));
+        role.join().unwrap().unwrap();
+        assert_eq!(node.read(&mut [0]).unwrap(), 0);
+    }
 }

@@ -193,6 +193,32 @@ pub fn clear_stale(state: &Path) -> Result<Left, AgentError> {
     Ok(left)
 }
 
+/// Whether an agent holds a state directory. Waits for the end of one that was killed.
+///
+/// # Errors
+/// The system's.
+pub fn is_held(state: &Path) -> io::Result<bool> {
+    loop {
+        let mut file = match File::open(state.join(LOCK)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            file => file?,
+        };
+        match file.try_lock() {
+            Ok(()) => return Ok(false),
+            Err(TryLockError::WouldBlock) if !is_dying(holder(&mut file)?) => return Ok(true),
+            Err(TryLockError::WouldBlock) => thread::sleep(GLANCE),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+}
+
+/// Process id in a lock file.
+fn holder(file: &mut File) -> io::Result<u32> {
+    let mut pid = String::new();
+    file.read_to_string(&mut pid)?;
+    Ok(pid.trim().parse().unwrap_or_default())
+}
+
 fn lock(path: &Path) -> Result<File, AgentError> {
     let broken = in_state(path);
     let name = path.join(LOCK);
@@ -207,9 +233,7 @@ fn lock(path: &Path) -> Result<File, AgentError> {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let mut pid = String::new();
-                file.read_to_string(&mut pid).map_err(broken)?;
-                let pid = pid.trim().parse().unwrap_or_default();
+                let pid = holder(&mut file).map_err(broken)?;
                 // The holder was killed and is dying, or has yet to listen.
                 let is_alive =
                     UnixStream::connect(path.join(CONTROL_SOCKET)).is_ok() && !is_dying(pid);
