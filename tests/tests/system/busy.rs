@@ -6,15 +6,15 @@ use tests::cluster::{Cluster, leaves_nothing};
 use tests::leftovers::processes_with;
 use tests::process::{Running, eventually, send};
 
-use crate::compare::{leaves_no_files, start, temporary};
+use crate::compare::{await_agent_of_killed, leaves_no_files, start, temporary};
 
-/// A run of a second or two.
-fn busy(cluster: &Cluster, form: &[&str]) -> Running {
+/// A run of so many rounds, ten of which take about a second.
+fn busy(cluster: &Cluster, rounds: &str, form: &[&str]) -> Running {
     let temporary = temporary(cluster);
     let mut command = cluster.command("toroid-bench");
     command
         .args(["kv", "--busy", "--quick", "--rows", "memcpy/copy/64/hot"])
-        .args(["--rounds", "10"])
+        .args(["--rounds", rounds])
         .args(form);
     start(&mut command, &temporary)
 }
@@ -32,9 +32,9 @@ fn spinner(run: &Running) -> u32 {
 #[test]
 fn a_run_with_a_process_spinning_beside_says_so() {
     leaves_no_files(|cluster, _| {
-        let report = busy(cluster, &["--json"]).wait().ok().json();
+        let report = busy(cluster, "10", &["--json"]).wait().ok().json();
         assert_eq!(report["config"]["busy"], true, "{report}");
-        let table = busy(cluster, &[]).wait().ok();
+        let table = busy(cluster, "10", &[]).wait().ok();
         assert!(
             table.text().contains("one process spinning beside"),
             "{table}"
@@ -47,11 +47,15 @@ fn the_process_that_spins_ends_with_its_run() {
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
         leaves_nothing(|| {
             let cluster = Cluster::down_yet();
-            let run = busy(&cluster, &[]);
+            // So long that it does not end by itself.
+            let run = busy(&cluster, "1000", &[]);
             spinner(&run);
             run.signal(signal);
             let end = run.wait();
             assert_eq!(end.status, 128 + signal as i32, "{end}");
+            if signal == Signal::SIGKILL {
+                await_agent_of_killed(&temporary(&cluster));
+            }
         });
     }
 }
@@ -60,7 +64,7 @@ fn the_process_that_spins_ends_with_its_run() {
 fn figures_of_a_run_that_lost_its_spinning_process_are_void() {
     leaves_nothing(|| {
         let cluster = Cluster::down_yet();
-        let run = busy(&cluster, &[]);
+        let run = busy(&cluster, "50", &[]);
         send(spinner(&run), Signal::SIGKILL);
         run.wait().fails(1, &["has ended early", "run it again"]);
     });

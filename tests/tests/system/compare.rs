@@ -204,9 +204,20 @@ pub fn stop(mut benchmark: Running, moment: Duration, signal: Signal, temporary:
     benchmark.signal(signal);
     let end = benchmark.wait();
     assert_eq!(end.status, 128 + signal as i32, "{end}");
-    if signal != Signal::SIGKILL {
+    if signal == Signal::SIGKILL {
+        await_agent_of_killed(temporary);
+    } else {
         assert!(is_empty(temporary), "files were left");
     }
+}
+
+/// Waits for the end of the agent of a killed benchmark. Until then its files must stay: they name
+/// what it removes.
+pub fn await_agent_of_killed(temporary: &Path) {
+    let place = temporary.to_str().expect("UTF-8");
+    eventually("its agent ends", || {
+        processes_with(&[place]).next().is_none()
+    });
 }
 
 #[test]
