@@ -38,8 +38,10 @@ pub fn socket(path: &Path) -> PathBuf {
 /// Removes the private directory of a run, and the socket: at its end by the run itself, after a
 /// kill by its agent.
 pub fn remove_state(path: &Path) {
-    // The second of the two finds nothing.
-    let _ = clear_groups(path);
-    let _ = fs::remove_dir_all(path);
+    // The second of the two finds nothing. Without the directory nobody would know of groups that
+    // stay.
+    if let Ok(true) = clear_groups(path) {
+        let _ = fs::remove_dir_all(path);
+    }
     let _ = fs::remove_file(socket(path));
 }

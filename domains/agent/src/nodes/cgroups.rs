@@ -35,8 +35,8 @@ pub const DEFAULT_PIDS: u32 = 4096;
 /// The file.
 const FILE: &str = "cgroups.json";
 
-/// Time for the last processes of a group to leave it.
-const TIMEOUT: Duration = Duration::from_secs(2);
+/// Time for the last processes of all groups to leave them.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pause between two attempts to remove a group.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -176,7 +176,8 @@ impl Cgroups {
     }
 
     fn remove(&self) -> bool {
-        let removed = self.trees.iter().map(|tree| remove(&tree.group));
+        let deadline = Instant::now() + TIMEOUT;
+        let removed = self.trees.iter().map(|tree| remove(&tree.group, deadline));
         let failed = removed.filter_map(Result::err).inspect(|error| {
             tracing::warn!("cannot remove a control group: {error}");
         });
@@ -212,31 +213,39 @@ pub(super) fn try_out() -> Result<(), AgentError> {
 }
 
 /// Removes the groups of nodes that have ended. Groups that still have processes stay, and the file
-/// with them.
+/// with them. Returns whether all are gone.
 ///
 /// # Errors
 /// The system's, when the file stays without a reason.
-pub fn clear(state: &Path) -> io::Result<()> {
+pub fn clear(state: &Path) -> io::Result<bool> {
     let path = state.join(FILE);
-    if path.exists() && Cgroups::read(state).remove() {
-        fs::remove_file(path)
-    } else {
-        Ok(())
+    if !path.exists() {
+        return Ok(true);
     }
+    let gone = Cgroups::read(state).remove();
+    if gone {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(gone)
 }
 
-fn remove(group: &Path) -> io::Result<()> {
+/// Removes a group and those below. A group that stays keeps no other one.
+fn remove(group: &Path, deadline: Instant) -> io::Result<()> {
     let groups = match fs::read_dir(group) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         groups => groups?,
     };
+    let mut all = Ok(());
     for below in groups {
         let below = below?;
         if below.file_type()?.is_dir() {
-            remove(&below.path())?;
+            all = all.and(remove(&below.path(), deadline));
         }
     }
-    let deadline = Instant::now() + TIMEOUT;
+    all?;
     loop {
         match fs::remove_dir(group) {
             // Killed processes have not left yet.
@@ -245,6 +254,8 @@ fn remove(group: &Path) -> io::Result<()> {
             {
                 thread::sleep(PAUSE);
             }
+            // By another process.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             result => return result,
         }
     }
