@@ -17,7 +17,7 @@ use crate::progress::Progress;
 use crate::report::Report;
 use crate::results::Keep;
 use crate::worker::files;
-use crate::{compare, domains, ether, fabric, kv, link, micro, need, roles, sweep};
+use crate::{compare, domains, ether, fabric, kv, link, micro, need, noise, roles, sweep};
 
 /// Benchmarks of communication domains on this machine.
 ///
@@ -119,6 +119,9 @@ enum Command {
     /// Each row is a difference to the test of latency. Starts private agents and leaves nothing
     /// behind. The path ethernet needs /dev/net/tun; root is not needed.
     Micro(micro::Options),
+
+    /// Measure the noise of this host, and of the network between any two hosts.
+    Noise(noise::Options),
 }
 
 #[derive(Args)]
@@ -214,6 +217,7 @@ impl Command {
             | Command::Ether(common)
             | Command::Fabric(common)
             | Command::Link(common) => common.json,
+            Command::Noise(options) => options.is_json(),
         }
     }
 
@@ -232,6 +236,7 @@ impl Command {
             Command::Sweep(options) => sweep::measure(options, progress)?,
             Command::Kv(options) => kv::measure(options, progress)?,
             Command::Micro(options) => micro::measure(options, progress)?,
+            Command::Noise(options) => noise::measure(options, progress)?,
         })
     }
 }

@@ -9,6 +9,7 @@
 //! * [`samples`], [`stats`], [`runner`]: the samples of a round; their statistics; turns between
 //!   measurements.
 //! * [`compare`], [`domains`], [`ether`], [`fabric`], [`kv`], [`micro`]: the commands.
+//! * [`noise`]: the noise of a host, and of the network between any two hosts.
 //! * [`comparison`]: the commands `diff` and `ab`, which run a [`program`].
 //! * [`report`], [`table`], [`target`], [`manifest`], [`results`]: rows, JSON, tables, targets, the
 //!   conditions of a run, and saved runs.
@@ -37,6 +38,7 @@ mod manifest;
 mod memory;
 mod micro;
 mod need;
+mod noise;
 pub mod pair;
 mod plan;
 mod program;

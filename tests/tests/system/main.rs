@@ -36,6 +36,7 @@ mod links;
 mod links_traffic;
 mod machine;
 mod micro;
+mod noise;
 mod offload;
 mod one_sided;
 mod ownership;

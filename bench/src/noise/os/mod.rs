@@ -1,0 +1,163 @@
+//! The command `noise os`: time that the host takes from a pinned process.
+//!
+//! [`detour`] and [`work`] compute from readings of the clock; this module reads it.
+
+pub mod detour;
+mod report;
+mod work;
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::{Args, value_parser};
+
+use self::detour::{Calibration, Detours};
+use self::work::{Quanta, units_of};
+use super::signals::Signals;
+use crate::machine;
+use crate::plan::{Common, Effort};
+use crate::progress::Progress;
+use crate::report::Report;
+use crate::samples::Samples;
+use crate::worker::processor::{self, Bound};
+
+/// The quantum of work and of time.
+const QUANTUM: Duration = Duration::from_millis(1);
+
+/// Additions of a trial before the pieces of work, and their trials.
+const TRIAL: (u64, usize) = (100_000, 21);
+
+// Not a doc comment, which would replace the text of the command.
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    pub common: Common,
+
+    /// Measure on this processor [default: the last one allowed].
+    #[arg(long, value_name = "N")]
+    cpu: Option<usize>,
+
+    /// End the detours after this number.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 100_000,
+        value_parser = value_parser!(u32).range(1..=10_000_000)
+    )]
+    detours: u32,
+
+    /// End the detours after this time [default: 60, with --quick 5].
+    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..=86_400))]
+    seconds: Option<u64>,
+}
+
+/// All measurements on a processor.
+struct Measured {
+    cpu: usize,
+    detours: Detours,
+    work: Samples,
+    quanta: Quanta,
+}
+
+/// Measures on one processor.
+pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
+    let start = Instant::now();
+    let signals = Signals::catch()?;
+    let effort = options.common.effort();
+    let cpu = options.cpu.map_or_else(processor::last, Ok)?;
+    let bound = Bound::new(None, cpu).with_context(|| no_processor(cpu))?;
+    progress.expect(3);
+    progress.step(format!("detours on processor {cpu}"));
+    let seconds = options.seconds.unwrap_or(effort.quick_or(5, 60));
+    let most = options.detours as usize;
+    let detours = detours(most, Duration::from_secs(seconds), &signals);
+    signals.check()?;
+    progress.step("pieces of work");
+    let work = fixed_work(pieces(effort), &signals);
+    progress.step("quanta of time");
+    let quanta = fixed_time(pieces(effort), &signals);
+    signals.check()?;
+    // The report counts the processors that this process may use.
+    drop(bound);
+    let measured = Measured {
+        cpu,
+        detours,
+        work,
+        quanta,
+    };
+    Ok(report::report(effort, start, &measured))
+}
+
+fn no_processor(cpu: usize) -> String {
+    let allowed = machine::cpus_allowed().unwrap_or_default();
+    format!("cannot run on processor {cpu}; name one of {allowed} with --cpu")
+}
+
+/// Number of pieces of work and of quanta of time, each of [`QUANTUM`].
+fn pieces(effort: Effort) -> usize {
+    effort.quick_or(2000, 10_000)
+}
+
+/// The clock, in nanoseconds from a start.
+#[inline]
+pub fn since(start: Instant) -> u64 {
+    start.elapsed().as_nanos() as u64
+}
+
+/// The shortest gap between two readings of the clock.
+pub fn shortest_gap(mut read: impl FnMut() -> u64) -> u64 {
+    let mut calibration = Calibration::new(read());
+    loop {
+        if let Some(shortest_ns) = calibration.observe(read()) {
+            return shortest_ns;
+        }
+    }
+}
+
+fn detours(most: usize, limit: Duration, signals: &Signals) -> Detours {
+    let start = Instant::now();
+    let shortest_ns = shortest_gap(|| since(start));
+    let now_ns = since(start);
+    let end_ns = now_ns + limit.as_nanos() as u64;
+    let mut detours = Detours::new(shortest_ns, most, since(start));
+    loop {
+        let now_ns = since(start);
+        let is_detour = detours.observe(now_ns);
+        // A signal interrupts the loop, so its arrival is a detour.
+        if is_detour && (detours.are_full() || signals.arrived()) || now_ns > end_ns {
+            return detours;
+        }
+    }
+}
+
+/// Additions that no compiler removes.
+fn add(count: u64) {
+    (0..count).for_each(|n| _ = black_box(n));
+}
+
+fn fixed_work(pieces: usize, signals: &Signals) -> Samples {
+    let (units, trials) = TRIAL;
+    let time = |units| {
+        let start = Instant::now();
+        add(units);
+        start.elapsed()
+    };
+    let trials: Vec<f64> = (0..trials).map(|_| time(units).as_nanos() as f64).collect();
+    let units = units_of(QUANTUM.as_nanos() as u64, units, &trials);
+    let mut samples = Samples::default();
+    for _ in 0..pieces {
+        samples.record(time(units), 0, true);
+        if signals.arrived() {
+            break;
+        }
+    }
+    samples
+}
+
+fn fixed_time(quanta: usize, signals: &Signals) -> Quanta {
+    let mut quanta = Quanta::new(QUANTUM.as_nanos() as u64, quanta);
+    let start = Instant::now();
+    while quanta.observe(since(start)) && !signals.arrived() {}
+    quanta
+}

@@ -1,0 +1,42 @@
+//! Signals that end a run without a cluster.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::flag;
+
+use crate::cluster::ClusterError;
+
+/// The last signal that ends the run, so that files and peers learn of its end.
+#[derive(Clone, Debug)]
+pub struct Signals(Arc<AtomicUsize>);
+
+impl Signals {
+    /// Takes over the signals that would end this process.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn catch() -> io::Result<Self> {
+        let last = Arc::new(AtomicUsize::new(0));
+        for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
+            flag::register_usize(signal, Arc::clone(&last), signal as usize)?;
+        }
+        Ok(Signals(last))
+    }
+
+    /// Whether a signal has arrived.
+    pub fn arrived(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// # Errors
+    /// [`ClusterError::Interrupted`] after a signal.
+    pub fn check(&self) -> Result<(), ClusterError> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            signal => Err(ClusterError::Interrupted(signal as i32)),
+        }
+    }
+}
