@@ -125,7 +125,7 @@ impl decide::Program for Limited<'_> {
 /// The agent's refusal; the program's failure.
 pub fn measure(options: &Options, progress: &Progress) -> Result<Report, ClusterError> {
     let (start, what) = (Instant::now(), options.what);
-    let within = options.within.0 as f64 / 1e6;
+    let within = options.within.of_one();
     let program = program::Program::new(&options.under.command)?;
     let mut links = Links::of(&options.under)?;
     let mut limited = Limited {
@@ -143,7 +143,7 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report, Cluster
         ));
     })?;
     links.restore()?;
-    Ok(report(options, start, within, &found))
+    Ok(report(options, start, &found))
 }
 
 /// What the answer says, with both ends of the interval in the unit of the property.
@@ -209,7 +209,7 @@ fn ratio(compared: &Compared) -> String {
     format!("{value:.3} ({low:.3} to {high:.3})")
 }
 
-fn report(options: &Options, start: Instant, within: f64, found: &Found) -> Report {
+fn report(options: &Options, start: Instant, found: &Found) -> Report {
     let what = options.what;
     let (verdict, middle, interval) = verdict(what, found.answer);
     let mut report = Report::new(Effort::Default, start, options.under.fields());
@@ -217,7 +217,7 @@ fn report(options: &Options, start: Instant, within: f64, found: &Found) -> Repo
         Fields::default()
             .with("what", what)
             .with("unit", what.unit())
-            .with("within", within)
+            .with("within", options.within.of_one())
             .with("verdict", verdict)
             .with("answer", middle)
             .with("interval", interval),
@@ -292,7 +292,7 @@ mod tests {
             answer,
             compared: vec![compared],
         };
-        let report = report(&parse(line).unwrap(), Instant::now(), 0.05, &found);
+        let report = report(&parse(line).unwrap(), Instant::now(), &found);
         (json!(report), report.text)
     }
 
@@ -301,7 +301,10 @@ mod tests {
         // A fifth of the axis is a decade.
         let (json, text) = report_of("--within 5% -- true", Answer::Between(0.4, 0.6));
         let rounded = |value: &Value| value.as_f64().unwrap().round();
-        assert_eq!(json["verdict"], "found");
+        assert_eq!(
+            (&json["verdict"], &json["within"]),
+            (&json!("found"), &json!(0.05))
+        );
         assert_eq!(rounded(&json["answer"]), 316_227_766.0);
         assert_eq!(rounded(&json["interval"][0]), 1e8);
         assert_eq!(rounded(&json["interval"][1]), 1e9);

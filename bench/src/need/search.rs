@@ -36,7 +36,7 @@ impl Axis {
 }
 
 /// Ratio of two settings of the descent.
-const STEP: f64 = 8.0;
+const STEP: f64 = 4.0;
 
 /// The search ends when a setting within and a setting over the limit are in this ratio.
 const RESOLUTION: f64 = 1.05;
