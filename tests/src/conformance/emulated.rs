@@ -45,6 +45,7 @@ impl<R: Provided> Rig for Emulated<R> {
             link.set(Some(Arc::new(Way {
                 out: route(local, peer),
                 back: route(peer, local),
+                spin: None,
                 clocks: Arc::clone(&clocks),
             })));
             link

@@ -95,10 +95,10 @@ fn links_of_a_file_come_back_from_a_dump_and_a_restart() {
     };
     let domain = "[domain.blue]\nnodes = [\"*,0,0\"]\n";
     let text = format!(
-        "{domain}[domain.blue.link]\nlatency = \"+1ms\"\nheader = 24\n\
+        "{domain}[domain.blue.link]\nlatency = \"+1ms\"\nheader = 24\nmode = \"spin\"\n\
          [domain.blue.link.\"0,0,0>1,0,0\"]\nrate = \"10Mbit\"\nlimit = 3000\n"
     );
-    let step = "link blue: latency=+1ms header=24 0,0,0>1,0,0 rate=10Mbit limit=3000";
+    let step = "link blue: latency=+1ms header=24 mode=spin 0,0,0>1,0,0 rate=10Mbit limit=3000";
     let applied = apply(&text);
     assert!(applied.contains(step), "{applied}");
     let before = links(&cluster);
@@ -106,7 +106,7 @@ fn links_of_a_file_come_back_from_a_dump_and_a_restart() {
     assert_eq!(apply(dump.text()), "nothing to change");
     let as_json = cluster.ask("dump")["domain"]["blue"]["link"].clone();
     let expected = json!({
-        "latency": "+1ms", "header": "24",
+        "latency": "+1ms", "header": "24", "mode": "spin",
         "0,0,0>1,0,0": {"rate": "10Mbit", "limit": before["pairs"]["0,0,0>1,0,0"]["limit"]},
     });
     assert_eq!(as_json, expected);
@@ -158,6 +158,16 @@ fn links_that_cannot_be_are_refused() {
             &["jitter of 2ms", "at least 2ms"],
         ),
         ("link set -d blue --limit 1500B", USAGE, &["rate"]),
+        (
+            "link set -d blue --mode pad",
+            USAGE,
+            &["pad", "delay or spin"],
+        ),
+        (
+            "link set -d blue --latency 1ms --mode spin",
+            USAGE,
+            &["spin", "set +1ms"],
+        ),
         (
             "link set -d blue --latency 1ns",
             USAGE,
@@ -342,6 +352,9 @@ fn models_slow_both_paths_and_the_store_while_processes_run() {
     let before = operate();
     cluster.toroid("link set -d blue --latency 50ms").ok();
     let slow = operate();
+    let spin = "link set -d blue --latency +50ms --mode spin";
+    cluster.toroid(spin).ok();
+    let [spun_set, spun_get, _] = operate();
     cluster.toroid("link rm -d blue").ok();
     let after = operate();
     // A set is a message and its answer. A get from a cached location is one batch of reads. A new
@@ -351,5 +364,9 @@ fn models_slow_both_paths_and_the_store_while_processes_run() {
         assert!(slow[n] >= 2 * LATENCY * trips, "{figures}");
         assert!(2 * before[n].max(after[n]) < slow[n], "{figures}");
     }
+    // Both ends spin for their messages, but reads have no answer of the server.
+    assert!(spun_set >= 2 * LATENCY, "{spun_set:?}");
+    assert!(spun_get >= LATENCY, "{spun_get:?}");
+    assert!(spun_get < 2 * LATENCY, "{spun_get:?}");
     assert_eq!(worker.counted(), owner.counted());
 }

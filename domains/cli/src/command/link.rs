@@ -5,7 +5,7 @@ use toroid_client::admin::Control;
 use toroid_fabric::Place;
 use toroid_model::info::{Lateness, LinkReport};
 use toroid_model::link::{
-    DomainLinks, Latency, LinkError, LinkSpec, Pair, Rate, Share, Size, Variation,
+    DomainLinks, Latency, LinkError, LinkSpec, Mode, Pair, Rate, Share, Size, Variation,
 };
 
 use super::{DONE, Run, Session, domain};
@@ -91,6 +91,10 @@ struct Properties {
     /// Bytes that each packet takes besides its own
     #[arg(long, value_name = "BYTES")]
     header: Option<u16>,
+    /// How RDMA takes these times: delay (messages are under way) or spin (senders poll the clock
+    /// before they post)
+    #[arg(long, value_name = "MODE")]
+    mode: Option<Mode>,
 }
 
 impl Properties {
@@ -102,6 +106,7 @@ impl Properties {
             loss: self.loss,
             limit: self.limit,
             header: self.header,
+            mode: self.mode,
         }
     }
 }

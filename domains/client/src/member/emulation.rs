@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use toroid_fabric::emulation::{PeerLink, Way};
 use toroid_fabric::model::{Path, SharedClocks};
 use toroid_fabric::{NodeId, Partition};
-use toroid_model::link::LinkModel;
+use toroid_model::link::{LinkModel, Mode};
 
 /// Models by partition, and links that are in use.
 #[derive(Debug, Default)]
@@ -109,13 +109,22 @@ impl Emulation {
     fn way(&self, partition: Partition, local: NodeId, peer: NodeId) -> Option<Arc<Way>> {
         let Emulated { model, clocks } = self.models.get(&partition)?;
         let out = model.route(local, peer, Path::Rdma);
-        let back = model.route(peer, local, Path::Rdma);
-        if out.is_none() && back.is_none() {
+        let (out, spin) = match model.mode(local, peer) {
+            Mode::Delay => (out, None),
+            Mode::Spin => (None, out),
+        };
+        // A peer that spins does so for its own messages. Answers to ours are not among them.
+        let back = match model.mode(peer, local) {
+            Mode::Delay => model.route(peer, local, Path::Rdma),
+            Mode::Spin => None,
+        };
+        if [&out, &spin, &back].iter().all(|route| route.is_none()) {
             return None;
         }
         Some(Arc::new(Way {
             out: out.unwrap_or_default(),
             back: back.unwrap_or_default(),
+            spin,
             clocks: Arc::clone(clocks),
         }))
     }
@@ -188,6 +197,37 @@ mod tests {
             .change(BLUE, Some(LOCAL), None, Vec::new())
             .unwrap();
         assert!(!near.is_on() && !far.is_on() && !later.is_on());
+    }
+
+    #[test]
+    fn the_sender_spins_instead_of_the_way_out() {
+        let mut emulation = Emulation::default();
+        let [near, far, last] = [1, 2, 3].map(|peer| emulation.link(BLUE, LOCAL, NodeId(peer)));
+        let pairs = [
+            ("2>0", "latency=+9us mode=delay"),
+            ("0>3", "latency=+9us mode=delay"),
+        ];
+        let spin = model("latency=+7us mode=spin", &pairs);
+        emulation.change(BLUE, Some(LOCAL), spin, clocks()).unwrap();
+        let spins = |link: &PeerLink| {
+            let way = link.way().unwrap();
+            way.spin.as_ref().map(|spin| spin.stages[0].costs.latency)
+        };
+        assert_eq!(
+            (latencies(&near), spins(&near)),
+            (Some([0, 0]), Some(7_000))
+        );
+        assert_eq!(
+            (latencies(&far), spins(&far)),
+            (Some([0, 9_000]), Some(7_000))
+        );
+        assert_eq!((latencies(&last), spins(&last)), (Some([9_000, 0]), None));
+        // Only the peer spins.
+        let peers = model("", &[("1>0", "latency=+7us mode=spin")]);
+        emulation
+            .change(BLUE, Some(LOCAL), peers, clocks())
+            .unwrap();
+        assert!(!near.is_on());
     }
 
     #[test]

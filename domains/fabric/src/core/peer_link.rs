@@ -1,6 +1,6 @@
 //! The link model between this process and a peer, which may change at any time.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::model::{ClockId, Nanos, Route, SharedClocks, carry};
@@ -19,7 +19,9 @@ pub struct Way {
     pub out: Route,
     /// From the peer to this process.
     pub back: Route,
-    /// Clocks of the stages of both.
+    /// A route that the sender waits for before it posts, instead of `out`.
+    pub spin: Option<Route>,
+    /// Clocks of the stages of all.
     pub clocks: Arc<SharedClocks>,
 }
 
@@ -38,16 +40,27 @@ impl Way {
         }
     }
 
+    /// Whether messages take longer than the machine takes, once they are posted.
+    fn delays(&self) -> bool {
+        let stages = [&self.out, &self.back].map(|route| route.stages.len());
+        self.spin.is_none() || stages != [0, 0]
+    }
+
     /// Nanoseconds of jitter and retries of a message.
     pub(crate) fn delay(&self, leg: Leg, random: &mut fastrand::Rng) -> Nanos {
-        let route = self.route(leg);
+        self.delay_on(self.route(leg), random)
+    }
+
+    fn delay_on(&self, route: &Route, random: &mut fastrand::Rng) -> Nanos {
         let delay = route.jitter.draw(random);
         if route.loss <= 0.0 {
             return delay;
         }
         let is_lost = |_: &usize| random.f64() < route.loss;
         let retries = (0..RETRIES).take_while(is_lost).count() as Nanos;
-        let round_trip = latency(&self.out).saturating_add(latency(&self.back));
+        let all = [Some(&self.out), Some(&self.back), self.spin.as_ref()];
+        let latencies = all.into_iter().flatten().map(latency);
+        let round_trip = latencies.fold(0, Nanos::saturating_add);
         delay.saturating_add(retries * round_trip.saturating_add(RETRY))
     }
 
@@ -56,6 +69,16 @@ impl Way {
     pub(crate) fn carry_out(&self, now: Nanos, bytes: u64, random: &mut fastrand::Rng) -> Nanos {
         let delay = self.delay(Leg::Out, random);
         carry(&self.out, &*self.clocks, now, bytes, delay).arrival
+    }
+
+    /// The time until which a sender spins that wants to post a message at `now`; reserves the
+    /// route that it waits for.
+    pub(crate) fn posts_at(&self, now: Nanos, bytes: u64, random: &mut fastrand::Rng) -> Nanos {
+        let Some(route) = &self.spin else {
+            return now;
+        };
+        let delay = self.delay_on(route, random);
+        carry(route, &*self.clocks, now, bytes, delay).arrival
     }
 }
 
@@ -70,26 +93,47 @@ pub(crate) fn latency(route: &Route) -> Nanos {
     latencies.fold(0, Nanos::saturating_add)
 }
 
+/// Kinds of models: one that delays messages, and one that lets senders spin.
+const DELAYS: u8 = 1;
+const SPINS: u8 = 2;
+
 /// The link to one peer in one partition, which all queue pairs, channels and regions of the process
 /// share. The default has no model.
 #[derive(Debug, Default)]
 pub struct PeerLink {
-    is_on: AtomicBool,
+    /// 0 without a model.
+    kinds: AtomicU8,
     way: Mutex<Option<Arc<Way>>>,
 }
 
 impl PeerLink {
     /// Changes the link model. Operations and packets that are under way keep their times.
     pub fn set(&self, way: Option<Arc<Way>>) {
+        let is = |kind, of: fn(&Way) -> bool| {
+            if way.as_deref().is_some_and(of) {
+                kind
+            } else {
+                0
+            }
+        };
+        let kinds = is(DELAYS, Way::delays) | is(SPINS, |way| way.spin.is_some());
         let mut current = lock(&self.way);
-        self.is_on.store(way.is_some(), Ordering::Relaxed);
+        self.kinds.store(kinds, Ordering::Relaxed);
         *current = way;
     }
 
     /// Whether there is a model.
     #[inline]
     pub fn is_on(&self) -> bool {
-        self.is_on.load(Ordering::Relaxed)
+        self.kinds.load(Ordering::Relaxed) != 0
+    }
+
+    pub(crate) fn delays(&self) -> bool {
+        self.kinds.load(Ordering::Relaxed) & DELAYS != 0
+    }
+
+    pub(crate) fn spins(&self) -> bool {
+        self.kinds.load(Ordering::Relaxed) & SPINS != 0
     }
 
     /// The routes, if there is a model.

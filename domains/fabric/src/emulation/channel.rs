@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::own_time::{Exit, OwnTime};
 use super::timer::{self, Due, NEVER};
-use super::{PeerLink, SOON, await_event, end_of, guard, learn_guard, poll_clock};
+use super::{PeerLink, SOON, await_event, end_of, guard, learn_guard, poll_clock, spin};
 use crate::core::channel::{ChannelError, PacketChannel};
 use crate::core::hold::Hold;
 use crate::core::peer_link::{first_clock, latency};
@@ -90,12 +90,16 @@ impl Channel {
     }
 
     fn send_delayed(&mut self, parts: &[&[u8]], hold: Hold) -> Result<(), ChannelError> {
-        let now = monotonic();
+        let mut now = monotonic();
         let Some(way) = self.link.way() else {
             return self.inner.send_held(parts, hold);
         };
         let bytes = parts.iter().map(|part| part.len() as u64).sum();
         let sending = &mut self.sending;
+        if way.spin.is_some() && sending.refused.is_none_or(|(len, _)| len != bytes) {
+            spin(&way, bytes);
+            now = monotonic();
+        }
         let arrival = match sending.refused {
             Some((len, arrival)) if len == bytes => arrival,
             _ => {

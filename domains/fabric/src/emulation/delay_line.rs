@@ -24,7 +24,7 @@ const GRACE: Nanos = 50_000;
 const POSTING: Nanos = 1_000;
 
 /// Bytes of the words that an atomic sends and gets back.
-const WORDS: [u64; 2] = [16, 8];
+pub(super) const WORDS: [u64; 2] = [16, 8];
 
 /// A queue pair whose operations take the times of a link, shared with the timer.
 #[derive(Debug)]

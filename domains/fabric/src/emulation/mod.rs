@@ -27,6 +27,11 @@
 //! time of the transfer, so that they end with the arrival. Bytes of a write of 4096 bytes or more
 //! are seen earlier where the machine is faster than it was for recent ones; its completion is not.
 //!
+//! Where a sender spins ([`Way::spin`]), as in InterSense (Wang et al., 2016), `post`, `send` and
+//! `read_batch` poll the clock for the time of the message and its bytes. Then the message goes as
+//! the provider has it. The time is one of the sender: a read pays once, and no other message of the
+//! thread is sent meanwhile.
+//!
 //! Threads that poll or wait execute operations themselves. For other threads a thread of the
 //! process does, about 50 us later, and wakes receivers that sleep in poll(2).
 //!
@@ -47,7 +52,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::model::Nanos;
+use crate::core::peer_link::{first_clock, latency};
+use crate::model::{Nanos, Path};
 use crate::os::thread::{monotonic, precisely};
 
 /// The least and the most time before an event from which on a thread polls the clock.
@@ -97,6 +103,21 @@ fn poll_clock(event: Nanos) -> Nanos {
         if now >= event {
             return now;
         }
+    }
+}
+
+/// Polls the clock until a message of `bytes` may be posted, where the sender has to wait for that.
+fn spin(way: &Way, bytes: u64) {
+    let Some(route) = &way.spin else {
+        return;
+    };
+    let start = monotonic();
+    let due = way.posts_at(start, bytes, &mut fastrand::Rng::new());
+    let end = poll_clock(due);
+    if let Some(clock) = first_clock(route) {
+        let (late, took) = (end - due, latency(route));
+        way.clocks
+            .record(clock, Path::Rdma, late, took, end - start);
     }
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::PeerLink;
-use super::delay_line::DelayLine;
+use super::delay_line::{DelayLine, WORDS};
+use super::{PeerLink, spin};
 use crate::core::endpoint::{Completion, Endpoint, Operation, PostError, Read};
 use crate::error::OpError;
 use crate::key::Partition;
@@ -46,6 +46,7 @@ impl QueuePair {
     fn look_at_link(&mut self) -> Option<(&DelayLine, usize)> {
         let (depth, posted) = self.pair.room();
         match &self.line {
+            None if !self.link.delays() => return None,
             None => {
                 let keeper = shm::QueuePair::new(self.peer(), self.partition(), depth);
                 let keeper = provider::QueuePair::Shm(keeper);
@@ -53,7 +54,7 @@ impl QueuePair {
                 self.line = Some(DelayLine::new(Arc::clone(&self.link), pair));
                 return self.line.as_deref().map(|line| (line, 0));
             }
-            Some(line) if posted == 0 && !self.link.is_on() => {
+            Some(line) if posted == 0 && !self.link.delays() => {
                 if let Some(pair) = line.take() {
                     self.pair = pair;
                     self.line = None;
@@ -65,10 +66,30 @@ impl QueuePair {
     }
 
     #[cold]
-    fn before_post(&mut self) -> Result<(), PostError> {
-        match self.look_at_link() {
-            Some((line, posted)) => line.before_post(posted),
-            None => Ok(()),
+    fn before_post(&mut self, operation: &Operation<RemoteRegion>) -> Result<(), PostError> {
+        self.find_room()?;
+        if self.link.spins() {
+            self.spin(bytes_of(operation));
+            // The link may have changed.
+            self.find_room()?;
+        }
+        Ok(())
+    }
+
+    /// Makes the next post one of the present time.
+    fn find_room(&mut self) -> Result<(), PostError> {
+        if let Some((line, posted)) = self.look_at_link() {
+            return line.before_post(posted);
+        }
+        match self.pair.room() {
+            (depth, used) if used >= depth => Err(PostError::QueueFull { depth }),
+            _ => Ok(()),
+        }
+    }
+
+    fn spin(&self, bytes: u64) {
+        if let Some(way) = self.link.way() {
+            spin(&way, bytes);
         }
     }
 
@@ -82,10 +103,22 @@ impl QueuePair {
     #[cold]
     fn read_delayed(&mut self, reads: &mut [Read<'_, RemoteRegion>]) -> Result<(), OpError> {
         self.flush();
+        if self.link.spins() {
+            self.spin(reads.iter().map(|read| read.into.len() as u64).sum());
+        }
         match self.look_at_link() {
             Some((line, _)) => line.read_batch(reads),
             None => self.pair.read_batch(reads),
         }
+    }
+}
+
+/// Bytes that an operation moves in either direction.
+fn bytes_of(operation: &Operation<RemoteRegion>) -> u64 {
+    match operation {
+        Operation::Write { from, .. } => from.len(),
+        Operation::Read { into, .. } => into.len(),
+        Operation::CompareAndSwap { .. } | Operation::FetchAdd { .. } => WORDS[0],
     }
 }
 
@@ -113,7 +146,7 @@ impl Endpoint for QueuePair {
     #[inline(never)]
     fn post(&mut self, id: u64, operation: Operation<RemoteRegion>) -> Result<(), PostError> {
         if self.has_model() {
-            self.before_post()?;
+            self.before_post(&operation)?;
         }
         self.pair.post_inlined(id, operation)
     }

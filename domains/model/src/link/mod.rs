@@ -12,7 +12,7 @@ mod units;
 
 pub use profile::{EthernetCosts, FabricProfile, RdmaCosts};
 pub use route::{LinkModel, TorusLinks};
-pub use spec::{DomainLinks, KEYS, Latency, LinkSpec, Pair, Variation};
+pub use spec::{DomainLinks, KEYS, Latency, LinkSpec, Mode, Pair, Variation};
 pub use units::{Rate, Share, Size, Time};
 
 use crate::refusal::{Refusal, RefusalKind};
@@ -28,6 +28,7 @@ pub enum LinkError {
     NotAShare(String),
     NotAJitter(String),
     NotAHeader(String),
+    NotAMode(String),
     NotAPair(String),
     UnknownKey(String),
     /// Longer than [`Time::MAX`].
@@ -39,6 +40,8 @@ pub enum LinkError {
     /// A link from a node to itself.
     Loop,
     LimitWithoutRate,
+    /// [`Mode::Spin`] with this latency, which would contain the machine's.
+    SpinInside(Time),
     JitterAboveLatency {
         jitter: Variation,
         /// The latency that the jitter needs.
@@ -97,6 +100,7 @@ impl LinkError {
             LinkError::NotAHeader(text) => {
                 no(text, "header", "write a number of bytes from 0 to 65535")
             }
+            LinkError::NotAMode(text) => no(text, "mode", "write delay or spin"),
             LinkError::NotAPair(text) => no(text, "pair of nodes", "write FROM>TO"),
             LinkError::UnknownKey(key) => (
                 format!("a link has no \"{key}\""),
@@ -124,6 +128,10 @@ impl LinkError {
             LinkError::LimitWithoutRate => (
                 "without a rate nothing waits for a link".into(),
                 "set a rate as well, or no limit".into(),
+            ),
+            LinkError::SpinInside(latency) => (
+                format!("a sender cannot spin for a latency of {latency} in all"),
+                format!("set +{latency}, which comes on top, or the mode delay"),
             ),
             LinkError::JitterAboveLatency {
                 jitter,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use toroid_fabric::model::{ClockId, Costs, Jitter, Path, Route, Stage};
 use toroid_fabric::{NodeId, Torus};
 
-use super::{DomainLinks, EthernetCosts, FabricProfile, LinkSpec, Rate, Time};
+use super::{DomainLinks, EthernetCosts, FabricProfile, LinkSpec, Mode, Rate, Time};
 use crate::as_text;
 
 /// A model of the network, which processes and the driver are given.
@@ -49,6 +49,14 @@ impl LinkModel {
         match self {
             LinkModel::Pairs(links) => links.link(from, to).route(from, to, path),
             LinkModel::Torus(torus) => torus.route(from, to, path),
+        }
+    }
+
+    /// The way in which RDMA takes the time of that route.
+    pub fn mode(&self, from: NodeId, to: NodeId) -> Mode {
+        match self {
+            LinkModel::Pairs(links) => links.link(from, to).mode.unwrap_or_default(),
+            LinkModel::Torus(_) => Mode::Delay,
         }
     }
 

@@ -12,7 +12,9 @@ use super::units::serde_as_text;
 use super::{LinkError, Rate, Share, Size, Time};
 
 /// Names of the properties of a link: in files, in JSON and, with `--`, as options.
-pub const KEYS: [&str; 6] = ["latency", "rate", "jitter", "loss", "limit", "header"];
+pub const KEYS: [&str; 7] = [
+    "latency", "rate", "jitter", "loss", "limit", "header", "mode",
+];
 
 /// A directed link. Absent properties are those of the machine. Written as
 /// `latency=5us rate=10Gbit`.
@@ -37,6 +39,20 @@ pub struct LinkSpec {
     /// Bytes that each packet takes on the link besides its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub header: Option<u16>,
+    /// The way in which RDMA takes these times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+}
+
+/// The way in which RDMA takes the time of a link, written as `delay` or `spin`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Messages are under way for the time.
+    #[default]
+    Delay,
+    /// The sender polls the clock for the time before it posts, as in InterSense (Wang et al.,
+    /// 2016).
+    Spin,
 }
 
 /// Latency of a link, written as `5us` or `+2us`.
@@ -100,6 +116,7 @@ impl LinkSpec {
                 let header = text.parse().map_err(|_| LinkError::NotAHeader(text.into()));
                 self.header = Some(header?);
             }
+            "mode" => self.mode = Some(text.parse()?),
             _ => return Err(LinkError::UnknownKey(key.into())),
         }
         Ok(())
@@ -114,6 +131,7 @@ impl LinkSpec {
             loss,
             limit,
             header,
+            mode,
         } = self;
         let texts = [
             latency.map(|latency| latency.to_string()),
@@ -122,6 +140,7 @@ impl LinkSpec {
             loss.map(|loss| loss.to_string()),
             limit.map(|limit| limit.to_string()),
             header.map(|header| header.to_string()),
+            mode.map(|mode| mode.to_string()),
         ];
         let named = KEYS.into_iter().zip(texts);
         named.filter_map(|(key, text)| Some((key, text?)))
@@ -137,13 +156,15 @@ impl LinkSpec {
             loss: self.loss.or(other.loss),
             limit: self.limit.or(other.limit),
             header: self.header.or(other.header),
+            mode: self.mode.or(other.mode),
         }
     }
 
     /// Compares the properties of a link with each other.
     ///
     /// # Errors
-    /// [`LinkError::JitterAboveLatency`], [`LinkError::LimitWithoutRate`].
+    /// [`LinkError::JitterAboveLatency`], [`LinkError::LimitWithoutRate`],
+    /// [`LinkError::SpinInside`].
     pub fn check(&self) -> Result<(), LinkError> {
         let latency = Time(self.latency.map_or(0, |latency| latency.nanos));
         if let Some(jitter) = self.jitter {
@@ -158,6 +179,9 @@ impl LinkSpec {
         }
         if self.limit.is_some() && self.rate.is_none() {
             return Err(LinkError::LimitWithoutRate);
+        }
+        if self.mode == Some(Mode::Spin) && self.latency.is_some_and(|latency| !latency.on_top) {
+            return Err(LinkError::SpinInside(latency));
         }
         Ok(())
     }
@@ -281,6 +305,27 @@ impl FromStr for Latency {
     }
 }
 
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Delay => "delay",
+            Mode::Spin => "spin",
+        })
+    }
+}
+
+impl FromStr for Mode {
+    type Err = LinkError;
+
+    fn from_str(text: &str) -> Result<Self, LinkError> {
+        match text {
+            "delay" => Ok(Mode::Delay),
+            "spin" => Ok(Mode::Spin),
+            _ => Err(LinkError::NotAMode(text.into())),
+        }
+    }
+}
+
 impl fmt::Display for Variation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
@@ -350,4 +395,4 @@ fn pair<N: PartialEq>(text: &str, node: impl Fn(&str) -> Option<N>) -> Result<Pa
     Ok(Pair { from, to })
 }
 
-serde_as_text!(Latency, Variation, Pair<NodeId>, Pair<Place>);
+serde_as_text!(Latency, Mode, Variation, Pair<NodeId>, Pair<Place>);

@@ -73,6 +73,10 @@ fn wrong_values_are_refused_with_the_remedy() {
         refusal::<LinkSpec>("header=-1"),
         LinkError::NotAHeader("-1".into())
     );
+    assert_eq!(
+        refusal::<LinkSpec>("mode=pad"),
+        LinkError::NotAMode("pad".into())
+    );
     assert_eq!(refusal::<Pair>("1-2"), LinkError::NotAPair("1-2".into()));
     assert_eq!(refusal::<Pair<Place>>("0,0,0>0,0,0"), LinkError::Loop);
     let refusal = Refusal::from(refusal::<Rate>("0bit"));
@@ -107,6 +111,15 @@ fn properties_that_contradict_each_other_are_refused() {
     assert_eq!(check("jitter=pareto:5us"), Ok(()));
     assert_eq!(check("limit=1MB"), Err(LinkError::LimitWithoutRate));
     assert_eq!(check("limit=1MB rate=1Gbit"), Ok(()));
+    let inside = Err(LinkError::SpinInside(Time(5_000)));
+    assert_eq!(check("latency=5us mode=spin"), inside);
+    for text in [
+        "latency=5us mode=delay",
+        "latency=+5us mode=spin",
+        "rate=1Gbit mode=spin",
+    ] {
+        assert_eq!(check(text), Ok(()));
+    }
 }
 
 #[test]
@@ -139,6 +152,16 @@ fn a_pair_takes_absent_properties_from_its_domain() {
     let link = |from, to| links.link(NodeId(from), NodeId(to)).to_string();
     assert_eq!(link(1, 2), "latency=5us rate=10Mbit");
     assert_eq!(link(2, 1), "latency=5us rate=1Gbit");
+}
+
+#[test]
+fn the_mode_of_a_pair_has_precedence() {
+    let pairs = links("latency=+5us mode=spin", &[("1>2", "mode=delay")]);
+    let mode = |model: &LinkModel, from, to| model.mode(NodeId(from), NodeId(to));
+    let pairs = LinkModel::Pairs(pairs);
+    assert_eq!(mode(&pairs, 2, 1), Mode::Spin);
+    assert_eq!(mode(&pairs, 1, 2), Mode::Delay);
+    assert_eq!(mode(&bgp(), 1, 2), Mode::Delay);
 }
 
 /// A jitter may suit the latency of its domain, but not that of a pair.
@@ -202,6 +225,7 @@ proptest! {
             loss: Some(Share(share)),
             limit: Some(Size(size)),
             header: Some(header),
+            mode: Some(if on_top { Mode::Spin } else { Mode::Delay }),
         };
         prop_assert_eq!(link.to_string().parse(), Ok(link));
         let json = serde_json::to_string(&link).unwrap();

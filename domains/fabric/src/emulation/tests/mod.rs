@@ -4,6 +4,7 @@
 mod operations;
 mod packets;
 mod rigs;
+mod spin;
 
 use super::*;
 use crate::core::endpoint::{Completion, Endpoint, Operation};
@@ -48,8 +49,17 @@ fn way_on(memory: &File, costs: Costs) -> Way {
     Way {
         out: route(HERE, THERE, costs),
         back: route(THERE, HERE, costs),
+        spin: None,
         clocks: Arc::new(SharedClocks::map(memory).unwrap()),
     }
+}
+
+/// Senders spin for the costs of the way out, which is then free as the way back.
+fn spun(costs: Costs) -> Way {
+    let mut way = way(costs);
+    way.back = Route::default();
+    way.spin = Some(std::mem::take(&mut way.out));
+    way
 }
 
 /// A way that has another stage behind the first one in both directions.

@@ -280,6 +280,7 @@ fn a_thousand_changes_under_load_lose_and_repeat_nothing() {
                     way(rate),
                     way_of_two_stages(after(5_000)),
                     way(after(0)),
+                    spun(after(3_000)),
                 ];
                 let ways = ways.map(Arc::new);
                 for way in ways.iter().cycle().take(500) {
@@ -298,17 +299,17 @@ fn a_thousand_changes_under_load_lose_and_repeat_nothing() {
 #[test]
 fn a_thousand_changes_between_posts_lose_and_repeat_nothing() {
     let link = Arc::<PeerLink>::default();
-    let way = Arc::new(way_of_two_stages(after(500)));
+    let ways = [way_of_two_stages(after(500)), spun(after(500))].map(Arc::new);
     for mut rig in pairs(&link, 16) {
         let mut done = [Completion::default()];
         let (mut posted, mut completed) = (0, 0);
         for change in 0..1_000 {
-            link.set((change % 2 == 0).then(|| Arc::clone(&way)));
+            link.set(ways.get(change % 3).map(Arc::clone));
             while rig.pair.post(posted, rig.add()).is_err() {
                 completed += rig.pair.poll(&mut done) as u64;
             }
             posted += 1;
-            if change % 3 == 0 {
+            if change % 4 == 0 {
                 rig.pair.flush();
             }
         }

@@ -167,6 +167,7 @@ fn a_receiver_with_a_model_records_packets() {
     let theirs = super::link(Way {
         out: way.back.clone(),
         back: way.out.clone(),
+        spin: None,
         clocks: Arc::clone(&way.clocks),
     });
     for (n, mut ends) in (1..).zip(channels([&link, &theirs])) {

@@ -88,7 +88,7 @@ fn links(nodes: &[Place], kind: u32) -> DomainLinks<Place> {
         default: match kind {
             0 => LinkSpec::default(),
             1 => link("latency=20us jitter=2us"),
-            _ => link("latency=+5us loss=1%"),
+            _ => link("latency=+5us loss=1% mode=spin"),
         },
         pairs: pairs.collect(),
     }
