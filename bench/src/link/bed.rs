@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use toroid_fabric::Torus;
 use toroid_model::info::Lateness;
-use toroid_model::link::{DomainLinks, Latency, LinkSpec, Rate as LinkRate};
+use toroid_model::link::{DomainLinks, Latency, LinkSpec, Mode, Rate as LinkRate};
 use toroid_protocol::agent::NewDomain;
 
 use super::hook::Hook;
@@ -189,8 +189,9 @@ impl Bed {
         LinkSpec {
             latency: key.latency.map(|nanos| Latency {
                 nanos,
-                on_top: false,
+                on_top: key.knob == Knob::Spin,
             }),
+            mode: (key.knob == Knob::Spin).then_some(Mode::Spin),
             rate: key.rate.map(|rate| {
                 let bytes = match rate {
                     Rate::Bytes(bytes) => bytes,

@@ -29,6 +29,9 @@ pub enum Carrier {
 pub enum Knob {
     /// A latency, which the result should equal.
     Latency,
+    /// A latency for which senders spin. It should come on top of the result without a model, once
+    /// for each operation.
+    Spin,
     /// A rate, which the result should equal.
     Rate,
     /// Latency and rate. The one that is not measured should change nothing.
@@ -97,12 +100,23 @@ impl Key {
     /// The name of the row: the measurement and what is set.
     pub fn name(&self) -> String {
         match (self.knob, self.latency, self.rate) {
-            (Knob::Latency, Some(ns), _) => format!("{self}, {}", table::time(Some(ns as f64))),
+            (Knob::Latency | Knob::Spin, Some(ns), _) => {
+                format!("{self}, {}", table::time(Some(ns as f64)))
+            }
             (Knob::Rate, _, Some(Rate::Bytes(bytes))) => {
                 format!("{self}, {} Mbit/s", table::digits(bytes / MBIT))
             }
             (Knob::Rate, _, Some(Rate::Share(share))) => format!("{self}, {:.0} %", share * 100.0),
             _ => self.to_string(),
+        }
+    }
+
+    /// Operations of a result: it is half the time of a read.
+    pub fn operations(&self) -> f64 {
+        if matches!(self.op, Op::Read(_)) {
+            0.5
+        } else {
+            1.0
         }
     }
 
@@ -154,6 +168,7 @@ impl fmt::Display for Key {
             (Knob::Both, _, Some(Rate::Share(share))) => {
                 write!(f, ", at {:.0} % and 100 % rate", share * 100.0)
             }
+            (Knob::Spin, ..) => write!(f, ", sender spins"),
             (Knob::Off, ..) => write!(f, ", with and without the code"),
             _ => Ok(()),
         }
@@ -184,10 +199,10 @@ const BESIDE: u64 = 10 * US;
 pub fn keys(effort: Effort) -> Vec<Key> {
     let quick = effort == Effort::Quick;
     let few = |all: &[u64], some: &[u64]| -> Vec<u64> { if quick { some } else { all }.to_vec() };
-    let latency = |carrier, op| {
+    let latency = |carrier, knob, op| {
         move |latency| Key {
             carrier,
-            knob: Knob::Latency,
+            knob,
             op,
             latency: Some(latency),
             rate: None,
@@ -205,10 +220,17 @@ pub fn keys(effort: Effort) -> Vec<Key> {
         &[US, 2 * US, 5 * US, 10 * US, 20 * US, 50 * US, 100 * US],
         &[US, 5 * US, 20 * US, 100 * US],
     );
+    let read = Op::Read(SHORT);
     keys.extend(
         short
             .into_iter()
-            .map(latency(Carrier::Rdma, Op::Read(SHORT))),
+            .map(latency(Carrier::Rdma, Knob::Latency, read)),
+    );
+    let spins = few(&[2 * US, 5 * US, 20 * US, 50 * US], &[5 * US, 20 * US]);
+    keys.extend(
+        spins
+            .into_iter()
+            .map(latency(Carrier::Rdma, Knob::Spin, read)),
     );
     let shares: &[f64] = if quick {
         &[0.05, 0.2, 0.6, 1.0]
@@ -242,7 +264,12 @@ pub fn keys(effort: Effort) -> Vec<Key> {
         &[5 * US, 50 * US],
     );
     let packet = Op::Packet(SHORT);
-    keys.extend(packets.into_iter().map(latency(Carrier::Channel, packet)));
+    keys.extend(
+        packets
+            .into_iter()
+            .map(latency(Carrier::Channel, Knob::Latency, packet)),
+    );
+    keys.push(latency(Carrier::Channel, Knob::Spin, packet)(5 * US));
     keys.extend(
         [(Carrier::Rdma, Op::Read(SHORT)), (Carrier::Channel, packet)].map(|(carrier, op)| Key {
             carrier,
@@ -268,7 +295,7 @@ pub fn keys(effort: Effort) -> Vec<Key> {
     keys.extend(
         frames
             .into_iter()
-            .map(latency(Carrier::Ethernet, Op::Frame)),
+            .map(latency(Carrier::Ethernet, Knob::Latency, Op::Frame)),
     );
     for mtu in [Mtu::Long, Mtu::Plain] {
         // At a low rate a TCP socket fills the queue for seconds.

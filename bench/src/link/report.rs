@@ -74,7 +74,9 @@ impl<'a> Found<'a> {
         };
         let base = median(&of(figure::BASE));
         let measured = match key.knob {
-            Knob::Latency | Knob::Rate => stats::estimate(&of(figure::MEASURED), SEED, median),
+            Knob::Latency | Knob::Spin | Knob::Rate => {
+                stats::estimate(&of(figure::MEASURED), SEED, median)
+            }
             Knob::Both | Knob::Off => base.and_then(|base| {
                 let pair = |round: &&Samples| {
                     let [measured, base] = [figure::MEASURED, figure::BASE];
@@ -102,6 +104,7 @@ impl<'a> Found<'a> {
     fn due(&self) -> Option<f64> {
         match self.key.knob {
             Knob::Latency | Knob::Rate => self.set,
+            Knob::Spin => Some(self.base? + self.key.operations() * self.set?),
             Knob::Both | Knob::Off => self.base,
         }
     }
@@ -158,12 +161,12 @@ impl<'a> Found<'a> {
                 let late = counts(self.median(figure::LATE_P50));
                 (LATENESS_NS, late, table::time as fn(_) -> _)
             }
-            (_, Knob::Latency, _) => {
-                let set = self.set.unwrap_or_default();
-                let bound = ERROR_NS.max(ERROR * set);
+            (_, Knob::Latency | Knob::Spin, _) => {
+                let due = self.due().unwrap_or_default();
+                let bound = ERROR_NS.max(ERROR * due);
                 (
                     bound,
-                    error.map(|error| error * set),
+                    error.map(|error| error * due),
                     table::time as fn(_) -> _,
                 )
             }
@@ -179,7 +182,7 @@ impl<'a> Found<'a> {
             }
         };
         let set = match self.key.knob {
-            Knob::Latency | Knob::Rate => format!(", {}", self.show(self.set)),
+            Knob::Latency | Knob::Spin | Knob::Rate => format!(", {}", self.show(self.set)),
             Knob::Both | Knob::Off => String::new(),
         };
         let off = match self.key.op {
@@ -309,16 +312,18 @@ mod tests {
         let of = |key: Key| {
             let mut series = Series::default();
             for round in 0..5 {
-                let (set, base) = match key.knob {
-                    Knob::Latency | Knob::Rate => (5e4, 100.0),
-                    Knob::Both | Knob::Off => (0.0, 5e4),
+                let (set, base, due) = match (key.knob, key.op) {
+                    (Knob::Latency | Knob::Rate, _) => (5e4, 100.0, 5e4),
+                    (Knob::Spin, Op::Read(_)) => (5e4, 100.0, 25_100.0),
+                    (Knob::Spin, _) => (5e4, 100.0, 50_100.0),
+                    (Knob::Both | Knob::Off, _) => (0.0, 5e4, 5e4),
                 };
                 let noise = 1.0 + 1e-4 * f64::from(round - 2);
                 series.add(
                     Samples::default()
                         .with(figure::SET, set)
                         .with(figure::BASE, base)
-                        .with(figure::MEASURED, set.max(base) * factor * noise)
+                        .with(figure::MEASURED, due * factor * noise)
                         .with(figure::LATE_P50, 5e4 * (factor - 1.0).abs())
                         .with(figure::LATE_P99, 1e4)
                         .with(figure::LATE_SHARE, late_share)
@@ -357,7 +362,7 @@ mod tests {
         };
         let paths = ["channel", "ethernet", "rdma", "tbf"].map(String::from);
         assert_eq!(names(rows, "path"), paths.into());
-        let knobs = ["both", "latency", "off", "rate"].map(String::from);
+        let knobs = ["both", "latency", "off", "rate", "spin"].map(String::from);
         assert_eq!(names(rows, "knob"), knobs.into());
         assert_eq!(names(rows, "id").len(), rows.len());
     }
