@@ -97,8 +97,7 @@ impl Channel {
         let bytes = parts.iter().map(|part| part.len() as u64).sum();
         let sending = &mut self.sending;
         if way.spin.is_some() && sending.refused.is_none_or(|(len, _)| len != bytes) {
-            spin(&way, bytes);
-            now = monotonic();
+            now = spin(&way, bytes, now);
         }
         let arrival = match sending.refused {
             Some((len, arrival)) if len == bytes => arrival,

@@ -106,19 +106,19 @@ fn poll_clock(event: Nanos) -> Nanos {
     }
 }
 
-/// Polls the clock until a message of `bytes` may be posted, where the sender has to wait for that.
-fn spin(way: &Way, bytes: u64) {
-    let Some(route) = &way.spin else {
-        return;
-    };
-    let start = monotonic();
+/// Polls the clock until a message of `bytes` may be posted that the sender began with at `start`.
+/// Returns the time.
+fn spin(way: &Way, bytes: u64, start: Nanos) -> Nanos {
     let due = way.posts_at(start, bytes, &mut fastrand::Rng::new());
     let end = poll_clock(due);
-    if let Some(clock) = first_clock(route) {
+    if let Some(route) = &way.spin
+        && let Some(clock) = first_clock(route)
+    {
         let (late, took) = (end - due, latency(route));
         way.clocks
             .record(clock, Path::Rdma, late, took, end - start);
     }
+    end
 }
 
 /// The time after `timeout` from now on.

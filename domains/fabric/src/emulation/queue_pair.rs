@@ -8,6 +8,8 @@ use super::{PeerLink, spin};
 use crate::core::endpoint::{Completion, Endpoint, Operation, PostError, Read};
 use crate::error::OpError;
 use crate::key::Partition;
+use crate::model::Nanos;
+use crate::os::thread::monotonic;
 use crate::provider::{self, RemoteRegion};
 use crate::shm;
 use crate::topology::NodeId;
@@ -67,13 +69,14 @@ impl QueuePair {
 
     #[cold]
     fn before_post(&mut self, operation: &Operation<RemoteRegion>) -> Result<(), PostError> {
-        self.find_room()?;
-        if self.link.spins() {
-            self.spin(bytes_of(operation));
-            // The link may have changed.
-            self.find_room()?;
+        if !self.link.spins() {
+            return self.find_room();
         }
-        Ok(())
+        let start = monotonic();
+        self.find_room()?;
+        self.spin(bytes_of(operation), start);
+        // The link may have changed.
+        self.find_room()
     }
 
     /// Makes the next post one of the present time.
@@ -87,9 +90,9 @@ impl QueuePair {
         }
     }
 
-    fn spin(&self, bytes: u64) {
+    fn spin(&self, bytes: u64, start: Nanos) {
         if let Some(way) = self.link.way() {
-            spin(&way, bytes);
+            spin(&way, bytes, start);
         }
     }
 
@@ -104,7 +107,9 @@ impl QueuePair {
     fn read_delayed(&mut self, reads: &mut [Read<'_, RemoteRegion>]) -> Result<(), OpError> {
         self.flush();
         if self.link.spins() {
-            self.spin(reads.iter().map(|read| read.into.len() as u64).sum());
+            let start = monotonic();
+            let bytes = reads.iter().map(|read| read.into.len() as u64).sum();
+            self.spin(bytes, start);
         }
         match self.look_at_link() {
             Some((line, _)) => line.read_batch(reads),
@@ -188,7 +193,6 @@ impl Endpoint for QueuePair {
 pub(super) mod tests {
     use super::*;
     use crate::emulation::timer::Due;
-    use crate::model::Nanos;
 
     pub(in crate::emulation) fn is_direct(pair: &QueuePair) -> bool {
         pair.line.is_none()
