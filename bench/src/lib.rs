@@ -38,7 +38,7 @@ mod manifest;
 mod memory;
 mod micro;
 mod need;
-mod noise;
+pub mod noise;
 pub mod pair;
 mod plan;
 mod program;

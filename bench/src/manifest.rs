@@ -21,8 +21,14 @@ pub const ALIKE: [&str; 10] = [
     "configuration",
 ];
 
-/// Options that change neither measurements nor figures, and whether a value follows.
-const OUTPUT: [(&str, bool); 3] = [("--json", false), ("--raw", true), ("--save", true)];
+/// An option, and whether a value follows.
+type Named = (&'static str, bool);
+
+/// Options that change neither measurements nor figures.
+const OUTPUT: [Named; 4] = [("--json", false), ("--raw", true), ("--save", true), SECRET];
+
+/// The option with a secret, which no result keeps.
+const SECRET: Named = ("--key", true);
 
 /// The state of the machine at the start of a run.
 #[derive(Debug)]
@@ -67,11 +73,20 @@ impl Manifest {
 
 /// The arguments without those that only choose the output.
 fn configuration(arguments: &[String]) -> Vec<&str> {
+    without(arguments, &OUTPUT)
+}
+
+/// The arguments without a secret.
+pub fn without_secret(arguments: &[String]) -> Vec<&str> {
+    without(arguments, &[SECRET])
+}
+
+fn without<'a>(arguments: &'a [String], options: &[Named]) -> Vec<&'a str> {
     let mut left = arguments.iter().map(String::as_str);
     let mut kept = Vec::new();
     while let Some(argument) = left.next() {
         let name = argument.split('=').next().unwrap_or_default();
-        match OUTPUT.iter().find(|(option, _)| *option == name) {
+        match options.iter().find(|(option, _)| *option == name) {
             None => kept.push(argument),
             Some((_, true)) if name == argument => _ = left.next(),
             Some(_) => {}
@@ -88,10 +103,12 @@ mod tests {
 
     #[test]
     fn the_configuration_has_no_options_of_output() {
-        let line = "kv --json --rows a --raw=x --save y --rounds=3 --raw z --busy";
+        let line = "kv --json --rows a --raw=x --save y --rounds=3 --raw z --key k --busy";
         let arguments: Vec<String> = line.split(' ').map(Into::into).collect();
         let kept = ["kv", "--rows", "a", "--rounds=3", "--busy"];
         assert_eq!(configuration(&arguments), kept);
+        let public = without_secret(&arguments).join(" ");
+        assert_eq!(public, line.replace(" --key k", ""));
     }
 
     #[test]

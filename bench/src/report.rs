@@ -85,6 +85,12 @@ impl Row {
         self
     }
 
+    /// Adds figures.
+    pub fn and(mut self, figures: Fields) -> Self {
+        self.figures = self.figures.and(figures);
+        self
+    }
+
     /// Sets the figure by which runs are compared, and its value in each round.
     pub fn rounds(mut self, of: &'static str, values: Vec<f64>) -> Self {
         self.rounds = Some((of, values));

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 
 use crate::machine;
+use crate::manifest;
 use crate::memory;
 use crate::report::{Fields, Report};
 
@@ -128,9 +129,7 @@ impl<'a> Saved<'a> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let machine = machine::fields();
         Saved {
-            command: std::iter::once("toroid-bench".into())
-                .chain(std::env::args().skip(1))
-                .collect(),
+            command: command(),
             commit: commit(),
             unix_time_s: now.map_or(0, |time| time.as_secs()),
             machine: machine
@@ -139,6 +138,13 @@ impl<'a> Saved<'a> {
             report,
         }
     }
+}
+
+fn command() -> Vec<String> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments = manifest::without_secret(&arguments).into_iter();
+    let words = std::iter::once("toroid-bench").chain(arguments);
+    words.map(String::from).collect()
 }
 
 fn commit() -> Option<String> {

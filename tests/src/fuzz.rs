@@ -6,6 +6,7 @@
 //! whether it accepted its input, so that a corpus that is no longer understood is noticed.
 
 mod connection;
+mod noise;
 mod proxied;
 mod remote;
 
@@ -47,6 +48,7 @@ use toroid_protocol::wire::{self, WireError};
 
 use crate::forged::{FarHost, Neighbours};
 pub use connection::{connection_packets, connection_replies, connection_requests};
+pub use noise::noise;
 pub use proxied::proxy;
 pub use remote::{store_memory, store_replies, store_requests};
 
@@ -54,7 +56,7 @@ pub use remote::{store_memory, store_replies, store_requests};
 pub type Target = fn(&[u8]) -> bool;
 
 /// All targets with their names, which are also those of the corpus directories.
-pub const TARGETS: [(&str, Target); 21] = [
+pub const TARGETS: [(&str, Target); 22] = [
     ("request", request),
     ("message", message),
     ("driver", driver),
@@ -76,6 +78,7 @@ pub const TARGETS: [(&str, Target); 21] = [
     ("store_requests", store_requests),
     ("store_replies", store_replies),
     ("store_memory", store_memory),
+    ("noise", noise),
 ];
 
 /// A request of a client to the agent, through either socket.

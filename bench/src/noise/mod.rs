@@ -2,8 +2,9 @@
 //! ("Evaluating HPC networks in the cloud", 2022) and De Sensi et al. (2019), "Mitigating network
 //! noise on Dragonfly networks through application-aware routing".
 //!
-//! [`os`] measures the host alone, without a network.
+//! [`os`] measures the host alone, without a network; [`net`] the network between two hosts.
 
+pub mod net;
 mod os;
 mod signals;
 
@@ -15,7 +16,7 @@ use crate::report::Report;
 
 // Not a doc comment, which would replace the text of the command.
 #[derive(Args)]
-pub struct Options {
+pub(crate) struct Options {
     #[command(subcommand)]
     command: Command,
 }
@@ -27,19 +28,35 @@ enum Command {
     /// A pinned loop reads the clock. A gap of more than nine times the shortest one is a detour.
     /// Root is not needed.
     Os(os::Options),
+
+    /// Answer `noise connect` from another host, until a signal.
+    ///
+    /// Needs no agent and no root, but a key, which both ends prove before anything else. One session
+    /// at a time, within limits of time and bytes.
+    Serve(net::ServerOptions),
+
+    /// Measure the network to a host that runs `noise serve`.
+    ///
+    /// Latency and bandwidth of messages over TCP and UDP, streams in the middle window of a run, and
+    /// the noise of packets, apart from that of both hosts. Needs no agent and no root.
+    Connect(net::Options),
 }
 
 impl Options {
-    pub fn is_json(&self) -> bool {
+    pub(crate) fn is_json(&self) -> bool {
         match &self.command {
             Command::Os(options) => options.common.json,
+            Command::Serve(_) => false,
+            Command::Connect(options) => options.common.json,
         }
     }
 }
 
 /// Measures; nothing is left behind.
-pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
+pub(crate) fn measure(options: &Options, progress: &Progress) -> Result<Report> {
     match &options.command {
         Command::Os(options) => os::measure(options, progress),
+        Command::Serve(options) => match net::serve(options)? {},
+        Command::Connect(options) => net::measure(options, progress),
     }
 }

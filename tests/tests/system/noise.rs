@@ -1,11 +1,15 @@
 //! Noise of a host, and of the network between two hosts that know nothing of domains.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::process::Command;
+use std::thread;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tests::cluster::program;
+use tests::outside::{Outside, on_a_host_of_its_own};
 use tests::process::{Running, eventually, run};
 
 fn noise(words: &str) -> Command {
@@ -80,4 +84,150 @@ fn detours_end_by_number_and_by_a_signal() {
     assert_eq!(end.status, 130, "{end}");
     let left = fs::read_dir(directory.path()).expect("it is there").count();
     assert_eq!(left, 0, "{end}");
+}
+
+const KEY: &str = "--key a-secret-of-this-test";
+
+/// A server on a host outside, and its address.
+fn server(outside: &Outside, options: &str) -> (Running, String) {
+    let address = format!("{}:7471", outside.address());
+    let program = program("toroid-bench");
+    let words = format!(
+        "{} noise serve --listen {address} {KEY} {options}",
+        program.display()
+    );
+    let server = outside.spawn(&words);
+    server.says(&format!("ready on {address}"));
+    (server, address)
+}
+
+#[test]
+fn two_hosts_measure_the_network_between_them() {
+    on_a_host_of_its_own(|| {
+        let outside = Outside::new();
+        let (server, address) = server(&outside, "");
+        let words = format!("connect {address} {KEY} --quick --json --bytes 1,4096,1048576");
+        let report = run(&mut noise(&words)).ok().json();
+        assert!(!report.to_string().contains("a-secret"), "{report}");
+        let rows = report["rows"].as_array().expect("rows are a list");
+        let of = |test: &str| rows.iter().filter(|row| row["test"] == test).count();
+        // Datagrams have two of the three sizes.
+        assert_eq!(
+            ["latency", "bandwidth", "streams", "noise"].map(of),
+            [5, 10, 6, 1]
+        );
+        for row in rows {
+            assert!(
+                !row["rounds"].as_array().expect("a list").is_empty(),
+                "{row}"
+            );
+            if row["test"] == "latency" {
+                let at = |name| number(row, name);
+                assert!(at("min_ns") > 0.0 && at("min_ns") <= at("p50_ns"), "{row}");
+                assert!(
+                    at("p50_ns") <= at("p99_ns") && at("p99_ns") <= at("max_ns"),
+                    "{row}"
+                );
+                assert_eq!(row["ci"].as_array().map(Vec::len), Some(2), "{row}");
+            } else if row["test"] != "noise" {
+                assert!(number(row, "bytes_per_s") > 0.0, "{row}");
+            }
+        }
+        let both = rows
+            .iter()
+            .find(|row| row["streams"] == 16 && row["direction"] == "both");
+        let both = both.expect("16 streams in both directions");
+        assert!(number(both, "out_bytes_per_s") > 0.0 && number(both, "in_bytes_per_s") > 0.0);
+        let packets = row(&report, "noise");
+        for name in ["time_qcd", "latency_qcd", "detours"] {
+            assert!((0.0..1.0).contains(&number(packets, name)), "{packets}");
+        }
+        server.signal(Signal::SIGTERM);
+        assert_eq!(server.wait().status, 143);
+    });
+}
+
+#[test]
+fn a_stranger_gets_no_measurement() {
+    on_a_host_of_its_own(|| {
+        let outside = Outside::new();
+        let (server, address) = server(&outside, "--max-seconds 29");
+        let connect = |words: &str| run(&mut noise(&format!("connect {address} {words}")));
+        connect("--key another-secret-of-16").fails(1, &[&address, "another key", "--key"]);
+        connect("--key short").fails(1, &["fewer than 16 characters"]);
+        let streams = format!("{KEY} --test streams");
+        connect(&streams).fails(1, &["refuses", "seconds of 30", "limit is 29"]);
+        run(&mut noise(&format!("connect nowhere {KEY}"))).fails(1, &["ADDRESS:PORT"]);
+        let closed = format!("connect {}:7472 {KEY}", outside.address());
+        run(&mut noise(&closed)).fails(1, &["cannot connect", "noise serve"]);
+        let taken = format!("serve --listen 192.0.2.1:7471 {KEY}");
+        run(&mut noise(&taken)).fails(1, &["cannot listen on 192.0.2.1:7471"]);
+        // The server has survived all of them, and serves one client at a time.
+        let words = format!("connect {address} {KEY} --test latency --bytes 1");
+        let first = Running::start(&mut noise(&words));
+        let sessions = || server.so_far().matches("session of").count();
+        eventually("the first is served", || sessions() == 2);
+        run(&mut noise(&words)).fails(1, &["refuses", "another session"]);
+        first.signal(Signal::SIGINT);
+        assert_eq!(first.wait().status, 130);
+        eventually("the next is served", || run(&mut noise(&words)).status == 0);
+        drop(server);
+    });
+}
+
+#[test]
+fn a_peer_that_stops_or_lies_is_named() {
+    on_a_host_of_its_own(|| {
+        let outside = Outside::new();
+        let (server, address) = server(&outside, "");
+        let words = format!("connect {address} {KEY} --test latency --bytes 1");
+        let client = Running::start(&mut noise(&words));
+        eventually("both talk", || catches(client.pid(), Signal::SIGINT));
+        server.signal(Signal::SIGSTOP);
+        let stopped = format!("{address} has stopped: nothing came for 5 s");
+        client.wait().fails(1, &[&stopped]);
+        server.signal(Signal::SIGKILL);
+        drop(server);
+        for (answers, error) in [
+            (
+                vec!["HTTP/1.1 400 Bad Request"],
+                "no message of this protocol",
+            ),
+            (vec![CHALLENGE, WELCOME], "lies: it does not know the key"),
+            (
+                vec![CHALLENGE, r#"{"welcome":{"seconds":-1}}"#],
+                "no message of this protocol",
+            ),
+            (vec![CHALLENGE, r#""go""#], "lies: it begins no order"),
+            (vec![CHALLENGE], "has closed the connection"),
+        ] {
+            let address = liar(answers);
+            run(&mut noise(&format!("connect {address} {KEY}"))).fails(1, &[&address, error]);
+        }
+    });
+}
+
+const CHALLENGE: &str = concat!(
+    r#"{"challenge":{"nonce":"0000000000000000000000000000000"#,
+    r#"000000000000000000000000000000000"}}"#
+);
+
+const WELCOME: &str = concat!(
+    r#"{"welcome":{"proof":"000000000000000000000000000000000"#,
+    r#"0000000000000000000000000000000","seconds":9,"bytes":9}}"#
+);
+
+/// A server that answers each line with the next of these, whatever it says, and its address.
+fn liar(answers: Vec<&'static str>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("it is bound").to_string();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a client");
+        let lines = BufReader::new(stream.try_clone().expect("a handle")).lines();
+        for (_, answer) in lines.zip(answers) {
+            // The client may have seen enough.
+            let _ = writeln!(stream, "{answer}");
+        }
+    });
+    address
 }

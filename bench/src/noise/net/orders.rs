@@ -1,0 +1,241 @@
+//! The orders that a server carries out.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+
+use super::PATIENCE;
+use super::control::{Control, is_pause};
+use super::datagrams::{self, is_end};
+use super::error::{NetError, Peer};
+use super::packets::{Handling, Shortest};
+use super::traffic::{self, Budget, Data, Poller};
+use super::wire::{Answer, Digest, Done, NUMBERED, Order, Protocol, Streams};
+
+/// The means of an order.
+pub struct Carrier<'a> {
+    /// The client's control connection.
+    pub control: &'a mut Control,
+    /// Connections with the order's token.
+    pub connections: Receiver<Data>,
+    /// The server's socket for datagrams.
+    pub socket: &'a UdpSocket,
+    /// The order's token.
+    pub token: Digest,
+    /// Limits of the session.
+    pub budget: &'a Budget,
+}
+
+impl Carrier<'_> {
+    /// Carries out an order, and tells the client the outcome.
+    ///
+    /// # Errors
+    /// All kinds of [`NetError`].
+    pub fn carry_out(mut self, order: &Order) -> Result<(), NetError> {
+        let done = match *order {
+            Order::Echo {
+                protocol: Protocol::Tcp,
+                bytes,
+                count,
+            } => self.echo(bytes, count),
+            Order::Echo {
+                protocol: Protocol::Udp,
+                bytes,
+                count,
+            } => self.echo_datagrams(bytes, count),
+            Order::Poll { count } => self.poll(count),
+            Order::Streams(streams) if streams.protocol == Protocol::Udp => {
+                self.stream_datagrams(&streams)
+            }
+            Order::Streams(streams) => self.streams(&streams),
+        }?;
+        self.control.send(&Answer::Done(done))
+    }
+
+    fn connection(&self) -> Result<Data, NetError> {
+        let silent = NetError::Silent {
+            peer: self.control.peer.0,
+            seconds: PATIENCE.as_secs(),
+        };
+        self.connections.recv_timeout(PATIENCE).map_err(|_| silent)
+    }
+
+    fn echo(&mut self, bytes: u32, count: u32) -> Result<Done, NetError> {
+        let data = self.connection()?;
+        let (mut stream, peer) = (&data.stream, data.peer);
+        let failed = |error| peer.error("echo to", error);
+        stream.set_nodelay(true).map_err(failed)?;
+        self.control.send(&Answer::Go)?;
+        let mut message = vec![0; bytes as usize];
+        for done in 0..u64::from(count) {
+            // The end of the connection between two messages is the end of the order.
+            let first = stream.read(&mut message).map_err(failed)?;
+            if first == 0 {
+                return Ok(Done::Echoed(done));
+            }
+            stream.read_exact(&mut message[first..]).map_err(failed)?;
+            stream.write_all(&message).map_err(failed)?;
+            self.budget.spend(2 * message.len())?;
+        }
+        Ok(Done::Echoed(count.into()))
+    }
+
+    /// Waits for the order's token, and returns its source.
+    fn greeting(&mut self) -> Result<SocketAddr, NetError> {
+        let (socket, token, host) = (self.socket, self.token, self.control.peer.0.ip());
+        let peer = self.control.peer;
+        let failed = move |error| peer.error("read from", error);
+        socket.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+        let (mut bytes, deadline) = (datagrams::buffer(), Instant::now() + PATIENCE);
+        loop {
+            let (len, from) = socket.recv_from(&mut bytes).map_err(failed)?;
+            if from.ip() == host && bytes[..len] == datagrams::greeting(token)[..] {
+                datagrams::answer(socket, token, from)?;
+                self.control.send(&Answer::Go)?;
+                return Ok(from);
+            }
+            self.budget.check(Instant::now())?;
+            if Instant::now() > deadline {
+                let seconds = PATIENCE.as_secs();
+                return Err(NetError::Silent {
+                    peer: self.control.peer.0,
+                    seconds,
+                });
+            }
+        }
+    }
+
+    fn echo_datagrams(&mut self, size: u32, count: u32) -> Result<Done, NetError> {
+        let client = self.greeting()?;
+        let (socket, token) = (self.socket, self.token);
+        let (mut bytes, mut done) = (datagrams::buffer(), 0);
+        while done < u64::from(count) {
+            let received = socket.recv_from(&mut bytes);
+            let received = received.map_err(|error| Peer(client).error("read from", error));
+            let (len, from) = received?;
+            let message = &bytes[..len];
+            if from != client {
+                continue;
+            }
+            if is_end(message, token) {
+                break;
+            }
+            if len == size as usize {
+                send(socket, message, client)?;
+                self.budget.spend(2 * len)?;
+                done += 1;
+            } else if *message == datagrams::greeting(token)[..] {
+                datagrams::answer(socket, token, client)?;
+            }
+        }
+        Ok(Done::Echoed(done))
+    }
+
+    fn poll(&mut self, count: u32) -> Result<Done, NetError> {
+        let client = self.greeting()?;
+        let failed = |error| Peer(client).error("poll", error);
+        let mut poller = Poller::new(self.socket, client).map_err(failed)?;
+        let mut handled: Vec<Option<Handling>> = vec![None; count as usize];
+        let mut bytes = datagrams::buffer();
+        loop {
+            let Some(found) = poller.wait(&mut bytes, PATIENCE)? else {
+                let (peer, seconds) = (client, PATIENCE.as_secs());
+                return Err(NetError::Silent { peer, seconds });
+            };
+            let message = &bytes[..found.len];
+            if is_end(message, self.token) {
+                break;
+            }
+            let number = number_of(message);
+            let Some(slot) = number.and_then(|number| handled.get_mut(number as usize)) else {
+                continue;
+            };
+            let (before, after) = poller.send(message)?;
+            *slot = Some(found.handling(after - before));
+            self.budget.spend(2 * found.len)?;
+        }
+        Ok(Done::Polled(delayed(poller.shortest_ns, &handled)))
+    }
+
+    fn streams(&mut self, order: &Streams) -> Result<Done, NetError> {
+        let directions = [order.direction.is_out(), order.direction.is_in()];
+        let wanted = directions.into_iter().filter(|wanted| *wanted).count();
+        let wanted = order.streams as usize * wanted;
+        let mut connections = Vec::with_capacity(wanted);
+        for _ in 0..wanted {
+            connections.push(self.connection()?);
+        }
+        let sending = connections.iter().filter(|data| data.sends).count();
+        if sending != order.streams as usize * usize::from(order.direction.is_in()) {
+            return Err(self
+                .control
+                .peer
+                .lie("opened connections of the wrong direction"));
+        }
+        self.control.send(&Answer::Go)?;
+        let (sent, flows) = traffic::streams(order, &connections, self.budget)?;
+        Ok(Done::Streamed { sent, flows })
+    }
+
+    fn stream_datagrams(&mut self, order: &Streams) -> Result<Done, NetError> {
+        let client = self.greeting()?;
+        if order.direction.is_in() {
+            let sent = traffic::send_datagrams(order, self.socket, client, self.budget)?;
+            let flows = Vec::new();
+            return Ok(Done::Streamed { sent, flows });
+        }
+        let is_last = |message: &[u8]| is_end(message, self.token);
+        let flow = datagrams::receive(order, self.socket, client, self.budget, is_last)?;
+        let (sent, flows) = (0, vec![flow]);
+        Ok(Done::Streamed { sent, flows })
+    }
+}
+
+/// Sends a datagram. A full queue drops it, as the network may.
+fn send(socket: &UdpSocket, message: &[u8], to: SocketAddr) -> Result<(), NetError> {
+    match socket.send_to(message, to) {
+        Err(error) if !is_pause(&error) => Err(Peer(to).error("send to", error)),
+        _ => Ok(()),
+    }
+}
+
+/// The number of a datagram.
+pub fn number_of(message: &[u8]) -> Option<u32> {
+    let number = message.first_chunk().copied().map(u32::from_le_bytes);
+    number.filter(|_| message.len() == NUMBERED)
+}
+
+/// The numbers of datagrams that a detour delayed.
+fn delayed(shortest_gap_ns: u64, handled: &[Option<Handling>]) -> Vec<u32> {
+    let known: Vec<Handling> = handled.iter().copied().flatten().collect();
+    let shortest = Shortest::of(shortest_gap_ns, &known);
+    let is_delayed =
+        |handling: &Option<Handling>| handling.is_some_and(|handling| shortest.is_detour(handling));
+    let numbered = (0..).zip(handled);
+    let delayed = numbered.filter(|(_, handling)| is_delayed(handling));
+    delayed.map(|(number, _)| number).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::noise::os::detour::THRESHOLD;
+
+    #[test]
+    fn delayed_datagrams_are_named_by_their_numbers() {
+        let handling = |gap_ns, send_ns| Some(Handling { gap_ns, send_ns });
+        let handled = [
+            handling(300, 1000),
+            None,
+            handling(300 * THRESHOLD + 1, 1000),
+            handling(300 * THRESHOLD, 9001),
+            handling(301, 1001),
+        ];
+        assert_eq!(delayed(300, &handled), [2, 3]);
+        let mut message = [0; NUMBERED];
+        message[..4].copy_from_slice(&7_u32.to_le_bytes());
+        assert_eq!(number_of(&message), Some(7));
+        assert_eq!(number_of(&message[1..]), None);
+    }
+}

@@ -1,0 +1,290 @@
+//! The command `noise serve`: the end that answers.
+
+use std::convert::Infallible;
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::{Args, value_parser};
+use nix::poll::{PollFd, PollFlags, poll};
+
+use super::control::{Control, is_pause};
+use super::error::{NetError, Peer};
+use super::key::{self, Key};
+use super::orders::Carrier;
+use super::session::{Limits, Session, Step};
+use super::traffic::{Budget, Data};
+use super::wire::{Answer, Digest, LONGEST_ORDER, WireError};
+use crate::noise::signals::Signals;
+
+/// Connections without a proof at the same time.
+const MOST_STRANGERS: usize = 64;
+
+/// Time for a proof.
+const TO_PROVE: Duration = Duration::from_secs(10);
+
+/// Milliseconds between two looks of the listener at the signals.
+const LOOK: u8 = 200;
+
+/// Pause of the listener after a failure.
+const SHORTAGE: Duration = Duration::from_millis(20);
+
+/// Longest pause between two orders of a client.
+const IDLE: Duration = Duration::from_secs(60);
+
+// Not a doc comment, which would replace the text of the command.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Address and port for TCP and UDP.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: SocketAddr,
+
+    /// Secret that both ends share [default: the contents of noise.key in the directory of domains,
+    /// which is made if absent].
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "TOROID_NOISE_KEY",
+        hide_env_values = true
+    )]
+    key: Option<String>,
+
+    /// Longest session.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 7200,
+        value_parser = value_parser!(u64).range(1..=1_000_000)
+    )]
+    max_seconds: u64,
+
+    /// Most bytes of messages in a session.
+    #[arg(
+        long,
+        value_name = "GIB",
+        default_value_t = 16384,
+        value_parser = value_parser!(u64).range(1..=1 << 32)
+    )]
+    max_gib: u64,
+}
+
+/// The server, shared by the threads of its connections.
+struct Host {
+    key: Key,
+    limits: Limits,
+    signals: Signals,
+    /// The datagram socket, of the one session at a time.
+    session: Mutex<UdpSocket>,
+    /// The token of an order that waits for connections, and the order.
+    expected: Mutex<Option<(Digest, Sender<Data>)>>,
+    strangers: AtomicUsize,
+}
+
+/// Serves until a signal.
+pub(crate) fn serve(options: &Options) -> Result<Infallible> {
+    let signals = Signals::catch()?;
+    let (key, file) = key::given_or_made(options.key.as_deref())?;
+    let at = options.listen;
+    let cannot = || format!("cannot listen on {at}; name a free port of an address of this host");
+    let listener = TcpListener::bind(at).with_context(cannot)?;
+    let at = listener.local_addr()?;
+    let host = Arc::new(Host {
+        key,
+        limits: Limits {
+            seconds: options.max_seconds,
+            bytes: options.max_gib << 30,
+        },
+        session: Mutex::new(UdpSocket::bind(at).with_context(cannot)?),
+        signals: signals.clone(),
+        expected: Mutex::default(),
+        strangers: AtomicUsize::new(0),
+    });
+    listener.set_nonblocking(true)?;
+    match file {
+        Some(file) => println!("ready on {at}, with the key in {}", file.display()),
+        None => println!("ready on {at}"),
+    }
+    loop {
+        signals.check()?;
+        let mut waiting = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+        // A signal ends the wait, too.
+        let _ = poll(&mut waiting, LOOK);
+        match listener.accept() {
+            Ok((stream, peer)) => host.admit(stream, peer),
+            Err(error) if is_pause(&error) => {}
+            // Such as too many open files, until other connections have ended.
+            Err(_) => thread::sleep(SHORTAGE),
+        }
+    }
+}
+
+impl Host {
+    /// Starts a thread for a connection, unless too many strangers have one.
+    fn admit(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) {
+        let before = self.strangers.fetch_add(1, Ordering::Relaxed);
+        let stranger = Stranger(Arc::clone(self));
+        if before >= MOST_STRANGERS || stream.set_nonblocking(false).is_err() {
+            return;
+        }
+        let talk = move || {
+            match stranger.talk(stream, peer) {
+                // A client ends its session by closing the connection.
+                Ok(()) | Err(NetError::Closed { .. } | NetError::Interrupted) => {}
+                Err(error) => eprintln!("toroid-bench: session of {peer}: {error}"),
+            }
+        };
+        // Without memory for a thread the connection is closed.
+        let _ = thread::Builder::new().spawn(talk);
+    }
+
+    /// Lets connections with a new token come. Returns the token and their source.
+    pub fn expect(&self) -> Result<(Digest, Receiver<Data>), NetError> {
+        let token = key::random().map_err(|source| NetError::System {
+            action: "make a token for",
+            peer: ([0; 4], 0).into(),
+            source,
+        })?;
+        let (sender, receiver) = mpsc::channel();
+        *self.expected.lock().unwrap_or_else(PoisonError::into_inner) = Some((token, sender));
+        Ok((token, receiver))
+    }
+
+    /// Passes a connection to the order with its token.
+    fn pass(&self, token: Digest, data: Data) {
+        let expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, order)) = &*expected
+            && *known == token
+        {
+            // The order may have ended.
+            let _ = order.send(data);
+        }
+    }
+}
+
+/// A connection that counts as a stranger's until dropped.
+struct Stranger(Arc<Host>);
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        self.0.strangers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Stranger {
+    fn talk(self, stream: TcpStream, peer: SocketAddr) -> Result<(), NetError> {
+        let failed = |source| Peer(peer).error("talk to", source);
+        let data = stream.try_clone().map_err(failed)?;
+        let control = Control::new(stream, peer, LONGEST_ORDER).map_err(failed)?;
+        let nonce = key::random().map_err(failed)?;
+        let host = Arc::clone(&self.0);
+        let mut talk = Talk {
+            session: Session::new(host.key.clone(), nonce, host.limits),
+            host: &host,
+            control,
+            deadline: Instant::now() + TO_PROVE,
+        };
+        loop {
+            match talk.step()? {
+                Step::Answer(answer) => talk.control.send(&answer)?,
+                Step::Data { token, sends } => {
+                    host.pass(token, Data::new(data, peer, sends).map_err(failed)?);
+                    return Ok(());
+                }
+                Step::Authenticated(welcome) => {
+                    drop(self);
+                    return talk.serve(&welcome);
+                }
+                Step::Work(_) => return Err(talk.control.peer.lie("has not proved its key")),
+            }
+        }
+    }
+}
+
+/// A conversation.
+struct Talk<'a> {
+    host: &'a Host,
+    session: Session,
+    control: Control,
+    /// Time until which the next message must have come.
+    deadline: Instant,
+}
+
+impl Talk<'_> {
+    fn step(&mut self) -> Result<Step, NetError> {
+        loop {
+            match self.session.next_step() {
+                Ok(Some(step)) => return Ok(step),
+                Ok(None) => {}
+                Err(error) => return Err(self.refuse(error)),
+            }
+            // Bytes that come slowly do not move the deadline.
+            if Instant::now() > self.deadline {
+                let (peer, seconds) = (self.control.peer.0, TO_PROVE.as_secs());
+                return Err(NetError::Silent { peer, seconds });
+            }
+            let read = self.control.read(self.deadline, &self.host.signals)?;
+            self.session.push(&read.unwrap_or_default());
+        }
+    }
+
+    /// Tells the client why its session ends.
+    fn refuse(&mut self, error: WireError) -> NetError {
+        let reason = match &error {
+            // As the client sees it.
+            WireError::WrongKey => "it has another key; give both ends the same --key".into(),
+            WireError::Version { .. } => {
+                format!(
+                    "it speaks version {} of the protocol; use equal programs",
+                    super::wire::VERSION
+                )
+            }
+            other => other.to_string(),
+        };
+        self.say_refused(reason);
+        self.control.peer.wire(error)
+    }
+
+    fn say_refused(&mut self, reason: String) {
+        // The client may have gone.
+        let _ = self.control.send(&Answer::Refused { reason });
+    }
+
+    /// Carries out the orders of an authenticated client.
+    fn serve(&mut self, welcome: &Answer) -> Result<(), NetError> {
+        let Ok(socket) = self.host.session.try_lock() else {
+            self.say_refused("another session is going on; try again when it has ended".into());
+            return Ok(());
+        };
+        // Standard output may be closed by now.
+        let _ = writeln!(io::stdout(), "session of {}", self.control.peer.0);
+        self.control.send(welcome)?;
+        let limits = self.host.limits;
+        let time = Duration::from_secs(limits.seconds);
+        let budget = Budget::new(time, limits.bytes, &self.host.signals);
+        loop {
+            self.deadline = Instant::now() + budget.left().min(IDLE);
+            let Step::Work(order) = self.step()? else {
+                continue;
+            };
+            let (token, connections) = self.host.expect()?;
+            self.control.send(&Answer::Ready { token })?;
+            let carrier = Carrier {
+                control: &mut self.control,
+                connections,
+                socket: &socket,
+                token,
+                budget: &budget,
+            };
+            if let Err(error) = carrier.carry_out(&order) {
+                self.say_refused(error.to_string());
+                return Err(error);
+            }
+        }
+    }
+}
