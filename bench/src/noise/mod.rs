@@ -40,6 +40,15 @@ enum Command {
     /// Latency and bandwidth of messages over TCP and UDP, streams in the middle window of a run, and
     /// the noise of packets, apart from that of both hosts. Needs no agent and no root.
     Connect(net::Options),
+
+    /// Find whether the path to `noise serve` switches between bursts and continuous use.
+    ///
+    /// Round trips of a large message, single and 100 in a row, with busy waits of 1 s to 0 between:
+    /// the test for Google's Hoverboard gateways. Takes two minutes and more.
+    Burst(net::BurstOptions),
+
+    /// Measure a stream to `noise serve` for 15 minutes: its intervals, outliers and changes.
+    Stress(net::StressOptions),
 }
 
 impl Options {
@@ -48,6 +57,8 @@ impl Options {
             Command::Os(options) => options.common.json,
             Command::Serve(_) => false,
             Command::Connect(options) => options.common.json,
+            Command::Burst(options) => options.common.json,
+            Command::Stress(options) => options.common.json,
         }
     }
 }
@@ -58,5 +69,7 @@ pub(crate) fn measure(options: &Options, progress: &Progress) -> Result<Report> 
         Command::Os(options) => os::measure(options, progress),
         Command::Serve(options) => match net::serve(options)? {},
         Command::Connect(options) => net::measure(options, progress),
+        Command::Burst(options) => net::burst(options, progress),
+        Command::Stress(options) => net::stress(options, progress),
     }
 }

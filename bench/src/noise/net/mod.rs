@@ -1,15 +1,19 @@
 //! The network between two hosts: `noise serve` and `noise connect`.
 //!
 //! Without I/O: [`wire`] has the messages and [`session`] the server's side of them, [`window`] the
-//! rates of streams, [`packets`] the noise of datagrams. [`server`] and [`client`] are the two ends;
+//! rates of streams, [`packets`] the noise of datagrams, [`burst`] the verdict on a switching path,
+//! [`changes`] change points. [`server`] and [`client`] are the two ends;
 //! [`orders`], [`traffic`] and [`datagrams`] move the bytes. [`plan`] and [`report`] are the
-//! measurements of `noise connect`.
+//! measurements of `noise connect`, [`long`] those of `noise burst` and `noise stress`.
 
+mod burst;
+mod changes;
 mod client;
 mod control;
 mod datagrams;
 mod error;
 pub mod key;
+mod long;
 mod orders;
 mod packets;
 mod plan;
@@ -22,6 +26,7 @@ pub mod wire;
 
 use std::time::Duration;
 
+pub(crate) use long::{BurstOptions, StressOptions, burst, stress};
 pub(crate) use plan::{Options, measure};
 pub(crate) use server::{Options as ServerOptions, serve};
 
