@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use tests::cluster::Cluster;
+use tests::cluster::{Cluster, is_nightly};
 use tests::process::{Outcome, run};
 
 const FAILED: i32 = 1;
@@ -71,4 +71,35 @@ fn without_them_doctor_and_up_say_what_to_add() {
     assert!(text.contains("missing namespaces"), "{doctor}");
     assert!(text.contains(remedy), "{doctor}");
     toroid(&cluster, &["net_admin".into()], "up --torus 2x1x1").fails(FAILED, &[remedy]);
+}
+
+/// A container whose network is that of a node, as `docs/operating.md` starts it.
+#[test]
+fn a_container_joins_the_network_of_a_node() {
+    if !is_nightly() {
+        return;
+    }
+    let cluster = Cluster::up("2x1x1");
+    cluster.domain("blue", &["0,0,0", "1,0,0"]);
+    let files = cluster.files();
+    let root = files.join("root");
+    fs::create_dir_all(root.join("bin")).expect("the directory is ours");
+    fs::copy("/bin/busybox", root.join("bin/busybox")).expect("busybox-static is installed");
+    let network = format!("ns:{}", cluster.state().join("netns/1-0-0").display());
+    let mut podman = Command::new("podman");
+    podman
+        .arg("--root")
+        .arg(files.join("storage"))
+        .arg("--runroot")
+        .arg(files.join("run"))
+        .arg("--tmpdir")
+        .arg(files.join("libpod"))
+        .args("--storage-driver vfs --runtime runc --cgroup-manager cgroupfs run --rm".split(' '))
+        .args("--ulimit nofile=1024:1024 --ulimit nproc=1024:1024 --network".split(' '))
+        .arg(network)
+        .arg("--rootfs")
+        .arg(root)
+        .args("/bin/busybox ping -c 1 -W 10 10.64.0.1".split(' '));
+    let pinged = run(&mut podman).ok();
+    assert!(pinged.text().contains("1 packets received"), "{pinged}");
 }
