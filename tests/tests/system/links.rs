@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tests::actor::StoreClient;
 use tests::cluster::Cluster;
 use tests::user::User;
+use toroid_model::link::Rate;
 
 const USAGE: i32 = 2;
 const NOT_FOUND: i32 = 4;
@@ -46,7 +47,7 @@ fn links_are_set_shown_and_ended() {
         back["link"],
         json!({"latency": "200us", "rate": "1Gbit", "loss": "0.1%", "limit": "64KiB"})
     );
-    for base in ["rdma_base_ns", "ethernet_base_ns"] {
+    for base in ["rdma_base_ns", "rdma_base_rate", "ethernet_base_ns"] {
         assert!(shown[base].as_u64() > Some(0), "{shown}");
     }
     let asked = cluster.ask("link show -d blue 0,0,0 0,1,0");
@@ -59,6 +60,7 @@ fn links_are_set_shown_and_ended() {
         "0,0,0>1,0,0",
         "this machine takes, one way: rdma ",
         "; ethernet ",
+        "; rdma has ",
     ] {
         assert!(text.text().contains(part), "{part}: {text}");
     }
@@ -82,6 +84,15 @@ fn links_are_set_shown_and_ended() {
     toroid("link rm -d blue");
     assert_eq!(links(&cluster), Value::Null);
     cluster.reaches("0,0,0", "1-0-0.blue");
+
+    // A share is one of what the machine has.
+    toroid("link set -d blue --rate 50%");
+    let rate = links(&cluster)["default"]["rate"].clone();
+    let rate: Rate = serde_json::from_value(rate).expect("a rate");
+    assert_eq!(
+        Some(rate.0),
+        shown["rdma_base_rate"].as_u64().map(|all| all / 2)
+    );
 }
 
 #[test]
@@ -135,7 +146,9 @@ fn links_that_cannot_be_are_refused() {
         ("link set -d blue --rate 0", USAGE, &["'0'", "10Gbit"]),
         ("link set -d blue --rate 0Gbit", USAGE, &["too low"]),
         ("link set -d blue --rate 10Gb", USAGE, &["10Gb", "10Gbit"]),
-        ("link set -d blue --rate 40%", USAGE, &["40%", "absolute"]),
+        ("link set -d blue --rate 0%", USAGE, &["too low"]),
+        ("link set -d blue --rate 101%", USAGE, &["101%", "100%"]),
+        ("link set -d red --rate 40%", NOT_FOUND, &["red"]),
         ("link set -d blue --latency 5", USAGE, &["'5'", "5us"]),
         (
             "link set -d blue --latency 5parsecs",

@@ -1,4 +1,4 @@
-//! Latencies of the machine itself, one way.
+//! Latencies of the machine itself, one way, and the rate of RDMA.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use toroid_fabric::channel::PacketChannel;
 use toroid_fabric::loopback::Network;
 use toroid_fabric::provider::Provider;
-use toroid_fabric::shm::Channel;
-use toroid_fabric::{NodeId, Partition, Protocol};
+use toroid_fabric::shm::{Channel, QueuePair};
+use toroid_fabric::{Access, Completion, Endpoint, NodeId, Operation, Partition, Protocol, Region};
 use toroid_model::directory::{Directory, Domain};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_netlink::namespace;
@@ -45,11 +45,20 @@ const LOST: Duration = Duration::from_millis(50);
 /// Round trips of datagrams, the first of which resolve addresses, and of which the median counts.
 const DATAGRAMS: usize = 50;
 
-/// Latencies in nanoseconds, once they are measured.
+/// Bytes of a long read, of the memory that the reads take in turns, and reads of a batch.
+const LONG: usize = 1 << 20;
+const MEMORY: usize = 4 * LONG;
+const READS: u64 = 8;
+
+/// Batches of long reads, of which the median counts.
+const LONG_BATCHES: usize = 45;
+
+/// Latencies in nanoseconds and the rate in bytes per second, once they are measured.
 #[derive(Debug, Default)]
 pub(crate) struct Base {
     /// The least so far: other processes may disturb a measurement.
     rdma: Mutex<Option<u64>>,
+    rate: Mutex<Option<u64>>,
     ethernet: OnceLock<u64>,
 }
 
@@ -94,6 +103,20 @@ impl Host {
             *least = Some(base);
         }
         Ok(base)
+    }
+
+    /// Rate of long reads of another node's memory, in bytes per second, measured once in about ten
+    /// milliseconds.
+    pub(super) fn rdma_base_rate(&self) -> Result<u64, Refusal> {
+        let mut rate = self.base.rate.lock();
+        if let Some(rate) = *rate {
+            return Ok(rate);
+        }
+        let measured = measure_rate().map_err(|reason| {
+            let message = format!("cannot measure the rate of RDMA: {reason}");
+            Refusal::new(RefusalKind::Failed, message, "try again")
+        })?;
+        Ok(*rate.insert(measured))
     }
 
     /// Measures the latency of Ethernet between two members of a domain whose links are the
@@ -210,6 +233,47 @@ fn measure() -> Result<u64, String> {
     })
 }
 
+/// The rate of long reads, in whole MB/s.
+fn measure_rate() -> Result<u64, String> {
+    let text = |error: &dyn ToString| error.to_string();
+    let network = Network::new(Partition(1));
+    let (near, far) = (network.join(NodeId(0)), network.join(NodeId(1)));
+    let memory = far.alloc(MEMORY, Access::REMOTE_READ);
+    let memory = memory.map_err(|error| text(&error))?;
+    let key = memory.remote_key().ok_or("the memory has no key")?;
+    let remote = near.open(key, Access::REMOTE_READ);
+    let remote = remote.map_err(|error| text(&error))?;
+    let local = Region::local(MEMORY).map_err(|error| text(&error))?;
+    let mut pair = QueuePair::new(NodeId(1), Partition(1), READS as usize);
+    // The first batch touches the pages.
+    let batches = (0..=LONG_BATCHES).map(|_| read_long(&mut pair, &remote, &local));
+    let mut times = batches.collect::<Option<Vec<_>>>().ok_or("a read failed")?;
+    times[1..].sort_unstable();
+    let median = times[1 + LONG_BATCHES / 2].as_secs_f64();
+    let megabytes = READS as f64 * LONG as f64 / median / 1e6;
+    Ok(1_000_000 * megabytes as u64)
+}
+
+/// Time of a batch of long reads; `None` if one fails.
+fn read_long<R: Clone>(
+    pair: &mut impl Endpoint<Remote = R>,
+    remote: &R,
+    local: &Region,
+) -> Option<Duration> {
+    let begun = Instant::now();
+    for number in 0..READS {
+        let offset = number * LONG as u64 % MEMORY as u64;
+        let range = offset..offset + LONG as u64;
+        let read = Operation::read(remote, offset, local, range);
+        pair.post(number, read).ok()?;
+    }
+    pair.flush();
+    let mut done = [Completion::default(); READS as usize];
+    let count = pair.poll(&mut done);
+    let all = count == done.len() && done.iter().all(|one| one.result.is_ok());
+    all.then(|| begun.elapsed())
+}
+
 /// Sends and receives a packet, in this order if `is_first`; returns the time that both took, or
 /// `None` at the end of the channel or at the deadline.
 fn exchange(channel: &mut Channel, is_first: bool, deadline: Instant) -> Option<Duration> {
@@ -238,6 +302,12 @@ mod tests {
     fn a_packet_takes_time() {
         let base = measure().unwrap();
         assert!((1..1_000_000_000).contains(&base), "{base} ns");
+    }
+
+    #[test]
+    fn reads_have_a_rate() {
+        let rate = measure_rate().unwrap();
+        assert!((1_000_000..1_000_000_000_000).contains(&rate), "{rate} B/s");
     }
 
     #[test]

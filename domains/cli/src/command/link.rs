@@ -5,7 +5,7 @@ use toroid_client::admin::Control;
 use toroid_fabric::Place;
 use toroid_model::info::{Lateness, LinkReport};
 use toroid_model::link::{
-    DomainLinks, Latency, LinkError, LinkSpec, Mode, Pair, Rate, Share, Size, Variation,
+    DomainLinks, Latency, LinkError, LinkSpec, Mode, Pair, Share, Size, Variation, WantedRate,
 };
 
 use super::{DONE, Run, Session, domain};
@@ -75,9 +75,9 @@ struct Properties {
     /// Time one way, such as 5us, or +5us on top of the machine's own time
     #[arg(long, value_name = "[+]TIME")]
     latency: Option<Latency>,
-    /// Rate in each direction, such as 10Gbit or 425MB/s
+    /// Rate in each direction, such as 10Gbit, 425MB/s, or 40% of the machine's RDMA
     #[arg(long, value_name = "RATE")]
-    rate: Option<Rate>,
+    rate: Option<WantedRate>,
     /// Variation of the latency: 2us (uniform, from -2us to +2us), normal:2us (standard deviation)
     /// or pareto:2us (mean of the addition)
     #[arg(long, value_name = "[SHAPE:]TIME")]
@@ -98,16 +98,22 @@ struct Properties {
 }
 
 impl Properties {
-    fn link(&self) -> LinkSpec {
-        LinkSpec {
+    /// The properties, with a share of the rate that the agent has measured.
+    fn link(&self, agent: &mut Control, domain: &str) -> Result<LinkSpec, Failure> {
+        let machine = match self.rate {
+            Some(WantedRate::Share(_)) => agent.links(domain, &[])?.rdma_base_rate,
+            _ => 0,
+        };
+        let rate = self.rate.map(|rate| rate.of(machine)).transpose();
+        Ok(LinkSpec {
             latency: self.latency,
-            rate: self.rate,
+            rate: rate.map_err(|error| Failure::usage(&error.to_string()))?,
             jitter: self.jitter,
             loss: self.loss,
             limit: self.limit,
             header: self.header,
             mode: self.mode,
-        }
+        })
     }
 }
 
@@ -141,7 +147,8 @@ impl Run for Link {
                 one_way,
                 properties,
             }) => {
-                let (pairs, link) = (links.pairs(agent, one_way)?, properties.link());
+                let pairs = links.pairs(agent, one_way)?;
+                let link = properties.link(agent, &links.domain)?;
                 let mut wanted = DomainLinks::default();
                 if pairs.is_empty() {
                     wanted.default = link;
@@ -203,9 +210,11 @@ fn print(report: &LinkReport, show: Show) {
     let us = |ns: u64| format!("{:.2} us", ns as f64 / 1e3);
     let ethernet = report.ethernet_base_ns.map(us);
     line!(
-        "this machine takes, one way: rdma {}, inside a latency without +; ethernet {}, always on top",
+        "this machine takes, one way: rdma {}, inside a latency without +; ethernet {}, always on top; \
+         rdma has {:.1} GB/s",
         us(report.rdma_base_ns),
-        ethernet.as_deref().unwrap_or("not measured")
+        ethernet.as_deref().unwrap_or("not measured"),
+        report.rdma_base_rate as f64 / 1e9
     );
 }
 

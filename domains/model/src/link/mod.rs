@@ -13,7 +13,7 @@ mod units;
 pub use profile::{EthernetCosts, FabricProfile, RdmaCosts};
 pub use route::{LinkModel, TorusLinks};
 pub use spec::{DomainLinks, KEYS, Latency, LinkSpec, Mode, Pair, Variation};
-pub use units::{Rate, Share, Size, Time};
+pub use units::{Rate, Share, Size, Time, WantedRate};
 
 use crate::refusal::{Refusal, RefusalKind};
 

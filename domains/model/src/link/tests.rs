@@ -44,6 +44,14 @@ fn wrong_values_are_refused_with_the_remedy() {
     }
     assert_eq!(refusal::<Rate>("0Gbit"), LinkError::TooSlow(Rate(0)));
     assert_eq!(
+        refusal::<WantedRate>("101%"),
+        LinkError::OverAll("101%".into())
+    );
+    assert_eq!(
+        refusal::<WantedRate>("half"),
+        LinkError::NotARate("half".into())
+    );
+    assert_eq!(
         refusal::<Time>("11s"),
         LinkError::TooLong(Time(11_000_000_000))
     );
@@ -85,6 +93,16 @@ fn wrong_values_are_refused_with_the_remedy() {
         refusal.remedy.starts_with("write at least 64Kbit"),
         "{refusal}"
     );
+}
+
+#[test]
+fn a_share_of_a_rate_is_one_of_the_machine() {
+    let rate = |text: &str, machine| text.parse::<WantedRate>().unwrap().of(machine);
+    assert_eq!(rate("40%", 10_000_000), Ok(Rate(4_000_000)));
+    assert_eq!(rate("8Mbit", 10), Ok(Rate(1_000_000)));
+    for machine in [10_000_000, u64::MAX] {
+        assert_eq!(rate("0%", machine), Err(LinkError::TooSlow(Rate(0))));
+    }
 }
 
 #[test]

@@ -31,6 +31,15 @@ pub struct Time(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rate(pub u64);
 
+/// A rate to set, written as `10Gbit`, or as `40%` of the machine's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WantedRate {
+    /// An absolute rate.
+    Absolute(Rate),
+    /// A share of the rate of RDMA on this machine.
+    Share(Share),
+}
+
 /// A number of bytes, written as `1500` or `64KiB`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
@@ -85,6 +94,23 @@ impl Rate {
     pub const MIN: Rate = Rate(8_000);
 }
 
+impl WantedRate {
+    /// The rate, where `machine` is the machine's in bytes per second.
+    ///
+    /// # Errors
+    /// [`LinkError::TooSlow`].
+    pub fn of(self, machine: u64) -> Result<Rate, LinkError> {
+        let rate = match self {
+            WantedRate::Absolute(rate) => rate,
+            WantedRate::Share(share) => Rate((share.of_one() * machine as f64) as u64),
+        };
+        if rate < Rate::MIN {
+            return Err(LinkError::TooSlow(rate));
+        }
+        Ok(rate)
+    }
+}
+
 impl Share {
     /// The share of 1.
     pub fn of_one(self) -> f64 {
@@ -116,6 +142,18 @@ impl FromStr for Rate {
             return Err(LinkError::TooSlow(rate));
         }
         Ok(rate)
+    }
+}
+
+impl FromStr for WantedRate {
+    type Err = LinkError;
+
+    fn from_str(text: &str) -> Result<Self, LinkError> {
+        if text.ends_with('%') {
+            text.parse().map(WantedRate::Share)
+        } else {
+            text.parse().map(WantedRate::Absolute)
+        }
     }
 }
 
