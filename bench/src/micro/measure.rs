@@ -64,7 +64,7 @@ impl Row {
     /// Labels and figures, as in JSON.
     pub fn fields(&self, path: &str, preset: Option<&str>) -> Fields {
         let labels = Fields::default()
-            .with("layer", "fabric")
+            .with("layer", self.case.layer())
             .with("test", self.case.test)
             .with("path", path)
             .with("preset", preset)

@@ -11,15 +11,17 @@ mod plan;
 #[cfg(test)]
 mod proofs;
 mod report;
+#[cfg(test)]
+mod shapes;
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 
 use self::adapter::{Preset, PresetName};
 use self::bed::{Bed, Path};
-use self::plan::{Case, Planner, SHORT, Subject, Test};
+use self::plan::{Case, LayerName, Planner, SHORT, Subject, Test};
 use self::report::Part;
 use crate::plan::{Common, Effort};
 use crate::progress::Progress;
@@ -46,6 +48,10 @@ pub struct Options {
     #[arg(long, value_name = "TEST", value_delimiter = ',')]
     test: Vec<Test>,
 
+    /// Measure only at these layers [default: all].
+    #[arg(long, value_name = "LAYER", value_delimiter = ',')]
+    layer: Vec<LayerName>,
+
     /// Measure only these paths [default: all].
     #[arg(
         long,
@@ -63,32 +69,56 @@ pub struct Options {
 /// Measures everything; nothing is left behind.
 pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
     let start = Instant::now();
-    let mut tests = options.test.clone();
-    if tests.is_empty() {
-        tests = Test::ALL.into();
-    }
-    let effort = options.common.effort();
+    let selection = Selection {
+        layers: or_all(&options.layer, &LayerName::ALL),
+        tests: or_all(&options.test, &Test::ALL),
+        effort: options.common.effort(),
+    };
     let mut parts = Vec::new();
     if options.preset.is_empty() {
-        let mut paths = options.path.clone();
-        if paths.is_empty() {
-            paths = Path::ALL.into();
-        }
-        for path in paths {
-            parts.push(live(path, &tests, effort, progress)?);
+        for path in or_all(&options.path, &Path::ALL) {
+            parts.extend(live(path, &selection, progress)?);
         }
     } else {
         for &preset in &options.preset {
             progress.say(name(preset));
-            parts.push(emulated(Preset::of(preset), &tests, effort)?);
+            parts.extend(emulated(Preset::of(preset), &selection)?);
         }
     }
+    ensure!(
+        parts.iter().any(|part| !part.rows.is_empty()),
+        "nothing to measure: no layer of --layer has a test of --test there; leave one of them out"
+    );
     Ok(report::report(start, &parts))
 }
 
+fn or_all<T: Copy>(chosen: &[T], all: &[T]) -> Vec<T> {
+    if chosen.is_empty() { all } else { chosen }.to_vec()
+}
+
+/// The chosen rows.
+struct Selection {
+    layers: Vec<LayerName>,
+    tests: Vec<Test>,
+    effort: Effort,
+}
+
+impl Selection {
+    fn cases(&self, subject: Subject) -> Vec<Case> {
+        let effort = self.effort;
+        let planner = Planner { subject, effort };
+        let of = |&layer| {
+            let tests = self.tests.iter();
+            tests.flat_map(move |&test| planner.cases(layer, test))
+        };
+        self.layers.iter().flat_map(of).collect()
+    }
+}
+
 /// The tests on a path of this machine.
-fn live(path: Path, tests: &[Test], effort: Effort, progress: &Progress) -> Result<Part> {
+fn live(path: Path, selection: &Selection, progress: &Progress) -> Result<Vec<Part>> {
     progress.say(format!("starting two nodes for {path}"));
+    let effort = selection.effort;
     let mut bed = Bed::prepare(path, slice(effort))?;
     let mut subject = Subject {
         wait: path.wait(),
@@ -97,26 +127,39 @@ fn live(path: Path, tests: &[Test], effort: Effort, progress: &Progress) -> Resu
     };
     let trial = bed.measure(&Planner { subject, effort }.ping_pong(SHORT))?;
     subject.latency = median(&trial.samples_ns).unwrap_or_default() as u64;
-    let cases = cases(Planner { subject, effort }, tests);
+    let cases = selection.cases(subject);
     let mut scripts = scripts(&cases);
     progress.expect(scripts.len() * rounds(effort) as usize);
     let mut runner = Runner::new(progress);
     runner.contest(&mut scripts, rounds(effort), limit(effort), |script| {
         bed.measure(script)
     })?;
-    Ok(Part::new(path.to_string(), None, &cases, runner.finish()))
+    let (path, times) = (path.to_string(), runner.finish());
+    Ok(Part::of_layers(
+        &selection.layers,
+        &path,
+        None,
+        &cases,
+        &times,
+    ))
 }
 
 /// The tests on the software adapter.
-fn emulated(preset: Preset, tests: &[Test], effort: Effort) -> Result<Part> {
-    let subject = Subject {
+fn emulated(preset: Preset, selection: &Selection) -> Result<Vec<Part>> {
+    let cases = selection.cases(Subject {
         wait: Wait::Poll,
         completion_queues: preset.mechanisms.completion_queues,
         latency: preset.send + preset.latency + preset.receive,
-    };
-    let cases = cases(Planner { subject, effort }, tests);
+    });
     let times = simulate(&preset, &cases)?;
-    Ok(Part::new("adapter".into(), Some(preset), &cases, times))
+    let layers = &selection.layers;
+    Ok(Part::of_layers(
+        layers,
+        "adapter",
+        Some(preset),
+        &cases,
+        &times,
+    ))
 }
 
 /// Times of all scripts on the adapter, in one round.
@@ -131,10 +174,6 @@ fn simulate(preset: &Preset, cases: &[Case]) -> Result<Vec<(Script, Series)>> {
         Ok((script, samples.into()))
     };
     scripts(cases).into_iter().map(run).collect()
-}
-
-fn cases(planner: Planner, tests: &[Test]) -> Vec<Case> {
-    tests.iter().flat_map(|test| planner.cases(*test)).collect()
 }
 
 /// All different scripts of the cases.

@@ -1,10 +1,12 @@
 //! The tests as data: each row is the difference of two formulas of measured times.
 
+mod message;
+
 use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::plan::Effort;
-use crate::worker::micro::script::{Gather, Message, Nanos, Pattern, Script, Wait};
+use crate::worker::micro::script::{Gather, Layer, Message, Nanos, Pattern, Script, Wait};
 
 /// Bytes of a short message, as in the thesis's tables.
 pub const SHORT: usize = 4;
@@ -33,7 +35,29 @@ const COUNTED: u32 = 64;
 /// Pages of which each message takes another.
 const PAGES: u32 = 4096;
 
-/// The eight tests of Kutlug's thesis (chapter 3).
+/// The layers whose tests are measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum LayerName {
+    /// Packets of the path.
+    Fabric,
+    /// A small message layer over them: eager or three-way, any source, strided data.
+    Msg,
+}
+
+impl LayerName {
+    pub const ALL: [LayerName; 2] = [LayerName::Fabric, LayerName::Msg];
+
+    pub fn of(script: &Script) -> Self {
+        match script.layer {
+            Layer::Fabric => LayerName::Fabric,
+            Layer::Message { .. } => LayerName::Msg,
+        }
+    }
+}
+
+/// The eight tests of Kutlug's thesis at the lower layer (chapter 3), and any-source of its six at
+/// the message layer (chapter 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Test {
@@ -53,10 +77,12 @@ pub enum Test {
     Segments,
     /// Completions of several queue pairs through one queue.
     Queues,
+    /// Receives from any source beside those from a named one.
+    AnySource,
 }
 
 impl Test {
-    pub const ALL: [Test; 8] = [
+    pub const ALL: [Test; 9] = [
         Test::Latency,
         Test::Bandwidth,
         Test::Logp,
@@ -65,6 +91,7 @@ impl Test {
         Test::Blocking,
         Test::Segments,
         Test::Queues,
+        Test::AnySource,
     ];
 }
 
@@ -140,6 +167,12 @@ impl Case {
         let terms = self.base.terms.iter().chain(&self.changed.terms);
         terms.map(|(_, script)| *script)
     }
+
+    /// The layer of the change.
+    pub fn layer(&self) -> LayerName {
+        let (_, script) = &self.changed.terms[0];
+        LayerName::of(script)
+    }
 }
 
 /// Properties of the measured hosts.
@@ -161,8 +194,15 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// The rows of a test.
-    pub fn cases(&self, test: Test) -> Vec<Case> {
+    /// The rows of a test at a layer; none if the layer has no such test.
+    pub fn cases(&self, layer: LayerName, test: Test) -> Vec<Case> {
+        match layer {
+            LayerName::Fabric => self.fabric(test),
+            LayerName::Msg => self.message(test),
+        }
+    }
+
+    fn fabric(&self, test: Test) -> Vec<Case> {
         match test {
             Test::Latency => self.latency(),
             Test::Bandwidth => self.bandwidth(),
@@ -172,6 +212,7 @@ impl Planner {
             Test::Blocking => self.blocking(),
             Test::Segments => self.segments(),
             Test::Queues => self.queues(),
+            Test::AnySource => Vec::new(),
         }
     }
 

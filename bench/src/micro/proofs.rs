@@ -3,9 +3,9 @@
 use super::adapter::mechanisms::{Prices, Translation};
 use super::adapter::{Parameters, Preset, PresetName};
 use super::measure::{Row, half_peak};
-use super::plan::{LONGEST, Test};
+use super::plan::{LONGEST, LayerName, Test};
 use super::report::Part;
-use super::{VIRTUAL, adapter, emulated};
+use super::{Selection, VIRTUAL, adapter, emulated};
 use crate::plan::Effort;
 use crate::worker::micro::script::{Gather, Message, Pattern, Script};
 
@@ -14,7 +14,16 @@ use PresetName::{Bvia, Clan, Gm, Mvia};
 const ALL: [PresetName; 4] = [Mvia, Bvia, Clan, Gm];
 
 fn part(preset: Preset, test: Test) -> Part {
-    emulated(preset, &[test], Effort::Quick).unwrap()
+    part_of(LayerName::Fabric, preset, test)
+}
+
+fn part_of(layer: LayerName, preset: Preset, test: Test) -> Part {
+    let selection = Selection {
+        layers: vec![layer],
+        tests: vec![test],
+        effort: Effort::Quick,
+    };
+    emulated(preset, &selection).unwrap().remove(0)
 }
 
 fn logp(preset: Preset) -> (Parameters, f64) {

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 use super::adapter::{Parameters, Preset};
-use super::measure::{Row, half_peak};
-use super::plan::{Case, SHORT};
+use super::measure::{Row, Times, half_peak};
+use super::plan::{Case, LayerName, SHORT};
 use crate::machine;
 use crate::report::{Fields, Report, name};
 use crate::samples::Series;
@@ -28,8 +28,9 @@ const TABLE_HEADS: [&str; 9] = [
     "4 B",
 ];
 
-/// Rows of one path or preset.
+/// Rows of one layer of a path or preset.
 pub struct Part {
+    layer: LayerName,
     path: String,
     preset: Option<Preset>,
     pub rows: Vec<Row>,
@@ -37,18 +38,27 @@ pub struct Part {
 }
 
 impl Part {
-    pub fn new(
-        path: String,
+    /// A part for each of the layers, of cases and times of all of them.
+    pub fn of_layers(
+        layers: &[LayerName],
+        path: &str,
         preset: Option<Preset>,
         cases: &[Case],
-        times: Vec<(Script, Series)>,
-    ) -> Self {
-        Part {
-            path,
-            preset,
-            rows: cases.iter().map(|case| Row::of(case, &times)).collect(),
-            times,
-        }
+        times: &Times,
+    ) -> Vec<Self> {
+        let of = |&layer: &LayerName| {
+            let cases = cases.iter().filter(|case| case.layer() == layer);
+            let own = times.iter();
+            let own = own.filter(|(script, _)| LayerName::of(script) == layer);
+            Part {
+                layer,
+                path: path.into(),
+                preset,
+                rows: cases.map(|case| Row::of(case, times)).collect(),
+                times: own.cloned().collect(),
+            }
+        };
+        layers.iter().map(of).collect()
     }
 
     fn fields(&self) -> impl Iterator<Item = Fields> {
@@ -77,7 +87,11 @@ impl Part {
             Some(preset) => name(preset.name),
             None => self.path.clone(),
         };
-        let mut text = format!("{head}\n{table}");
+        let above = match self.layer {
+            LayerName::Fabric => "",
+            LayerName::Msg => ", messages",
+        };
+        let mut text = format!("{head}{above}\n{table}");
         let rates = self.rows.iter().filter(|row| row.case.test == "bandwidth");
         let peak = rates.filter_map(Row::rate).reduce(f64::max);
         if let Some(half) = half_peak(&self.rows) {
@@ -123,6 +137,7 @@ pub fn report(start: Instant, parts: &[Part]) -> Report {
         for (script, series) in &part.times {
             report.errors += series.errors();
             let labels = Fields::default()
+                .with("layer", part.layer)
                 .with("path", &part.path)
                 .with("script", script);
             report.samples("scripts", labels, series.clone());
@@ -147,7 +162,7 @@ fn text(start: Instant, parts: &[Part]) -> String {
                  not\nreproduced. Its L is planted as 13.4 us: the table's 13.7 gives 23.8 us for 4 B, 8.2 % \
                  above the\nthesis's own 22. Rates and prices without a figure in the thesis are chosen.\n";
     }
-    for part in parts {
+    for part in parts.iter().filter(|part| !part.rows.is_empty()) {
         let _ = write!(text, "\n{}", part.text());
     }
     if let Some(target) = direct_path(parts) {
@@ -160,7 +175,8 @@ fn text(start: Instant, parts: &[Part]) -> String {
 fn direct_path(parts: &[Part]) -> Option<Target> {
     let latency = |path| {
         let mut parts = parts.iter();
-        parts.find(|part| part.path == path)?.ping_pong()
+        let is_wanted = |part: &&Part| part.layer == LayerName::Fabric && part.path == path;
+        parts.find(is_wanted)?.ping_pong()
     };
     let (ethernet, shm) = (latency("ethernet")?, latency("shm")?);
     let what = "latency of 4 bytes, ethernet over shm";

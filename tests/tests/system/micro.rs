@@ -23,7 +23,7 @@ const KEYS: [&str; 13] = [
 ];
 
 /// Tests and variants on a live fabric, which has no completion queues.
-const MEASURED: [&str; 14] = [
+const FABRIC: [&str; 14] = [
     "latency",
     "bandwidth",
     "logp/os",
@@ -40,6 +40,17 @@ const MEASURED: [&str; 14] = [
     "segments/pack",
 ];
 
+/// Tests at the message layer.
+const MESSAGES: [&str; 7] = [
+    "latency",
+    "bandwidth",
+    "bandwidth/switch",
+    "buffers",
+    "connections",
+    "segments/strided",
+    "any_source",
+];
+
 /// Checks a row; returns its cost in nanoseconds.
 fn check_row(row: &Value) -> f64 {
     let fields = row.as_object().expect("a row is an object");
@@ -47,7 +58,7 @@ fn check_row(row: &Value) -> f64 {
         assert!(fields.contains_key(key), "no {key} in {row}");
     }
     assert_eq!(fields.len(), KEYS.len(), "a key too many in {row}");
-    assert_eq!(row["layer"], "fabric");
+    assert!(row["layer"] == "fabric" || row["layer"] == "msg", "{row}");
     let number = |value: &Value| value.as_f64().expect("a number");
     let cost = number(&row["cost_ns"]);
     let difference = number(&row["p50_ns"]) - number(&row["base_ns"]);
@@ -76,9 +87,13 @@ fn check(report: &Value, paths: &[&str]) {
         check_row(row);
     }
     for path in paths {
-        for test in MEASURED {
-            let is_wanted = |row: &Value| row["path"] == *path && row["test"] == test;
-            assert!(rows.iter().any(is_wanted), "{path}, {test}");
+        for (layer, tests) in [("fabric", &FABRIC[..]), ("msg", &MESSAGES)] {
+            for test in tests {
+                let is_wanted = |row: &Value| {
+                    row["layer"] == layer && row["path"] == *path && row["test"] == *test
+                };
+                assert!(rows.iter().any(is_wanted), "{layer}, {path}, {test}");
+            }
         }
     }
     assert!(

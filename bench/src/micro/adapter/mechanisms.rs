@@ -64,6 +64,8 @@ pub struct Counts {
     pub wakeups: u64,
     /// Entries taken from a completion queue.
     pub completions: u64,
+    /// Endpoints without a message at which the receiver looked.
+    pub looked: u64,
 }
 
 /// Prices of one piece of work, in nanoseconds.
@@ -77,6 +79,7 @@ pub struct Prices {
     pub segment: Nanos,
     pub wakeup: Nanos,
     pub completion: Nanos,
+    pub look: Nanos,
 }
 
 impl Prices {
@@ -89,6 +92,7 @@ impl Prices {
             + work.segments * self.segment
             + work.wakeups * self.wakeup
             + work.completions * self.completion
+            + work.looked * self.look
     }
 }
 
@@ -241,6 +245,7 @@ mod tests {
             segment: 10_000,
             wakeup: 100_000,
             completion: 1_000_000,
+            look: 10_000_000,
         };
         let work = Counts {
             traps: 1,
@@ -250,7 +255,8 @@ mod tests {
             segments: 5,
             wakeups: 6,
             completions: 7,
+            looked: 8,
         };
-        assert_eq!(prices.of(&work), 7_654_321);
+        assert_eq!(prices.of(&work), 87_654_321);
     }
 }

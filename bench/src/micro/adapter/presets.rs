@@ -198,9 +198,11 @@ fn gm() -> Preset {
             completion_queues: false,
         },
         prices: Prices {
-            copied: COPY,
+            // Half of the bandwidth at the message layer (4.3.2), which packs and unpacks.
+            copied: 23_000,
             miss: 3_000,
             wakeup: 40_000,
+            look: 300,
             ..Prices::default()
         },
         paper: paper([0.9, 2.0, 8.6, 20.6], 22.0),

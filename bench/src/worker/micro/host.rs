@@ -6,19 +6,20 @@
 use std::mem;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::connections::{Another, Connections};
 use super::exchange::{Count, Host, follow, lead};
-use super::script::{Gather, MOST_SEGMENTS, Message, Nanos, SHORTEST, Script, Wait};
-use super::wire::Wire;
+use super::message_layer::MessageLayer;
+use super::script::{Gather, Layer, MOST_SEGMENTS, Message, Nanos, SHORTEST, Script, Wait};
 use crate::samples::Samples;
 use crate::worker::pattern;
 
-const NONSENSE: &str = "micro-benchmark: the peer broke the protocol";
+/// The peer of the connection in use; all others are idle.
+const PEER: usize = 0;
 
-/// Opens one more connection to the peer: one side connects, the other accepts.
-pub type Another = Box<dyn FnMut() -> Result<Wire> + Send>;
+const NONSENSE: &str = "micro-benchmark: the peer broke the protocol";
 
 /// A request to the follower.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -29,15 +30,19 @@ struct Request {
 
 /// One of two connected hosts.
 pub struct LiveHost {
-    wire: Wire,
-    idle: Vec<Wire>,
-    another: Another,
+    connections: Connections,
+    /// The layer above the connections, if the script asks for it.
+    layer: Option<MessageLayer>,
+    /// The peer from which the layer receives, or any.
+    from: Option<usize>,
     /// Memory of outgoing messages.
     memory: Vec<u8>,
     /// Outgoing message, packed.
     packed: Vec<u8>,
-    /// Last received message.
+    /// Memory of the last received message.
     packet: Vec<u8>,
+    /// The last received message in that memory.
+    last: Message,
     /// Place of the next message, emptied by a look in vain.
     next: Vec<u8>,
     sent: u32,
@@ -47,14 +52,15 @@ pub struct LiveHost {
 }
 
 impl LiveHost {
-    pub fn new(mut another: Another) -> Result<Self> {
+    pub fn new(another: Another) -> Result<Self> {
         Ok(LiveHost {
-            wire: another()?,
-            idle: Vec::new(),
-            another,
+            connections: Connections::new(another)?,
+            layer: None,
+            from: None,
             memory: Vec::new(),
             packed: Vec::new(),
             packet: Vec::new(),
+            last: Message::of(SHORTEST),
             next: Vec::new(),
             sent: 0,
             received: 0,
@@ -67,13 +73,14 @@ impl LiveHost {
     pub fn measure(&mut self, script: &Script, count: Count) -> Result<Samples> {
         let script = *script;
         let request = Request { script, count };
-        self.wire.send(&[&serde_json::to_vec(&request)?])?;
-        self.prepare(&script)?;
+        let wire = self.connections.wire(PEER)?;
+        wire.send(&[&serde_json::to_vec(&request)?])?;
+        self.prepare(&script, true)?;
         let start = Instant::now();
         let samples_ns = lead(self, &script, count)?;
         let elapsed_ns = start.elapsed().as_nanos() as u64;
         self.check_last();
-        self.wire.receive(&mut self.packet, Wait::SpinThenBlock)?;
+        self.receive_request()?;
         let theirs = self.packet[..].try_into().map(u64::from_le_bytes);
         let ops = u64::from(self.sent);
         Ok(Samples {
@@ -89,21 +96,25 @@ impl LiveHost {
     /// Follows scripts of the other side. Returns the error with which the connection ends.
     pub fn serve(&mut self) -> Result<()> {
         loop {
-            self.wire.receive(&mut self.packet, Wait::SpinThenBlock)?;
+            self.receive_request()?;
             let request: Request = serde_json::from_slice(&self.packet).context(NONSENSE)?;
-            self.prepare(&request.script)?;
+            self.prepare(&request.script, false)?;
             follow(self, &request.script, request.count)?;
             self.check_last();
-            self.wire.send(&[&self.wrong.to_le_bytes()])?;
+            let wrong = self.wrong.to_le_bytes();
+            self.connections.wire(PEER)?.send(&[&wrong])?;
         }
     }
 
+    /// Receives a message outside of scripts, which no layer carries.
+    fn receive_request(&mut self) -> Result<()> {
+        let wire = self.connections.wire(PEER)?;
+        wire.receive(&mut self.packet, Wait::SpinThenBlock)
+    }
+
     /// Opens idle connections, and fills the memory of outgoing messages.
-    fn prepare(&mut self, script: &Script) -> Result<()> {
-        self.idle.truncate(script.idle as usize);
-        while self.idle.len() < script.idle as usize {
-            self.idle.push((self.another)()?);
-        }
+    fn prepare(&mut self, script: &Script, leads: bool) -> Result<()> {
+        self.connect(script, leads)?;
         let message = Message {
             reuse: 0,
             ..script.message
@@ -123,18 +134,44 @@ impl LiveHost {
         Ok(())
     }
 
-    /// Counts a received message.
+    fn connect(&mut self, script: &Script, leads: bool) -> Result<()> {
+        let idle = script.idle as usize;
+        self.connections.truncate(1 + idle);
+        self.layer = None;
+        if let Layer::Message { eager, any_source } = script.layer {
+            self.from = (!any_source).then_some(PEER);
+            let mut layer = MessageLayer::new(eager, script.wait);
+            layer.greet(&mut self.connections, 1..1 + idle, leads)?;
+            self.layer = Some(layer);
+        } else {
+            self.connections.wire(idle)?;
+        }
+        Ok(())
+    }
+
+    /// Counts a received message, which is in `packet`.
     fn accept(&mut self, message: &Message) {
         let number = self.received.to_le_bytes();
-        let is_right = self.packet.len() == message.bytes && self.packet.starts_with(&number);
+        self.last = *message;
+        if self.layer.is_none() {
+            // The fabric delivers all segments in one piece.
+            self.last = Message::of(message.bytes);
+        }
+        let is_whole = self.layer.is_some() || self.packet.len() == message.bytes;
+        let is_right = is_whole && self.packet.starts_with(&number);
         self.wrong += u64::from(!is_right);
         self.received += 1;
     }
 
     /// Checks all bytes of the last received message.
     fn check_last(&mut self) {
-        let rest = self.packet.get(SHORTEST..);
-        let is_whole = rest.is_some_and(|rest| pattern::matches(self.packet.len() as u64, rest));
+        let places = self.last.places(0).map(|place| self.packet.get(place));
+        let segments: Option<Vec<&[u8]>> = places.collect();
+        let whole = segments.map(|segments| segments.concat());
+        let is_whole = whole.is_some_and(|whole| {
+            let rest = whole.get(SHORTEST..);
+            rest.is_some_and(|rest| pattern::matches(whole.len() as u64, rest))
+        });
         self.wrong += u64::from(!is_whole);
     }
 }
@@ -161,18 +198,22 @@ impl Host for LiveHost {
     fn send(&mut self, message: &Message) -> Result<()> {
         let number = self.sent;
         self.sent += 1;
-        let mut count = 0;
-        let mut parts: [&[u8]; MOST_SEGMENTS] = [&[]; MOST_SEGMENTS];
         if let Some(first) = message.places(number).next() {
             let head = &mut self.memory[first][..SHORTEST];
             head.copy_from_slice(&number.to_le_bytes());
         }
+        if let Some(layer) = &mut self.layer {
+            let places = message.places(number);
+            return layer.send(&mut self.connections, PEER, &self.memory, places);
+        }
+        let mut count = 0;
+        let mut parts: [&[u8]; MOST_SEGMENTS] = [&[]; MOST_SEGMENTS];
         for (part, place) in parts.iter_mut().zip(message.places(number)) {
             *part = &self.memory[place];
             count += 1;
         }
         if message.gather == Gather::Native || count == 1 {
-            return self.wire.send(&parts[..count]);
+            return self.connections.wire(PEER)?.send(&parts[..count]);
         }
         let mut into = &mut self.packed[..];
         for part in &parts[..count] {
@@ -180,17 +221,24 @@ impl Host for LiveHost {
             segment.copy_from_slice(part);
             into = rest;
         }
-        self.wire.send(&[&self.packed])
+        self.connections.wire(PEER)?.send(&[&self.packed])
     }
 
     fn receive(&mut self, message: &Message, wait: Wait) -> Result<()> {
-        self.wire.receive(&mut self.packet, wait)?;
+        if let Some(layer) = &mut self.layer {
+            let places = message.places(0);
+            layer.receive(&mut self.connections, self.from, &mut self.packet, places)?;
+        } else {
+            let wire = self.connections.wire(PEER)?;
+            wire.receive(&mut self.packet, wait)?;
+        }
         self.accept(message);
         Ok(())
     }
 
     fn poll(&mut self, message: &Message, _is_expected: bool) -> Result<bool> {
-        let has_come = self.wire.poll(&mut self.next)?;
+        ensure!(self.layer.is_none(), "no looks through the message layer");
+        let has_come = self.connections.wire(PEER)?.poll(&mut self.next)?;
         if has_come {
             mem::swap(&mut self.packet, &mut self.next);
             self.accept(message);
@@ -211,7 +259,7 @@ mod tests {
     use toroid_fabric::{Epoch, Membership, NodeId, Partition, Protocol, emulation, provider};
 
     use super::super::script::Pattern;
-    use super::super::wire::Socket;
+    use super::super::wire::{Socket, Wire};
     use super::*;
 
     const COUNT: Count = Count {
@@ -297,6 +345,37 @@ mod tests {
                 scripts.push(Script { message, ..base });
             }
         }
+        scripts.extend(message_scripts());
+        scripts
+    }
+
+    fn message_scripts() -> Vec<Script> {
+        let mut scripts = Vec::new();
+        for any_source in [false, true] {
+            let layer = Layer::Message {
+                eager: 1000,
+                any_source,
+            };
+            for wait in [Wait::Poll, Wait::Block, Wait::SpinThenBlock] {
+                for (bytes, segments, idle) in [(4, 1, 0), (1000, 7, 5), (9000, 1, 2), (9000, 9, 0)]
+                {
+                    for pattern in [Pattern::PingPong, Pattern::Burst { count: 50 }] {
+                        let script = Script::new(pattern, bytes);
+                        let message = Message {
+                            segments,
+                            ..script.message
+                        };
+                        scripts.push(Script {
+                            message,
+                            wait,
+                            idle,
+                            layer,
+                            ..script
+                        });
+                    }
+                }
+            }
+        }
         scripts
     }
 
@@ -313,7 +392,7 @@ mod tests {
                 assert!(is_lost || samples.samples_ns.iter().all(|&time| time > 0.0));
             }
             // Only an agent tells the end of a channel in shared memory.
-            if matches!(leader.wire, Wire::Socket(_)) {
+            if matches!(leader.connections.wire(PEER), Ok(Wire::Socket(_))) {
                 drop(leader);
                 let end = following.join().unwrap().unwrap_err();
                 assert_eq!(end.downcast_ref(), Some(&ChannelError::PeerDead));
@@ -326,9 +405,8 @@ mod tests {
         for (at, wrong) in [(0, 1), (70, 1)] {
             let [mut follower, mut leader] = hosts(shared_memory);
             let script = Script::new(Pattern::PingPong, 100);
-            for host in [&mut follower, &mut leader] {
-                host.prepare(&script).unwrap();
-            }
+            follower.prepare(&script, false).unwrap();
+            leader.prepare(&script, true).unwrap();
             leader.memory[70] ^= u8::from(at == 70);
             leader.sent += u32::from(at == 0);
             leader.send(&script.message).unwrap();

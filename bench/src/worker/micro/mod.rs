@@ -1,7 +1,8 @@
 //! Micro-benchmarks of two connected hosts.
 //!
 //! * [`script`]: what is exchanged. [`exchange`]: how, for any [`Host`](exchange::Host).
-//! * [`host`]: a live host, over a connection of [`wire`].
+//! * [`host`]: a live host, over [`connections`], each a [`wire`].
+//! * [`message_layer`]: messages of any length and source over the packets of connections.
 
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -17,12 +18,15 @@ use toroid_fabric::emulation::Channel;
 use toroid_fabric::link::LinkCheck;
 use toroid_fabric::{Epoch, Membership, NodeId, Partition, Place, Protocol, provider, tcp};
 
-use self::host::{Another, LiveHost};
+use self::connections::Another;
+use self::host::LiveHost;
 use self::wire::{Socket, Wire};
 use super::processor::{self, Bound};
 
+pub mod connections;
 pub mod exchange;
 pub mod host;
+pub mod message_layer;
 pub mod script;
 pub mod wire;
 

@@ -31,6 +31,22 @@ pub struct Script {
     pub idle: u32,
     /// Queue pairs whose completions come through one queue; without such a queue 0.
     pub queues: u32,
+    pub layer: Layer,
+}
+
+/// The layer that carries the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Layer {
+    /// Packets of a connection.
+    Fabric,
+    /// The [message layer](super::message_layer).
+    Message {
+        /// Bytes of the longest eager message.
+        eager: usize,
+        /// Whether receives take a message of any peer.
+        any_source: bool,
+    },
 }
 
 /// The order of messages, and the time that is taken.
@@ -99,7 +115,10 @@ impl Message {
     }
 
     /// The segments of message `number` in the sender's memory.
-    pub fn places(&self, number: u32) -> impl Iterator<Item = Range<usize>> {
+    pub fn places(
+        &self,
+        number: u32,
+    ) -> impl ExactSizeIterator<Item = Range<usize>> + Clone + use<> {
         let (segment, distance, bytes) = (self.segment(), self.distance(), self.bytes);
         let start = self.page(number) as usize * self.stride();
         (0..self.segments as usize).map(move |n| {
@@ -148,6 +167,7 @@ impl Script {
             wait: Wait::Poll,
             idle: 0,
             queues: 0,
+            layer: Layer::Fabric,
         }
     }
 }
@@ -161,7 +181,11 @@ impl fmt::Display for Script {
             Pattern::Sends { .. } => "sends",
             Pattern::Counting { .. } => "counting loop",
         };
-        write!(f, "{name} of {} bytes", self.message.bytes)
+        write!(f, "{name} of {} bytes", self.message.bytes)?;
+        if self.layer == Layer::Fabric {
+            return Ok(());
+        }
+        f.write_str(" over the message layer")
     }
 }
 

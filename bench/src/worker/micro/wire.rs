@@ -3,6 +3,7 @@
 use std::io::{IoSlice, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::slice;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -73,23 +74,70 @@ impl Wire {
 
     /// Sleeps until there may be a message.
     fn sleep(&mut self) -> Result<()> {
+        sleep(slice::from_mut(self))
+    }
+
+    /// Asks for a signal of the next message; returns false if there are news already.
+    fn arm(&mut self) -> bool {
         match self {
-            Wire::Socket(socket) => Ok(sleep_on(socket.stream.as_fd())?),
-            Wire::Channel(channel) => {
-                let slept = if channel.arm() {
-                    sleep_on(channel.wake_fd())
-                } else {
-                    Ok(())
-                };
-                channel.disarm();
-                Ok(slept?)
-            }
+            Wire::Socket(_) => true,
+            Wire::Channel(channel) => channel.arm(),
+        }
+    }
+
+    fn disarm(&mut self) {
+        if let Wire::Channel(channel) = self {
+            channel.disarm();
+        }
+    }
+
+    fn wake_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Wire::Socket(socket) => socket.stream.as_fd(),
+            Wire::Channel(channel) => channel.wake_fd(),
         }
     }
 }
 
-fn sleep_on(fd: BorrowedFd<'_>) -> nix::Result<()> {
-    let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+/// Receives the first message that is found by a look at each connection in turns, from `next` on;
+/// returns the number of its connection.
+pub fn receive_any(
+    wires: &mut [Wire],
+    next: usize,
+    into: &mut Vec<u8>,
+    wait: Wait,
+) -> Result<usize> {
+    let mut since = Instant::now();
+    loop {
+        let count = wires.len();
+        for at in (next..next + count).map(|at| at % count) {
+            if wires[at].poll(into)? {
+                return Ok(at);
+            }
+        }
+        let sleeps = match wait {
+            Wait::Poll => false,
+            Wait::Block => true,
+            Wait::SpinThenBlock => since.elapsed() >= SPIN,
+        };
+        if sleeps {
+            sleep(wires)?;
+            since = Instant::now();
+        }
+    }
+}
+
+/// Sleeps until there may be a message at one of these connections.
+fn sleep(wires: &mut [Wire]) -> Result<()> {
+    let armed = wires.iter_mut().all(Wire::arm);
+    let slept = if armed { sleep_on(wires) } else { Ok(()) };
+    wires.iter_mut().for_each(Wire::disarm);
+    Ok(slept?)
+}
+
+fn sleep_on(wires: &[Wire]) -> nix::Result<()> {
+    let fds = wires.iter().map(Wire::wake_fd);
+    let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
     match poll(
         &mut fds,
         PollTimeout::try_from(LOOK).unwrap_or(PollTimeout::NONE),
