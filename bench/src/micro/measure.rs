@@ -23,12 +23,18 @@ pub struct Row {
 impl Row {
     /// The row of a case over all rounds.
     pub fn of(case: &Case, times: &Times) -> Self {
+        Self::between(case, times, times)
+    }
+
+    /// The row of a case whose base was measured on another path.
+    pub fn between(case: &Case, base: &Times, changed: &Times) -> Self {
         let of_round = |round: usize| {
-            let time = |wanted: &Script| {
+            let time = |times: &Times, wanted: &Script| {
                 let (_, series) = times.iter().find(|(script, _)| script == wanted)?;
                 median(&series.rounds().get(round)?.samples_ns)
             };
-            Some((case.base.value(time)?, case.changed.value(time)?))
+            let base = case.base.value(|script| time(base, script))?;
+            Some((base, case.changed.value(|script| time(changed, script))?))
         };
         Row {
             case: case.clone(),

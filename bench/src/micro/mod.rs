@@ -1,11 +1,12 @@
 //! The command `micro`: the micro-benchmarks of Kutlug's thesis "Performance Evaluation and Analysis
 //! of User Level Networking Protocols in Clusters" (2000), each as a difference to one test.
 //!
-//! [`plan`] has the tests as data, [`measure`] their rows, [`report`] the tables. [`bed`] has live
+//! [`plan`] has the tests as data, [`measure`] their rows, [`report`] and [`layers`] the tables. [`bed`] has live
 //! hosts, [`adapter`] a software adapter on a virtual clock, which tests the tests.
 
 mod adapter;
 mod bed;
+mod layers;
 mod measure;
 mod plan;
 #[cfg(test)]
@@ -22,7 +23,7 @@ use clap::Args;
 use self::adapter::{Preset, PresetName};
 use self::bed::{Bed, Path};
 use self::plan::{Case, LayerName, Planner, SHORT, Subject, Test};
-use self::report::Part;
+use self::report::Measured;
 use crate::plan::{Common, Effort};
 use crate::progress::Progress;
 use crate::report::{Report, name};
@@ -74,22 +75,22 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
         tests: or_all(&options.test, &Test::ALL),
         effort: options.common.effort(),
     };
-    let mut parts = Vec::new();
+    let mut measured = Vec::new();
     if options.preset.is_empty() {
         for path in or_all(&options.path, &Path::ALL) {
-            parts.extend(live(path, &selection, progress)?);
+            measured.push(live(path, &selection, progress)?);
         }
     } else {
         for &preset in &options.preset {
             progress.say(name(preset));
-            parts.extend(emulated(Preset::of(preset), &selection)?);
+            measured.push(emulated(Preset::of(preset), &selection)?);
         }
     }
     ensure!(
-        parts.iter().any(|part| !part.rows.is_empty()),
+        measured.iter().any(|one| !one.times.is_empty()),
         "nothing to measure: no layer of --layer has a test of --test there; leave one of them out"
     );
-    Ok(report::report(start, &parts))
+    Ok(report::report(start, &measured))
 }
 
 fn or_all<T: Copy>(chosen: &[T], all: &[T]) -> Vec<T> {
@@ -116,7 +117,7 @@ impl Selection {
 }
 
 /// The tests on a path of this machine.
-fn live(path: Path, selection: &Selection, progress: &Progress) -> Result<Vec<Part>> {
+fn live(path: Path, selection: &Selection, progress: &Progress) -> Result<Measured> {
     progress.say(format!("starting two nodes for {path}"));
     let effort = selection.effort;
     let mut bed = Bed::prepare(path, slice(effort))?;
@@ -134,32 +135,19 @@ fn live(path: Path, selection: &Selection, progress: &Progress) -> Result<Vec<Pa
     runner.contest(&mut scripts, rounds(effort), limit(effort), |script| {
         bed.measure(script)
     })?;
-    let (path, times) = (path.to_string(), runner.finish());
-    Ok(Part::of_layers(
-        &selection.layers,
-        &path,
-        None,
-        &cases,
-        &times,
-    ))
+    let times = runner.finish();
+    Ok(Measured::new(path.to_string(), None, &cases, times))
 }
 
 /// The tests on the software adapter.
-fn emulated(preset: Preset, selection: &Selection) -> Result<Vec<Part>> {
+fn emulated(preset: Preset, selection: &Selection) -> Result<Measured> {
     let cases = selection.cases(Subject {
         wait: Wait::Poll,
         completion_queues: preset.mechanisms.completion_queues,
         latency: preset.send + preset.latency + preset.receive,
     });
     let times = simulate(&preset, &cases)?;
-    let layers = &selection.layers;
-    Ok(Part::of_layers(
-        layers,
-        "adapter",
-        Some(preset),
-        &cases,
-        &times,
-    ))
+    Ok(Measured::new("adapter".into(), Some(preset), &cases, times))
 }
 
 /// Times of all scripts on the adapter, in one round.

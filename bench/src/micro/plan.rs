@@ -79,10 +79,12 @@ pub enum Test {
     Queues,
     /// Receives from any source beside those from a named one.
     AnySource,
+    /// Time that each layer adds to the one below, and its share of the bandwidth.
+    Layers,
 }
 
 impl Test {
-    pub const ALL: [Test; 9] = [
+    pub const ALL: [Test; 10] = [
         Test::Latency,
         Test::Bandwidth,
         Test::Logp,
@@ -92,6 +94,7 @@ impl Test {
         Test::Segments,
         Test::Queues,
         Test::AnySource,
+        Test::Layers,
     ];
 }
 
@@ -212,7 +215,7 @@ impl Planner {
             Test::Blocking => self.blocking(),
             Test::Segments => self.segments(),
             Test::Queues => self.queues(),
-            Test::AnySource => Vec::new(),
+            Test::AnySource | Test::Layers => Vec::new(),
         }
     }
 

@@ -14,16 +14,12 @@ use PresetName::{Bvia, Clan, Gm, Mvia};
 const ALL: [PresetName; 4] = [Mvia, Bvia, Clan, Gm];
 
 fn part(preset: Preset, test: Test) -> Part {
-    part_of(LayerName::Fabric, preset, test)
-}
-
-fn part_of(layer: LayerName, preset: Preset, test: Test) -> Part {
     let selection = Selection {
-        layers: vec![layer],
+        layers: vec![LayerName::Fabric],
         tests: vec![test],
         effort: Effort::Quick,
     };
-    emulated(preset, &selection).unwrap().remove(0)
+    emulated(preset, &selection).unwrap().parts.remove(0)
 }
 
 fn logp(preset: Preset) -> (Parameters, f64) {

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 use super::adapter::{Parameters, Preset};
-use super::measure::{Row, Times, half_peak};
+use super::layers;
+use super::measure::{Row, half_peak};
 use super::plan::{Case, LayerName, SHORT};
 use crate::machine;
 use crate::report::{Fields, Report, name};
@@ -28,65 +29,80 @@ const TABLE_HEADS: [&str; 9] = [
     "4 B",
 ];
 
-/// Rows of one layer of a path or preset.
-pub struct Part {
-    layer: LayerName,
-    path: String,
-    preset: Option<Preset>,
-    pub rows: Vec<Row>,
-    times: Vec<(Script, Series)>,
+/// Rows and times of a path or preset.
+pub struct Measured {
+    pub path: String,
+    pub preset: Option<Preset>,
+    pub times: Vec<(Script, Series)>,
+    pub parts: Vec<Part>,
 }
 
-impl Part {
-    /// A part for each of the layers, of cases and times of all of them.
-    pub fn of_layers(
-        layers: &[LayerName],
-        path: &str,
+/// Rows of one layer.
+pub struct Part {
+    pub layer: LayerName,
+    pub rows: Vec<Row>,
+}
+
+impl Measured {
+    /// The rows of cases by layer.
+    pub fn new(
+        path: String,
         preset: Option<Preset>,
         cases: &[Case],
-        times: &Times,
-    ) -> Vec<Self> {
-        let of = |&layer: &LayerName| {
+        times: Vec<(Script, Series)>,
+    ) -> Self {
+        let part = |layer| {
             let cases = cases.iter().filter(|case| case.layer() == layer);
-            let own = times.iter();
-            let own = own.filter(|(script, _)| LayerName::of(script) == layer);
-            Part {
-                layer,
-                path: path.into(),
-                preset,
-                rows: cases.map(|case| Row::of(case, times)).collect(),
-                times: own.cloned().collect(),
-            }
+            let rows = cases.map(|case| Row::of(case, &times)).collect();
+            Part { layer, rows }
         };
-        layers.iter().map(of).collect()
+        Measured {
+            path,
+            preset,
+            parts: LayerName::ALL.map(part).into(),
+            times,
+        }
+    }
+
+    /// The name of the preset or path.
+    pub fn name(&self) -> String {
+        match &self.preset {
+            Some(preset) => name(preset.name),
+            None => self.path.clone(),
+        }
+    }
+
+    pub fn fabric(&self) -> Option<&Part> {
+        let mut parts = self.parts.iter();
+        parts.find(|part| part.layer == LayerName::Fabric)
     }
 
     fn fields(&self) -> impl Iterator<Item = Fields> {
         let preset = self.preset.map(|preset| name(preset.name));
         let of = move |row: &Row| row.fields(&self.path, preset.as_deref());
-        self.rows.iter().map(of)
+        self.parts.iter().flat_map(|part| &part.rows).map(of)
     }
+}
 
-    fn text(&self) -> String {
+impl Part {
+    /// The table of all rows but those of layers.
+    fn text(&self, head: &str) -> Option<String> {
+        let rows = self.rows.iter().filter(|row| !layers::has(row));
+        if rows.clone().next().is_none() {
+            return None;
+        }
         let mut table = Table::new(1, &HEADS);
-        for row in &self.rows {
-            let cost = row.cost();
-            let ends = cost.map(|cost| [cost.interval.low, cost.interval.high]);
-            let ends = ends.map(|ends| ends.map(|end| time(Some(end))).join(" .. "));
+        for row in rows {
             table.row([
                 row.case.test.into(),
                 row.case.bytes.to_string(),
                 row.case.x.to_string(),
                 time(row.base()),
                 time(row.changed()),
-                time(cost.map(|cost| cost.value)),
-                ends.unwrap_or_else(|| "-".into()),
+                time(row.cost().map(|cost| cost.value)),
+                interval(row),
             ]);
         }
-        let head = match &self.preset {
-            Some(preset) => name(preset.name),
-            None => self.path.clone(),
-        };
         let above = match self.layer {
             LayerName::Fabric => "",
             LayerName::Msg => ", messages",
@@ -99,7 +115,7 @@ impl Part {
             // Nothing else fails than memory.
             let _ = writeln!(text, "peak {peak}, half of it at {half:.0} B");
         }
-        text
+        Some(text)
     }
 
     /// Parameters of the LogP model, and the receive overhead by the counting loop.
@@ -123,60 +139,77 @@ impl Part {
     }
 }
 
+/// The interval of a row's cost.
+pub fn interval(row: &Row) -> String {
+    let ends = row
+        .cost()
+        .map(|cost| [cost.interval.low, cost.interval.high]);
+    let ends = ends.map(|ends| ends.map(|end| time(Some(end))).join(" .. "));
+    ends.unwrap_or_else(|| "-".into())
+}
+
 /// A time of either sign.
-fn time(ns: Option<f64>) -> String {
+pub fn time(ns: Option<f64>) -> String {
     match ns {
         Some(ns) if ns < 0.0 => format!("-{}", table::time(Some(-ns))),
         ns => table::time(ns),
     }
 }
 
-pub fn report(start: Instant, parts: &[Part]) -> Report {
+pub fn report(start: Instant, measured: &[Measured]) -> Report {
     let mut report = Report::default();
-    for part in parts {
-        for (script, series) in &part.times {
+    for one in measured {
+        for (script, series) in &one.times {
             report.errors += series.errors();
             let labels = Fields::default()
-                .with("layer", part.layer)
-                .with("path", &part.path)
+                .with("layer", LayerName::of(script))
+                .with("path", &one.path)
                 .with("script", script);
             report.samples("scripts", labels, series.clone());
         }
     }
-    report.list("rows", parts.iter().flat_map(Part::fields).collect());
-    report.text = text(start, parts);
+    let ethernet = layers::of_ethernet(measured);
+    let rows = measured.iter().flat_map(Measured::fields);
+    let added = ethernet.iter().map(|row| row.fields("ethernet", None));
+    report.list("rows", rows.chain(added).collect());
+    report.text = text(start, measured, &ethernet);
     report
 }
 
-fn text(start: Instant, parts: &[Part]) -> String {
+fn text(start: Instant, measured: &[Measured], ethernet: &[Row]) -> String {
     let mut text = format!(
         "{}, {:.0} s\n",
         machine::describe(),
         start.elapsed().as_secs_f64()
     );
-    if parts.iter().any(|part| part.preset.is_some()) {
+    if measured.iter().any(|one| one.preset.is_some()) {
         text += "Software adapters on a virtual clock. Presets hold Table 3.1 of the thesis by \
                  construction: they test\nthe tests, not a network.\n";
-        let _ = write!(text, "\n{}", logp_table(parts));
+        let _ = write!(text, "\n{}", logp_table(measured));
         text += "M-VIA's g of 2.0 us in the thesis is less than both of its overheads: an anomaly, which is \
                  not\nreproduced. Its L is planted as 13.4 us: the table's 13.7 gives 23.8 us for 4 B, 8.2 % \
                  above the\nthesis's own 22. Rates and prices without a figure in the thesis are chosen.\n";
     }
-    for part in parts.iter().filter(|part| !part.rows.is_empty()) {
-        let _ = write!(text, "\n{}", part.text());
+    for one in measured {
+        for part in one.parts.iter().filter_map(|part| part.text(&one.name())) {
+            let _ = write!(text, "\n{part}");
+        }
     }
-    if let Some(target) = direct_path(parts) {
+    if let Some(table) = layers::table(measured, ethernet) {
+        let _ = write!(text, "\nlayers\n{table}");
+    }
+    if let Some(target) = direct_path(measured) {
         let _ = write!(text, "\n{}", target::render([&target]));
     }
     text
 }
 
 /// The gain of the direct path, about 5 in the thesis (4.3.2).
-fn direct_path(parts: &[Part]) -> Option<Target> {
+fn direct_path(measured: &[Measured]) -> Option<Target> {
     let latency = |path| {
-        let mut parts = parts.iter();
-        let is_wanted = |part: &&Part| part.layer == LayerName::Fabric && part.path == path;
-        parts.find(is_wanted)?.ping_pong()
+        let mut measured = measured.iter();
+        let one = measured.find(|one| one.path == path)?;
+        one.fabric()?.ping_pong()
     };
     let (ethernet, shm) = (latency("ethernet")?, latency("shm")?);
     let what = "latency of 4 bytes, ethernet over shm";
@@ -188,11 +221,13 @@ fn direct_path(parts: &[Part]) -> Option<Target> {
 }
 
 /// Table 3.1, found and published.
-fn logp_table(parts: &[Part]) -> Table {
+fn logp_table(measured: &[Measured]) -> Table {
     let mut table = Table::new(1, &TABLE_HEADS);
     let us = |ns: Option<f64>| decimals(ns.map(|ns| ns / 1e3), 1);
-    for part in parts {
-        let Some(preset) = &part.preset else { continue };
+    for one in measured {
+        let Some((preset, part)) = one.preset.zip(one.fabric()) else {
+            continue;
+        };
         let Some((found, counted)) = part.logp() else {
             continue;
         };

@@ -2,8 +2,10 @@
 
 use super::adapter::mechanisms::Prices;
 use super::adapter::{Preset, PresetName};
-use super::plan::LONGEST;
-use super::{VIRTUAL, adapter};
+use super::measure::Row;
+use super::plan::{LONGEST, LayerName, Test};
+use super::{Selection, VIRTUAL, adapter, emulated, layers};
+use crate::plan::Effort;
 use crate::worker::micro::message_layer::{EAGER, HEADER};
 use crate::worker::micro::script::{Layer, Message, Pattern, Script};
 
@@ -64,6 +66,29 @@ fn the_layer_adds_a_copy_to_eager_messages_and_two_short_messages_to_others() {
         let at = |bytes| added(&preset, Pattern::PingPong, bytes, eager);
         assert_eq!(at(eager + 1).round(), least.round(), "{eager}");
     }
+}
+
+/// The rows of layers are the differences of the same scripts.
+#[test]
+fn rows_of_layers_are_the_time_that_messages_add() {
+    let selection = Selection {
+        layers: vec![LayerName::Msg],
+        tests: vec![Test::Layers],
+        effort: Effort::Quick,
+    };
+    let preset = Preset::of(Gm);
+    let measured = emulated(preset, &selection).unwrap();
+    let rows = measured.parts.iter().flat_map(|part| &part.rows);
+    let is_latency = |row: &&Row| row.case.test == "layers/latency";
+    let mut sizes = Vec::new();
+    for row in rows.filter(is_latency) {
+        let bytes = row.case.bytes;
+        let wanted = added(&preset, Pattern::PingPong, bytes, EAGER);
+        assert_eq!(row.cost().unwrap().value, wanted, "{bytes}");
+        sizes.push(bytes);
+    }
+    assert_eq!((sizes[0], sizes.len()), (4, 4));
+    assert!(layers::table(&[measured], &[]).is_some());
 }
 
 /// S9: GM's copies are its slowest stage. Between 12 and 16 KiB the later limit loses bandwidth,

@@ -41,7 +41,7 @@ const FABRIC: [&str; 14] = [
 ];
 
 /// Tests at the message layer.
-const MESSAGES: [&str; 7] = [
+const MESSAGES: [&str; 9] = [
     "latency",
     "bandwidth",
     "bandwidth/switch",
@@ -49,6 +49,8 @@ const MESSAGES: [&str; 7] = [
     "connections",
     "segments/strided",
     "any_source",
+    "layers/latency",
+    "layers/bandwidth",
 ];
 
 /// Checks a row; returns its cost in nanoseconds.
@@ -107,7 +109,14 @@ fn all_tests_are_measured_on_all_paths() {
     leaves_no_files(|cluster, temporary| {
         let mut command = cluster.command("toroid-bench");
         let report = start(command.args(["micro", "--quick", "--json"]), temporary).wait();
-        check(&report.ok().json(), &["shm", "tcp", "ethernet"]);
+        let report = report.ok().json();
+        check(&report, &["shm", "tcp", "ethernet"]);
+        // Ethernet beside shared memory, from two paths.
+        let is_added = |row: &&Value| {
+            let is_packet = row["layer"] == "fabric" && row["path"] == "ethernet";
+            is_packet && row["test"] == "layers/latency"
+        };
+        assert_eq!(rows(&report).iter().filter(is_added).count(), 4);
     });
 }
 

@@ -1,6 +1,6 @@
 //! The thesis's six tests at the message layer (chapter 4).
 
-use super::{BESIDE, BUFFER, BURST, Case, PAGES, Planner, SEGMENTED, SHORT, Test};
+use super::{BESIDE, BUFFER, BURST, Case, LONGEST, PAGES, Planner, SEGMENTED, SHORT, Test};
 use crate::worker::micro::message_layer::EAGER;
 use crate::worker::micro::script::{Layer, Message, Pattern, Script};
 
@@ -9,6 +9,9 @@ pub const LATER: usize = 16 << 10;
 
 /// Bytes of a long strided message.
 const LONG: usize = 16 << 10;
+
+/// Bytes of messages at both layers, all in the tests of latency and bandwidth as well.
+const COMPARED: [usize; 4] = [SHORT, 1024, 4096, LONGEST];
 
 /// Connections of the tests of connections and sources.
 const CONNECTIONS: [u32; 3] = [1, 4, 16];
@@ -22,6 +25,7 @@ impl Planner {
             Test::Connections => self.message_connections(),
             Test::Segments => self.strided(),
             Test::AnySource => self.sources(),
+            Test::Layers => self.layers(),
             Test::Logp | Test::Blocking | Test::Queues => Vec::new(),
         }
     }
@@ -114,5 +118,21 @@ impl Planner {
             Case::new("any_source", BESIDE, connections, base, changed)
         };
         CONNECTIONS.map(of).into()
+    }
+
+    /// Messages beside packets of the same path.
+    fn layers(&self) -> Vec<Case> {
+        let tests = [
+            ("layers/latency", Pattern::PingPong),
+            ("layers/bandwidth", Pattern::Burst { count: BURST }),
+        ];
+        let of = |(test, pattern)| {
+            COMPARED.map(|bytes| {
+                let base = self.script(pattern, bytes);
+                let changed = self.over(pattern, bytes, EAGER);
+                Case::new(test, bytes, bytes as u64, base, changed)
+            })
+        };
+        tests.into_iter().flat_map(of).collect()
     }
 }
