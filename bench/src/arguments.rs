@@ -11,6 +11,7 @@ use toroid_model::link::FabricProfile;
 use crate::busy::Busy;
 use crate::cluster::ClusterError;
 use crate::comparison::{RunError, ab, diff};
+use crate::machine::Awake;
 use crate::manifest::Manifest;
 use crate::plan::{Common, Effort};
 use crate::progress::Progress;
@@ -163,6 +164,12 @@ struct Compare {
     )]
     fabric: Option<FabricProfile>,
 
+    /// Measure sockets to a host outside instead, through gateways by address translation and by
+    /// bridge, and print the paper's figures beside; with --fabric, with its costs. Needs root,
+    /// /dev/net/tun and nft.
+    #[arg(long, conflicts_with_all = ["dir", "concurrent"])]
+    external: bool,
+
     /// Longer run (90 s), less noise.
     #[arg(long, conflicts_with = "quick")]
     full: bool,
@@ -175,11 +182,17 @@ struct Compare {
 impl Compare {
     fn measure(&self, progress: &Progress) -> anyhow::Result<Report> {
         let effort = self.effort();
-        Ok(match &self.fabric {
-            Some(profile) => compare::emulated::measure(profile.clone(), effort, progress)?,
-            None if self.concurrent => compare::concurrent::measure(effort, progress)?,
-            None => compare::measure(&self.options()?, progress)?,
-        })
+        if self.concurrent {
+            return Ok(compare::concurrent::measure(effort, progress)?);
+        }
+        let setup = compare::Setup {
+            fabric: self.fabric.clone(),
+            external: self.external,
+        };
+        if setup.is_beside_paper() {
+            return Ok(compare::emulated::measure(setup, effort, progress)?);
+        }
+        Ok(compare::measure(&self.options()?, progress)?)
     }
 
     fn options(&self) -> anyhow::Result<compare::Options> {
@@ -218,6 +231,16 @@ impl Command {
             | Command::Fabric(common)
             | Command::Link(common) => common.json,
             Command::Noise(options) => options.is_json(),
+        }
+    }
+
+    /// Whether times under a model of links are measured, to which processors that wake up late
+    /// would add.
+    fn is_on_time(&self) -> bool {
+        match self {
+            Command::Compare(arguments) => arguments.fabric.is_some(),
+            Command::Link(_) => true,
+            _ => false,
         }
     }
 
@@ -277,10 +300,12 @@ fn run(arguments: &Arguments) -> anyhow::Result<Option<String>> {
     let keep = Keep::check(arguments.save.as_deref(), arguments.raw.as_deref())?;
     let manifest = Manifest::begin();
     let mut busy = arguments.busy.then(Busy::start).transpose()?;
+    let awake = arguments.command.is_on_time().then(Awake::hold);
     let progress = Progress::new();
     let mut report = arguments.command.measure(&progress)?;
     drop(progress);
-    let manifest = manifest.end();
+    let awake = awake.map(|awake| awake.is_held());
+    let manifest = manifest.end().with("processors_awake", awake);
     report.manifest(&manifest);
     print(&report, arguments.command.is_json()).context("cannot write to standard output")?;
     busy.as_mut().map_or(Ok(()), Busy::check)?;

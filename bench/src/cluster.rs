@@ -6,9 +6,11 @@
 
 use std::fmt::Display;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write};
+use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
@@ -20,16 +22,21 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use toroid_agent::background::{Background, spawn_background};
 use toroid_agent::{AgentError, Config, tun_remedy};
-use toroid_client::admin::{ClientError, Control, ExecHandle, Order};
+use toroid_client::admin::{ClientError, Control, Order};
 use toroid_fabric::Torus;
 use toroid_fabric::topology::TopologyError;
 use toroid_model::info::{DomainInfo, Limits, MemberInfo};
 use toroid_model::link::FabricProfile;
 use toroid_model::refusal::Refusal;
 
+use self::process::{Running, forward_lines};
 use crate::directory::Directory;
 use crate::roles::{self, StoreConfig};
 use crate::worker;
+
+mod process;
+
+pub use self::process::Process;
 
 const TUN: &str = "/dev/net/tun";
 
@@ -45,9 +52,12 @@ pub enum ClusterError {
     /// A signal ended the run.
     #[error("interrupted by signal {0}")]
     Interrupted(i32),
-    /// Only root of the host may put interfaces into nodes.
-    #[error("only root can put other interfaces beside those of a domain; run it with sudo")]
-    NotRoot,
+    /// Only root of the host may do that.
+    #[error("only root can {action}; run it with sudo")]
+    NotRoot {
+        /// The denied action, as a verb and its object.
+        action: &'static str,
+    },
     /// `/dev/net/tun` is missing or closed.
     #[error("cannot open {TUN}: {error}; {}", tun_remedy(.error))]
     Tun {
@@ -130,7 +140,7 @@ impl From<AgentError> for ClusterError {
     }
 }
 
-fn system(action: &'static str) -> impl FnOnce(io::Error) -> ClusterError {
+pub(crate) fn system(action: &'static str) -> impl FnOnce(io::Error) -> ClusterError {
     move |source| ClusterError::System { action, source }
 }
 
@@ -285,6 +295,33 @@ impl Cluster {
             terminal: None,
             binds: &[],
         })?;
+        let name = format!("{} in node {node}", arguments.join(" "));
+        let running = Running::InNode { _command: command };
+        self.process(name, (input, output), running)
+    }
+
+    /// Starts a worker in the network namespace of the calling thread, outside of all nodes.
+    pub(crate) fn worker_outside(&mut self) -> Result<Process, ClusterError> {
+        let (theirs_in, input) = io::pipe().map_err(system("make a pipe"))?;
+        let (output, theirs_out) = io::pipe().map_err(system("make a pipe"))?;
+        // A group of its own: Ctrl-C ends the run, and the run ends its processes.
+        let child = Command::new("/proc/self/exe")
+            .arg(roles::WORKER)
+            .stdin(theirs_in)
+            .stdout(theirs_out)
+            .process_group(0)
+            .spawn()
+            .map_err(system("start a process"))?;
+        let name = format!("{} outside", roles::WORKER);
+        self.process(name, (input, output), Running::Outside(child))
+    }
+
+    fn process(
+        &mut self,
+        name: String,
+        (input, output): (PipeWriter, PipeReader),
+        running: Running,
+    ) -> Result<Process, ClusterError> {
         self.processes += 1;
         let id = self.processes;
         let sender = self.sender.clone();
@@ -293,9 +330,9 @@ impl Cluster {
             .map_err(system("start a thread"))?;
         Ok(Process {
             id,
-            name: format!("{} in node {node}", arguments.join(" ")),
+            name,
             input,
-            _command: command,
+            _running: running,
         })
     }
 
@@ -468,62 +505,12 @@ pub(crate) fn member<'a>(
     member.ok_or(ClusterError::NoServer)
 }
 
-/// A process of this program in a node, which ends when this is dropped.
-#[derive(Debug)]
-pub struct Process {
-    id: u32,
-    name: String,
-    input: PipeWriter,
-    _command: ExecHandle,
-}
-
-impl Process {
-    /// Sends a line of JSON. The missing answer tells that the process has ended.
-    fn tell(&mut self, order: &impl Serialize) {
-        let mut line = serde_json::to_vec(order).unwrap_or_default();
-        line.push(b'\n');
-        let _ = self.input.write_all(&line);
-    }
-
-    fn understand<A: DeserializeOwned>(&self, line: &str) -> Result<A, ClusterError> {
-        let answer: Result<A, String> =
-            serde_json::from_str(line).map_err(|_| self.lost("gave an unknown answer"))?;
-        answer.map_err(|message| self.failed(message))
-    }
-
-    fn lost(&self, what: &'static str) -> ClusterError {
-        ClusterError::Lost {
-            process: self.name.clone(),
-            what,
-        }
-    }
-
-    /// An error of this process.
-    pub(crate) fn failed(&self, message: impl Into<String>) -> ClusterError {
-        ClusterError::Failed {
-            process: self.name.clone(),
-            message: message.into(),
-        }
-    }
-}
-
 /// Environment variables of processes in nodes, for logs and backtraces.
 fn environment() -> Vec<(String, String)> {
     ["PATH", "RUST_LOG", "RUST_BACKTRACE"]
         .iter()
         .filter_map(|&name| Some((name.into(), std::env::var(name).ok()?)))
         .collect()
-}
-
-fn forward_lines(process: u32, output: PipeReader, sender: &Sender<News>) {
-    for line in BufReader::new(output).lines() {
-        let Ok(line) = line else { break };
-        if sender.send(News::Line { process, line }).is_err() {
-            return;
-        }
-    }
-    // The receiver is gone at the end of the run.
-    let _ = sender.send(News::Closed { process });
 }
 
 /// The last signal that ended the run; 0 for none.

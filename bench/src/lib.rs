@@ -39,6 +39,7 @@ mod memory;
 mod micro;
 mod need;
 pub mod noise;
+mod outside;
 pub mod pair;
 mod plan;
 mod program;

@@ -1,11 +1,15 @@
 //! The machine of a run.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::thread;
 use std::time::Duration;
 
 use crate::busy;
 use crate::report::Fields;
+
+/// Longest wake-up of processors that processes ask for, a signed number of microseconds.
+const DMA_LATENCY: &str = "/dev/cpu_dma_latency";
 
 /// Fields of reports: this machine, and the version of this program.
 pub fn fields() -> Fields {
@@ -30,6 +34,28 @@ pub fn describe() -> String {
         cpu_name(),
         kernel_release()
     )
+}
+
+/// A request that processors wake up at once, which holds until this is dropped or the process ends
+/// (Linux, "PM Quality Of Service Interface"). Only root may make it.
+#[derive(Debug)]
+pub struct Awake(Option<File>);
+
+impl Awake {
+    /// Requests a latency of 0 us, if this process may.
+    pub fn hold() -> Self {
+        let request = || -> io::Result<File> {
+            let mut file = File::options().write(true).open(DMA_LATENCY)?;
+            file.write_all(&0_i32.to_ne_bytes())?;
+            Ok(file)
+        };
+        Awake(request().ok())
+    }
+
+    /// Whether the kernel has accepted the request.
+    pub fn is_held(&self) -> bool {
+        self.0.is_some()
+    }
 }
 
 /// Number of logical processors available to the run.

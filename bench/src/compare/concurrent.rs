@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use toroid_model::refusal::Refusal;
 
-use super::{CLIENT, DOMAIN, SERVER, start_pair};
+use super::{CLIENT, DOMAIN, SERVER, Setup, start_pair};
 use crate::cluster::{Cluster, ClusterError, Process};
 use crate::machine;
 use crate::plan::{Effort, LONG_WRITE, PIPELINE, Path};
@@ -116,7 +116,7 @@ struct Pair {
 
 impl Pair {
     fn prepare() -> Result<Self, ClusterError> {
-        let (mut cluster, domain, address) = start_pair(None)?;
+        let (mut cluster, domain, address) = start_pair(Setup::default())?;
         let mut passive = cluster.worker(SERVER)?;
         let mut streamer = cluster.worker(CLIENT)?;
         let mut reader = cluster.worker(CLIENT)?;

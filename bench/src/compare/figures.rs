@@ -37,7 +37,7 @@ pub enum Unit {
     Times,
 }
 
-/// What a figure of the emulated torus says.
+/// What a figure says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Basis {
@@ -69,10 +69,18 @@ pub struct Figure {
     goal: Option<f64>,
 }
 
-/// The figures of the paper for these paths, in its order.
+/// The figures of the paper for these paths. Beside a gateway with address translation stand those
+/// of the paper's bridge.
 pub fn figures(paths: &[Path]) -> Vec<Figure> {
-    let lines = paper::FIGURE_4.iter();
-    let lines = lines.filter(|line| paths.contains(&line.path));
+    let lines = paths.iter().flat_map(|&path| {
+        let of = if path == Path::Nat {
+            Path::Bridge
+        } else {
+            path
+        };
+        let lines = paper::FIGURE_4.iter().filter(move |line| line.path == of);
+        lines.map(move |line| paper::Line { path, ..*line })
+    });
     let mut figures: Vec<Figure> = lines.flat_map(figures_of).collect();
     if paths.contains(&Path::Rdma) {
         let get = |path, bytes, unit, paper| Figure {
@@ -89,8 +97,8 @@ pub fn figures(paths: &[Path]) -> Vec<Figure> {
     figures
 }
 
-fn figures_of(line: &paper::Line) -> impl Iterator<Item = Figure> + use<> {
-    let &paper::Line {
+fn figures_of(line: paper::Line) -> impl Iterator<Item = Figure> {
+    let paper::Line {
         path,
         bytes,
         tcp,
@@ -105,7 +113,8 @@ fn figures_of(line: &paper::Line) -> impl Iterator<Item = Figure> + use<> {
             goal,
         }
     };
-    let goal = |of| (path != Path::Loopback).then_some(of);
+    let is_fitted = !matches!(path, Path::Loopback | Path::Nat);
+    let goal = |of| is_fitted.then_some(of);
     let latency = Figure {
         test: match path {
             Path::Rdma => Test::messages(bytes),
@@ -120,7 +129,7 @@ fn figures_of(line: &paper::Line) -> impl Iterator<Item = Figure> + use<> {
     [tcp, udp, Some(latency)].into_iter().flatten()
 }
 
-/// The measurements of `compare --fabric`.
+/// The measurements of these figures.
 pub fn tests(figures: &[Figure]) -> Vec<Test> {
     let mut tests = Vec::new();
     for figure in figures {
@@ -141,8 +150,8 @@ pub fn tests(figures: &[Figure]) -> Vec<Test> {
 
 /// What measurements beside the paper's figures depend on.
 pub struct Beside {
-    /// Costs of the emulated torus.
-    pub profile: FabricProfile,
+    /// Costs of the emulated torus; `None` if the machine's own speed is measured.
+    pub profile: Option<FabricProfile>,
     /// Latency of the machine's own Ethernet.
     pub base_ns: Option<u64>,
     /// MTUs of the interfaces in bytes.
@@ -164,14 +173,16 @@ impl Beside {
         let none = Series::default();
         let series = of(&figure.test).unwrap_or(&none);
         let live = figure.live(series, of);
-        let modelled = figure.modelled(&self.profile);
+        let profile = self.profile.as_ref();
+        let modelled = profile.and_then(|profile| figure.modelled(profile));
         let how = match modelled {
             Some(_) if figure.is_below(self.base_ns) => How::VirtualClock,
             _ => How::Live,
         };
         let ours = if how == How::Live { live } else { modelled };
         let ratio = quotient(ours, Some(figure.paper));
-        let met = figure.goal.zip(ratio);
+        let goal = figure.goal.filter(|_| profile.is_some());
+        let met = goal.zip(ratio);
         let met = met.map(|(goal, ratio)| (ratio - 1.0).abs() <= goal);
         let mtu = self.mtus.get(&figure.test.path).copied();
         report::row(report::section(&figure.test), &figure.test, series, mtu)
@@ -180,9 +191,9 @@ impl Beside {
             .figure("ours", ours)
             .figure("ratio", ratio)
             .figure("how", how)
-            .figure("basis", figure.basis())
+            .figure("basis", profile.map_or(Basis::Machine, |_| figure.basis()))
             .figure("modelled", modelled)
-            .figure("goal", figure.goal)
+            .figure("goal", goal)
             .figure("met", met)
     }
 }
@@ -222,17 +233,25 @@ impl Figure {
         let Test {
             path, proto, bytes, ..
         } = self.test;
-        let (path, bytes) = match (path, proto, self.unit) {
-            (Path::Ethernet, Some(Transport::Udp), _) => (model::Path::Ethernet, bytes + HEADERS),
-            (Path::Rdma, None, Unit::Microseconds) => (model::Path::Rdma, bytes),
-            _ => return None,
-        };
         let links = LinkModel::Torus(TorusLinks {
             profile: profile.clone(),
             torus: TORUS.parse().ok()?,
             base: Time(0),
         });
-        let route = links.route(NodeId(1), NodeId(0), path)?;
+        let ends = (NodeId(1), NodeId(0));
+        let (route, bytes) = match (path, proto, self.unit) {
+            (Path::Ethernet, Some(Transport::Udp), _) => {
+                let route = links.route(ends.0, ends.1, model::Path::Ethernet)?;
+                (route, bytes + HEADERS)
+            }
+            (Path::Bridge, Some(Transport::Udp), _) => {
+                (links.external_route(ends.0, ends.1)?, bytes + HEADERS)
+            }
+            (Path::Rdma, None, Unit::Microseconds) => {
+                (links.route(ends.0, ends.1, model::Path::Rdma)?, bytes)
+            }
+            _ => return None,
+        };
         let clocks = LocalClocks::default();
         let send = || carry(&route, &clocks, 0, bytes as u64, 0).arrival;
         let first = send();
@@ -246,7 +265,8 @@ impl Figure {
 
     /// Whether the machine's own Ethernet takes longer than the paper's.
     fn is_below(&self, base_ns: Option<u64>) -> bool {
-        let is_latency = self.test.path == Path::Ethernet && self.unit == Unit::Microseconds;
+        let is_ethernet = matches!(self.test.path, Path::Ethernet | Path::Bridge);
+        let is_latency = is_ethernet && self.unit == Unit::Microseconds;
         is_latency && base_ns.is_some_and(|ns| ns as f64 > self.paper * 1e3)
     }
 
@@ -261,8 +281,11 @@ impl Figure {
 
 fn link(row: &Row) -> String {
     match row.text("path").as_str() {
+        "ethernet" if row.text("basis") == "machine" => "Ethernet".into(),
         "ethernet" => "torus, Ethernet".into(),
         "rdma" => "torus, RDMA".into(),
+        "nat" => "external, NAT".into(),
+        "bridge" => "external, bridge".into(),
         other => other.into(),
     }
 }
@@ -307,13 +330,25 @@ mod tests {
     const KEYS: &str = "section path op proto bytes depth set mtu unit batch ops_per_s bytes_per_s \
                         p50_ns p99_ns samples errors paper ours ratio how basis modelled goal met";
 
+    const PATHS: [Path; 5] = [
+        Path::Nat,
+        Path::Bridge,
+        Path::Ethernet,
+        Path::Rdma,
+        Path::Loopback,
+    ];
+
     fn rows(base_ns: u64) -> Vec<Row> {
+        rows_on(Some(FabricProfile::bgp()), base_ns)
+    }
+
+    fn rows_on(profile: Option<FabricProfile>, base_ns: u64) -> Vec<Row> {
         let beside = Beside {
-            profile: FabricProfile::bgp(),
+            profile,
             base_ns: Some(base_ns),
             mtus: HashMap::new(),
         };
-        let figures = figures(&[Path::Ethernet, Path::Rdma, Path::Loopback]);
+        let figures = figures(&PATHS);
         // Operations of 40 us and 40,000 bits.
         let samples = Samples {
             batch: 1,
@@ -337,7 +372,7 @@ mod tests {
     #[test]
     fn every_figure_of_the_paper_has_a_row_with_every_key() {
         let rows = rows(0);
-        assert_eq!(rows.len(), 3 * 3 + 2 + 3 * 3 + 3);
+        assert_eq!(rows.len(), 2 * 3 * 3 + 3 * 3 + 2 + 3 * 3 + 3);
         let mut labels = Vec::new();
         for row in &rows {
             let keys: Vec<&str> = KEYS.split_whitespace().collect();
@@ -399,10 +434,34 @@ mod tests {
         );
     }
 
+    #[test]
+    fn external_rows_have_the_figures_of_the_paper_s_bridge() {
+        let of = |path: &str, rows: &[Row]| {
+            let udp = json!({"path": path, "op": "stream", "proto": "udp", "bytes": 8000});
+            let row = find(rows, &udp);
+            ["paper", "ours", "goal", "basis", "how"].map(|key| row[key].clone())
+        };
+        let (paper, ours, live) = (json!(1832.11), json!(1000.0), json!("live"));
+        let fit = [&paper, &ours, &json!(0.05), &json!("fit"), &live].map(Value::clone);
+        let expected = |basis: &str| {
+            let basis = json!(basis);
+            [&paper, &ours, &Value::Null, &basis, &live].map(Value::clone)
+        };
+        let emulated = rows(0);
+        assert_eq!(of("bridge", &emulated), fit);
+        assert_eq!(of("nat", &emulated), expected("prediction"));
+        let machine = rows_on(None, 60_000);
+        for path in ["bridge", "nat", "ethernet"] {
+            let basis = of(path, &machine)[3..].to_vec();
+            assert_eq!(basis, [json!("machine"), json!("live")]);
+        }
+        assert_eq!(of("bridge", &machine), expected("machine"));
+    }
+
     /// On a virtual clock the fits are within their goals.
     #[test]
     fn the_profile_meets_the_goals() {
-        for figure in figures(&[Path::Ethernet, Path::Rdma]) {
+        for figure in figures(&[Path::Bridge, Path::Ethernet, Path::Rdma]) {
             let modelled = figure.modelled(&FabricProfile::bgp());
             assert_eq!(modelled.is_some(), figure.goal.is_some(), "{figure:?}");
             if let (Some(modelled), Some(goal)) = (modelled, figure.goal) {

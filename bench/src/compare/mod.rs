@@ -1,7 +1,8 @@
 //! The command `compare`: both paths between two nodes, and the baselines, in one run.
 //!
 //! [`plan`] has the measurements, [`report`] and [`tables`] the rows and tables. [`concurrent`]
-//! measures both paths at the same time, [`emulated`] on the machine of the [`paper`].
+//! measures both paths at the same time, [`emulated`] on the machine of the [`paper`], and over
+//! [`external`] networks.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -16,6 +17,7 @@ use toroid_model::refusal::Refusal;
 use self::plan::{Cost, Op, TRIAL_BYTES, Test, VALUES};
 use crate::cluster::{Cluster, ClusterError, Process, member};
 use crate::memory;
+use crate::outside::Outside;
 use crate::plan::{COLD_BYTES, Effort, HOT_BYTES, Path};
 use crate::progress::Progress;
 use crate::report::Report;
@@ -32,6 +34,7 @@ use crate::worker::{Job, Order, veth};
 
 pub mod concurrent;
 pub mod emulated;
+pub mod external;
 pub mod figures;
 pub mod paper;
 pub mod plan;
@@ -70,7 +73,7 @@ pub struct Options {
 pub fn measure(options: &Options, progress: &Progress) -> Result<Report, ClusterError> {
     let start = Instant::now();
     progress.say("starting two nodes");
-    let mut bed = Bed::prepare(&options.dir, options.effort, None)?;
+    let mut bed = Bed::prepare(&options.dir, options.effort, Setup::default())?;
     let mut runner = Runner::new(progress);
     bed.plan_progress(progress);
     bed.hot(&mut runner)?;
@@ -108,9 +111,36 @@ impl Files {
     }
 }
 
+/// The surroundings of the two nodes.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    /// Costs of an emulated torus.
+    pub fabric: Option<FabricProfile>,
+    /// Whether there is a host outside.
+    pub external: bool,
+}
+
+impl Setup {
+    /// Whether the paper has figures for it.
+    pub fn is_beside_paper(&self) -> bool {
+        self.external || self.fabric.is_some()
+    }
+
+    /// The shape of the torus.
+    fn torus(&self) -> &'static str {
+        if self.external {
+            external::TORUS
+        } else {
+            TORUS
+        }
+    }
+}
+
 /// Two nodes with all paths, workers and the store.
 struct Bed {
     // Processes end before the cluster.
+    /// At the host outside.
+    outside: Option<Process>,
     passive: Process,
     neighbour: Process,
     active: Process,
@@ -131,15 +161,14 @@ struct Bed {
 }
 
 impl Bed {
-    /// Starts the nodes, with the costs of an emulated torus if `fabric` is given.
-    fn prepare(
-        dir: &std::path::Path,
-        effort: Effort,
-        fabric: Option<FabricProfile>,
-    ) -> Result<Self, ClusterError> {
-        let slowness = if fabric.is_some() { EMULATED } else { 1 };
-        let (mut cluster, domain, address) = start_pair(fabric)?;
+    /// Starts the nodes.
+    fn prepare(dir: &std::path::Path, effort: Effort, setup: Setup) -> Result<Self, ClusterError> {
+        let slowness = if setup.fabric.is_some() { EMULATED } else { 1 };
+        // The agent starts in the network that this thread is in.
+        let outside = setup.external.then(Outside::create).transpose()?;
+        let (mut cluster, domain, address) = start_pair(setup)?;
         let mut bed = Bed {
+            outside: None,
             passive: cluster.worker(SERVER)?,
             neighbour: cluster.worker(CLIENT)?,
             active: cluster.spawn_in(dir, CLIENT, &[roles::WORKER])?,
@@ -155,6 +184,9 @@ impl Bed {
             salt: 0,
         };
         bed.connect_interfaces()?;
+        if let Some(outside) = outside {
+            bed.connect_outside(&outside, &domain)?;
+        }
         bed.cluster
             .connect_memory(DOMAIN, HOT, &mut bed.passive, &mut bed.active)?;
         bed.start_store()?;
@@ -185,6 +217,23 @@ impl Bed {
         self.sessions = sessions
             .map(|(path, ip, port)| (path, SocketAddrV4::new(ip, port)))
             .into();
+        Ok(())
+    }
+
+    /// Connects a host outside, and serves network sessions there and for it.
+    fn connect_outside(
+        &mut self,
+        outside: &Outside,
+        domain: &DomainInfo,
+    ) -> Result<(), ClusterError> {
+        let host = external::connect(&mut self.cluster, outside, domain)?;
+        let port = self.passive(&Order::Serve)?;
+        let bridge = (Path::Bridge, SocketAddrV4::new(host.node, port));
+        for (path, server) in [(Path::Nat, host.server), bridge] {
+            self.sessions.insert(path, server);
+            self.mtus.insert(path, domain.mtu);
+        }
+        self.outside = Some(host.process);
         Ok(())
     }
 
@@ -342,7 +391,11 @@ impl Bed {
             batch,
         };
         let order = self.job(test, working_set)?.order(salt, pace);
-        let mut samples: Samples = self.active(&order)?;
+        let client = match &mut self.outside {
+            Some(outside) if test.path == Path::Bridge => outside,
+            _ => &mut self.active,
+        };
+        let mut samples: Samples = self.cluster.ask(client, &order)?;
         if test.op == Op::Write {
             let count = samples.ops;
             let check = Order::CheckWrites { bytes, count, salt };
@@ -408,12 +461,10 @@ impl Bed {
     }
 }
 
-/// Starts two nodes of one domain, with the costs of an emulated torus if `fabric` is given. Returns
-/// cluster, domain and the server node's address there.
-fn start_pair(
-    fabric: Option<FabricProfile>,
-) -> Result<(Cluster, DomainInfo, Ipv4Addr), ClusterError> {
-    let mut cluster = Cluster::start_emulating(fabric, TORUS.parse()?, Some(roles::DRIVER))?;
+/// Starts two nodes of one domain. Returns cluster, domain and the server node's address there.
+fn start_pair(setup: Setup) -> Result<(Cluster, DomainInfo, Ipv4Addr), ClusterError> {
+    let torus = setup.torus().parse()?;
+    let mut cluster = Cluster::start_emulating(setup.fabric, torus, Some(roles::DRIVER))?;
     let domain = cluster.create_domain(DOMAIN)?;
     let address = member(&domain, SERVER)?.ipv4;
     Ok((cluster, domain, address))

@@ -72,7 +72,8 @@ impl Bed {
     /// Starts nodes, paths and processes.
     pub fn prepare() -> Result<Self, ClusterError> {
         if !nix::unistd::geteuid().is_root() {
-            return Err(ClusterError::NotRoot);
+            let action = "put other interfaces beside those of a domain";
+            return Err(ClusterError::NotRoot { action });
         }
         check_tun()?;
         let [x, y, z] = TORUS;

@@ -259,3 +259,96 @@ fn an_input_that_is_not_there_is_named() {
     let outcome = compare(&mut cluster.command("toroid-bench"), &temporary, nowhere).wait();
     outcome.fails(1, &["/nowhere/at/all"]);
 }
+
+/// Starts sockets to a host outside, with these further options.
+fn external(command: &mut Command, temporary: &Path, options: &[&str]) -> Running {
+    command.args(["compare", "--external", "--quick", "--json"]);
+    start(command.args(options), temporary)
+}
+
+/// The external rows of a report: each has its figure of the paper's bridge.
+fn check_external(report: &Value, basis: [&str; 2]) {
+    let rows = report["rows"].as_array().expect("rows are a list");
+    for (path, basis) in ["nat", "bridge"].into_iter().zip(basis) {
+        let of_path: Vec<&Value> = rows.iter().filter(|row| row["path"] == path).collect();
+        for (op, proto, unit) in [
+            ("stream", "tcp", "Mbit/s"),
+            ("stream", "udp", "Mbit/s"),
+            ("pingpong", "udp", "us"),
+        ] {
+            for bytes in [200, 1000, 8000] {
+                let labels = [("op", op), ("proto", proto), ("unit", unit)];
+                let is_same = |row: &&&Value| {
+                    row["bytes"] == bytes && labels.iter().all(|(key, value)| row[key] == *value)
+                };
+                let row = of_path.iter().find(is_same);
+                let row = row.unwrap_or_else(|| panic!("no {path} {op} {proto} {bytes}"));
+                assert_eq!(row["errors"], 0, "{row}");
+                assert!(row["ours"].as_f64() > Some(0.0), "{row}");
+                assert!(row["paper"].as_f64() > Some(0.0), "{row}");
+                let basis = if proto == "tcp" && basis == "fit" {
+                    "prediction"
+                } else {
+                    basis
+                };
+                assert_eq!(row["basis"], basis, "{row}");
+            }
+        }
+        assert_eq!(of_path.len(), 9, "{path}");
+    }
+}
+
+#[test]
+fn a_host_outside_is_reached_by_both_gateways() {
+    leaves_no_files(|cluster, temporary| {
+        let outcome = external(&mut cluster.command("toroid-bench"), temporary, &[]).wait();
+        let report = outcome.ok().json();
+        check_external(&report, ["machine"; 2]);
+        let rows = report["rows"].as_array().expect("rows are a list");
+        assert!(rows.iter().all(|row| row["modelled"].is_null()), "{report}");
+        assert!(report["manifest"]["processors_awake"].is_null());
+    });
+    leaves_no_files(|cluster, temporary| {
+        let options = ["--fabric", "bgp"];
+        let outcome = external(&mut cluster.command("toroid-bench"), temporary, &options).wait();
+        let report = outcome.ok().json();
+        check_external(&report, ["prediction", "fit"]);
+        assert!(report["manifest"]["processors_awake"].is_boolean());
+    });
+}
+
+#[test]
+fn external_networks_need_root_and_taps() {
+    leaves_nothing(|| {
+        let cluster = Cluster::of_user(User::create());
+        let temporary = temporary(&cluster);
+        let outcome = external(&mut cluster.command("toroid-bench"), &temporary, &[]).wait();
+        outcome.fails(
+            1,
+            &["only root can connect nodes to an external network", "sudo"],
+        );
+        assert!(is_empty(&temporary), "files were left");
+    });
+    leaves_no_files(|cluster, temporary| {
+        let mut command = cluster.command_with(Tun::Missing, "toroid-bench");
+        let outcome = external(&mut command, temporary, &[]).wait();
+        outcome.fails(1, &["cannot open /dev/net/tun", "modprobe tun"]);
+    });
+}
+
+#[test]
+fn nothing_is_left_of_an_external_network() {
+    for (moment, signal) in [
+        (300, Signal::SIGINT),
+        (1500, Signal::SIGINT),
+        (900, Signal::SIGKILL),
+        (1500, Signal::SIGKILL),
+    ] {
+        leaves_nothing(|| {
+            let cluster = Cluster::down_yet();
+            let temporary = temporary(&cluster);
+            let running = external(&mut cluster.command("toroid-bench"), &temporary, &[]);
+            stop(running, Duration::from_millis(moment), signal, &temporary);
+        });
+    }
+}
