@@ -231,3 +231,35 @@ fn liar(answers: Vec<&'static str>) -> String {
     });
     address
 }
+
+#[test]
+fn bursts_and_a_long_stream_are_measured_between_two_hosts() {
+    on_a_host_of_its_own(|| {
+        let outside = Outside::new();
+        let (_server, address) = server(&outside, "");
+        let words = format!("burst {address} {KEY} --quick --json --bytes 4096");
+        let report = run(&mut noise(&words)).ok().json();
+        let rows = report["rows"].as_array().expect("rows are a list");
+        let waits = |in_a_row: u32| -> Vec<f64> {
+            let of = rows.iter().filter(|row| row["in_a_row"] == in_a_row);
+            of.map(|row| number(row, "wait_ns")).collect()
+        };
+        let algorithm = [1e9, 1e6, 1e3, 1.0, 0.0, 1.0, 1e3, 1e6, 1e9];
+        assert_eq!([waits(1), waits(100)], [algorithm, algorithm]);
+        let verdict = &report["verdict"];
+        assert!(verdict["switches"].is_boolean(), "{verdict}");
+        assert!(number(verdict, "idle_ns") > 0.0 && number(verdict, "busy_ns") > 0.0);
+        let words = format!("stress {address} {KEY} --quick --seconds 10 --json");
+        let report = run(&mut noise(&words)).ok().json();
+        let stress = row(&report, "stress");
+        assert_eq!(
+            stress["rounds"].as_array().map(Vec::len),
+            Some(20),
+            "{stress}"
+        );
+        assert!(number(stress, "min_bytes_per_s") > 0.0, "{stress}");
+        let levels = report["levels"].as_array().expect("levels are a list");
+        let ends: Vec<f64> = levels.iter().map(|level| number(level, "to_s")).collect();
+        assert!(ends.is_sorted() && ends.last() == Some(&10.0), "{ends:?}");
+    });
+}
