@@ -15,7 +15,7 @@ use super::{PATIENCE, wire};
 use crate::noise::os::{shortest_gap, since};
 use crate::noise::signals::Signals;
 
-/// Bytes of a read from a stream.
+/// Bytes of a read from a stream of messages that are not longer.
 const READ: usize = 128 << 10;
 
 /// Limits of a session, shared by its threads.
@@ -174,7 +174,7 @@ fn receive(
     start: Instant,
     budget: &Budget,
 ) -> Result<Flow, NetError> {
-    let mut bytes = vec![0; READ];
+    let mut bytes = vec![0; READ.max(order.bytes as usize)];
     let (mut counter, mut stream) = (Counter::new(order), &data.stream);
     loop {
         match stream.read(&mut bytes) {
