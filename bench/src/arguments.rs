@@ -18,7 +18,7 @@ use crate::progress::Progress;
 use crate::report::Report;
 use crate::results::Keep;
 use crate::worker::files;
-use crate::{compare, domains, ether, fabric, kv, link, micro, need, noise, roles, sweep};
+use crate::{compare, domains, ether, fabric, kv, link, micro, need, noise, page, roles, sweep};
 
 /// Benchmarks of communication domains on this machine.
 ///
@@ -101,6 +101,12 @@ enum Command {
     /// of the ratio of its times decides, and narrows the limit. Needs a running agent and the right
     /// to change the domain. Its links are afterwards as before.
     Need(need::Options),
+
+    /// Write runs as one page of HTML: charts, tables, manifests, and the papers' numbers beside.
+    ///
+    /// The page needs no network and no scripts. Exit status 2 for a file that is no run.
+    #[command(after_help = "Example: toroid-bench report compare.json link.json -o report.html")]
+    Report(page::Options),
 
     /// Run a program under several rates and latencies, in turns with none.
     ///
@@ -231,6 +237,7 @@ impl Command {
             | Command::Fabric(common)
             | Command::Link(common) => common.json,
             Command::Noise(options) => options.is_json(),
+            Command::Report(_) => false,
         }
     }
 
@@ -256,6 +263,7 @@ impl Command {
             Command::Fabric(common) => fabric::measure(common.effort(), progress)?,
             Command::Link(common) => link::measure(common.effort(), progress)?,
             Command::Need(options) => need::measure(options, progress)?,
+            Command::Report(options) => page::write(options)?,
             Command::Sweep(options) => sweep::measure(options, progress)?,
             Command::Kv(options) => kv::measure(options, progress)?,
             Command::Micro(options) => micro::measure(options, progress)?,

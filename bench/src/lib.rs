@@ -10,7 +10,8 @@
 //!   measurements.
 //! * [`compare`], [`domains`], [`ether`], [`fabric`], [`kv`], [`micro`]: the commands.
 //! * [`noise`]: the noise of a host, and of the network between any two hosts.
-//! * [`comparison`]: the commands `diff` and `ab`, which run a [`program`].
+//! * [`comparison`]: the commands `diff` and `ab`, which run a [`program`]; [`page`]: the command
+//!   `report`.
 //! * [`report`], [`table`], [`target`], [`manifest`], [`results`]: rows, JSON, tables, targets, the
 //!   conditions of a run, and saved runs.
 //! * [`arguments`]: the command line.
@@ -40,6 +41,7 @@ mod micro;
 mod need;
 pub mod noise;
 mod outside;
+mod page;
 pub mod pair;
 mod plan;
 mod program;

@@ -61,14 +61,15 @@ impl Keep {
 /// A file that appears under its name once it is whole: a part of it would look like a result. A
 /// device or a pipe is written directly.
 #[derive(Debug)]
-struct Output {
+pub struct Output {
     path: PathBuf,
     partial: Option<PathBuf>,
     file: File,
 }
 
 impl Output {
-    fn create(path: &Path) -> Result<Self> {
+    /// Opens the file beside `path`.
+    pub fn create(path: &Path) -> Result<Self> {
         let is_special = fs::metadata(path).is_ok_and(|known| !known.is_file());
         let mut name = path.as_os_str().to_owned();
         name.push(".partial");
@@ -85,7 +86,8 @@ impl Output {
         })
     }
 
-    fn write(mut self, what: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
+    /// Writes everything, then gives the file its name.
+    pub fn write(mut self, what: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
         let mut to = BufWriter::new(&self.file);
         let written = what(&mut to).and_then(|()| to.flush());
         drop(to);

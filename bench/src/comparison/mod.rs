@@ -6,7 +6,7 @@
 
 pub mod ab;
 pub mod diff;
-mod run;
+pub mod run;
 
 use serde::Serialize;
 

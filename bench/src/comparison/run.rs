@@ -74,20 +74,32 @@ pub struct Run {
     pub manifest: Map<String, Value>,
     pub runs: usize,
     pub rows: Vec<Measured>,
+    /// The report of the first run, with all its lists and objects.
+    pub report: Map<String, Value>,
 }
 
 impl Run {
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Self, RunError> {
+        Run::merge(Run::read_each(path)?)
+    }
+
+    /// Reads the runs of a file, each for itself.
+    pub fn read_each(path: &Path) -> Result<Vec<Self>, RunError> {
         let name = path.display().to_string();
         match fs::read(path) {
-            Ok(text) => Run::parse(name, &text),
+            Ok(text) => Run::parse_each(name, &text),
             Err(source) => Err(RunError::Read { name, source }),
         }
     }
 
     /// The run or runs in `text`, which is called `name` in errors.
     pub fn parse(name: String, text: &[u8]) -> Result<Self, RunError> {
+        Run::merge(Run::parse_each(name, text)?)
+    }
+
+    /// The runs in `text`, at least one.
+    fn parse_each(name: String, text: &[u8]) -> Result<Vec<Self>, RunError> {
         let mut runs = Vec::new();
         for json in serde_json::Deserializer::from_slice(text).into_iter() {
             let name = name.clone();
@@ -100,17 +112,19 @@ impl Run {
                 Err(source) => return Err(RunError::NotJson { name, source }),
             }
         }
-        match runs.len() {
-            0 => Err(RunError::Truncated { name, line: 1 }),
-            1 => Ok(runs.remove(0)),
-            _ => Run::merge(runs),
+        if runs.is_empty() {
+            return Err(RunError::Truncated { name, line: 1 });
         }
+        Ok(runs)
     }
 
-    /// Several runs, of which the medians are the rounds: the spread between runs is then that of
-    /// programs started anew.
+    /// One run as it is; or several, of which the medians are the rounds: the spread between runs is
+    /// then that of programs started anew.
     fn merge(mut runs: Vec<Run>) -> Result<Self, RunError> {
         let mut all = runs.remove(0);
+        if runs.is_empty() {
+            return Ok(all);
+        }
         all.runs += runs.len();
         let mut medians: HashMap<_, Vec<f64>> = HashMap::new();
         for run in &runs {
@@ -190,6 +204,7 @@ impl Run {
             manifest,
             runs: 1,
             rows,
+            report: top,
         })
     }
 }

@@ -42,6 +42,7 @@ mod one_sided;
 mod ownership;
 mod proxy;
 mod quotas;
+mod report;
 mod restart;
 mod rights;
 mod rootless;
