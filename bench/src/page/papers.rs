@@ -322,11 +322,10 @@ impl Table {
             (Verdict::ShapeOnly, _) => Some("the numbers have the paper's order".into()),
             _ => None,
         };
-        let parts = [
-            reason.as_deref(),
-            self.note.as_deref(),
-            number.note.as_deref(),
-        ];
+        // Notes are on ours.
+        let notes = [&self.note, &number.note].map(|note| note.as_deref());
+        let notes = notes.map(|note| note.filter(|_| verdict != Verdict::CannotBe));
+        let parts = [reason.as_deref(), notes[0], notes[1]];
         parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 }
