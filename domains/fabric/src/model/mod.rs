@@ -17,11 +17,13 @@
 
 mod clocks;
 mod draw;
+mod flow;
 mod shared;
 
 pub use clocks::{ClockId, Clocks, LocalClocks};
 pub use draw::Jitter;
-pub use shared::{ClockRecord, Path, SharedClocks, record_of};
+pub use flow::{Flow, FlowPath, FlowRule};
+pub use shared::{ClockRecord, FlowRecord, Path, SharedClocks, record_of};
 
 /// Nanoseconds of `CLOCK_MONOTONIC`, or of any other clock that starts at 0.
 pub type Nanos = u64;

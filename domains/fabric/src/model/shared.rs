@@ -12,7 +12,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::clocks::{ClockId, Clocks, start};
-use super::{MAX_BACKLOG, Nanos, ticks};
+use super::{FlowPath, MAX_BACKLOG, Nanos, ticks};
 use crate::mem::mapping::Mapping;
 use crate::mem::memfd::create_memory;
 use crate::os::thread::now;
@@ -29,9 +29,9 @@ const BUCKETS: usize = 72;
 /// Words of a histogram: its buckets, then late transfers, then processor time in nanoseconds.
 const HISTOGRAM: usize = BUCKETS + 2;
 
-/// Words of an entry: name, clock, clocks out of range, and a histogram for each path; a multiple
-/// of a cache line.
-const WORDS: usize = (3 + 2 * HISTOGRAM).next_multiple_of(8);
+/// Words of an entry: name, clock, clocks out of range, a histogram for each path, and a
+/// [`FlowRecord`]; a multiple of a cache line.
+const WORDS: usize = (FLOWS + 3).next_multiple_of(8);
 
 /// Word after the entries: reservations without an entry.
 const WITHOUT_CLOCK: usize = ENTRIES * WORDS;
@@ -40,6 +40,7 @@ const NAME: usize = 0;
 const FREE_AT: usize = 1;
 const CLAMPED: usize = 2;
 const HISTOGRAMS: usize = 3;
+const FLOWS: usize = HISTOGRAMS + 2 * HISTOGRAM;
 
 /// The two paths of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,6 +66,19 @@ pub struct ClockRecord {
     pub cpu: Nanos,
     /// Reservations that found a clock out of range.
     pub clamped: u64,
+    /// Frames of flows with a gateway. Of Ethernet only.
+    pub flows: FlowRecord,
+}
+
+/// Paths of the frames of flows with a gateway, whether they arrived or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowRecord {
+    /// Frames through the gateway.
+    pub gateway: u64,
+    /// Frames without the detour.
+    pub direct: u64,
+    /// Changes of a flow from the gateway to the direct path.
+    pub switches: u64,
 }
 
 /// The table, as one process maps it.
@@ -114,6 +128,22 @@ impl SharedClocks {
         }
         if cpu > 0 {
             add(BUCKETS + 1, cpu);
+        }
+    }
+
+    /// Records frames of a flow on the clock of its link. `switches`: the flow is direct after them,
+    /// and was not before.
+    pub fn record_flow(&self, clock: ClockId, path: FlowPath, frames: u64, switches: bool) {
+        let Some(entry) = self.entry(clock) else {
+            return;
+        };
+        let of_path = entry + FLOWS + path as usize;
+        for (at, n) in [(of_path, frames), (entry + FLOWS + 2, switches.into())] {
+            if n > 0
+                && let Some(word) = self.word(at)
+            {
+                word.fetch_add(n, Ordering::Relaxed);
+            }
         }
     }
 
@@ -216,6 +246,13 @@ pub fn record_of(
         record.late = record.late.saturating_add(load(at + BUCKETS));
         record.cpu = record.cpu.saturating_add(load(at + BUCKETS + 1));
         record.clamped = record.clamped.saturating_add(load(entry + CLAMPED));
+        if path == Path::Ethernet {
+            let flows = &mut record.flows;
+            let sums = [&mut flows.gateway, &mut flows.direct, &mut flows.switches];
+            for (n, sum) in sums.into_iter().enumerate() {
+                *sum = sum.saturating_add(load(entry + FLOWS + n));
+            }
+        }
     }
     record.transfers = buckets.iter().fold(0, |sum, n| sum.saturating_add(*n));
     record.p50 = percentile(&buckets, record.transfers, 50);

@@ -1,5 +1,6 @@
 //! Properties of the model on a virtual clock.
 
+mod flow;
 mod logp;
 mod network;
 mod shared;

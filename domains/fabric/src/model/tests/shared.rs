@@ -204,3 +204,24 @@ fn records_keep_the_paths_and_clocks_apart() {
     let none = record_of(&other, Path::Rdma, [clock(3)]);
     assert_eq!(none, ClockRecord::default());
 }
+
+#[test]
+fn frames_of_flows_are_counted_by_path() {
+    let (_, clocks) = table();
+    let record = |path| record_of(&clocks, path, [clock(1), clock(2), clock(3)]);
+    clocks.record_flow(clock(1), FlowPath::Gateway, 5, false);
+    clocks.record_flow(clock(1), FlowPath::Gateway, 1, true);
+    clocks.record_flow(clock(2), FlowPath::Direct, 40, false);
+    let flows = FlowRecord {
+        gateway: 6,
+        direct: 40,
+        switches: 1,
+    };
+    let expected = ClockRecord {
+        flows,
+        ..ClockRecord::default()
+    };
+    // Percentiles of no transfers are 0.
+    assert_eq!(record(Path::Ethernet), expected);
+    assert_eq!(record(Path::Rdma), ClockRecord::default());
+}
