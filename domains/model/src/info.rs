@@ -277,6 +277,21 @@ pub struct LinkInfo {
     pub ethernet: Lateness,
     /// Transfers that found a clock which some process had set beyond any backlog.
     pub clamped: u64,
+    /// Frames by path; absent without a gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flows: Option<Flows>,
+}
+
+/// Paths of frames of flows with a gateway, since links got their first properties or a member
+/// left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flows {
+    /// Frames through the gateway, lost ones as well.
+    pub gateway: u64,
+    /// Frames without the detour.
+    pub direct: u64,
+    /// Changes from the gateway to the direct path.
+    pub switches: u64,
 }
 
 /// How late transfers left links, since these got their first properties or a member left.

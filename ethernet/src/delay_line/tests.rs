@@ -2,7 +2,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use toroid_fabric::model::{
-    Clocks, Costs, Jitter, LocalClocks, QueueFull, Route, Stage, carry_or_drop,
+    Clocks, Costs, Flow, FlowPath, FlowRule, Jitter, LocalClocks, QueueFull, Route, Stage,
+    carry_or_drop,
 };
 use toroid_fabric::{NodeId, Place};
 
@@ -188,6 +189,81 @@ fn dropped_frames_move_no_more() {
     assert_eq!((line.bytes, line.moving.len()), (0, 0));
 }
 
+const GATEWAY_LATENCY: Nanos = 500_000;
+
+/// Routes of a flow: through the link and a gateway of 1 ns a byte, and through the link only.
+fn flow_routes() -> [Arc<Route>; 2] {
+    let mut gateway = stage(2, 1);
+    gateway.costs.latency = GATEWAY_LATENCY;
+    let stages = [vec![stage(1, 1), gateway], vec![stage(1, 1)]];
+    stages.map(|stages| {
+        Arc::new(Route {
+            stages,
+            ..Route::default()
+        })
+    })
+}
+
+/// Sends frames of a flow with pauses before them. Returns path and time of each.
+fn send_flow(
+    line: &mut DelayLine,
+    rule: &FlowRule,
+    sends: &[(Nanos, u64)],
+) -> Vec<(FlowPath, Nanos)> {
+    let (clocks, routes) = (LocalClocks::default(), flow_routes());
+    let (mut flow, mut now) = (Flow::default(), 0);
+    let mut expected = Vec::new();
+    let mut left = Vec::new();
+    for (n, (pause, bytes)) in (0..).zip(sends) {
+        left.extend(run(line, &clocks, now + pause));
+        now += pause;
+        let path = flow.send(rule, now, *bytes);
+        let route = &routes[path as usize];
+        send(line, &clocks, link(7, 2, 3), route, (n, now, *bytes));
+        let detour = match path {
+            FlowPath::Gateway => GATEWAY_LATENCY + bytes,
+            FlowPath::Direct => 0,
+        };
+        expected.push((path, now + bytes + detour));
+    }
+    left.extend(run(line, &clocks, Nanos::MAX));
+    let numbers: Vec<u32> = left.iter().map(|(number, _)| *number).collect();
+    assert_eq!(numbers, Vec::from_iter(0..sends.len() as u32));
+    for ((_, earliest), (number, due)) in expected.iter().zip(&left) {
+        assert!(due >= earliest, "{number}: {due} is before {earliest}");
+    }
+    let paths = expected.into_iter().map(|(path, _)| path);
+    paths.zip(left.into_iter().map(|(_, due)| due)).collect()
+}
+
+/// Idle, busy, idle: the detour ends with the message that exceeds the rate, and the direct frames
+/// behind it wait for it.
+#[test]
+fn a_busy_flow_leaves_its_gateway_and_comes_back() {
+    let rule = FlowRule {
+        above: 100_000_000,
+        idle: 1_000_000,
+    };
+    // 100 kB in a window are the most.
+    let busy = [(0, 60_000); 4];
+    let later = [(900_000, 60_000), (1_000_000, 60_000)];
+    let line = &mut DelayLine::default();
+    let left = send_flow(line, &rule, &[&busy[..], &later].concat());
+    let (gateway, direct) = (FlowPath::Gateway, FlowPath::Direct);
+    let second = GATEWAY_LATENCY + 180_000;
+    assert_eq!(
+        left,
+        [
+            (gateway, GATEWAY_LATENCY + 120_000),
+            (gateway, second),
+            (direct, second),
+            (direct, second),
+            (direct, 960_000),
+            (gateway, 1_900_000 + GATEWAY_LATENCY + 120_000),
+        ]
+    );
+}
+
 /// An operation on a delay line at an increasing time.
 #[derive(Clone, Debug)]
 enum Change {
@@ -244,6 +320,19 @@ proptest! {
         }
         prop_assert!(expected.values().all(VecDeque::is_empty));
         prop_assert_eq!((line.bytes, line.queues.len(), line.heads.len()), (0, 0, 0));
+    }
+
+    /// A flow changes its path at any moment: no frame is early, lost or out of order
+    /// ([`send_flow`] checks).
+    #[test]
+    fn flows_keep_their_order_on_all_paths(
+        sends in prop::collection::vec((0..400_000u64, 60..65_000u64), 1..100),
+        above in 1_000_000..1_000_000_000u64,
+        idle in 10_000..2_000_000u64,
+    ) {
+        let mut line = DelayLine::default();
+        send_flow(&mut line, &FlowRule { above, idle }, &sends);
+        prop_assert_eq!((line.bytes, line.moving.len()), (0, 0));
     }
 
     /// Over every window a link passes at most what its rate allows, and one frame. Frames are lost

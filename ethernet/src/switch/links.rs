@@ -9,6 +9,10 @@
 //! at the slowest stage. Otherwise its first frames would be late. A lost frame has taken its time
 //! at the stages that it has reserved.
 //!
+//! A flow is the frames from one node to another. With a gateway, packets of a flow take the route
+//! through the gateway until the flow is [busy](Flow). They cannot overtake each other, because the
+//! delay line keeps the order of a link. Flows outlive changes of links and of other members.
+//!
 //! Frames keep their time if the model changes meanwhile, and later frames of the link come after
 //! them.
 
@@ -17,11 +21,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use toroid_fabric::model::{
-    ClockId, LocalClocks, Nanos, Passage, Path, QueueFull, Route, SharedClocks, carry,
+    ClockId, Flow, FlowPath, FlowRule, LocalClocks, Nanos, Passage, Path, QueueFull, Route,
+    SharedClocks, carry,
 };
 use toroid_fabric::{NodeId, Partition};
 use toroid_model::ethernet::DropReason;
-use toroid_model::link::LinkModel;
+use toroid_model::link::{GatewayPath, LinkModel};
 
 use crate::delay_line::{AHEAD, Ahead, DelayLine, Frame, Link};
 use crate::forward::{End, Ingress, NextHop};
@@ -57,6 +62,8 @@ struct Domain {
     /// frames pay nothing.
     known: HashMap<(NodeId, NodeId, bool), Option<usize>>,
     ways: Vec<Way>,
+    /// Flows that have a gateway.
+    flows: HashMap<(NodeId, NodeId), Flow>,
 }
 
 /// Way of frames from one node to another.
@@ -66,6 +73,16 @@ struct Way {
     alone: Nanos,
     /// Length of frames, and the number of such frames in a part of a GSO packet.
     part: (usize, usize),
+    /// Of links with a gateway.
+    detour: Option<Detour>,
+}
+
+/// Detour of a way through a gateway.
+struct Detour {
+    /// Position of the way through the gateway.
+    way: usize,
+    rule: FlowRule,
+    flow: (NodeId, NodeId),
 }
 
 /// Arrival of a frame that has reserved its first stages.
@@ -91,8 +108,11 @@ pub(super) struct DomainLinks<'a> {
 impl Links {
     /// Sets the links of a domain; `None`: those of the machine.
     pub(super) fn set(&mut self, partition: Partition, links: Option<ModeledLinks>) {
+        let former = self.domains.remove(&partition);
+        let former = former.filter(|_| links.is_some()).unwrap_or_default();
         let domain = Domain {
             links,
+            flows: former.flows,
             ..Domain::default()
         };
         self.domains.insert(partition, domain);
@@ -141,6 +161,14 @@ impl Links {
         self.forget_unused();
     }
 
+    /// Forgets the flows from and to a node that leaves a domain.
+    pub(super) fn forget_flows(&mut self, partition: Partition, node: NodeId) {
+        if let Some(domain) = self.domains.get_mut(&partition) {
+            let stays = |(from, to): (NodeId, NodeId)| from != node && to != node;
+            domain.flows.retain(|flow, _| stays(*flow));
+        }
+    }
+
     /// Records a frame that left at `left`, after `polled` nanoseconds of polling.
     pub(super) fn record(&mut self, link: &Link, frame: &Frame, left: Nanos, polled: Nanos) {
         let domain = self.domains.get(&link.partition);
@@ -186,13 +214,17 @@ impl DomainLinks<'_> {
         let receivers = receivers(ingress, next_hop).into_iter();
         let is_external = from == End::Outside || to == End::Outside;
         let ways = receivers.filter_map(|receiver| self.domain.way(sender, receiver, is_external));
-        let ways: Vec<usize> = ways.collect();
+        let mut ways: Vec<usize> = ways.collect();
         if ways.is_empty() && self.line.last_due(&link).is_none() {
             return None;
         }
         let (offload, frame) = Offload::split(packet)?;
         let (sent, len) = (SharedClocks::now(), frame.len());
         let count = offload.frames(len);
+        for way in &mut ways {
+            let bytes = || (0..count).map(|n| offload.frame_len(len, n) as u64).sum();
+            *way = self.domain.path(*way, sent, count, bytes);
+        }
         if self.is_full(&link, &ways, sent, packet.len(), count) {
             (0..count).for_each(|_| ingress.count(DropReason::QueueFull));
             return Some(count);
@@ -278,9 +310,39 @@ impl Domain {
             } else {
                 model.route(from, to, Path::Ethernet)?
             };
-            self.ways.push(Way::new(route));
+            let detour = model
+                .gateway_path(from, to)
+                .map(|GatewayPath { route, rule }| {
+                    self.ways.push(Way::new(route, None));
+                    Detour {
+                        way: self.ways.len() - 1,
+                        rule,
+                        flow: (from, to),
+                    }
+                });
+            self.ways.push(Way::new(route, detour));
             Some(self.ways.len() - 1)
         })
+    }
+
+    /// Position of the way that a packet of `count` frames takes: `way`, or that through its
+    /// gateway.
+    fn path(&mut self, way: usize, now: Nanos, count: usize, bytes: impl Fn() -> u64) -> usize {
+        let Way { detour, .. } = &self.ways[way];
+        let (Some(detour), Some(links)) = (detour, &self.links) else {
+            return way;
+        };
+        let flow = self.flows.entry(detour.flow).or_default();
+        let path = flow.send(&detour.rule, now, bytes());
+        let switches = path != flow.path();
+        if let Some(clock) = self.clock(way) {
+            let frames = count as u64;
+            links.clocks.record_flow(clock, path, frames, switches);
+        }
+        match path {
+            FlowPath::Gateway => detour.way,
+            FlowPath::Direct => way,
+        }
     }
 
     /// The clock of the first stage of a way.
@@ -315,13 +377,14 @@ impl Domain {
 }
 
 impl Way {
-    fn new(route: Route) -> Self {
+    fn new(route: Route, detour: Option<Detour>) -> Self {
         let idle = LocalClocks::default();
         let alone = carry(&route, &idle, 0, 0, 2 * route.jitter.reach()).arrival;
         Way {
             route: Arc::new(route),
             alone,
             part: (0, 1),
+            detour,
         }
     }
 

@@ -251,11 +251,12 @@ impl Switch {
         }
     }
 
-    /// Detaches a member, and drops frames from and to it that are under way. Returns the egress
-    /// port of a local member.
+    /// Detaches a member, drops frames from and to it that are under way, and forgets its flows.
+    /// Returns the egress port of a local member.
     pub(crate) fn detach(&mut self, partition: Partition, node: NodeId) -> Option<SwitchPort> {
         let place = self.bridges.place_of(partition, node)?;
         self.links.drop_of(partition, End::Member(place));
+        self.links.forget_flows(partition, node);
         let egress = self.bridges.detach(partition, node)?;
         self.unwatch(&egress);
         Some(egress)

@@ -105,11 +105,13 @@ fn links_of_a_file_come_back_from_a_dump_and_a_restart() {
         applied.text().to_owned()
     };
     let domain = "[domain.blue]\nnodes = [\"*,0,0\"]\n";
+    let gateway = "gateway = \"1ms,1Gbit\"\ndirect-above = \"8Mbit\"\nidle = \"2s\"\n";
     let text = format!(
-        "{domain}[domain.blue.link]\nlatency = \"+1ms\"\nheader = 24\nmode = \"spin\"\n\
+        "{domain}[domain.blue.link]\nlatency = \"+1ms\"\nheader = 24\nmode = \"spin\"\n{gateway}\
          [domain.blue.link.\"0,0,0>1,0,0\"]\nrate = \"10Mbit\"\nlimit = 3000\n"
     );
-    let step = "link blue: latency=+1ms header=24 mode=spin 0,0,0>1,0,0 rate=10Mbit limit=3000";
+    let step = "link blue: latency=+1ms header=24 mode=spin gateway=1ms,1Gbit direct-above=8Mbit idle=2s \
+         0,0,0>1,0,0 rate=10Mbit limit=3000";
     let applied = apply(&text);
     assert!(applied.contains(step), "{applied}");
     let before = links(&cluster);
@@ -118,6 +120,7 @@ fn links_of_a_file_come_back_from_a_dump_and_a_restart() {
     let as_json = cluster.ask("dump")["domain"]["blue"]["link"].clone();
     let expected = json!({
         "latency": "+1ms", "header": "24", "mode": "spin",
+        "gateway": "1ms,1Gbit", "direct-above": "8Mbit", "idle": "2s",
         "0,0,0>1,0,0": {"rate": "10Mbit", "limit": before["pairs"]["0,0,0>1,0,0"]["limit"]},
     });
     assert_eq!(as_json, expected);
@@ -180,6 +183,46 @@ fn links_that_cannot_be_are_refused() {
             "link set -d blue --latency 1ms --mode spin",
             USAGE,
             &["spin", "set +1ms"],
+        ),
+        (
+            "link set -d blue --gateway 500us",
+            USAGE,
+            &["'500us'", "500us,5Gbit"],
+        ),
+        (
+            "link set -d blue --gateway 1ms,0Gbit",
+            USAGE,
+            &["0bit", "too low"],
+        ),
+        (
+            "link set -d blue --direct-above 0Gbit",
+            USAGE,
+            &["0bit", "too low"],
+        ),
+        (
+            "link set -d blue --direct-above 1Gbit --idle 1s",
+            USAGE,
+            &["direct-above", "set a gateway"],
+        ),
+        (
+            "link set -d blue --idle 1s",
+            USAGE,
+            &["idle", "set a gateway"],
+        ),
+        (
+            "link set -d blue --gateway 1ms,1Gbit --idle 1s",
+            USAGE,
+            &["direct-above", "200Mbit"],
+        ),
+        (
+            "link set -d blue --gateway 1ms,1Gbit --direct-above 1Gbit",
+            USAGE,
+            &["idle", "100ms"],
+        ),
+        (
+            "link set -d blue --gateway 1ms,1Gbit --direct-above 1Gbit --idle 0s",
+            USAGE,
+            &["idle time of 0", "100ms"],
         ),
         (
             "link set -d blue --latency 1ns",

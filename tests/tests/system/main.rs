@@ -22,6 +22,7 @@ mod exec;
 mod explain;
 mod fabric;
 mod failures;
+mod flows;
 mod gateway;
 mod histories;
 mod hostile;

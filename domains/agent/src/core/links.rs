@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use toroid_fabric::Place;
-use toroid_fabric::model::{ClockId, ClockRecord, Path, SharedClocks, record_of};
+use toroid_fabric::model::{ClockId, ClockRecord, FlowRecord, Path, SharedClocks, record_of};
 use toroid_model::directory::{Directory, DirectoryError, Domain};
-use toroid_model::info::{DomainInfo, Lateness, LinkInfo, LinkReport};
+use toroid_model::info::{DomainInfo, Flows, Lateness, LinkInfo, LinkReport};
 use toroid_model::link::{DomainLinks, LinkModel, LinkSpec, Pair};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
@@ -161,6 +161,7 @@ impl Host {
                 clamped: rdma.clamped.max(ethernet.clamped),
                 rdma: lateness(&rdma),
                 ethernet: lateness(&ethernet),
+                flows: link.gateway.map(|_| flows(&ethernet.flows)),
             }
         };
         let links = &domain.links;
@@ -237,5 +238,13 @@ fn lateness(record: &ClockRecord) -> Lateness {
         p50_ns: record.p50,
         p99_ns: record.p99,
         cpu_ns: record.cpu,
+    }
+}
+
+fn flows(record: &FlowRecord) -> Flows {
+    Flows {
+        gateway: record.gateway,
+        direct: record.direct,
+        switches: record.switches,
     }
 }

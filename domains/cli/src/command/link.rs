@@ -3,9 +3,10 @@
 use clap::{Args, Subcommand};
 use toroid_client::admin::Control;
 use toroid_fabric::Place;
-use toroid_model::info::{Lateness, LinkReport};
+use toroid_model::info::{Flows, Lateness, LinkReport};
 use toroid_model::link::{
-    DomainLinks, Latency, LinkError, LinkSpec, Mode, Pair, Share, Size, Variation, WantedRate,
+    DomainLinks, FlowGateway, Latency, LinkError, LinkSpec, Mode, Pair, Rate, Share, Size, Time,
+    Variation, WantedRate,
 };
 
 use super::{DONE, Run, Session, domain};
@@ -18,6 +19,7 @@ Examples:
   toroid link set -d blue --latency 20us --rate 1Gbit      all links, both paths
   toroid link set -d blue 0,0,0 1,0,0 --loss 0.1%          single links, in both directions
   toroid link set -d blue 0,0,0 1,0,0 --one-way --rate 10Mbit
+  toroid link set -d blue --gateway 500us,5Gbit --direct-above 200Mbit --idle 100ms
   toroid link show -d blue
   toroid link rm -d blue 0,0,0 1,0,0                       as all links
   toroid link rm -d blue                                   as the machine has them
@@ -95,6 +97,17 @@ struct Properties {
     /// before they post)
     #[arg(long, value_name = "MODE")]
     mode: Option<Mode>,
+    /// Extra time and rate of a gateway, such as 500us,5Gbit, that flows of Ethernet start through;
+    /// RDMA goes direct
+    #[arg(long, value_name = "LATENCY,RATE")]
+    gateway: Option<FlowGateway>,
+    /// Rate above which a flow goes direct, such as 200Mbit
+    #[arg(long, value_name = "RATE")]
+    direct_above: Option<Rate>,
+    /// Time without a frame, such as 100ms, after which a flow takes the gateway again; also the
+    /// window of --direct-above
+    #[arg(long, value_name = "TIME")]
+    idle: Option<Time>,
 }
 
 impl Properties {
@@ -113,6 +126,9 @@ impl Properties {
             limit: self.limit,
             header: self.header,
             mode: self.mode,
+            gateway: self.gateway,
+            direct_above: self.direct_above,
+            idle: self.idle,
         })
     }
 }
@@ -199,6 +215,17 @@ fn print(report: &LinkReport, show: Show) {
         "CPU S",
     ];
     table(head, rows);
+    for info in &report.links {
+        if let Some(flows) = &info.flows {
+            let name = info.pair.map_or(rest.into(), |pair| pair.to_string());
+            let Flows {
+                gateway,
+                direct,
+                switches,
+            } = flows;
+            line!("{name}: {gateway} frames by the gateway, {direct} direct, {switches} switches");
+        }
+    }
     let clamped: u64 = report.links.iter().map(|info| info.clamped).sum();
     if clamped > 0 {
         line!("{clamped} transfers waited for 10 s: a process has written to the clocks of links");

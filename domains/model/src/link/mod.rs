@@ -3,6 +3,7 @@
 //! Users describe them ([`LinkSpec`], [`FabricProfile`]). [`toroid_fabric::model`] computes with the
 //! routes that result ([`LinkModel::route`]).
 
+mod gateway;
 mod profile;
 mod route;
 mod spec;
@@ -10,6 +11,7 @@ mod spec;
 mod tests;
 mod units;
 
+pub use gateway::{FlowGateway, GatewayPath};
 pub use profile::{EthernetCosts, FabricProfile, RdmaCosts};
 pub use route::{LinkModel, TorusLinks};
 pub use spec::{DomainLinks, KEYS, Latency, LinkSpec, Mode, Pair, Variation};
@@ -29,6 +31,7 @@ pub enum LinkError {
     NotAJitter(String),
     NotAHeader(String),
     NotAMode(String),
+    NotAGateway(String),
     NotAPair(String),
     UnknownKey(String),
     /// Longer than [`Time::MAX`].
@@ -42,6 +45,12 @@ pub enum LinkError {
     LimitWithoutRate,
     /// [`Mode::Spin`] with this latency, which would contain the machine's.
     SpinInside(Time),
+    /// A property of flows whose link has no gateway.
+    WithoutGateway(&'static str),
+    /// A gateway without a property that it needs.
+    GatewayWithout(&'static str),
+    /// An idle time of 0.
+    NeverIdle,
     JitterAboveLatency {
         jitter: Variation,
         /// The latency that the jitter needs.
@@ -101,6 +110,11 @@ impl LinkError {
                 no(text, "header", "write a number of bytes from 0 to 65535")
             }
             LinkError::NotAMode(text) => no(text, "mode", "write delay or spin"),
+            LinkError::NotAGateway(text) => no(
+                text,
+                "gateway",
+                "write LATENCY,RATE, for example 500us,5Gbit",
+            ),
             LinkError::NotAPair(text) => no(text, "pair of nodes", "write FROM>TO"),
             LinkError::UnknownKey(key) => (
                 format!("a link has no \"{key}\""),
@@ -132,6 +146,18 @@ impl LinkError {
             LinkError::SpinInside(latency) => (
                 format!("a sender cannot spin for a latency of {latency} in all"),
                 format!("set +{latency}, which comes on top, or the mode delay"),
+            ),
+            LinkError::WithoutGateway(key) => (
+                format!("\"{key}\" is about flows through a gateway, and the link has none"),
+                "set a gateway as well, for example 500us,5Gbit".into(),
+            ),
+            LinkError::GatewayWithout(key) => (
+                format!("a gateway needs \"{key}\", or its flows never change their path"),
+                "set direct-above and idle as well, for example 200Mbit and 100ms".into(),
+            ),
+            LinkError::NeverIdle => (
+                "with an idle time of 0 every flow is idle".into(),
+                "set a longer one, for example 100ms".into(),
             ),
             LinkError::JitterAboveLatency {
                 jitter,

@@ -33,7 +33,7 @@ pub struct TorusLinks {
 
 /// Resources of a node, each with a clock.
 #[derive(Clone, Copy)]
-enum Resource {
+pub(super) enum Resource {
     RdmaSender,
     EthernetHost,
     EthernetSender,
@@ -41,6 +41,8 @@ enum Resource {
     GatewayHost,
     GatewaySender,
     GatewayReceiver,
+    /// Of the flows that a node sends through a gateway.
+    FlowGateway,
 }
 
 impl LinkModel {
@@ -71,9 +73,13 @@ impl LinkModel {
 }
 
 impl LinkSpec {
-    /// The route over this link; `None` if the link has no properties.
+    /// The direct route over this link; `None` if the link has no properties for the path.
     pub fn route(&self, from: NodeId, to: NodeId, path: Path) -> Option<Route> {
-        if self.is_empty() || from == to {
+        let is_machine = match path {
+            Path::Rdma => self.without_gateway().is_empty(),
+            Path::Ethernet => self.is_empty(),
+        };
+        if is_machine || from == to {
             return None;
         }
         let jitter = self.jitter.map_or(Jitter::None, |jitter| jitter.0);

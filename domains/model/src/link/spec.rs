@@ -9,11 +9,20 @@ use toroid_fabric::model::{Jitter, Nanos};
 use toroid_fabric::{NodeId, Place};
 
 use super::units::serde_as_text;
-use super::{LinkError, Rate, Share, Size, Time};
+use super::{FlowGateway, LinkError, Rate, Share, Size, Time};
 
 /// Names of the properties of a link: in files, in JSON and, with `--`, as options.
-pub const KEYS: [&str; 7] = [
-    "latency", "rate", "jitter", "loss", "limit", "header", "mode",
+pub const KEYS: [&str; 10] = [
+    "latency",
+    "rate",
+    "jitter",
+    "loss",
+    "limit",
+    "header",
+    "mode",
+    "gateway",
+    "direct-above",
+    "idle",
 ];
 
 /// A directed link. Absent properties are those of the machine. Written as
@@ -42,6 +51,17 @@ pub struct LinkSpec {
     /// The way in which RDMA takes these times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
+    /// Detour of frames until their flow is busy. RDMA never takes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<FlowGateway>,
+    /// Rate of a flow above which its frames go direct.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "direct-above")]
+    pub direct_above: Option<Rate>,
+    /// Time without a frame after which a flow takes the gateway again; also the window of
+    /// `direct_above`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<Time>,
 }
 
 /// The way in which RDMA takes the time of a link, written as `delay` or `spin`.
@@ -117,6 +137,9 @@ impl LinkSpec {
                 self.header = Some(header?);
             }
             "mode" => self.mode = Some(text.parse()?),
+            "gateway" => self.gateway = Some(text.parse()?),
+            "direct-above" => self.direct_above = Some(text.parse()?),
+            "idle" => self.idle = Some(text.parse()?),
             _ => return Err(LinkError::UnknownKey(key.into())),
         }
         Ok(())
@@ -132,6 +155,9 @@ impl LinkSpec {
             limit,
             header,
             mode,
+            gateway,
+            direct_above,
+            idle,
         } = self;
         let texts = [
             latency.map(|latency| latency.to_string()),
@@ -141,6 +167,9 @@ impl LinkSpec {
             limit.map(|limit| limit.to_string()),
             header.map(|header| header.to_string()),
             mode.map(|mode| mode.to_string()),
+            gateway.map(|gateway| gateway.to_string()),
+            direct_above.map(|rate| rate.to_string()),
+            idle.map(|idle| idle.to_string()),
         ];
         let named = KEYS.into_iter().zip(texts);
         named.filter_map(|(key, text)| Some((key, text?)))
@@ -157,6 +186,9 @@ impl LinkSpec {
             limit: self.limit.or(other.limit),
             header: self.header.or(other.header),
             mode: self.mode.or(other.mode),
+            gateway: self.gateway.or(other.gateway),
+            direct_above: self.direct_above.or(other.direct_above),
+            idle: self.idle.or(other.idle),
         }
     }
 
@@ -164,7 +196,7 @@ impl LinkSpec {
     ///
     /// # Errors
     /// [`LinkError::JitterAboveLatency`], [`LinkError::LimitWithoutRate`],
-    /// [`LinkError::SpinInside`].
+    /// [`LinkError::SpinInside`], or an incomplete gateway.
     pub fn check(&self) -> Result<(), LinkError> {
         let latency = Time(self.latency.map_or(0, |latency| latency.nanos));
         if let Some(jitter) = self.jitter {
@@ -183,7 +215,7 @@ impl LinkSpec {
         if self.mode == Some(Mode::Spin) && self.latency.is_some_and(|latency| !latency.on_top) {
             return Err(LinkError::SpinInside(latency));
         }
-        Ok(())
+        self.check_gateway()
     }
 
     /// Compares the latency with `base`, the nanoseconds that the machine itself takes to a peer in

@@ -141,6 +141,68 @@ fn properties_that_contradict_each_other_are_refused() {
 }
 
 #[test]
+fn a_gateway_is_complete_or_refused() {
+    let check = |text: &str| text.parse::<LinkSpec>().unwrap().check();
+    let without = |key| Err(LinkError::WithoutGateway(key));
+    assert_eq!(check("direct-above=1Gbit"), without("direct-above"));
+    assert_eq!(check("direct-above=1Gbit idle=1s"), without("direct-above"));
+    assert_eq!(check("idle=1s rate=1Gbit"), without("idle"));
+    let needs = |key| Err(LinkError::GatewayWithout(key));
+    let gateway = "gateway=500us,5Gbit";
+    assert_eq!(check(gateway), needs("direct-above"));
+    assert_eq!(check(&format!("{gateway} idle=1s")), needs("direct-above"));
+    let without_idle = format!("{gateway} direct-above=1Gbit");
+    assert_eq!(check(&without_idle), needs("idle"));
+    let never_idle = format!("{without_idle} idle=0s");
+    assert_eq!(check(&never_idle), Err(LinkError::NeverIdle));
+    assert_eq!(check(&format!("{without_idle} idle=1ns")), Ok(()));
+    for text in ["500us", "", "500us;5Gbit"] {
+        let error = LinkError::NotAGateway(text.into());
+        assert_eq!(refusal::<FlowGateway>(text), error);
+    }
+    let error = refusal::<FlowGateway>("+500us,5Gbit");
+    assert_eq!(error, LinkError::NotATime("+500us".into()));
+    let error = refusal::<FlowGateway>("500us,5");
+    assert_eq!(error, LinkError::NotARate("5".into()));
+    let error = refusal::<FlowGateway>("500us,0Gbit");
+    assert_eq!(error, LinkError::TooSlow(Rate(0)));
+    let refusal = Refusal::from(LinkError::WithoutGateway("direct-above"));
+    assert!(refusal.message.contains("\"direct-above\""), "{refusal}");
+    assert!(refusal.remedy.starts_with("set a gateway"), "{refusal}");
+}
+
+/// The detour comes after the link, and frames of one sender share it. RDMA has none.
+#[test]
+fn a_gateway_is_a_stage_of_its_sender() {
+    let link = "gateway=500us,1GB/s direct-above=200Mbit idle=100ms";
+    let model = LinkModel::Pairs(links(
+        &format!("latency=+10us {link}"),
+        &[("1>2", "header=100")],
+    ));
+    let [a, b, c] = [1, 2, 3].map(NodeId);
+    let GatewayPath { route, rule } = model.gateway_path(a, b).unwrap();
+    assert_eq!((rule.above, rule.idle), (25_000_000, 100_000_000));
+    let direct = model.route(a, b, Path::Ethernet).unwrap();
+    assert_eq!(route.stages[..1], direct.stages);
+    let clocks = LocalClocks::default();
+    let arrival = |route, bytes| carry(route, &clocks, 0, bytes, 0).arrival;
+    assert_eq!(arrival(&direct, 900), 10_000);
+    // Latency of link and gateway, and 1000 bytes at the gateway.
+    assert_eq!(arrival(&route, 900), 10_000 + 500_000 + 1_000);
+    let other = model.gateway_path(a, c).unwrap().route;
+    assert_eq!(arrival(&other, 1_000), 10_000 + 500_000 + 2_000);
+    let back = model.gateway_path(b, a).unwrap().route;
+    assert_eq!(arrival(&back, 1_000), 10_000 + 500_000 + 1_000);
+
+    let only = LinkModel::Pairs(links(link, &[]));
+    assert_eq!(only.route(a, b, Path::Rdma), None);
+    assert!(only.route(a, b, Path::Ethernet).is_some());
+    assert_eq!(model.route(a, b, Path::Rdma).unwrap().stages, direct.stages);
+    assert_eq!(bgp().gateway_path(a, b), None);
+    assert_eq!(only.gateway_path(a, a), None);
+}
+
+#[test]
 fn a_latency_below_the_machine_is_refused_unless_on_top() {
     let check = |text: &str| text.parse::<LinkSpec>().unwrap().check_base(300);
     let (wanted, base) = (Time(200), Time(300));
@@ -199,13 +261,17 @@ fn pairs_are_checked_with_the_properties_of_the_domain() {
 fn links_keep_their_form_in_json() {
     let links = links(
         "latency=+5us loss=0.1%",
-        &[("1>2", "rate=10Mbit limit=64KiB header=24")],
+        &[(
+            "1>2",
+            "rate=10Mbit limit=64KiB header=24 gateway=1ms,1Gbit direct-above=1Mbit idle=1s",
+        )],
     );
     let json = serde_json::to_string(&links).unwrap();
     assert_eq!(
         json,
         "{\"default\":{\"latency\":\"+5us\",\"loss\":\"0.1%\"},\
-         \"pairs\":{\"1>2\":{\"rate\":\"10Mbit\",\"limit\":\"64KiB\",\"header\":24}}}"
+         \"pairs\":{\"1>2\":{\"rate\":\"10Mbit\",\"limit\":\"64KiB\",\"header\":24,\
+         \"gateway\":\"1ms,1Gbit\",\"direct-above\":\"1Mbit\",\"idle\":\"1s\"}}}"
     );
     assert_eq!(serde_json::from_str::<DomainLinks>(&json).unwrap(), links);
     let torus: toroid_fabric::Torus = "2x2x2".parse().unwrap();
@@ -244,6 +310,9 @@ proptest! {
             limit: Some(Size(size)),
             header: Some(header),
             mode: Some(if on_top { Mode::Spin } else { Mode::Delay }),
+            gateway: Some(FlowGateway { latency: Time(nanos), rate: Rate(rate) }),
+            direct_above: Some(Rate(rate)),
+            idle: Some(Time(nanos)),
         };
         prop_assert_eq!(link.to_string().parse(), Ok(link));
         let json = serde_json::to_string(&link).unwrap();
@@ -253,6 +322,7 @@ proptest! {
     #[test]
     fn any_text_is_read_or_refused(text in "[0-9.+a-zA-Z%/:=> ,]{0,24}") {
         let _ = (text.parse::<LinkSpec>(), text.parse::<Pair>(), FabricProfile::parse(&text));
+        let _ = text.parse::<FlowGateway>();
         let _ = (text.parse::<Latency>(), text.parse::<Rate>(), text.parse::<Variation>());
     }
 }

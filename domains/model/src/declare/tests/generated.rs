@@ -88,7 +88,8 @@ fn links(nodes: &[Place], kind: u32) -> DomainLinks<Place> {
         default: match kind {
             0 => LinkSpec::default(),
             1 => link("latency=20us jitter=2us"),
-            _ => link("latency=+5us loss=1% mode=spin"),
+            2 => link("latency=+5us loss=1% mode=spin"),
+            _ => link("gateway=1ms,1Gbit direct-above=8Mbit idle=2s"),
         },
         pairs: pairs.collect(),
     }
