@@ -88,9 +88,7 @@ impl Part {
     /// The table of all rows but those of layers.
     fn text(&self, head: &str) -> Option<String> {
         let rows = self.rows.iter().filter(|row| !layers::has(row));
-        if rows.clone().next().is_none() {
-            return None;
-        }
+        rows.clone().next()?;
         let mut table = Table::new(1, &HEADS);
         for row in rows {
             table.row([

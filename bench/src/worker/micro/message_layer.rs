@@ -292,6 +292,7 @@ fn unpack(
 #[cfg(test)]
 mod tests {
     use std::iter;
+    use std::slice::from_ref;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::thread;
 
@@ -370,13 +371,13 @@ mod tests {
 
     #[test]
     fn short_messages_are_copied_once_and_long_ones_follow_a_reply() {
-        let (sent, answers, copied) = exchange(&[0..EAGER]);
+        let (sent, answers, copied) = exchange(from_ref(&(0..EAGER)));
         assert_eq!((sent, answers), (vec![HEADER + EAGER], vec![]));
         assert_eq!(copied, [0, EAGER]);
-        let (sent, answers, copied) = exchange(&[0..EAGER + 1]);
+        let (sent, answers, copied) = exchange(from_ref(&(0..EAGER + 1)));
         assert_eq!((sent, answers), (vec![HEADER, EAGER + 1], vec![HEADER]));
         assert_eq!(copied, [0, 0]);
-        let (sent, answers, copied) = exchange(&[0..2 * PIECE + 9]);
+        let (sent, answers, copied) = exchange(from_ref(&(0..2 * PIECE + 9)));
         assert_eq!(sent, [HEADER, PIECE, PIECE, 9]);
         assert_eq!((answers, copied), (vec![HEADER], [0, 2 * PIECE + 9]));
     }
