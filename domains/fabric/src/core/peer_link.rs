@@ -136,6 +136,12 @@ impl PeerLink {
         self.kinds.load(Ordering::Relaxed) & SPINS != 0
     }
 
+    /// Whether these are the routes at present.
+    pub(crate) fn has(&self, way: &Arc<Way>) -> bool {
+        let current = lock(&self.way);
+        current.as_ref().is_some_and(|its| Arc::ptr_eq(its, way))
+    }
+
     /// The routes, if there is a model.
     pub fn way(&self) -> Option<Arc<Way>> {
         lock(&self.way).clone()

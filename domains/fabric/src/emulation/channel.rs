@@ -97,7 +97,9 @@ impl Channel {
         let bytes = parts.iter().map(|part| part.len() as u64).sum();
         let sending = &mut self.sending;
         if way.spin.is_some() && sending.refused.is_none_or(|(len, _)| len != bytes) {
-            now = spin(&way, bytes, now);
+            // A channel that has ended charges nothing.
+            self.inner.observe()?;
+            now = spin(&self.link, bytes, now);
         }
         let arrival = match sending.refused {
             Some((len, arrival)) if len == bytes => arrival,

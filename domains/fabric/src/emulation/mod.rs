@@ -66,6 +66,9 @@ static GUARD: AtomicU64 = AtomicU64::new(60_000);
 /// polls the clock until then.
 const SOON: Nanos = 250;
 
+/// Interval at which a spinning sender looks at the link.
+const LOOK: Nanos = 100_000;
+
 fn guard() -> Nanos {
     GUARD.load(Ordering::Relaxed)
 }
@@ -106,15 +109,21 @@ fn poll_clock(event: Nanos) -> Nanos {
     }
 }
 
-/// Polls the clock until a message of `bytes` may be posted that the sender began with at `start`.
-/// Returns the time.
-fn spin(way: &Way, bytes: u64, start: Nanos) -> Nanos {
+/// Polls the clock until a message of `bytes` may be posted that the sender began with at `start`,
+/// or the link changes. Returns the time.
+fn spin(link: &PeerLink, bytes: u64, start: Nanos) -> Nanos {
+    let Some(way) = link.way() else {
+        return start;
+    };
     let due = way.posts_at(start, bytes, &mut fastrand::Rng::new());
-    let end = poll_clock(due);
+    let mut end = poll_clock(due.min(start + LOOK));
+    while end < due && link.has(&way) {
+        end = poll_clock(due.min(end + LOOK));
+    }
     if let Some(route) = &way.spin
         && let Some(clock) = first_clock(route)
     {
-        let (late, took) = (end - due, latency(route));
+        let (late, took) = (end.saturating_sub(due), latency(route));
         way.clocks
             .record(clock, Path::Rdma, late, took, end - start);
     }

@@ -8,7 +8,6 @@ use super::{PeerLink, spin};
 use crate::core::endpoint::{Completion, Endpoint, Operation, PostError, Read};
 use crate::error::OpError;
 use crate::key::Partition;
-use crate::model::Nanos;
 use crate::os::thread::monotonic;
 use crate::provider::{self, RemoteRegion};
 use crate::shm;
@@ -74,7 +73,9 @@ impl QueuePair {
         }
         let start = monotonic();
         self.find_room()?;
-        self.spin(bytes_of(operation), start);
+        if is_open(operation.remote()) {
+            spin(&self.link, bytes_of(operation), start);
+        }
         // The link may have changed.
         self.find_room()
     }
@@ -90,12 +91,6 @@ impl QueuePair {
         }
     }
 
-    fn spin(&self, bytes: u64, start: Nanos) {
-        if let Some(way) = self.link.way() {
-            spin(&way, bytes, start);
-        }
-    }
-
     #[cold]
     fn flush_delayed(&mut self) {
         if let (Some(line), provider::QueuePair::Shm(keeper)) = (&self.line, &mut self.pair) {
@@ -106,15 +101,23 @@ impl QueuePair {
     #[cold]
     fn read_delayed(&mut self, reads: &mut [Read<'_, RemoteRegion>]) -> Result<(), OpError> {
         self.flush();
-        if self.link.spins() {
+        if self.link.spins() && reads.iter().all(|read| is_open(read.remote)) {
             let start = monotonic();
             let bytes = reads.iter().map(|read| read.into.len() as u64).sum();
-            self.spin(bytes, start);
+            spin(&self.link, bytes, start);
         }
         match self.look_at_link() {
             Some((line, _)) => line.read_batch(reads),
             None => self.pair.read_batch(reads),
         }
+    }
+}
+
+/// Whether access to a region has not ended: a revoked operation is not charged.
+fn is_open(remote: &RemoteRegion) -> bool {
+    match remote {
+        RemoteRegion::Shm(region) => region.memory().status().check().is_ok(),
+        RemoteRegion::Tcp(region) => region.status().check().is_ok(),
     }
 }
 
@@ -199,7 +202,7 @@ pub(super) mod tests {
     }
 
     /// The time at which the timer acts for a delayed queue pair.
-    pub(in crate::emulation) fn acts_at(pair: &QueuePair) -> Nanos {
+    pub(in crate::emulation) fn acts_at(pair: &QueuePair) -> crate::model::Nanos {
         pair.line.as_ref().unwrap().at()
     }
 }

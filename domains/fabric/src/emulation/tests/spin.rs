@@ -214,3 +214,44 @@ fn a_packet_without_room_is_charged_once() {
     }
     assert_eq!(recorded(&link), sent + 1);
 }
+
+/// Time for which only a change of the link ends a spin.
+const LONG_SPIN: Nanos = 1_000 * FOR_EVER.as_nanos() as Nanos;
+
+#[test]
+fn a_change_of_the_link_ends_the_spin() {
+    for change in [None, Some(Arc::new(spun(after(0))))] {
+        let link = link(spun(after(LONG_SPIN)));
+        let other = Arc::clone(&link);
+        let changes = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            other.set(change);
+        });
+        let start = monotonic();
+        spin(&link, 8, start);
+        assert!(monotonic() - start < LONG_SPIN);
+        changes.join().unwrap();
+    }
+}
+
+#[test]
+fn an_operation_or_packet_without_access_is_not_charged() {
+    let its_link = link(spun(after(LONG_SPIN)));
+    let [mut rig, _] = pairs(&its_link, 2);
+    rig.revoke();
+    rig.send(rig.add());
+    assert_eq!(rig.await_completion().result, Err(OpError::Revoked));
+    let mut word = [0; 8];
+    let read = Read {
+        remote: &rig.remote,
+        offset: 0,
+        into: &mut word,
+    };
+    assert_eq!(rig.pair.read_batch(&mut [read]), Err(OpError::Revoked));
+    for mut ends in channels([&Arc::default(), &its_link]) {
+        (ends.revoke)();
+        let refused = ends.theirs.send(&[b"packet"]);
+        assert_eq!(refused, Err(ChannelError::Revoked));
+    }
+    assert_eq!(recorded(&its_link), 0);
+}
