@@ -75,10 +75,13 @@ impl LinkModel {
 impl LinkSpec {
     /// The direct route over this link; `None` if the link has no properties for the path.
     pub fn route(&self, from: NodeId, to: NodeId, path: Path) -> Option<Route> {
-        let is_machine = match path {
-            Path::Rdma => self.without_gateway().is_empty(),
-            Path::Ethernet => self.is_empty(),
+        let properties = match path {
+            Path::Rdma => self.without_gateway(),
+            Path::Ethernet => *self,
         };
+        // A mode alone takes no time.
+        let mode = None;
+        let is_machine = LinkSpec { mode, ..properties }.is_empty();
         if is_machine || from == to {
             return None;
         }

@@ -171,6 +171,18 @@ fn a_gateway_is_complete_or_refused() {
     assert!(refusal.remedy.starts_with("set a gateway"), "{refusal}");
 }
 
+#[test]
+fn a_mode_alone_leaves_the_link_to_the_machine() {
+    let [a, b] = [1, 2].map(NodeId);
+    for mode in ["mode=delay", "mode=spin"] {
+        let model = LinkModel::Pairs(links(mode, &[("2>1", "header=1")]));
+        for path in [Path::Rdma, Path::Ethernet] {
+            assert_eq!(model.route(a, b, path), None);
+            assert!(model.route(b, a, path).is_some());
+        }
+    }
+}
+
 /// The detour comes after the link, and frames of one sender share it. RDMA has none.
 #[test]
 fn a_gateway_is_a_stage_of_its_sender() {
