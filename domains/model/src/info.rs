@@ -249,8 +249,7 @@ pub struct LinkReport {
     pub fabric: Option<String>,
     /// One-way latency of RDMA on this machine, in nanoseconds. It is part of a latency without `+`.
     pub rdma_base_ns: u64,
-    /// Rate of long RDMA reads on this machine, in bytes per second; 0 from an older agent.
-    #[serde(default)]
+    /// Rate of long RDMA reads on this machine, in bytes per second.
     pub rdma_base_rate: u64,
     /// One-way latency of Ethernet between two members here, measured as by `toroid ping` before any
     /// links were emulated. All latencies come on top.

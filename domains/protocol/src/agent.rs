@@ -35,7 +35,7 @@ pub use types::{Bind, ChannelInfo, NewDomain, NodeAllocation, RemoteInfo, StackI
 pub use value::ReplyValue;
 
 /// The version of this protocol. An agent and a client of different versions refuse each other.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 
 /// The abstract name of the node socket.
 pub const NODE_SOCKET: &str = "toroid-agent";

@@ -231,7 +231,9 @@ fn key(Partition(partition): Partition) -> String {
     format!("{LINKS}{partition}")
 }
 
+/// The clocks of an entry, unless they are too short for the present layout.
 fn table(entry: Entry) -> Option<File> {
     let ((), [clocks]) = entry.parse()?;
-    Some(clocks.into())
+    let clocks = File::from(clocks);
+    (clocks.metadata().ok()?.len() >= SharedClocks::LEN as u64).then_some(clocks)
 }
