@@ -11,7 +11,8 @@
 //!
 //! A flow is the frames from one node to another. With a gateway, packets of a flow take the route
 //! through the gateway until the flow is [busy](Flow). They cannot overtake each other, because the
-//! delay line keeps the order of a link. Flows outlive changes of links and of other members.
+//! delay line keeps the order of a link. Flows outlive changes that leave a model, and those of
+//! other members. External frames belong to no flow.
 //!
 //! Frames keep their time if the model changes meanwhile, and later frames of the link come after
 //! them.
@@ -21,8 +22,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use toroid_fabric::model::{
-    ClockId, Flow, FlowPath, FlowRule, LocalClocks, Nanos, Passage, Path, QueueFull, Route,
-    SharedClocks, carry,
+    ClockId, Costs, Flow, FlowPath, FlowRule, Jitter, LocalClocks, Nanos, Passage, Path, QueueFull,
+    Route, SharedClocks, carry,
 };
 use toroid_fabric::{NodeId, Partition};
 use toroid_model::ethernet::DropReason;
@@ -69,8 +70,10 @@ struct Domain {
 /// Way of frames from one node to another.
 struct Way {
     route: Arc<Route>,
-    /// Time that an empty frame takes without other traffic.
+    /// Time that an empty frame takes without other traffic, by the gateway if there is one.
     alone: Nanos,
+    /// Whether frames pay nothing.
+    is_free: bool,
     /// Length of frames, and the number of such frames in a part of a GSO packet.
     part: (usize, usize),
     /// Of links with a gateway.
@@ -215,7 +218,7 @@ impl DomainLinks<'_> {
         let is_external = from == End::Outside || to == End::Outside;
         let ways = receivers.filter_map(|receiver| self.domain.way(sender, receiver, is_external));
         let mut ways: Vec<usize> = ways.collect();
-        if ways.is_empty() && self.line.last_due(&link).is_none() {
+        if ways.is_empty() && self.pass_at_once(&link, &ways) {
             return None;
         }
         let (offload, frame) = Offload::split(packet)?;
@@ -224,6 +227,9 @@ impl DomainLinks<'_> {
         for way in &mut ways {
             let bytes = || (0..count).map(|n| offload.frame_len(len, n) as u64).sum();
             *way = self.domain.path(*way, sent, count, bytes);
+        }
+        if self.pass_at_once(&link, &ways) {
+            return None;
         }
         if self.is_full(&link, &ways, sent, packet.len(), count) {
             (0..count).for_each(|_| ingress.count(DropReason::QueueFull));
@@ -261,6 +267,12 @@ impl DomainLinks<'_> {
         }
         push(part, last);
         Some(count)
+    }
+
+    /// Whether packets on these ways pay nothing, and follow no frame under way.
+    fn pass_at_once(&self, link: &Link, ways: &[usize]) -> bool {
+        let is_free = |way: &usize| self.domain.ways[*way].is_free;
+        ways.iter().all(is_free) && self.line.last_due(link).is_none()
     }
 
     /// Whether no packet of so many bytes and frames may wait for a link.
@@ -310,17 +322,21 @@ impl Domain {
             } else {
                 model.route(from, to, Path::Ethernet)?
             };
-            let detour = model
-                .gateway_path(from, to)
-                .map(|GatewayPath { route, rule }| {
-                    self.ways.push(Way::new(route, None));
-                    Detour {
-                        way: self.ways.len() - 1,
-                        rule,
-                        flow: (from, to),
-                    }
+            let mut way = Way::new(route);
+            // Flows are of members only.
+            if !is_external && let Some(gateway) = model.gateway_path(from, to) {
+                let GatewayPath { route, rule } = gateway;
+                let through = Way::new(route);
+                // Direct frames wait for those in the gateway.
+                way.alone = way.alone.max(through.alone);
+                self.ways.push(through);
+                way.detour = Some(Detour {
+                    way: self.ways.len() - 1,
+                    rule,
+                    flow: (from, to),
                 });
-            self.ways.push(Way::new(route, detour));
+            }
+            self.ways.push(way);
             Some(self.ways.len() - 1)
         })
     }
@@ -377,14 +393,17 @@ impl Domain {
 }
 
 impl Way {
-    fn new(route: Route, detour: Option<Detour>) -> Self {
+    fn new(route: Route) -> Self {
         let idle = LocalClocks::default();
         let alone = carry(&route, &idle, 0, 0, 2 * route.jitter.reach()).arrival;
+        let pays = route.stages.iter().any(|its| its.costs != Costs::default());
+        let is_free = !pays && route.loss <= 0.0 && route.jitter == Jitter::None && route.base == 0;
         Way {
             route: Arc::new(route),
             alone,
+            is_free,
             part: (0, 1),
-            detour,
+            detour: None,
         }
     }
 
@@ -434,5 +453,99 @@ impl Way {
             self.part = (bytes, most.max(1) as usize);
         }
         self.part.1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLUE: Partition = Partition(7);
+    const A: NodeId = NodeId(0);
+    const B: NodeId = NodeId(1);
+    const C: NodeId = NodeId(2);
+    const NOW: Nanos = 10_000_000_000;
+    const GATEWAY: &str = "gateway=5s,5Gbit direct-above=200Mbit idle=100ms";
+
+    fn links(all: &str) -> Links {
+        let model = LinkModel::Pairs(toroid_model::link::DomainLinks {
+            default: all.parse().unwrap(),
+            ..toroid_model::link::DomainLinks::default()
+        });
+        let clocks = SharedClocks::map(&SharedClocks::create().unwrap()).unwrap();
+        let mut links = Links::default();
+        links.set(BLUE, Some(ModeledLinks { model, clocks }));
+        links
+    }
+
+    /// Whether a packet of so many bytes goes direct.
+    fn is_direct(links: &mut Links, (from, to): (NodeId, NodeId), bytes: u64) -> bool {
+        let domain = links.domains.get_mut(&BLUE).unwrap();
+        let way = domain.way(from, to, false).unwrap();
+        domain.path(way, NOW, 1, || bytes) == way
+    }
+
+    #[test]
+    fn a_departure_forgets_the_flows_of_the_node_only() {
+        let mut links = links(GATEWAY);
+        for flow in [(A, B), (B, C)] {
+            assert!(!is_direct(&mut links, flow, 3_000_000));
+            assert!(is_direct(&mut links, flow, 60));
+        }
+        links.forget_flows(BLUE, A);
+        assert!(!is_direct(&mut links, (A, B), 60));
+        assert!(is_direct(&mut links, (B, C), 60));
+    }
+
+    #[test]
+    fn external_frames_take_no_gateway() {
+        let mut links = links(GATEWAY);
+        let domain = links.domains.get_mut(&BLUE).unwrap();
+        let [inside, outside] = [false, true].map(|is_external| {
+            let way = domain.way(A, B, is_external).unwrap();
+            domain.ways[way].detour.is_some()
+        });
+        assert!(inside && !outside);
+    }
+
+    #[test]
+    fn direct_frames_wait_for_those_in_the_gateway_and_pass_at_once_without() {
+        let mut links = links(GATEWAY);
+        let link = Link {
+            partition: BLUE,
+            from: End::Outside,
+            to: End::Outside,
+        };
+        let blue = links.of(BLUE).unwrap();
+        let direct = blue.domain.way(A, B, false).unwrap();
+        let detour = blue.domain.ways[direct].detour.as_ref().unwrap().way;
+        assert!(blue.pass_at_once(&link, &[direct]));
+        assert!(!blue.pass_at_once(&link, &[detour]));
+        let mut push = |due| {
+            let frame = Frame {
+                packet: vec![0; 60],
+                sent: NOW,
+                due,
+                ahead: None,
+                clock: None,
+            };
+            blue.line.push(link, frame);
+            let (is_first, is_full) = (
+                blue.pass_at_once(&link, &[direct]),
+                blue.is_full(&link, &[direct], NOW, 60, 1),
+            );
+            (is_first, is_full)
+        };
+        // Alone in the gateway, behind others, and behind too many.
+        assert_eq!(push(NOW + 5_000_000_000), (false, false));
+        assert_eq!(push(NOW + 8_900_000_000), (false, false));
+        assert_eq!(push(NOW + 9_100_000_000), (false, true));
+
+        for pays in ["latency=1us", "rate=1Gbit", "loss=1%"] {
+            let mut links = self::links(&format!("{GATEWAY} {pays}"));
+            let blue = links.of(BLUE).unwrap();
+            let direct = blue.domain.way(A, B, false).unwrap();
+            assert!(!blue.pass_at_once(&link, &[direct]), "{pays}");
+        }
     }
 }
