@@ -161,7 +161,7 @@ fn bursts_start_at_the_gateway_switch_and_fall_back() {
     }
 }
 
-/// RDMA has no gateway, and regions stay mapped; the domain without a gateway counts nothing.
+/// RDMA has no gateway.
 #[test]
 fn a_gateway_slows_the_first_frames_and_no_rdma() {
     let cluster = Cluster::up("2x1x1");
@@ -182,10 +182,5 @@ fn a_gateway_slows_the_first_frames_and_no_rdma() {
     assert_eq!(
         (&flows["direct"], &flows["switches"]),
         (&0.into(), &0.into())
-    );
-    cluster.toroid("link rm -d blue").ok();
-    assert_eq!(
-        cluster.ask("link show -d blue")["links"][0]["flows"],
-        Value::Null
     );
 }

@@ -200,6 +200,20 @@ mod tests {
     }
 
     #[test]
+    fn a_gateway_or_mode_alone_leaves_rdma_to_the_machine() {
+        let mut emulation = Emulation::default();
+        let near = emulation.link(BLUE, LOCAL, NodeId(1));
+        let gateway = "gateway=1ms,1Gbit direct-above=1Mbit idle=1s";
+        for (extra, is_on) in [("", false), ("mode=delay", false), ("rate=1Gbit", true)] {
+            let model = model(&format!("{gateway} {extra}"), &[]);
+            emulation
+                .change(BLUE, Some(LOCAL), model, clocks())
+                .unwrap();
+            assert_eq!(near.is_on(), is_on, "{extra}");
+        }
+    }
+
+    #[test]
     fn the_sender_spins_instead_of_the_way_out() {
         let mut emulation = Emulation::default();
         let [near, far, last] = [1, 2, 3].map(|peer| emulation.link(BLUE, LOCAL, NodeId(peer)));
