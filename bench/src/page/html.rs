@@ -96,7 +96,7 @@ fn all_papers(papers: &[(Paper, Vec<Beside>)]) -> Markup {
         h2 { "Numbers of the papers" }
         p {
             "A number is reproduced if ours is within the deviation beside it, or keeps the paper's \
-             bound. Shape only: the numbers of its table have the paper's order, or a ratio is on the \
+             bound. Shape only: all numbers of its table have the paper's order; a ratio is on the \
              paper's side of 1. A number without a run here names the command that finds it."
         }
         p { @for verdict in Verdict::ALL {
@@ -152,7 +152,8 @@ fn number(beside: &Beside, unit: &str) -> Markup {
         td.text { (beside.why) }
         td { @if let Some(ours) = ours {
             a href={ "#run-" (ours.run + 1) } { (ours.run + 1) }
-            @if !ours.how.is_empty() { " (" (ours.how) ")" }
+            @let how = ours.how();
+            @if !how.is_empty() { " (" (how) ")" }
         } }
     }
 }

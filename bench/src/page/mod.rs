@@ -1,12 +1,13 @@
 //! The command `report`: runs as one HTML file, with the papers' numbers beside.
 //!
 //! [`rows`] reads the lists of a run, [`charts`] decides what is drawn, [`draw`] draws it,
-//! [`papers`] has the papers' numbers and verdicts, [`html`] puts the page together. The page needs
-//! neither scripts nor other files. All text from runs is escaped.
+//! [`papers`] has the papers' numbers and verdicts, [`found`] finds ours, [`html`] puts the page
+//! together. The page needs neither scripts nor other files. All text from runs is escaped.
 
 mod charts;
 mod draw;
 mod format;
+mod found;
 mod html;
 mod papers;
 mod rows;

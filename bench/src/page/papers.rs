@@ -6,12 +6,10 @@
 use std::fmt;
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
 
 use super::format;
+use super::found::{Found, Labels, Ours};
 use crate::comparison::run::Run;
-
-type Labels = Map<String, Value>;
 
 const TEXTS: [&str; 5] = [
     include_str!("../papers/kittyhawk.toml"),
@@ -75,31 +73,6 @@ enum Relation {
     AtLeast,
 }
 
-/// Where ours is found: a figure of a row, or the quotient of that of two rows. Of several rows, the
-/// figure furthest from zero counts.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Found {
-    /// Words that the command line contains, the command first.
-    command: String,
-    /// The list of the rows.
-    #[serde(default = "rows")]
-    list: String,
-    /// The figure.
-    key: String,
-    /// Factor from the figure to the paper's unit.
-    #[serde(default = "one")]
-    scale: f64,
-    /// The figure is the time of a message in nanoseconds, the paper's number its rate in Mbit/s.
-    #[serde(default)]
-    is_rate: bool,
-    /// Labels of the row. A list has alternatives.
-    #[serde(default)]
-    row: Labels,
-    /// Labels of the row to divide by.
-    over: Option<Labels>,
-}
-
 /// A number. Its labels are added to those of the table.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -117,7 +90,7 @@ struct Number {
 pub enum Verdict {
     /// Ours is within the deviation, or on the right side of a bound.
     Reproduced,
-    /// The numbers of the table have the paper's order; a ratio is on the paper's side of 1.
+    /// All numbers of the table have the paper's order; a ratio is on the paper's side of 1.
     ShapeOnly,
     Not,
     /// No run has it.
@@ -141,26 +114,8 @@ pub struct Beside {
     pub why: String,
 }
 
-/// A number of a run.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Ours {
-    pub value: f64,
-    /// The run's place in the list of runs.
-    pub run: usize,
-    /// Labels such as how a figure was found.
-    pub how: String,
-}
-
 fn tenth() -> f64 {
     0.1
-}
-
-fn one() -> f64 {
-    1.0
-}
-
-fn rows() -> String {
-    "rows".into()
 }
 
 impl Verdict {
@@ -232,7 +187,7 @@ impl Table {
                     what: number.what.clone(),
                     paper: self.paper(number),
                     ratio: ratio.filter(|_| self.relation == Relation::About),
-                    why: self.why(number, verdict),
+                    why: self.why(number, ours.as_ref(), verdict),
                     verdict,
                     ours,
                 }
@@ -247,8 +202,9 @@ impl Table {
             .filter(|_| self.cannot(number).is_none())?;
         let mut runs = runs.iter().enumerate().rev();
         runs.find_map(|(run, measured)| {
-            let (value, how) = found.value(measured, &number.row)?;
-            Some(Ours { value, run, how })
+            let mut ours = found.ours(measured, &number.row)?;
+            ours.run = run;
+            Some(ours)
         })
     }
 
@@ -278,22 +234,30 @@ impl Table {
             Relation::AtMost => ours.abs() <= paper,
             Relation::AtLeast => *ours >= paper,
         };
-        let is_ratio = self.unit == "x" && (*ours > 1.0) == (paper > 1.0);
+        let is_shape = if self.unit == "x" {
+            (*ours > 1.0) == (paper > 1.0)
+        } else {
+            shape
+        };
         if is_met {
             Verdict::Reproduced
-        } else if self.relation == Relation::About && (shape || is_ratio) {
+        } else if self.relation == Relation::About && is_shape {
             Verdict::ShapeOnly
         } else {
             Verdict::Not
         }
     }
 
-    /// Whether ours are in the paper's order. Numbers that the paper has within the deviation of
-    /// each other may come in any order; without others there is no order.
+    /// Whether ours are in the paper's order: all of them, except numbers that cannot be here.
+    /// Numbers that the paper has within the deviation of each other may come in any order; without
+    /// others there is no order.
     fn shape(&self, ours: &[Option<Ours>]) -> bool {
-        let known = self.numbers.iter().zip(ours);
-        let known = known.filter_map(|(number, ours)| Some((number.value, ours.as_ref()?.value)));
-        let known: Vec<(f64, f64)> = known.collect();
+        let numbers = self.numbers.iter().zip(ours);
+        let possible = numbers.filter(|(number, _)| self.cannot(number).is_none());
+        let known = possible.map(|(number, ours)| Some((number.value, ours.as_ref()?.value)));
+        let Some(known) = known.collect::<Option<Vec<(f64, f64)>>>() else {
+            return false;
+        };
         let mut ordered = 0;
         for (paper, ours) in &known {
             for (above, ours_above) in &known {
@@ -308,7 +272,7 @@ impl Table {
         ordered > 0
     }
 
-    fn why(&self, number: &Number, verdict: Verdict) -> String {
+    fn why(&self, number: &Number, ours: Option<&Ours>, verdict: Verdict) -> String {
         let reason = match (verdict, &self.found) {
             (Verdict::CannotBe, _) => self.cannot(number).map(String::from),
             (Verdict::NotMeasured, Some(found)) => {
@@ -326,80 +290,15 @@ impl Table {
         let notes = [&self.note, &number.note].map(|note| note.as_deref());
         let notes = notes.map(|note| note.filter(|_| verdict != Verdict::CannotBe));
         let parts = [reason.as_deref(), notes[0], notes[1]];
-        parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
-    }
-}
-
-impl Found {
-    /// The number in a run, and the texts of its row that are no labels of the number.
-    fn value(&self, run: &Run, number: &Labels) -> Option<(f64, String)> {
-        if !is_of(run, &self.command) {
-            return None;
-        }
-        let (value, row) = self.furthest(run, &self.row, number)?;
-        let value = match &self.over {
-            Some(over) => value / self.furthest(run, over, number)?.0,
-            None => value,
-        };
-        let how = ["how", "basis"].map(|name| row.get(name).and_then(Value::as_str));
-        let how: Vec<&str> = how.into_iter().flatten().collect();
-        value
-            .is_finite()
-            .then(|| (value * self.scale, how.join(", ")))
-    }
-
-    fn furthest<'a>(&self, run: &'a Run, of: &Labels, number: &Labels) -> Option<(f64, &'a Value)> {
-        let rows = run.report.get(&self.list)?.as_array()?.iter();
-        let rows = rows.filter(|row| {
-            let mut labels = of.iter().filter(|(name, _)| !number.contains_key(*name));
-            labels.all(|label| has(row, label)) && number.iter().all(|label| has(row, label))
-        });
-        let values = rows.filter_map(|row| Some((self.figure(row)?, row)));
-        values.max_by(|(a, _), (b, _)| a.abs().total_cmp(&b.abs()))
-    }
-
-    fn figure(&self, row: &Value) -> Option<f64> {
-        let figure = row.get(&self.key)?.as_f64()?;
-        if self.is_rate {
-            let bits = 8.0 * row.get("bytes")?.as_f64()?;
-            return (figure > 0.0).then(|| bits / figure * 1e3);
-        }
-        Some(figure)
-    }
-}
-
-/// Whether the command line of a run contains all words, the command first.
-fn is_of(run: &Run, command: &str) -> bool {
-    let words = run.manifest.get("configuration").and_then(Value::as_array);
-    let words: Vec<&str> = words
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .flat_map(|word| word.split('='))
-        .collect();
-    let mut wanted = command.split(' ');
-    words.first() == wanted.next().as_ref() && wanted.all(|word| words.contains(&word))
-}
-
-/// Whether a row has a label, or one of several.
-fn has(row: &Value, (name, wanted): (&String, &Value)) -> bool {
-    let found = row.get(name).unwrap_or(&Value::Null);
-    match wanted {
-        Value::Array(any) => any.iter().any(|wanted| is_equal(found, wanted)),
-        wanted => is_equal(found, wanted),
-    }
-}
-
-fn is_equal(found: &Value, wanted: &Value) -> bool {
-    match wanted.as_f64() {
-        Some(number) => found.as_f64() == Some(number),
-        None => found == wanted,
+        let origin = ours.map(Ours::origin).into_iter().flatten();
+        let parts = parts.into_iter().flatten().chain(origin);
+        parts.collect::<Vec<_>>().join("; ")
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::compare::paper;
@@ -442,12 +341,14 @@ mod tests {
         let paper = paper(LATENCIES);
         let all = verdicts(&paper, rows(&[10.9, 19.0, 1.0, 41.0]));
         assert_eq!(all, [Reproduced, Reproduced, Reproduced, CannotBe]);
-        let all = verdicts(&paper, rows(&[1.0, 2.0, 3.0]));
+        let all = verdicts(&paper, rows(&[1.0, 2.0, 3.0, 2.5]));
         assert_eq!(all, [ShapeOnly, ShapeOnly, ShapeOnly, CannotBe]);
-        let all = verdicts(&paper, rows(&[1.0, 5.0, 3.0]));
+        let all = verdicts(&paper, rows(&[1.0, 5.0, 3.0, 2.5]));
         assert_eq!(all, [Not, Not, Not, CannotBe]);
         let all = verdicts(&paper, rows(&[1.0]));
         assert_eq!(all, [Not, NotMeasured, NotMeasured, CannotBe]);
+        let all = verdicts(&paper, rows(&[1.0, 2.0]));
+        assert_eq!(all, [Not, Not, NotMeasured, CannotBe]);
     }
 
     #[test]
@@ -459,8 +360,8 @@ mod tests {
         assert_eq!(ours(&[of(&["link", "micro", "--preset"], 10.0)]), None);
         let words = ["micro", "--preset", "gm"];
         let last = ours(&[of(&words, 9.0), of(&words, 12.0), of(&["kv"], 3.0)]);
-        let (value, run, how) = (12.0, 1, String::new());
-        assert_eq!(last, Some(Ours { value, run, how }));
+        let last = last.unwrap();
+        assert_eq!((last.value, last.run, last.how()), (12.0, 1, String::new()));
         let reasons: Vec<String> = paper
             .beside(&[])
             .into_iter()
@@ -507,6 +408,54 @@ mod tests {
         );
         let rows = json!([{"bytes": 1000, "p50_ns": 1e4}, {"bytes": 100, "p50_ns": 1e4}]);
         assert_eq!(verdicts(&rate, rows), [Reproduced]);
+    }
+
+    /// The order of a table says nothing about its ratios.
+    #[test]
+    fn ratios_below_1_have_no_shape_of_those_above() {
+        use Verdict::*;
+        let paper = paper(
+            "unit = 'x'
+            found = { command = 'micro', key = 'ours' }
+            numbers = [
+                { what = 'one', value = 9.7, row = { bytes = 1 } },
+                { what = 'two', value = 2.2, row = { bytes = 2 } },
+            ]",
+        );
+        let of = |one: f64, two: f64| {
+            verdicts(
+                &paper,
+                json!([{"bytes": 1, "ours": one}, {"bytes": 2, "ours": two}]),
+            )
+        };
+        assert_eq!(of(0.9, 0.5), [Not, Not]);
+        assert_eq!(of(1.1, 0.5), [ShapeOnly, Not]);
+        assert_eq!(of(1.1, 1.5), [ShapeOnly, ShapeOnly]);
+    }
+
+    /// A run from outside may be one of the fitted model.
+    #[test]
+    fn fits_and_virtual_clocks_are_named() {
+        let kittyhawk = &Paper::all()[0];
+        let why = |words: &[&str], how: &str, basis: &str| {
+            let rows = json!([{
+                "unit": "us", "op": "pingpong", "path": "bridge", "bytes": 200,
+                "ours": 53.0, "how": how, "basis": basis,
+            }]);
+            let beside = kittyhawk.beside(&[run(words, rows)]).into_iter();
+            let mut found = beside.filter(|beside| beside.ours.is_some());
+            let why = found.next().unwrap().why;
+            assert!(found.next().is_none());
+            why
+        };
+        let external = ["compare", "--external"];
+        assert_eq!(why(&external, "live", "machine"), "within 10 %");
+        let bgp = ["compare", "--external", "--fabric", "bgp"];
+        assert_eq!(why(&bgp, "live", "prediction"), "within 10 %");
+        let fit = "within 10 %; fitted to the paper";
+        assert_eq!(why(&bgp, "live", "fit"), fit);
+        let modelled = format!("{fit}; on a virtual clock");
+        assert_eq!(why(&bgp, "virtual clock", "fit"), modelled);
     }
 
     /// Every number has a place and either a way to ours or a reason.
