@@ -86,6 +86,23 @@ pub fn charts(list: &List) -> Vec<Chart> {
     charts
 }
 
+/// Rows with rounds that are no point of the charts.
+pub fn undrawn(list: &List, charts: &[Chart]) -> usize {
+    let measured = list.rows.iter().filter(|row| row.summary.is_some());
+    let drawn: usize = charts.iter().map(Chart::points).sum();
+    measured.count() - drawn
+}
+
+impl Chart {
+    /// Number of rows drawn.
+    fn points(&self) -> usize {
+        match &self.kind {
+            Kind::Lines { lines, .. } => lines.iter().map(|line| line.points.len()).sum(),
+            Kind::Bars(bars) => bars.len(),
+        }
+    }
+}
+
 impl<'a> Drawn<'a> {
     fn of(row: &'a Row) -> Option<Self> {
         let summary = row.summary.as_ref()?;
@@ -248,6 +265,10 @@ mod tests {
     use crate::comparison::run::Run;
 
     fn of(rows: &[(&[(&str, Value)], f64)]) -> Vec<Chart> {
+        lists(rows).iter().flat_map(charts).collect()
+    }
+
+    fn lists(rows: &[(&[(&str, Value)], f64)]) -> Vec<List> {
         let row = |(labels, ns): &(&[(&str, Value)], f64)| {
             let word = |(name, value): &(&str, Value)| match value {
                 Value::String(text) => text.clone(),
@@ -263,7 +284,7 @@ mod tests {
         let rows: Vec<Value> = rows.iter().map(row).collect();
         let run = json!({"manifest": {}, "rows": rows}).to_string();
         let run = Run::parse("f".into(), run.as_bytes()).unwrap();
-        List::all(&run).iter().flat_map(charts).collect()
+        List::all(&run)
     }
 
     fn lines(chart: &Chart) -> Vec<(&str, Vec<f64>)> {
@@ -307,6 +328,23 @@ mod tests {
         };
         assert_eq!(bars[0].0, "copy memcpy bytes=64 mtu=0");
         assert_eq!(bars.len(), 2);
+    }
+
+    /// A chart has logarithmic axes: values next to 0 have no place there.
+    #[test]
+    fn rows_that_no_chart_has_are_counted() {
+        let labels = |bytes: u64| [("op", json!("get")), ("bytes", json!(bytes))];
+        let undrawn = |values: &[f64]| {
+            let labels: Vec<_> = (1..).take(values.len()).map(labels).collect();
+            let rows = labels.iter().zip(values);
+            let rows: Vec<_> = rows.map(|(labels, ns)| (&labels[..], *ns)).collect();
+            let list = &lists(&rows)[0];
+            super::undrawn(list, &charts(list))
+        };
+        assert_eq!(undrawn(&[5.0, 6.0, 7.0]), 0);
+        assert_eq!(undrawn(&[5.0, 1e-40, 7.0, 1e40]), 2);
+        assert_eq!(undrawn(&[1e-40, 1e-40]), 2);
+        assert_eq!(undrawn(&[5.0]), 1, "a single row has no chart");
     }
 
     #[test]

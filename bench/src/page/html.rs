@@ -7,7 +7,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use plotters::style::RGBColor;
 use serde_json::Value;
 
-use super::charts::{Chart, Kind, charts};
+use super::charts::{self, Chart, Kind};
 use super::draw::{self, COLOURS};
 use super::format;
 use super::papers::{self, Basis, Beside, Paper, Verdict};
@@ -180,13 +180,21 @@ fn section(at: usize, run: &Run) -> Result<Markup> {
 
 fn one_list(list: &List) -> Result<Markup> {
     let mut figures = Vec::new();
-    for chart in charts(list) {
-        figures.push(figure(&chart)?);
+    let charts = charts::charts(list);
+    for chart in &charts {
+        figures.push(figure(chart)?);
     }
+    let undrawn = charts::undrawn(list, &charts);
     let table = table(list);
     Ok(html! {
         h3 { (list.name) }
         @if !figures.is_empty() { div.charts { @for figure in &figures { (figure) } } }
+        @if undrawn > 0 {
+            p {
+                (undrawn) " of " (list.rows.len()) " rows not drawn: too near 0, too large, \
+                 or without another row of their figure."
+            }
+        }
         details open[list.rows.len() <= FOLDED] {
             summary { "Table of " (list.rows.len()) " rows" }
             (table)

@@ -134,6 +134,16 @@ mod tests {
     }
 
     #[test]
+    fn rows_without_a_place_in_charts_are_counted() {
+        let mut run = run();
+        let note =
+            |run: &Value| page_of(std::slice::from_ref(run)).contains("1 of 4 rows not drawn");
+        assert!(!note(&run));
+        run["rows"][3]["rounds"] = json!([1e-40, 1e-40, 3.0]);
+        assert!(note(&run));
+    }
+
+    #[test]
     fn every_run_of_a_file_is_on_the_page() {
         let dir = tempfile::tempdir().unwrap();
         let (runs, output) = (dir.path().join("runs"), dir.path().join("page.html"));
