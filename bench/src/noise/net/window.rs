@@ -123,8 +123,10 @@ impl Window {
         for (stream, flow) in flows.iter().enumerate() {
             self.covers(flow).ok_or(Rejected::Short { stream })?;
             let window = &flow.slices[self.from..self.to];
-            let mut pauses = window.chunks_exact(len.max(self.a_second()));
-            if let Some(part) = pauses.position(|slices| slices.iter().sum::<u64>() == 0) {
+            let longest = len.max(self.a_second());
+            let mut pauses = window.windows(longest);
+            if let Some(at) = pauses.position(|slices| slices.iter().all(|bytes| *bytes == 0)) {
+                let part = at / longest;
                 return Err(Rejected::Still { stream, part });
             }
             for (part, slices) in window.chunks(len).take(PARTS).enumerate() {
@@ -202,9 +204,11 @@ mod tests {
             let found = rates(&[whole.clone(), late]);
             assert_eq!(found, Err(Rejected::Short { stream: 1 }));
         }
-        let still = flow(0, 30, 12_000..13_000);
-        let found = rates(&[still, whole]);
-        assert_eq!(found, Err(Rejected::Still { stream: 0, part: 2 }));
+        for pause in [12_000..13_000, 12_050..13_950] {
+            let found = rates(&[flow(0, 30, pause), whole.clone()]);
+            assert_eq!(found, Err(Rejected::Still { stream: 0, part: 2 }));
+        }
+        assert!(rates(&[flow(0, 30, 12_050..13_050), whole]).is_ok());
     }
 
     #[test]
