@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
 use super::client::{Client, Streamed};
@@ -172,7 +172,23 @@ pub(crate) fn measure(options: &Options, progress: &Progress) -> Result<Report> 
         }
     }
     let address = options.server.address();
-    Ok(report::report(effort, start, address, &runner.finish()))
+    let measured = runner.finish();
+    for (measurement, series) in &measured {
+        is_heard(measurement, series.rounds())?;
+    }
+    Ok(report::report(effort, start, address, &measured))
+}
+
+/// An error if most runs of the noise of packets had no round trip.
+fn is_heard(measurement: &Measurement, runs: &[Samples]) -> Result<()> {
+    let empty = runs.iter().filter(|run| run.ops == 0).count();
+    if *measurement == Measurement::Noise && 2 * empty > runs.len() {
+        let all = runs.len();
+        bail!(
+            "{measurement}: {empty} of {all} runs had no round trip; open the port for UDP both ways"
+        );
+    }
+    Ok(())
 }
 
 impl Options {
@@ -368,4 +384,25 @@ fn parts(order: &Streams, streamed: &Streamed) -> Result<Vec<Samples>, Rejected>
             .with("in_bytes_per_s", inward)
     };
     Ok(both.map(part).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn noise_of_no_round_trip_in_most_runs_is_an_error() {
+        let runs = [0, 7, 0].map(|ops| Samples {
+            ops,
+            ..Samples::default()
+        });
+        let error = is_heard(&Measurement::Noise, &runs)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("2 of 3 runs") && error.contains("UDP"),
+            "{error}"
+        );
+        assert!(is_heard(&Measurement::Noise, &runs[..2]).is_ok());
+    }
 }

@@ -50,7 +50,7 @@ const STREAMS: [Column; 7] = [
     ("QCD", "qcd", SHARE),
 ];
 
-const NOISE: [Column; 7] = [
+const NOISE: [Column; 8] = [
     ("round trips", "count", COUNT),
     ("p50", "p50_ns", TIME),
     ("p99", "p99_ns", TIME),
@@ -58,6 +58,7 @@ const NOISE: [Column; 7] = [
     ("QCD of latency", "latency_qcd", SHARE),
     ("with detours", "detours", PERCENT),
     ("outliers in detours", "outliers_in_detours", PERCENT),
+    ("lost", "lost", COUNT),
 ];
 
 const SPAN: Show = |row, name| {
