@@ -26,6 +26,12 @@ impl Signals {
         Ok(Signals(last))
     }
 
+    /// No signals.
+    #[cfg(test)]
+    pub fn none() -> Self {
+        Signals(Arc::default())
+    }
+
     /// Whether a signal has arrived.
     pub fn arrived(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0

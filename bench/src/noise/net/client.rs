@@ -10,11 +10,12 @@ use anyhow::{Context, Result, anyhow};
 
 use super::PATIENCE;
 use super::control::{Control, is_pause};
-use super::datagrams;
+use super::datagrams::{self, Source};
 use super::error::{NetError, Peer};
 use super::key::{self, End, Key};
 use super::orders::number_of;
 use super::packets::{Handling, RoundTrip, Shortest};
+use super::session::LONGEST_SESSION;
 use super::traffic::{self, Budget, Data, Poller};
 use super::wire::{
     Answer, Digest, Direction, Done, FILL, Flow, LONGEST_ANSWER, NUMBERED, Order, Protocol,
@@ -64,11 +65,12 @@ impl Client {
         // A signal is the reason of all other errors.
         signals.check()?;
         let (seconds, bytes) = welcomed?;
+        let time = Duration::from_secs(seconds.min(LONGEST_SESSION));
         Ok(Client {
             control,
             server,
             signals: signals.clone(),
-            budget: Budget::new(Duration::from_secs(seconds), bytes, signals),
+            budget: Budget::new(time, bytes, signals),
         })
     }
 
@@ -130,7 +132,7 @@ impl Client {
         Ok(data)
     }
 
-    /// A socket from which the server has received the token of an order.
+    /// A socket of this server only, from which it has received the token of an order.
     fn datagrams(&mut self, token: Digest) -> Result<UdpSocket, NetError> {
         let peer = self.control.peer;
         let failed = |error| peer.error("send datagrams to", error);
@@ -139,28 +141,22 @@ impl Client {
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
         let socket = UdpSocket::bind((any, 0)).map_err(failed)?;
-        socket.set_read_timeout(Some(AGAIN)).map_err(failed)?;
-        let (mut bytes, deadline) = (datagrams::buffer(), Instant::now() + PATIENCE);
+        socket.connect(self.server).map_err(failed)?;
+        let (greeting, deadline) = (datagrams::greeting(token), Instant::now() + PATIENCE);
         while Instant::now() < deadline {
             self.budget.check(Instant::now())?;
-            let greeting = datagrams::greeting(token);
-            socket.send_to(&greeting, self.server).map_err(failed)?;
-            match socket.recv_from(&mut bytes) {
-                Ok((len, from))
-                    if from == self.server && bytes[..len] == datagrams::ready(token) =>
-                {
-                    self.go()?;
-                    return Ok(socket);
-                }
-                Ok(_) => {}
-                Err(error) if is_pause(&error) => {}
-                Err(error) => return Err(failed(error)),
+            socket.send(&greeting).map_err(failed)?;
+            match self.answer(AGAIN) {
+                Ok(Answer::Go) => return Ok(socket),
+                Ok(other) => return Err(unexpected(peer, &other)),
+                Err(NetError::Silent { .. }) => {}
+                Err(error) => return Err(error),
             }
         }
         Err(NetError::System {
-            action: "exchange datagrams with",
+            action: "send datagrams to",
             peer: self.server,
-            source: std::io::Error::other("none came back; open the port for UDP, too"),
+            source: std::io::Error::other("none came; open the port for UDP, too"),
         })
     }
 
@@ -221,12 +217,12 @@ impl Client {
     /// Takes round trips of datagrams without sleeping, for a time. Returns also the number of
     /// lost datagrams.
     pub fn poll(&mut self, count: u32, time: Duration) -> Result<(Vec<RoundTrip>, u64), NetError> {
-        let token = self.order(Order::Poll { count })?;
-        let socket = self.datagrams(token)?;
         let peer = self.control.peer;
         let failed = |error| peer.error("poll", error);
+        let shortest_gap_ns = traffic::calibrate().map_err(failed)?;
+        let token = self.order(Order::Poll { count })?;
+        let socket = self.datagrams(token)?;
         let mut poller = Poller::new(&socket, self.server).map_err(failed)?;
-        let shortest_gap_ns = poller.shortest_ns;
         let (start, mut trips) = (Instant::now(), Vec::new());
         for number in 0..count {
             self.budget.spend(2 * NUMBERED)?;
@@ -321,9 +317,8 @@ impl Client {
                 sent,
             });
         }
-        let failed = |error| Peer(self.server).error("receive from", error);
-        socket.set_read_timeout(Some(LAST)).map_err(failed)?;
-        let flow = datagrams::receive_until_pause(order, &socket, self.server, &self.budget)?;
+        let mut source = Source::new(&socket, self.server, &self.budget, LAST)?;
+        let (flow, _) = datagrams::receive(order, &mut source, |_| false)?;
         let (sent, outward) = self.streamed()?;
         Ok(Streamed {
             outward,
@@ -398,6 +393,9 @@ fn polled(poller: &mut Poller<'_>, number: u32) -> Result<Option<(f64, Handling)
         if number_of(&answer[..found.len]) == Some(number) {
             let handling = found.handling(after - before);
             return Ok(Some(((found.now_ns - before) as f64, handling)));
+        }
+        if u128::from(found.now_ns - after) > LOST.as_nanos() {
+            break;
         }
     }
     Ok(None)
@@ -488,15 +486,15 @@ impl Echo<'_> {
         let sent = socket.send_to(&self.message, self.client.server);
         sent.map_err(|error| peer.error("send to", error))?;
         loop {
-            match socket.recv_from(&mut self.answer) {
-                // Answers of earlier round trips are late, not lost.
-                Ok((len, _)) if self.answer[..len] != self.message[..] => {}
-                Ok(_) => {
+            match socket.recv(&mut self.answer) {
+                Ok(len) if self.answer[..len] == self.message[..] => {
                     self.lost = 0;
                     return Ok(Some(start.elapsed()));
                 }
-                Err(error) if is_pause(&error) => return self.one_lost().map(|()| None),
-                Err(error) => return Err(peer.error("read from", error)),
+                Err(error) if !is_pause(&error) => return Err(peer.error("read from", error)),
+                // Answers of earlier round trips are late, not lost.
+                Ok(_) if start.elapsed() < LOST => self.client.budget.check(Instant::now())?,
+                _ => return self.one_lost().map(|()| None),
             }
         }
     }

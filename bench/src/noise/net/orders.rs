@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::PATIENCE;
 use super::control::{Control, is_pause};
-use super::datagrams::{self, is_end};
+use super::datagrams::{self, Source, is_end};
 use super::error::{NetError, Peer};
 use super::packets::{Handling, Shortest};
 use super::traffic::{self, Budget, Data, Poller};
@@ -81,58 +81,55 @@ impl Carrier<'_> {
         Ok(Done::Echoed(count.into()))
     }
 
-    /// Waits for the order's token, and returns its source.
+    /// Waits for the order's token, begins, and returns its source. The control connection says so:
+    /// a datagram may be lost.
     fn greeting(&mut self) -> Result<SocketAddr, NetError> {
-        let (socket, token, host) = (self.socket, self.token, self.control.peer.0.ip());
         let peer = self.control.peer;
-        let failed = move |error| peer.error("read from", error);
-        socket.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+        let (socket, host, expected) = (self.socket, peer.0.ip(), datagrams::greeting(self.token));
+        let failed = |error| peer.error("read from", error);
+        let set = socket.set_read_timeout(Some(datagrams::LOOK));
+        set.map_err(failed)?;
         let (mut bytes, deadline) = (datagrams::buffer(), Instant::now() + PATIENCE);
-        loop {
-            let (len, from) = socket.recv_from(&mut bytes).map_err(failed)?;
-            if from.ip() == host && bytes[..len] == datagrams::greeting(token)[..] {
-                datagrams::answer(socket, token, from)?;
-                self.control.send(&Answer::Go)?;
-                return Ok(from);
-            }
+        while Instant::now() < deadline {
             self.budget.check(Instant::now())?;
-            if Instant::now() > deadline {
-                let seconds = PATIENCE.as_secs();
-                return Err(NetError::Silent {
-                    peer: self.control.peer.0,
-                    seconds,
-                });
+            match socket.recv_from(&mut bytes) {
+                Ok((len, from)) if from.ip() == host && bytes[..len] == expected[..] => {
+                    self.control.send(&Answer::Go)?;
+                    return Ok(from);
+                }
+                Err(error) if !is_pause(&error) => return Err(failed(error)),
+                _ => {}
             }
         }
+        Err(NetError::System {
+            action: "receive datagrams of",
+            peer: peer.0,
+            source: std::io::Error::other("none came; open the port for UDP, too"),
+        })
     }
 
     fn echo_datagrams(&mut self, size: u32, count: u32) -> Result<Done, NetError> {
         let client = self.greeting()?;
-        let (socket, token) = (self.socket, self.token);
+        let mut source = Source::new(self.socket, client, self.budget, PATIENCE)?;
         let (mut bytes, mut done) = (datagrams::buffer(), 0);
         while done < u64::from(count) {
-            let received = socket.recv_from(&mut bytes);
-            let received = received.map_err(|error| Peer(client).error("read from", error));
-            let (len, from) = received?;
-            let message = &bytes[..len];
-            if from != client {
-                continue;
-            }
-            if is_end(message, token) {
+            let received = source.receive(&mut bytes)?;
+            let message = &bytes[..received.ok_or_else(|| source.silent())?];
+            if is_end(message, self.token) {
                 break;
             }
-            if len == size as usize {
-                send(socket, message, client)?;
-                self.budget.spend(2 * len)?;
+            if message.len() == size as usize {
+                send(self.socket, message, client)?;
+                self.budget.spend(2 * message.len())?;
                 done += 1;
-            } else if *message == datagrams::greeting(token)[..] {
-                datagrams::answer(socket, token, client)?;
             }
         }
         Ok(Done::Echoed(done))
     }
 
     fn poll(&mut self, count: u32) -> Result<Done, NetError> {
+        let failed = |error| self.control.peer.error("poll", error);
+        let shortest_ns = traffic::calibrate().map_err(failed)?;
         let client = self.greeting()?;
         let failed = |error| Peer(client).error("poll", error);
         let mut poller = Poller::new(self.socket, client).map_err(failed)?;
@@ -143,6 +140,7 @@ impl Carrier<'_> {
                 let (peer, seconds) = (client, PATIENCE.as_secs());
                 return Err(NetError::Silent { peer, seconds });
             };
+            self.budget.spend(2 * found.len)?;
             let message = &bytes[..found.len];
             if is_end(message, self.token) {
                 break;
@@ -153,9 +151,8 @@ impl Carrier<'_> {
             };
             let (before, after) = poller.send(message)?;
             *slot = Some(found.handling(after - before));
-            self.budget.spend(2 * found.len)?;
         }
-        Ok(Done::Polled(delayed(poller.shortest_ns, &handled)))
+        Ok(Done::Polled(delayed(shortest_ns, &handled)))
     }
 
     fn streams(&mut self, order: &Streams) -> Result<Done, NetError> {
@@ -186,7 +183,11 @@ impl Carrier<'_> {
             return Ok(Done::Streamed { sent, flows });
         }
         let is_last = |message: &[u8]| is_end(message, self.token);
-        let flow = datagrams::receive(order, self.socket, client, self.budget, is_last)?;
+        let mut source = Source::new(self.socket, client, self.budget, PATIENCE)?;
+        let (flow, has_ended) = datagrams::receive(order, &mut source, is_last)?;
+        if !has_ended {
+            return Err(source.silent());
+        }
         let (sent, flows) = (0, vec![flow]);
         Ok(Done::Streamed { sent, flows })
     }

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use super::control::{Control, is_pause};
 use super::error::{NetError, Peer};
 use super::key::{self, Key};
 use super::orders::Carrier;
-use super::session::{Limits, Session, Step};
+use super::session::{LONGEST_SESSION, Limits, Session, Step};
 use super::traffic::{Budget, Data};
 use super::wire::{Answer, Digest, LONGEST_ORDER, WireError};
 use crate::noise::signals::Signals;
@@ -60,7 +60,7 @@ pub(crate) struct Options {
         long,
         value_name = "SECONDS",
         default_value_t = 7200,
-        value_parser = value_parser!(u64).range(1..=1_000_000)
+        value_parser = value_parser!(u64).range(1..=LONGEST_SESSION)
     )]
     max_seconds: u64,
 
@@ -79,8 +79,8 @@ struct Host {
     key: Key,
     limits: Limits,
     signals: Signals,
-    /// The datagram socket, of the one session at a time.
-    session: Mutex<UdpSocket>,
+    /// Held by the one session at a time.
+    session: Mutex<()>,
     /// The token of an order that waits for connections, and the order.
     expected: Mutex<Option<(Digest, Sender<Data>)>>,
     strangers: AtomicUsize,
@@ -94,13 +94,15 @@ pub(crate) fn serve(options: &Options) -> Result<Infallible> {
     let cannot = || format!("cannot listen on {at}; name a free port of an address of this host");
     let listener = TcpListener::bind(at).with_context(cannot)?;
     let at = listener.local_addr()?;
+    // Each session binds its own address to answer from; this tells now if the port is taken.
+    drop(UdpSocket::bind(at).with_context(cannot)?);
     let host = Arc::new(Host {
         key,
         limits: Limits {
             seconds: options.max_seconds,
             bytes: options.max_gib << 30,
         },
-        session: Mutex::new(UdpSocket::bind(at).with_context(cannot)?),
+        session: Mutex::default(),
         signals: signals.clone(),
         expected: Mutex::default(),
         strangers: AtomicUsize::new(0),
@@ -179,6 +181,7 @@ impl Drop for Stranger {
 impl Stranger {
     fn talk(self, stream: TcpStream, peer: SocketAddr) -> Result<(), NetError> {
         let failed = |source| Peer(peer).error("talk to", source);
+        let at = stream.local_addr().map_err(failed)?;
         let data = stream.try_clone().map_err(failed)?;
         let control = Control::new(stream, peer, LONGEST_ORDER).map_err(failed)?;
         let nonce = key::random().map_err(failed)?;
@@ -187,6 +190,7 @@ impl Stranger {
             session: Session::new(host.key.clone(), nonce, host.limits),
             host: &host,
             control,
+            at,
             deadline: Instant::now() + TO_PROVE,
         };
         loop {
@@ -211,6 +215,8 @@ struct Talk<'a> {
     host: &'a Host,
     session: Session,
     control: Control,
+    /// Address of this end.
+    at: SocketAddr,
     /// Time until which the next message must have come.
     deadline: Instant,
 }
@@ -250,6 +256,15 @@ impl Talk<'_> {
         self.control.peer.wire(error)
     }
 
+    /// A socket at the address that the client knows.
+    fn datagrams(&mut self) -> Result<UdpSocket, NetError> {
+        UdpSocket::bind(self.at).map_err(|source| {
+            let error = self.control.peer.error("bind the port of UDP for", source);
+            self.say_refused(error.to_string());
+            error
+        })
+    }
+
     fn say_refused(&mut self, reason: String) {
         // The client may have gone.
         let _ = self.control.send(&Answer::Refused { reason });
@@ -257,10 +272,16 @@ impl Talk<'_> {
 
     /// Carries out the orders of an authenticated client.
     fn serve(&mut self, welcome: &Answer) -> Result<(), NetError> {
-        let Ok(socket) = self.host.session.try_lock() else {
-            self.say_refused("another session is going on; try again when it has ended".into());
-            return Ok(());
+        let _session = match self.host.session.try_lock() {
+            Ok(session) => session,
+            // A session that panicked has ended, too.
+            Err(TryLockError::Poisoned(ended)) => ended.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                self.say_refused("another session is going on; try again when it has ended".into());
+                return Ok(());
+            }
         };
+        let socket = self.datagrams()?;
         // Standard output may be closed by now.
         let _ = writeln!(io::stdout(), "session of {}", self.control.peer.0);
         self.control.send(welcome)?;

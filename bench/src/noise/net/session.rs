@@ -9,6 +9,9 @@ use super::wire::{
 /// Longest slice of time, in milliseconds.
 const LONGEST_SLICE: u32 = 10_000;
 
+/// Longest session in seconds.
+pub const LONGEST_SESSION: u64 = 1_000_000;
+
 /// Limits of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {

@@ -1,7 +1,7 @@
 //! Measured traffic of either end: streams of messages, and datagrams without sleeping.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -116,14 +116,20 @@ pub fn streams(
     let start = Instant::now();
     let run = |data| move || stream(order, data, start, budget);
     let outcomes: Vec<Result<Half, NetError>> = thread::scope(|scope| {
-        let threads: Vec<_> = connections
-            .iter()
-            .map(|data| scope.spawn(run(data)))
-            .collect();
-        let joined = threads.into_iter().map(|thread| thread.join());
-        joined
-            .map(|joined| joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
+        let begin = |data| {
+            let thread = thread::Builder::new().spawn_scoped(scope, run(data));
+            thread.map_err(|source| NetError::System {
+                action: "start a thread for",
+                peer: data.peer.0,
+                source,
+            })
+        };
+        let threads: Vec<_> = connections.iter().map(begin).collect();
+        let joined = threads.into_iter().map(|thread| {
+            let joined = thread?.join();
+            joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        joined.collect()
     });
     let (mut sent, mut flows) = (0, Vec::new());
     for outcome in outcomes {
@@ -217,6 +223,21 @@ fn is_full(error: &io::Error) -> bool {
     is_pause(error) || error.raw_os_error() == Some(nix::errno::Errno::ENOBUFS as i32)
 }
 
+/// Shortest gap in nanoseconds between two looks that find nothing, at a socket of its own: looks
+/// at that of an order would take its datagrams.
+///
+/// # Errors
+/// The system's.
+pub fn calibrate() -> io::Result<u64> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    socket.set_nonblocking(true)?;
+    let (start, mut nothing) = (Instant::now(), [0]);
+    Ok(shortest_gap(|| {
+        let _ = socket.recv_from(&mut nothing);
+        since(start)
+    }))
+}
+
 /// A socket that looks for datagrams of one peer without sleeping.
 #[derive(Debug)]
 pub struct Poller<'a> {
@@ -225,8 +246,6 @@ pub struct Poller<'a> {
     pub peer: SocketAddr,
     start: Instant,
     last_ns: u64,
-    /// Shortest gap between two looks that find nothing.
-    pub shortest_ns: u64,
 }
 
 /// A datagram that a [`Poller`] found.
@@ -241,25 +260,17 @@ pub struct Found {
 }
 
 impl<'a> Poller<'a> {
-    /// Makes `socket` non-blocking, and calibrates looks.
+    /// Makes `socket` non-blocking.
     ///
     /// # Errors
     /// The system's.
     pub fn new(socket: &'a UdpSocket, peer: SocketAddr) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        let start = Instant::now();
-        let mut nothing = [0];
-        let shortest_ns = shortest_gap(|| {
-            // Nothing has been asked for yet.
-            let _ = socket.recv_from(&mut nothing);
-            since(start)
-        });
         Ok(Poller {
             socket,
             peer,
-            start,
-            last_ns: since(start),
-            shortest_ns,
+            start: Instant::now(),
+            last_ns: 0,
         })
     }
 
