@@ -85,6 +85,12 @@ fn without<'a>(arguments: &'a [String], options: &[Named]) -> Vec<&'a str> {
     let mut left = arguments.iter().map(String::as_str);
     let mut kept = Vec::new();
     while let Some(argument) = left.next() {
+        if argument == "--" {
+            // The rest are no options.
+            kept.push(argument);
+            kept.extend(left);
+            break;
+        }
         let name = argument.split('=').next().unwrap_or_default();
         match options.iter().find(|(option, _)| *option == name) {
             None => kept.push(argument),
@@ -109,6 +115,8 @@ mod tests {
         assert_eq!(configuration(&arguments), kept);
         let public = without_secret(&arguments).join(" ");
         assert_eq!(public, line.replace(" --key k", ""));
+        let program = ["--", "program", "--key", "k"].map(String::from);
+        assert_eq!(without_secret(&program), program);
     }
 
     #[test]
