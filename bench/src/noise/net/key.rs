@@ -1,8 +1,8 @@
 //! The key that both ends share, and its proof.
 
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -11,6 +11,9 @@ use super::wire::Digest;
 
 /// Fewest characters of a key.
 const SHORTEST: usize = 16;
+
+/// Bytes of the longest file that may hold a key.
+const LONGEST_FILE: u64 = 1024;
 
 /// Purpose of the derived key, as BLAKE3 wants it.
 const PURPOSE: &str = "toroid-bench noise 2026-11 session key";
@@ -64,13 +67,22 @@ pub fn given(text: Option<&str>) -> Result<Key> {
         return checked(text);
     }
     let path = file()?;
-    let text = fs::read_to_string(&path).with_context(|| {
-        format!(
-            "there is no key in {}; give the server's with --key",
-            path.display()
-        )
-    })?;
-    checked(text.trim())
+    checked(read(&path)?.trim())
+}
+
+/// The text of a file, which must belong to this user or root and be closed to all others.
+fn read(path: &Path) -> Result<String> {
+    let shown = path.display();
+    let absent = || format!("there is no key in {shown}; give the server's with --key");
+    let file = File::open(path).with_context(absent)?;
+    // The metadata is that of the opened file: its name may lead to another file by now.
+    let metadata = file.metadata().with_context(absent)?;
+    let (mode, uid) = (metadata.mode() & 0o777, metadata.uid());
+    let is_ours = uid == nix::unistd::geteuid().as_raw() || uid == 0;
+    if mode & 0o077 != 0 || !is_ours {
+        bail!("the key {shown} is not only yours (mode {mode:03o}, uid {uid}); `chmod 600` it");
+    }
+    io::read_to_string(file.take(LONGEST_FILE)).with_context(absent)
 }
 
 /// As [`given`], but the file is made if absent. Returns its path, too.
@@ -117,7 +129,8 @@ fn make(path: &Path) -> io::Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(directory)?;
-    let whole = path.with_extension(std::process::id().to_string());
+    // A number of the process may be that of a killed one, in a container.
+    let whole = path.with_extension(String::from(random()?));
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -135,6 +148,8 @@ fn make(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -163,5 +178,9 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
         assert!(checked("too short").is_err());
+        assert_eq!(read(&path).unwrap(), text);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let error = read(&path).unwrap_err().to_string();
+        assert!(error.contains("chmod 600"), "{error}");
     }
 }
