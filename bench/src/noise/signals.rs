@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::flag;
@@ -20,7 +20,12 @@ impl Signals {
     /// The system's.
     pub fn catch() -> io::Result<Self> {
         let last = Arc::new(AtomicUsize::new(0));
+        let again = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
+            // A second signal ends the process at once, as by default.
+            let armed = Arc::clone(&again);
+            flag::register_conditional_default(signal, Arc::clone(&armed))?;
+            flag::register(signal, armed)?;
             flag::register_usize(signal, Arc::clone(&last), signal as usize)?;
         }
         Ok(Signals(last))
