@@ -296,21 +296,26 @@ impl Level {
 /// The parts of a run between changes of at least [`LEAST_CHANGE`].
 fn levels(rates: &[f64], interval_s: f64) -> Vec<Level> {
     let mut levels: Vec<Level> = Vec::new();
-    let mut from = 0;
+    let (mut begin, mut from) = (0, 0);
     for to in changes(rates, 0).into_iter().chain([rates.len()]) {
         let Some(rate) = median(&rates[from..to]) else {
             break;
         };
         let end_s = to as f64 * interval_s;
         match levels.last_mut() {
-            Some(last) if (rate / last.bytes_per_s - 1.0).abs() < LEAST_CHANGE => last.to_s = end_s,
+            Some(last) if (rate / last.bytes_per_s - 1.0).abs() < LEAST_CHANGE => {
+                last.to_s = end_s;
+                last.bytes_per_s = median(&rates[begin..to]).unwrap_or(rate);
+                from = to;
+                continue;
+            }
             _ => levels.push(Level {
                 from_s: from as f64 * interval_s,
                 to_s: end_s,
                 bytes_per_s: rate,
             }),
         }
-        from = to;
+        (begin, from) = (from, to);
     }
     levels
 }
@@ -360,6 +365,9 @@ mod tests {
         let small: Vec<f64> = (0..60)
             .map(|at| if at < 30 { 1e9 } else { 1.01e9 })
             .collect();
-        assert_eq!(levels(&small, 1.0).len(), 1);
+        let merged = levels(&small, 1.0);
+        assert_eq!(merged.len(), 1);
+        // The median of all, not that of the first part.
+        assert_eq!(merged[0].bytes_per_s, 1.005e9);
     }
 }
