@@ -1,5 +1,5 @@
 //! The command `noise`: noise of processors and of networks, after a thesis on noise in clouds
-//! ("Evaluating HPC networks in the cloud", 2022) and De Sensi et al. (2019), "Mitigating network
+//! (Rahn, 2021, "Noise Estimation in HPC Cloud Networks") and De Sensi et al. (2019), "Mitigating network
 //! noise on Dragonfly networks through application-aware routing".
 //!
 //! [`os`] measures the host alone, without a network; [`net`] the network between two hosts.

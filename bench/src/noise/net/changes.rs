@@ -5,7 +5,7 @@
 /// The shortest part.
 const SHORTEST: usize = 3;
 
-/// Shuffled series of a test. A change is found if none of them differs as much: p < 1/200.
+/// Shuffled series of a test. A change is found if none of them differs as much: p <= 1/200.
 const SHUFFLES: usize = 199;
 
 /// The indices at which a series changes, rising.
