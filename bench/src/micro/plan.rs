@@ -1,6 +1,6 @@
 //! The tests as data: each row is the difference of two formulas of measured times.
 
-mod message;
+pub mod message;
 
 use clap::ValueEnum;
 use serde::Serialize;

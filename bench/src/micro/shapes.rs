@@ -3,6 +3,7 @@
 use super::adapter::mechanisms::Prices;
 use super::adapter::{Preset, PresetName};
 use super::measure::Row;
+use super::plan::message::LATER;
 use super::plan::{LONGEST, LayerName, Test};
 use super::{Selection, VIRTUAL, adapter, emulated, layers};
 use crate::plan::Effort;
@@ -10,9 +11,6 @@ use crate::worker::micro::message_layer::{EAGER, HEADER};
 use crate::worker::micro::script::{Layer, Message, Pattern, Script};
 
 use PresetName::{Bvia, Clan, Gm, Mvia};
-
-/// The limit of eager messages with which the thesis saw a drop.
-const LATER: usize = 16 << 10;
 
 const BURST: Pattern = Pattern::Burst { count: 64 };
 
