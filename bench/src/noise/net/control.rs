@@ -64,7 +64,8 @@ impl Control {
             if let Some(message) = next.map_err(|error| self.peer.wire(error))? {
                 return Ok(message);
             }
-            if let Some(bytes) = self.read(deadline, signals)? {
+            let read = self.read(deadline, signals);
+            if let Some(bytes) = read.map_err(|error| error.after(within))? {
                 self.lines.push(&bytes);
             }
         }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use super::wire::WireError;
 
@@ -67,6 +68,19 @@ pub enum NetError {
     /// A signal ends the run.
     #[error("interrupted")]
     Interrupted,
+}
+
+impl NetError {
+    /// The same error after another time-out.
+    pub fn after(self, time: Duration) -> Self {
+        match self {
+            NetError::Silent { peer, .. } => NetError::Silent {
+                peer,
+                seconds: time.as_secs(),
+            },
+            other => other,
+        }
+    }
 }
 
 /// The other end of a connection, for errors.
