@@ -4,7 +4,8 @@ use std::net::SocketAddrV4;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use toroid_fabric::Torus;
+use toroid_client::admin::ClientError;
+use toroid_fabric::{Place, Torus};
 use toroid_model::info::Lateness;
 use toroid_model::link::{DomainLinks, Latency, LinkSpec, Mode, Rate as LinkRate};
 use toroid_protocol::agent::NewDomain;
@@ -37,6 +38,11 @@ const MEMORY: usize = 4 * LONG;
 
 /// Longer than attached processes take to learn of a change.
 const SETTLE: Duration = Duration::from_millis(5);
+
+/// The longest time in which links are refused because the machine is busy, and the time between two
+/// attempts.
+const BUSY: Duration = Duration::from_secs(20);
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// Bytes of headers: of Ethernet, IPv4 and UDP, and of IPv4 and TCP with its timestamps.
 const ETHERNET: u32 = 14;
@@ -219,6 +225,18 @@ impl Bed {
         }
     }
 
+    /// Sets links. Beside other work this machine's own latency may exceed a wanted one for a while;
+    /// the agent measures anew before it refuses.
+    fn set(&mut self, domain: &str, links: &DomainLinks<Place>) -> Result<(), ClusterError> {
+        let end = Instant::now() + BUSY;
+        loop {
+            match self.cluster.control()?.set_links(domain, links, false) {
+                Err(ClientError::Refused(_)) if Instant::now() < end => thread::sleep(AGAIN),
+                result => return Ok(result.map(|_| ())?),
+            }
+        }
+    }
+
     /// Measures the operation of `key` under these links, which are afterwards the machine's.
     fn under(
         &mut self,
@@ -245,7 +263,7 @@ impl Bed {
             default: link,
             ..DomainLinks::default()
         };
-        self.cluster.control()?.set_links(domain, &links, false)?;
+        self.set(domain, &links)?;
         thread::sleep(SETTLE);
         let mut outcome = self.measure_op(key.op, rate, slice)?;
         let control = self.cluster.control()?;

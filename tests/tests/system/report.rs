@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use tests::cluster::{Cluster, program};
+use tests::cluster::program;
 use tests::process::{Outcome, run};
 
 use crate::compare::{INPUT, leaves_no_files, start};
@@ -22,31 +22,12 @@ const RUNS: [&[&str]; 4] = [
     &["micro", "--quick", "--preset", "clan,gm,bvia,mvia"],
 ];
 
-/// Starts of a run that the machine's other work disturbs.
-const TRIALS: u32 = 20;
-
 /// Bytes of a page, at most.
 const LARGEST: usize = 2_000_000;
 
 fn report(runs: &[&Path], page: &Path) -> Outcome {
     let mut command = Command::new(program("toroid-bench"));
     run(command.arg("report").args(runs).arg("-o").arg(page))
-}
-
-/// A run. Beside other work this machine's own latency may exceed one that `link` sets: it then says
-/// so, and is started again.
-fn measured(words: &[&str], run: impl Fn(&mut Command) -> Outcome, cluster: &Cluster) -> Outcome {
-    let measure = || {
-        let mut command = cluster.command("toroid-bench");
-        run(command.args(words).arg("--json"))
-    };
-    let is_busy = |outcome: &Outcome| {
-        outcome.status == FAILED && outcome.stderr.contains("that this machine takes")
-    };
-    let again = (0..TRIALS)
-        .map(|_| measure())
-        .find(|outcome| !is_busy(outcome));
-    again.unwrap_or_else(measure)
 }
 
 fn files(dir: &Path) -> usize {
@@ -58,7 +39,8 @@ fn runs_of_several_commands_are_one_page_without_network_and_scripts() {
     leaves_no_files(|cluster, temporary| {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let measure = |(at, words): (usize, &&[&str])| {
-            let outcome = measured(words, |command| start(command, temporary).wait(), cluster);
+            let mut command = cluster.command("toroid-bench");
+            let outcome = start(command.args(*words).arg("--json"), temporary).wait();
             let path = dir.path().join(format!("{at}.json"));
             fs::write(&path, outcome.ok().text()).expect("it is ours");
             path
