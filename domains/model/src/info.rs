@@ -249,8 +249,9 @@ pub struct LinkReport {
     pub fabric: Option<String>,
     /// One-way latency of RDMA on this machine, in nanoseconds. It is part of a latency without `+`.
     pub rdma_base_ns: u64,
-    /// Rate of long RDMA reads on this machine, in bytes per second.
-    pub rdma_base_rate: u64,
+    /// Rate of long RDMA reads on this machine, in bytes per second; absent if it cannot be measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdma_base_rate: Option<u64>,
     /// One-way latency of Ethernet between two members here, measured as by `toroid ping` before any
     /// links were emulated. All latencies come on top.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -105,18 +105,16 @@ impl Host {
         Ok(base)
     }
 
-    /// Rate of long reads of another node's memory, in bytes per second, measured once in about ten
-    /// milliseconds.
-    pub(super) fn rdma_base_rate(&self) -> Result<u64, Refusal> {
+    /// Rate of long reads of another node's memory, in bytes per second, measured until a
+    /// measurement succeeds: 386 MB are read.
+    pub(super) fn rdma_base_rate(&self) -> Option<u64> {
         let mut rate = self.base.rate.lock();
-        if let Some(rate) = *rate {
-            return Ok(rate);
+        if rate.is_none() {
+            *rate = measure_rate()
+                .inspect_err(|reason| tracing::warn!("cannot measure the rate of RDMA: {reason}"))
+                .ok();
         }
-        let measured = measure_rate().map_err(|reason| {
-            let message = format!("cannot measure the rate of RDMA: {reason}");
-            Refusal::new(RefusalKind::Failed, message, "try again")
-        })?;
-        Ok(*rate.insert(measured))
+        *rate
     }
 
     /// Measures the latency of Ethernet between two members of a domain whose links are the

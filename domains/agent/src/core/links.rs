@@ -185,7 +185,7 @@ impl Host {
                 .as_ref()
                 .map(|fabric| fabric.name.clone()),
             rdma_base_ns: self.rdma_base(|_| true)?,
-            rdma_base_rate: self.rdma_base_rate()?,
+            rdma_base_rate: self.rdma_base_rate(),
             ethernet_base_ns: self.base.ethernet(),
             without_clock: clocks.as_ref().map_or(0, SharedClocks::without_clock),
             links: reported,

@@ -114,7 +114,7 @@ impl Properties {
     /// The properties, with a share of the rate that the agent has measured.
     fn link(&self, agent: &mut Control, domain: &str) -> Result<LinkSpec, Failure> {
         let machine = match self.rate {
-            Some(WantedRate::Share(_)) => agent.links(domain, &[])?.rdma_base_rate,
+            Some(WantedRate::Share(_)) => measured_rate(agent, domain)?,
             _ => 0,
         };
         let rate = self.rate.map(|rate| rate.of(machine)).transpose();
@@ -131,6 +131,14 @@ impl Properties {
             idle: self.idle,
         })
     }
+}
+
+/// The machine's rate of RDMA in bytes per second.
+fn measured_rate(agent: &mut Control, domain: &str) -> Result<u64, Failure> {
+    let rate = agent.links(domain, &[])?.rdma_base_rate;
+    rate.ok_or_else(|| {
+        Failure::usage("the agent could not measure the rate of RDMA: set one such as 10Gbit")
+    })
 }
 
 impl Links {
@@ -236,12 +244,14 @@ fn print(report: &LinkReport, show: Show) {
     }
     let us = |ns: u64| format!("{:.2} us", ns as f64 / 1e3);
     let ethernet = report.ethernet_base_ns.map(us);
+    let rate = |rate: u64| format!("{:.1} GB/s", rate as f64 / 1e9);
+    let rate = report.rdma_base_rate.map(rate);
     line!(
         "this machine takes, one way: rdma {}, inside a latency without +; ethernet {}, always on top; \
-         rdma has {:.1} GB/s",
+         rdma has {}",
         us(report.rdma_base_ns),
         ethernet.as_deref().unwrap_or("not measured"),
-        report.rdma_base_rate as f64 / 1e9
+        rate.as_deref().unwrap_or("no measured rate")
     );
 }
 
