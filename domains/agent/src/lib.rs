@@ -53,6 +53,7 @@ mod start;
 pub mod store;
 mod threads;
 
+pub use channel::secret::read_private;
 pub use config::Config;
 pub use emulation::DEFAULT_PRECISION;
 pub use error::AgentError;

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::thread;
 
@@ -172,6 +172,25 @@ fn a_stranger_gets_no_measurement() {
         assert_eq!(first.wait().status, 130);
         eventually("the next is served", || run(&mut noise(&words)).status == 0);
         drop(server);
+    });
+}
+
+#[test]
+fn strangers_end_no_session() {
+    on_a_host_of_its_own(|| {
+        let outside = Outside::new();
+        let (server, address) = server(&outside, "");
+        let words = format!("connect {address} {KEY} --quick --test latency --bytes 1,64");
+        let client = Running::start(&mut noise(&words));
+        eventually("the client is served", || {
+            server.so_far().contains("session of")
+        });
+        // As many as the server listens to at the same time.
+        let strangers: Vec<TcpStream> = (0..64)
+            .map(|_| TcpStream::connect(&address).expect("the server listens"))
+            .collect();
+        client.wait().ok();
+        drop(strangers);
     });
 }
 

@@ -1,19 +1,19 @@
 //! The key that both ends share, and its proof.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs::DirBuilder;
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
+use tempfile::NamedTempFile;
+use toroid_agent::read_private;
 
 use super::wire::Digest;
 
 /// Fewest characters of a key.
 const SHORTEST: usize = 16;
-
-/// Bytes of the longest file that may hold a key.
-const LONGEST_FILE: u64 = 1024;
 
 /// Purpose of the derived key, as BLAKE3 wants it.
 const PURPOSE: &str = "toroid-bench noise 2026-11 session key";
@@ -61,45 +61,48 @@ pub fn random() -> io::Result<Digest> {
     Ok(Digest(blake3::Hash::from_bytes(bytes)))
 }
 
-/// The key of the command line; otherwise that of this user's file.
-pub fn given(text: Option<&str>) -> Result<Key> {
-    if let Some(text) = text {
-        return checked(text);
-    }
-    let path = file()?;
-    checked(read(&path)?.trim())
+// Not a doc comment, which would replace the texts of the commands.
+#[derive(Args)]
+pub(crate) struct Shared {
+    /// Secret that both ends share [default: the contents of noise.key in the directory of domains,
+    /// which `serve` makes if absent].
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "TOROID_NOISE_KEY",
+        hide_env_values = true
+    )]
+    key: Option<String>,
 }
 
-/// The text of a file, which must belong to this user or root and be closed to all others.
-fn read(path: &Path) -> Result<String> {
-    let shown = path.display();
-    let absent = || format!("there is no key in {shown}; give the server's with --key");
-    let file = File::open(path).with_context(absent)?;
-    // The metadata is that of the opened file: its name may lead to another file by now.
-    let metadata = file.metadata().with_context(absent)?;
-    let (mode, uid) = (metadata.mode() & 0o777, metadata.uid());
-    let is_ours = uid == nix::unistd::geteuid().as_raw() || uid == 0;
-    if mode & 0o077 != 0 || !is_ours {
-        bail!("the key {shown} is not only yours (mode {mode:03o}, uid {uid}); `chmod 600` it");
+impl Shared {
+    /// The key of the command line; otherwise that of this user's file.
+    pub(crate) fn given(&self) -> Result<Key> {
+        match &self.key {
+            Some(text) => checked(text),
+            None => read(&file()?),
+        }
     }
-    io::read_to_string(file.take(LONGEST_FILE)).with_context(absent)
+
+    /// As [`Shared::given`], but the file is made if absent. Returns its path, too.
+    pub(crate) fn given_or_made(&self) -> Result<(Key, Option<PathBuf>)> {
+        if self.key.is_some() {
+            return Ok((self.given()?, None));
+        }
+        let path = file()?;
+        if !path.exists() {
+            let shown = path.display();
+            make(&path)
+                .with_context(|| format!("cannot write a key to {shown}; give one with --key"))?;
+        }
+        Ok((read(&path)?, Some(path)))
+    }
 }
 
-/// As [`given`], but the file is made if absent. Returns its path, too.
-pub fn given_or_made(text: Option<&str>) -> Result<(Key, Option<PathBuf>)> {
-    if text.is_some() {
-        return Ok((given(text)?, None));
-    }
-    let path = file()?;
-    if !path.exists() {
-        make(&path).with_context(|| {
-            format!(
-                "cannot write a key to {}; give one with --key",
-                path.display()
-            )
-        })?;
-    }
-    Ok((given(None)?, Some(path)))
+/// The key of a file.
+fn read(path: &Path) -> Result<Key> {
+    let text = read_private(path).context("give the key of the server with --key")?;
+    checked(text.trim())
 }
 
 fn checked(text: &str) -> Result<Key> {
@@ -129,25 +132,17 @@ fn make(path: &Path) -> io::Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(directory)?;
-    // A number of the process may be that of a killed one, in a container.
-    let whole = path.with_extension(String::from(random()?));
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&whole)?;
-    let made = writeln!(file, "{}", String::from(random()?)).and_then(|()| {
-        match fs::hard_link(&whole, path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            linked => linked,
-        }
-    });
-    fs::remove_file(&whole)?;
-    made
+    let mut whole = NamedTempFile::new_in(directory)?;
+    writeln!(whole, "{}", String::from(random()?))?;
+    match whole.persist_noclobber(path) {
+        Err(failed) if failed.error.kind() != io::ErrorKind::AlreadyExists => Err(failed.error),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
@@ -178,9 +173,14 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
         assert!(checked("too short").is_err());
-        assert_eq!(read(&path).unwrap(), text);
+        let (key, same) = (read(&path).unwrap(), Key::of(text.trim()));
+        let proof = |key: &Key| {
+            let nonce = Digest(blake3::hash(b"a"));
+            key.proof(End::Client, nonce, nonce)
+        };
+        assert_eq!(proof(&key), proof(&same));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        let error = read(&path).unwrap_err().to_string();
+        let error = format!("{:#}", read(&path).map(|_| ()).unwrap_err());
         assert!(error.contains("chmod 600"), "{error}");
     }
 }

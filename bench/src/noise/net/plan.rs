@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 
 use super::client::{Client, Streamed};
 use super::error::NetError;
+use super::key::Shared;
 use super::packets;
 use super::report;
 use super::window::{Rejected, Window};
@@ -49,20 +50,14 @@ pub struct Server {
     #[arg(value_name = "ADDRESS:PORT")]
     address: String,
 
-    /// Secret that both ends share [default: the contents of noise.key in the directory of domains].
-    #[arg(
-        long,
-        value_name = "KEY",
-        env = "TOROID_NOISE_KEY",
-        hide_env_values = true
-    )]
-    key: Option<String>,
+    #[command(flatten)]
+    key: Shared,
 }
 
 impl Server {
     /// Connects.
     pub fn connect(&self, signals: &Signals) -> Result<Client> {
-        let key = super::key::given(self.key.as_deref())?;
+        let key = self.key.given()?;
         Client::connect(&self.address, &key, signals)
     }
 

@@ -2,11 +2,11 @@
 
 use std::convert::Infallible;
 use std::io::{self, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,15 +16,18 @@ use nix::poll::{PollFd, PollFlags, poll};
 
 use super::control::{Control, is_pause};
 use super::error::{NetError, Peer};
-use super::key::{self, Key};
+use super::key::{self, Key, Shared};
 use super::orders::Carrier;
 use super::session::{LONGEST_SESSION, Limits, Session, Step};
 use super::traffic::{Budget, Data};
-use super::wire::{Answer, Digest, LONGEST_ORDER, WireError};
+use super::wire::{Answer, Digest, LONGEST_ORDER, MOST_STREAMS, WireError};
 use crate::noise::signals::Signals;
 
 /// Connections without a proof at the same time.
 const MOST_STRANGERS: usize = 64;
+
+/// Further ones at the same time from the address of the client that is being served.
+const MOST_CONNECTIONS: usize = 2 * MOST_STREAMS as usize;
 
 /// Time for a proof.
 const TO_PROVE: Duration = Duration::from_secs(10);
@@ -45,15 +48,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
 
-    /// Secret that both ends share [default: the contents of noise.key in the directory of domains,
-    /// which is made if absent].
-    #[arg(
-        long,
-        value_name = "KEY",
-        env = "TOROID_NOISE_KEY",
-        hide_env_values = true
-    )]
-    key: Option<String>,
+    #[command(flatten)]
+    key: Shared,
 
     /// Longest session.
     #[arg(
@@ -81,15 +77,22 @@ struct Host {
     signals: Signals,
     /// Held by the one session at a time.
     session: Mutex<()>,
-    /// The token of an order that waits for connections, and the order.
-    expected: Mutex<Option<(Digest, Sender<Data>)>>,
+    /// The order that waits for connections.
+    expected: Mutex<Option<Expected>>,
     strangers: AtomicUsize,
+}
+
+/// An order that waits for connections.
+struct Expected {
+    client: IpAddr,
+    token: Digest,
+    order: Sender<Data>,
 }
 
 /// Serves until a signal.
 pub(crate) fn serve(options: &Options) -> Result<Infallible> {
     let signals = Signals::catch()?;
-    let (key, file) = key::given_or_made(options.key.as_deref())?;
+    let (key, file) = options.key.given_or_made()?;
     let at = options.listen;
     let cannot = || format!("cannot listen on {at}; name a free port of an address of this host");
     let listener = TcpListener::bind(at).with_context(cannot)?;
@@ -131,7 +134,12 @@ impl Host {
     fn admit(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) {
         let before = self.strangers.fetch_add(1, Ordering::Relaxed);
         let stranger = Stranger(Arc::clone(self));
-        if before >= MOST_STRANGERS || stream.set_nonblocking(false).is_err() {
+        let most = if self.expects(peer.ip()) {
+            MOST_STRANGERS + MOST_CONNECTIONS
+        } else {
+            MOST_STRANGERS
+        };
+        if before >= most || stream.set_nonblocking(false).is_err() {
             return;
         }
         let talk = move || {
@@ -145,26 +153,35 @@ impl Host {
         let _ = thread::Builder::new().spawn(talk);
     }
 
-    /// Lets connections with a new token come. Returns the token and their source.
-    pub fn expect(&self) -> Result<(Digest, Receiver<Data>), NetError> {
-        let token = key::random().map_err(|source| NetError::System {
-            action: "make a token for",
-            peer: ([0; 4], 0).into(),
-            source,
-        })?;
-        let (sender, receiver) = mpsc::channel();
-        *self.expected.lock().unwrap_or_else(PoisonError::into_inner) = Some((token, sender));
+    /// Lets connections of a client with a new token come. Returns the token and their source.
+    fn expect(&self, client: Peer) -> Result<(Digest, Receiver<Data>), NetError> {
+        let token = key::random().map_err(|error| client.error("make a token for", error))?;
+        let (order, receiver) = mpsc::channel();
+        *self.expected() = Some(Expected {
+            client: client.0.ip(),
+            token,
+            order,
+        });
         Ok((token, receiver))
+    }
+
+    /// Whether an order waits for connections from there, or has waited for them last.
+    fn expects(&self, from: IpAddr) -> bool {
+        let expected = self.expected();
+        expected.as_ref().is_some_and(|its| its.client == from)
+    }
+
+    fn expected(&self) -> MutexGuard<'_, Option<Expected>> {
+        self.expected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Passes a connection to the order with its token.
     fn pass(&self, token: Digest, data: Data) {
-        let expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, order)) = &*expected
-            && *known == token
+        if let Some(expected) = &*self.expected()
+            && expected.token == token
         {
             // The order may have ended.
-            let _ = order.send(data);
+            let _ = expected.order.send(data);
         }
     }
 }
@@ -191,7 +208,8 @@ impl Stranger {
             host: &host,
             control,
             at,
-            deadline: Instant::now() + TO_PROVE,
+            since: Instant::now(),
+            within: TO_PROVE,
         };
         loop {
             match talk.step()? {
@@ -217,8 +235,9 @@ struct Talk<'a> {
     control: Control,
     /// Address of this end.
     at: SocketAddr,
-    /// Time until which the next message must have come.
-    deadline: Instant,
+    /// The next message must come within this time since then.
+    since: Instant,
+    within: Duration,
 }
 
 impl Talk<'_> {
@@ -230,11 +249,13 @@ impl Talk<'_> {
                 Err(error) => return Err(self.refuse(error)),
             }
             // Bytes that come slowly do not move the deadline.
-            if Instant::now() > self.deadline {
-                let (peer, seconds) = (self.control.peer.0, TO_PROVE.as_secs());
+            if self.since.elapsed() > self.within {
+                let (peer, seconds) = (self.control.peer.0, self.within.as_secs());
                 return Err(NetError::Silent { peer, seconds });
             }
-            let read = self.control.read(self.deadline, &self.host.signals)?;
+            let deadline = self.since + self.within;
+            let read = self.control.read(deadline, &self.host.signals);
+            let read = read.map_err(|error| error.after(self.within))?;
             self.session.push(&read.unwrap_or_default());
         }
     }
@@ -289,11 +310,16 @@ impl Talk<'_> {
         let time = Duration::from_secs(limits.seconds);
         let budget = Budget::new(time, limits.bytes, &self.host.signals);
         loop {
-            self.deadline = Instant::now() + budget.left().min(IDLE);
-            let Step::Work(order) = self.step()? else {
+            (self.since, self.within) = (Instant::now(), budget.left().min(IDLE));
+            let step = self.step();
+            if let Err(spent) = budget.check(Instant::now()) {
+                self.say_refused(spent.to_string());
+                return Err(spent);
+            }
+            let Step::Work(order) = step? else {
                 continue;
             };
-            let (token, connections) = self.host.expect()?;
+            let (token, connections) = self.host.expect(self.control.peer)?;
             self.control.send(&Answer::Ready { token })?;
             let carrier = Carrier {
                 control: &mut self.control,

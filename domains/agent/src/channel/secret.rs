@@ -56,25 +56,7 @@ impl Secret {
     /// # Errors
     /// [`SecretError`].
     pub fn read(path: &Path) -> Result<Self, SecretError> {
-        let broken = |source| SecretError::Io {
-            path: path.into(),
-            source,
-        };
-        let file = File::open(path).map_err(broken)?;
-        // The metadata is that of the opened file: its name may lead to another file by now.
-        let metadata = file.metadata().map_err(broken)?;
-        let (mode, uid) = (metadata.mode() & 0o777, metadata.uid());
-        let is_ours = uid == Uid::effective().as_raw() || uid == 0;
-        if mode & 0o077 != 0 || !is_ours {
-            return Err(SecretError::Open {
-                path: path.into(),
-                mode,
-                uid,
-            });
-        }
-        let mut text = String::new();
-        let read = file.take(MAX_FILE).read_to_string(&mut text);
-        read.map_err(broken)?;
+        let text = read_private(path)?;
         let key = from_hex(text.trim()).map(Secret);
         key.ok_or_else(|| SecretError::Nonsense { path: path.into() })
     }
@@ -87,6 +69,34 @@ impl Secret {
     pub(crate) fn of(byte: u8) -> Self {
         Secret([byte; KEY])
     }
+}
+
+/// The text of a file with a secret, which must belong to this user or root and be closed to all
+/// others.
+///
+/// # Errors
+/// [`SecretError::Io`] and [`SecretError::Open`].
+pub fn read_private(path: &Path) -> Result<String, SecretError> {
+    let broken = |source| SecretError::Io {
+        path: path.into(),
+        source,
+    };
+    let file = File::open(path).map_err(broken)?;
+    // The metadata is that of the opened file: its name may lead to another file by now.
+    let metadata = file.metadata().map_err(broken)?;
+    let (mode, uid) = (metadata.mode() & 0o777, metadata.uid());
+    let is_ours = uid == Uid::effective().as_raw() || uid == 0;
+    if mode & 0o077 != 0 || !is_ours {
+        return Err(SecretError::Open {
+            path: path.into(),
+            mode,
+            uid,
+        });
+    }
+    let mut text = String::new();
+    let read = file.take(MAX_FILE).read_to_string(&mut text);
+    read.map_err(broken)?;
+    Ok(text)
 }
 
 impl fmt::Debug for Secret {
