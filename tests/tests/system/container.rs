@@ -86,8 +86,12 @@ fn a_container_joins_the_network_of_a_node() {
     fs::create_dir_all(root.join("bin")).expect("the directory is ours");
     fs::copy("/bin/busybox", root.join("bin/busybox")).expect("busybox-static is installed");
     let network = format!("ns:{}", cluster.state().join("netns/1-0-0").display());
+    // Otherwise podman keeps its locks in shared memory, for ever.
+    let settings = files.join("containers.conf");
+    fs::write(&settings, "[engine]\nlock_type = \"file\"\n").expect("the directory is ours");
     let mut podman = Command::new("podman");
     podman
+        .env("CONTAINERS_CONF", settings)
         .arg("--root")
         .arg(files.join("storage"))
         .arg("--runroot")
