@@ -1,8 +1,8 @@
 //! `stats` and its variants.
 //!
-//! Names and order are memcached's. Values without a meaning here are 0:
-//! `docs/memcached-protocol.md` has the list. There are no slab classes, so all items are shown in
-//! class 1. One-sided gets are included in all gets, and shown separately as well.
+//! Names and order are memcached's. Values without a meaning here are 0, or the nearest that
+//! `docs/memcached-protocol.md` lists. There are no slab classes, so all items are shown in class 1.
+//! One-sided gets are included in all gets, and shown separately as well.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
