@@ -65,7 +65,7 @@ pub(crate) struct Apply {
     /// Print the changes without making them
     #[arg(long)]
     dry_run: bool,
-    /// Remove domains that the file does not name
+    /// Remove domains, gateways and aliases that the file does not name
     #[arg(long)]
     prune: bool,
 }
@@ -232,5 +232,29 @@ fn report(is_dry: bool, steps: &[Step], done: usize, show: Show) {
         steps
             .iter()
             .for_each(|step| line!("would {}", names::with_names(&step.to_string())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The file names every key, so it is what users copy from.
+    #[test]
+    fn the_file_in_the_help_is_a_good_one() {
+        let (_, rest) = HELP.split_once("Example:\n").unwrap();
+        let (file, _) = rest.split_once("\n\nRemovals").unwrap();
+        let around = Surroundings {
+            torus: "4x4x4".parse().unwrap(),
+            aliases: [].into(),
+            user: &|name| (name == "alice").then_some(1000),
+        };
+        let (declared, problems) = declare::read(file, &around);
+        assert!(problems.is_empty(), "{problems:?}");
+        let blue = &declared.domains["blue"];
+        assert_eq!((blue.members.len(), blue.mtu), (5, Some(9000)));
+        assert_eq!((declared.gateways.len(), declared.owners.len()), (1, 4));
+        let domains = declared.quotas[&Holder::User(1000)].values().next();
+        assert_eq!(domains, Some(&8));
     }
 }
