@@ -45,7 +45,15 @@ pub fn noise(bytes: &[u8]) -> bool {
 
 fn check(order: &Order) {
     match *order {
-        Order::Echo { bytes, count, .. } => assert!(bytes <= 4 << 20 && count <= 1_000_000),
+        Order::Echo {
+            bytes,
+            connections,
+            count,
+            ..
+        } => {
+            assert!(bytes <= 4 << 20 && count <= 1_000_000);
+            assert!((1..=64).contains(&connections));
+        }
         Order::Poll { count } => assert!(count <= 1_000_000),
         Order::Streams(streams) => {
             let ms = u64::from(streams.slices) * u64::from(streams.slice_ms);

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
-use tests::cluster::Cluster;
+use tests::cluster::{Cluster, is_nightly, program};
 use tests::process::Running;
 
 /// The rule of all stories: 500 kB within 2 s are busy.
@@ -183,4 +183,31 @@ fn a_gateway_slows_the_first_frames_and_no_rdma() {
         (&flows["direct"], &flows["switches"]),
         (&0.into(), &0.into())
     );
+}
+
+/// TCP starts slowly after an idle second, with and without a gateway.
+#[test]
+fn a_gateway_is_told_from_the_slow_start_of_tcp() {
+    if !is_nightly() {
+        return;
+    }
+    const KEY: &str = "--key of-this-story-alone";
+    let cluster = Cluster::up("2x1x1");
+    let _blue = cluster.domain("blue", &["*,0,0"]);
+    let bench = program("toroid-bench");
+    let noise = format!("{} noise", bench.display());
+    let words = format!("{noise} serve --listen 0.0.0.0:7471 {KEY}");
+    let server = cluster.spawn("0,0,0", &words);
+    server.says("ready on");
+    let switches = || {
+        let words = format!("{noise} burst 0-0-0.blue:7471 {KEY} --quick --json");
+        let report = cluster.exec("1,0,0", &words).ok().json();
+        report["verdict"]["switches"].clone()
+    };
+    assert_eq!(switches(), false);
+    let gateway = "--gateway 500us,20Gbit --direct-above 400Mbit --idle 50ms";
+    cluster.toroid(&format!("link set -d blue {gateway}")).ok();
+    assert_eq!(switches(), true);
+    cluster.toroid("link rm -d blue").ok();
+    assert_eq!(switches(), false);
 }

@@ -55,10 +55,7 @@ pub struct Streamed {
 impl Client {
     /// Connects to a server with the same key.
     pub fn connect(address: &str, key: &Key, signals: &Signals) -> Result<Self> {
-        let server = resolved(address)?;
-        let stream = TcpStream::connect_timeout(&server, PATIENCE).with_context(|| {
-            format!("cannot connect to {server}; run `toroid-bench noise serve --listen` there")
-        })?;
+        let (stream, server) = open(address)?;
         let mut control = Control::new(stream, server, LONGEST_ANSWER)?;
         let nonce = key::random()?;
         let welcomed = welcome(&mut control, key, nonce, signals);
@@ -175,26 +172,34 @@ impl Client {
         }
     }
 
-    /// Begins round trips of messages.
+    /// Begins round trips of messages, at most `count` on each connection; datagrams have one.
     pub fn echo(
         &mut self,
         protocol: Protocol,
         bytes: u32,
+        connections: u32,
         count: u32,
     ) -> Result<Echo<'_>, NetError> {
         let token = self.order(Order::Echo {
             protocol,
             bytes,
+            connections,
             count,
         })?;
         let peer = self.control.peer;
         let failed = |error| peer.error("prepare a connection to", error);
         let channel = match protocol {
             Protocol::Tcp => {
-                let data = self.data(token, true)?;
-                data.stream.set_nodelay(true).map_err(failed)?;
+                let open = |_| {
+                    let stream = self.data(token, true)?.stream;
+                    stream.set_nodelay(true).map_err(failed)?;
+                    Ok(stream)
+                };
+                let streams = (0..connections)
+                    .map(open)
+                    .collect::<Result<_, NetError>>()?;
                 self.go()?;
-                Channel::Tcp(data.stream)
+                Channel::Tcp(streams)
             }
             Protocol::Udp => {
                 let socket = self.datagrams(token)?;
@@ -328,14 +333,25 @@ impl Client {
     }
 }
 
-/// The address of a name and port.
-fn resolved(address: &str) -> Result<SocketAddr> {
-    let mut found = address
+/// A connection to the first address of a name and port that answers.
+fn open(address: &str) -> Result<(TcpStream, SocketAddr)> {
+    let found = address
         .to_socket_addrs()
         .with_context(|| format!("{address} is no address; write it as ADDRESS:PORT"))?;
-    found
-        .next()
-        .ok_or_else(|| anyhow!("{address} has no address; write it as ADDRESS:PORT"))
+    let mut last = Err(anyhow!(
+        "{address} has no address; write it as ADDRESS:PORT"
+    ));
+    for server in found {
+        last = TcpStream::connect_timeout(&server, PATIENCE)
+            .map(|stream| (stream, server))
+            .with_context(|| {
+                format!("cannot connect to {server}; run `toroid-bench noise serve --listen` there")
+            });
+        if last.is_ok() {
+            break;
+        }
+    }
+    last
 }
 
 /// Proves the key, and checks the server's proof. Returns the limits of time and bytes.
@@ -424,7 +440,7 @@ fn round_trips(
 
 #[derive(Debug)]
 enum Channel {
-    Tcp(TcpStream),
+    Tcp(Vec<TcpStream>),
     Udp(UdpSocket),
 }
 
@@ -443,22 +459,28 @@ pub struct Echo<'a> {
 impl Echo<'_> {
     /// Takes a round trip; `None` if a datagram was lost.
     pub fn round_trip(&mut self) -> Result<Option<Duration>, NetError> {
+        self.round_trip_on(0)
+    }
+
+    /// Takes a round trip on a connection with this number.
+    pub fn round_trip_on(&mut self, connection: usize) -> Result<Option<Duration>, NetError> {
         self.client.budget.spend(2 * self.message.len())?;
         self.number = self.number.wrapping_add(1);
         let number = self.number.to_le_bytes();
         let len = number.len().min(self.message.len());
         self.message[..len].copy_from_slice(&number[..len]);
         match &self.channel {
-            Channel::Tcp(_) => self.over_tcp().map(Some),
+            Channel::Tcp(_) => self.over_tcp(connection).map(Some),
             Channel::Udp(_) => self.over_udp(),
         }
     }
 
-    fn over_tcp(&mut self) -> Result<Duration, NetError> {
+    fn over_tcp(&mut self, connection: usize) -> Result<Duration, NetError> {
         let peer = self.client.control.peer;
-        let Channel::Tcp(stream) = &mut self.channel else {
+        let Channel::Tcp(streams) = &mut self.channel else {
             return Err(peer.lie("has no connection"));
         };
+        let stream = &mut streams[connection];
         let start = Instant::now();
         let done = stream
             .write_all(&self.message)
@@ -516,9 +538,11 @@ impl Echo<'_> {
     pub fn finish(self, taken: u64) -> Result<(), NetError> {
         let peer = self.client.control.peer;
         let done = match &self.channel {
-            Channel::Tcp(stream) => {
-                let ended = stream.shutdown(Shutdown::Write);
-                ended.map_err(|error| peer.error("end the connection to", error))?;
+            Channel::Tcp(streams) => {
+                for stream in streams {
+                    let ended = stream.shutdown(Shutdown::Write);
+                    ended.map_err(|error| peer.error("end the connection to", error))?;
+                }
                 self.client.done()?
             }
             Channel::Udp(socket) => self.client.end(socket, self.token)?,

@@ -26,6 +26,9 @@ const MIB: u32 = 1 << 20;
 /// Round trips of a measurement: bursts, and continuous use.
 const IN_A_ROW: [u32; 2] = [1, 100];
 
+/// Round trips that keep a path busy.
+const TO_KEEP_BUSY: u32 = IN_A_ROW[1];
+
 /// Round trips before the first measurement.
 const WARM_UP: u32 = 20;
 
@@ -71,23 +74,29 @@ pub(crate) fn burst(options: &BurstOptions, progress: &Progress) -> Result<Repor
     let signals = Signals::catch()?;
     let effort = options.common.effort();
     let mut client = options.server.connect(&signals)?;
-    progress.expect(IN_A_ROW.len() * WAITS.len());
+    progress.expect(IN_A_ROW.len() * WAITS.len() + 1);
     let mut measured = Vec::new();
     for (row, quick) in IN_A_ROW.into_iter().zip([10, 5]) {
         let repetitions = effort.quick_or(quick, REPETITIONS);
         let steps = steps(&mut client, options.bytes, row, repetitions, progress);
         measured.push((row, steps.map_err(|error| client.failed(error))?));
     }
-    let verdict = Verdict::of(&measured[0].1, &measured[1].1);
+    progress.step(format!("waits of {} on a busy path", NAMES[0]));
+    let repetitions = effort.quick_or(10, REPETITIONS);
+    let kept_busy = kept_busy(&mut client, options.bytes, repetitions);
+    let kept_busy = kept_busy.map_err(|error| client.failed(error))?;
+    let verdict = Verdict::of(&measured[0].1, &measured[1].1, &kept_busy);
     let verdict = verdict.ok_or_else(|| anyhow!("a wait has no measurement"))?;
     let config = Fields::default()
         .with("server", options.server.address())
         .with("bytes", options.bytes);
     let mut report = Report::new(effort, start, config);
-    let rows: Vec<Row> = measured
+    let mut rows: Vec<Row> = measured
         .iter()
         .flat_map(|(row, steps)| burst_rows(options.bytes, *row, steps))
         .collect();
+    let wait = format!("{}, path busy", NAMES[0]);
+    rows.push(burst_row(options.bytes, 1, (0, &wait), &kept_busy).label("kept_busy", true));
     report.rows("rows", &rows);
     report.object("verdict", fields(&verdict));
     report.text = burst_text(options.server.address(), &rows, &verdict);
@@ -103,7 +112,7 @@ fn steps(
     progress: &Progress,
 ) -> Result<Steps, NetError> {
     let count = WARM_UP + WAITS.len() as u32 * repetitions * row;
-    let mut echo = client.echo(Protocol::Tcp, bytes, count)?;
+    let mut echo = client.echo(Protocol::Tcp, bytes, 1, count)?;
     for _ in 0..WARM_UP {
         echo.round_trip()?;
     }
@@ -116,38 +125,72 @@ fn steps(
                 sum += echo.round_trip()?.unwrap_or_default();
             }
             steps.0[step].push(sum.as_nanos() as f64 / f64::from(row));
-            // A sleep would let the processor rest, and a signal ends the next round trip.
-            let end = Instant::now() + wait;
-            while Instant::now() < end {}
+            busy_wait(wait);
         }
     }
     echo.finish(count.into())?;
     Ok(steps)
 }
 
+/// Times of single round trips after the longest wait of their connection, at the end of which
+/// another one keeps the path busy.
+fn kept_busy(client: &mut Client, bytes: u32, repetitions: u32) -> Result<Vec<f64>, NetError> {
+    let [measured, other] = [0, 1];
+    let count = WARM_UP + repetitions * TO_KEEP_BUSY;
+    let mut echo = client.echo(Protocol::Tcp, bytes, 2, count)?;
+    for _ in 0..WARM_UP {
+        echo.round_trip_on(measured)?;
+        echo.round_trip_on(other)?;
+    }
+    let mut times = Vec::new();
+    for _ in 0..repetitions {
+        busy_wait(WAITS[0]);
+        for _ in 0..TO_KEEP_BUSY {
+            echo.round_trip_on(other)?;
+        }
+        let time = echo.round_trip_on(measured)?.unwrap_or_default();
+        times.push(time.as_nanos() as f64);
+    }
+    let taken = 2 * WARM_UP + repetitions * (TO_KEEP_BUSY + 1);
+    echo.finish(taken.into())?;
+    Ok(times)
+}
+
+/// Waits without a sleep, which would let the processor rest. A signal ends the next round trip.
+fn busy_wait(wait: Duration) {
+    let end = Instant::now() + wait;
+    while Instant::now() < end {}
+}
+
 fn burst_rows(bytes: u32, row: u32, steps: &Steps) -> Vec<Row> {
+    let steps = steps.0.iter().enumerate();
     let of = |(step, times): (usize, &Vec<f64>)| {
-        let series = Series::from(Samples {
-            batch: row,
-            samples_ns: times.clone(),
-            ops: times.len() as u64 * u64::from(row),
-            ..Samples::default()
-        });
-        let quantile = |q| series.quantile_ns(q);
-        let rate = quotient(Some(2e9 * f64::from(bytes)), quantile(0.5));
-        Row::of(&series)
-            .label("test", "burst")
-            .label("in_a_row", row)
-            .label("step", step)
-            .label("wait_ns", WAITS[step].as_nanos() as u64)
-            .figure("wait", NAMES[step])
-            .figure("p50_ns", quantile(0.5))
-            .figure("min_ns", quantile(0.0))
-            .figure("max_ns", quantile(1.0))
-            .figure("qcd", Summary::of(times).map(|summary| summary.qcd))
-            .figure("bytes_per_s", rate)
+        burst_row(bytes, row, (step, NAMES[step]), times).label("kept_busy", false)
     };
-    steps.0.iter().enumerate().map(of).collect()
+    steps.map(of).collect()
+}
+
+/// A row of a step with this name.
+fn burst_row(bytes: u32, row: u32, (step, wait): (usize, &str), times: &[f64]) -> Row {
+    let series = Series::from(Samples {
+        batch: row,
+        samples_ns: times.to_vec(),
+        ops: times.len() as u64 * u64::from(row),
+        ..Samples::default()
+    });
+    let quantile = |q| series.quantile_ns(q);
+    let rate = quotient(Some(2e9 * f64::from(bytes)), quantile(0.5));
+    Row::of(&series)
+        .label("test", "burst")
+        .label("in_a_row", row)
+        .label("step", step)
+        .label("wait_ns", WAITS[step].as_nanos() as u64)
+        .figure("wait", wait)
+        .figure("p50_ns", quantile(0.5))
+        .figure("min_ns", quantile(0.0))
+        .figure("max_ns", quantile(1.0))
+        .figure("qcd", Summary::of(times).map(|summary| summary.qcd))
+        .figure("bytes_per_s", rate)
 }
 
 fn fields(verdict: &Verdict) -> Fields {
@@ -160,8 +203,11 @@ fn fields(verdict: &Verdict) -> Fields {
         .with("switches", verdict.switches)
         .with("idle_ns", verdict.idle_ns)
         .with("busy_ns", verdict.busy_ns)
+        .with("kept_busy_ns", verdict.kept_busy_ns)
         .with("ratio", ratios(verdict.single))
         .with("ci", intervals(verdict.single))
+        .with("path_ratio", ratios(verdict.path))
+        .with("path_ci", intervals(verdict.path))
         .with("ratio_in_a_row", ratios(verdict.row))
         .with("ci_in_a_row", intervals(verdict.row))
         .with("between", names)
@@ -184,7 +230,9 @@ fn burst_text(address: &str, rows: &[Row], verdict: &Verdict) -> String {
         "is flat"
     };
     let [before, after] = verdict.single.map(ratio);
-    let [idle, busy] = [verdict.idle_ns, verdict.busy_ns].map(|ns| table::time(Some(ns)));
+    let [path_before, path_after] = verdict.path.map(ratio);
+    let [idle, busy, kept] =
+        [verdict.idle_ns, verdict.busy_ns, verdict.kept_busy_ns].map(|ns| table::time(Some(ns)));
     let pairs = verdict.between.iter().flatten();
     let waits = pairs.map(|[first, second]| format!("{} and {}", NAMES[*first], NAMES[*second]));
     let waits: Vec<String> = waits.collect();
@@ -195,7 +243,8 @@ fn burst_text(address: &str, rows: &[Row], verdict: &Verdict) -> String {
     };
     format!(
         "To {address}, from {}\n\n{table}\nThe path {words} {between}\n\
-         idle {idle}, busy {busy}: {before} before the middle, {after} after\n",
+         idle {idle}, busy {busy}: {before} before the middle, {after} after\n\
+         idle on a busy path {kept}, so by the path alone: {path_before}, {path_after}\n",
         machine::describe(),
     )
     .replace(" \n", "\n")

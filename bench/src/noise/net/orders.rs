@@ -37,12 +37,14 @@ impl Carrier<'_> {
             Order::Echo {
                 protocol: Protocol::Tcp,
                 bytes,
+                connections,
                 count,
-            } => self.echo(bytes, count),
+            } => self.echo(bytes, connections, count),
             Order::Echo {
                 protocol: Protocol::Udp,
                 bytes,
                 count,
+                ..
             } => self.echo_datagrams(bytes, count),
             Order::Poll { count } => self.poll(count),
             Order::Streams(streams) if streams.protocol == Protocol::Udp => {
@@ -53,32 +55,23 @@ impl Carrier<'_> {
         self.control.send(&Answer::Done(done))
     }
 
-    fn connection(&self) -> Result<Data, NetError> {
-        let silent = NetError::Silent {
+    /// Waits for this many connections.
+    fn gather(&self, count: usize) -> Result<Vec<Data>, NetError> {
+        let silent = || NetError::Silent {
             peer: self.control.peer.0,
             seconds: PATIENCE.as_secs(),
         };
-        self.connections.recv_timeout(PATIENCE).map_err(|_| silent)
+        let next = |_| self.connections.recv_timeout(PATIENCE);
+        let gathered = (0..count).map(next).collect::<Result<_, _>>();
+        gathered.map_err(|_| silent())
     }
 
-    fn echo(&mut self, bytes: u32, count: u32) -> Result<Done, NetError> {
-        let data = self.connection()?;
-        let (mut stream, peer) = (&data.stream, data.peer);
-        let failed = |error| peer.error("echo to", error);
-        stream.set_nodelay(true).map_err(failed)?;
+    fn echo(&mut self, bytes: u32, connections: u32, count: u32) -> Result<Done, NetError> {
+        let connections = self.gather(connections as usize)?;
         self.control.send(&Answer::Go)?;
-        let mut message = vec![0; bytes as usize];
-        for done in 0..u64::from(count) {
-            // The end of the connection between two messages is the end of the order.
-            let first = stream.read(&mut message).map_err(failed)?;
-            if first == 0 {
-                return Ok(Done::Echoed(done));
-            }
-            stream.read_exact(&mut message[first..]).map_err(failed)?;
-            stream.write_all(&message).map_err(failed)?;
-            self.budget.spend(2 * message.len())?;
-        }
-        Ok(Done::Echoed(count.into()))
+        let budget = self.budget;
+        let echoed = traffic::on_each(&connections, |data| echo(data, bytes, count, budget))?;
+        Ok(Done::Echoed(echoed.into_iter().sum()))
     }
 
     /// Waits for the order's token, begins, and returns its source. The control connection says so:
@@ -159,10 +152,7 @@ impl Carrier<'_> {
         let directions = [order.direction.is_out(), order.direction.is_in()];
         let wanted = directions.into_iter().filter(|wanted| *wanted).count();
         let wanted = order.streams as usize * wanted;
-        let mut connections = Vec::with_capacity(wanted);
-        for _ in 0..wanted {
-            connections.push(self.connection()?);
-        }
+        let connections = self.gather(wanted)?;
         let sending = connections.iter().filter(|data| data.sends).count();
         if sending != order.streams as usize * usize::from(order.direction.is_in()) {
             return Err(self
@@ -191,6 +181,25 @@ impl Carrier<'_> {
         let (sent, flows) = (0, vec![flow]);
         Ok(Done::Streamed { sent, flows })
     }
+}
+
+/// Sends messages back. Returns their number.
+fn echo(data: &Data, bytes: u32, count: u32, budget: &Budget) -> Result<u64, NetError> {
+    let (mut stream, peer) = (&data.stream, data.peer);
+    let failed = |error| peer.error("echo to", error);
+    stream.set_nodelay(true).map_err(failed)?;
+    let mut message = vec![0; bytes as usize];
+    for done in 0..u64::from(count) {
+        // The end of the connection between two messages is the end of the order.
+        let first = stream.read(&mut message).map_err(failed)?;
+        if first == 0 {
+            return Ok(done);
+        }
+        stream.read_exact(&mut message[first..]).map_err(failed)?;
+        stream.write_all(&message).map_err(failed)?;
+        budget.spend(2 * message.len())?;
+    }
+    Ok(count.into())
 }
 
 /// Sends a datagram. A full queue drops it, as the network may.

@@ -270,7 +270,7 @@ fn latency(
     bytes: u32,
     time: Duration,
 ) -> Result<Samples, NetError> {
-    let mut echo = client.echo(protocol, bytes, MOST + WARM_UP)?;
+    let mut echo = client.echo(protocol, bytes, 1, MOST + WARM_UP)?;
     let (mut samples, mut lost, mut warm) = (Samples::default(), 0, 0);
     for _ in 0..WARM_UP {
         warm += u64::from(echo.round_trip()?.is_some());

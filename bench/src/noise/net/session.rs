@@ -136,9 +136,11 @@ fn check(order: &Order, limits: Limits) -> Result<(), WireError> {
         Order::Echo {
             protocol,
             bytes,
+            connections,
             count,
         } => {
             within("bytes of a message", bytes, 1, largest(protocol))?;
+            within("connections", connections, 1, most_streams(protocol))?;
             within("round trips", count, 1, MOST_ROUND_TRIPS)
         }
         Order::Poll { count } => within("round trips", count, 1, MOST_ROUND_TRIPS),
@@ -147,11 +149,12 @@ fn check(order: &Order, limits: Limits) -> Result<(), WireError> {
 }
 
 fn check_streams(streams: &Streams, limits: Limits) -> Result<(), WireError> {
-    let most = match streams.protocol {
-        Protocol::Tcp => MOST_STREAMS,
-        Protocol::Udp => 1,
-    };
-    within("streams", streams.streams, 1, most)?;
+    within(
+        "streams",
+        streams.streams,
+        1,
+        most_streams(streams.protocol),
+    )?;
     within(
         "bytes of a message",
         streams.bytes,
@@ -175,6 +178,13 @@ fn check_streams(streams: &Streams, limits: Limits) -> Result<(), WireError> {
         return Err(WireError::Limit { what, asked, limit });
     }
     Ok(())
+}
+
+fn most_streams(protocol: Protocol) -> u32 {
+    match protocol {
+        Protocol::Tcp => MOST_STREAMS,
+        Protocol::Udp => 1,
+    }
 }
 
 fn largest(protocol: Protocol) -> u32 {
@@ -293,15 +303,23 @@ mod tests {
     #[test]
     fn orders_beyond_a_limit_are_named() {
         let limit = |what, asked, limit| Err(WireError::Limit { what, asked, limit });
-        let echo = |protocol, bytes, count| {
+        let echo_on = |protocol, bytes, connections, count| {
             let order = Order::Echo {
                 protocol,
                 bytes,
+                connections,
                 count,
             };
             check(&order, LIMITS)
         };
+        let echo = |protocol, bytes, count| echo_on(protocol, bytes, 1, count);
         assert_eq!(echo(Protocol::Tcp, 4 << 20, 1), Ok(()));
+        assert_eq!(echo_on(Protocol::Tcp, 1, 64, 1), Ok(()));
+        assert_eq!(
+            echo_on(Protocol::Tcp, 1, 65, 1),
+            limit("connections", 65, 64)
+        );
+        assert_eq!(echo_on(Protocol::Udp, 1, 2, 1), limit("connections", 2, 1));
         let over = u64::from(LARGEST) + 1;
         assert_eq!(
             echo(Protocol::Tcp, LARGEST + 1, 1),

@@ -114,10 +114,29 @@ pub fn streams(
     budget: &Budget,
 ) -> Result<(u64, Vec<Flow>), NetError> {
     let start = Instant::now();
-    let run = |data| move || stream(order, data, start, budget);
-    let outcomes: Vec<Result<Half, NetError>> = thread::scope(|scope| {
-        let begin = |data| {
-            let thread = thread::Builder::new().spawn_scoped(scope, run(data));
+    let halves = on_each(connections, |data| stream(order, data, start, budget))?;
+    let (mut sent, mut flows) = (0, Vec::new());
+    for half in halves {
+        match half {
+            Half::Sent(bytes) => sent += bytes,
+            Half::Received(flow) => flows.push(flow),
+        }
+    }
+    Ok((sent, flows))
+}
+
+/// Works on all connections at the same time. Returns the results in the order of the connections.
+///
+/// # Errors
+/// The first one of any connection.
+pub fn on_each<'connections, T: Send>(
+    connections: &'connections [Data],
+    work: impl Fn(&Data) -> Result<T, NetError> + Sync,
+) -> Result<Vec<T>, NetError> {
+    let work = &work;
+    thread::scope(|scope| {
+        let begin = |data: &'connections Data| {
+            let thread = thread::Builder::new().spawn_scoped(scope, move || work(data));
             thread.map_err(|source| NetError::System {
                 action: "start a thread for",
                 peer: data.peer.0,
@@ -129,16 +148,10 @@ pub fn streams(
             let joined = thread?.join();
             joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
-        joined.collect()
-    });
-    let (mut sent, mut flows) = (0, Vec::new());
-    for outcome in outcomes {
-        match outcome? {
-            Half::Sent(bytes) => sent += bytes,
-            Half::Received(flow) => flows.push(flow),
-        }
-    }
-    Ok((sent, flows))
+        // All are joined before the first error is returned.
+        let outcomes: Vec<Result<T, NetError>> = joined.collect();
+        outcomes.into_iter().collect()
+    })
 }
 
 /// One direction of a stream.

@@ -166,7 +166,9 @@ pub enum Order {
         protocol: Protocol,
         /// Bytes of a message.
         bytes: u32,
-        /// Round trips at most.
+        /// Connections; 1 for datagrams.
+        connections: u32,
+        /// Round trips at most, on each connection.
         count: u32,
     },
     /// Send numbered datagrams back without sleeping, and name those that a detour delayed.
