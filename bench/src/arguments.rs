@@ -18,7 +18,9 @@ use crate::progress::Progress;
 use crate::report::Report;
 use crate::results::Keep;
 use crate::worker::files;
-use crate::{compare, domains, ether, fabric, kv, link, micro, need, noise, page, roles, sweep};
+use crate::{
+    compare, domains, ether, fabric, kv, link, micro, need, noise, page, programs, roles, sweep,
+};
 
 /// Benchmarks of communication domains on this machine.
 ///
@@ -127,6 +129,13 @@ enum Command {
     /// behind. The path ethernet needs /dev/net/tun; root is not needed.
     Micro(micro::Options),
 
+    /// Run small parallel programs with checked results: kernels of NPB, GUPS, collectives, halo3d and
+    /// sweep3d.
+    ///
+    /// Starts private agents with a node for each rank and leaves nothing behind. A wrong result is a
+    /// failure. The path ethernet needs /dev/net/tun; root is not needed.
+    Programs(programs::Options),
+
     /// Measure the noise of this host, and of the network between any two hosts.
     Noise(noise::Options),
 }
@@ -233,6 +242,7 @@ impl Command {
             Command::Domains(Domains { common, .. })
             | Command::Kv(kv::Options { common, .. })
             | Command::Micro(micro::Options { common, .. })
+            | Command::Programs(programs::Options { common, .. })
             | Command::Ether(common)
             | Command::Fabric(common)
             | Command::Link(common) => common.json,
@@ -267,6 +277,7 @@ impl Command {
             Command::Sweep(options) => sweep::measure(options, progress)?,
             Command::Kv(options) => kv::measure(options, progress)?,
             Command::Micro(options) => micro::measure(options, progress)?,
+            Command::Programs(options) => programs::measure(options, progress)?,
             Command::Noise(options) => noise::measure(options, progress)?,
         })
     }

@@ -1,14 +1,15 @@
 //! The command `toroid-bench`: benchmarks of communication domains.
 //!
-//! A measuring command (`compare`, `domains`, `ether`, `fabric`, `kv`, `link`, `micro`) is a list of
-//! measurements. From the bottom up:
+//! A measuring command (`compare`, `domains`, `ether`, `fabric`, `kv`, `link`, `micro`, `programs`) is
+//! a list of measurements. From the bottom up:
 //!
 //! * [`worker`]: a process in a node that carries out orders; the measured operations.
 //! * [`cluster`]: a private agent, its nodes, and the workers in them; [`roles`]: the roles of this
 //!   program. [`veth`], [`relay`] and [`pair`] connect nodes without a domain.
 //! * [`samples`], [`stats`], [`runner`]: the samples of a round; their statistics; turns between
 //!   measurements.
-//! * [`compare`], [`domains`], [`ether`], [`fabric`], [`kv`], [`micro`]: the commands.
+//! * [`compare`], [`domains`], [`ether`], [`fabric`], [`kv`], [`micro`], [`programs`]: the
+//!   commands.
 //! * [`noise`]: the noise of a host, and of the network between any two hosts.
 //! * [`comparison`]: the commands `diff` and `ab`, which run a [`program`]; [`page`]: the command
 //!   `report`.
@@ -45,6 +46,7 @@ mod page;
 pub mod pair;
 mod plan;
 mod program;
+mod programs;
 mod progress;
 pub mod relay;
 mod report;

@@ -59,7 +59,7 @@ impl Awake {
 }
 
 /// Number of logical processors available to the run.
-fn cpus() -> usize {
+pub fn cpus() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 

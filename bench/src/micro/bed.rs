@@ -46,7 +46,7 @@ pub enum Path {
 impl Path {
     pub const ALL: [Path; 3] = [Path::Shm, Path::Tcp, Path::Ethernet];
 
-    fn carrier(self) -> Carrier {
+    pub fn carrier(self) -> Carrier {
         match self {
             Path::Shm => Carrier::Fabric,
             Path::Tcp => Carrier::Tcp,

@@ -5,7 +5,7 @@
 //! hosts, [`adapter`] a software adapter on a virtual clock, which tests the tests.
 
 mod adapter;
-mod bed;
+pub mod bed;
 mod layers;
 mod measure;
 mod plan;

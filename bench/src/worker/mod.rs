@@ -6,8 +6,8 @@
 //!
 //! * [`sampler`], [`pattern`]: timing, and verifiable bytes.
 //! * [`network`], [`veth`]: sockets of the kernel and of userspace stacks. [`one_sided`], [`window`]:
-//!   memory of a peer. [`messages`], [`libfabric`]: packets. [`micro`]: micro-benchmarks. [`memcpy`]:
-//!   the processor alone.
+//!   memory of a peer. [`messages`], [`libfabric`]: packets. [`micro`]: micro-benchmarks. [`ranks`]:
+//!   parallel programs. [`memcpy`]: the processor alone.
 //! * [`stores`]: clients of key-value stores, and their work: [`store`], [`borrow`], [`crowd`],
 //!   [`mixed`] ([`mix`]), [`traces`] and [`files`]; [`processor`] binds threads.
 //! * [`member`]: members of changing domains, with [`hammer`], [`hostile`] and [`traffic`].
@@ -47,11 +47,13 @@ use self::network::socket::Sockets;
 use self::network::{Transport, client, server};
 use self::one_sided::{Direction, ExportedKeys, Exports, Peer};
 use self::processor::Bound;
+use self::ranks::{Join, LiveRank, Newcomer};
 use self::sampler::Pace;
 use self::store::{KeySet, Keys, StoreOp};
 use self::stores::{Stores, Target};
 use self::traces::Trace;
 use crate::plan::Path;
+use crate::programs::task::Task;
 use crate::samples::Samples;
 
 pub(crate) mod borrow;
@@ -70,6 +72,7 @@ pub(crate) mod network;
 pub(crate) mod one_sided;
 pub(crate) mod pattern;
 pub(crate) mod processor;
+pub(crate) mod ranks;
 pub(crate) mod sampler;
 pub(crate) mod store;
 pub(crate) mod stores;
@@ -131,6 +134,14 @@ pub(crate) enum Order {
     ServeMicro(Carrier, String),
     /// Connect in a domain to a peer that follows scripts, given by place and address.
     UseMicro(Carrier, String, String, SocketAddrV4),
+    /// Listen in a domain to the other ranks of programs, as the rank of this number. Answer: the
+    /// port.
+    ListenToRanks(Carrier, String, usize),
+    /// Connect with all other ranks, which carry out the same order.
+    JoinRanks(Join),
+    /// Run a program with all other ranks, which carry out the same order. Answer:
+    /// [`Usage`](crate::programs::rank::Usage).
+    RunProgram(Task),
     /// Answer: the version of libfabric.
     LibfabricVersion,
     /// Let libfabric's program verify some messages of this length in bytes. Answer: the number of
@@ -261,6 +272,8 @@ struct Worker {
     memory: Option<Peer>,
     messages: Option<messages::Client>,
     micro: Option<LiveHost>,
+    newcomer: Option<Newcomer>,
+    rank: Option<LiveRank>,
     stores: Stores,
     /// Source of copies and its length in bytes.
     source: Option<(u64, Source)>,
@@ -322,6 +335,23 @@ impl Worker {
                 let domain = self.domain(&domain)?;
                 let host = micro::connect(carrier, &domain, place.parse()?, at)?;
                 answer(self.micro = Some(host))
+            }
+            Order::ListenToRanks(carrier, domain, rank) => {
+                let domain = self.domain(&domain)?;
+                let (newcomer, port) = Newcomer::listen(carrier, domain, rank)?;
+                self.newcomer = Some(newcomer);
+                answer(port)
+            }
+            Order::JoinRanks(join) => {
+                let newcomer = self.newcomer.take().context("this rank does not listen")?;
+                answer(self.rank = Some(newcomer.join(join)?))
+            }
+            Order::RunProgram(task) => {
+                // Dropped after an error, so that ranks that wait for this one fail, too.
+                let mut rank = self.rank.take().context("no other ranks")?;
+                let usage = rank.run(&task)?;
+                self.rank = Some(rank);
+                answer(usage)
             }
             Order::LibfabricVersion => answer(libfabric::version()?),
             Order::CheckLibfabric(bytes) => answer(libfabric::wrong_messages(bytes, CHECKED)?),

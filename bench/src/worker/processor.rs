@@ -20,15 +20,20 @@ pub struct Bound {
 
 /// The first processor allowed for this thread.
 pub fn first() -> io::Result<usize> {
-    usable()?
-        .next()
-        .ok_or_else(|| io::ErrorKind::NotFound.into())
+    nth(0)
 }
 
 /// The last processor allowed for this thread.
 pub fn last() -> io::Result<usize> {
     usable()?
         .last()
+        .ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// Processor `number` of those allowed for this thread, from 0.
+pub fn nth(number: usize) -> io::Result<usize> {
+    usable()?
+        .nth(number)
         .ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 

@@ -48,13 +48,26 @@ pub enum Carrier {
 }
 
 /// The listening end.
-enum Listening {
+pub enum Listening {
     Fabric(Listener),
     Socket(TcpListener, Carrier),
 }
 
 impl Listening {
-    fn accept(&self) -> Result<Wire> {
+    /// Begins to listen. Returns the port, too, 0 for [`Carrier::Fabric`].
+    pub fn open(carrier: Carrier, domain: &Domain) -> Result<(Self, u16)> {
+        match carrier {
+            Carrier::Fabric => Ok((Listening::Fabric(domain.listen(PROTOCOL)?), 0)),
+            Carrier::Tcp | Carrier::Ethernet => {
+                let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+                let port = listener.local_addr()?.port();
+                Ok((Listening::Socket(listener, carrier), port))
+            }
+        }
+    }
+
+    /// Waits for the next connection.
+    pub fn accept(&self) -> Result<Wire> {
         match self {
             Listening::Socket(listener, carrier) => socket(*carrier, listener.accept()?.0, OWNER),
             Listening::Fabric(listener) => loop {
@@ -68,14 +81,7 @@ impl Listening {
 
 /// Starts a thread that follows scripts. Returns its port, 0 for [`Carrier::Fabric`].
 pub fn serve(carrier: Carrier, domain: &Domain) -> Result<u16> {
-    let (listening, port) = match carrier {
-        Carrier::Fabric => (Listening::Fabric(domain.listen(PROTOCOL)?), 0),
-        Carrier::Tcp | Carrier::Ethernet => {
-            let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-            let port = listener.local_addr()?.port();
-            (Listening::Socket(listener, carrier), port)
-        }
-    };
+    let (listening, port) = Listening::open(carrier, domain)?;
     // Both hosts poll, so each needs its own processor.
     let processor = processor::last()?;
     let follow = move || -> Result<()> {
@@ -101,16 +107,24 @@ pub fn connect(
     at: SocketAddrV4,
 ) -> Result<LiveHost> {
     let domain = domain.clone();
-    let another: Another = match carrier {
-        Carrier::Fabric => Box::new(move || {
+    let another: Another = Box::new(move || connection(carrier, &domain, place, at));
+    LiveHost::new(another)
+}
+
+/// One connection to the node `place`, whose sockets have the address `at`.
+pub fn connection(
+    carrier: Carrier,
+    domain: &Domain,
+    place: Place,
+    at: SocketAddrV4,
+) -> Result<Wire> {
+    match carrier {
+        Carrier::Fabric => {
             let channel = domain.connect(place, PROTOCOL)?;
             Ok(Wire::Channel(Box::new(channel)))
-        }),
-        Carrier::Tcp | Carrier::Ethernet => {
-            Box::new(move || socket(carrier, TcpStream::connect(at)?, USER))
         }
-    };
-    LiveHost::new(another)
+        Carrier::Tcp | Carrier::Ethernet => socket(carrier, TcpStream::connect(at)?, USER),
+    }
 }
 
 /// Numbers of both hosts on a channel that no agent made.

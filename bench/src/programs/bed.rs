@@ -1,0 +1,129 @@
+//! Live ranks: processes in the nodes of a domain, or in one node.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use toroid_fabric::{NodeId, Torus};
+
+use super::grid::factors;
+use super::rank::Usage;
+use super::task::Task;
+use crate::cluster::{Cluster, ClusterError, Process, member};
+use crate::machine;
+use crate::micro::bed::Path;
+use crate::roles;
+use crate::samples::Samples;
+use crate::worker::Order;
+use crate::worker::micro::script::Wait;
+use crate::worker::ranks::{Join, Peer};
+
+const DOMAIN: &str = "programs";
+
+/// All ranks of a path.
+pub struct Bed {
+    // Processes end before the cluster.
+    ranks: Vec<Process>,
+    cluster: Cluster,
+}
+
+/// How ranks wait for messages. More ranks than processors must not poll, and the driver of an
+/// interface needs a processor of its own.
+pub fn wait(path: Path, ranks: usize) -> Wait {
+    match path.wait() {
+        Wait::Poll if ranks <= machine::cpus() => Wait::Poll,
+        _ => Wait::Block,
+    }
+}
+
+impl Bed {
+    /// Starts nodes and ranks, and connects each rank with each.
+    pub fn prepare(path: Path, ranks: usize) -> Result<Self, ClusterError> {
+        let is_ethernet = path == Path::Ethernet;
+        let driver = is_ethernet.then_some(roles::DRIVER);
+        // The ranks of this provider talk over the loopback interface of one node.
+        let nodes = if path == Path::Tcp { 1 } else { ranks };
+        let [x, y, z] = factors(nodes).map(|size: usize| size as u16);
+        let torus = Torus::new(x, y, z)?;
+        let mut cluster = Cluster::start(torus, driver)?;
+        let domain = cluster.create_domain(DOMAIN)?;
+        if is_ethernet && let Some(reason) = cluster.no_taps()? {
+            return Err(ClusterError::ours(reason));
+        }
+        let (mut processes, mut peers) = (Vec::new(), Vec::new());
+        for rank in 0..ranks {
+            let node = torus.place(NodeId((rank % nodes) as u32));
+            let node = node.ok_or(ClusterError::NoServer)?.to_string();
+            let address = match path {
+                Path::Ethernet => member(&domain, &node)?.ipv4,
+                Path::Shm | Path::Tcp => Ipv4Addr::LOCALHOST,
+            };
+            let mut process = cluster.worker(&node)?;
+            let listen = Order::ListenToRanks(path.carrier(), DOMAIN.into(), rank);
+            let port = cluster.ask(&mut process, &listen)?;
+            let at = SocketAddrV4::new(address, port);
+            peers.push(Peer { place: node, at });
+            processes.push(process);
+        }
+        let wait = wait(path, ranks);
+        let join = Order::JoinRanks(Join { peers, wait });
+        cluster.ask_all::<()>(&mut processes, &join)?;
+        Ok(Bed {
+            ranks: processes,
+            cluster,
+        })
+    }
+
+    /// Runs a program once.
+    pub fn measure(&mut self, task: &Task) -> Result<Samples, ClusterError> {
+        let order = Order::RunProgram(*task);
+        let usages = self.cluster.ask_all(&mut self.ranks, &order)?;
+        Ok(samples(&usages))
+    }
+}
+
+/// The time of the slowest rank, and the messages of all.
+fn samples(usages: &[Usage]) -> Samples {
+    let sum = |of: fn(&Usage) -> u64| usages.iter().map(of).sum::<u64>();
+    let most = |of: fn(&Usage) -> u64| usages.iter().map(of).max().unwrap_or_default();
+    let elapsed_ns = most(|usage| usage.elapsed_ns);
+    let share = sum(|usage| usage.communication_ns) as f64 / sum(|usage| usage.elapsed_ns) as f64;
+    let samples = Samples {
+        batch: 1,
+        samples_ns: vec![elapsed_ns as f64],
+        ops: 1,
+        bytes: sum(|usage| usage.bytes),
+        elapsed_ns,
+        ..Samples::default()
+    };
+    samples
+        .with("communication", share)
+        .with("messages", sum(|usage| usage.messages) as f64)
+        .with("most_messages", most(|usage| usage.messages) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_takes_as_long_as_its_slowest_rank() {
+        let usage = |elapsed_ns, communication_ns, messages| Usage {
+            elapsed_ns,
+            communication_ns,
+            messages,
+            bytes: 8 * messages,
+        };
+        let samples = samples(&[usage(100, 20, 1), usage(300, 180, 4)]);
+        assert_eq!((samples.samples_ns, samples.bytes), (vec![300.0], 40));
+        let figures = ["communication", "messages", "most_messages"];
+        let figures = figures.map(|name| samples.figures[name]);
+        assert_eq!(figures, [0.5, 5.0, 4.0]);
+    }
+
+    #[test]
+    fn only_ranks_with_a_processor_each_poll() {
+        let all = machine::cpus();
+        assert_eq!(wait(Path::Shm, all), Wait::Poll);
+        assert_eq!(wait(Path::Tcp, all + 1), Wait::Block);
+        assert_eq!(wait(Path::Ethernet, 1), Wait::Block);
+    }
+}

@@ -1,0 +1,96 @@
+//! EP of NPB: pairs of Gaussian deviates, counted by annuli. Only the sums are communicated.
+
+use std::ops::Range;
+
+use anyhow::{Result, ensure};
+
+use super::collectives::allreduce;
+use super::grid::part;
+use super::npb::{Class, Random, is_near};
+use super::rank::{Meter, Rank, Usage};
+
+const SEED: u64 = 271_828_183;
+
+/// Square annuli in which pairs are counted.
+const ANNULI: usize = 10;
+
+/// Sums of both deviates, and counts of pairs.
+#[derive(Clone, Debug, PartialEq)]
+struct Sums {
+    x: f64,
+    y: f64,
+    counts: [u64; ANNULI],
+}
+
+impl Class {
+    /// Binary logarithm of the pairs, and the published sums.
+    fn ep(self) -> (u32, [f64; 2]) {
+        match self {
+            Class::S => (24, [-3.24783465203474e3, -6.958407078382297e3]),
+            Class::W => (25, [-2.863319731645753e3, -6.320053679109499e3]),
+        }
+    }
+}
+
+pub fn run<R: Rank>(ranks: &mut Meter<'_, R>, class: Class) -> Result<Usage> {
+    let (log2, [x, y]) = class.ep();
+    let (sums, usage) = ranks.measure(|ranks| sums_of_all(ranks, 1 << log2))?;
+    let is_right = is_near(sums.x, x, 1e-8) && is_near(sums.y, y, 1e-8);
+    ensure!(
+        is_right,
+        "the sums are {} and {} instead of {x} and {y}",
+        sums.x,
+        sums.y
+    );
+    Ok(usage)
+}
+
+fn sums_of_all(ranks: &mut impl Rank, pairs: usize) -> Result<Sums> {
+    let own = part(pairs, ranks.ranks(), ranks.rank());
+    ranks.compute(30 * own.len());
+    let mut sums = sums(own);
+    let mut deviates = [sums.x, sums.y];
+    allreduce(ranks, &mut deviates, |a, b| a + b)?;
+    [sums.x, sums.y] = deviates;
+    allreduce(ranks, &mut sums.counts, |a, b| a + b)?;
+    Ok(sums)
+}
+
+fn sums(pairs: Range<usize>) -> Sums {
+    let mut random = Random::new(SEED, 2 * pairs.start as u64);
+    let mut sums = Sums {
+        x: 0.0,
+        y: 0.0,
+        counts: [0; ANNULI],
+    };
+    for _ in pairs {
+        let (x, y) = (2.0 * random.next() - 1.0, 2.0 * random.next() - 1.0);
+        let square = x * x + y * y;
+        if square <= 1.0 {
+            let factor = (-2.0 * square.ln() / square).sqrt();
+            let (x, y) = (x * factor, y * factor);
+            sums.counts[x.abs().max(y.abs()) as usize] += 1;
+            sums.x += x;
+            sums.y += y;
+        }
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::programs::virtual_ranks;
+
+    #[test]
+    fn the_sums_do_not_depend_on_the_number_of_ranks() {
+        let whole = sums(0..10_000);
+        let kept = whole.counts.iter().sum::<u64>() as f64 / 10_000.0;
+        assert!((kept - std::f64::consts::FRAC_PI_4).abs() < 0.01, "{kept}");
+        for found in virtual_ranks::run(3, |rank| sums_of_all(rank, 10_000)) {
+            let found = found.unwrap();
+            assert_eq!(found.counts, whole.counts);
+            assert!(is_near(found.x, whole.x, 1e-12) && is_near(found.y, whole.y, 1e-12));
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! A live rank of a parallel program: the message layer over a connection with each other rank.
+
+use std::net::SocketAddrV4;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use toroid_client::member::Domain;
+use toroid_fabric::os::thread::monotonic;
+
+use super::micro::message_layer::{EAGER, Links, MessageLayer, Piece};
+use super::micro::script::Wait;
+use super::micro::wire::{self, Wire};
+use super::micro::{Carrier, Listening, connection};
+use super::processor::{self, Bound};
+use crate::programs::rank::{Meter, Nanos, Rank, Usage};
+use crate::programs::task::Task;
+
+/// Another rank.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Peer {
+    /// The node.
+    pub place: String,
+    /// The address of its sockets.
+    pub at: SocketAddrV4,
+}
+
+/// All ranks in their order, and how they wait.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Join {
+    pub peers: Vec<Peer>,
+    pub wait: Wait,
+}
+
+/// A rank that others can connect to.
+pub struct Newcomer {
+    listening: Listening,
+    carrier: Carrier,
+    domain: Domain,
+    rank: usize,
+}
+
+impl Newcomer {
+    /// Begins to listen. Returns the port, too, 0 for [`Carrier::Fabric`].
+    pub fn listen(carrier: Carrier, domain: Domain, rank: usize) -> Result<(Self, u16)> {
+        let (listening, port) = Listening::open(carrier, &domain)?;
+        let newcomer = Newcomer {
+            listening,
+            carrier,
+            domain,
+            rank,
+        };
+        Ok((newcomer, port))
+    }
+
+    /// Connects to all ranks below, and accepts those above.
+    pub fn join(self, join: Join) -> Result<LiveRank> {
+        let Join { peers, wait } = join;
+        let mut wires: Vec<Option<Wire>> = Vec::new();
+        for peer in &peers[..self.rank] {
+            let place = peer.place.parse()?;
+            let mut wire = connection(self.carrier, &self.domain, place, peer.at)?;
+            wire.send(&[&[self.rank as u8]])?;
+            wires.push(Some(wire));
+        }
+        wires.resize_with(peers.len(), || None);
+        let mut greeting = Vec::new();
+        for _ in self.rank + 1..peers.len() {
+            let mut wire = self.listening.accept()?;
+            wire.receive(&mut greeting, Wait::Block)?;
+            let rank = greeting.first().map(|rank| usize::from(*rank));
+            let rank = rank.filter(|rank| *rank > self.rank);
+            let place = rank.and_then(|rank| wires.get_mut(rank));
+            let place = place.filter(|place| place.is_none());
+            *place.context("a rank gave a wrong number")? = Some(wire);
+        }
+        // A rank that polls alone on its processor is not moved.
+        let bound = match wait {
+            Wait::Poll => Some(Bound::new(None, processor::nth(self.rank)?)?),
+            _ => None,
+        };
+        Ok(LiveRank {
+            mesh: Mesh {
+                wires: wires.into_iter().flatten().collect(),
+                rank: self.rank,
+                next: 0,
+            },
+            layer: MessageLayer::new(EAGER, wait),
+            _bound: bound,
+        })
+    }
+}
+
+/// The connections of a rank with all others, in their order.
+struct Mesh {
+    wires: Vec<Wire>,
+    rank: usize,
+    /// The connection at which the next look for a message of any rank begins.
+    next: usize,
+}
+
+impl Mesh {
+    fn wire(&mut self, rank: usize) -> Result<&mut Wire> {
+        let own = self.rank;
+        ensure!(rank != own, "a message from rank {rank} to itself");
+        let at = rank - usize::from(rank > own);
+        self.wires.get_mut(at).context("there is no such rank")
+    }
+}
+
+impl Links for Mesh {
+    fn send(&mut self, peer: usize, header: &[u8], piece: Piece<'_>) -> Result<()> {
+        let parts = [header, piece.bytes];
+        let skipped = usize::from(header.is_empty());
+        self.wire(peer)?.send(&parts[skipped..])
+    }
+
+    fn receive(&mut self, from: Option<usize>, into: &mut Vec<u8>, wait: Wait) -> Result<usize> {
+        if let Some(peer) = from {
+            self.wire(peer)?.receive(into, wait)?;
+            return Ok(peer);
+        }
+        ensure!(!self.wires.is_empty(), "there is no other rank");
+        let at = wire::receive_any(&mut self.wires, self.next, into, wait)?;
+        self.next = at + 1;
+        Ok(at + usize::from(at >= self.rank))
+    }
+}
+
+/// A rank that is connected with all others.
+pub struct LiveRank {
+    mesh: Mesh,
+    layer: MessageLayer,
+    /// Its only processor, if it polls.
+    _bound: Option<Bound>,
+}
+
+impl LiveRank {
+    /// Runs a program together with the other ranks.
+    pub fn run(&mut self, task: &Task) -> Result<Usage> {
+        task.run(&mut Meter::new(self))
+    }
+}
+
+impl Rank for LiveRank {
+    fn rank(&self) -> usize {
+        self.mesh.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.mesh.wires.len() + 1
+    }
+
+    /// The kernel's clock, which is the same in all nodes of a host.
+    fn now(&self) -> Nanos {
+        monotonic()
+    }
+
+    fn send(&mut self, to: usize, message: &[u8]) -> Result<()> {
+        let whole = std::iter::once(0..message.len());
+        self.layer.send(&mut self.mesh, to, message, whole)
+    }
+
+    fn receive(&mut self, from: Option<usize>, bytes: usize, into: &mut Vec<u8>) -> Result<usize> {
+        let whole = std::iter::once(0..bytes);
+        self.layer.receive(&mut self.mesh, from, into, whole)
+    }
+}
