@@ -16,8 +16,8 @@ use toroid_fabric::mem::Status;
 use toroid_fabric::mem::memfd::create_memory;
 use toroid_fabric::shm::{Channel, ChannelEnds, QueuePair, RemoteRegion};
 use toroid_fabric::{
-    Access, Completion, Endpoint, Epoch, NodeId, OpError, Operation, Partition, PostError, Read,
-    Region, RegionId, RemoteKey,
+    Access, Completion, Endpoint, Epoch, NodeId, OpError, Operation, Partition, Pending, PostError,
+    Read, Region, RegionId, RemoteKey,
 };
 
 use crate::network::Network;
@@ -188,6 +188,10 @@ impl Endpoint for Adversary {
 
     fn wait(&mut self, _: Duration) -> bool {
         false
+    }
+
+    fn pending(&mut self, _: bool) -> Pending {
+        Pending::Nothing
     }
 
     fn read_batch(&mut self, reads: &mut [Read<'_, Region>]) -> Result<(), OpError> {

@@ -13,8 +13,8 @@
 //! * [`mem`]: memory that processes share, its migration to fresh pages when a node leaves, and the
 //!   fences that end access.
 //! * [`model`]: the link model, which computes when a message arrives.
-//! * `core`, re-exported here: [`Region`], one-sided operations ([`Endpoint`]), regions that need
-//!   no queue pair ([`Mapped`]), packets ([`PacketChannel`]) with their link header ([`link`]),
+//! * `core`, re-exported here: [`Region`], one-sided operations ([`Endpoint`]), their
+//!   completions by one queue ([`CompletionQueue`]), regions that need no queue pair ([`Mapped`]), packets ([`PacketChannel`]) with their link header ([`link`]),
 //!   RDMA streams ([`rdma_stream`]).
 //! * Providers, one folder each: [`shm`] for processes of one host, [`tcp`] for hosts without RDMA,
 //!   `verbs` for RDMA devices and `failover` for both together (feature `verbs`), [`loopback`] for
@@ -81,8 +81,9 @@ pub mod verbs;
 
 pub use self::core::busy_poll::BusyPoll;
 pub use self::core::channel::PacketChannel;
+pub use self::core::completion_queue::{AttachError, CompletionQueue, QueuedCompletion};
 pub use self::core::endpoint::{
-    AsRegion, Completion, Endpoint, OpError, Operation, PostError, Read,
+    AsRegion, Completion, Endpoint, OpError, Operation, Pending, PostError, Read,
 };
 pub use self::core::link::Protocol;
 pub use self::core::mapped::Mapped;

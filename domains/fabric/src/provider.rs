@@ -13,7 +13,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::core::channel::{ChannelError, PacketChannel};
-use crate::core::endpoint::{AsRegion, Completion, Endpoint, Operation, PostError, Read};
+use crate::core::endpoint::{AsRegion, Completion, Endpoint, Operation, Pending, PostError, Read};
 use crate::core::hold::Hold;
 use crate::core::link::Protocol;
 use crate::core::mapped::Mapped;
@@ -209,6 +209,12 @@ macro_rules! paths {
             fn wait(&mut self, timeout: Duration) -> bool {
                 match self {
                     $($(#[cfg($cfg)])? QueuePair::$Provider(pair) => pair.wait(timeout),)+
+                }
+            }
+
+            fn pending(&mut self, sleeps: bool) -> Pending {
+                match self {
+                    $($(#[cfg($cfg)])? QueuePair::$Provider(pair) => pair.pending(sleeps),)+
                 }
             }
 

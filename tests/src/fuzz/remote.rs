@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use toroid_fabric::{
-    Completion, Endpoint, NodeId, OpError, Operation, Partition, PostError, Read, Region, RegionId,
-    RemoteKey,
+    Completion, Endpoint, NodeId, OpError, Operation, Partition, Pending, PostError, Read, Region,
+    RegionId, RemoteKey,
 };
 use toroid_kv::Change;
 use toroid_kv::internals::geometry::Geometry;
@@ -182,6 +182,10 @@ impl Endpoint for Local {
 
     fn wait(&mut self, _: Duration) -> bool {
         false
+    }
+
+    fn pending(&mut self, _: bool) -> Pending {
+        Pending::Nothing
     }
 
     fn read_batch(&mut self, reads: &mut [Read<'_, Region>]) -> Result<(), OpError> {

@@ -1,11 +1,14 @@
 //! One-sided operations on regions of peers.
 
 use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::core::region::Region;
 use crate::core::segments::{Segment, Segments};
 use crate::key::Partition;
+use crate::model::Nanos;
 use crate::topology::NodeId;
 
 pub use crate::error::OpError;
@@ -214,6 +217,26 @@ impl Default for Completion {
     }
 }
 
+/// The event that brings the next completion of a queue pair.
+///
+/// Times are in nanoseconds of the monotonic clock.
+#[derive(Clone, Debug)]
+pub enum Pending {
+    /// None: no operation is in flight, and no completion is there.
+    Nothing,
+    /// A completion is there, or [`Endpoint::poll`] finds the next one without a system call.
+    Look,
+    /// No completion can be polled before this time.
+    Time(Nanos),
+    /// No completion can be polled before a descriptor is readable, or this time.
+    Event {
+        /// The descriptor.
+        fd: Arc<OwnedFd>,
+        /// The time, at which the caller polls without an event.
+        until: Nanos,
+    },
+}
+
 /// One element of [`Endpoint::read_batch`].
 #[derive(Debug)]
 pub struct Read<'a, R> {
@@ -263,6 +286,13 @@ pub trait Endpoint {
     /// Waits until there is a completion to poll, no operation is in flight, or `timeout` has
     /// passed. Returns whether there is a completion to poll.
     fn wait(&mut self, timeout: Duration) -> bool;
+
+    /// The event that brings the next completion, for a
+    /// [`CompletionQueue`](crate::CompletionQueue). It holds until the next call of another method.
+    ///
+    /// With `sleeps`, the caller is about to sleep: then [`Pending::Look`] stands only for a completion
+    /// that is there, and a device is asked for an event.
+    fn pending(&mut self, sleeps: bool) -> Pending;
 
     /// Executes reads in order into the caller's memory, and waits for the last.
     ///

@@ -2,6 +2,7 @@
 
 pub(crate) mod busy_poll;
 pub mod channel;
+pub mod completion_queue;
 mod contention;
 pub mod endpoint;
 pub mod hold;

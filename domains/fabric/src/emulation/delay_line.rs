@@ -9,7 +9,7 @@ use super::own_time::{Exit, LONG, OwnTime};
 use super::timer::{self, Due, NEVER, announce};
 use super::transit::{Arrived, Journey, Transit};
 use super::{PeerLink, SOON, Way, await_event, end_of, guard, poll_clock};
-use crate::core::endpoint::{Completion, Endpoint, Operation, PostError, Read};
+use crate::core::endpoint::{Completion, Endpoint, Operation, Pending, PostError, Read};
 use crate::core::peer_link::{Leg, first_clock, latency};
 use crate::error::OpError;
 use crate::model::{Nanos, Path};
@@ -207,6 +207,25 @@ impl DelayLine {
                     spent = await_event(next.min(end), now);
                 }
             }
+        }
+    }
+
+    pub(super) fn pending(&self, sleeps: bool) -> Pending {
+        let (mut delayed, now) = self.advance();
+        let next = match delayed.step(now) {
+            Step::Ready => return Pending::Look,
+            Step::Idle => return Pending::Nothing,
+            Step::Until(next) => return Pending::Time(next),
+            // Later, the timer may have taken the provider's completion, without an event.
+            Step::Executing(next) => next.min(now + GRACE),
+        };
+        match delayed.pair.as_mut().map(|pair| pair.pending(sleeps)) {
+            Some(Pending::Event { fd, until }) => Pending::Event {
+                fd,
+                until: until.min(next),
+            },
+            Some(Pending::Time(due)) => Pending::Time(due.min(next)),
+            _ => Pending::Time(next),
         }
     }
 

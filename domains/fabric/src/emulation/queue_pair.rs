@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::delay_line::{DelayLine, WORDS};
 use super::{PeerLink, spin};
-use crate::core::endpoint::{Completion, Endpoint, Operation, PostError, Read};
+use crate::core::endpoint::{Completion, Endpoint, Operation, Pending, PostError, Read};
 use crate::error::OpError;
 use crate::key::Partition;
 use crate::os::thread::monotonic;
@@ -180,6 +180,14 @@ impl Endpoint for QueuePair {
         match &self.line {
             None => self.pair.wait(timeout),
             Some(line) => line.wait(timeout),
+        }
+    }
+
+    #[inline]
+    fn pending(&mut self, sleeps: bool) -> Pending {
+        match &self.line {
+            None => self.pair.pending(sleeps),
+            Some(line) => line.pending(sleeps),
         }
     }
 

@@ -30,10 +30,12 @@ use std::time::{Duration, Instant};
 use super::control::LONGEST;
 use super::paths::Paths;
 use super::retry::{BACKOFF, LONGEST_PAUSE, Retry};
-use crate::core::endpoint::{AsRegion, Completion, Endpoint, Operation, PostError, Read};
+use crate::core::endpoint::{AsRegion, Completion, Endpoint, Operation, Pending, PostError, Read};
 use crate::core::region::Region;
 use crate::error::OpError;
 use crate::key::{Access, Partition};
+use crate::model::Nanos;
+use crate::os::thread::monotonic;
 use crate::tcp;
 use crate::tcp::region::Identity;
 use crate::topology::NodeId;
@@ -466,6 +468,28 @@ impl<R: AsRegion<tcp::RemoteRegion>> Endpoint for QueuePair<R> {
     fn wait(&mut self, timeout: Duration) -> bool {
         self.wait_until(timeout, |pair| !pair.completed.is_empty());
         !self.completed.is_empty()
+    }
+
+    fn pending(&mut self, sleeps: bool) -> Pending {
+        if !self.completed.is_empty() {
+            return Pending::Look;
+        }
+        if self.is_idle() {
+            return Pending::Nothing;
+        }
+        let pending = match &mut self.device {
+            DevicePath::Up(pair) if !self.on_device.is_empty() => pair.pending(sleeps),
+            _ => self.tcp.pending(sleeps),
+        };
+        match pending {
+            // The end of access wakes no sleeper on a device.
+            Pending::Event { fd, until } => Pending::Event {
+                fd,
+                until: until.min(monotonic() + NAP.as_nanos() as Nanos),
+            },
+            // The other path may have the next one.
+            _ => Pending::Look,
+        }
     }
 
     fn read_batch(&mut self, reads: &mut [Read<'_, R>]) -> Result<(), OpError> {

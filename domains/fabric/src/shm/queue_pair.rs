@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::region::RemoteRegion;
-use crate::core::endpoint::{AsRegion, Completion, Endpoint, Operation, PostError, Read};
+use crate::core::endpoint::{AsRegion, Completion, Endpoint, Operation, Pending, PostError, Read};
 use crate::core::mapped::Mapped;
 use crate::core::region;
 use crate::core::segments::Segments;
@@ -167,6 +167,13 @@ impl<R: AsRegion<RemoteRegion>> Endpoint for QueuePair<R> {
     fn wait(&mut self, _timeout: Duration) -> bool {
         // Flushed operations have completed.
         !self.completed.is_empty()
+    }
+
+    fn pending(&mut self, _sleeps: bool) -> Pending {
+        match self.completed.len() {
+            0 => Pending::Nothing,
+            _ => Pending::Look,
+        }
     }
 
     fn read_batch(&mut self, reads: &mut [Read<'_, R>]) -> Result<(), OpError> {

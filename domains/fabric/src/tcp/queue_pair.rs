@@ -11,11 +11,13 @@ use super::in_flight::{self, InFlight, Sent, split_reply, target};
 use super::region::{Grant, RemoteRegion};
 use super::stream::{Cut, Cutter, Stream};
 use super::wire::{CHUNK, Malformed, Reply, Request};
-use crate::core::endpoint::{AsRegion, Completion, Endpoint, Operation, PostError, Read};
+use crate::core::endpoint::{AsRegion, Completion, Endpoint, Operation, Pending, PostError, Read};
 use crate::error::OpError;
 use crate::key::{Access, Partition, RemoteKey};
 use crate::mem::DropGuard;
 use crate::mem::Status;
+use crate::model::Nanos;
+use crate::os::thread::monotonic;
 use crate::topology::NodeId;
 
 /// Reply timeout: the longest time without a byte of any reply. Longer than the peer's host waits for
@@ -420,6 +422,20 @@ impl<R: AsRegion<RemoteRegion>> Endpoint for QueuePair<R> {
             }
         }
         !self.completed.is_empty()
+    }
+
+    fn pending(&mut self, _sleeps: bool) -> Pending {
+        if !self.completed.is_empty() {
+            return Pending::Look;
+        }
+        if self.in_flight.is_empty() {
+            return Pending::Nothing;
+        }
+        let left = REPLY_TIMEOUT.saturating_sub(self.silent.elapsed());
+        Pending::Event {
+            fd: self.stream.socket(),
+            until: monotonic() + left.as_nanos() as Nanos,
+        }
     }
 
     fn read_batch(&mut self, reads: &mut [Read<'_, R>]) -> Result<(), OpError> {

@@ -73,6 +73,11 @@ impl Stream {
         self.socket.as_fd()
     }
 
+    /// The socket.
+    pub(super) fn socket(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.socket)
+    }
+
     /// The outgoing bytes, to append to.
     pub(super) fn outgoing(&mut self) -> &mut Vec<u8> {
         &mut self.outgoing

@@ -13,6 +13,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,11 +28,12 @@ use super::region::{RemoteRegion, Route};
 use super::requests::{Request, Requests};
 use super::steps::{Keys, Step, Steps, system};
 use super::window::{Piece, Position, Window};
-use crate::core::endpoint::{Completion, Endpoint, Operation, PostError, Read};
+use crate::core::endpoint::{Completion, Endpoint, Operation, Pending, PostError, Read};
 use crate::core::region::Region;
 use crate::error::OpError;
 use crate::key::{Access, Partition};
 use crate::mem::status::Status;
+use crate::model::Nanos;
 use crate::topology::NodeId;
 
 /// Polling time before a sleep: about the cost of sleeping.
@@ -52,6 +54,10 @@ pub struct QueuePair {
     /// First: the device uses no memory when the rest is dropped.
     connection: Connection,
     completions: CompletionQueue,
+    /// A copy of its descriptor for an epoll(7), once that was asked for.
+    event_fd: Option<Arc<OwnedFd>>,
+    /// Whether an event was requested that nothing has taken.
+    is_armed: bool,
     steps: Steps,
     status: Arc<Status>,
     depth: usize,
@@ -105,6 +111,8 @@ impl QueuePair {
             scratch: Scratch::new(domain, depth)?,
             connection,
             completions,
+            event_fd: None,
+            is_armed: false,
             steps,
             status,
             depth,
@@ -345,6 +353,27 @@ impl QueuePair {
         }
     }
 
+    /// Requests an event of the next completion, unless one is there. `None` if no operation is in
+    /// flight any more.
+    fn request_event(&mut self) -> io::Result<Option<Arc<OwnedFd>>> {
+        self.counters.sleeps += 1;
+        let fd = match &self.event_fd {
+            Some(fd) => Arc::clone(fd),
+            None => {
+                let fd = Arc::new(self.completions.fd().try_clone_to_owned()?);
+                Arc::clone(self.event_fd.insert(fd))
+            }
+        };
+        if let Err(error) = self.completions.request_event() {
+            self.fail_all(system(&error));
+            return Ok(None);
+        }
+        self.is_armed = true;
+        // Earlier completions raise no event.
+        self.progress();
+        Ok((!self.requests.is_empty()).then_some(fd))
+    }
+
     fn has_completion(&self) -> bool {
         self.operations
             .front()
@@ -424,6 +453,29 @@ impl Endpoint for QueuePair {
             pair.has_completion() || pair.requests.is_empty()
         });
         self.has_completion()
+    }
+
+    fn pending(&mut self, sleeps: bool) -> Pending {
+        if std::mem::take(&mut self.is_armed)
+            && let Err(error) = self.completions.take_events()
+        {
+            self.fail_all(system(&error));
+        }
+        let event = match self.has_completion() || self.requests.is_empty() {
+            false if !sleeps => return Pending::Look,
+            false => self.request_event(),
+            true => Ok(None),
+        };
+        match event {
+            _ if self.has_completion() => Pending::Look,
+            Ok(None) => Pending::Nothing,
+            Ok(Some(fd)) => Pending::Event {
+                fd,
+                until: Nanos::MAX,
+            },
+            // No descriptor is left: the caller polls.
+            Err(_) => Pending::Time(0),
+        }
     }
 
     fn read_batch(&mut self, reads: &mut [Read<'_, RemoteRegion>]) -> Result<(), OpError> {
