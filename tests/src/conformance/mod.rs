@@ -1,8 +1,8 @@
 //! The contract of a fabric provider, the same for each of them.
 //!
 //! A provider has a [`Rig`]; the macro [`conformance!`](crate::conformance!) turns the suite into
-//! tests on it. [`operations`] has the one-sided operations, [`channels`] the packets.
-//! [`emulated`] puts a provider behind emulated links.
+//! tests on it. [`operations`] has the one-sided operations, [`queues`] their completions by one queue,
+//! [`channels`] the packets. [`emulated`] puts a provider behind emulated links.
 
 // The names of the tests say what they show.
 #![allow(missing_docs)]
@@ -10,6 +10,7 @@
 pub mod channels;
 pub mod emulated;
 pub mod operations;
+pub mod queues;
 
 use std::array;
 use std::time::{Duration, Instant};
@@ -24,6 +25,7 @@ use toroid_fabric::{
 pub use channels::*;
 pub use emulated::*;
 pub use operations::*;
+pub use queues::*;
 
 /// Limit of all waiting: a test that reaches it has hung.
 const FOR_EVER: Duration = Duration::from_secs(20);
@@ -77,11 +79,12 @@ pub trait Rig: Sync {
 pub type Remote<R> = <<R as Rig>::Endpoint as Endpoint>::Remote;
 
 /// Makes the suite a module of tests on a [`Rig`]: with `@operations` the part without packets, with
-/// `@emulated` the whole behind emulated links.
+/// `@queued` this part through a completion queue, with `@emulated` the whole behind emulated links.
 #[macro_export]
 macro_rules! conformance {
     ($rig:ty) => {
         $crate::conformance!(@operations $rig);
+        $crate::conformance!(@queues $rig);
         $crate::conformance!(@each $rig:
             packets_arrive_whole_and_in_order
             a_full_channel_says_so_and_recovers
@@ -117,6 +120,18 @@ macro_rules! conformance {
             operations_on_a_dead_peer_fail
             revocation_ends_a_transfer_in_flight
         );
+    };
+    (@queues $rig:ty) => {
+        $crate::conformance!(@each $rig:
+            a_queue_has_each_completion_of_all_pairs_once
+            a_queue_can_be_polled_without_a_wait
+            a_busy_pair_in_a_queue_leaves_turns_to_others
+            a_detached_pair_keeps_its_completions
+            a_queue_reports_operations_on_a_dead_peer
+        );
+    };
+    (@queued $rig:ty) => {
+        $crate::conformance!(@operations $crate::conformance::Queued<$rig>);
     };
     (@each $rig:ty: $($test:ident)*) => {
         $(

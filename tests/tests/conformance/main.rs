@@ -1,6 +1,8 @@
-//! The conformance suite on each provider, as a module of tests of its name, and behind emulated links.
+//! The conformance suite on each provider, as a module of tests of its name, behind emulated links, and
+//! through completion queues.
 
 mod emulated;
 mod loopback;
+mod queued;
 mod shm;
 mod tcp;
