@@ -61,6 +61,11 @@ impl Path {
             Path::Ethernet => Wait::Block,
         }
     }
+
+    /// An exchange whose completions can come through one queue for several queue pairs.
+    pub fn completions(self) -> Option<Pattern> {
+        (self != Path::Ethernet).then_some(Pattern::Write)
+    }
 }
 
 impl fmt::Display for Path {
@@ -128,7 +133,7 @@ impl Bed {
         };
         let slice = self.slice.as_nanos() as u64;
         let trial = self.run(script, count)?.elapsed_ns.max(1);
-        if let Pattern::PingPong | Pattern::Delayed { .. } = script.pattern {
+        if let Pattern::PingPong | Pattern::Delayed { .. } | Pattern::Write = script.pattern {
             // Where other processes take the processors, a round trip may take a time slice.
             count.batch = (slice / SAMPLES[0] / trial).clamp(1, BATCH) as u32;
         }

@@ -31,7 +31,7 @@ use crate::runner::Runner;
 use crate::samples::{Samples, Series};
 use crate::stats::median;
 use crate::worker::micro::exchange::Count;
-use crate::worker::micro::script::{Script, Wait};
+use crate::worker::micro::script::{Pattern, Script, Wait};
 
 /// Samples of a script on the adapter. The first one fills its caches, the last one counts.
 const VIRTUAL: Count = Count {
@@ -123,7 +123,7 @@ fn live(path: Path, selection: &Selection, progress: &Progress) -> Result<Measur
     let mut bed = Bed::prepare(path, slice(effort))?;
     let mut subject = Subject {
         wait: path.wait(),
-        completion_queues: false,
+        completions: path.completions(),
         latency: 0,
     };
     let trial = bed.measure(&Planner { subject, effort }.ping_pong(SHORT))?;
@@ -141,9 +141,10 @@ fn live(path: Path, selection: &Selection, progress: &Progress) -> Result<Measur
 
 /// The tests on the software adapter.
 fn emulated(preset: Preset, selection: &Selection) -> Result<Measured> {
+    let queues = preset.mechanisms.completion_queues;
     let cases = selection.cases(Subject {
         wait: Wait::Poll,
-        completion_queues: preset.mechanisms.completion_queues,
+        completions: queues.then_some(Pattern::PingPong),
         latency: preset.send + preset.latency + preset.receive,
     });
     let times = simulate(&preset, &cases)?;

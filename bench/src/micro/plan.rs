@@ -183,8 +183,8 @@ impl Case {
 pub struct Subject {
     /// The usual wait.
     pub wait: Wait,
-    /// Whether completions of several queue pairs can come through one queue.
-    pub completion_queues: bool,
+    /// An exchange whose completions can come through one queue for several queue pairs.
+    pub completions: Option<Pattern>,
     /// About the latency of a short message.
     pub latency: Nanos,
 }
@@ -371,11 +371,12 @@ impl Planner {
     }
 
     fn queues(&self) -> Vec<Case> {
-        if !self.subject.completion_queues {
+        let Some(pattern) = self.subject.completions else {
             return Vec::new();
-        }
-        let base = self.ping_pong(SHORT);
+        };
+        let base = self.script(pattern, SHORT);
         let of = |queues: u32| Case::new("queues", SHORT, queues, base, Script { queues, ..base });
-        [1, 4, 16, 64].map(of).into()
+        let counts = (0..=6).step_by(self.effort.quick_or(2, 1));
+        counts.map(|doublings| of(1 << doublings)).collect()
     }
 }

@@ -1,6 +1,6 @@
 //! The exchanges, written once for live fabrics and for the software adapter.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 
 use super::script::{Message, Nanos, Pattern, SHORTEST, Script, Wait};
@@ -24,6 +24,11 @@ pub trait Host {
     /// Looks once for a message, receives it and returns whether there was one. The caller knows
     /// whether the peer sends another one.
     fn poll(&mut self, message: &Message, is_expected: bool) -> Result<bool>;
+
+    /// Writes a message into memory of the peer, and waits for the completion.
+    fn write(&mut self, _message: &Message, _wait: Wait) -> Result<()> {
+        bail!("this host has no one-sided operations")
+    }
 }
 
 /// Number of measured times, and of exchanges in each: round trips for patterns of single messages.
@@ -79,15 +84,34 @@ pub fn lead(host: &mut impl Host, script: &Script, count: Count) -> Result<Vec<f
             let lost = (alone as f64 - beside as f64) / alone as f64;
             Ok(lost * time as f64 / f64::from(received.max(1)))
         }
+        Pattern::Write => {
+            let start = host.now();
+            for _ in 0..count.batch {
+                host.write(message, wait)?;
+            }
+            Ok(since(host, start) / f64::from(count.batch))
+        }
     };
-    (0..count.samples).map(|_| one()).collect()
+    let times = (0..count.samples).map(|_| one()).collect::<Result<_>>()?;
+    if script.pattern == Pattern::Write {
+        // The follower looks at its memory in between.
+        host.send(&ACKNOWLEDGEMENT)?;
+        host.receive(&ACKNOWLEDGEMENT, wait)?;
+    }
+    Ok(times)
 }
 
 /// The follower's part of a script.
 pub fn follow(host: &mut impl Host, script: &Script, count: Count) -> Result<()> {
     let (message, wait) = (&script.message, script.wait);
+    if script.pattern == Pattern::Write {
+        // Polling would take the processor from the thread that serves the writes.
+        host.receive(&ACKNOWLEDGEMENT, Wait::Block)?;
+        return host.send(&ACKNOWLEDGEMENT);
+    }
     for _ in 0..count.samples {
         match script.pattern {
+            Pattern::Write => {}
             Pattern::PingPong | Pattern::Delayed { .. } => {
                 for _ in 0..count.batch {
                     host.receive(message, wait)?;

@@ -12,7 +12,10 @@ use serde::{Deserialize, Serialize};
 use super::connections::{Another, Connections};
 use super::exchange::{Count, Host, follow, lead};
 use super::message_layer::MessageLayer;
-use super::script::{Gather, Layer, MOST_SEGMENTS, Message, Nanos, SHORTEST, Script, Wait};
+use super::script::{
+    Gather, Layer, MOST_SEGMENTS, Message, Nanos, Pattern, SHORTEST, Script, Wait,
+};
+use super::writes::{Exported, Memory, Writes};
 use crate::samples::Samples;
 use crate::worker::pattern;
 
@@ -35,6 +38,12 @@ pub struct LiveHost {
     layer: Option<MessageLayer>,
     /// The peer from which the layer receives, or any.
     from: Option<usize>,
+    /// Memory for one-sided operations.
+    shared: Memory,
+    /// Our exported memory, from the first script with writes on.
+    exported: Option<Exported>,
+    /// Our writes in this script.
+    writes: Option<Writes>,
     /// Memory of outgoing messages.
     memory: Vec<u8>,
     /// Outgoing message, packed.
@@ -52,11 +61,14 @@ pub struct LiveHost {
 }
 
 impl LiveHost {
-    pub fn new(another: Another) -> Result<Self> {
+    pub fn new(another: Another, shared: Memory) -> Result<Self> {
         Ok(LiveHost {
             connections: Connections::new(another)?,
             layer: None,
             from: None,
+            shared,
+            exported: None,
+            writes: None,
             memory: Vec::new(),
             packed: Vec::new(),
             packet: Vec::new(),
@@ -82,14 +94,18 @@ impl LiveHost {
         self.check_last();
         self.receive_request()?;
         let theirs = self.packet[..].try_into().map(u64::from_le_bytes);
-        let ops = u64::from(self.sent);
+        let (sent, wrong) = match &self.writes {
+            Some(writes) => (writes.count, writes.wrong),
+            None => (self.sent, 0),
+        };
+        let ops = u64::from(sent);
         Ok(Samples {
             batch: count.batch,
             ops,
             bytes: ops * script.message.bytes as u64,
             elapsed_ns,
             samples_ns,
-            ..Samples::errors(self.wrong + theirs.ok().context(NONSENSE)?)
+            ..Samples::errors(self.wrong + wrong + theirs.ok().context(NONSENSE)?)
         })
     }
 
@@ -101,6 +117,7 @@ impl LiveHost {
             self.prepare(&request.script, false)?;
             follow(self, &request.script, request.count)?;
             self.check_last();
+            self.check_written(&request)?;
             let wrong = self.wrong.to_le_bytes();
             self.connections.wire(PEER)?.send(&[&wrong])?;
         }
@@ -121,6 +138,7 @@ impl LiveHost {
         };
         (self.sent, self.received, self.wrong) = (0, 0, 0);
         self.packed = contents(message.bytes);
+        self.share(script, leads)?;
         self.memory.clear();
         self.memory.resize(message.memory(), 0);
         for number in 0..message.pages {
@@ -145,6 +163,40 @@ impl LiveHost {
             self.layer = Some(layer);
         } else {
             self.connections.wire(idle)?;
+        }
+        Ok(())
+    }
+
+    /// Exports memory to a leader that writes, or opens that of the follower.
+    fn share(&mut self, script: &Script, leads: bool) -> Result<()> {
+        self.writes = None;
+        if script.pattern != Pattern::Write {
+            return Ok(());
+        }
+        if leads {
+            self.receive_request()?;
+            let offer = serde_json::from_slice(&self.packet).context(NONSENSE)?;
+            let writes = Writes::new(&self.shared, &offer, script.queues, &self.packed)?;
+            self.writes = Some(writes);
+            return Ok(());
+        }
+        let exported = match &self.exported {
+            Some(exported) => exported,
+            None => self.exported.insert(self.shared.export()?),
+        };
+        let offer = serde_json::to_vec(&exported.offer)?;
+        self.connections.wire(PEER)?.send(&[&offer])
+    }
+
+    /// Checks all bytes of the last write of the other side.
+    fn check_written(&mut self, request: &Request) -> Result<()> {
+        let Request { script, count } = request;
+        if let Some(exported) = &self.exported
+            && script.pattern == Pattern::Write
+        {
+            let last = (count.samples * count.batch).wrapping_sub(1);
+            let is_right = exported.has(script.message.bytes, last)?;
+            self.wrong += u64::from(!is_right);
         }
         Ok(())
     }
@@ -245,6 +297,11 @@ impl Host for LiveHost {
         }
         Ok(has_come)
     }
+
+    fn write(&mut self, message: &Message, wait: Wait) -> Result<()> {
+        let writes = self.writes.as_mut().context(NONSENSE)?;
+        writes.write(message.bytes, wait)
+    }
 }
 
 #[cfg(test)]
@@ -299,12 +356,13 @@ mod tests {
     /// Two hosts; the second one opens connections of this kind for both.
     fn hosts(connect: fn() -> [Wire; 2]) -> [LiveHost; 2] {
         let (sender, receiver) = channel();
-        let follower = LiveHost::new(Box::new(move || {
+        let follower = Box::new(move || {
             let [ours, theirs] = connect();
             sender.send(theirs)?;
             Ok(ours)
-        }));
-        let leader = LiveHost::new(Box::new(move || Ok(receiver.recv()?)));
+        });
+        let follower = LiveHost::new(follower, Memory::Loopback);
+        let leader = LiveHost::new(Box::new(move || Ok(receiver.recv()?)), Memory::Loopback);
         [follower.unwrap(), leader.unwrap()]
     }
 
@@ -344,6 +402,19 @@ mod tests {
                 };
                 scripts.push(Script { message, ..base });
             }
+        }
+        for (queues, wait) in [
+            (0, Wait::Poll),
+            (1, Wait::Block),
+            (9, Wait::Poll),
+            (9, Wait::Block),
+        ] {
+            let script = Script::new(Pattern::Write, 4000);
+            scripts.push(Script {
+                queues,
+                wait,
+                ..script
+            });
         }
         scripts.extend(message_scripts());
         scripts
@@ -413,6 +484,20 @@ mod tests {
             follower.receive(&script.message, Wait::Poll).unwrap();
             follower.check_last();
             assert_eq!(follower.wrong, wrong, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_byte_and_a_lost_write_are_counted() {
+        for (writes, bytes, wrong) in [(6, 100, 0), (5, 100, 1), (6, 99, 1)] {
+            let [mut follower, mut leader] = hosts(shared_memory);
+            let script = Script::new(Pattern::Write, 100);
+            follower.prepare(&script, false).unwrap();
+            leader.prepare(&script, true).unwrap();
+            (0..writes).for_each(|_| leader.write(&Message::of(bytes), Wait::Poll).unwrap());
+            let count = COUNT;
+            follower.check_written(&Request { script, count }).unwrap();
+            assert_eq!(follower.wrong, wrong, "{writes} writes of {bytes} bytes");
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! * [`script`]: what is exchanged. [`exchange`]: how, for any [`Host`](exchange::Host).
 //! * [`host`]: a live host, over [`connections`], each a [`wire`].
+//! * [`writes`]: one-sided writes into memory of the other host.
 //! * [`message_layer`]: messages of any length and source over the packets of connections.
 
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
@@ -21,6 +22,7 @@ use toroid_fabric::{Epoch, Membership, NodeId, Partition, Place, Protocol, provi
 use self::connections::Another;
 use self::host::LiveHost;
 use self::wire::{Socket, Wire};
+use self::writes::Memory;
 use super::processor::{self, Bound};
 
 pub mod connections;
@@ -29,6 +31,7 @@ pub mod host;
 pub mod message_layer;
 pub mod script;
 pub mod wire;
+pub mod writes;
 
 const PROTOCOL: Protocol = Protocol(0xfab4);
 
@@ -82,11 +85,12 @@ impl Listening {
 /// Starts a thread that follows scripts. Returns its port, 0 for [`Carrier::Fabric`].
 pub fn serve(carrier: Carrier, domain: &Domain) -> Result<u16> {
     let (listening, port) = Listening::open(carrier, domain)?;
+    let shared = memory(carrier, domain, None);
     // Both hosts poll, so each needs its own processor.
     let processor = processor::last()?;
     let follow = move || -> Result<()> {
         let _bound = Bound::new(None, processor)?;
-        LiveHost::new(Box::new(move || listening.accept()))?.serve()
+        LiveHost::new(Box::new(move || listening.accept()), shared)?.serve()
     };
     let run = move || match follow() {
         Err(error) if error.downcast_ref() != Some(&ChannelError::PeerDead) => {
@@ -106,9 +110,10 @@ pub fn connect(
     place: Place,
     at: SocketAddrV4,
 ) -> Result<LiveHost> {
+    let shared = memory(carrier, domain, Some(place));
     let domain = domain.clone();
     let another: Another = Box::new(move || connection(carrier, &domain, place, at));
-    LiveHost::new(another)
+    LiveHost::new(another, shared)
 }
 
 /// One connection to the node `place`, whose sockets have the address `at`.
@@ -124,6 +129,15 @@ pub fn connection(
             Ok(Wire::Channel(Box::new(channel)))
         }
         Carrier::Tcp | Carrier::Ethernet => socket(carrier, TcpStream::connect(at)?, USER),
+    }
+}
+
+/// Memory for one-sided operations, of the owner at `place` or, without a place, of this process.
+fn memory(carrier: Carrier, domain: &Domain, place: Option<Place>) -> Memory {
+    match carrier {
+        Carrier::Fabric => Memory::Domain(domain.clone(), place),
+        Carrier::Tcp => Memory::Loopback,
+        Carrier::Ethernet => Memory::None,
     }
 }
 

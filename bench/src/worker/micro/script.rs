@@ -29,7 +29,8 @@ pub struct Script {
     pub wait: Wait,
     /// Further open connections between the two hosts, all idle.
     pub idle: u32,
-    /// Queue pairs whose completions come through one queue; without such a queue 0.
+    /// Queue pairs whose completions come through one queue, all but one of them idle; without such a
+    /// queue 0.
     pub queues: u32,
     pub layer: Layer,
 }
@@ -65,6 +66,8 @@ pub enum Pattern {
     /// The leader counts for `time` without traffic, and again while `messages` arrive; the time of
     /// the processor for each message, by the loss of counts.
     Counting { time: Nanos, messages: u32 },
+    /// The leader writes the message into memory of the follower; the time until the completion.
+    Write,
 }
 
 /// A message and its place in the sender's memory.
@@ -180,6 +183,7 @@ impl fmt::Display for Script {
             Pattern::Burst { .. } => "burst",
             Pattern::Sends { .. } => "sends",
             Pattern::Counting { .. } => "counting loop",
+            Pattern::Write => "write",
         };
         write!(f, "{name} of {} bytes", self.message.bytes)?;
         if self.layer == Layer::Fabric {
