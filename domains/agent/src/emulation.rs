@@ -1,5 +1,8 @@
 //! Emulation of links on this host, independent of domains.
 
+use std::fs;
+use std::io;
+
 use serde::{Deserialize, Serialize};
 use toroid_fabric::Torus;
 use toroid_model::directory::Directory;
@@ -10,6 +13,34 @@ use crate::error::AgentError;
 
 /// Processor time that the driver may spend on waiting for due frames, in percent of a core.
 pub const DEFAULT_PRECISION: u8 = 30;
+
+/// Reason why there is no profile of a torus with a name.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// The name is no built-in profile, and no file can be read.
+    #[error("neither bgp nor a file that can be read: {0}")]
+    Unreadable(#[from] io::Error),
+    /// The file has problems, one in each line of this text.
+    #[error("{0}")]
+    Problems(String),
+}
+
+/// The costs of a torus: a built-in profile, or one in a file of TOML.
+///
+/// # Errors
+/// [`ProfileError`].
+pub fn read_profile(name: &str) -> Result<FabricProfile, ProfileError> {
+    if let Some(profile) = FabricProfile::built_in(name) {
+        return Ok(profile);
+    }
+    let text = fs::read_to_string(name)?;
+    FabricProfile::parse(&text).map_err(|problems| {
+        let lines = problems
+            .iter()
+            .map(|problem| format!("{name}:{}: {}", problem.line, problem.message));
+        ProfileError::Problems(lines.collect::<Vec<_>>().join("\n        "))
+    })
+}
 
 /// Emulation of links on this host.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -55,7 +55,7 @@ mod threads;
 
 pub use channel::secret::read_private;
 pub use config::Config;
-pub use emulation::DEFAULT_PRECISION;
+pub use emulation::{DEFAULT_PRECISION, ProfileError, read_profile};
 pub use error::AgentError;
 pub use interfaces::tun_remedy;
 pub use nodes::cgroups::{DEFAULT_PIDS, clear as clear_groups};

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use toroid_agent::Config;
 use toroid_agent::background::spawn_background;
+use toroid_agent::{Config, read_profile};
 use toroid_client::admin::Control;
 use toroid_fabric::Torus;
 use toroid_model::hosts::{self, ConfigFile};
@@ -76,7 +76,7 @@ pub(crate) struct Up {
     offload: Option<Offload>,
     /// Emulate a torus with the costs of a profile, whose links all domains share: bgp, or a file in
     /// TOML (docs/links.md) [default: as before, or the machine's links]
-    #[arg(long, value_name = "bgp|FILE", value_parser = fabric)]
+    #[arg(long, value_name = "bgp|FILE", value_parser = read_profile)]
     fabric: Option<FabricProfile>,
     /// Processor time that the Ethernet driver may spend on waiting for due frames of emulated links,
     /// in percent of a core [default: as before, or 30]
@@ -103,21 +103,6 @@ pub(crate) struct Up {
 fn memory(text: &str) -> Result<u64, &'static str> {
     let bytes = values::bytes(text).filter(|bytes| (16 << 20..1 << 50).contains(bytes));
     bytes.ok_or("use bytes, or K, M, G or T of them, and at least 16M")
-}
-
-/// A built-in profile, or one in a file.
-fn fabric(name: &str) -> Result<FabricProfile, String> {
-    if let Some(profile) = FabricProfile::built_in(name) {
-        return Ok(profile);
-    }
-    let text = fs::read_to_string(name)
-        .map_err(|error| format!("neither bgp nor a file that can be read: {error}"))?;
-    FabricProfile::parse(&text).map_err(|problems| {
-        let lines = problems
-            .iter()
-            .map(|p| format!("{name}:{}: {}", p.line, p.message));
-        lines.collect::<Vec<_>>().join("\n        ")
-    })
 }
 
 impl Run for Up {
