@@ -96,12 +96,15 @@ impl Row {
     fn of(value: &Value) -> Option<Self> {
         let fields = value.as_object()?;
         let text = |name| fields.get(name).and_then(Value::as_str);
-        let rounds = fields.get("rounds").and_then(Value::as_array);
-        let rounds: Vec<f64> = rounds
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_f64)
-            .collect();
+        // A row that is drawn, but not compared with other runs, has the figure alone.
+        let rounds = match fields.get("rounds") {
+            Some(rounds) => rounds.as_array().map_or(&[][..], Vec::as_slice),
+            None => {
+                let figure = text("rounds_of").and_then(|of| fields.get(of));
+                figure.map_or(&[][..], std::slice::from_ref)
+            }
+        };
+        let rounds: Vec<f64> = rounds.iter().filter_map(Value::as_f64).collect();
         Some(Row {
             id: text("id").unwrap_or_default().into(),
             of: text("rounds_of").unwrap_or_default().into(),
@@ -150,6 +153,18 @@ mod tests {
         Run::parse("f".into(), report.to_string().as_bytes())
             .map(|run| List::all(&run))
             .unwrap()
+    }
+
+    #[test]
+    fn a_row_without_rounds_has_its_figure() {
+        let power = |value: Value| {
+            let row = json!({"id": "hz=2.5", "hz": 2.5, "rounds_of": "power", "power": value});
+            lists(json!({"manifest": {}, "spectrum": [row]})).remove(0)
+        };
+        let list = power(json!(7.0));
+        assert_eq!(list.labels, ["hz"]);
+        assert_eq!(list.rows[0].summary.as_ref().unwrap().median, 7.0);
+        assert!(power(json!(null)).rows[0].summary.is_none());
     }
 
     #[test]

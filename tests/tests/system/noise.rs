@@ -60,6 +60,26 @@ fn a_spinning_neighbour_raises_the_detours_of_a_processor() {
     assert!(number(detours, "count_share") < number(detours, "time_share"));
     // A slice of the scheduler.
     assert!(number(detours, "max_ns") > 500e3, "{detours}");
+    let spectrum = report["spectrum"].as_array().expect("a list");
+    let hz: Vec<f64> = spectrum.iter().map(|point| number(point, "hz")).collect();
+    // Of 2,000 quanta of 1 ms.
+    assert!(hz.is_sorted() && hz[0] >= 0.5 && hz[hz.len() - 1] <= 500.0);
+    for peak in report["peaks"].as_array().expect("a list") {
+        assert!(
+            number(peak, "power") > 1.0 && hz.contains(&number(peak, "hz")),
+            "{peak}"
+        );
+    }
+}
+
+#[test]
+fn a_single_test_of_a_host_is_chosen() {
+    let report = run(&mut noise("os --quick --json --test ftq")).ok().json();
+    let rows = report["rows"].as_array().expect("rows are a list");
+    assert_eq!(rows.len(), 1, "{report}");
+    assert_eq!(row(&report, "fixed time")["count"], 2000);
+    assert!(report["spectrum"].is_array(), "{report}");
+    run(&mut noise("os --test ftp")).fails(2, &["ftp", "ftq"]);
 }
 
 #[test]

@@ -1,16 +1,18 @@
 //! The command `noise os`: time that the host takes from a pinned process.
 //!
-//! [`detour`] and [`work`] compute from readings of the clock; this module reads it.
+//! [`detour`] and [`work`] compute from readings of the clock, which this module reads; [`spectrum`]
+//! finds regular noise.
 
 pub mod detour;
 mod report;
+mod spectrum;
 mod work;
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use clap::{Args, value_parser};
+use clap::{Args, ValueEnum, value_parser};
 
 use self::detour::{Calibration, Detours};
 use self::work::{Quanta, units_of};
@@ -34,6 +36,10 @@ pub struct Options {
     #[command(flatten)]
     pub common: Common,
 
+    /// Measure only these tests, such as ftq [default: all].
+    #[arg(long, value_enum, value_name = "TEST", value_delimiter = ',')]
+    test: Vec<Test>,
+
     /// Measure on this processor [default: the last one allowed].
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
@@ -52,12 +58,22 @@ pub struct Options {
     seconds: Option<u64>,
 }
 
-/// All measurements on a processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Test {
+    /// Detours of a loop.
+    Detours,
+    /// Times of equal pieces of work.
+    Fwq,
+    /// Work in equal quanta of time, and its spectrum.
+    Ftq,
+}
+
+/// All measurements on a processor; `None` where not wanted.
 struct Measured {
     cpu: usize,
-    detours: Detours,
-    work: Samples,
-    quanta: Quanta,
+    detours: Option<Detours>,
+    work: Option<Samples>,
+    quanta: Option<Quanta>,
 }
 
 /// Measures on one processor.
@@ -67,16 +83,23 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
     let effort = options.common.effort();
     let cpu = options.cpu.map_or_else(processor::last, Ok)?;
     let bound = Bound::new(None, cpu).with_context(|| no_processor(cpu))?;
+    let is_wanted = |test| options.test.is_empty() || options.test.contains(&test);
     progress.expect(3);
-    progress.step(format!("detours on processor {cpu}"));
-    let seconds = options.seconds.unwrap_or(effort.quick_or(5, 60));
-    let most = options.detours as usize;
-    let detours = detours(most, Duration::from_secs(seconds), &signals);
+    let detours = is_wanted(Test::Detours).then(|| {
+        progress.step(format!("detours on processor {cpu}"));
+        let seconds = options.seconds.unwrap_or(effort.quick_or(5, 60));
+        let most = options.detours as usize;
+        detours(most, Duration::from_secs(seconds), &signals)
+    });
     signals.check()?;
-    progress.step("pieces of work");
-    let work = fixed_work(pieces(effort), &signals);
-    progress.step("quanta of time");
-    let quanta = fixed_time(pieces(effort), &signals);
+    let work = is_wanted(Test::Fwq).then(|| {
+        progress.step("pieces of work");
+        fixed_work(pieces(effort), &signals)
+    });
+    let quanta = is_wanted(Test::Ftq).then(|| {
+        progress.step("quanta of time");
+        fixed_time(pieces(effort), &signals)
+    });
     signals.check()?;
     // The report counts the processors that this process may use.
     drop(bound);

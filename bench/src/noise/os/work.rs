@@ -32,6 +32,11 @@ impl Quanta {
         at < self.end
     }
 
+    /// Length of a quantum in nanoseconds.
+    pub fn quantum_ns(&self) -> u64 {
+        self.quantum_ns
+    }
+
     /// Units of work in each quantum.
     pub fn counts(&self) -> &[f64] {
         &self.counts
