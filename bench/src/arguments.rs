@@ -257,6 +257,7 @@ impl Command {
         match self {
             Command::Compare(arguments) => arguments.fabric.is_some(),
             Command::Link(_) => true,
+            Command::Noise(options) => options.is_on_time(),
             _ => false,
         }
     }

@@ -2,8 +2,10 @@
 //! (Rahn, 2021, "Noise Estimation in HPC Cloud Networks") and De Sensi et al. (2019), "Mitigating network
 //! noise on Dragonfly networks through application-aware routing".
 //!
-//! [`os`] measures the host alone, without a network; [`net`] the network between two hosts.
+//! [`os`] measures the host alone, without a network; [`net`] the network between two hosts;
+//! [`congest`] a domain beside the traffic of another one.
 
+mod congest;
 pub mod net;
 mod os;
 mod signals;
@@ -49,6 +51,14 @@ enum Command {
 
     /// Measure a stream to `noise serve` for 15 minutes: its intervals, outliers and changes.
     Stress(net::StressOptions),
+
+    /// Measure a domain beside the traffic of another domain: all-to-all, incast, broadcast.
+    ///
+    /// Impact is the time of operations beside the traffic over their time alone, at mean and 99th
+    /// percentile, in turns, as GPCNeT. Starts a private agent with six nodes and leaves nothing
+    /// behind. The path ethernet needs /dev/net/tun; root is not needed.
+    #[command(after_help = "Example: toroid-bench noise congest --quick --path rdma --fabric bgp")]
+    Congest(congest::Options),
 }
 
 impl Options {
@@ -59,7 +69,13 @@ impl Options {
             Command::Connect(options) => options.common.json,
             Command::Burst(options) => options.common.json,
             Command::Stress(options) => options.common.json,
+            Command::Congest(options) => options.common.json,
         }
+    }
+
+    /// Whether times under a model of links are measured.
+    pub(crate) fn is_on_time(&self) -> bool {
+        matches!(&self.command, Command::Congest(options) if options.fabric.is_some())
     }
 }
 
@@ -71,5 +87,6 @@ pub(crate) fn measure(options: &Options, progress: &Progress) -> Result<Report> 
         Command::Connect(options) => net::measure(options, progress),
         Command::Burst(options) => net::burst(options, progress),
         Command::Stress(options) => net::stress(options, progress),
+        Command::Congest(options) => Ok(congest::measure(options, progress)?),
     }
 }

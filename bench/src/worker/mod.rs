@@ -10,6 +10,7 @@
 //!   parallel programs. [`memcpy`]: the processor alone.
 //! * [`stores`]: clients of key-value stores, and their work: [`store`], [`borrow`], [`crowd`],
 //!   [`mixed`] ([`mix`]), [`traces`] and [`files`]; [`processor`] binds threads.
+//! * [`congestor`]: load beside a measurement.
 //! * [`member`]: members of changing domains, with [`hammer`], [`hostile`] and [`traffic`].
 
 #![expect(
@@ -34,6 +35,7 @@ use toroid_ethernet::stack::Stack;
 use toroid_netlink::Netlink;
 
 use self::borrow::Reading;
+use self::congestor::{Congestion, Congestor};
 use self::memcpy::Source;
 use self::messages::Session;
 use self::messages::one_way::OneWay;
@@ -57,6 +59,7 @@ use crate::programs::task::Task;
 use crate::samples::Samples;
 
 pub(crate) mod borrow;
+pub(crate) mod congestor;
 pub(crate) mod crowd;
 pub(crate) mod files;
 pub(crate) mod hammer;
@@ -165,6 +168,11 @@ pub(crate) enum Order {
     OpenFiles(PathBuf, u64, Duration),
     /// Store and read back some blocks over each path. Answer: [`files::FileSamples`].
     NextFiles,
+
+    /// Congest links until [`Order::EndCongestion`]. Answered when all traffic has begun.
+    Congest(Congestion),
+    /// Answer: [`Samples`] of the traffic since [`Order::Congest`].
+    EndCongestion,
 
     /// Do a job for one round; writes carry version `salt`. Answer: [`Samples`].
     Measure {
@@ -278,6 +286,7 @@ struct Worker {
     /// Source of copies and its length in bytes.
     source: Option<(u64, Source)>,
     member: member::Process,
+    congestor: Option<Congestor>,
 }
 
 impl Worker {
@@ -375,6 +384,12 @@ impl Worker {
             Order::OpenFiles(dir, limit, time) => answer(self.stores.open_files(dir, limit, time)?),
             Order::NextFiles => answer(self.stores.next_files()?),
 
+            Order::Congest(congestion) => answer(self.congest(congestion)?),
+            Order::EndCongestion => {
+                let congestor = self.congestor.take();
+                answer(congestor.context("nothing congests links")?.end()?)
+            }
+
             Order::Measure {
                 job,
                 salt,
@@ -425,6 +440,12 @@ impl Worker {
             }
             job => self.stores.measure(job, salt, pace),
         }
+    }
+
+    fn congest(&mut self, congestion: Congestion) -> Result<()> {
+        let domain = self.domain(&congestion.domain)?;
+        self.congestor = Some(Congestor::start(&domain, congestion.flows)?);
+        Ok(())
     }
 
     fn domain(&mut self, name: &str) -> Result<Domain> {

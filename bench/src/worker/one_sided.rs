@@ -103,13 +103,13 @@ impl Exports {
 }
 
 /// Makes queue pairs of a depth to a node.
-type Connect = Box<dyn Fn(NodeId, usize) -> Result<QueuePair>>;
+type Connect = Box<dyn Fn(NodeId, usize) -> Result<QueuePair> + Send>;
 
 /// An owner's memory, opened by the active process.
 pub struct Peer {
     connect: Connect,
     pub(super) readable: RemoteRegion,
-    writable: RemoteRegion,
+    pub(super) writable: RemoteRegion,
     pub(super) local: Region,
     word: RemoteRegion,
     /// Expected value of the word; no other process changes the word.

@@ -14,7 +14,7 @@ pub const BATCH: u32 = 64;
 pub const BATCHED_BELOW: Duration = Duration::from_micros(2);
 
 /// Operations of the warm-up, and again of the trial that measures their duration.
-const WARM_UP: u32 = 32;
+pub const WARM_UP: u32 = 32;
 
 /// Time and batch of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -8,9 +8,11 @@ use std::thread;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use tests::cluster::program;
+use tests::cluster::{is_nightly, program};
 use tests::outside::{Outside, on_a_host_of_its_own};
 use tests::process::{Running, eventually, run};
+
+use crate::compare::{leaves_no_files, start};
 
 fn noise(words: &str) -> Command {
     let mut command = Command::new(program("toroid-bench"));
@@ -302,5 +304,76 @@ fn bursts_and_a_long_stream_are_measured_between_two_hosts() {
         let levels = report["levels"].as_array().expect("levels are a list");
         let ends: Vec<f64> = levels.iter().map(|level| number(level, "to_s")).collect();
         assert!(ends.is_sorted() && ends.last() == Some(&10.0), "{ends:?}");
+    });
+}
+
+/// Links that a message of 64 KiB takes for 0.7 ms, and a word for 2 us. Hosts cost nothing, so one
+/// sender fills a link.
+const SLOW: &str = "name = \"slow\"\nrate = \"100MB/s\"\nhop = \"1us\"\n";
+
+#[test]
+fn traffic_of_another_domain_slows_a_victim_on_shared_links() {
+    leaves_no_files(|cluster, temporary| {
+        let bench = |words: &str| {
+            let mut command = cluster.command("toroid-bench");
+            command
+                .args(["noise", "congest"])
+                .args(words.split_whitespace());
+            command
+        };
+        let profile = cluster.files().join("slow.toml");
+        fs::write(&profile, SLOW).expect("it is ours");
+        let words = "--quick --json --path rdma --pattern incast --fabric";
+        let mut command = bench(&format!("{words} {}", profile.display()));
+        let report = start(&mut command, temporary).wait().ok().json();
+        assert_eq!(report["config"]["fabric"], "slow");
+        let rows = report["rows"].as_array().expect("rows are a list");
+        let names: Vec<_> = rows
+            .iter()
+            .map(|row| (&row["test"], &row["pattern"]))
+            .collect();
+        assert_eq!(rows.len(), 4, "{names:?}");
+        for pair in rows.chunks(2) {
+            let [control, incast] = pair else {
+                panic!("a control for each: {names:?}");
+            };
+            assert_eq!(
+                (&control["pattern"], &incast["pattern"]),
+                (&"isolated".into(), &"incast".into())
+            );
+            assert!(control["congestor_bytes_per_s"].is_null(), "{control}");
+            // Both members that send fill a link each.
+            let rate = number(incast, "congestor_bytes_per_s");
+            assert!(rate > 0.0 && rate < 2.1e8, "{incast}");
+            let [alone, beside] = [control, incast].map(|row| number(row, "mean_impact"));
+            assert!(alone > 0.0 && beside > alone, "{control} {incast}");
+            assert!(incast["late_share"].is_f64(), "{incast}");
+            if incast["test"] == "latency" {
+                // A word waits for messages of 0.7 ms on both ways.
+                assert!(
+                    beside > 1.5 && number(incast, "p99_impact") > 1.5,
+                    "{incast}"
+                );
+            }
+        }
+        let bad = bench("--fabric /no/such");
+        run(&mut { bad }).fails(2, &["/no/such", "neither bgp nor a file"]);
+        if is_nightly() {
+            let report = start(&mut bench("--quick --json"), temporary)
+                .wait()
+                .ok()
+                .json();
+            let rows = report["rows"].as_array().expect("rows are a list");
+            assert_eq!(rows.len(), 16);
+            for row in rows {
+                assert!(
+                    number(row, "mean_impact") > 0.0 && number(row, "p99_impact") > 0.0,
+                    "{row}"
+                );
+                let is_control = row["pattern"] == "isolated";
+                assert_eq!(row["congestor_bytes_per_s"].is_null(), is_control, "{row}");
+                assert!(row["late_share"].is_null(), "no model is late: {row}");
+            }
+        }
     });
 }

@@ -50,11 +50,22 @@ pub fn stream(
     bytes: usize,
     time: Duration,
 ) -> anyhow::Result<Samples> {
+    stream_while(sockets, server, transport, bytes, &mut lasting(time))
+}
+
+/// As [`stream`], as long as `goes_on`, which is asked before each message that counts.
+pub fn stream_while(
+    sockets: &Sockets,
+    server: SocketAddrV4,
+    transport: Transport,
+    bytes: usize,
+    goes_on: &mut dyn FnMut() -> bool,
+) -> anyhow::Result<Samples> {
     let session = Session::Sink(transport, bytes, VERIFIED);
     let stream = open(sockets, server, &session)?;
     match transport {
-        Transport::Tcp => send_tcp(&stream, bytes, time)?,
-        Transport::Udp => send_udp(&udp_socket(sockets, server, &stream)?, bytes, time)?,
+        Transport::Tcp => send_tcp(&stream, bytes, goes_on)?,
+        Transport::Udp => send_udp(&udp_socket(sockets, server, &stream)?, bytes, goes_on)?,
     }
     stream.end_writing()?;
     Ok(receive_line(&mut BufReader::new(&stream))?)
@@ -77,28 +88,39 @@ fn udp_socket(sockets: &Sockets, server: SocketAddrV4, stream: &Stream) -> io::R
     Ok(socket)
 }
 
-fn send_tcp(mut stream: &Stream, bytes: usize, time: Duration) -> io::Result<()> {
+/// Whether `time` since the first call is not over.
+fn lasting(time: Duration) -> impl FnMut() -> bool {
+    let mut end = None;
+    move || {
+        let now = Instant::now();
+        now < *end.get_or_insert(now + time)
+    }
+}
+
+fn send_tcp(
+    mut stream: &Stream,
+    bytes: usize,
+    goes_on: &mut dyn FnMut() -> bool,
+) -> io::Result<()> {
     let mut message = vec![0; bytes];
     for number in 0..VERIFIED {
         pattern::fill(number, &mut message);
         stream.write_all(&message)?;
     }
-    let end = Instant::now() + time;
-    while Instant::now() < end {
+    while goes_on() {
         stream.write_all(&message)?;
     }
     Ok(())
 }
 
-fn send_udp(socket: &Datagrams, bytes: usize, time: Duration) -> io::Result<()> {
+fn send_udp(socket: &Datagrams, bytes: usize, goes_on: &mut dyn FnMut() -> bool) -> io::Result<()> {
     let mut message = vec![0; bytes];
     for number in 0..VERIFIED {
         pattern::fill(number, &mut message);
         socket.send(&message)?;
         socket.receive(&mut [0])?;
     }
-    let end = Instant::now() + time;
-    while Instant::now() < end {
+    while goes_on() {
         socket.send(&message)?;
     }
     Ok(())

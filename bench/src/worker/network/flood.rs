@@ -98,6 +98,15 @@ fn per_second(count: u64, elapsed_ns: u64) -> f64 {
 
 /// Sends a flood, and collects the receivers' counts.
 pub fn flood(sockets: &Sockets, flood: &Flood) -> io::Result<Flow> {
+    flood_while(sockets, flood, &mut || true)
+}
+
+/// As [`flood`], but no longer than `goes_on`.
+pub fn flood_while(
+    sockets: &Sockets,
+    flood: &Flood,
+    goes_on: &mut dyn FnMut() -> bool,
+) -> io::Result<Flow> {
     let session = Session::Count(flood.bytes, flood.group);
     let open = |server: &SocketAddrV4| -> io::Result<(Stream, SocketAddrV4)> {
         let stream = open(sockets, *server, &session)?;
@@ -111,7 +120,7 @@ pub fn flood(sockets: &Sockets, flood: &Flood) -> io::Result<Flow> {
     };
     // A socket bound to the interface's address sends to the group through that interface.
     let socket = sockets.datagrams(flood.interface.into())?;
-    let (sent, elapsed) = send(&socket, flood, &destinations)?;
+    let (sent, elapsed) = send(&socket, flood, &destinations, goes_on)?;
 
     let copies = match flood.group {
         Some(_) => sessions.len() as u64,
@@ -136,11 +145,12 @@ pub fn flood(sockets: &Sockets, flood: &Flood) -> io::Result<Flow> {
     Ok(flow)
 }
 
-/// Sends for the flood's time. Returns the number of datagrams and the elapsed time.
+/// Sends for the flood's time, or as long as `goes_on`. Returns the number of datagrams and the elapsed time.
 fn send(
     socket: &Datagrams,
     flood: &Flood,
     destinations: &[SocketAddrV4],
+    goes_on: &mut dyn FnMut() -> bool,
 ) -> io::Result<(u64, Duration)> {
     let message = vec![0; flood.bytes];
     let mut destinations = destinations.iter().cycle();
@@ -149,7 +159,7 @@ fn send(
     let (start, mut sent, mut forgiven) = (Instant::now(), 0, 0);
     loop {
         let passed = start.elapsed();
-        if passed >= flood.time {
+        if passed >= flood.time || !goes_on() {
             return Ok((sent, passed));
         }
         let due = (passed.as_secs_f64() * flood.per_s) as u64;

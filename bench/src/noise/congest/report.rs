@@ -1,0 +1,287 @@
+//! The report of `noise congest`: how many times longer the victim's operations take.
+
+use std::time::Instant;
+
+use super::plan::{CONGESTORS, Key, VICTIMS};
+use crate::machine;
+use crate::plan::Effort;
+use crate::report::{Fields, RATE, Report, Row, Show, TEXT, TIME, table};
+use crate::samples::{Samples, Series};
+use crate::stats::{self, Estimate, median};
+use crate::table::digits;
+
+/// Figures of a round.
+pub mod figure {
+    /// Mean time of an operation without other traffic, in nanoseconds, and its 99th percentile.
+    pub const ISOLATED_MEAN: &str = "isolated_mean_ns";
+    pub const ISOLATED_P99: &str = "isolated_p99_ns";
+    /// The same beside the pattern.
+    pub const MEAN: &str = "mean_ns";
+    pub const P99: &str = "p99_ns";
+    /// Rate of the pattern itself.
+    pub const CONGESTOR: &str = "congestor_bytes_per_s";
+    /// Share of the victim's transfers later than both 1 us and 1 % of their time.
+    pub const LATE_SHARE: &str = "late_share";
+}
+
+/// Rounds with a larger share of late transfers do not count: the machine was late, not the model.
+const LATE: f64 = 0.01;
+
+/// Fewest samples of a round with a 99th percentile.
+pub const FEWEST: usize = 100;
+
+/// Draws of intervals.
+const SEED: u64 = 1;
+
+/// Conditions of a run.
+pub struct Run {
+    pub start: Instant,
+    pub effort: Effort,
+    /// Name of the emulated torus.
+    pub fabric: Option<String>,
+}
+
+/// The result of a measurement over its rounds.
+struct Found<'a> {
+    key: Key,
+    series: &'a Series,
+    /// Rounds that count, or all if none does.
+    shown: Vec<&'a Samples>,
+    /// Rounds with many late transfers.
+    late_rounds: usize,
+}
+
+impl<'a> Found<'a> {
+    fn of(key: Key, series: &'a Series) -> Self {
+        let rounds = series.rounds();
+        let is_late = |round: &Samples| round.figure(figure::LATE_SHARE) > Some(LATE);
+        let counted: Vec<&Samples> = rounds.iter().filter(|round| !is_late(round)).collect();
+        Found {
+            key,
+            series,
+            late_rounds: rounds.len() - counted.len(),
+            shown: if counted.is_empty() {
+                rounds.iter().collect()
+            } else {
+                counted
+            },
+        }
+    }
+
+    fn median(&self, name: &str) -> Option<f64> {
+        let values = self.shown.iter().filter_map(|round| round.figure(name));
+        median(&values.collect::<Vec<f64>>())
+    }
+
+    /// How many times longer operations take, by pairs of the same round.
+    fn impact(&self, beside: &str, isolated: &str) -> Option<Estimate> {
+        let rounds = self.shown.iter();
+        let pairs =
+            rounds.filter_map(|round| Some((round.figure(beside)?, round.figure(isolated)?)));
+        stats::of_ratio(&pairs.collect::<Vec<_>>(), SEED)
+    }
+
+    fn row(&self) -> Row {
+        let mean = self.impact(figure::MEAN, figure::ISOLATED_MEAN);
+        let p99 = self.impact(figure::P99, figure::ISOLATED_P99);
+        let of_rounds = self.series.rounds().iter().filter_map(|round| {
+            let isolated = round.figure(figure::ISOLATED_MEAN);
+            stats::quotient(round.figure(figure::MEAN), isolated)
+        });
+        let row = Row::of(self.series)
+            .rounds("mean_impact", of_rounds.collect())
+            .label("test", self.key.test)
+            .label("path", self.key.path)
+            .label("bytes", self.key.test.bytes())
+            .label("pattern", self.key.beside())
+            .figure("mean_impact", mean.map(|found| found.value))
+            .figure("mean_ci", mean.map(|found| found.interval))
+            .figure("p99_impact", p99.map(|found| found.value))
+            .figure("p99_ci", p99.map(|found| found.interval));
+        let figures = [
+            figure::ISOLATED_MEAN,
+            figure::MEAN,
+            figure::ISOLATED_P99,
+            figure::P99,
+            figure::CONGESTOR,
+            figure::LATE_SHARE,
+        ];
+        let row = figures
+            .into_iter()
+            .fold(row, |row, name| row.figure(name, self.median(name)));
+        let counted = self.series.rounds().len() - self.late_rounds;
+        row.figure("batch", self.series.batch())
+            .figure("samples", self.series.count())
+            .figure("counted_rounds", counted)
+            .figure("late_rounds", self.late_rounds)
+    }
+}
+
+const IMPACT: Show = |row, name| {
+    let ends = row.get(interval_of(name)).as_array().cloned();
+    let ends = ends.unwrap_or_default();
+    let ends: Vec<String> = ends
+        .iter()
+        .filter_map(|end| Some(digits(end.as_f64()?)))
+        .collect();
+    match row.known(name) {
+        Some(impact) => format!("{}x ({})", digits(impact), ends.join(" to ")),
+        None => "-".into(),
+    }
+};
+
+const ROUNDS: Show = |row, name| match row.known("late_rounds") {
+    Some(late) if late > 0.0 => format!("{} + {late} late", row.text(name)),
+    _ => row.text(name),
+};
+
+fn interval_of(impact: &str) -> &'static str {
+    if impact == "mean_impact" {
+        "mean_ci"
+    } else {
+        "p99_ci"
+    }
+}
+
+impl Run {
+    pub fn report(&self, measured: &[(Key, Series)], isolated: &[(Key, Series)]) -> Report {
+        let found = measured.iter().map(|(key, series)| Found::of(*key, series));
+        let rows: Vec<Row> = found.map(|found| found.row()).collect();
+        let config = Fields::default()
+            .with("fabric", &self.fabric)
+            .with("provider", "shm")
+            .with("victims", VICTIMS)
+            .with("congestors", CONGESTORS);
+        let mut report = Report::new(self.effort, self.start, config);
+        report.rows("rows", &rows);
+        for (row, (_, series)) in rows.iter().zip(isolated) {
+            report.samples("isolated", row.labels(), series.clone());
+        }
+        report.text = self.text(&rows);
+        report
+    }
+
+    fn text(&self, rows: &[Row]) -> String {
+        let columns = [
+            ("victim", "test", TEXT),
+            ("path", "path", TEXT),
+            ("beside", "pattern", TEXT),
+            ("mean alone", figure::ISOLATED_MEAN, TIME),
+            ("beside", figure::MEAN, TIME),
+            ("impact (95 %)", "mean_impact", IMPACT),
+            ("p99 alone", figure::ISOLATED_P99, TIME),
+            ("beside", figure::P99, TIME),
+            ("impact (95 %)", "p99_impact", IMPACT),
+            ("congestors", figure::CONGESTOR, RATE),
+            ("rounds", "counted_rounds", ROUNDS),
+        ];
+        let links = match &self.fabric {
+            Some(name) => format!("links of an emulated torus ({name})"),
+            None => "no model of links: this machine itself".into(),
+        };
+        format!(
+            "A victim's domain beside the traffic of another domain, {links}.\n{}. Shared memory stands \
+             in for RDMA.\nThe row `isolated` is the control: its impact is the noise of this machine.\n\n\
+             {}\n{:.0} s in all.\n",
+            machine::describe(),
+            table(rows, 3, &columns),
+            self.start.elapsed().as_secs_f64(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::plan::keys;
+    use super::*;
+
+    /// Rounds in which all times are longer by a factor, beside a pattern three and five times.
+    fn report_of(late_shares: &[f64]) -> (Report, Value) {
+        let of = |key: Key| {
+            let [mean, p99] = if key.pattern.is_some() {
+                [3.0, 5.0]
+            } else {
+                [1.0, 1.0]
+            };
+            let mut series = Series::default();
+            for (round, late_share) in (1..).zip(late_shares) {
+                let slow = f64::from(round) * if *late_share > LATE { 100.0 } else { 1.0 };
+                let rate = key.pattern.map(|_| 1e9);
+                series.add(
+                    Samples::default()
+                        .with(figure::ISOLATED_MEAN, 100.0 * f64::from(round))
+                        .with(figure::ISOLATED_P99, 200.0 * f64::from(round))
+                        .with(figure::MEAN, 100.0 * mean * slow)
+                        .with(figure::P99, 200.0 * p99 * slow)
+                        .with(figure::CONGESTOR, rate)
+                        .with(figure::LATE_SHARE, *late_share),
+                );
+            }
+            (key, series)
+        };
+        let measured: Vec<_> = keys(&[], &[]).into_iter().map(of).collect();
+        let run = Run {
+            start: Instant::now(),
+            effort: Effort::Quick,
+            fabric: Some("bgp".into()),
+        };
+        let report = run.report(&measured, &measured);
+        let json = json!(report);
+        (report, json)
+    }
+
+    #[test]
+    fn impact_is_the_ratio_of_times_in_the_same_rounds() {
+        let (report, json) = report_of(&[0.0, 0.0, 0.005]);
+        let rows = json["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 16);
+        for row in rows {
+            let [mean, p99] = if row["pattern"] == "isolated" {
+                [1.0, 1.0]
+            } else {
+                [3.0, 5.0]
+            };
+            assert_eq!(row["rounds_of"], "mean_impact");
+            assert_eq!(row["rounds"], json!(vec![mean; 3]), "{row}");
+            assert_eq!(row["p99_impact"], p99, "{row}");
+            let low = row["mean_ci"][0].as_f64().unwrap();
+            assert!(
+                low <= mean && row["mean_ci"][1].as_f64() >= Some(mean),
+                "{row}"
+            );
+            assert_eq!(
+                row["congestor_bytes_per_s"].is_null(),
+                row["pattern"] == "isolated"
+            );
+        }
+        assert_eq!(rows[1]["id"], "latency rdma bytes=8 all-to-all");
+        // The lines of `--raw`: all rounds of both.
+        assert_eq!(report.raw().count(), 2 * 16 * 3);
+        assert!(
+            report.text.contains("3.00x (3.00 to 3.00)"),
+            "{}",
+            report.text
+        );
+    }
+
+    #[test]
+    fn late_rounds_are_shown_and_do_not_count() {
+        let (report, json) = report_of(&[0.0, 0.5, 0.0]);
+        let row = &json["rows"][1];
+        assert_eq!(
+            (&row["counted_rounds"], &row["late_rounds"]),
+            (&json!(2), &json!(1))
+        );
+        assert_eq!(row["mean_impact"], 3.0);
+        assert_eq!(row["rounds"][1], 300.0);
+        assert!(report.text.contains("2 + 1 late"), "{}", report.text);
+        let (_, json) = report_of(&[0.5, 0.5]);
+        assert_eq!(json["rows"][1]["counted_rounds"], 0);
+        assert_eq!(
+            json["rows"][1]["mean_impact"], 300.0,
+            "all are shown if none counts"
+        );
+    }
+}

@@ -1,0 +1,338 @@
+//! Load on links until its end: the part of one member in a pattern of traffic.
+//!
+//! Each flow has a thread, which sleeps while its operations are under way: beside a measurement on
+//! few processors, polling threads would take those of the measurement.
+
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use serde::{Deserialize, Serialize};
+use toroid_client::member::Domain;
+use toroid_fabric::{Completion, Endpoint, Operation};
+
+use super::network::Transport;
+use super::network::client::stream_while;
+use super::network::flood::{Flood, flood_while};
+use super::network::socket::Sockets;
+use super::one_sided::{Direction, ExportedKeys, Peer};
+use crate::samples::Samples;
+
+/// Longest wait for the begin of all flows.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Longest sleep in a wait for completions.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Traffic of one member of a domain.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Congestion {
+    pub domain: String,
+    pub flows: Vec<Sending>,
+}
+
+/// Endless traffic to one member or group.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sending {
+    /// One-sided operations on a member's memory.
+    Operations(Operations),
+    /// A TCP stream of messages of this length in bytes to a member's session server.
+    Stream(SocketAddrV4, usize),
+    /// Datagrams at a rate, for at most the time of the flood.
+    Datagrams(Flood),
+}
+
+/// One-sided operations of equal length.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Operations {
+    pub keys: ExportedKeys,
+    pub direction: Direction,
+    /// Length in bytes.
+    pub bytes: usize,
+    /// Operations under way.
+    pub depth: u32,
+    /// Sleep after each [`Operations::depth`] of them. Without a model of links an operation is a
+    /// copy by the thread itself, which would never sleep.
+    pub pause: Duration,
+}
+
+/// Threads that congest links.
+#[derive(Debug)]
+pub struct Congestor {
+    ended: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<Result<Samples>>>,
+}
+
+impl Congestor {
+    /// Starts all flows. Returns when each has sent something.
+    pub fn start(domain: &Domain, flows: Vec<Sending>) -> Result<Self> {
+        let run = |flow: Sending| {
+            let domain = domain.clone();
+            move |goes_on: &mut dyn FnMut() -> bool| flow.run(&domain, goes_on)
+        };
+        Congestor::of(flows.into_iter().map(run))
+    }
+
+    /// Starts a thread for each flow, which sends until the function that it is given says no.
+    fn of<F>(flows: impl Iterator<Item = F>) -> Result<Self>
+    where
+        F: FnOnce(&mut dyn FnMut() -> bool) -> Result<Samples> + Send + 'static,
+    {
+        let ended = Arc::new(AtomicBool::new(false));
+        let (tell, begun) = mpsc::channel();
+        let mut congestor = Congestor {
+            ended,
+            threads: Vec::new(),
+        };
+        for flow in flows {
+            let (ended, mut tell) = (Arc::clone(&congestor.ended), Some(tell.clone()));
+            let run = move || {
+                flow(&mut || {
+                    if let Some(tell) = tell.take() {
+                        // The other end waits for all flows, or has given up.
+                        let _ = tell.send(());
+                    }
+                    !ended.load(Ordering::Relaxed)
+                })
+            };
+            congestor.threads.push(thread::Builder::new().spawn(run)?);
+        }
+        drop(tell);
+        match congestor.await_begin(&begun) {
+            true => Ok(congestor),
+            // The error of the flow that could not begin, if one has ended.
+            false => Err(match congestor.end() {
+                Err(error) => error,
+                Ok(_) => anyhow!("some flow of the congestor did not begin within {PATIENCE:?}"),
+            }),
+        }
+    }
+
+    fn await_begin(&self, begun: &Receiver<()>) -> bool {
+        let mut flows = self.threads.iter();
+        flows.all(|_| begun.recv_timeout(PATIENCE).is_ok())
+    }
+
+    /// Ends all flows. Returns their traffic: bytes that have arrived, and the time of the longest
+    /// flow.
+    ///
+    /// # Errors
+    /// That of a flow; also if a flow has moved nothing: nothing was congested then.
+    pub fn end(mut self) -> Result<Samples> {
+        self.ended.store(true, Ordering::Relaxed);
+        let mut all = Samples::default();
+        for thread in self.threads.drain(..) {
+            let flow = thread.join();
+            let flow = flow.unwrap_or_else(|_| Err(anyhow!("the thread panicked")))?;
+            ensure!(
+                flow.bytes > 0,
+                "a flow of the congestor moved no bytes; measure on a machine with less other work"
+            );
+            let elapsed_ns = all.elapsed_ns.max(flow.elapsed_ns);
+            all.extend(&flow);
+            all.elapsed_ns = elapsed_ns;
+        }
+        Ok(all)
+    }
+}
+
+/// Ends the threads, which nothing waits for.
+impl Drop for Congestor {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Sending {
+    fn run(self, domain: &Domain, goes_on: &mut dyn FnMut() -> bool) -> Result<Samples> {
+        match self {
+            Sending::Operations(operations) => {
+                let peer = Peer::open(domain, &operations.keys)?;
+                operate(&peer, &operations, goes_on)
+            }
+            Sending::Stream(server, bytes) => {
+                let samples =
+                    stream_while(&Sockets::Kernel, server, Transport::Tcp, bytes, goes_on);
+                samples.with_context(|| format!("cannot send a stream to {server}"))
+            }
+            Sending::Datagrams(flood) => {
+                let flow = flood_while(&Sockets::Kernel, &flood, goes_on)?;
+                Ok(Samples {
+                    batch: 1,
+                    ops: flow.received,
+                    bytes: flow.received * flood.bytes as u64,
+                    elapsed_ns: flow.elapsed_ns,
+                    ..Samples::errors(flow.errors)
+                })
+            }
+        }
+    }
+}
+
+/// Keeps operations under way as long as `goes_on`, then completes them.
+fn operate(
+    peer: &Peer,
+    operations: &Operations,
+    goes_on: &mut dyn FnMut() -> bool,
+) -> Result<Samples> {
+    let Operations { bytes, depth, .. } = *operations;
+    let mut pair = peer.queue_pair(depth)?;
+    let mut completions = vec![Completion::default(); depth as usize];
+    let places = peer.local.len() / bytes as u64;
+    let (mut posted, mut done, mut failed) = (0_u64, 0, 0);
+    let start = Instant::now();
+    let mut continues = true;
+    loop {
+        continues = continues && goes_on();
+        while continues && posted - done < u64::from(depth) {
+            let offset = posted % places * bytes as u64;
+            let range = offset..offset + bytes as u64;
+            let operation = match operations.direction {
+                Direction::Read => Operation::read(&peer.readable, offset, &peer.local, range),
+                _ => Operation::write(&peer.writable, offset, &peer.local, range),
+            };
+            pair.post(posted, operation)?;
+            posted += 1;
+        }
+        pair.flush();
+        if posted == done {
+            break;
+        }
+        if !operations.pause.is_zero() {
+            thread::sleep(operations.pause);
+        }
+        pair.wait(LOOK);
+        let count = pair.poll(&mut completions);
+        let results = completions[..count].iter();
+        failed += results.filter(|one| one.result.is_err()).count() as u64;
+        done += count as u64;
+    }
+    Ok(Samples {
+        batch: 1,
+        ops: done,
+        bytes: (done - failed) * bytes as u64,
+        elapsed_ns: start.elapsed().as_nanos() as u64,
+        ..Samples::errors(failed)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::super::network::server;
+    use super::super::one_sided::HOT;
+    use super::super::one_sided::tests::connected;
+    use super::*;
+
+    type GoesOn<'a> = &'a mut dyn FnMut() -> bool;
+
+    fn samples(bytes: u64, elapsed_ns: u64) -> Samples {
+        Samples {
+            ops: 1,
+            bytes,
+            elapsed_ns,
+            ..Samples::default()
+        }
+    }
+
+    #[test]
+    fn flows_send_until_their_end_and_their_bytes_add_up() {
+        let flow = |bytes| {
+            move |goes_on: GoesOn<'_>| {
+                while goes_on() {
+                    thread::yield_now();
+                }
+                Ok(samples(bytes, bytes))
+            }
+        };
+        let congestor = Congestor::of([3, 5].map(flow).into_iter()).unwrap();
+        let all = congestor.end().unwrap();
+        assert_eq!((all.ops, all.bytes, all.elapsed_ns), (2, 8, 5));
+    }
+
+    #[test]
+    fn a_flow_without_traffic_is_an_error() {
+        let idle = |goes_on: GoesOn<'_>| {
+            while goes_on() {
+                thread::yield_now();
+            }
+            Ok(samples(0, 7))
+        };
+        let congestor = Congestor::of([idle].into_iter()).unwrap();
+        let error = congestor.end().unwrap_err().to_string();
+        assert!(error.contains("moved no bytes"), "{error}");
+    }
+
+    #[test]
+    fn the_error_of_a_flow_is_that_of_the_start() {
+        type Run = Box<dyn FnOnce(GoesOn<'_>) -> Result<Samples> + Send>;
+        let works: Run = Box::new(|goes_on| {
+            while goes_on() {
+                thread::yield_now();
+            }
+            Ok(samples(1, 1))
+        });
+        let fails: Run = Box::new(|_| Err(anyhow!("no such server")));
+        let error = Congestor::of([works, fails].into_iter()).unwrap_err();
+        assert_eq!(error.to_string(), "no such server");
+    }
+
+    #[test]
+    fn operations_go_on_until_the_end_and_all_complete() {
+        let (exports, peer) = connected();
+        for direction in [Direction::Read, Direction::Write] {
+            let operations = Operations {
+                keys: ExportedKeys {
+                    readable: String::new(),
+                    writable: String::new(),
+                    word: String::new(),
+                },
+                direction,
+                bytes: HOT / 4,
+                depth: 4,
+                pause: Duration::ZERO,
+            };
+            let mut left = 10;
+            let samples = operate(&peer, &operations, &mut || {
+                left -= 1;
+                left > 0
+            })
+            .unwrap();
+            assert_eq!((samples.ops, samples.errors), (36, 0), "{direction:?}");
+            assert_eq!(samples.bytes, 36 * HOT as u64 / 4);
+        }
+        drop(exports);
+    }
+
+    #[test]
+    fn streams_and_datagrams_count_what_arrives() {
+        let here = Ipv4Addr::LOCALHOST;
+        let server = SocketAddrV4::new(here, server::start(here).unwrap());
+        let mut left = 5;
+        let sent = stream_while(&Sockets::Kernel, server, Transport::Tcp, 8000, &mut || {
+            left -= 1;
+            left >= 0
+        });
+        // The receiver does not count the bytes that came with the verified messages.
+        let arrived = sent.unwrap().bytes;
+        assert!((1..=5 * 8000).contains(&arrived), "{arrived}");
+        let flood = Flood {
+            bytes: 64,
+            per_s: 1e5,
+            ..Flood::to(server, PATIENCE)
+        };
+        let mut left = 1000;
+        let flow = flood_while(&Sockets::Kernel, &flood, &mut || {
+            left -= 1;
+            left > 0
+        });
+        let flow = flow.unwrap();
+        assert!(flow.sent > 0 && flow.received == flow.sent, "{flow:?}");
+    }
+}
