@@ -163,13 +163,16 @@ fn bind(from: &str, to: &str) -> io::Result<()> {
     Ok(mount(Some(from), to, NONE, MsFlags::MS_BIND, NONE)?)
 }
 
-/// Unmounts the host's `/sys`, and everything below. Under a mount of the node's own it would
-/// reappear.
+/// Unmounts the host's `/sys`, everything below, and what it has been mounted over. Under a mount of
+/// the node's own these would reappear.
 pub(super) fn drop_sysfs() -> Result<(), NodeError> {
-    match umount2("/sys", MntFlags::MNT_DETACH) {
-        // Nothing is mounted there.
-        Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => Ok(()),
-        result => result.during("take the host's /sys away"),
+    loop {
+        match umount2("/sys", MntFlags::MNT_DETACH) {
+            Ok(()) => {}
+            // Nothing is mounted there any more.
+            Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => return Ok(()),
+            Err(error) => return Err(error).during("take the host's /sys away"),
+        }
     }
 }
 
