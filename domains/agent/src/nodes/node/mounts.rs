@@ -36,6 +36,10 @@ const SECRETS: [[&str; 3]; 2] = [
     ["/etc/gshadow", "/etc/group", ":*::"],
 ];
 
+/// Times to mount on a file of the host. useradd(8) puts another file in its place, and nothing can be
+/// mounted on one that was found just before.
+const TRIES: u32 = 100;
+
 /// The group `tty` of distributions, to which terminals belong.
 const TERMINAL_GROUP: u32 = 5;
 
@@ -135,7 +139,12 @@ pub(super) fn make_secrets(first: u32) -> Result<(), NodeError> {
             let unnamed = "/run/secrets";
             fs::write(unnamed, text)?;
             give(unnamed, first, first + of_host.gid(), 0o640)?;
-            bind(unnamed, secrets)?;
+            let mut tries = 1..TRIES;
+            while let Err(error) = bind(unnamed, secrets) {
+                if error.kind() != io::ErrorKind::NotFound || tries.next().is_none() {
+                    return Err(error);
+                }
+            }
             fs::remove_file(unnamed)
         };
         make().during(&format!("make its {secrets}"))?;
