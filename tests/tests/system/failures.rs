@@ -48,7 +48,11 @@ fn a_driver_that_cannot_be_started_again_is_said_and_tried_again() {
         assert_eq!(cluster.ask("domain ls").as_array().map(Vec::len), Some(1));
         fs::rename(&hidden, &driver).expect("it is there");
         eventually("the driver is back", || cluster.driver_pid().is_some());
-        cluster.reaches("0,0,0", "1-0-0.blue");
+        // Packets are lost until it has opened the interfaces.
+        eventually("members reach each other", || {
+            let ping = cluster.exec("0,0,0", "ping -c 1 -W 1 1-0-0.blue");
+            ping.status == 0
+        });
         let _red = cluster.domain("red", &["0,0,0", "1,0,0"]);
         cluster.reaches("0,0,0", "1-0-0.red");
     });
