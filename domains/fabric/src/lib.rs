@@ -13,9 +13,9 @@
 //! * [`mem`]: memory that processes share, its migration to fresh pages when a node leaves, and the
 //!   fences that end access.
 //! * [`model`]: the link model, which computes when a message arrives.
-//! * `core`, re-exported here: [`Region`], one-sided operations ([`Endpoint`]), their
-//!   completions by one queue ([`CompletionQueue`]), regions that need no queue pair ([`Mapped`]), packets ([`PacketChannel`]) with their link header ([`link`]),
-//!   RDMA streams ([`rdma_stream`]).
+//! * `core`, re-exported here: [`Region`], one-sided operations ([`Endpoint`]), their completions by
+//!   one queue ([`CompletionQueue`]), regions that need no queue pair ([`Mapped`]), packets
+//!   ([`PacketChannel`]) with their link header ([`link`]), RDMA streams ([`rdma_stream`]).
 //! * Providers, one folder each: [`shm`] for processes of one host, [`tcp`] for hosts without RDMA,
 //!   `verbs` for RDMA devices and `failover` for both together (feature `verbs`), [`loopback`] for
 //!   tests within one process.

@@ -126,6 +126,7 @@ macro_rules! conformance {
             a_queue_has_each_completion_of_all_pairs_once
             a_queue_can_be_polled_without_a_wait
             a_busy_pair_in_a_queue_leaves_turns_to_others
+            a_pair_that_is_used_before_each_call_completes
             a_detached_pair_keeps_its_completions
             a_queue_reports_operations_on_a_dead_peer
         );

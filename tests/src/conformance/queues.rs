@@ -123,6 +123,34 @@ pub fn a_busy_pair_in_a_queue_leaves_turns_to_others<R: Rig>(rig: &R) {
     }
 }
 
+/// A program that posts as much as there is room, before each look.
+pub fn a_pair_that_is_used_before_each_call_completes<R: Rig>(rig: &R) {
+    let (owner, remote) = rig.export(64, Access::all());
+    let mut queue = queue(rig, 2);
+    let (start, mut added, mut came) = (Instant::now(), 0, 0);
+    let mut done = [QueuedCompletion::default(); 4];
+    while came < 40 {
+        assert!(start.elapsed() < FOR_EVER, "{came} of {added} came");
+        let pair = queue.pair(token(3)).unwrap();
+        while pair
+            .post(added, Operation::fetch_add(&remote, 0, 1))
+            .is_ok()
+        {
+            added += 1;
+        }
+        pair.flush();
+        // Half of the time without a wait, otherwise with one that does not sleep.
+        if came < 20 || queue.wait(Duration::ZERO) {
+            let polled = queue.poll(&mut done);
+            for completion in &done[..polled] {
+                assert_eq!((completion.id, completion.result), (came, Ok(came)));
+                came += 1;
+            }
+        }
+    }
+    assert!(owner.load(0).unwrap() >= came);
+}
+
 pub fn a_detached_pair_keeps_its_completions<R: Rig>(rig: &R) {
     let (_owner, remote) = rig.export(64, Access::all());
     let mut queue = queue(rig, 4);

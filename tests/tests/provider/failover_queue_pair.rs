@@ -190,6 +190,10 @@ impl Rig for Both {
 
 tests::conformance!(Both);
 
+mod queued {
+    tests::conformance!(@queued super::Both);
+}
+
 fn read(pair: &mut QueuePair, remote: &tcp::RemoteRegion) -> Result<u64, OpError> {
     let mut word = [0; 8];
     let read = Read {

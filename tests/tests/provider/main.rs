@@ -13,3 +13,7 @@ mod revocation;
 mod rig;
 
 tests::conformance!(rig::Verbs);
+
+mod queued {
+    tests::conformance!(@queued crate::rig::Verbs);
+}

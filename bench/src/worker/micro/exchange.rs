@@ -104,14 +104,13 @@ pub fn lead(host: &mut impl Host, script: &Script, count: Count) -> Result<Vec<f
 /// The follower's part of a script.
 pub fn follow(host: &mut impl Host, script: &Script, count: Count) -> Result<()> {
     let (message, wait) = (&script.message, script.wait);
-    if script.pattern == Pattern::Write {
-        // Polling would take the processor from the thread that serves the writes.
-        host.receive(&ACKNOWLEDGEMENT, Wait::Block)?;
-        return host.send(&ACKNOWLEDGEMENT);
-    }
     for _ in 0..count.samples {
         match script.pattern {
-            Pattern::Write => {}
+            Pattern::Write => {
+                // Polling would take the processor from the thread that serves the writes.
+                host.receive(&ACKNOWLEDGEMENT, Wait::Block)?;
+                return host.send(&ACKNOWLEDGEMENT);
+            }
             Pattern::PingPong | Pattern::Delayed { .. } => {
                 for _ in 0..count.batch {
                     host.receive(message, wait)?;

@@ -16,15 +16,16 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::mem::{MaybeUninit, take};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 
 use super::endpoint::{Completion, Endpoint, OpError, Pending};
+use crate::mem::waker::sleep_on;
 use crate::model::Nanos;
-use crate::os::thread::monotonic;
+use crate::os::thread::{monotonic, precisely};
 
 /// Completions that are taken from a queue pair before the next one has its turn.
 const BATCH: usize = 16;
@@ -42,6 +43,11 @@ const LEAD: Nanos = 100_000;
 const SPIN: Duration = Duration::from_micros(10);
 
 const NEVER: Nanos = Nanos::MAX;
+
+const NOW: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
 
 /// The completion of an operation, and its queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -230,6 +236,9 @@ impl<E: Endpoint> CompletionQueue<E> {
 
     /// Moves completions to `into`, at most 16 of each queue pair before the next, and returns their
     /// number. Never blocks, except as [`Endpoint::poll`] does.
+    ///
+    /// While some queue pairs always have completions or are used, every 32nd call looks for events of
+    /// the others.
     pub fn poll(&mut self, into: &mut [QueuedCompletion]) -> usize {
         self.calls += 1;
         if self.listed.is_empty() || self.calls >= CALLS {
@@ -348,11 +357,17 @@ impl<E: Endpoint> CompletionQueue<E> {
     }
 
     fn list(&mut self, at: usize) {
-        let state = self.places[at].as_ref().map(|attached| attached.state);
-        if state.is_some_and(|state| state != State::Listed) {
-            self.set_state(at, State::Listed);
-            self.listed.push_back(at);
+        let Some(attached) = self.places[at].as_mut() else {
+            return;
+        };
+        if attached.state == State::Listed {
+            return;
         }
+        // Otherwise a program that uses the queue pair before each call would never find what has come
+        // while it waited.
+        attached.is_signalled |= attached.state != State::Idle;
+        self.set_state(at, State::Listed);
+        self.listed.push_back(at);
     }
 
     fn set_state(&mut self, at: usize, state: State) {
@@ -423,23 +438,27 @@ impl<E: Endpoint> CompletionQueue<E> {
             self.signal(at);
         }
         let is_sleep = self.listed.is_empty() && !timeout.is_zero();
+        if is_sleep {
+            // Not epoll_wait(2), whose time-outs are whole milliseconds.
+            let sleep = |time| sleep_on(self.epoll.as_fd(), time);
+            match self.alarms.first() {
+                Some((alarm, _)) => {
+                    let left = Duration::from_nanos(alarm.saturating_sub(now));
+                    precisely(|| sleep(timeout.min(left)));
+                }
+                None => sleep(timeout),
+            }
+        }
         let [_, watched] = self.waiting;
-        if watched > 0 || is_sleep {
-            let next = self.alarms.first().map_or(NEVER, |(alarm, _)| *alarm);
-            let left = Duration::from_nanos(next.saturating_sub(now));
-            self.take_events(if is_sleep {
-                timeout.min(left)
-            } else {
-                Duration::ZERO
-            });
+        if watched > 0 {
+            self.take_events();
         }
     }
 
-    fn take_events(&mut self, timeout: Duration) {
+    fn take_events(&mut self) {
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
-        let timeout = Timespec::try_from(timeout).ok();
-        // An interrupted sleep is an early wake-up.
-        let Ok((events, _)) = epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()) else {
+        // Fails only for arguments that are none of these.
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut events[..], Some(&NOW)) else {
             return;
         };
         for event in events.iter() {
@@ -456,10 +475,8 @@ impl<E: Endpoint> CompletionQueue<E> {
 
     /// Lists a place that waits.
     fn signal(&mut self, at: usize) {
-        if let Some(attached) = &mut self.places[at]
-            && matches!(attached.state, State::Timed | State::Watched)
-        {
-            attached.is_signalled = true;
+        let attached = self.places[at].as_ref();
+        if attached.is_some_and(|it| matches!(it.state, State::Timed | State::Watched)) {
             self.list(at);
         }
     }

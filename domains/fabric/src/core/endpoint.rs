@@ -224,7 +224,8 @@ impl Default for Completion {
 pub enum Pending {
     /// None: no operation is in flight, and no completion is there.
     Nothing,
-    /// A completion is there, or [`Endpoint::poll`] finds the next one without a system call.
+    /// A completion is there, or [`Endpoint::poll`] finds the next one without a system call, or
+    /// nothing but a look tells.
     Look,
     /// No completion can be polled before this time.
     Time(Nanos),

@@ -212,12 +212,17 @@ impl DelayLine {
 
     pub(super) fn pending(&self, sleeps: bool) -> Pending {
         let (mut delayed, now) = self.advance();
-        let next = match delayed.step(now) {
+        // Whoever asks does not wait yet.
+        let is_awaited = delayed.is_awaited;
+        let step = delayed.step(now);
+        delayed.is_awaited = is_awaited;
+        let next = match step {
             Step::Ready => return Pending::Look,
             Step::Idle => return Pending::Nothing,
             Step::Until(next) => return Pending::Time(next),
+            Step::Executing(next) if next <= now + guard() => return Pending::Time(next),
             // Later, the timer may have taken the provider's completion, without an event.
-            Step::Executing(next) => next.min(now + GRACE),
+            Step::Executing(next) => (next - guard()).min(now + GRACE),
         };
         match delayed.pair.as_mut().map(|pair| pair.pending(sleeps)) {
             Some(Pending::Event { fd, until }) => Pending::Event {

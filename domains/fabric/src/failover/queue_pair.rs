@@ -478,15 +478,18 @@ impl<R: AsRegion<tcp::RemoteRegion>> Endpoint for QueuePair<R> {
             return Pending::Nothing;
         }
         let pending = match &mut self.device {
-            DevicePath::Up(pair) if !self.on_device.is_empty() => pair.pending(sleeps),
+            DevicePath::Up(pair) if !self.on_device.is_empty() => match pair.pending(sleeps) {
+                // The end of access wakes no sleeper on a device.
+                Pending::Event { fd, until } => Pending::Event {
+                    fd,
+                    until: until.min(monotonic() + NAP.as_nanos() as Nanos),
+                },
+                pending => pending,
+            },
             _ => self.tcp.pending(sleeps),
         };
         match pending {
-            // The end of access wakes no sleeper on a device.
-            Pending::Event { fd, until } => Pending::Event {
-                fd,
-                until: until.min(monotonic() + NAP.as_nanos() as Nanos),
-            },
+            event @ Pending::Event { .. } => event,
             // The other path may have the next one.
             _ => Pending::Look,
         }
