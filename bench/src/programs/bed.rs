@@ -7,6 +7,7 @@ use toroid_fabric::{NodeId, Torus};
 use super::grid::factors;
 use super::rank::Usage;
 use super::task::Task;
+use crate::busy;
 use crate::cluster::{Cluster, ClusterError, Process, member};
 use crate::machine;
 use crate::micro::bed::Path;
@@ -25,13 +26,18 @@ pub struct Bed {
     cluster: Cluster,
 }
 
-/// How ranks wait for messages. More ranks than processors must not poll, and the driver of an
-/// interface needs a processor of its own.
+/// How ranks wait for messages: polling takes a processor for each, and the driver of an interface
+/// needs one, too.
 pub fn wait(path: Path, ranks: usize) -> Wait {
     match path.wait() {
-        Wait::Poll if ranks <= machine::cpus() => Wait::Poll,
+        Wait::Poll if have_processors(ranks) => Wait::Poll,
         _ => Wait::Block,
     }
+}
+
+/// Whether there is a processor for each rank, and for the process that spins beside, if any.
+pub fn have_processors(ranks: usize) -> bool {
+    ranks + usize::from(busy::spins()) <= machine::cpus()
 }
 
 impl Bed {

@@ -214,9 +214,15 @@ impl Wave {
         mut relax: impl FnMut(&mut Field<T>, usize),
     ) -> Result<()> {
         let (rank, points, up) = (ranks.rank(), field.points, self.up);
+        let strides = field.strides();
+        let steps = [0, 1, 2].map(|axis| match up[axis] {
+            true => strides[axis],
+            false => strides[axis].wrapping_neg(),
+        });
         let mut received = Vec::new();
         let blocks = points[2].div_ceil(self.depth);
-        for block in ordered(0..blocks, up[2]) {
+        for number in 0..blocks {
+            let block = if up[2] { number } else { blocks - 1 - number };
             let planes = 1 + block * self.depth..1 + points[2].min((block + 1) * self.depth);
             for axis in 0..2 {
                 if let Some(from) = layout.neighbour(rank, axis, !up[axis]) {
@@ -226,12 +232,24 @@ impl Wave {
                     field.put(field.wall(axis, around, planes.clone()), &received);
                 }
             }
-            for z in ordered(planes.clone(), up[2]) {
-                for y in ordered(1..points[1] + 1, up[1]) {
-                    for x in ordered(1..points[0] + 1, up[0]) {
-                        relax(field, field.index([x, y, z]));
+            let ends = [
+                (1, points[0]),
+                (1, points[1]),
+                (planes.start, planes.end - 1),
+            ];
+            let first = [0, 1, 2].map(|axis| if up[axis] { ends[axis].0 } else { ends[axis].1 });
+            let mut plane = field.index(first);
+            for _ in planes.clone() {
+                let mut row = plane;
+                for _ in 0..points[1] {
+                    let mut at = row;
+                    for _ in 0..points[0] {
+                        relax(field, at);
+                        at = at.wrapping_add(steps[0]);
                     }
+                    row = row.wrapping_add(steps[1]);
                 }
+                plane = plane.wrapping_add(steps[2]);
             }
             ranks.compute(planes.len() * points[0] * points[1] * self.operations);
             for axis in 0..2 {
@@ -245,14 +263,8 @@ impl Wave {
     }
 }
 
-fn ordered(range: Range<usize>, up: bool) -> impl Iterator<Item = usize> {
-    range.clone().map(move |n| match up {
-        true => n,
-        false => range.start + range.end - 1 - n,
-    })
-}
-
-/// Compares the fields of all ranks with the one that rank 0 computes alone: all bits are equal.
+/// Compares the fields of all ranks with the one that rank 0 computes alone: all values are
+/// equal, because the order of operations at each point is the same.
 pub fn check_against_serial<R: Rank, T: Value + Default + PartialEq>(
     ranks: &mut R,
     layout: &Layout,

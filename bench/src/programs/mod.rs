@@ -108,12 +108,12 @@ fn chosen(names: &[Name], ranks: usize) -> Result<Vec<Name>> {
 
 /// Number of rounds if time allows.
 fn rounds(effort: Effort) -> u32 {
-    effort.quick_or(3, 7)
+    effort.quick_or(5, 9)
 }
 
 /// Time of all rounds of a path.
 fn limit(effort: Effort) -> Duration {
-    Duration::from_secs(effort.quick_or(20, 100))
+    Duration::from_secs(effort.quick_or(10, 60))
 }
 
 #[cfg(test)]

@@ -2,13 +2,14 @@
 
 use std::time::Instant;
 
-use super::bed::wait;
+use super::bed::{have_processors, wait};
 use super::task::Task;
 use crate::machine;
 use crate::micro::bed::Path;
 use crate::plan::Effort;
-use crate::report::{self, COUNT, Fields, MEBIBYTES, PERCENT, Report, Row, Show, TEXT, TIME};
+use crate::report::{self, COUNT, Fields, PERCENT, Report, Row, Show, TEXT, TIME};
 use crate::samples::{Samples, Series};
+use crate::table;
 use crate::worker::micro::script::Wait;
 
 const COLUMNS: [(&str, &str, Show); 9] = [
@@ -19,9 +20,14 @@ const COLUMNS: [(&str, &str, Show); 9] = [
     ("time", "p50_ns", TIME),
     ("communication", "communication", PERCENT),
     ("messages", "messages", COUNT),
-    ("bytes", "bytes", MEBIBYTES),
+    ("MB", "bytes", MEGABYTES),
     ("checked", "checked", TEXT),
 ];
+
+const MEGABYTES: Show = |row, name| {
+    let megabytes = row.known(name).map(|bytes| bytes / 1e6);
+    table::decimals(megabytes, 2)
+};
 
 /// A path with its measured programs.
 pub type Measured = (Path, Vec<(Task, Series)>);
@@ -52,8 +58,8 @@ pub fn report(effort: Effort, start: Instant, ranks: usize, measured: &[Measured
 fn waits(path: Path, ranks: usize) -> String {
     let how = match wait(path, ranks) {
         Wait::Poll => "ranks poll, each on a processor of its own",
-        _ if ranks > machine::cpus() => {
-            "ranks sleep while they wait: there are more of them than processors"
+        _ if !have_processors(ranks) => {
+            "ranks sleep while they wait: there is no processor for each"
         }
         _ => "ranks sleep while they wait",
     };

@@ -123,7 +123,7 @@ impl Task {
                 iterations: effort.quick_or(20, 250),
             }),
             Name::Gups => Task::Gups(gups::Size {
-                log2_words: effort.quick_or(14, 20),
+                log2_words: effort.quick_or(16, 20),
             }),
             Name::PingPong => Task::PingPong(messages([1 << 10, 500], [64 << 10, 2000])),
             Name::Alltoall => Task::Alltoall(messages([1 << 10, 100], [16 << 10, 500])),
