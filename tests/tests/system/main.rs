@@ -41,6 +41,7 @@ mod noise;
 mod offload;
 mod one_sided;
 mod ownership;
+mod programs;
 mod proxy;
 mod quotas;
 mod report;
