@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use toroid_fabric::{NodeId, Torus};
+use toroid_model::info::DomainInfo;
 
 use super::grid::factors;
 use super::rank::Usage;
@@ -14,6 +15,7 @@ use crate::micro::bed::Path;
 use crate::roles;
 use crate::samples::Samples;
 use crate::worker::Order;
+use crate::worker::micro::Carrier;
 use crate::worker::micro::script::Wait;
 use crate::worker::ranks::{Join, Peer};
 
@@ -54,24 +56,14 @@ impl Bed {
         if is_ethernet && let Some(reason) = cluster.no_taps()? {
             return Err(ClusterError::ours(reason));
         }
-        let (mut processes, mut peers) = (Vec::new(), Vec::new());
-        for rank in 0..ranks {
-            let node = torus.place(NodeId((rank % nodes) as u32));
-            let node = node.ok_or(ClusterError::NoServer)?.to_string();
-            let address = match path {
-                Path::Ethernet => member(&domain, &node)?.ipv4,
-                Path::Shm | Path::Tcp => Ipv4Addr::LOCALHOST,
-            };
-            let mut process = cluster.worker(&node)?;
-            let listen = Order::ListenToRanks(path.carrier(), DOMAIN.into(), rank);
-            let port = cluster.ask(&mut process, &listen)?;
-            let at = SocketAddrV4::new(address, port);
-            peers.push(Peer { place: node, at });
-            processes.push(process);
-        }
+        let node = |rank| {
+            let place = torus.place(NodeId((rank % nodes) as u32));
+            place.map(|place| place.to_string())
+        };
+        let places: Option<Vec<String>> = (0..ranks).map(node).collect();
+        let places = places.ok_or(ClusterError::NoServer)?;
         let wait = wait(path, ranks);
-        let join = Order::JoinRanks(Join { peers, wait });
-        cluster.ask_all::<()>(&mut processes, &join)?;
+        let processes = join(&mut cluster, path.carrier(), &domain, &places, wait)?;
         Ok(Bed {
             ranks: processes,
             cluster,
@@ -84,6 +76,32 @@ impl Bed {
         let usages = self.cluster.ask_all(&mut self.ranks, &order)?;
         Ok(samples(&usages))
     }
+}
+
+/// Starts a rank in each of these nodes of a domain, and connects each with each.
+pub fn join(
+    cluster: &mut Cluster,
+    carrier: Carrier,
+    domain: &DomainInfo,
+    nodes: &[String],
+    wait: Wait,
+) -> Result<Vec<Process>, ClusterError> {
+    let (mut processes, mut peers) = (Vec::new(), Vec::new());
+    for (rank, node) in nodes.iter().enumerate() {
+        let address = match carrier {
+            Carrier::Ethernet => member(domain, node)?.ipv4,
+            Carrier::Fabric | Carrier::Tcp => Ipv4Addr::LOCALHOST,
+        };
+        let mut process = cluster.worker(node)?;
+        let listen = Order::ListenToRanks(carrier, domain.name.clone(), rank);
+        let port = cluster.ask(&mut process, &listen)?;
+        let (place, at) = (node.clone(), SocketAddrV4::new(address, port));
+        peers.push(Peer { place, at });
+        processes.push(process);
+    }
+    let join = Order::JoinRanks(Join { peers, wait });
+    cluster.ask_all::<()>(&mut processes, &join)?;
+    Ok(processes)
 }
 
 /// The time of the slowest rank, and the messages of all.

@@ -7,7 +7,7 @@
 //!   [`sweep3d`], on fields of a [`grid`]; [`messages`].
 //! * [`bed`]: live ranks. [`virtual_ranks`]: ranks of tests. [`report`]: rows and tables.
 
-mod bed;
+pub mod bed;
 mod cg;
 mod collectives;
 mod ep;

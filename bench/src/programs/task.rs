@@ -143,6 +143,11 @@ impl Task {
         }
     }
 
+    /// Sums of `bytes` bytes over all ranks, `count` times.
+    pub fn allreduce(bytes: usize, count: usize) -> Self {
+        Task::Allreduce(messages::Size { bytes, count })
+    }
+
     pub fn name(&self) -> Name {
         match self {
             Task::Ep(_) => Name::Ep,

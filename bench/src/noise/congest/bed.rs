@@ -2,20 +2,27 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use toroid_fabric::Torus;
 use toroid_model::info::DomainInfo;
 use toroid_model::link::FabricProfile;
 
-use super::plan::{CONGESTORS, DATAGRAM, Key, Path, Pattern, TORUS, VICTIMS, datagrams_per_s};
+use super::plan::{
+    CONGESTORS, DATAGRAM, Key, Path, Pattern, TORUS, Test, VICTIMS, datagrams_per_s,
+};
 use super::report::{FEWEST, figure};
 use crate::cluster::{Cluster, ClusterError, Process, member};
 use crate::plan::Effort;
+use crate::programs::bed::join;
+use crate::programs::rank::Usage;
+use crate::programs::task::Task;
 use crate::roles;
 use crate::samples::{Samples, Series, entry};
 use crate::stats::quantile;
 use crate::worker::congestor::{Congestion, Operations, Sending};
+use crate::worker::micro::Carrier;
+use crate::worker::micro::script::Wait;
 use crate::worker::network::Transport;
 use crate::worker::network::flood::Flood;
 use crate::worker::one_sided::{Direction, ExportedKeys, HOT};
@@ -50,6 +57,8 @@ pub struct Bed {
     // Processes end before the cluster.
     _peer: Process,
     victim: Process,
+    /// Ranks of all victims, for each path.
+    ranks: Vec<(Path, Vec<Process>)>,
     congestors: Vec<Congestor>,
     cluster: Cluster,
     /// The peer's sessions.
@@ -89,10 +98,11 @@ impl Bed {
     /// Starts nodes, domains and processes.
     pub fn prepare(
         fabric: Option<&FabricProfile>,
-        has_ethernet: bool,
+        paths: &[Path],
         effort: Effort,
     ) -> Result<Self, ClusterError> {
         let [x, y, z] = TORUS;
+        let has_ethernet = paths.contains(&Path::Ethernet);
         let driver = has_ethernet.then_some(roles::DRIVER);
         let torus = Torus::new(x, y, z)?;
         let mut cluster = Cluster::start_emulating(fabric.cloned(), torus, driver)?;
@@ -108,6 +118,16 @@ impl Bed {
             true => Some(serve(&mut cluster, &mut peer, &domain, VICTIMS[1])?),
             false => None,
         };
+        let nodes = VICTIMS.map(String::from);
+        let mut ranks = Vec::new();
+        for path in paths {
+            let carrier = match path {
+                Path::Rdma => Carrier::Fabric,
+                Path::Ethernet => Carrier::Ethernet,
+            };
+            let joined = join(&mut cluster, carrier, &domain, &nodes, Wait::Block)?;
+            ranks.push((*path, joined));
+        }
         let domain = create(&mut cluster, CONGESTOR, &CONGESTORS)?;
         let mut congestors = Vec::new();
         for node in CONGESTORS {
@@ -123,6 +143,7 @@ impl Bed {
         Ok(Bed {
             _peer: peer,
             victim,
+            ranks,
             congestors,
             cluster,
             server,
@@ -261,24 +282,11 @@ impl Bed {
 
     /// Measures the victim beside what a key says, which is there at the moment.
     fn victim(&mut self, key: &Key) -> Result<Measured, ClusterError> {
-        let bytes = key.test.bytes();
-        let job = match key.path {
-            Path::Rdma => Job::OneSided(Direction::Read, 1, bytes),
-            Path::Ethernet => {
-                let server = self.server.ok_or(ClusterError::NoServer)?;
-                Job::RoundTrips(server, Transport::Tcp, bytes)
-            }
-        };
-        let mut known = self.known.iter();
-        let of_test = known.find(|(of, _)| (of.path, of.test) == (key.path, key.test));
-        let batch = of_test.map(|(_, (batch, _))| *batch);
-        let pace = Pace {
-            time: self.time(key),
-            batch,
-        };
         let before = self.late(key.path)?;
-        let order = job.order(self.count, pace);
-        let samples: Samples = self.cluster.ask(&mut self.victim, &order)?;
+        let samples = match key.test {
+            Test::Latency | Test::Bandwidth => self.operate(key)?,
+            Test::Allreduce => self.sum(key)?,
+        };
         let after = self.late(key.path)?;
         if let Some(mean) = mean(&samples.samples_ns) {
             *entry(&mut self.known, *key) = (samples.batch, mean);
@@ -293,14 +301,55 @@ impl Bed {
         })
     }
 
+    fn operate(&mut self, key: &Key) -> Result<Samples, ClusterError> {
+        let bytes = key.test.bytes();
+        let job = match key.path {
+            Path::Rdma => Job::OneSided(Direction::Read, 1, bytes),
+            Path::Ethernet => {
+                let server = self.server.ok_or(ClusterError::NoServer)?;
+                Job::RoundTrips(server, Transport::Tcp, bytes)
+            }
+        };
+        let mut known = self.known.iter();
+        let of_test = known.find(|(of, _)| (of.path, of.test) == (key.path, key.test));
+        let pace = Pace {
+            time: self.time(key),
+            batch: of_test.map(|(_, (batch, _))| *batch),
+        };
+        let order = job.order(self.count, pace);
+        self.cluster.ask(&mut self.victim, &order)
+    }
+
+    /// Sums over all victims, one at a time; a sample is the time of the slowest rank.
+    fn sum(&mut self, key: &Key) -> Result<Samples, ClusterError> {
+        let (time, bytes) = (self.time(key), key.test.bytes());
+        let mut ranks = self.ranks.iter_mut();
+        let ranks = ranks.find(|(path, _)| *path == key.path);
+        let (_, ranks) = ranks.ok_or(ClusterError::NoServer)?;
+        let order = Order::RunProgram(Task::allreduce(bytes, 1));
+        let (mut samples, start) = (Samples::default(), Instant::now());
+        while samples.ops == 0 || start.elapsed() < time {
+            let usages: Vec<Usage> = self.cluster.ask_all(ranks, &order)?;
+            let slowest = usages.iter().map(|usage| usage.elapsed_ns).max();
+            let took = Duration::from_nanos(slowest.unwrap_or_default());
+            samples.record(took, bytes, true);
+        }
+        Ok(samples)
+    }
+
     /// Time of a measurement: enough for a 99th percentile after the warm-up, if operations are as
     /// slow as the last time.
     fn time(&self, key: &Key) -> Duration {
         let known = self.known.iter().find(|(of, _)| of == key);
         let each = known.map_or(0.0, |(_, (_, mean))| *mean);
         let of = |count: f64| Duration::from_nanos((count * each) as u64);
-        let samples = of(FEWEST as f64).clamp(self.slice, self.longest);
-        samples + of(f64::from(2 * WARM_UP)).min(self.longest)
+        let (for_each, warm_up) = match key.test {
+            Test::Latency | Test::Bandwidth => (1.0, f64::from(2 * WARM_UP)),
+            // The ranks meet before and check the result afterwards.
+            Test::Allreduce => (4.0, 0.0),
+        };
+        let samples = of(for_each * FEWEST as f64).clamp(self.slice, self.longest);
+        samples + of(warm_up).min(self.longest)
     }
 
     /// Transfers of the victim's nodes so far: those that left links late, and all. `None` without a

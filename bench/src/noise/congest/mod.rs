@@ -58,8 +58,11 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report, Cluster
     let rounds = effort.quick_or(ROUNDS[0], ROUNDS[1]);
     progress.expect(rounds as usize * keys.len());
     progress.say("starting the nodes");
-    let has_ethernet = keys.iter().any(|key| key.path == Path::Ethernet);
-    let mut bed = Bed::prepare(options.fabric.as_ref(), has_ethernet, effort)?;
+    let mut bed = Bed::prepare(
+        options.fabric.as_ref(),
+        &plan::wanted(&options.path),
+        effort,
+    )?;
     let mut runner = Runner::new(progress);
     let limit = effort.quick_or(LIMITS[0], LIMITS[1]);
     let left = limit.saturating_sub(start.elapsed());

@@ -14,8 +14,8 @@ use crate::report::name;
 /// both with the other domain.
 pub const TORUS: [u16; 3] = [6, 1, 1];
 
-/// Nodes of the victim: of the measuring process, and of its peer.
-pub const VICTIMS: [&str; 2] = ["0,0,0", "2,0,0"];
+/// Nodes of the victim: of the measuring process, of its peer, and of a third rank.
+pub const VICTIMS: [&str; 3] = ["0,0,0", "2,0,0", "4,0,0"];
 
 /// Nodes of the congestors. The first one, between both victims, is the root of a pattern.
 pub const CONGESTORS: [&str; 3] = ["1,0,0", "3,0,0", "5,0,0"];
@@ -67,6 +67,8 @@ pub enum Test {
     Latency,
     /// Long operations.
     Bandwidth,
+    /// Sums over all nodes of the victim.
+    Allreduce,
 }
 
 /// A measurement.
@@ -82,7 +84,7 @@ impl Test {
     /// Bytes of an operation.
     pub fn bytes(self) -> usize {
         match self {
-            Test::Latency => BYTES[0],
+            Test::Latency | Test::Allreduce => BYTES[0],
             Test::Bandwidth => BYTES[1],
         }
     }
@@ -106,7 +108,7 @@ impl fmt::Display for Key {
 pub fn keys(paths: &[Path], patterns: &[Pattern]) -> Vec<Key> {
     let mut keys = Vec::new();
     for path in wanted(paths) {
-        for test in [Test::Latency, Test::Bandwidth] {
+        for test in [Test::Latency, Test::Bandwidth, Test::Allreduce] {
             let patterns = wanted(patterns).into_iter().map(Some);
             let patterns = [None].into_iter().chain(patterns);
             keys.extend(patterns.map(|pattern| Key {
@@ -120,7 +122,7 @@ pub fn keys(paths: &[Path], patterns: &[Pattern]) -> Vec<Key> {
 }
 
 /// The values of a list in their usual order and once, or all.
-fn wanted<T: ValueEnum + PartialEq>(given: &[T]) -> Vec<T> {
+pub fn wanted<T: ValueEnum + PartialEq>(given: &[T]) -> Vec<T> {
     let all = T::value_variants().iter();
     let wanted = all.filter(|value| given.is_empty() || given.contains(value));
     wanted.cloned().collect()
@@ -165,14 +167,14 @@ mod tests {
     #[test]
     fn every_path_and_test_has_a_control_and_its_patterns() {
         let all = keys(&[], &[]);
-        assert_eq!(all.len(), 2 * 2 * 4);
-        assert_eq!(all.iter().filter(|key| key.pattern.is_none()).count(), 4);
+        assert_eq!(all.len(), 2 * 3 * 4);
+        assert_eq!(all.iter().filter(|key| key.pattern.is_none()).count(), 6);
         let few = keys(
             &[Path::Rdma],
             &[Pattern::Broadcast, Pattern::Incast, Pattern::Incast],
         );
         let names: Vec<String> = few.iter().map(Key::to_string).collect();
-        assert_eq!(names.len(), 6);
+        assert_eq!(names.len(), 9);
         assert_eq!(names[0], "latency over rdma, isolated");
         assert_eq!(names[5], "bandwidth over rdma, broadcast");
     }
@@ -185,7 +187,7 @@ mod tests {
             let node = |place: &str| torus.node(place.parse::<Place>().unwrap()).unwrap();
             torus.route(node(from), node(to)).unwrap()
         };
-        let [victim, peer] = VICTIMS;
+        let [victim, peer, _] = VICTIMS;
         let [root, others @ ..] = CONGESTORS;
         let inward: Vec<_> = others.iter().flat_map(|other| hops(other, root)).collect();
         let outward: Vec<_> = others.iter().flat_map(|other| hops(root, other)).collect();

@@ -236,7 +236,7 @@ mod tests {
     fn impact_is_the_ratio_of_times_in_the_same_rounds() {
         let (report, json) = report_of(&[0.0, 0.0, 0.005]);
         let rows = json["rows"].as_array().unwrap();
-        assert_eq!(rows.len(), 16);
+        assert_eq!(rows.len(), 24);
         for row in rows {
             let [mean, p99] = if row["pattern"] == "isolated" {
                 [1.0, 1.0]
@@ -258,7 +258,7 @@ mod tests {
         }
         assert_eq!(rows[1]["id"], "latency rdma bytes=8 all-to-all");
         // The lines of `--raw`: all rounds of both.
-        assert_eq!(report.raw().count(), 2 * 16 * 3);
+        assert_eq!(report.raw().count(), 2 * 24 * 3);
         assert!(
             report.text.contains("3.00x (3.00 to 3.00)"),
             "{}",
