@@ -27,6 +27,9 @@ pub mod figure {
 /// Rounds with a larger share of late transfers do not count: the machine was late, not the model.
 const LATE: f64 = 0.01;
 
+/// Fewest rounds that count. Otherwise all are shown: a few have no interval.
+const FEWEST_ROUNDS: usize = 5;
+
 /// Fewest samples of a round with a 99th percentile.
 pub const FEWEST: usize = 100;
 
@@ -45,7 +48,7 @@ pub struct Run {
 struct Found<'a> {
     key: Key,
     series: &'a Series,
-    /// Rounds that count, or all if none does.
+    /// Rounds that count, or all if these are too few.
     shown: Vec<&'a Samples>,
     /// Rounds with many late transfers.
     late_rounds: usize,
@@ -60,7 +63,7 @@ impl<'a> Found<'a> {
             key,
             series,
             late_rounds: rounds.len() - counted.len(),
-            shown: if counted.is_empty() {
+            shown: if counted.len() < FEWEST_ROUNDS {
                 rounds.iter().collect()
             } else {
                 counted
@@ -268,20 +271,17 @@ mod tests {
 
     #[test]
     fn late_rounds_are_shown_and_do_not_count() {
-        let (report, json) = report_of(&[0.0, 0.5, 0.0]);
+        let (report, json) = report_of(&[0.0, 0.5, 0.0, 0.0, 0.0, 0.0]);
         let row = &json["rows"][1];
-        assert_eq!(
-            (&row["counted_rounds"], &row["late_rounds"]),
-            (&json!(2), &json!(1))
-        );
-        assert_eq!(row["mean_impact"], 3.0);
+        let rounds = (&row["counted_rounds"], &row["late_rounds"]);
+        assert_eq!(rounds, (&json!(5), &json!(1)));
+        assert_eq!(row["mean_ci"], json!([3.0, 3.0]));
         assert_eq!(row["rounds"][1], 300.0);
-        assert!(report.text.contains("2 + 1 late"), "{}", report.text);
-        let (_, json) = report_of(&[0.5, 0.5]);
-        assert_eq!(json["rows"][1]["counted_rounds"], 0);
-        assert_eq!(
-            json["rows"][1]["mean_impact"], 300.0,
-            "all are shown if none counts"
-        );
+        assert!(report.text.contains("5 + 1 late"), "{}", report.text);
+        let (_, json) = report_of(&[0.5, 0.0, 0.5, 0.5]);
+        let row = &json["rows"][1];
+        assert_eq!(row["counted_rounds"], 1);
+        // The medians of all, 100 times as long in most.
+        assert!(row["mean_impact"].as_f64() > Some(100.0), "{row}");
     }
 }
