@@ -3,6 +3,7 @@
 use std::slice;
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use toroid_fabric::{
     Access, Completion, CompletionQueue, Endpoint, NodeId, OpError, Operation, Partition, Pending,
     PostError, QueuedCompletion, Read, Region,
@@ -100,6 +101,32 @@ pub fn a_queue_can_be_polled_without_a_wait<R: Rig>(rig: &R) {
         assert_eq!(done[0], QueuedCompletion { token, id, result });
         assert_eq!(done[1], QueuedCompletion::default());
     }
+}
+
+pub fn an_armed_queue_signals_its_descriptor<R: Rig>(rig: &R) {
+    let (_owner, remote) = rig.export(64, Access::all());
+    let mut queue = queue(rig, 2);
+    for n in 0..50 {
+        let token = token(n % PAIRS);
+        post(&mut queue, token, &[Operation::fetch_add(&remote, 0, 1)]);
+        let (start, mut done) = (Instant::now(), [QueuedCompletion::default(); 2]);
+        loop {
+            assert!(start.elapsed() < FOR_EVER, "completion {n} has not come");
+            let left = queue.arm().min(FOR_EVER);
+            let timeout = PollTimeout::try_from(left).unwrap();
+            let mut fds = [PollFd::new(queue.wake_fd(), PollFlags::POLLIN)];
+            poll(&mut fds, timeout).unwrap();
+            if queue.poll(&mut done) > 0 {
+                break;
+            }
+        }
+        let (id, result) = (0, Ok(n));
+        assert_eq!(done[0], QueuedCompletion { token, id, result });
+    }
+    // An alarm for an unreachable peer may be left; the descriptor is quiet.
+    queue.arm();
+    let mut fds = [PollFd::new(queue.wake_fd(), PollFlags::POLLIN)];
+    assert_eq!(poll(&mut fds, PollTimeout::ZERO), Ok(0));
 }
 
 /// A queue pair that always has another completion does not hide those of the others.

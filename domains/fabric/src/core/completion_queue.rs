@@ -16,7 +16,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::mem::{MaybeUninit, take};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -141,6 +141,8 @@ pub struct CompletionQueue<E> {
     waiting: [usize; 2],
     /// Calls since the last look for events and alarms.
     calls: u32,
+    /// Place of the completions of one queue pair: filling a new one would take as long as a look.
+    some: Box<[Completion; BATCH]>,
 }
 
 /// An attached queue pair.
@@ -182,6 +184,7 @@ impl<E: Endpoint> CompletionQueue<E> {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             waiting: [0; 2],
             calls: 0,
+            some: Box::new([Completion::default(); BATCH]),
         })
     }
 
@@ -264,13 +267,8 @@ impl<E: Endpoint> CompletionQueue<E> {
         let mut elapsed = Duration::ZERO;
         loop {
             self.collect(Duration::ZERO);
-            for _ in 0..self.listed.len() {
-                if let Some(at) = self.listed.pop_front()
-                    && self.has_completion(at, elapsed >= SPIN)
-                {
-                    self.listed.push_front(at);
-                    return true;
-                }
+            if self.finds_completion(elapsed >= SPIN) {
+                return true;
             }
             elapsed = start.elapsed();
             if self.listed.is_empty() && self.waiting == [0; 2] || elapsed >= timeout {
@@ -282,6 +280,39 @@ impl<E: Endpoint> CompletionQueue<E> {
         }
     }
 
+    /// A descriptor that is readable when an armed queue has news, to wait with poll(2) for the queue
+    /// beside other descriptors.
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Prepares a sleep on [`CompletionQueue::wake_fd`]. Returns how long the caller may sleep at
+    /// most before the next poll: not at all if there may be a completion already, and
+    /// [`Duration::MAX`] where only the descriptor brings news. Spurious wake-ups are possible.
+    pub fn arm(&mut self) -> Duration {
+        self.collect(Duration::ZERO);
+        if self.finds_completion(true) || !self.listed.is_empty() {
+            return Duration::ZERO;
+        }
+        let next = self.alarms.first();
+        next.map_or(Duration::MAX, |(alarm, _)| {
+            Duration::from_nanos(alarm.saturating_sub(monotonic()))
+        })
+    }
+
+    /// Looks at the listed places until one has a completion, which then is the first.
+    fn finds_completion(&mut self, sleeps: bool) -> bool {
+        for _ in 0..self.listed.len() {
+            if let Some(at) = self.listed.pop_front()
+                && self.has_completion(at, sleeps)
+            {
+                self.listed.push_front(at);
+                return true;
+            }
+        }
+        false
+    }
+
     /// Takes completions of a place that was removed from the list.
     fn poll_place(&mut self, at: usize, into: &mut [QueuedCompletion]) -> usize {
         if !self.is_worth_a_look(at, false) {
@@ -290,16 +321,12 @@ impl<E: Endpoint> CompletionQueue<E> {
         let Some(attached) = &mut self.places[at] else {
             return 0;
         };
-        let mut some = [Completion::default(); BATCH];
         let room = into.len().min(BATCH);
-        let count = attached.pair.poll(&mut some[..room]);
+        let count = attached.pair.poll(&mut self.some[..room]);
         let token = attached.token;
-        for (slot, Completion { id, result }) in into.iter_mut().zip(&some[..count]) {
-            *slot = QueuedCompletion {
-                token,
-                id: *id,
-                result: *result,
-            };
+        for (slot, Completion { id, result }) in into.iter_mut().zip(&self.some[..count]) {
+            let (id, result) = (*id, *result);
+            *slot = QueuedCompletion { token, id, result };
         }
         if count == room || self.stays_listed(at, false) {
             self.listed.push_back(at);
