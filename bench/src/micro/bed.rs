@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
+use anyhow::{Error, Result, ensure};
 use clap::ValueEnum;
 use serde::Serialize;
 use toroid_fabric::Torus;
@@ -11,9 +12,9 @@ use toroid_fabric::Torus;
 use crate::cluster::{Cluster, ClusterError, Process, member};
 use crate::roles;
 use crate::samples::Samples;
-use crate::worker::micro::Carrier;
 use crate::worker::micro::exchange::Count;
 use crate::worker::micro::script::{Pattern, Script, Wait};
+use crate::worker::micro::{Carrier, devices};
 use crate::worker::sampler::Pace;
 use crate::worker::{Job, Order};
 
@@ -39,17 +40,56 @@ pub enum Path {
     Shm,
     /// The fabric's provider for several hosts, over the loopback interface of one node.
     Tcp,
+    /// The fabric's provider for RDMA devices, between two processes of one node.
+    Verbs,
     /// TCP sockets between two nodes, over the interfaces of their domain.
     Ethernet,
 }
 
 impl Path {
-    pub const ALL: [Path; 3] = [Path::Shm, Path::Tcp, Path::Ethernet];
+    pub const ALL: [Path; 4] = [Path::Shm, Path::Tcp, Path::Verbs, Path::Ethernet];
 
-    pub fn carrier(self) -> Carrier {
+    /// The paths to measure, by default all, and the reason for which verbs is left out, if this
+    /// build has it. `devices` are those of the hosts.
+    pub fn chosen(paths: &[Path], devices: &[String]) -> Result<(Vec<Path>, Option<Error>)> {
+        let count = devices.len();
+        ensure!(
+            count <= 2,
+            "--device has {count} names: give one for each of the two hosts, or one for both"
+        );
+        let has_verbs = paths.contains(&Path::Verbs);
+        ensure!(
+            has_verbs || paths.is_empty() || count == 0,
+            "--device is for the path verbs: add verbs to --path, or leave --device out"
+        );
+        if !paths.is_empty() {
+            if has_verbs {
+                devices::check(devices)?;
+            }
+            return Ok((paths.into(), None));
+        }
+        match devices::check(devices) {
+            Ok(()) => Ok((Path::ALL.into(), None)),
+            Err(reason) if count > 0 => Err(reason),
+            Err(reason) => {
+                let others = Path::ALL.into_iter().filter(|&path| path != Path::Verbs);
+                let reason = Some(reason).filter(|_| cfg!(feature = "verbs"));
+                Ok((others.collect(), reason))
+            }
+        }
+    }
+
+    /// Whether all hosts are in one node.
+    pub fn has_one_node(self) -> bool {
+        matches!(self, Path::Tcp | Path::Verbs)
+    }
+
+    /// The carrier at a host with this RDMA device.
+    pub fn carrier(self, device: Option<&String>) -> Carrier {
         match self {
             Path::Shm => Carrier::Fabric,
             Path::Tcp => Carrier::Tcp,
+            Path::Verbs => Carrier::Verbs(device.cloned()),
             Path::Ethernet => Carrier::Ethernet,
         }
     }
@@ -57,14 +97,14 @@ impl Path {
     /// The usual wait. The driver of an interface needs a processor, which polling would take.
     pub fn wait(self) -> Wait {
         match self {
-            Path::Shm | Path::Tcp => Wait::Poll,
+            Path::Shm | Path::Tcp | Path::Verbs => Wait::Poll,
             Path::Ethernet => Wait::Block,
         }
     }
 
     /// An exchange whose completions can come through one queue for several queue pairs.
     pub fn completions(self) -> Option<Pattern> {
-        (self != Path::Ethernet).then_some(Pattern::Write)
+        matches!(self, Path::Shm | Path::Tcp).then_some(Pattern::Write)
     }
 }
 
@@ -87,8 +127,9 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// Starts nodes and processes. A round of a script takes about `slice`.
-    pub fn prepare(path: Path, slice: Duration) -> Result<Self, ClusterError> {
+    /// Starts nodes and processes. A round of a script takes about `slice`. The first of `devices` is
+    /// the leader's, the last the follower's; without any both use the first of this host.
+    pub fn prepare(path: Path, devices: &[String], slice: Duration) -> Result<Self, ClusterError> {
         let is_ethernet = path == Path::Ethernet;
         let driver = is_ethernet.then_some(roles::DRIVER);
         let mut cluster = Cluster::start(Torus::new(2, 1, 1)?, driver)?;
@@ -98,15 +139,19 @@ impl Bed {
         }
         let address = match path {
             Path::Ethernet => member(&domain, FOLLOWER)?.ipv4,
-            Path::Shm | Path::Tcp => Ipv4Addr::LOCALHOST,
+            Path::Shm | Path::Tcp | Path::Verbs => Ipv4Addr::LOCALHOST,
         };
         let mut follower = cluster.worker(FOLLOWER)?;
-        let serve = Order::ServeMicro(path.carrier(), DOMAIN.into());
+        let serve = Order::ServeMicro(path.carrier(devices.last()), DOMAIN.into());
         let port = cluster.ask(&mut follower, &serve)?;
-        let node = if path == Path::Tcp { FOLLOWER } else { LEADER };
+        let node = if path.has_one_node() {
+            FOLLOWER
+        } else {
+            LEADER
+        };
         let mut leader = cluster.worker(node)?;
         let connect = Order::UseMicro(
-            path.carrier(),
+            path.carrier(devices.first()),
             DOMAIN.into(),
             FOLLOWER.into(),
             SocketAddrV4::new(address, port),

@@ -53,7 +53,7 @@ pub struct Options {
     #[arg(long, value_name = "LAYER", value_delimiter = ',')]
     layer: Vec<LayerName>,
 
-    /// Measure only these paths [default: all].
+    /// Measure only these paths [default: all; verbs if there is an RDMA device].
     #[arg(
         long,
         value_name = "PATH",
@@ -61,6 +61,15 @@ pub struct Options {
         conflicts_with = "preset"
     )]
     path: Vec<Path>,
+
+    /// RDMA devices of the path verbs: one for each host, or one for both [default: the first].
+    #[arg(
+        long,
+        value_name = "DEVICE",
+        value_delimiter = ',',
+        conflicts_with = "preset"
+    )]
+    device: Vec<String>,
 
     /// Run the tests against software adapters on a virtual clock instead: they test the tests.
     #[arg(long, value_name = "PRESET", value_delimiter = ',')]
@@ -75,11 +84,13 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
         tests: or_all(&options.test, &Test::ALL),
         effort: options.common.effort(),
     };
-    let mut measured = Vec::new();
+    let (mut measured, mut left_out) = (Vec::new(), None);
     if options.preset.is_empty() {
-        for path in or_all(&options.path, &Path::ALL) {
-            measured.push(live(path, &selection, progress)?);
+        let (paths, reason) = Path::chosen(&options.path, &options.device)?;
+        for path in paths {
+            measured.push(live(path, &options.device, &selection, progress)?);
         }
+        left_out = reason;
     } else {
         for &preset in &options.preset {
             progress.say(name(preset));
@@ -90,7 +101,11 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
         measured.iter().any(|one| !one.times.is_empty()),
         "nothing to measure: no layer of --layer has a test of --test there; leave one of them out"
     );
-    Ok(report::report(start, &measured))
+    let mut report = report::report(start, &measured);
+    if let Some(reason) = left_out {
+        report.text += &format!("\n{reason}\n");
+    }
+    Ok(report)
 }
 
 fn or_all<T: Copy>(chosen: &[T], all: &[T]) -> Vec<T> {
@@ -117,10 +132,15 @@ impl Selection {
 }
 
 /// The tests on a path of this machine.
-fn live(path: Path, selection: &Selection, progress: &Progress) -> Result<Measured> {
+fn live(
+    path: Path,
+    devices: &[String],
+    selection: &Selection,
+    progress: &Progress,
+) -> Result<Measured> {
     progress.say(format!("starting two nodes for {path}"));
     let effort = selection.effort;
-    let mut bed = Bed::prepare(path, slice(effort))?;
+    let mut bed = Bed::prepare(path, devices, slice(effort))?;
     let mut subject = Subject {
         wait: path.wait(),
         completions: path.completions(),

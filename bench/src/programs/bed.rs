@@ -48,7 +48,7 @@ impl Bed {
         let is_ethernet = path == Path::Ethernet;
         let driver = is_ethernet.then_some(roles::DRIVER);
         // The ranks of this provider talk over the loopback interface of one node.
-        let nodes = if path == Path::Tcp { 1 } else { ranks };
+        let nodes = if path.has_one_node() { 1 } else { ranks };
         let [x, y, z] = factors(nodes).map(|size: usize| size as u16);
         let torus = Torus::new(x, y, z)?;
         let mut cluster = Cluster::start(torus, driver)?;
@@ -63,7 +63,7 @@ impl Bed {
         let places: Option<Vec<String>> = (0..ranks).map(node).collect();
         let places = places.ok_or(ClusterError::NoServer)?;
         let wait = wait(path, ranks);
-        let processes = join(&mut cluster, path.carrier(), &domain, &places, wait)?;
+        let processes = join(&mut cluster, path.carrier(None), &domain, &places, wait)?;
         Ok(Bed {
             ranks: processes,
             cluster,
@@ -90,10 +90,10 @@ pub fn join(
     for (rank, node) in nodes.iter().enumerate() {
         let address = match carrier {
             Carrier::Ethernet => member(domain, node)?.ipv4,
-            Carrier::Fabric | Carrier::Tcp => Ipv4Addr::LOCALHOST,
+            Carrier::Fabric | Carrier::Tcp | Carrier::Verbs(_) => Ipv4Addr::LOCALHOST,
         };
         let mut process = cluster.worker(node)?;
-        let listen = Order::ListenToRanks(carrier, domain.name.clone(), rank);
+        let listen = Order::ListenToRanks(carrier.clone(), domain.name.clone(), rank);
         let port = cluster.ask(&mut process, &listen)?;
         let (place, at) = (node.clone(), SocketAddrV4::new(address, port));
         peers.push(Peer { place, at });

@@ -57,7 +57,7 @@ pub struct Options {
         value_parser = clap::value_parser!(u8).range(1..=MOST_RANKS as i64))]
     ranks: u8,
 
-    /// Measure only these paths [default: all].
+    /// Measure only these paths [default: all; verbs if there is an RDMA device].
     #[arg(long, value_name = "PATH", value_delimiter = ',')]
     path: Vec<Path>,
 }
@@ -67,12 +67,9 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
     let start = Instant::now();
     let (effort, ranks) = (options.common.effort(), usize::from(options.ranks));
     let names = chosen(&options.names, ranks)?;
-    let paths = match options.path[..] {
-        [] => &Path::ALL,
-        ref paths => paths,
-    };
+    let (paths, left_out) = Path::chosen(&options.path, &[])?;
     let mut measured: Vec<Measured> = Vec::new();
-    for &path in paths {
+    for path in paths {
         progress.say(format!("starting {ranks} ranks for {path}"));
         let mut bed = Bed::prepare(path, ranks)?;
         let tasks = names.iter().map(|name| Task::new(*name, effort));
@@ -84,7 +81,11 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
         })?;
         measured.push((path, runner.finish()));
     }
-    Ok(report::report(effort, start, ranks, &measured))
+    let mut report = report::report(effort, start, ranks, &measured);
+    if let Some(reason) = left_out {
+        report.text += &format!("\n{reason}\n");
+    }
+    Ok(report)
 }
 
 /// The chosen programs, each once, if so many ranks can run them.

@@ -10,7 +10,7 @@ use toroid_fabric::os::thread::monotonic;
 use super::micro::message_layer::{EAGER, Links, MessageLayer, Piece};
 use super::micro::script::Wait;
 use super::micro::wire::{self, Wire};
-use super::micro::{Carrier, Listening, connection};
+use super::micro::{Carrier, Listening, connector};
 use super::processor::{self, Bound};
 use crate::programs::rank::{Meter, Nanos, Rank, Usage};
 use crate::programs::task::Task;
@@ -42,7 +42,7 @@ pub struct Newcomer {
 impl Newcomer {
     /// Begins to listen. Returns the port, too, 0 for [`Carrier::Fabric`].
     pub fn listen(carrier: Carrier, domain: Domain, rank: usize) -> Result<(Self, u16)> {
-        let (listening, port) = Listening::open(carrier, &domain)?;
+        let (listening, port) = Listening::open(carrier.clone(), &domain)?;
         let newcomer = Newcomer {
             listening,
             carrier,
@@ -58,7 +58,8 @@ impl Newcomer {
         let mut wires: Vec<Option<Wire>> = Vec::new();
         for peer in &peers[..self.rank] {
             let place = peer.place.parse()?;
-            let mut wire = connection(self.carrier, &self.domain, place, peer.at)?;
+            let mut connect = connector(self.carrier.clone(), &self.domain, place, peer.at)?;
+            let mut wire = connect()?;
             wire.send(&[&[self.rank as u8]])?;
             wires.push(Some(wire));
         }

@@ -141,6 +141,24 @@ fn an_ordinary_user_measures_the_same() {
 }
 
 #[test]
+fn a_path_that_this_build_has_not_is_refused_before_a_run() {
+    leaves_no_files(|cluster, temporary| {
+        let micro = |words: &str| {
+            let mut command = cluster.command("toroid-bench");
+            let command = command.arg("micro").args(words.split(' '));
+            start(command, temporary).wait()
+        };
+        let remedy = "cargo build --release --features bench/verbs";
+        let missing = micro("--path shm,verbs");
+        missing.fails(1, &["this build has no provider verbs", remedy, "--path"]);
+        let unused = micro("--path shm --device rxe0");
+        unused.fails(1, &["--device is for the path verbs", "--path"]);
+        let many = micro("--path verbs --device rxe0,rxe1,rxe2");
+        many.fails(1, &["--device has 3 names", "two hosts"]);
+    });
+}
+
+#[test]
 fn presets_hold_the_parameters_of_the_thesis_the_same_in_every_run() {
     leaves_no_files(|cluster, temporary| {
         let measure = || {

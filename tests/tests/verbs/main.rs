@@ -3,6 +3,7 @@
 
 mod frames;
 mod limits;
+mod micro;
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

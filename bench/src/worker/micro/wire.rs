@@ -1,4 +1,5 @@
-//! Connections that carry messages: packet channels of the fabric, and TCP sockets of the kernel.
+//! Connections that carry messages: packet channels of the fabric or of RDMA devices, and TCP sockets
+//! of the kernel.
 
 use std::io::{IoSlice, Write};
 use std::net::TcpStream;
@@ -13,6 +14,8 @@ use nix::sys::socket::{MsgFlags, recv};
 use toroid_fabric::PacketChannel;
 use toroid_fabric::channel::{ChannelError, MAX_PAYLOAD};
 use toroid_fabric::emulation::Channel;
+#[cfg(feature = "verbs")]
+use toroid_fabric::verbs;
 
 use super::script::{MOST_SEGMENTS, Wait};
 
@@ -30,6 +33,9 @@ const SPIN: Duration = Duration::from_micros(100);
 pub enum Wire {
     Channel(Box<Channel>),
     Socket(Socket),
+    /// A channel of two RDMA devices.
+    #[cfg(feature = "verbs")]
+    Verbs(Box<verbs::Channel>),
 }
 
 impl Wire {
@@ -37,12 +43,9 @@ impl Wire {
     pub fn send(&mut self, parts: &[&[u8]]) -> Result<()> {
         match self {
             Wire::Socket(socket) => socket.send(parts),
-            Wire::Channel(channel) => loop {
-                match channel.send(parts) {
-                    Err(ChannelError::Full) => channel.wait(LOOK),
-                    sent => return Ok(sent?),
-                }
-            },
+            Wire::Channel(channel) => send(&mut **channel, parts),
+            #[cfg(feature = "verbs")]
+            Wire::Verbs(channel) => send(&mut **channel, parts),
         }
     }
 
@@ -51,6 +54,8 @@ impl Wire {
         match self {
             Wire::Socket(socket) => socket.receive(into),
             Wire::Channel(channel) => Ok(channel.receive(into)?),
+            #[cfg(feature = "verbs")]
+            Wire::Verbs(channel) => Ok(channel.receive(into)?),
         }
     }
 
@@ -61,6 +66,8 @@ impl Wire {
                 (Wait::Poll, _) => std::hint::spin_loop(),
                 (Wait::Block, wire) => wire.sleep()?,
                 (Wait::SpinThenBlock, Wire::Channel(channel)) => channel.wait(LOOK),
+                #[cfg(feature = "verbs")]
+                (Wait::SpinThenBlock, Wire::Verbs(channel)) => channel.wait(LOOK),
                 (Wait::SpinThenBlock, Wire::Socket(socket)) => {
                     if socket.spin(into)? {
                         return Ok(());
@@ -82,12 +89,17 @@ impl Wire {
         match self {
             Wire::Socket(_) => true,
             Wire::Channel(channel) => channel.arm(),
+            #[cfg(feature = "verbs")]
+            Wire::Verbs(channel) => channel.arm(),
         }
     }
 
     fn disarm(&mut self) {
-        if let Wire::Channel(channel) = self {
-            channel.disarm();
+        match self {
+            Wire::Socket(_) => {}
+            Wire::Channel(channel) => channel.disarm(),
+            #[cfg(feature = "verbs")]
+            Wire::Verbs(channel) => channel.disarm(),
         }
     }
 
@@ -95,6 +107,17 @@ impl Wire {
         match self {
             Wire::Socket(socket) => socket.stream.as_fd(),
             Wire::Channel(channel) => channel.wake_fd(),
+            #[cfg(feature = "verbs")]
+            Wire::Verbs(channel) => channel.wake_fd(),
+        }
+    }
+}
+
+fn send(channel: &mut impl PacketChannel, parts: &[&[u8]]) -> Result<()> {
+    loop {
+        match channel.send(parts) {
+            Err(ChannelError::Full) => channel.wait(LOOK),
+            sent => return Ok(sent?),
         }
     }
 }
