@@ -40,7 +40,8 @@ enum Command {
     /// Measure the network to a host that runs `noise serve`.
     ///
     /// Latency and bandwidth of messages over TCP and UDP, streams in the middle window of a run, and
-    /// the noise of packets, apart from that of both hosts. Needs no agent and no root.
+    /// the noise of packets, apart from that of both hosts. Needs no agent and no root. In a node
+    /// that shares a domain with the server's also one-sided reads and writes.
     Connect(net::Options),
 
     /// Find whether the path to `noise serve` switches between bursts and continuous use.

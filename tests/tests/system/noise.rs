@@ -8,7 +8,7 @@ use std::thread;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use tests::cluster::{is_nightly, program};
+use tests::cluster::{Cluster, is_nightly, program};
 use tests::outside::{Outside, on_a_host_of_its_own};
 use tests::process::{Running, eventually, run};
 
@@ -167,6 +167,42 @@ fn two_hosts_measure_the_network_between_them() {
         server.signal(Signal::SIGTERM);
         assert_eq!(server.wait().status, 143);
     });
+}
+
+#[test]
+fn two_nodes_of_a_domain_measure_its_memory_beside_its_network() {
+    let cluster = Cluster::up("2x1x1");
+    let blue = cluster.domain("blue", &["0,0,0", "1,0,0"]);
+    let address = format!("{}:7471", blue.ipv4("0,0,0"));
+    let bench = program("toroid-bench").display().to_string();
+    let serve = format!("{bench} noise serve --listen {address} {KEY}");
+    let server = cluster.spawn("0,0,0", &serve);
+    server.says(&format!("ready on {address}"));
+    let words = format!(
+        "{bench} noise connect {address} {KEY} --quick --json --test latency,bandwidth --bytes 64,131072"
+    );
+    let report = cluster.exec("1,0,0", &words).ok().json();
+    let rows = report["rows"].as_array().expect("rows are a list");
+    let of = |test: &str, protocol: &str| -> Vec<&Value> {
+        let is_of = |row: &&Value| row["test"] == test && row["protocol"] == protocol;
+        rows.iter().filter(is_of).collect()
+    };
+    for (test, count) in [("latency", 2), ("bandwidth", 4)] {
+        assert_eq!(of(test, "tcp").len(), count, "{report}");
+        assert_eq!(of(test, "rdma").len(), count, "{report}");
+    }
+    for row in of("latency", "rdma") {
+        let at = |name| number(row, name);
+        assert!(at("min_ns") > 0.0 && at("min_ns") <= at("p50_ns"), "{row}");
+        assert_eq!(row["rounds"].as_array().map(Vec::len), Some(10), "{row}");
+    }
+    for row in of("bandwidth", "rdma") {
+        assert!(number(row, "min_bytes_per_s") > 0.0, "{row}");
+        assert!(
+            ["out", "in"].map(Value::from).contains(&row["direction"]),
+            "{row}"
+        );
+    }
 }
 
 #[test]

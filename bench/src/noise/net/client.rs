@@ -6,13 +6,14 @@ use std::net::{
 };
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 
 use super::PATIENCE;
 use super::control::{Control, is_pause};
 use super::datagrams::{self, Source};
 use super::error::{NetError, Peer};
 use super::key::{self, End, Key};
+use super::memory::{self, Memory};
 use super::orders::number_of;
 use super::packets::{Handling, RoundTrip, Shortest};
 use super::session::LONGEST_SESSION;
@@ -80,6 +81,29 @@ impl Client {
                 message: error.to_string(),
             },
         }
+    }
+
+    /// Opens memory of the server's node, if both nodes are in one domain.
+    ///
+    /// # Errors
+    /// `MemberError::NotInNode` outside of nodes; the reason of this end or of the server.
+    pub fn memory(&mut self) -> Result<Memory> {
+        let domain = memory::domain_with(self.server.ip())?;
+        self.order(Order::Export)?;
+        match self.done()? {
+            Done::Exported(key) => Memory::open(&domain, &key, self.control.peer),
+            Done::NotExported(reason) => bail!("{}: {reason}", self.server),
+            _ => Err(self
+                .control
+                .peer
+                .lie("reports another kind of order")
+                .into()),
+        }
+    }
+
+    /// Limits of the session.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
     }
 
     /// Gives an order. Returns its token.

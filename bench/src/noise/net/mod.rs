@@ -3,7 +3,7 @@
 //! Without I/O: [`wire`] has the messages and [`session`] the server's side of them, [`window`] the
 //! rates of streams, [`packets`] the noise of datagrams, [`burst`] the verdict on a switching path,
 //! [`changes`] change points. [`server`] and [`client`] are the two ends;
-//! [`orders`], [`traffic`] and [`datagrams`] move the bytes. [`plan`] and [`report`] are the
+//! [`orders`], [`traffic`] and [`datagrams`] move the bytes of sockets, [`memory`] those of a domain. [`plan`] and [`report`] are the
 //! measurements of `noise connect`, [`long`] those of `noise burst` and `noise stress`.
 
 mod burst;
@@ -14,6 +14,7 @@ mod datagrams;
 mod error;
 pub mod key;
 mod long;
+mod memory;
 mod orders;
 mod packets;
 mod plan;

@@ -5,10 +5,13 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
+use toroid_fabric::Region;
+
 use super::PATIENCE;
 use super::control::{Control, is_pause};
 use super::datagrams::{self, Source, is_end};
 use super::error::{NetError, Peer};
+use super::memory;
 use super::packets::{Handling, Shortest};
 use super::traffic::{self, Budget, Data, Poller};
 use super::wire::{Answer, Digest, Done, NUMBERED, Order, Protocol, Streams};
@@ -25,6 +28,8 @@ pub struct Carrier<'a> {
     pub token: Digest,
     /// Limits of the session.
     pub budget: &'a Budget,
+    /// Region of the session.
+    pub exported: &'a mut Option<Region>,
 }
 
 impl Carrier<'_> {
@@ -51,8 +56,21 @@ impl Carrier<'_> {
                 self.stream_datagrams(&streams)
             }
             Order::Streams(streams) => self.streams(&streams),
+            Order::Export => Ok(self.export()),
         }?;
         self.control.send(&Answer::Done(done))
+    }
+
+    /// The client goes on without a region.
+    fn export(&mut self) -> Done {
+        match memory::export(self.control.peer.0.ip()) {
+            Ok(region) => {
+                let key = region.remote_key().map(|key| key.to_string());
+                *self.exported = Some(region);
+                Done::Exported(key.unwrap_or_default())
+            }
+            Err(error) => Done::NotExported(error.to_string()),
+        }
     }
 
     /// Waits for this many connections.

@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
+use toroid_client::member::MemberError;
 
 use super::client::{Client, Streamed};
 use super::error::NetError;
 use super::key::Shared;
+use super::memory::Memory;
 use super::packets;
 use super::report;
 use super::window::{Rejected, Window};
@@ -115,6 +117,15 @@ pub enum Measurement {
         direction: Direction,
         bytes: u32,
     },
+    /// Single one-sided reads.
+    Read {
+        bytes: u32,
+    },
+    /// One-sided writes (out) or reads (in), many in flight.
+    OneSided {
+        direction: Direction,
+        bytes: u32,
+    },
     Streams {
         streams: u32,
         direction: Direction,
@@ -137,6 +148,10 @@ impl fmt::Display for Measurement {
                 let (protocol, direction) = (name(protocol), name(direction));
                 write!(f, "bandwidth {protocol} {direction} {}", size(bytes))
             }
+            Measurement::Read { bytes } => write!(f, "latency rdma {}", size(bytes)),
+            Measurement::OneSided { direction, bytes } => {
+                write!(f, "bandwidth rdma {} {}", name(direction), size(bytes))
+            }
             Measurement::Streams { streams, direction } => {
                 write!(f, "{streams} streams {}", name(direction))
             }
@@ -151,13 +166,25 @@ pub(crate) fn measure(options: &Options, progress: &Progress) -> Result<Report> 
     let signals = Signals::catch()?;
     let effort = options.common.effort();
     let mut client = options.server.connect(&signals)?;
+    let mut memory = match options.has_sizes().then(|| client.memory()) {
+        // The session has ended.
+        Some(Err(error)) if error.is::<NetError>() => {
+            signals.check()?;
+            return Err(error);
+        }
+        memory => memory,
+    };
     let mut short = options.short();
+    if let Some(Ok(_)) = memory {
+        short.extend(options.one_sided());
+    }
     let streams = options.streams();
     progress.expect(short.len() * RUNS as usize + streams.len());
     let mut runner = Runner::new(progress);
     // No limit of time: each run has its own.
     runner.contest(&mut short, RUNS, Duration::MAX, |measurement| {
-        run(&mut client, measurement, effort)
+        let memory = memory.as_mut().and_then(|memory| memory.as_mut().ok());
+        run(&mut client, memory, measurement, effort)
     })?;
     for measurement in &streams {
         progress.step(measurement);
@@ -171,7 +198,13 @@ pub(crate) fn measure(options: &Options, progress: &Progress) -> Result<Report> 
     for (measurement, series) in &measured {
         is_heard(measurement, series.rounds())?;
     }
-    Ok(report::report(effort, start, address, &measured))
+    let mut report = report::report(effort, start, address, &measured);
+    if let Some(Err(reason)) = memory
+        && !matches!(reason.downcast_ref(), Some(MemberError::NotInNode))
+    {
+        report.text += &format!("\nRDMA was not measured: {reason}\n");
+    }
+    Ok(report)
 }
 
 /// An error if most runs of the noise of packets had no round trip.
@@ -191,14 +224,15 @@ impl Options {
         self.test.is_empty() || self.test.contains(&test)
     }
 
+    /// Whether a test has a measurement for each size.
+    fn has_sizes(&self) -> bool {
+        self.has(Test::Latency) || self.has(Test::Bandwidth)
+    }
+
     /// Bytes of messages.
-    fn sizes(&self, protocol: Protocol) -> Vec<u32> {
+    fn sizes(&self, largest: u32) -> Vec<u32> {
         let step = self.common.effort().quick_or(4, 1);
         let all = || (0..=LARGEST.ilog2()).step_by(step).map(|log2| 1 << log2);
-        let largest = match protocol {
-            Protocol::Tcp => LARGEST,
-            Protocol::Udp => LARGEST_DATAGRAM,
-        };
         let mut sizes = self.bytes.clone();
         if sizes.is_empty() {
             sizes = all().chain([LARGEST]).collect();
@@ -211,8 +245,8 @@ impl Options {
     /// Measurements of many short runs.
     fn short(&self) -> Vec<Measurement> {
         let mut all = Vec::new();
-        for protocol in [Protocol::Tcp, Protocol::Udp] {
-            for bytes in self.sizes(protocol) {
+        for (protocol, largest) in [(Protocol::Tcp, LARGEST), (Protocol::Udp, LARGEST_DATAGRAM)] {
+            for bytes in self.sizes(largest) {
                 if self.has(Test::Latency) {
                     all.push(Measurement::Latency { protocol, bytes });
                 }
@@ -231,6 +265,22 @@ impl Options {
         all
     }
 
+    /// Measurements of many short runs that need a region of the server.
+    fn one_sided(&self) -> Vec<Measurement> {
+        let mut all = Vec::new();
+        for bytes in self.sizes(LARGEST) {
+            if self.has(Test::Latency) {
+                all.push(Measurement::Read { bytes });
+            }
+            for direction in [Direction::Out, Direction::In] {
+                if self.has(Test::Bandwidth) {
+                    all.push(Measurement::OneSided { direction, bytes });
+                }
+            }
+        }
+        all
+    }
+
     fn streams(&self) -> Vec<Measurement> {
         let mut all = Vec::new();
         for streams in STREAMS.iter().copied().filter(|_| self.has(Test::Streams)) {
@@ -245,6 +295,7 @@ impl Options {
 /// A short run.
 fn run(
     client: &mut Client,
+    memory: Option<&mut Memory>,
     measurement: &Measurement,
     effort: Effort,
 ) -> Result<Samples, ClusterError> {
@@ -256,6 +307,14 @@ fn run(
             direction,
             bytes,
         } => bandwidth(client, protocol, direction, bytes, time),
+        Measurement::Read { bytes } => match memory {
+            Some(memory) => memory.latency(bytes, time, client.budget()),
+            None => return Ok(Samples::default()),
+        },
+        Measurement::OneSided { direction, bytes } => match memory {
+            Some(memory) => memory.bandwidth(direction, bytes, time, client.budget()),
+            None => return Ok(Samples::default()),
+        },
         Measurement::Noise => noise(client, 4 * time),
         // These have parts instead of runs.
         Measurement::Streams { .. } => return Ok(Samples::default()),

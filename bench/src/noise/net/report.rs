@@ -5,6 +5,7 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::plan::Measurement;
+use super::wire::Direction;
 use crate::machine;
 use crate::plan::Effort;
 use crate::report::{
@@ -85,19 +86,27 @@ pub fn report(
 fn row(measurement: &Measurement, series: &Series) -> Row {
     let row = Row::of(series);
     match *measurement {
-        Measurement::Latency { protocol, bytes } => {
-            let row = row.label("test", "latency").label("protocol", protocol);
-            times(row.label("bytes", bytes), series).figure("lost", series.sum("lost"))
-        }
+        Measurement::Latency { protocol, bytes } => latency(
+            row.label("test", "latency").label("protocol", protocol),
+            bytes,
+            series,
+        ),
+        Measurement::Read { bytes } => latency(
+            row.label("test", "latency").label("protocol", "rdma"),
+            bytes,
+            series,
+        ),
         Measurement::Bandwidth {
             protocol,
             direction,
             bytes,
         } => {
             let row = row.label("test", "bandwidth").label("protocol", protocol);
-            let row = row.label("direction", direction).label("bytes", bytes);
-            let lost = series.median(|round| round.figure("lost_share"));
-            rates(row, series).figure("lost_share", lost)
+            bandwidth(row, direction, bytes, series)
+        }
+        Measurement::OneSided { direction, bytes } => {
+            let row = row.label("test", "bandwidth").label("protocol", "rdma");
+            bandwidth(row, direction, bytes, series)
         }
         Measurement::Streams { streams, direction } => {
             let row = row.label("test", "streams").label("protocol", "tcp");
@@ -111,6 +120,16 @@ fn row(measurement: &Measurement, series: &Series) -> Row {
         }
         Measurement::Noise => noise(row.label("test", "noise").label("protocol", "udp"), series),
     }
+}
+
+fn latency(row: Row, bytes: u32, series: &Series) -> Row {
+    times(row.label("bytes", bytes), series).figure("lost", series.sum("lost"))
+}
+
+fn bandwidth(row: Row, direction: Direction, bytes: u32, series: &Series) -> Row {
+    let row = row.label("direction", direction).label("bytes", bytes);
+    let lost = series.median(|round| round.figure("lost_share"));
+    rates(row, series).figure("lost_share", lost)
 }
 
 /// All samples of all rounds.

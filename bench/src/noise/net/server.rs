@@ -309,6 +309,7 @@ impl Talk<'_> {
         let limits = self.host.limits;
         let time = Duration::from_secs(limits.seconds);
         let budget = Budget::new(time, limits.bytes, &self.host.signals);
+        let mut exported = None;
         loop {
             (self.since, self.within) = (Instant::now(), budget.left().min(IDLE));
             let step = self.step();
@@ -327,6 +328,7 @@ impl Talk<'_> {
                 socket: &socket,
                 token,
                 budget: &budget,
+                exported: &mut exported,
             };
             if let Err(error) = carrier.carry_out(&order) {
                 self.say_refused(error.to_string());

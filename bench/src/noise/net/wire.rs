@@ -178,6 +178,8 @@ pub enum Order {
     },
     /// Send or receive streams.
     Streams(Streams),
+    /// Export a region to the client's node, in a domain of both, until the session ends.
+    Export,
 }
 
 /// A message of the client.
@@ -235,6 +237,10 @@ pub enum Done {
         /// Streams received.
         flows: Vec<Flow>,
     },
+    /// Key of the exported region.
+    Exported(String),
+    /// Reason for which no region was exported.
+    NotExported(String),
 }
 
 /// A message of the server.
