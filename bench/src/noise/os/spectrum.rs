@@ -12,6 +12,11 @@ const FEWEST: usize = 16;
 /// Probability that noise without any period has a peak.
 const CHANCE: f64 = 0.01;
 
+/// A frequency is compared with those up to this many bins away, but for those so near that the window
+/// mixes them: noise that lasts for several quanta has more power at low frequencies, all of them.
+const REACH: usize = 24;
+const MIXED: usize = 2;
+
 /// A multiple has at most this many times the power of the lowest frequency.
 const STRONGER: f64 = 4.0;
 
@@ -66,23 +71,23 @@ impl Spectrum {
         })
     }
 
-    /// The strongest peaks, at most `most`, of which each stands for its multiples as well. The
-    /// powers of noise without a period are distributed exponentially, so their largest is known.
+    /// The strongest peaks, at most `most`, of which each stands for its multiples as well.
     pub fn peaks(&self, most: usize) -> Vec<Peak> {
-        let least = (self.powers.len() as f64 / CHANCE).ln() / std::f64::consts::LN_2;
-        let mut found: Vec<(usize, Peak)> = Vec::new();
-        for bin in (1..=self.powers.len()).filter(|bin| self.is_highest(*bin)) {
+        let mut found: Vec<(Comb, Peak)> = Vec::new();
+        for bin in (1..=self.powers.len()).filter(|bin| self.stands_out(*bin)) {
             let power = self.power(bin);
-            if power < least {
-                continue;
-            }
             let mut lower = found.iter_mut();
-            let lowest = lower
-                .find(|(lowest, peak)| is_multiple(bin, *lowest) && power <= STRONGER * peak.power);
+            let lowest = lower.find_map(|(comb, peak)| {
+                let times = comb.times(bin)?;
+                (power <= STRONGER * peak.power).then_some((comb, peak, times))
+            });
             match lowest {
-                Some((_, peak)) => peak.multiples += 1,
+                Some((comb, peak, times)) => {
+                    *comb = Comb::of(bin, times);
+                    peak.multiples += 1;
+                }
                 None => found.push((
-                    bin,
+                    Comb::of(bin, 1.0),
                     Peak {
                         hz: self.hz(bin),
                         power,
@@ -124,6 +129,23 @@ impl Spectrum {
         bin as f64 * 1e9 / self.elapsed_ns
     }
 
+    /// Whether a bin has more power than its neighbours, and far more than those around them.
+    fn stands_out(&self, bin: usize) -> bool {
+        let near = |away: usize| [bin.checked_sub(away), Some(bin + away)];
+        let around = (MIXED + 1..=REACH).flat_map(near).flatten();
+        let powers = around.filter_map(|bin| self.powers.get(bin.checked_sub(1)?));
+        let mut powers: Vec<f64> = powers.copied().collect();
+        powers.sort_by(f64::total_cmp);
+        let Some(middle) = powers.get(powers.len().div_ceil(2).wrapping_sub(1)) else {
+            return false;
+        };
+        let chance = CHANCE / self.powers.len() as f64;
+        // Among exact periods all other powers are rounding errors.
+        let least = -chance.ln() / std::f64::consts::LN_2;
+        let least = least.max(middle * factor(powers.len(), chance));
+        self.is_highest(bin) && self.power(bin) > least
+    }
+
     /// Whether both neighbours of a bin have less power.
     fn is_highest(&self, bin: usize) -> bool {
         let power = |bin: usize| self.powers.get(bin.wrapping_sub(1)).copied();
@@ -133,12 +155,54 @@ impl Spectrum {
     }
 }
 
-/// Whether a bin is a multiple of a lower one. A frequency is known to half a bin, and so are its
-/// multiples to as many halves.
-fn is_multiple(bin: usize, lowest: usize) -> bool {
-    let times = (bin as f64 / lowest as f64).round();
-    let off = (bin as f64 - times * lowest as f64).abs();
-    lowest >= APART && times > 1.0 && off <= (times / 2.0).clamp(1.0, 4.0)
+/// Multiples of a frequency.
+#[derive(Clone, Copy, Debug)]
+struct Comb {
+    /// The frequency in bins, as the last multiple tells.
+    base: f64,
+    last: f64,
+}
+
+impl Comb {
+    /// A frequency whose multiple by `times` is at a bin.
+    fn of(bin: usize, times: f64) -> Self {
+        let base = bin as f64 / times;
+        Comb { base, last: times }
+    }
+
+    /// The factor of a higher bin that is a multiple. A multiple is known to half a bin, and later ones
+    /// to as many halves as they are times the last one.
+    fn times(&self, bin: usize) -> Option<f64> {
+        let times = (bin as f64 / self.base).round();
+        let off = (bin as f64 - times * self.base).abs();
+        let known = (times / self.last / 2.0).max(1.0);
+        let is_next = times > self.last && off <= known.min(self.base / APART as f64);
+        (self.base >= APART as f64 && is_next).then_some(times)
+    }
+}
+
+/// How many times the median of `count` bins a power must be to be `chance` at most: the powers of noise
+/// without a period are distributed exponentially around a mean that changes slowly by frequency. The
+/// test of radar with a constant rate of false alarms from order statistics (Rohling, 1983).
+fn factor(count: usize, chance: f64) -> f64 {
+    let exceeds = |factor: f64| -> f64 {
+        let smaller = 0..count.div_ceil(2);
+        let terms = smaller.map(|at| (count - at) as f64);
+        terms.map(|left| left / (left + factor)).product()
+    };
+    let (mut low, mut high) = (0.0, 1.0);
+    while exceeds(high) > chance {
+        high *= 2.0;
+    }
+    for _ in 0..40 {
+        let middle = (low + high) / 2.0;
+        if exceeds(middle) > chance {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    high
 }
 
 #[cfg(test)]
@@ -228,6 +292,29 @@ mod tests {
         };
         let wrong = (0..200).filter(has_peaks).count();
         assert!(wrong <= 8, "{wrong} of 200");
+    }
+
+    /// Such as those of a hypervisor: most of their power is at low frequencies.
+    #[test]
+    fn long_stalls_at_random_times_have_no_peaks() {
+        for (per_s, ms) in [(2.0, 2..8), (10.0, 2..8), (5.0, 10..30)] {
+            let has_peaks = |seed: &u64| {
+                let mut random = fastrand::Rng::with_seed(*seed);
+                let mut quanta = Quanta::new(QUANTUM_NS, 5000);
+                let (mut now, mut next) = (0, 0.0);
+                while quanta.observe(now) {
+                    now += random.u64(45_000..55_000);
+                    if now as f64 >= next {
+                        now += random.u64(1_000_000 * ms.start..1_000_000 * ms.end);
+                        next = now as f64 - 1e9 / per_s * random.f64().max(1e-9).ln();
+                    }
+                }
+                let spectrum = Spectrum::of(quanta.counts(), QUANTUM_NS).unwrap();
+                !spectrum.peaks(1).is_empty()
+            };
+            let wrong = (0..50).filter(has_peaks).count();
+            assert!(wrong <= 2, "{wrong} of 50 with {per_s} stalls of {ms:?} ms");
+        }
     }
 
     #[test]
