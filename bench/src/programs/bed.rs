@@ -5,9 +5,6 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use toroid_fabric::{NodeId, Torus};
 use toroid_model::info::DomainInfo;
 
-use super::grid::factors;
-use super::rank::Usage;
-use super::task::Task;
 use crate::busy;
 use crate::cluster::{Cluster, ClusterError, Process, member};
 use crate::machine;
@@ -17,6 +14,9 @@ use crate::samples::Samples;
 use crate::worker::Order;
 use crate::worker::micro::Carrier;
 use crate::worker::micro::script::Wait;
+use crate::worker::programs::grid::factors;
+use crate::worker::programs::rank::Usage;
+use crate::worker::programs::task::Task;
 use crate::worker::ranks::{Join, Peer};
 
 const DOMAIN: &str = "programs";

@@ -1,32 +1,9 @@
-//! The command `programs`: small parallel programs with checked results, written once.
+//! The command `programs`: [parallel programs](crate::worker::programs) with checked results.
 //!
-//! Programs only compute, send and receive: through a [`rank`], and [`collectives`] on it.
-//!
-//! * [`task`]: all programs with their sizes. Kernels of NPB: [`ep`], [`is`], [`cg`], [`ft`],
-//!   [`mg`], with terms of [`npb`], and [`lu`] in the shape of NPB's. [`gups`]; [`halo3d`] and
-//!   [`sweep3d`], on fields of a [`grid`]; [`messages`].
-//! * [`bed`]: live ranks. [`virtual_ranks`]: ranks of tests. [`report`]: rows and tables.
+//! [`bed`] has live ranks, [`report`] the rows and tables.
 
 pub mod bed;
-mod cg;
-mod collectives;
-mod ep;
-mod ft;
-mod grid;
-mod gups;
-mod halo3d;
-mod is;
-mod lu;
-mod messages;
-mod mg;
-mod npb;
-pub mod rank;
 mod report;
-mod sweep3d;
-pub mod task;
-mod values;
-#[cfg(test)]
-mod virtual_ranks;
 
 use std::time::{Duration, Instant};
 
@@ -35,12 +12,12 @@ use clap::Args;
 
 use self::bed::Bed;
 use self::report::Measured;
-use self::task::{MOST_RANKS, Name, Task};
 use crate::micro::bed::Path;
 use crate::plan::{Common, Effort};
 use crate::progress::Progress;
 use crate::report::Report;
 use crate::runner::Runner;
+use crate::worker::programs::task::{MOST_RANKS, Name, Task};
 
 // Not a doc comment, which would replace the text of the command.
 #[derive(Args)]

@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use super::bed::{have_processors, wait};
-use super::task::Task;
 use crate::machine;
 use crate::micro::bed::Path;
 use crate::plan::Effort;
@@ -11,6 +10,7 @@ use crate::report::{self, COUNT, Fields, PERCENT, Report, Row, Show, TEXT, TIME}
 use crate::samples::{Samples, Series};
 use crate::table;
 use crate::worker::micro::script::Wait;
+use crate::worker::programs::task::Task;
 
 const COLUMNS: [(&str, &str, Show); 9] = [
     ("program", "program", TEXT),

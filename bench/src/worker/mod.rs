@@ -6,8 +6,8 @@
 //!
 //! * [`sampler`], [`pattern`]: timing, and verifiable bytes.
 //! * [`network`], [`veth`]: sockets of the kernel and of userspace stacks. [`one_sided`], [`window`]:
-//!   memory of a peer. [`messages`], [`libfabric`]: packets. [`micro`]: micro-benchmarks. [`ranks`]:
-//!   parallel programs. [`memcpy`]: the processor alone.
+//!   memory of a peer. [`messages`], [`libfabric`]: packets. [`micro`]: micro-benchmarks.
+//!   [`programs`]: parallel programs, and [`ranks`] that run them. [`memcpy`]: the processor alone.
 //! * [`stores`]: clients of key-value stores, and their work: [`store`], [`borrow`], [`crowd`],
 //!   [`mixed`] ([`mix`]), [`traces`] and [`files`]; [`processor`] binds threads.
 //! * [`congestor`]: load beside a measurement.
@@ -55,8 +55,8 @@ use self::store::{KeySet, Keys, StoreOp};
 use self::stores::{Stores, Target};
 use self::traces::Trace;
 use crate::plan::Path;
-use crate::programs::task::Task;
 use crate::samples::Samples;
+use crate::worker::programs::task::Task;
 
 pub(crate) mod borrow;
 pub(crate) mod congestor;
@@ -75,6 +75,7 @@ pub(crate) mod network;
 pub(crate) mod one_sided;
 pub(crate) mod pattern;
 pub(crate) mod processor;
+pub(crate) mod programs;
 pub(crate) mod ranks;
 pub(crate) mod sampler;
 pub(crate) mod store;
@@ -143,7 +144,7 @@ pub(crate) enum Order {
     /// Connect with all other ranks, which carry out the same order.
     JoinRanks(Join),
     /// Run a program with all other ranks, which carry out the same order. Answer:
-    /// [`Usage`](crate::programs::rank::Usage).
+    /// [`Usage`](crate::worker::programs::rank::Usage).
     RunProgram(Task),
     /// Answer: the version of libfabric.
     LibfabricVersion,

@@ -12,8 +12,8 @@ use super::micro::script::Wait;
 use super::micro::wire::{self, Wire};
 use super::micro::{Carrier, Listening, connector};
 use super::processor::{self, Bound};
-use crate::programs::rank::{Meter, Nanos, Rank, Usage};
-use crate::programs::task::Task;
+use crate::worker::programs::rank::{Meter, Nanos, Rank, Usage};
+use crate::worker::programs::task::Task;
 
 /// Another rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -15,8 +15,6 @@ use super::report::{FEWEST, figure};
 use crate::cluster::{Cluster, ClusterError, Process, member};
 use crate::plan::Effort;
 use crate::programs::bed::join;
-use crate::programs::rank::Usage;
-use crate::programs::task::Task;
 use crate::roles;
 use crate::samples::{Samples, Series, entry};
 use crate::stats::quantile;
@@ -26,6 +24,8 @@ use crate::worker::micro::script::Wait;
 use crate::worker::network::Transport;
 use crate::worker::network::flood::Flood;
 use crate::worker::one_sided::{Direction, ExportedKeys, HOT};
+use crate::worker::programs::rank::Usage;
+use crate::worker::programs::task::Task;
 use crate::worker::sampler::{Pace, WARM_UP};
 use crate::worker::{Job, Order};
 

@@ -239,7 +239,7 @@ fn vector(problem: &Problem, number: usize, random: &mut Random) -> Vec<(usize, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::programs::virtual_ranks;
+    use crate::worker::programs::virtual_ranks;
 
     #[test]
     fn the_eigenvalue_is_the_published_one_with_square_and_other_grids_of_ranks() {

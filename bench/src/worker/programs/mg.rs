@@ -223,7 +223,7 @@ fn charges(ranks: &mut impl Rank, level: &Level) -> Result<Field<f64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::programs::virtual_ranks;
+    use crate::worker::programs::virtual_ranks;
 
     #[test]
     fn the_residual_is_the_published_one_with_one_point_per_rank_on_the_coarsest_grid() {

@@ -178,8 +178,8 @@ impl Rank for VirtualRank {
 mod tests {
     use super::*;
     use crate::plan::Effort;
-    use crate::programs::rank::Meter;
-    use crate::programs::task::{Name, Task};
+    use crate::worker::programs::rank::Meter;
+    use crate::worker::programs::task::{Name, Task};
 
     #[test]
     fn ranks_that_both_send_first_are_a_deadlock() {

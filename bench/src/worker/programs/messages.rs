@@ -136,8 +136,8 @@ pub fn broadcasts<R: Rank>(ranks: &mut Meter<'_, R>, size: &Size) -> Result<Usag
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::programs::collectives::gather;
-    use crate::programs::virtual_ranks::{self, VirtualRank};
+    use crate::worker::programs::collectives::gather;
+    use crate::worker::programs::virtual_ranks::{self, VirtualRank};
 
     type Program = fn(&mut Meter<'_, VirtualRank>, &Size) -> Result<Usage>;
 

@@ -80,7 +80,7 @@ fn sums(pairs: Range<usize>) -> Sums {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::programs::virtual_ranks;
+    use crate::worker::programs::virtual_ranks;
 
     #[test]
     fn the_sums_do_not_depend_on_the_number_of_ranks() {

@@ -113,7 +113,7 @@ fn number(n: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::programs::virtual_ranks;
+    use crate::worker::programs::virtual_ranks;
 
     #[test]
     fn later_numbers_are_found_without_those_before() {

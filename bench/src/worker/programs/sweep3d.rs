@@ -87,7 +87,7 @@ fn solve(ranks: &mut impl Rank, layout: &Layout, size: &Size) -> Result<Field<f6
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::programs::virtual_ranks;
+    use crate::worker::programs::virtual_ranks;
 
     #[test]
     fn the_flux_is_that_of_one_rank() {

@@ -71,7 +71,7 @@ fn solve(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::programs::virtual_ranks;
+    use crate::worker::programs::virtual_ranks;
 
     #[test]
     fn the_field_is_that_of_one_rank() {

@@ -191,7 +191,7 @@ fn unsorted(ranks: &mut impl Rank, before: &[u32], mut keys: Vec<u32>) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::programs::virtual_ranks;
+    use crate::worker::programs::virtual_ranks;
 
     #[test]
     fn keys_are_ranked_as_published_with_any_number_of_ranks() {

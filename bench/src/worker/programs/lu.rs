@@ -166,7 +166,7 @@ fn divide(vector: Vector) -> Vector {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::programs::virtual_ranks;
+    use crate::worker::programs::virtual_ranks;
 
     #[test]
     fn the_diagonal_block_is_divided_by() {

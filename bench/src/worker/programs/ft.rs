@@ -294,7 +294,7 @@ fn transform(values: &mut [Complex], roots: &[Complex], sign: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::programs::virtual_ranks;
+    use crate::worker::programs::virtual_ranks;
 
     #[test]
     fn checksums_are_the_published_ones() {

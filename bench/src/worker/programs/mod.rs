@@ -1,0 +1,26 @@
+//! Small parallel programs with checked results, written once. They only compute, send and receive:
+//! through a [`rank`], and [`collectives`] on it.
+//!
+//! * [`task`]: all programs with their sizes. Kernels of NPB: [`ep`], [`is`], [`cg`], [`ft`],
+//!   [`mg`], with terms of [`npb`], and [`lu`] in the shape of NPB's. [`gups`]; [`halo3d`] and
+//!   [`sweep3d`], on fields of a [`grid`]; [`messages`].
+//! * [`virtual_ranks`]: ranks of tests. Live ones are in [`ranks`](super::ranks).
+
+mod cg;
+mod collectives;
+mod ep;
+mod ft;
+pub mod grid;
+mod gups;
+mod halo3d;
+mod is;
+mod lu;
+mod messages;
+mod mg;
+mod npb;
+pub mod rank;
+mod sweep3d;
+pub mod task;
+mod values;
+#[cfg(test)]
+mod virtual_ranks;
