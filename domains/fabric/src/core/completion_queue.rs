@@ -23,9 +23,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 
 use super::endpoint::{Completion, Endpoint, OpError, Pending};
-use crate::mem::waker::sleep_on;
 use crate::model::Nanos;
-use crate::os::thread::{monotonic, precisely};
+use crate::os::thread::{monotonic, precisely, sleep_on};
 
 /// Completions that are taken from a queue pair before the next one has its turn.
 const BATCH: usize = 16;

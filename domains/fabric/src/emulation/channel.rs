@@ -13,9 +13,9 @@ use crate::core::channel::{ChannelError, PacketChannel};
 use crate::core::hold::Hold;
 use crate::core::peer_link::{first_clock, latency};
 use crate::key::Partition;
-use crate::mem::waker::{Waker, sleep_on};
+use crate::mem::waker::Waker;
 use crate::model::{Nanos, Path};
-use crate::os::thread::{monotonic, precisely};
+use crate::os::thread::{monotonic, precisely, sleep_on};
 use crate::provider;
 use crate::topology::NodeId;
 

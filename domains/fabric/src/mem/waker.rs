@@ -12,8 +12,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::os::thread::sleep_on;
 
 /// Creates a non-blocking pipe: read end, write end, and a second write end with its own open file.
 pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
@@ -66,11 +67,4 @@ impl Sleeper {
     pub(crate) fn sleep(&self, timeout: Duration) {
         sleep_on(self.fd(), timeout);
     }
-}
-
-/// Sleeps until a descriptor is readable or `timeout` has passed; may return early.
-pub(crate) fn sleep_on(fd: BorrowedFd<'_>, timeout: Duration) {
-    let timeout = Timespec::try_from(timeout).ok();
-    // An interrupted sleep is an early wake-up.
-    let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref());
 }

@@ -2,10 +2,13 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::process::abort;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Starts a thread in which no signal handler runs. A handler might touch memory that waits for
 /// this very thread, or a lock whose holder does.
@@ -29,6 +32,13 @@ pub fn spawn_undisturbed<T: Send + 'static>(
     // SAFETY: `before` was filled above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     spawned
+}
+
+/// Sleeps until a descriptor is readable or `timeout` has passed; may return early.
+pub(crate) fn sleep_on(fd: BorrowedFd<'_>, timeout: Duration) {
+    let timeout = Timespec::try_from(timeout).ok();
+    // An interrupted sleep is an early wake-up.
+    let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref());
 }
 
 /// Runs `work`, whose sleeps end at their time. The kernel otherwise delays the sleeps of a thread by

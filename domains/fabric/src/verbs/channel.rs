@@ -38,9 +38,8 @@ use crate::error::OpError;
 use crate::key::{Epoch, Partition};
 use crate::mem::status::Status;
 use crate::mem::waker::Waker;
-use crate::mem::waker::sleep_on;
 use crate::model::Nanos;
-use crate::os::thread::monotonic;
+use crate::os::thread::{monotonic, sleep_on};
 use crate::topology::NodeId;
 
 /// Messages that only return credits and have not completed.

@@ -11,7 +11,7 @@ use ibverbs_sys as ffi;
 use rustix::io::ioctl_fionbio;
 
 use crate::mem::DropGuard;
-use crate::mem::waker::sleep_on;
+use crate::os::thread::sleep_on;
 
 /// An object of libibverbs and the call that frees it.
 pub(super) struct Object<T> {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::*;
 use crate::core::channel::{ChannelError, PacketChannel};
 use crate::core::hold::Hold;
-use crate::mem::waker::sleep_on;
+use crate::os::thread::sleep_on;
 
 /// From a process with a model to one without.
 fn one_way(way: Way) -> [Ends; 2] {
