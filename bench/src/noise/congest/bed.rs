@@ -70,9 +70,8 @@ pub struct Bed {
     /// Time of the victim in a measurement, and the most time for slow operations.
     slice: Duration,
     longest: Duration,
-    /// Operations per sample, chosen in the first measurement, and the mean time of an operation in
-    /// the last one.
-    known: Vec<(Key, (u32, f64))>,
+    /// The mean time of a sample in the last measurement.
+    known: Vec<(Key, f64)>,
     /// The samples of the isolated victim, of which rounds have figures only.
     pub isolated: Vec<(Key, Series)>,
     count: u64,
@@ -289,7 +288,7 @@ impl Bed {
         };
         let after = self.late(key.path)?;
         if let Some(mean) = mean(&samples.samples_ns) {
-            *entry(&mut self.known, *key) = (samples.batch, mean);
+            *entry(&mut self.known, *key) = mean;
         }
         let late_share = before.zip(after).map(|(before, after)| {
             let [late, all] = [0, 1].map(|at| after[at].saturating_sub(before[at]));
@@ -310,11 +309,10 @@ impl Bed {
                 Job::RoundTrips(server, Transport::Tcp, bytes)
             }
         };
-        let mut known = self.known.iter();
-        let of_test = known.find(|(of, _)| (of.path, of.test) == (key.path, key.test));
+        // A percentile of means would hide the tail.
         let pace = Pace {
             time: self.time(key),
-            batch: of_test.map(|(_, (batch, _))| *batch),
+            batch: Some(1),
         };
         let order = job.order(self.count, pace);
         self.cluster.ask(&mut self.victim, &order)
@@ -341,12 +339,15 @@ impl Bed {
     /// slow as the last time.
     fn time(&self, key: &Key) -> Duration {
         let known = self.known.iter().find(|(of, _)| of == key);
-        let each = known.map_or(0.0, |(_, (_, mean))| *mean);
+        let each = known.map_or(0.0, |(_, mean)| *mean);
         let of = |count: f64| Duration::from_nanos((count * each) as u64);
-        let (for_each, warm_up) = match key.test {
-            Test::Latency | Test::Bandwidth => (1.0, f64::from(2 * WARM_UP)),
+        let operations = f64::from(2 * WARM_UP);
+        let (for_each, warm_up) = match (key.test, key.path) {
             // The ranks meet before and check the result afterwards.
-            Test::Allreduce => (4.0, 0.0),
+            (Test::Allreduce, _) => (4.0, 0.0),
+            (_, Path::Rdma) => (1.5, operations),
+            // A sample is half a round trip.
+            (_, Path::Ethernet) => (3.0, 2.0 * operations),
         };
         let samples = of(for_each * FEWEST as f64).clamp(self.slice, self.longest);
         samples + of(warm_up).min(self.longest)

@@ -57,7 +57,7 @@ pub fn report(effort: Effort, start: Instant, measured: &Measured) -> Report {
         report.list("peaks", peaks.iter().map(peak).collect());
         report.list(
             "spectrum",
-            spectrum.bands(BANDS).into_iter().map(band).collect(),
+            spectrum.bands(BANDS, peaks).into_iter().map(band).collect(),
         );
     }
     report.text = text(measured, &rows);

@@ -1,5 +1,5 @@
-//! The power spectrum of the work in equal quanta of time: noise that comes regularly, such as the
-//! kernel's timer, has a peak at its frequency and at multiples of that (Sottile and Minnich, 2004).
+//! The power spectrum of the work in equal quanta of time: noise that comes regularly has a peak at its
+//! frequency and at multiples of that (Sottile and Minnich, 2004), up to half the rate of the quanta.
 
 use rustfft::FftPlanner;
 use rustfft::num_complex::Complex;
@@ -107,8 +107,9 @@ impl Spectrum {
         peaks
     }
 
-    /// The strongest frequency in each of at most `count` bands of equal ratio, and its power.
-    pub fn bands(&self, count: usize) -> Vec<(f64, f64)> {
+    /// The strongest frequency in each of at most `count` bands of equal ratio, and its power; and all
+    /// of these peaks.
+    pub fn bands(&self, count: usize, peaks: &[Peak]) -> Vec<(f64, f64)> {
         let step = (self.powers.len() as f64).powf(1.0 / count as f64);
         let (mut bands, mut begin) = (Vec::new(), 1);
         while begin <= self.powers.len() {
@@ -118,6 +119,9 @@ impl Spectrum {
             bands.push((self.hz(strongest), self.power(strongest)));
             begin = end + 1;
         }
+        bands.extend(peaks.iter().map(|peak| (peak.hz, peak.power)));
+        bands.sort_by(|a, b| a.0.total_cmp(&b.0));
+        bands.dedup();
         bands
     }
 
@@ -321,8 +325,14 @@ mod tests {
     fn bands_keep_every_peak_and_cover_all_frequencies() {
         let work = work(10_000, &[(100_000_000, 300_000)], 1);
         let spectrum = Spectrum::of(&work, QUANTUM_NS).unwrap();
-        let bands = spectrum.bands(100);
-        assert!(bands.len() <= 100 && bands.is_sorted_by(|a, b| a.0 < b.0));
+        let quiet = Peak {
+            hz: 77.7,
+            power: 0.5,
+            multiples: 0,
+        };
+        let bands = spectrum.bands(100, &[quiet]);
+        assert!(bands.len() <= 101 && bands.is_sorted_by(|a, b| a.0 < b.0));
+        assert!(bands.contains(&(77.7, 0.5)));
         assert!(bands[0].0 >= 0.1 && bands[bands.len() - 1].0 <= 500.0);
         let [peak] = spectrum.peaks(1)[..] else {
             panic!("no peak");
