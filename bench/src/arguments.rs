@@ -132,8 +132,8 @@ enum Command {
     /// Run small parallel programs with checked results: kernels of NPB, GUPS, collectives, halo3d and
     /// sweep3d.
     ///
-    /// Starts private agents with a node for each rank and leaves nothing behind. A wrong result is a
-    /// failure. The path ethernet needs /dev/net/tun; root is not needed.
+    /// Starts private agents with a node for each rank (over tcp: one for all) and leaves nothing
+    /// behind. A wrong result is a failure. The path ethernet needs /dev/net/tun; root is not needed.
     Programs(programs::Options),
 
     /// Measure the noise of this host, and of the network between any two hosts.

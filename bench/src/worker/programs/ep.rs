@@ -23,17 +23,25 @@ struct Sums {
 }
 
 impl Class {
-    /// Binary logarithm of the pairs, and the published sums.
-    fn ep(self) -> (u32, [f64; 2]) {
+    /// Binary logarithm of the pairs, the published sums, and the counts of the annuli with pairs.
+    fn ep(self) -> (u32, [f64; 2], [u64; 6]) {
         match self {
-            Class::S => (24, [-3.24783465203474e3, -6.958407078382297e3]),
-            Class::W => (25, [-2.863319731645753e3, -6.320053679109499e3]),
+            Class::S => (
+                24,
+                [-3.24783465203474e3, -6.958407078382297e3],
+                [6_140_517, 5_865_300, 1_100_361, 68_546, 1648, 17],
+            ),
+            Class::W => (
+                25,
+                [-2.863319731645753e3, -6.320053679109499e3],
+                [12_281_576, 11_729_692, 2_202_726, 137_368, 3371, 36],
+            ),
         }
     }
 }
 
 pub fn run<R: Rank>(ranks: &mut Meter<'_, R>, class: Class) -> Result<Usage> {
-    let (log2, [x, y]) = class.ep();
+    let (log2, [x, y], counts) = class.ep();
     let (sums, usage) = ranks.measure(|ranks| sums_of_all(ranks, 1 << log2))?;
     let is_right = is_near(sums.x, x, 1e-8) && is_near(sums.y, y, 1e-8);
     ensure!(
@@ -41,6 +49,13 @@ pub fn run<R: Rank>(ranks: &mut Meter<'_, R>, class: Class) -> Result<Usage> {
         "the sums are {} and {} instead of {x} and {y}",
         sums.x,
         sums.y
+    );
+    let (inner, outer) = sums.counts.split_at(counts.len());
+    let is_right = inner == counts && outer.iter().all(|count| *count == 0);
+    ensure!(
+        is_right,
+        "the counts are {:?} instead of {counts:?}",
+        sums.counts
     );
     Ok(usage)
 }

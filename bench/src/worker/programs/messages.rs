@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::collectives::{allreduce, alltoall, barrier, broadcast, tally};
 use super::rank::{Meter, Nanos, Rank, Usage};
-use crate::worker::pattern::{fill, matches, mix};
+use crate::worker::pattern::{fill, mix};
 
 /// The length of each message, and the number of repetitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,15 +14,26 @@ pub struct Size {
     pub count: usize,
 }
 
-/// Contents of a message that depend on `number` and both ranks.
+/// Contents of a message that depend on both ranks. Its first bytes have the number of its round, so
+/// that messages are filled and compared once, apart from the time of the program.
 fn contents(bytes: usize, number: usize, [from, to]: [usize; 2]) -> Vec<u8> {
     let mut contents = vec![0; bytes];
-    fill(seed(number, [from, to]), &mut contents);
+    fill(mix((from << 32 | to) as u64), &mut contents);
+    stamp(&mut contents, number);
     contents
 }
 
-fn seed(number: usize, [from, to]: [usize; 2]) -> u64 {
-    mix(number as u64) ^ mix((from << 32 | to) as u64)
+fn stamp(message: &mut [u8], number: usize) {
+    let number = number.to_le_bytes();
+    let len = message.len().min(number.len());
+    message[..len].copy_from_slice(&number[..len]);
+}
+
+fn is_of(message: &[u8], number: usize) -> bool {
+    message
+        .iter()
+        .zip(number.to_le_bytes())
+        .all(|(a, b)| *a == b)
 }
 
 /// Fails at all ranks if any has counted wrong messages.
@@ -36,14 +47,16 @@ fn check(ranks: &mut impl Rank, wrong: usize) -> Result<()> {
 pub fn ping_pong<R: Rank>(ranks: &mut Meter<'_, R>, size: &Size) -> Result<Usage> {
     let (rank, last) = (ranks.rank(), ranks.ranks() - 1);
     ensure!(last > 0, "a ping-pong needs two ranks");
-    let is_right = |message: &[u8], number| matches(seed(number, [0, last]), message);
-    let (wrong, usage) = ranks.measure(|ranks| {
-        let (mut message, mut wrong) = (Vec::new(), 0);
+    let mut sent = contents(size.bytes, 0, [0, last]);
+    let mut message = sent.clone();
+    let (mut wrong, usage) = ranks.measure(|ranks| {
+        let mut wrong = 0;
         for number in 0..size.count {
             if rank == 0 {
-                ranks.send(last, &contents(size.bytes, number, [0, last]))?;
+                stamp(&mut sent, number);
+                ranks.send(last, &sent)?;
                 ranks.receive(Some(last), size.bytes, &mut message)?;
-                wrong += usize::from(!is_right(&message, number));
+                wrong += usize::from(!is_of(&message, number));
             } else if rank == last {
                 ranks.receive(Some(0), size.bytes, &mut message)?;
                 ranks.send(0, &message)?;
@@ -51,6 +64,7 @@ pub fn ping_pong<R: Rank>(ranks: &mut Meter<'_, R>, size: &Size) -> Result<Usage
         }
         Ok(wrong)
     })?;
+    wrong += usize::from(rank == 0 && message != sent);
     check(ranks, wrong)?;
     Ok(usage)
 }
@@ -58,18 +72,34 @@ pub fn ping_pong<R: Rank>(ranks: &mut Meter<'_, R>, size: &Size) -> Result<Usage
 /// A message from each rank to each.
 pub fn all_to_all<R: Rank>(ranks: &mut Meter<'_, R>, size: &Size) -> Result<Usage> {
     let (rank, count) = (ranks.rank(), ranks.ranks());
-    let (wrong, usage) = ranks.measure(|ranks| {
+    let lengths = vec![size.bytes; count];
+    let mut messages: Vec<Vec<u8>> = (0..count)
+        .map(|to| contents(size.bytes, 0, [rank, to]))
+        .collect();
+    let mut received = Vec::new();
+    let (mut wrong, usage) = ranks.measure(|ranks| {
         let mut wrong = 0;
         for number in 0..size.count {
-            let message = |to| contents(size.bytes, number, [rank, to]);
-            let out = (0..count).map(message).collect();
-            let received = alltoall(ranks, out, &vec![size.bytes; count])?;
-            for (from, message) in received.iter().enumerate() {
-                wrong += usize::from(!matches(seed(number, [from, rank]), message));
-            }
+            messages
+                .iter_mut()
+                .for_each(|message| stamp(message, number));
+            received = alltoall(ranks, messages.clone(), &lengths)?;
+            wrong += received
+                .iter()
+                .filter(|message| !is_of(message, number))
+                .count();
         }
         Ok(wrong)
     })?;
+    let last = size.count.saturating_sub(1);
+    let is_wrong =
+        |(from, message): (usize, &Vec<u8>)| *message != contents(size.bytes, last, [from, rank]);
+    wrong += received
+        .iter()
+        .enumerate()
+        .map(is_wrong)
+        .filter(|wrong| *wrong)
+        .count();
     check(ranks, wrong)?;
     Ok(usage)
 }
@@ -116,19 +146,25 @@ pub fn barriers<R: Rank>(ranks: &mut Meter<'_, R>, size: &Size) -> Result<Usage>
 /// Messages to all ranks, by each rank in turns.
 pub fn broadcasts<R: Rank>(ranks: &mut Meter<'_, R>, size: &Size) -> Result<Usage> {
     let (rank, count) = (ranks.rank(), ranks.ranks());
-    let (wrong, usage) = ranks.measure(|ranks| {
+    let mut own = contents(size.bytes, 0, [rank, rank]);
+    let mut message = vec![0; size.bytes];
+    let (mut wrong, usage) = ranks.measure(|ranks| {
         let mut wrong = 0;
         for number in 0..size.count {
             let root = number % count;
-            let mut message = match root == rank {
-                true => contents(size.bytes, number, [root, root]),
-                false => vec![0; size.bytes],
-            };
+            if root == rank {
+                stamp(&mut own, number);
+                message.copy_from_slice(&own);
+            }
             broadcast(ranks, root, &mut message)?;
-            wrong += usize::from(!matches(seed(number, [root, root]), &message));
+            wrong += usize::from(!is_of(&message, number));
         }
         Ok(wrong)
     })?;
+    let last = size.count.saturating_sub(1);
+    let root = last % count;
+    let is_right = size.count == 0 || message == contents(size.bytes, last, [root, root]);
+    wrong += usize::from(!is_right);
     check(ranks, wrong)?;
     Ok(usage)
 }
