@@ -34,6 +34,7 @@ impl<R: Provided> Rig for Emulated<R> {
     type Endpoint = QueuePair;
     type Channel = Channel;
     const LOOKS: usize = 5_000;
+    const COHERENT_ATOMICS: bool = R::COHERENT_ATOMICS;
 
     fn new() -> Self {
         let link: LinkSpec = LINK.parse().unwrap();

@@ -58,6 +58,8 @@ pub trait Rig: Sync {
     type Channel: PacketChannel + Send;
     /// Reads that look for a race, about a second of them.
     const LOOKS: usize = 100_000;
+    /// Atomics of a peer are atomic with those of the owner's processor, not only with one another.
+    const COHERENT_ATOMICS: bool = true;
 
     /// A new pair of nodes, in one partition.
     fn new() -> Self;

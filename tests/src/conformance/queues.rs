@@ -282,6 +282,7 @@ impl<R: Rig> Rig for Queued<R> {
     type Endpoint = QueuedPair<R::Endpoint>;
     type Channel = R::Channel;
     const LOOKS: usize = 5_000;
+    const COHERENT_ATOMICS: bool = R::COHERENT_ATOMICS;
 
     fn new() -> Self {
         Queued(R::new())

@@ -116,6 +116,8 @@ impl Rig for Verbs {
     type Channel = Channel;
 
     const LOOKS: usize = 2_000;
+    /// `IBV_ATOMIC_HCA`: the device locks against its own atomics only (`rxe_mr_do_atomic_op`).
+    const COHERENT_ATOMICS: bool = false;
 
     fn new() -> Self {
         Verbs {
