@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
@@ -29,11 +29,13 @@ use toroid_model::info::{DomainInfo, Limits, MemberInfo};
 use toroid_model::link::FabricProfile;
 use toroid_model::refusal::Refusal;
 
+use self::answers::lines_of;
 use self::process::{Running, forward_lines};
 use crate::directory::Directory;
 use crate::roles::{self, StoreConfig};
 use crate::worker;
 
+mod answers;
 mod process;
 
 pub use self::process::Process;
@@ -332,6 +334,7 @@ impl Cluster {
             id,
             name,
             input,
+            has_ended: false,
             _running: running,
         })
     }
@@ -393,7 +396,8 @@ impl Cluster {
     /// Sends an order to several processes, which work at the same time.
     ///
     /// # Errors
-    /// As [`Cluster::answer`].
+    /// As [`Cluster::answer`], of the first process that fails. The others may wait for it: the run
+    /// must end.
     pub fn ask_all<A: DeserializeOwned>(
         &self,
         processes: &mut [Process],
@@ -401,7 +405,7 @@ impl Cluster {
     ) -> Result<Vec<A>, ClusterError> {
         processes.iter_mut().for_each(|process| process.tell(order));
         let processes: Vec<&Process> = processes.iter().collect();
-        let lines = self.lines_of(&processes)?;
+        let lines = lines_of(&self.news, &processes, PATIENCE)?;
         let answers = processes.iter().zip(&lines);
         answers
             .map(|(process, line)| process.understand(line))
@@ -418,33 +422,8 @@ impl Cluster {
     }
 
     fn lines<const N: usize>(&self, from: [&Process; N]) -> Result<[String; N], ClusterError> {
-        let mut lines = self.lines_of(&from)?.into_iter();
+        let mut lines = lines_of(&self.news, &from, PATIENCE)?.into_iter();
         Ok(from.map(|_| lines.next().unwrap_or_default()))
-    }
-
-    /// Waits for a line from each process.
-    fn lines_of(&self, from: &[&Process]) -> Result<Vec<String>, ClusterError> {
-        let mut lines = vec![None; from.len()];
-        while let Some(missing) = lines.iter().position(Option::is_none) {
-            let of = |id| from.iter().position(|process| process.id == id);
-            match self.news.recv_timeout(PATIENCE) {
-                Ok(News::Signal(signal)) => return Err(ClusterError::Interrupted(signal)),
-                Ok(News::Line { process, line }) => {
-                    if let Some(at) = of(process) {
-                        lines[at] = Some(line);
-                    }
-                }
-                Ok(News::Closed { process }) => {
-                    if let Some(at) = of(process) {
-                        return Err(from[at].lost("has ended"));
-                    }
-                }
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    return Err(from[missing].lost("does not answer"));
-                }
-            }
-        }
-        Ok(lines.into_iter().map(Option::unwrap_or_default).collect())
     }
 
     /// Another connection to the agent.

@@ -5,7 +5,7 @@ use std::process::Child;
 use std::sync::mpsc::Sender;
 
 use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use toroid_client::admin::ExecHandle;
 
 use super::{ClusterError, News};
@@ -16,6 +16,9 @@ pub struct Process {
     pub(super) id: u32,
     pub(super) name: String,
     pub(super) input: PipeWriter,
+    /// Whether an order found no reader. The end itself may have been told while another process was
+    /// waited for.
+    pub(super) has_ended: bool,
     pub(super) _running: Running,
 }
 
@@ -39,17 +42,30 @@ impl Drop for Running {
 }
 
 impl Process {
-    /// Sends a line of JSON. The missing answer tells that the process has ended.
+    /// Sends a line of JSON. The wait for the answer tells whether the process has ended.
     pub(super) fn tell(&mut self, order: &impl Serialize) {
         let mut line = serde_json::to_vec(order).unwrap_or_default();
         line.push(b'\n');
-        let _ = self.input.write_all(&line);
+        self.has_ended |= self.input.write_all(&line).is_err();
     }
 
     pub(super) fn understand<A: DeserializeOwned>(&self, line: &str) -> Result<A, ClusterError> {
         let answer: Result<A, String> =
             serde_json::from_str(line).map_err(|_| self.lost("gave an unknown answer"))?;
         answer.map_err(|message| self.failed(message))
+    }
+
+    /// The error in an answer.
+    pub(super) fn error_in(&self, line: &str) -> Option<ClusterError> {
+        match serde_json::from_str(line) {
+            Ok(Err::<IgnoredAny, String>(message)) => Some(self.failed(message)),
+            _ => None,
+        }
+    }
+
+    /// Names this process in errors, by its place among others.
+    pub(crate) fn call(&mut self, name: String) {
+        self.name = name;
     }
 
     pub(super) fn lost(&self, what: &'static str) -> ClusterError {

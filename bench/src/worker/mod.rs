@@ -357,11 +357,10 @@ impl Worker {
                 answer(self.rank = Some(newcomer.join(join)?))
             }
             Order::RunProgram(task) => {
-                // Dropped after an error, so that ranks that wait for this one fail, too.
-                let mut rank = self.rank.take().context("no other ranks")?;
-                let usage = rank.run(&task)?;
-                self.rank = Some(rank);
-                answer(usage)
+                // Connections stay open after an error: otherwise another rank could answer first,
+                // with the consequence instead of the cause. The end of the run ends all ranks.
+                let rank = self.rank.as_mut().context("no other ranks")?;
+                answer(rank.run(&task)?)
             }
             Order::LibfabricVersion => answer(libfabric::version()?),
             Order::CheckLibfabric(bytes) => answer(libfabric::wrong_messages(bytes, CHECKED)?),
