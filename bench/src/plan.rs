@@ -79,6 +79,18 @@ impl Common {
     }
 }
 
+/// The chosen values, each once, by default all: a row that is measured twice could not be compared.
+pub fn or_all<T: Copy + PartialEq>(chosen: &[T], all: &[T]) -> Vec<T> {
+    let chosen = if chosen.is_empty() { all } else { chosen };
+    let mut once = Vec::with_capacity(chosen.len());
+    for value in chosen {
+        if !once.contains(value) {
+            once.push(*value);
+        }
+    }
+    once
+}
+
 /// Duration class of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -104,5 +116,16 @@ impl Effort {
             Effort::Default => default,
             Effort::Full => full,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chosen_values_are_taken_once_in_their_order_and_all_without_a_choice() {
+        assert_eq!(or_all(&[3, 1, 3, 1], &[1, 2, 3]), [3, 1]);
+        assert_eq!(or_all(&[], &[1, 2, 3]), [1, 2, 3]);
     }
 }

@@ -8,8 +8,10 @@ use anyhow::{Error, Result, ensure};
 use clap::ValueEnum;
 use serde::Serialize;
 use toroid_fabric::Torus;
+use toroid_model::info::DomainInfo;
 
 use crate::cluster::{Cluster, ClusterError, Process, member};
+use crate::plan::or_all;
 use crate::roles;
 use crate::samples::Samples;
 use crate::worker::micro::exchange::Count;
@@ -66,7 +68,7 @@ impl Path {
             if has_verbs {
                 devices::check(devices)?;
             }
-            return Ok((paths.into(), None));
+            return Ok((or_all(paths, &[]), None));
         }
         match devices::check(devices) {
             Ok(()) => Ok((Path::ALL.into(), None)),
@@ -82,6 +84,17 @@ impl Path {
     /// Whether all hosts are in one node.
     pub fn has_one_node(self) -> bool {
         matches!(self, Path::Tcp | Path::Verbs)
+    }
+
+    /// Starts nodes with a domain of all, and with interfaces if the path needs them.
+    pub fn start(self, torus: Torus, domain: &str) -> Result<(Cluster, DomainInfo), ClusterError> {
+        let is_ethernet = self == Path::Ethernet;
+        let mut cluster = Cluster::start(torus, is_ethernet.then_some(roles::DRIVER))?;
+        let domain = cluster.create_domain(domain)?;
+        if is_ethernet && let Some(reason) = cluster.no_taps()? {
+            return Err(ClusterError::ours(reason));
+        }
+        Ok((cluster, domain))
     }
 
     /// The carrier at a host with this RDMA device.
@@ -130,13 +143,7 @@ impl Bed {
     /// Starts nodes and processes. A round of a script takes about `slice`. The first of `devices` is
     /// the leader's, the last the follower's; without any both use the first of this host.
     pub fn prepare(path: Path, devices: &[String], slice: Duration) -> Result<Self, ClusterError> {
-        let is_ethernet = path == Path::Ethernet;
-        let driver = is_ethernet.then_some(roles::DRIVER);
-        let mut cluster = Cluster::start(Torus::new(2, 1, 1)?, driver)?;
-        let domain = cluster.create_domain(DOMAIN)?;
-        if is_ethernet && let Some(reason) = cluster.no_taps()? {
-            return Err(ClusterError::ours(reason));
-        }
+        let (mut cluster, domain) = path.start(Torus::new(2, 1, 1)?, DOMAIN)?;
         let address = match path {
             Path::Ethernet => member(&domain, FOLLOWER)?.ipv4,
             Path::Shm | Path::Tcp | Path::Verbs => Ipv4Addr::LOCALHOST,

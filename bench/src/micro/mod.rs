@@ -24,7 +24,7 @@ use self::adapter::{Preset, PresetName};
 use self::bed::{Bed, Path};
 use self::plan::{Case, LayerName, Planner, SHORT, Subject, Test};
 use self::report::Measured;
-use crate::plan::{Common, Effort};
+use crate::plan::{Common, Effort, or_all};
 use crate::progress::Progress;
 use crate::report::{Report, name};
 use crate::runner::Runner;
@@ -92,7 +92,7 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
         }
         left_out = reason;
     } else {
-        for &preset in &options.preset {
+        for preset in or_all(&options.preset, &[]) {
             progress.say(name(preset));
             measured.push(emulated(Preset::of(preset), &selection)?);
         }
@@ -106,10 +106,6 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
         report.text += &format!("\n{reason}\n");
     }
     Ok(report)
-}
-
-fn or_all<T: Copy>(chosen: &[T], all: &[T]) -> Vec<T> {
-    if chosen.is_empty() { all } else { chosen }.to_vec()
 }
 
 /// The chosen rows.
@@ -152,7 +148,7 @@ fn live(
     let mut scripts = scripts(&cases);
     progress.expect(scripts.len() * rounds(effort) as usize);
     let mut runner = Runner::new(progress);
-    runner.contest(&mut scripts, rounds(effort), limit(effort), |script| {
+    runner.contest(&mut scripts, 1..=rounds(effort), limit(effort), |script| {
         bed.measure(script)
     })?;
     let times = runner.finish();

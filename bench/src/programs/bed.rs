@@ -9,7 +9,6 @@ use crate::busy;
 use crate::cluster::{Cluster, ClusterError, Process, member};
 use crate::machine;
 use crate::micro::bed::Path;
-use crate::roles;
 use crate::samples::Samples;
 use crate::worker::Order;
 use crate::worker::micro::Carrier;
@@ -45,17 +44,11 @@ pub fn have_processors(ranks: usize) -> bool {
 impl Bed {
     /// Starts nodes and ranks, and connects each rank with each.
     pub fn prepare(path: Path, ranks: usize) -> Result<Self, ClusterError> {
-        let is_ethernet = path == Path::Ethernet;
-        let driver = is_ethernet.then_some(roles::DRIVER);
         // The ranks of this provider talk over the loopback interface of one node.
         let nodes = if path.has_one_node() { 1 } else { ranks };
         let [x, y, z] = factors(nodes).map(|size: usize| size as u16);
         let torus = Torus::new(x, y, z)?;
-        let mut cluster = Cluster::start(torus, driver)?;
-        let domain = cluster.create_domain(DOMAIN)?;
-        if is_ethernet && let Some(reason) = cluster.no_taps()? {
-            return Err(ClusterError::ours(reason));
-        }
+        let (mut cluster, domain) = path.start(torus, DOMAIN)?;
         let node = |rank| {
             let place = torus.place(NodeId((rank % nodes) as u32));
             place.map(|place| place.to_string())
@@ -93,6 +86,7 @@ pub fn join(
             Carrier::Fabric | Carrier::Tcp | Carrier::Verbs(_) => Ipv4Addr::LOCALHOST,
         };
         let mut process = cluster.worker(node)?;
+        process.call(format!("rank {rank} in node {node}"));
         let listen = Order::ListenToRanks(carrier.clone(), domain.name.clone(), rank);
         let port = cluster.ask(&mut process, &listen)?;
         let (place, at) = (node.clone(), SocketAddrV4::new(address, port));
