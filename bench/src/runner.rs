@@ -1,6 +1,7 @@
 //! The runner: takes turns between measurements, round by round, and collects their samples.
 
 use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use crate::cluster::ClusterError;
@@ -36,23 +37,23 @@ impl<'a, M: Clone + Display + PartialEq> Runner<'a, M> {
         Ok(())
     }
 
-    /// Takes `rounds` turns of every measurement of a contest, fewer if `time` is over. Each round
-    /// reverses the order of the last: otherwise the first measurement would always find the
+    /// Takes turns of every measurement of a contest: the most of `rounds`, the least if `time` is
+    /// over. Each round reverses the order of the last: otherwise the first measurement would always find the
     /// machine in the same state.
     pub fn contest(
         &mut self,
         contest: &mut [M],
-        rounds: u32,
+        rounds: RangeInclusive<u32>,
         time: Duration,
         mut measure: impl FnMut(&M) -> Result<Samples, ClusterError>,
     ) -> Result<(), ClusterError> {
         let start = Instant::now();
-        for _ in 0..rounds {
+        for round in 1..=*rounds.end() {
             for measurement in contest.iter() {
                 self.turn(measurement, |measurement, _| measure(measurement))?;
             }
             contest.reverse();
-            if start.elapsed() > time {
+            if round >= *rounds.start() && start.elapsed() > time {
                 break;
             }
         }
@@ -72,5 +73,30 @@ impl<'a, M: Clone + Display + PartialEq> Runner<'a, M> {
     /// All measurements with their rounds.
     pub fn finish(self) -> Vec<(M, Series)> {
         self.measured
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rounds(rounds: RangeInclusive<u32>, time: Duration) -> usize {
+        let progress = Progress::new();
+        let mut runner = Runner::new(&progress);
+        let mut taken = 0;
+        let measure = |_: &&str| {
+            taken += 1;
+            Ok(Samples::default())
+        };
+        let taken_all = runner.contest(&mut ["one"], rounds, time, measure);
+        taken_all.unwrap();
+        taken
+    }
+
+    #[test]
+    fn without_time_a_contest_has_its_least_rounds_and_otherwise_its_most() {
+        assert_eq!(rounds(3..=9, Duration::ZERO), 3);
+        assert_eq!(rounds(1..=9, Duration::ZERO), 1);
+        assert_eq!(rounds(3..=5, Duration::MAX), 5);
     }
 }

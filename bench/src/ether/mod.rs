@@ -29,7 +29,7 @@ pub fn measure(effort: Effort, progress: &Progress) -> Result<Report, ClusterErr
     let mut runner = Runner::new(progress);
     for _ in 0..rounds {
         for contest in &mut contests {
-            runner.contest(contest, 1, Duration::MAX, |key| {
+            runner.contest(contest, 1..=1, Duration::MAX, |key| {
                 bed.measure(key, plan::slice(effort, key.test))
             })?;
         }

@@ -60,7 +60,7 @@ fn hold(
         runner.add(measurement, Samples::errors(errors));
     }
     let left = time.saturating_sub(start.elapsed());
-    runner.contest(contest, rounds, left, |measurement| {
+    runner.contest(contest, 1..=rounds, left, |measurement| {
         bed.measure(measurement, messages)
     })
 }

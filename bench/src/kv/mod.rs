@@ -111,7 +111,7 @@ fn hold(
         let part = part % plan::PARTS;
         let has_turn = |row: &&Measurement| part < plan::parts(row);
         let mut turns: Vec<Measurement> = contest.iter().filter(has_turn).copied().collect();
-        runner.contest(&mut turns, 1, Duration::MAX, |measurement| {
+        runner.contest(&mut turns, 1..=1, Duration::MAX, |measurement| {
             let time = plan::slice(effort, measurement) / plan::parts(measurement);
             bed.measure(measurement, time)
         })?;

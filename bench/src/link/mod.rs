@@ -26,7 +26,7 @@ pub fn measure(effort: Effort, progress: &Progress) -> Result<Report, ClusterErr
     let mut bed = Bed::prepare(effort)?;
     let mut runner = Runner::new(progress);
     let left = plan::limit(effort).saturating_sub(start.elapsed());
-    runner.contest(&mut keys, rounds, left, |key| bed.measure(key))?;
+    runner.contest(&mut keys, 1..=rounds, left, |key| bed.measure(key))?;
     let tc = bed.tc.clone();
     progress.say("cleaning up");
     drop(bed);

@@ -43,19 +43,16 @@ pub struct Options {
 pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
     let start = Instant::now();
     let (effort, ranks) = (options.common.effort(), usize::from(options.ranks));
-    let names = chosen(&options.names, ranks)?;
+    let tasks = chosen(&options.names, ranks, effort)?;
     let (paths, left_out) = Path::chosen(&options.path, &[])?;
     let mut measured: Vec<Measured> = Vec::new();
     for path in paths {
         progress.say(format!("starting {ranks} ranks for {path}"));
         let mut bed = Bed::prepare(path, ranks)?;
-        let tasks = names.iter().map(|name| Task::new(*name, effort));
-        let mut tasks: Vec<Task> = tasks.collect();
         progress.expect(tasks.len() * rounds(effort) as usize);
         let mut runner = Runner::new(progress);
-        runner.contest(&mut tasks, rounds(effort), limit(effort), |task| {
-            bed.measure(task)
-        })?;
+        let (mut tasks, rounds) = (tasks.clone(), FEWEST_ROUNDS..=rounds(effort));
+        runner.contest(&mut tasks, rounds, limit(effort), |task| bed.measure(task))?;
         measured.push((path, runner.finish()));
     }
     let mut report = report::report(effort, start, ranks, &measured);
@@ -66,30 +63,35 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
 }
 
 /// The chosen programs, each once, if so many ranks can run them.
-fn chosen(names: &[Name], ranks: usize) -> Result<Vec<Name>> {
-    let is_chosen = |name: &Name| names.is_empty() || names.contains(name);
-    let (chosen, others): (Vec<Name>, Vec<Name>) = Name::ALL.into_iter().partition(is_chosen);
-    let Some(name) = chosen.iter().find(|name| !name.runs_on(ranks)) else {
+fn chosen(names: &[Name], ranks: usize, effort: Effort) -> Result<Vec<Task>> {
+    let all = Name::ALL.map(|name| Task::new(name, effort));
+    let is_chosen = |task: &Task| names.is_empty() || names.contains(&task.name());
+    let (chosen, others): (Vec<Task>, Vec<Task>) = all.into_iter().partition(is_chosen);
+    let Some(task) = chosen.iter().find(|task| !task.runs_on(ranks)) else {
         return Ok(chosen);
     };
-    let possible = (1..=MOST_RANKS).filter(|ranks| name.runs_on(*ranks));
+    let possible = (1..=MOST_RANKS).filter(|ranks| task.runs_on(*ranks));
     let possible: Vec<String> = possible.map(|ranks| ranks.to_string()).collect();
-    let mut able: Vec<Name> = chosen.iter().chain(&others).copied().collect();
-    able.retain(|name| name.runs_on(ranks));
-    let able: Vec<String> = able.iter().map(Name::to_string).collect();
+    let able = chosen.iter().chain(&others);
+    let able = able.filter(|task| task.runs_on(ranks));
+    let able: Vec<String> = able.map(|task| task.name().to_string()).collect();
     bail!(
-        "{name} does not run on {ranks} ranks; choose --ranks of {}, or name programs that do: {}",
+        "{} does not run on {ranks} ranks; choose --ranks of {}, or name programs that do: {}",
+        task.name(),
         possible.join(", "),
         able.join(" ")
     );
 }
+
+/// Rounds of each program, however slow it is: fewer have no spread to compare.
+const FEWEST_ROUNDS: u32 = 3;
 
 /// Number of rounds if time allows.
 fn rounds(effort: Effort) -> u32 {
     effort.quick_or(5, 9)
 }
 
-/// Time of all rounds of a path.
+/// Time of all rounds of a path but the first ones.
 fn limit(effort: Effort) -> Duration {
     Duration::from_secs(effort.quick_or(10, 60))
 }
@@ -100,10 +102,17 @@ mod tests {
 
     #[test]
     fn programs_that_cannot_run_are_refused_with_numbers_and_programs_that_can() {
-        assert_eq!(chosen(&[], 4).unwrap(), Name::ALL);
+        let able = |names: &[Name], ranks| -> Vec<Name> {
+            let tasks = chosen(names, ranks, Effort::Quick).unwrap();
+            tasks.iter().map(Task::name).collect()
+        };
+        assert_eq!(able(&[], 4), Name::ALL);
         let names = [Name::Sweep3d, Name::Ep, Name::Ep];
-        assert_eq!(chosen(&names, 7).unwrap(), [Name::Ep, Name::Sweep3d]);
-        let refusal = |names: &[Name], ranks| chosen(names, ranks).unwrap_err().to_string();
+        assert_eq!(able(&names, 7), [Name::Ep, Name::Sweep3d]);
+        let refusal = |names: &[Name], ranks| {
+            let refused = chosen(names, ranks, Effort::Quick);
+            refused.unwrap_err().to_string()
+        };
         assert_eq!(
             refusal(&[], 3),
             "cg does not run on 3 ranks; choose --ranks of 1, 2, 4, 8, 16, or name programs that \

@@ -66,7 +66,7 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report, Cluster
     let mut runner = Runner::new(progress);
     let limit = effort.quick_or(LIMITS[0], LIMITS[1]);
     let left = limit.saturating_sub(start.elapsed());
-    runner.contest(&mut keys, rounds, left, |key| bed.measure(key))?;
+    runner.contest(&mut keys, 1..=rounds, left, |key| bed.measure(key))?;
     let isolated = std::mem::take(&mut bed.isolated);
     progress.say("cleaning up");
     drop(bed);

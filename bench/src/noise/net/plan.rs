@@ -182,7 +182,7 @@ pub(crate) fn measure(options: &Options, progress: &Progress) -> Result<Report> 
     progress.expect(short.len() * RUNS as usize + streams.len());
     let mut runner = Runner::new(progress);
     // No limit of time: each run has its own.
-    runner.contest(&mut short, RUNS, Duration::MAX, |measurement| {
+    runner.contest(&mut short, 1..=RUNS, Duration::MAX, |measurement| {
         let memory = memory.as_mut().and_then(|memory| memory.as_mut().ok());
         run(&mut client, memory, measurement, effort)
     })?;

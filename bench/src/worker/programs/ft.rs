@@ -57,6 +57,12 @@ impl Class {
     }
 }
 
+/// Whether each rank has the same number of planes of z, and of y.
+pub fn runs_on(class: Class, ranks: usize) -> bool {
+    let [_, y, z] = class.ft().sizes;
+    ranks.is_power_of_two() && ranks <= y.min(z)
+}
+
 pub fn run<R: Rank>(ranks: &mut Meter<'_, R>, class: Class) -> Result<Usage> {
     let problem = class.ft();
     let slabs = Slabs::new(problem.sizes, ranks);

@@ -54,6 +54,11 @@ impl Class {
     }
 }
 
+/// Whether the first rank has all keys that change from iteration to iteration.
+pub fn runs_on(class: Class, ranks: usize) -> bool {
+    part(class.is().keys, ranks, 0).len() > 2 * ITERATIONS
+}
+
 pub fn run<R: Rank>(ranks: &mut Meter<'_, R>, class: Class) -> Result<Usage> {
     let problem = class.is();
     let own = part(problem.keys, ranks.ranks(), ranks.rank());

@@ -42,6 +42,13 @@ struct System {
     u: Field<Vector>,
 }
 
+/// Whether each rank has a column of points.
+pub fn runs_on(size: &Size, ranks: usize) -> bool {
+    factors::<2>(ranks)
+        .iter()
+        .all(|ranks| *ranks <= size.points)
+}
+
 pub fn run<R: Rank>(ranks: &mut Meter<'_, R>, size: &Size) -> Result<Usage> {
     let [x, y] = factors(ranks.ranks());
     let layout = Layout {

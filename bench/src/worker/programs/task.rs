@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -66,16 +66,6 @@ impl Name {
         Name::Halo3d,
         Name::Sweep3d,
     ];
-
-    /// Whether the program runs on so many ranks.
-    pub fn runs_on(self, ranks: usize) -> bool {
-        match self {
-            Name::Cg | Name::Ft => ranks.is_power_of_two(),
-            Name::Mg => ranks.is_power_of_two() && ranks <= mg::MOST_RANKS,
-            Name::PingPong => ranks > 1,
-            _ => ranks > 0,
-        }
-    }
 }
 
 impl fmt::Display for Name {
@@ -193,12 +183,31 @@ impl Task {
         }
     }
 
+    /// Whether the program has work for each of so many ranks.
+    pub fn runs_on(&self, ranks: usize) -> bool {
+        match self {
+            _ if ranks == 0 => false,
+            Task::Is(class) => is::runs_on(*class, ranks),
+            Task::Cg(_) => ranks.is_power_of_two(),
+            Task::Ft(class) => ft::runs_on(*class, ranks),
+            Task::Lu(size) => lu::runs_on(size, ranks),
+            Task::Mg(_) => ranks.is_power_of_two() && ranks <= mg::MOST_RANKS,
+            Task::PingPong(_) => ranks > 1,
+            _ => true,
+        }
+    }
+
     /// Runs the program at one of its ranks, and checks its result. Returns times and messages of
     /// its measured part.
     ///
     /// # Errors
-    /// A wrong result, and the rank's.
+    /// A number of ranks on which it does not run, a wrong result, and the rank's.
     pub fn run<R: Rank>(&self, ranks: &mut Meter<'_, R>) -> Result<Usage> {
+        let count = ranks.ranks();
+        ensure!(
+            self.runs_on(count),
+            "{self} does not run on {count} ranks; choose another number or a larger size"
+        );
         match self {
             Task::Ep(class) => ep::run(ranks, *class),
             Task::Is(class) => is::run(ranks, *class),

@@ -201,6 +201,26 @@ mod tests {
     }
 
     #[test]
+    fn more_ranks_than_a_program_has_work_for_are_refused_by_each_rank() {
+        let task = |name| Task::new(name, Effort::Quick);
+        assert!(task(Name::Is).runs_on(3120) && !task(Name::Is).runs_on(3121));
+        for (name, possible, refused) in [
+            (Name::Ft, 64, 128),
+            (Name::Lu, 256, 289),
+            (Name::Mg, 8, 16),
+            (Name::PingPong, 2, 1),
+        ] {
+            let task = task(name);
+            assert!(task.runs_on(possible) && !task.runs_on(0), "{task}");
+            for found in run(refused, |rank| task.run(&mut Meter::new(rank))) {
+                let error = found.unwrap_err().to_string();
+                let refusal = format!("{task} does not run on {refused} ranks; ");
+                assert!(error.starts_with(&refusal), "{error}");
+            }
+        }
+    }
+
+    #[test]
     fn times_on_the_virtual_clock_are_the_same_in_every_run() {
         let names = [
             Name::Cg,
