@@ -117,6 +117,13 @@ pub fn processes_with(words: &[&str]) -> impl Iterator<Item = u32> {
     pids().into_iter().filter(wanted)
 }
 
+/// As [`processes_with`], among the descendants of this process.
+pub fn descendants_with(words: &[&str]) -> Vec<u32> {
+    let ours = descendants();
+    let found = processes_with(words);
+    found.filter(|pid| ours.contains_key(pid)).collect()
+}
+
 /// Orphans become children of this process.
 pub fn adopt_orphans() {
     set_child_subreaper(true).expect("any process may adopt orphans");

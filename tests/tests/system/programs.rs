@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use tests::cluster::{leaves_nothing, program};
-use tests::process::run;
+use tests::cluster::{is_nightly, leaves_nothing, program};
+use tests::leftovers::descendants_with;
+use tests::process::{eventually, run, send};
 
 use crate::compare::{leaves_no_files, start, stop};
 
@@ -32,14 +33,14 @@ const PROGRAMS: [&str; 14] = [
     "sweep3d",
 ];
 
-fn check(report: &Value, ranks: u64, paths: &[&str]) {
+fn check(report: &Value, programs: &[&str], ranks: u64, paths: &[&str]) {
     let rows = report["rows"].as_array().expect("rows are a list");
-    assert_eq!(rows.len(), PROGRAMS.len() * paths.len(), "{report}");
+    assert_eq!(rows.len(), programs.len() * paths.len(), "{report}");
     for (path, program) in paths
         .iter()
-        .flat_map(|path| PROGRAMS.map(|program| (path, program)))
+        .flat_map(|path| programs.iter().map(move |program| (path, program)))
     {
-        let is_wanted = |row: &&Value| row["path"] == **path && row["program"] == program;
+        let is_wanted = |row: &&Value| row["path"] == **path && row["program"] == **program;
         let row = rows.iter().find(is_wanted).expect("a row");
         assert_eq!(row["checked"], true, "{row}");
         assert_eq!(row["ranks"], ranks, "{row}");
@@ -47,7 +48,7 @@ fn check(report: &Value, ranks: u64, paths: &[&str]) {
         assert!(
             row["rounds"]
                 .as_array()
-                .is_some_and(|rounds| rounds.len() > 1)
+                .is_some_and(|rounds| rounds.len() >= 3)
         );
         let number = |name: &str| row[name].as_f64().expect("a number");
         assert!(number("messages") > 0.0 && number("bytes") > 0.0, "{row}");
@@ -64,7 +65,7 @@ fn all_programs_are_right_with_two_ranks_and_their_runs_are_compared() {
         let command = command.args(["programs", "--quick", "--json", "--path", "shm"]);
         let report = start(command.args(["--ranks", "2"]), temporary).wait();
         let report = report.ok().json();
-        check(&report, 2, &["shm"]);
+        check(&report, &PROGRAMS, 2, &["shm"]);
         // A pair of ranks exchanges the same messages in each round.
         let row = &report["rows"].as_array().expect("rows are a list")[7];
         assert_eq!(row["program"], "ping-pong");
@@ -93,7 +94,49 @@ fn more_ranks_than_processors_are_right_over_tcp_and_ethernet() {
         let mut command = cluster.command("toroid-bench");
         let command = command.args(["programs", "--quick", "--json", "--path", "tcp,ethernet"]);
         let report = start(command.args(["--ranks", "4"]), temporary).wait();
-        check(&report.ok().json(), 4, &["tcp", "ethernet"]);
+        check(&report.ok().json(), &PROGRAMS, 4, &["tcp", "ethernet"]);
+    });
+}
+
+#[test]
+fn an_odd_number_of_ranks_is_right_and_a_path_that_is_named_twice_is_measured_once() {
+    const ABLE: [&str; 6] = ["is", "lu", "gups", "alltoall", "allreduce", "broadcast"];
+    leaves_no_files(|cluster, temporary| {
+        let mut command = cluster.command("toroid-bench");
+        let command = command.args(["programs", "--quick", "--json", "--path", "shm,tcp,shm"]);
+        let report = start(command.args(["--ranks", "3"]).args(ABLE), temporary).wait();
+        check(&report.ok().json(), &ABLE, 3, &["shm", "tcp"]);
+    });
+}
+
+#[test]
+fn the_larger_classes_are_right_at_night() {
+    if !is_nightly() {
+        return;
+    }
+    leaves_no_files(|cluster, temporary| {
+        let mut command = cluster.command("toroid-bench");
+        let command = command.args(["programs", "--json", "--path", "shm", "--ranks", "2"]);
+        let report = start(command, temporary).wait();
+        check(&report.ok().json(), &PROGRAMS, 2, &["shm"]);
+    });
+}
+
+#[test]
+fn a_killed_rank_is_named_and_ends_all_others() {
+    leaves_no_files(|cluster, temporary| {
+        let mut command = cluster.command("toroid-bench");
+        let command = command.args(["programs", "lu", "--path", "shm", "--ranks", "3"]);
+        let benchmark = start(command, temporary);
+        let mut ranks = Vec::new();
+        eventually("all ranks run", || {
+            ranks = descendants_with(&["__bench-worker"]);
+            ranks.len() == 3
+        });
+        send(ranks[1], Signal::SIGKILL);
+        // Its peers fail, too, but they are not the cause.
+        let end = benchmark.wait().fails(FAILED, &["rank ", "has ended"]);
+        assert!(!end.stderr.contains("peer"), "{end}");
     });
 }
 
