@@ -38,8 +38,8 @@ impl<'a, M: Clone + Display + PartialEq> Runner<'a, M> {
     }
 
     /// Takes turns of every measurement of a contest: the most of `rounds`, the least if `time` is
-    /// over. Each round reverses the order of the last: otherwise the first measurement would always find the
-    /// machine in the same state.
+    /// over. Each round reverses the order of the last: otherwise the first measurement would always
+    /// find the machine in the same state.
     pub fn contest(
         &mut self,
         contest: &mut [M],
