@@ -50,8 +50,8 @@ impl Process {
     }
 
     pub(super) fn understand<A: DeserializeOwned>(&self, line: &str) -> Result<A, ClusterError> {
-        let answer: Result<A, String> =
-            serde_json::from_str(line).map_err(|_| self.lost("gave an unknown answer"))?;
+        let answer: Result<A, String> = serde_json::from_str(line)
+            .map_err(|error| self.failed(format!("unknown answer: {error}")))?;
         answer.map_err(|message| self.failed(message))
     }
 

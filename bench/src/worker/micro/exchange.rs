@@ -141,8 +141,8 @@ fn send_all(host: &mut impl Host, message: &Message, count: u32) -> Result<()> {
     (0..count).try_for_each(|_| host.send(message))
 }
 
-/// Counts for some time, and receives up to `expected` messages meanwhile. Returns the count and the
-/// number of messages.
+/// Counts for some time, at least to 1, and receives up to `expected` messages meanwhile. Returns the
+/// count and the number of messages.
 fn count_for(
     host: &mut impl Host,
     message: &Message,
@@ -151,9 +151,63 @@ fn count_for(
 ) -> Result<(u64, u32)> {
     let end = host.now() + time;
     let (mut count, mut received) = (0, 0);
-    while host.now() < end {
+    loop {
         received += u32::from(host.poll(message, received < expected)?);
         count += 1;
+        if host.now() >= end {
+            return Ok((count, received));
+        }
     }
-    Ok((count, received))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::script::Layer;
+    use super::*;
+
+    /// A host whose process stands still for a second between two looks at the clock.
+    struct Standing(Nanos);
+
+    impl Host for Standing {
+        fn now(&self) -> Nanos {
+            self.0
+        }
+
+        fn compute(&mut self, _time: Nanos) {}
+
+        fn send(&mut self, _message: &Message) -> Result<()> {
+            Ok(())
+        }
+
+        fn receive(&mut self, _message: &Message, _wait: Wait) -> Result<()> {
+            Ok(())
+        }
+
+        fn poll(&mut self, _message: &Message, is_expected: bool) -> Result<bool> {
+            self.0 += 1_000_000_000;
+            Ok(is_expected)
+        }
+    }
+
+    #[test]
+    fn a_process_that_stands_still_while_it_counts_gives_a_time() {
+        let pattern = Pattern::Counting {
+            time: 1000,
+            messages: 4,
+        };
+        let script = Script {
+            pattern,
+            message: ACKNOWLEDGEMENT,
+            wait: Wait::Poll,
+            idle: 0,
+            queues: 0,
+            layer: Layer::Fabric,
+        };
+        let count = Count {
+            samples: 1,
+            batch: 1,
+        };
+        let times = lead(&mut Standing(0), &script, count).unwrap();
+        assert!(times.iter().all(|time| time.is_finite()), "{times:?}");
+    }
 }
