@@ -122,13 +122,18 @@ impl Congestor {
     /// flow.
     ///
     /// # Errors
-    /// That of a flow; also if a flow has moved nothing: nothing was congested then.
+    /// That of a flow; otherwise if a flow has moved nothing: nothing was congested then.
     pub fn end(mut self) -> Result<Samples> {
         self.ended.store(true, Ordering::Relaxed);
-        let mut all = Samples::default();
-        for thread in self.threads.drain(..) {
+        let join = |thread: JoinHandle<Result<Samples>>| {
             let flow = thread.join();
-            let flow = flow.unwrap_or_else(|_| Err(anyhow!("the thread panicked")))?;
+            flow.unwrap_or_else(|_| Err(anyhow!("the thread panicked")))
+        };
+        let flows: Vec<Result<Samples>> = self.threads.drain(..).map(join).collect();
+        // A flow may have moved nothing because another one has failed.
+        let flows = flows.into_iter().collect::<Result<Vec<_>>>()?;
+        let mut all = Samples::default();
+        for flow in flows {
             ensure!(
                 flow.bytes > 0,
                 "a flow of the congestor moved no bytes; measure on a machine with less other work"
@@ -231,6 +236,7 @@ mod tests {
     use super::*;
 
     type GoesOn<'a> = &'a mut dyn FnMut() -> bool;
+    type Run = Box<dyn FnOnce(GoesOn<'_>) -> Result<Samples> + Send>;
 
     fn samples(bytes: u64, elapsed_ns: u64) -> Samples {
         Samples {
@@ -270,8 +276,27 @@ mod tests {
     }
 
     #[test]
+    fn the_error_of_a_flow_comes_before_that_of_an_idle_one() {
+        let until_end = |goes_on: GoesOn<'_>| {
+            while goes_on() {
+                thread::yield_now();
+            }
+        };
+        let idle: Run = Box::new(move |goes_on| {
+            until_end(goes_on);
+            Ok(samples(0, 7))
+        });
+        let fails: Run = Box::new(move |goes_on| {
+            until_end(goes_on);
+            Err(anyhow!("the server has ended"))
+        });
+        let congestor = Congestor::of([idle, fails].into_iter()).unwrap();
+        let error = congestor.end().unwrap_err().to_string();
+        assert_eq!(error, "the server has ended");
+    }
+
+    #[test]
     fn the_error_of_a_flow_is_that_of_the_start() {
-        type Run = Box<dyn FnOnce(GoesOn<'_>) -> Result<Samples> + Send>;
         let works: Run = Box::new(|goes_on| {
             while goes_on() {
                 thread::yield_now();
