@@ -100,10 +100,12 @@ impl Memory {
     ) -> Result<Samples, NetError> {
         let (mut samples, [fewest, most]) = (Samples::default(), READS);
         // The first one may connect devices.
+        budget.spend(bytes as usize)?;
         self.read(0..bytes.into(), budget)?;
         let start = Instant::now();
         while samples.ops < fewest || (start.elapsed() < time && samples.ops < most) {
             self.fill(bytes.into(), 0)?;
+            budget.spend(bytes as usize)?;
             let begin = Instant::now();
             self.read(0..bytes.into(), budget)?;
             samples.record(begin.elapsed(), bytes as usize, true);
@@ -143,7 +145,8 @@ impl Memory {
                 } else {
                     Operation::read(&self.remote, at, &self.local, local)
                 };
-                self.post(operation, bytes, budget)?;
+                budget.spend(bytes as usize)?;
+                self.post(operation)?;
                 (posted, left) = (posted + 1, left + 1);
             }
             left -= self.complete(budget)?;
@@ -153,6 +156,7 @@ impl Memory {
         if is_out {
             self.written = filled;
             self.fill(all, 0)?;
+            budget.spend(all as usize)?;
             self.read(HALF..HALF + all, budget)?;
         }
         Ok(Samples {
@@ -165,21 +169,16 @@ impl Memory {
         })
     }
 
-    /// Reads into the beginning of the local memory.
+    /// Reads into the beginning of the local memory. The caller has spent the bytes: the time of a
+    /// read is that of the operation alone.
     fn read(&mut self, from: std::ops::Range<u64>, budget: &Budget) -> Result<(), NetError> {
         let len = from.end - from.start;
         let operation = Operation::read(&self.remote, from.start, &self.local, 0..len);
-        self.post(operation, len, budget)?;
+        self.post(operation)?;
         self.complete(budget).map(drop)
     }
 
-    fn post(
-        &mut self,
-        operation: Operation<RemoteRegion>,
-        bytes: u64,
-        budget: &Budget,
-    ) -> Result<(), NetError> {
-        budget.spend(bytes as usize)?;
+    fn post(&mut self, operation: Operation<RemoteRegion>) -> Result<(), NetError> {
         let posted = self.pair.post(0, operation);
         posted.map_err(|error| self.failed(error))
     }
@@ -196,8 +195,9 @@ impl Memory {
             if count > 0 {
                 return Ok(count as u64);
             }
-            self.pair.wait(LOOK);
+            // While the operations are under way, not between the end of the wait and the look at them.
             budget.check(Instant::now())?;
+            self.pair.wait(LOOK);
         }
     }
 
