@@ -1,6 +1,5 @@
 //! The orders that a server carries out.
 
-use std::io::{Read, Write};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
@@ -75,13 +74,7 @@ impl Carrier<'_> {
 
     /// Waits for this many connections.
     fn gather(&self, count: usize) -> Result<Vec<Data>, NetError> {
-        let silent = || NetError::Silent {
-            peer: self.control.peer.0,
-            seconds: PATIENCE.as_secs(),
-        };
-        let next = |_| self.connections.recv_timeout(PATIENCE);
-        let gathered = (0..count).map(next).collect::<Result<_, _>>();
-        gathered.map_err(|_| silent())
+        gather(&self.connections, count, self.control.peer, self.budget)
     }
 
     fn echo(&mut self, bytes: u32, connections: u32, count: u32) -> Result<Done, NetError> {
@@ -201,21 +194,37 @@ impl Carrier<'_> {
     }
 }
 
+/// Waits for this many connections without a long pause, and not beyond the end of the session.
+fn gather(
+    connections: &Receiver<Data>,
+    count: usize,
+    peer: Peer,
+    budget: &Budget,
+) -> Result<Vec<Data>, NetError> {
+    let next = |_| {
+        budget.check(Instant::now())?;
+        let next = connections.recv_timeout(PATIENCE.min(budget.left()));
+        next.or_else(|_| {
+            budget.check(Instant::now())?;
+            let (peer, seconds) = (peer.0, PATIENCE.as_secs());
+            Err(NetError::Silent { peer, seconds })
+        })
+    };
+    (0..count).map(next).collect()
+}
+
 /// Sends messages back. Returns their number.
 fn echo(data: &Data, bytes: u32, count: u32, budget: &Budget) -> Result<u64, NetError> {
-    let (mut stream, peer) = (&data.stream, data.peer);
-    let failed = |error| peer.error("echo to", error);
-    stream.set_nodelay(true).map_err(failed)?;
+    let set = data.stream.set_nodelay(true);
+    set.map_err(|error| data.peer.error("echo to", error))?;
     let mut message = vec![0; bytes as usize];
     for done in 0..u64::from(count) {
         // The end of the connection between two messages is the end of the order.
-        let first = stream.read(&mut message).map_err(failed)?;
-        if first == 0 {
+        if !traffic::read_message(&data.stream, data.peer, &mut message, budget)? {
             return Ok(done);
         }
-        stream.read_exact(&mut message[first..]).map_err(failed)?;
-        stream.write_all(&message).map_err(failed)?;
         budget.spend(2 * message.len())?;
+        traffic::write_message(&data.stream, data.peer, &message, budget)?;
     }
     Ok(count.into())
 }
@@ -247,8 +256,56 @@ fn delayed(shortest_gap_ns: u64, handled: &[Option<Handling>]) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
     use super::*;
     use crate::noise::os::detour::THRESHOLD;
+    use crate::noise::signals::Signals;
+
+    /// Both ends of a connection.
+    fn connected() -> (TcpStream, Data) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, peer) = listener.accept().unwrap();
+        (client, Data::new(stream, peer, true).unwrap())
+    }
+
+    #[track_caller]
+    fn assert_out_of_time<T: std::fmt::Debug>(outcome: &Result<T, NetError>) {
+        let is_expected = matches!(outcome, Err(NetError::Spent { what: "time", .. }));
+        assert!(is_expected, "{outcome:?}");
+    }
+
+    /// A client whose bytes and connections came one by one stayed for hours after the session's end:
+    /// only a whole message was followed by a look at the limits.
+    #[test]
+    fn a_trickling_client_does_not_outstay_its_session() {
+        let budget = || Budget::new(Duration::from_millis(50), 1 << 30, &Signals::none());
+        let (mut client, server) = connected();
+        let (order, connections) = mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                // The server may end it at any time.
+                while client.write_all(b"x").is_ok() {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            });
+            let length = 5000;
+            assert_out_of_time(&echo(&server, length, 1, &budget()));
+            scope.spawn(move || {
+                while order.send(connected().1).is_ok() {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            });
+            let gathered = gather(&connections, 5000, server.peer, &budget());
+            assert_out_of_time(&gathered);
+            drop((server, connections));
+        });
+    }
 
     #[test]
     fn delayed_datagrams_are_named_by_their_numbers() {

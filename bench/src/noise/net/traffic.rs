@@ -175,16 +175,66 @@ pub fn duration(order: &Streams) -> Duration {
 
 fn send(order: &Streams, data: &Data, start: Instant, budget: &Budget) -> Result<u64, NetError> {
     let message = vec![wire::FILL; order.bytes as usize];
-    let (time, mut stream, mut sent) = (duration(order), &data.stream, 0);
+    let (time, mut sent) = (duration(order), 0);
     while start.elapsed() < time {
         budget.spend(message.len())?;
-        let written = stream.write_all(&message);
-        written.map_err(|error| data.peer.error("send to", error))?;
+        write_message(&data.stream, data.peer, &message, budget)?;
         sent += message.len() as u64;
     }
-    let ended = stream.shutdown(Shutdown::Write);
+    let ended = data.stream.shutdown(Shutdown::Write);
     ended.map_err(|error| data.peer.error("end the stream to", error))?;
     Ok(sent)
+}
+
+/// Reads a whole message; `false` if the connection has ended before it. The limits are checked
+/// between its parts only, so that one that comes at once costs nothing more.
+///
+/// # Errors
+/// [`NetError::Closed`] within the message, the limits' and the system's.
+pub fn read_message(
+    mut from: impl Read,
+    peer: Peer,
+    message: &mut [u8],
+    budget: &Budget,
+) -> Result<bool, NetError> {
+    let mut len = 0;
+    loop {
+        match from.read(&mut message[len..]) {
+            Ok(0) if len == 0 => return Ok(false),
+            Ok(0) => return Err(NetError::Closed { peer: peer.0 }),
+            Ok(more) => len += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(peer.error("read from", error)),
+        }
+        if len == message.len() {
+            return Ok(true);
+        }
+        budget.check(Instant::now())?;
+    }
+}
+
+/// Writes a whole message. The limits are checked between its parts.
+///
+/// # Errors
+/// The limits' and the system's.
+pub fn write_message(
+    mut to: impl Write,
+    peer: Peer,
+    message: &[u8],
+    budget: &Budget,
+) -> Result<(), NetError> {
+    let mut left = message;
+    loop {
+        match to.write(left) {
+            Ok(len) => left = &left[len..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(peer.error("send to", error)),
+        }
+        if left.is_empty() {
+            return Ok(());
+        }
+        budget.check(Instant::now())?;
+    }
 }
 
 fn receive(
@@ -345,5 +395,48 @@ impl Found {
             gap_ns: self.gap_ns,
             send_ns,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes and gives a byte at a time, and ends after some.
+    struct Trickle(usize);
+
+    impl Read for Trickle {
+        fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+            let len = self.0.min(1).min(bytes.len());
+            self.0 -= len;
+            Ok(len)
+        }
+    }
+
+    impl Write for Trickle {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.read(&mut vec![0; bytes.len()])
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn parts_of_a_message_come_within_the_limits() {
+        let [spent, large] = [0, 60].map(|seconds| {
+            let time = Duration::from_secs(seconds);
+            Budget::new(time, 0, &Signals::none())
+        });
+        let peer = Peer((Ipv4Addr::LOCALHOST, 1).into());
+        let read = |len, budget: &Budget| read_message(Trickle(len), peer, &mut [0; 100], budget);
+        assert!(matches!(read(100, &large), Ok(true)));
+        assert!(matches!(read(0, &large), Ok(false)));
+        assert!(matches!(read(99, &large), Err(NetError::Closed { .. })));
+        assert!(matches!(read(100, &spent), Err(NetError::Spent { .. })));
+        let write = |budget: &Budget| write_message(Trickle(100), peer, &[0; 100], budget);
+        assert!(write(&large).is_ok());
+        assert!(matches!(write(&spent), Err(NetError::Spent { .. })));
     }
 }
