@@ -86,12 +86,13 @@ impl Client {
     /// Opens memory of the server's node, if both nodes are in one domain.
     ///
     /// # Errors
-    /// `MemberError::NotInNode` outside of nodes; the reason of this end or of the server.
+    /// `MemberError::NotInNode` outside of nodes; the reason of this end or of the server;
+    /// [`NetError::Lie`] for memory of another node.
     pub fn memory(&mut self) -> Result<Memory> {
-        let domain = memory::domain_with(self.server.ip())?;
+        let (domain, place) = memory::domain_with(self.server.ip())?;
         self.order(Order::Export)?;
         match self.done()? {
-            Done::Exported(key) => Memory::open(&domain, &key, self.control.peer),
+            Done::Exported(key) => Memory::open(&domain, place, &key, self.control.peer),
             Done::NotExported(reason) => bail!("{}: {reason}", self.server),
             _ => Err(self
                 .control

@@ -12,7 +12,9 @@ use anyhow::{Context, Result, bail};
 use toroid_client::member::{Domain, Member};
 use toroid_fabric::emulation::QueuePair;
 use toroid_fabric::provider::{Provider, RemoteRegion};
-use toroid_fabric::{Access, Completion, Endpoint, OpError, Operation, Region};
+use toroid_fabric::{
+    Access, Completion, Endpoint, OpError, Operation, Place, Region, RemoteKey, Torus,
+};
 
 use super::error::{NetError, Peer};
 use super::traffic::Budget;
@@ -31,29 +33,30 @@ const READS: [u64; 2] = [3, 100_000];
 /// Longest sleep in a wait for completions.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// The domain of this node and the one with an address.
+/// The domain of this node and the one with an address, and the place of that node.
 ///
 /// # Errors
 /// `MemberError::NotInNode` outside of nodes; there is no such domain; the agent's.
-pub fn domain_with(address: IpAddr) -> Result<Domain> {
+pub fn domain_with(address: IpAddr) -> Result<(Domain, Place)> {
     let (member, address) = (Member::attach()?, address.to_canonical());
     for name in member.domains()? {
         let domain = member.domain(&name)?;
         let members = domain.info()?.members;
-        if members.iter().any(|member| member.ipv4 == address) {
-            return Ok(domain);
+        if let Some(member) = members.iter().find(|member| member.ipv4 == address) {
+            return Ok((domain, member.node));
         }
     }
     bail!("this node is in no domain with {address}; add both nodes to one")
 }
 
-/// Exports a region to the node with an address.
+/// Exports a region in the domain of this node and the one with an address. Any member with its key
+/// may use it.
 ///
 /// # Errors
 /// As [`domain_with`]; the domain's limits.
 pub fn export(client: IpAddr) -> Result<Region> {
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
-    let region = domain_with(client)?.alloc(2 * HALF, access)?;
+    let region = domain_with(client)?.0.alloc(2 * HALF, access)?;
     region.write(0, &vec![FILL; HALF as usize])?;
     Ok(region)
 }
@@ -69,12 +72,12 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Opens the region with a key.
+    /// Opens the region with a key. The server's node is at `place`.
     ///
     /// # Errors
-    /// The text is no key, or the agent refuses it.
-    pub fn open(domain: &Domain, key: &str, server: Peer) -> Result<Self> {
-        let key = key.parse().context("the server sent no key of a region")?;
+    /// The text is no key, or one of another node; the agent refuses it.
+    pub fn open(domain: &Domain, place: Place, key: &str, server: Peer) -> Result<Self> {
+        let key = key_of(&domain.member().torus(), place, key, server)?;
         let remote = domain.open(key, Access::REMOTE_READ | Access::REMOTE_WRITE)?;
         if remote.len() != 2 * HALF {
             bail!("the server exports a region of {} bytes", remote.len());
@@ -221,5 +224,50 @@ impl Memory {
             peer: self.server.0,
             source: io::Error::other(error),
         }
+    }
+}
+
+/// The key of a region of the node at `place`: operations on another node would not measure the way to
+/// the server.
+fn key_of(torus: &Torus, place: Place, key: &str, server: Peer) -> Result<RemoteKey> {
+    let key: RemoteKey = key.parse().context("the server sent no key of a region")?;
+    if torus.node(place) == Some(key.node) {
+        return Ok(key);
+    }
+    let other = match torus.place(key.node) {
+        Some(other) => format!("node {other}"),
+        None => format!("no node ({})", key.node.0),
+    };
+    let claim = format!("exports a region of {other}, and its address is that of node {place}");
+    Err(server.lie(claim).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use toroid_fabric::{NodeId, Partition, RegionId};
+
+    use super::*;
+
+    #[test]
+    fn a_key_names_the_node_of_the_server() {
+        let torus = Torus::new(2, 1, 1).unwrap();
+        let place = "1,0,0".parse().unwrap();
+        let server = Peer(([10, 0, 0, 2], 7471).into());
+        let key_of = |node| {
+            let key = RemoteKey {
+                node: NodeId(node),
+                partition: Partition(1),
+                id: RegionId(1),
+                secret: [7; 16],
+            };
+            super::key_of(&torus, place, &key.to_string(), server)
+        };
+        assert_eq!(key_of(1).unwrap().node, NodeId(1));
+        let refused = |node| key_of(node).unwrap_err().to_string();
+        assert_eq!(
+            refused(0),
+            "10.0.0.2:7471 lies: it exports a region of node 0,0,0, and its address is that of node 1,0,0"
+        );
+        assert!(refused(2).contains("no node (2)"), "{}", refused(2));
     }
 }

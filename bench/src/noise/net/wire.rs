@@ -178,7 +178,7 @@ pub enum Order {
     },
     /// Send or receive streams.
     Streams(Streams),
-    /// Export a region to the client's node, in a domain of both, until the session ends.
+    /// Export a region in a domain of both nodes, until the session ends.
     Export,
 }
 
