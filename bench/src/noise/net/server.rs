@@ -262,18 +262,7 @@ impl Talk<'_> {
 
     /// Tells the client why its session ends.
     fn refuse(&mut self, error: WireError) -> NetError {
-        let reason = match &error {
-            // As the client sees it.
-            WireError::WrongKey => "it has another key; give both ends the same --key".into(),
-            WireError::Version { .. } => {
-                format!(
-                    "it speaks version {} of the protocol; use equal programs",
-                    super::wire::VERSION
-                )
-            }
-            other => other.to_string(),
-        };
-        self.say_refused(reason);
+        self.say_refused(error.for_client());
         self.control.peer.wire(error)
     }
 

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The version of the protocol.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Longest line of a client, in bytes.
 pub const LONGEST_ORDER: usize = 1024;
@@ -83,6 +83,19 @@ pub enum WireError {
         /// The largest number.
         limit: u64,
     },
+}
+
+impl WireError {
+    /// The reason for which a server refuses, in a client's words: there the server is the peer.
+    pub fn for_client(&self) -> String {
+        match self {
+            WireError::WrongKey => "it has another key; give both ends the same --key".into(),
+            WireError::Version { theirs } => format!(
+                "it speaks version {VERSION} of the protocol, this program {theirs}; use equal ones"
+            ),
+            other => other.to_string(),
+        }
+    }
 }
 
 /// 32 bytes in hexadecimal form: a nonce, a proof or a token. Comparison takes constant time.
@@ -352,6 +365,16 @@ mod tests {
         }
         assert_eq!(found.len(), 2);
         assert_eq!(found[0], order);
+    }
+
+    #[test]
+    fn both_ends_name_both_versions() {
+        let error = WireError::Version { theirs: 1 };
+        let here = format!("the peer speaks version 1 of the protocol, this program {VERSION};");
+        assert!(error.to_string().starts_with(&here), "{error}");
+        let there = format!("it speaks version {VERSION} of the protocol, this program 1;");
+        let told = error.for_client();
+        assert!(told.starts_with(&there), "{told}");
     }
 
     #[test]
