@@ -305,6 +305,9 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
         Err(error) => {
+            if let Some(usage) = error.downcast_ref::<clap::Error>() {
+                usage.exit();
+            }
             eprintln!("toroid-bench: {error:#}");
             match error.downcast_ref() {
                 Some(ClusterError::Interrupted(signal)) => ExitCode::from(128 + *signal as u8),

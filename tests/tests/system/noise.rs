@@ -82,6 +82,7 @@ fn a_single_test_of_a_host_is_chosen() {
     assert_eq!(row(&report, "fixed time")["count"], 2000);
     assert!(report["spectrum"].is_array(), "{report}");
     run(&mut noise("os --test ftp")).fails(2, &["ftp", "ftq"]);
+    run(&mut noise("os --test ftq --seconds 5")).fails(2, &["--seconds", "test detours"]);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use clap::error::ErrorKind;
 use clap::{Args, ValueEnum, value_parser};
 
 use self::detour::{Calibration, Detours};
@@ -26,6 +27,9 @@ use crate::worker::processor::{self, Bound};
 
 /// The quantum of work and of time.
 const QUANTUM: Duration = Duration::from_millis(1);
+
+/// Most detours unless given.
+const DETOURS: u32 = 100_000;
 
 /// Additions of a trial before the pieces of work, and their trials.
 const TRIAL: (u64, usize) = (100_000, 21);
@@ -44,18 +48,39 @@ pub struct Options {
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
 
-    /// End the detours after this number.
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 100_000,
-        value_parser = value_parser!(u32).range(1..=10_000_000)
-    )]
-    detours: u32,
+    /// End the detours after this number [default: 100000].
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=10_000_000))]
+    detours: Option<u32>,
 
     /// End the detours after this time [default: 60, with --quick 5].
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..=86_400))]
     seconds: Option<u64>,
+}
+
+impl Options {
+    /// The wanted tests.
+    ///
+    /// # Errors
+    /// A usage error if an option applies to none of them.
+    fn tests(&self) -> Result<Vec<Test>, clap::Error> {
+        let all = Test::value_variants().iter().copied();
+        let is_wanted = |test: &Test| self.test.is_empty() || self.test.contains(test);
+        let wanted: Vec<Test> = all.filter(is_wanted).collect();
+        let ends = [
+            ("--detours", self.detours.is_some()),
+            ("--seconds", self.seconds.is_some()),
+        ];
+        match ends.into_iter().find(|(_, is_given)| *is_given) {
+            Some((option, _)) if !wanted.contains(&Test::Detours) => Err(clap::Error::raw(
+                ErrorKind::ArgumentConflict,
+                format!(
+                    "{option} applies to the test detours, which --test leaves out; \
+                     add detours to --test, or remove {option}\n"
+                ),
+            )),
+            _ => Ok(wanted),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -79,24 +104,24 @@ struct Measured {
 /// Measures on one processor.
 pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
     let start = Instant::now();
+    let tests = options.tests()?;
     let signals = Signals::catch()?;
     let effort = options.common.effort();
     let cpu = options.cpu.map_or_else(processor::last, Ok)?;
     let bound = Bound::new(None, cpu).with_context(|| no_processor(cpu))?;
-    let is_wanted = |test| options.test.is_empty() || options.test.contains(&test);
-    progress.expect(3);
-    let detours = is_wanted(Test::Detours).then(|| {
+    progress.expect(tests.len());
+    let detours = tests.contains(&Test::Detours).then(|| {
         progress.step(format!("detours on processor {cpu}"));
         let seconds = options.seconds.unwrap_or(effort.quick_or(5, 60));
-        let most = options.detours as usize;
+        let most = options.detours.unwrap_or(DETOURS) as usize;
         detours(most, Duration::from_secs(seconds), &signals)
     });
     signals.check()?;
-    let work = is_wanted(Test::Fwq).then(|| {
+    let work = tests.contains(&Test::Fwq).then(|| {
         progress.step("pieces of work");
         fixed_work(pieces(effort), &signals)
     });
-    let quanta = is_wanted(Test::Ftq).then(|| {
+    let quanta = tests.contains(&Test::Ftq).then(|| {
         progress.step("quanta of time");
         fixed_time(pieces(effort), &signals)
     });
@@ -183,4 +208,32 @@ fn fixed_time(quanta: usize, signals: &Signals) -> Quanta {
     let start = Instant::now();
     while quanta.observe(since(start)) && !signals.arrived() {}
     quanta
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn options_that_apply_to_no_test_are_refused() {
+        let tests = |line: &str| Line::parse_from(line.split(' ')).options.tests();
+        assert_eq!(tests("os --seconds 2").unwrap(), Test::value_variants());
+        let some = tests("os --test ftq,detours --detours 3").unwrap();
+        assert_eq!(some, [Test::Detours, Test::Ftq]);
+        assert_eq!(tests("os --test ftq").unwrap(), [Test::Ftq]);
+        for option in ["--seconds", "--detours"] {
+            let refused = tests(&format!("os --test fwq,ftq {option} 3")).unwrap_err();
+            let text = refused.to_string();
+            assert!(text.contains(option) && text.contains("detours"), "{text}");
+            assert_eq!(refused.exit_code(), 2);
+        }
+    }
 }
