@@ -85,9 +85,8 @@ struct Run {
 impl Run {
     fn report(&self, measured: &[(Test, Series)]) -> Report {
         let rows = self.beside.rows(&figures(&paths(&self.setup)), measured);
-        let name = self.setup.fabric.as_ref().map(|profile| &profile.name);
         let config = Fields::default()
-            .with("fabric", name)
+            .with("fabric", &self.setup.fabric)
             .with("external", self.setup.external)
             .with("provider", "shm")
             .with("no_taps", &self.no_taps)

@@ -363,7 +363,11 @@ fn traffic_of_another_domain_slows_a_victim_on_shared_links() {
         let words = "--quick --json --path rdma --pattern incast --fabric";
         let mut command = bench(&format!("{words} {}", profile.display()));
         let report = start(&mut command, temporary).wait().ok().json();
-        assert_eq!(report["config"]["fabric"], "slow");
+        let fabric = &report["config"]["fabric"];
+        assert_eq!(
+            (&fabric["name"], &fabric["hop"]),
+            (&"slow".into(), &"1us".into())
+        );
         let rows = report["rows"].as_array().expect("rows are a list");
         let names: Vec<_> = rows
             .iter()

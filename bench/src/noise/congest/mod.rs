@@ -73,7 +73,7 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report, Cluster
     let run = report::Run {
         start,
         effort,
-        fabric: options.fabric.as_ref().map(|profile| profile.name.clone()),
+        fabric: options.fabric.clone(),
     };
     Ok(run.report(&runner.finish(), &isolated))
 }

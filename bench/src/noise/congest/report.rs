@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use toroid_model::link::FabricProfile;
+
 use super::plan::{CONGESTORS, Key, VICTIMS};
 use crate::machine;
 use crate::plan::Effort;
@@ -40,8 +42,8 @@ const SEED: u64 = 1;
 pub struct Run {
     pub start: Instant,
     pub effort: Effort,
-    /// Name of the emulated torus.
-    pub fabric: Option<String>,
+    /// The emulated torus.
+    pub fabric: Option<FabricProfile>,
 }
 
 /// The result of a measurement over its rounds.
@@ -179,7 +181,7 @@ impl Run {
             ("rounds", "counted_rounds", ROUNDS),
         ];
         let links = match &self.fabric {
-            Some(name) => format!("links of an emulated torus ({name})"),
+            Some(profile) => format!("links of an emulated torus ({})", profile.name),
             None => "no model of links: this machine itself".into(),
         };
         format!(
@@ -228,7 +230,7 @@ mod tests {
         let run = Run {
             start: Instant::now(),
             effort: Effort::Quick,
-            fabric: Some("bgp".into()),
+            fabric: Some(FabricProfile::bgp()),
         };
         let report = run.report(&measured, &measured);
         let json = json!(report);
@@ -260,6 +262,8 @@ mod tests {
             );
         }
         assert_eq!(rows[1]["id"], "latency rdma bytes=8 all-to-all");
+        // A file of the same name may have other costs.
+        assert_eq!(json["config"]["fabric"], json!(FabricProfile::bgp()));
         // The lines of `--raw`: all rounds of both.
         assert_eq!(report.raw().count(), 2 * 24 * 3);
         assert!(
