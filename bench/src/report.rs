@@ -1,5 +1,6 @@
 //! The report of a run: rows of labels and figures, as JSON for programs and tables for people.
 
+use std::fmt::Display;
 use std::time::Instant;
 
 use serde::{Serialize, Serializer};
@@ -235,6 +236,8 @@ struct RawRound<'a> {
 pub struct Report {
     parts: Vec<(&'static str, Part)>,
     raw: Vec<Raw>,
+    /// Remarks about the whole run.
+    notes: Vec<String>,
     /// Number of failed or wrong operations.
     pub errors: u64,
     /// Another reason why the command fails.
@@ -291,6 +294,14 @@ impl Report {
         self.parts.push((name, Part::List(list)));
     }
 
+    /// Adds a remark about the whole run to text and JSON, such as the reason for missing rows: an
+    /// error with all its causes.
+    pub fn note(&mut self, note: impl Display) {
+        let note = format!("{note:#}");
+        self.text += &format!("\n{note}\n");
+        self.notes.push(note);
+    }
+
     /// Adds the targets.
     pub fn targets(&mut self, targets: &[Target]) {
         self.fields(Fields::default().with("targets", targets));
@@ -321,7 +332,10 @@ impl Report {
 
 impl Serialize for Report {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_map(self.parts.iter().map(|(name, part)| (name, part)))
+        let notes = Part::Value(json!(self.notes));
+        let notes = (!self.notes.is_empty()).then_some(("notes", &notes));
+        let parts = self.parts.iter().map(|(name, part)| (*name, part));
+        to.collect_map(parts.chain(notes))
     }
 }
 
@@ -369,5 +383,15 @@ mod tests {
             (&raw[1]["bytes"], &raw[1]["measured"]["errors"]),
             (&json!(1024), &json!(1))
         );
+    }
+
+    #[test]
+    fn a_reason_for_missing_rows_is_in_text_and_json_with_its_causes() {
+        let mut report = Report::new(Effort::Quick, Instant::now(), Fields::default());
+        assert!(json!(report).get("notes").is_none());
+        report.note(anyhow::anyhow!("no such device").context("verbs is left out"));
+        let note = "verbs is left out: no such device";
+        assert_eq!(report.text, format!("\n{note}\n"));
+        assert_eq!(json!(report)["notes"], json!([note]));
     }
 }

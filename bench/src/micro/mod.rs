@@ -103,7 +103,7 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
     );
     let mut report = report::report(start, &measured);
     if let Some(reason) = left_out {
-        report.text += &format!("\n{reason}\n");
+        report.note(reason);
     }
     Ok(report)
 }

@@ -57,7 +57,7 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
     }
     let mut report = report::report(effort, start, ranks, &measured);
     if let Some(reason) = left_out {
-        report.text += &format!("\n{reason}\n");
+        report.note(reason);
     }
     Ok(report)
 }

@@ -4,6 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
+use anyhow::Context;
 use toroid_fabric::Region;
 
 use super::PATIENCE;
@@ -62,13 +63,16 @@ impl Carrier<'_> {
 
     /// The client goes on without a region.
     fn export(&mut self) -> Done {
-        match memory::export(self.control.peer.0.ip()) {
-            Ok(region) => {
-                let key = region.remote_key().map(|key| key.to_string());
+        let exported = memory::export(self.control.peer.0.ip()).and_then(|region| {
+            let key = region.remote_key().context("the region has no key")?;
+            Ok((region, key))
+        });
+        match exported {
+            Ok((region, key)) => {
                 *self.exported = Some(region);
-                Done::Exported(key.unwrap_or_default())
+                Done::Exported(key.to_string())
             }
-            Err(error) => Done::NotExported(error.to_string()),
+            Err(error) => Done::NotExported(format!("{error:#}")),
         }
     }
 

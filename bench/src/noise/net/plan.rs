@@ -208,7 +208,7 @@ pub(crate) fn measure(options: &Options, progress: &Progress) -> Result<Report> 
     if let Some(Err(reason)) = memory
         && !matches!(reason.downcast_ref(), Some(MemberError::NotInNode))
     {
-        report.text += &format!("\nRDMA was not measured: {reason}\n");
+        report.note(format_args!("RDMA was not measured: {reason:#}"));
     }
     Ok(report)
 }

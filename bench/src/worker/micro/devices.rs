@@ -33,7 +33,7 @@ pub fn check(names: &[String]) -> Result<()> {
 
 fn with_remedy(error: impl Into<Error>, remedy: &str) -> Error {
     let error = error.into();
-    anyhow!("the path verbs cannot be measured: {error}; {remedy}, or leave it out of --path")
+    anyhow!("the path verbs cannot be measured: {error:#}; {remedy}, or leave it out of --path")
 }
 
 #[cfg(not(feature = "verbs"))]
