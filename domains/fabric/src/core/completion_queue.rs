@@ -266,12 +266,21 @@ impl<E: Endpoint> CompletionQueue<E> {
         let mut elapsed = Duration::ZERO;
         loop {
             self.collect(Duration::ZERO);
+            let waiting = self.waiting;
             if self.finds_completion(elapsed >= SPIN) {
                 return true;
             }
             elapsed = start.elapsed();
-            if self.listed.is_empty() && self.waiting == [0; 2] || elapsed >= timeout {
+            if self.listed.is_empty() && self.waiting == [0; 2] {
                 return false;
+            }
+            if elapsed >= timeout {
+                // Events of queue pairs that began to wait in this look may have come before it.
+                let may_have_come = self.waiting != waiting;
+                if may_have_come {
+                    self.collect(Duration::ZERO);
+                }
+                return may_have_come && self.finds_completion(false);
             }
             if self.listed.is_empty() {
                 self.collect(timeout - elapsed);
@@ -504,6 +513,74 @@ impl<E: Endpoint> CompletionQueue<E> {
         let attached = self.places[at].as_ref();
         if attached.is_some_and(|it| matches!(it.state, State::Timed | State::Watched)) {
             self.list(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{PipeReader, Write, pipe};
+
+    use rustix::event::{PollFd, PollFlags, poll};
+
+    use super::*;
+    use crate::core::endpoint::{PostError, Read};
+    use crate::{NodeId, Operation, Partition};
+
+    /// A queue pair with an operation in flight, which a byte of a pipe completes.
+    #[derive(Debug)]
+    struct Piped(Arc<OwnedFd>);
+
+    impl Endpoint for Piped {
+        type Remote = ();
+
+        fn peer(&self) -> NodeId {
+            NodeId(0)
+        }
+
+        fn partition(&self) -> Partition {
+            Partition(1)
+        }
+
+        fn post(&mut self, _: u64, _: Operation<()>) -> Result<(), PostError> {
+            Ok(())
+        }
+
+        fn flush(&mut self) {}
+
+        fn poll(&mut self, into: &mut [Completion]) -> usize {
+            usize::from(!into.is_empty() && self.wait(Duration::ZERO))
+        }
+
+        fn wait(&mut self, _: Duration) -> bool {
+            let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+            poll(&mut fds, Some(&NOW)) == Ok(1)
+        }
+
+        fn pending(&mut self, _: bool) -> Pending {
+            let fd = Arc::clone(&self.0);
+            Pending::Event { fd, until: NEVER }
+        }
+
+        fn read_batch(&mut self, _: &mut [Read<'_, ()>]) -> Result<(), OpError> {
+            Ok(())
+        }
+    }
+
+    /// `wait` put the queue pair into the epoll(7), and returned without a look at its events.
+    #[test]
+    fn a_wait_without_time_right_after_a_flush_finds_what_has_come() {
+        for has_come in [true, false] {
+            let (reader, mut writer): (PipeReader, _) = pipe().unwrap();
+            let mut queue = CompletionQueue::new().unwrap();
+            queue.attach(7, Piped(Arc::new(reader.into()))).unwrap();
+            queue.pair(7).unwrap().flush();
+            if has_come {
+                writer.write_all(&[1]).unwrap();
+            }
+            assert_eq!(queue.wait(Duration::ZERO), has_come);
+            let polled = queue.poll(&mut [QueuedCompletion::default()]);
+            assert_eq!(polled, usize::from(has_come));
         }
     }
 }
