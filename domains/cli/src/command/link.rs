@@ -77,7 +77,8 @@ struct Properties {
     /// Time one way, such as 5us, or +5us on top of the machine's own time
     #[arg(long, value_name = "[+]TIME")]
     latency: Option<Latency>,
-    /// Rate in each direction, such as 10Gbit, 425MB/s, or 40% of the machine's RDMA
+    /// Rate in each direction, such as 10Gbit, 425MB/s, or 40% of the rate of RDMA that the agent
+    /// measures here
     #[arg(long, value_name = "RATE")]
     rate: Option<WantedRate>,
     /// Variation of the latency: 2us (uniform, from -2us to +2us), normal:2us (standard deviation)
@@ -114,7 +115,7 @@ impl Properties {
     /// The properties, with a share of the rate that the agent has measured.
     fn link(&self, agent: &mut Control, domain: &str) -> Result<LinkSpec, Failure> {
         let machine = match self.rate {
-            Some(WantedRate::Share(_)) => measured_rate(agent, domain)?,
+            Some(WantedRate::Share(_)) => measured(agent.links(domain, &[])?.rdma_base_rate)?,
             _ => 0,
         };
         let rate = self.rate.map(|rate| rate.of(machine)).transpose();
@@ -133,11 +134,13 @@ impl Properties {
     }
 }
 
-/// The machine's rate of RDMA in bytes per second.
-fn measured_rate(agent: &mut Control, domain: &str) -> Result<u64, Failure> {
-    let rate = agent.links(domain, &[])?.rdma_base_rate;
+/// The machine's rate of RDMA in bytes per second. Without it the command is right, but fails.
+fn measured(rate: Option<u64>) -> Result<u64, Failure> {
     rate.ok_or_else(|| {
-        Failure::usage("the agent could not measure the rate of RDMA: set one such as 10Gbit")
+        Failure::new(
+            "cannot set a share of the machine's rate: the agent could not measure the rate of RDMA; \
+             give --rate a rate such as 10Gbit",
+        )
     })
 }
 
@@ -275,4 +278,21 @@ fn row(link: String, properties: String, path: &str, late: &Lateness) -> [String
         measured(us(late.p99_ns)),
         format!("{:.2}", late.cpu_ns as f64 / 1e9),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_of_an_unknown_rate_is_a_failure_with_a_rate_as_remedy() {
+        let failure = measured(None).unwrap_err();
+        assert_eq!(failure.status(), 1);
+        let message = failure.to_string();
+        assert!(
+            message.ends_with("give --rate a rate such as 10Gbit"),
+            "{message}"
+        );
+        assert_eq!(measured(Some(7)).ok(), Some(7));
+    }
 }
