@@ -25,6 +25,7 @@ use toroid_model::addressing::host_name;
 use toroid_model::info::Limits;
 
 use crate::error::{AgentError, in_state};
+use crate::random;
 use crate::store::names::name_for;
 use crate::store::ownership;
 
@@ -201,15 +202,25 @@ pub(super) fn try_out() -> Result<(), AgentError> {
         memory: Some(u64::MAX),
         pids: Some(DEFAULT_PIDS),
     };
-    let name = format!("toroid.trial-{}", std::process::id());
-    let made = groups(&name, all).into_iter().map(|(controllers, group)| {
-        let what = controllers.first().map_or("nodes", |first| first.what());
-        let gone = |group: PathBuf| fs::remove_dir(group).map_err(|error| error.to_string());
-        let done = group.and_then(gone);
-        done.map_err(|reason| AgentError::Limit { what, reason })
-    });
+    let made = groups(&trial_name()?, all)
+        .into_iter()
+        .map(|(controllers, group)| {
+            let what = controllers.first().map_or("nodes", |first| first.what());
+            let gone = |group: PathBuf| fs::remove_dir(group).map_err(|error| error.to_string());
+            let done = group.and_then(gone);
+            done.map_err(|reason| AgentError::Limit { what, reason })
+        });
     // All trial groups are removed before a failure is returned.
     made.collect::<Vec<_>>().into_iter().collect()
+}
+
+/// Name of a trial group. Two agents in different namespaces may have the same process number.
+fn trial_name() -> Result<String, AgentError> {
+    let number = random::bytes::<8>().map_err(|refusal| AgentError::Limit {
+        what: Controller::Pids.what(),
+        reason: refusal.to_string(),
+    })?;
+    Ok(format!("toroid.trial-{}", random::to_hex(&number)))
 }
 
 /// Removes the groups of nodes that have ended. Groups that still have processes stay, and the file
@@ -332,9 +343,13 @@ impl Hierarchy {
         loop {
             let group = parent.join(name);
             let made = if self.is_unified {
-                pass_on(parent, controllers)
+                let passed = pass_on(parent, controllers)
                     .and_then(|()| directory(&group))
-                    .and_then(|()| pass_on(&group, controllers))
+                    .and_then(|()| pass_on(&group, controllers));
+                passed.inspect_err(|_| {
+                    // Fails for a group with nodes of a predecessor, which stays.
+                    let _ = fs::remove_dir(&group);
+                })
             } else {
                 directory(&group)
             };
@@ -468,6 +483,32 @@ mod tests {
         ] {
             let error = find(Controller::Memory, SPLIT, outside).unwrap_err();
             assert!(error.contains("the controller memory"), "{error}");
+        }
+    }
+
+    #[test]
+    fn trial_groups_of_two_agents_with_one_process_number_differ() {
+        assert_ne!(trial_name().unwrap(), trial_name().unwrap());
+    }
+
+    #[test]
+    fn a_group_that_cannot_pass_controllers_on_is_removed() {
+        let mount = tempfile::tempdir().unwrap();
+        let own = mount.path().join("own");
+        fs::create_dir(&own).unwrap();
+        // A group below gets no such file here.
+        for group in [mount.path(), &own] {
+            fs::write(group.join("cgroup.subtree_control"), "pids\n").unwrap();
+        }
+        let hierarchy = Hierarchy {
+            mount: mount.path().into(),
+            own: own.clone(),
+            is_unified: true,
+        };
+        let made = hierarchy.make("toroid.trial", &[Controller::Pids]);
+        assert!(made.is_err(), "{made:?}");
+        for parent in [mount.path(), &own] {
+            assert!(!parent.join("toroid.trial").exists(), "{parent:?}");
         }
     }
 
