@@ -42,8 +42,8 @@ pub use self::process::Process;
 
 const TUN: &str = "/dev/net/tun";
 
-/// Longer than any step of a run: a process without an answer for this time hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than most steps of a run: a process without an answer for this time hangs.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Longest delay between the end of the agent by a signal and the arrival of the same signal here.
 const SIGNAL_DELAY: Duration = Duration::from_millis(100);
@@ -403,9 +403,20 @@ impl Cluster {
         processes: &mut [Process],
         order: &impl Serialize,
     ) -> Result<Vec<A>, ClusterError> {
+        self.ask_all_within(processes, order, PATIENCE)
+    }
+
+    /// As [`Cluster::ask_all`], for a step after which a process hangs only if it is silent for
+    /// `patience`.
+    pub(crate) fn ask_all_within<A: DeserializeOwned>(
+        &self,
+        processes: &mut [Process],
+        order: &impl Serialize,
+        patience: Duration,
+    ) -> Result<Vec<A>, ClusterError> {
         processes.iter_mut().for_each(|process| process.tell(order));
         let processes: Vec<&Process> = processes.iter().collect();
-        let lines = lines_of(&self.news, &processes, PATIENCE)?;
+        let lines = lines_of(&self.news, &processes, patience)?;
         let answers = processes.iter().zip(&lines);
         answers
             .map(|(process, line)| process.understand(line))

@@ -1,12 +1,13 @@
 //! Live ranks: processes in the nodes of a domain, or in one node.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
 
 use toroid_fabric::{NodeId, Torus};
 use toroid_model::info::DomainInfo;
 
 use crate::busy;
-use crate::cluster::{Cluster, ClusterError, Process, member};
+use crate::cluster::{Cluster, ClusterError, PATIENCE, Process, member};
 use crate::machine;
 use crate::micro::bed::Path;
 use crate::samples::Samples;
@@ -19,6 +20,9 @@ use crate::worker::programs::task::Task;
 use crate::worker::ranks::{Join, Peer};
 
 const DOMAIN: &str = "programs";
+
+/// Time of an operation on a slow machine, ten times that of a fast one.
+const SLOW_NS: u64 = 10;
 
 /// All ranks of a path.
 pub struct Bed {
@@ -66,9 +70,19 @@ impl Bed {
     /// Runs a program once.
     pub fn measure(&mut self, task: &Task) -> Result<Samples, ClusterError> {
         let order = Order::RunProgram(*task);
-        let usages = self.cluster.ask_all(&mut self.ranks, &order)?;
+        let patience = patience(task, self.ranks.len());
+        let usages = self
+            .cluster
+            .ask_all_within(&mut self.ranks, &order, patience)?;
         Ok(samples(&usages))
     }
+}
+
+/// Longest time of a round. On a slow machine, perhaps with one processor, a serial run takes long,
+/// and all ranks together take as long.
+fn patience(task: &Task, ranks: usize) -> Duration {
+    let operations = 2 * task.serial_operations(ranks) as u64;
+    PATIENCE + Duration::from_nanos(SLOW_NS * operations)
 }
 
 /// Starts a rank in each of these nodes of a domain, and connects each with each.
@@ -121,6 +135,8 @@ fn samples(usages: &[Usage]) -> Samples {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Effort;
+    use crate::worker::programs::task::Name;
 
     #[test]
     fn a_program_takes_as_long_as_its_slowest_rank() {
@@ -135,6 +151,16 @@ mod tests {
         let figures = ["communication", "messages", "most_messages"];
         let figures = figures.map(|name| samples.figures[name]);
         assert_eq!(figures, [0.5, 5.0, 4.0]);
+    }
+
+    #[test]
+    fn a_round_with_a_serial_run_has_time_for_it_on_a_slow_machine() {
+        let of = |name, effort| patience(&Task::new(name, effort), 4);
+        assert_eq!(of(Name::Alltoall, Effort::Default), PATIENCE);
+        // 62^3 points, 250 iterations of 130 operations, twice.
+        let lu = of(Name::Lu, Effort::Default) - PATIENCE;
+        assert_eq!(lu.as_secs(), 154);
+        assert!(of(Name::Lu, Effort::Quick) < PATIENCE + Duration::from_secs(1));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A live rank of a parallel program: the message layer over a connection with each other rank.
 
+use std::collections::HashMap;
 use std::net::SocketAddrV4;
 
 use anyhow::{Context, Result, ensure};
@@ -86,6 +87,7 @@ impl Newcomer {
                 next: 0,
             },
             layer: MessageLayer::new(EAGER, wait),
+            serial: HashMap::new(),
             _bound: bound,
         })
     }
@@ -131,6 +133,8 @@ impl Links for Mesh {
 pub struct LiveRank {
     mesh: Mesh,
     layer: MessageLayer,
+    /// This rank's part of the result of each serial run, which is made once.
+    serial: HashMap<Task, Vec<u8>>,
     /// Its only processor, if it polls.
     _bound: Option<Bound>,
 }
@@ -138,7 +142,10 @@ pub struct LiveRank {
 impl LiveRank {
     /// Runs a program together with the other ranks.
     pub fn run(&mut self, task: &Task) -> Result<Usage> {
-        task.run(&mut Meter::new(self))
+        let mut serial = self.serial.remove(task);
+        let usage = task.run(&mut Meter::new(self), &mut serial)?;
+        self.serial.extend(serial.map(|part| (*task, part)));
+        Ok(usage)
     }
 }
 
@@ -164,5 +171,32 @@ impl Rank for LiveRank {
     fn receive(&mut self, from: Option<usize>, bytes: usize, into: &mut Vec<u8>) -> Result<usize> {
         let whole = std::iter::once(0..bytes);
         self.layer.receive(&mut self.mesh, from, into, whole)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Effort;
+    use crate::worker::programs::task::Name;
+
+    #[test]
+    fn a_serial_run_is_kept_for_the_rounds_of_its_program_alone() {
+        let mut rank = LiveRank {
+            mesh: Mesh {
+                wires: Vec::new(),
+                rank: 0,
+                next: 0,
+            },
+            layer: MessageLayer::new(EAGER, Wait::Block),
+            serial: HashMap::new(),
+            _bound: None,
+        };
+        let [task, other] = [Name::Halo3d, Name::Lu].map(|name| Task::new(name, Effort::Quick));
+        rank.run(&task).unwrap();
+        rank.serial.get_mut(&task).unwrap()[0] ^= 1;
+        rank.run(&other).unwrap();
+        let error = rank.run(&task).unwrap_err().to_string();
+        assert_eq!(error, "1 values differ from the serial run's");
     }
 }

@@ -136,19 +136,19 @@ pub fn alltoall_of_any_length(ranks: &mut impl Rank, out: Vec<Vec<u8>>) -> Resul
     alltoall(ranks, out, &expected.context("a message without a length")?)
 }
 
-/// The messages of all ranks at rank 0, of `expected[n]` bytes from rank `n`; nothing elsewhere.
-pub fn gather(ranks: &mut impl Rank, message: Vec<u8>, expected: &[usize]) -> Result<Vec<Vec<u8>>> {
+/// Message `n` of rank 0 at each rank `n`, of `bytes` bytes there. Other ranks give no messages.
+pub fn scatter(ranks: &mut impl Rank, messages: Vec<Vec<u8>>, bytes: usize) -> Result<Vec<u8>> {
+    let mut own = Vec::new();
     if ranks.rank() > 0 {
-        ranks.send(0, &message)?;
-        return Ok(Vec::new());
+        ranks.receive(Some(0), bytes, &mut own)?;
     }
-    let mut received = vec![message];
-    for (from, bytes) in expected.iter().enumerate().skip(1) {
-        let mut message = Vec::new();
-        ranks.receive(Some(from), *bytes, &mut message)?;
-        received.push(message);
+    for (to, message) in messages.into_iter().enumerate() {
+        match to {
+            0 => own = message,
+            _ => ranks.send(to, &message)?,
+        }
     }
-    Ok(received)
+    Ok(own)
 }
 
 /// The sum of the ranks' counts, at all ranks. Rank 0 takes the counts in the order of their arrival.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use anyhow::{Result, ensure};
 
-use super::collectives::{Group, exchange, gather, tally};
+use super::collectives::{Group, exchange, scatter, tally};
 use super::rank::Rank;
 use super::values::{Value, decode, encode};
 
@@ -121,9 +121,17 @@ impl<T: Value + Default> Field<T> {
         }
     }
 
+    /// Values of some own points, by their places from 0.
+    fn inside(&self, part: &[Range<usize>; 3]) -> Vec<T> {
+        let [x, y, z] = part.clone();
+        let rows = z.flat_map(|z| y.clone().map(move |y| [x.start + 1, y + 1, z + 1]));
+        let rows = rows.map(|first| &self.values[self.index(first)..][..x.len()]);
+        rows.flatten().copied().collect()
+    }
+
     /// Values of the own points.
     fn inner(&self) -> Vec<T> {
-        self.own().map(|index| self.values[index]).collect()
+        self.inside(&self.points.map(|points| 0..points))
     }
 
     /// Indices of the plane `at` of an axis, with the layer around.
@@ -263,43 +271,92 @@ impl Wave {
     }
 }
 
-/// Compares the fields of all ranks with the one that rank 0 computes alone: all values are
-/// equal, because the order of operations at each point is the same.
+/// This rank's part of the result of a serial run, as a message; `None` before that run. All ranks of
+/// a program keep it from one round to the next.
+pub type SerialPart = Option<Vec<u8>>;
+
+/// Compares the field of each rank with its part of a serial run: all values are equal, because the
+/// order of operations at each point is the same. Without a part, rank 0 makes that run alone.
 pub fn check_against_serial<R: Rank, T: Value + Default + PartialEq>(
     ranks: &mut R,
     layout: &Layout,
     field: &Field<T>,
+    serial: &mut SerialPart,
     alone: impl FnOnce(&mut Group<'_, R>, &Layout) -> Result<Field<T>>,
 ) -> Result<()> {
-    let bytes = |rank| layout.volume(rank) * size_of::<T>();
-    let expected: Vec<usize> = (0..ranks.ranks()).map(bytes).collect();
-    let parts = gather(ranks, encode(&field.inner()), &expected)?;
-    let mut wrong = 0;
-    if !parts.is_empty() {
-        let whole = Layout {
-            ranks: [1; 3],
-            ..layout.clone()
-        };
-        let serial = alone(&mut Group::new(ranks, vec![0])?, &whole)?;
-        for (rank, part) in parts.iter().enumerate() {
-            let [x, y, z] = layout.part(rank);
-            let mut values = decode::<T>(part);
-            for (z, y) in z.flat_map(|z| y.clone().map(move |y| (z, y))) {
-                for x in x.clone() {
-                    let serial = serial.values[serial.index([x + 1, y + 1, z + 1])];
-                    wrong += usize::from(values.next() != Some(serial));
-                }
-            }
-        }
-    }
+    let part = match serial {
+        Some(part) => part,
+        None => serial.insert(serial_part(ranks, layout, alone)?),
+    };
+    let values = field.inner().into_iter().zip(decode::<T>(part));
+    let wrong = values.filter(|(found, right)| found != right).count();
     let wrong = tally(ranks, wrong)?;
     ensure!(wrong == 0, "{wrong} values differ from the serial run's");
     Ok(())
 }
 
+/// Runs the program at rank 0. Returns this rank's part of the result.
+fn serial_part<R: Rank, T: Value + Default>(
+    ranks: &mut R,
+    layout: &Layout,
+    alone: impl FnOnce(&mut Group<'_, R>, &Layout) -> Result<Field<T>>,
+) -> Result<Vec<u8>> {
+    let mut parts = Vec::new();
+    if ranks.rank() == 0 {
+        let whole = Layout {
+            ranks: [1; 3],
+            ..layout.clone()
+        };
+        let serial = alone(&mut Group::new(ranks, vec![0])?, &whole)?;
+        let part = |rank| encode(&serial.inside(&layout.part(rank)));
+        parts = (0..ranks.ranks()).map(part).collect();
+    }
+    let bytes = layout.volume(ranks.rank()) * size_of::<T>();
+    scatter(ranks, parts, bytes)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
+    use crate::worker::programs::virtual_ranks;
+
+    #[test]
+    fn one_serial_run_serves_all_rounds_and_a_wrong_value_of_a_later_one_is_found() {
+        let layout = Layout {
+            points: [5, 4, 3],
+            ranks: [3, 1, 1],
+            is_periodic: false,
+        };
+        let field = |layout: &Layout, rank| {
+            let mut field = Field::new(layout, rank);
+            field.fill(&layout.part(rank), |[x, y, z]| {
+                (x + 10 * y + 100 * z) as f64
+            });
+            field
+        };
+        let runs = AtomicUsize::new(0);
+        let found = virtual_ranks::run(3, |rank| {
+            let (mut own, mut serial) = (field(&layout, rank.rank()), None);
+            let mut check = |own: &Field<f64>| {
+                check_against_serial(rank, &layout, own, &mut serial, |_, layout| {
+                    runs.fetch_add(1, Ordering::Relaxed);
+                    Ok(field(layout, 0))
+                })
+            };
+            for _ in 0..3 {
+                check(&own)?;
+            }
+            let last = own.own().last().unwrap();
+            own.values[last] = f64::NAN;
+            Ok(check(&own).unwrap_err().to_string())
+        });
+        for found in found.into_iter().map(Result::unwrap) {
+            assert_eq!(found, "3 values differ from the serial run's");
+        }
+        assert_eq!(runs.into_inner(), 1);
+    }
 
     #[test]
     fn ranks_are_divided_as_equally_as_possible() {

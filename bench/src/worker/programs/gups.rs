@@ -21,7 +21,7 @@ const BATCH: usize = 1024;
 const UPDATES: usize = 4;
 
 /// The table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Size {
     /// Binary logarithm of the words.
     pub log2_words: u32,

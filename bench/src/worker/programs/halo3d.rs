@@ -4,21 +4,35 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::grid::{Field, Layout, check_against_serial, factors};
+use super::grid::{Field, Layout, SerialPart, check_against_serial, factors};
 use super::rank::{Meter, Rank, Usage};
 
 /// Weight of each neighbour.
 const WEIGHT: f64 = 0.1;
 
+/// Operations at a point in an iteration.
+const OPERATIONS: usize = 8;
+
 /// The block of each rank, and the number of iterations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Size {
     /// Points of a rank along each axis.
     pub points: usize,
     pub iterations: usize,
 }
 
-pub fn run<R: Rank>(ranks: &mut Meter<'_, R>, size: &Size) -> Result<Usage> {
+impl Size {
+    /// Operations of all ranks together.
+    pub fn operations(&self, ranks: usize) -> usize {
+        ranks * self.points.pow(3) * self.iterations * OPERATIONS
+    }
+}
+
+pub fn run<R: Rank>(
+    ranks: &mut Meter<'_, R>,
+    size: &Size,
+    serial: &mut SerialPart,
+) -> Result<Usage> {
     let by_axis: [usize; 3] = factors(ranks.ranks());
     let layout = Layout {
         points: by_axis.map(|ranks| ranks * size.points),
@@ -27,7 +41,7 @@ pub fn run<R: Rank>(ranks: &mut Meter<'_, R>, size: &Size) -> Result<Usage> {
     };
     let start = start(&layout, ranks.rank());
     let (field, usage) = ranks.measure(|ranks| solve(ranks, &layout, start, size.iterations))?;
-    check_against_serial(ranks, &layout, &field, |alone, layout| {
+    check_against_serial(ranks, &layout, &field, serial, |alone, layout| {
         solve(alone, layout, self::start(layout, 0), size.iterations)
     })?;
     Ok(usage)
@@ -62,7 +76,7 @@ fn solve(
                 + values[at + z];
             next.values[at] = (1.0 - 6.0 * WEIGHT) * values[at] + WEIGHT * around;
         }
-        ranks.compute(8 * field.own().count());
+        ranks.compute(OPERATIONS * field.own().count());
         std::mem::swap(&mut field, &mut next);
     }
     Ok(field)
@@ -80,7 +94,8 @@ mod tests {
             iterations: 5,
         };
         for ranks in [1, 5, 8, 12] {
-            let found = virtual_ranks::run(ranks, |rank| run(&mut Meter::new(rank), &size));
+            let found =
+                virtual_ranks::run(ranks, |rank| run(&mut Meter::new(rank), &size, &mut None));
             assert!(found.iter().all(Result::is_ok), "{found:?}");
         }
     }

@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::collectives::sum;
-use super::grid::{Field, Layout, Wave, check_against_serial, factors};
+use super::grid::{Field, Layout, SerialPart, Wave, check_against_serial, factors};
 use super::rank::{Meter, Rank, Usage};
 use crate::worker::pattern::mix;
 
@@ -29,7 +29,7 @@ const RELAXATION: f32 = 1.2;
 const OPERATIONS: usize = 30;
 
 /// The grid and the number of iterations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Size {
     /// Points along each axis.
     pub points: usize,
@@ -49,7 +49,20 @@ pub fn runs_on(size: &Size, ranks: usize) -> bool {
         .all(|ranks| *ranks <= size.points)
 }
 
-pub fn run<R: Rank>(ranks: &mut Meter<'_, R>, size: &Size) -> Result<Usage> {
+impl Size {
+    /// Operations of all ranks together.
+    pub fn operations(&self) -> usize {
+        // The residual has two stencils of a sweep.
+        let each = 2 * OPERATIONS + 2 * OPERATIONS + 2 * UNKNOWNS;
+        self.points.pow(3) * self.iterations * each
+    }
+}
+
+pub fn run<R: Rank>(
+    ranks: &mut Meter<'_, R>,
+    size: &Size,
+    serial: &mut SerialPart,
+) -> Result<Usage> {
     let [x, y] = factors(ranks.ranks());
     let layout = Layout {
         points: [size.points; 3],
@@ -64,7 +77,7 @@ pub fn run<R: Rank>(ranks: &mut Meter<'_, R>, size: &Size) -> Result<Usage> {
         after < before / 2.0,
         "the residual does not fall: {before}, then {after}"
     );
-    check_against_serial(ranks, &layout, &system.u, |alone, layout| {
+    check_against_serial(ranks, &layout, &system.u, serial, |alone, layout| {
         let mut system = System::new(layout.clone(), 0);
         system.solve(alone, size.iterations)?;
         Ok(system.u)
@@ -191,7 +204,7 @@ mod tests {
             points: 62,
             iterations: 2,
         };
-        let found = virtual_ranks::run(4, |rank| run(&mut Meter::new(rank), &size));
+        let found = virtual_ranks::run(4, |rank| run(&mut Meter::new(rank), &size, &mut None));
         for usage in found.into_iter().map(Result::unwrap) {
             // In each sweep and plane either to two neighbours, or to one in both sweeps, or in one
             // sweep to none; and two faces in each iteration.
@@ -205,7 +218,8 @@ mod tests {
             iterations: 9,
         };
         for ranks in [1, 3, 6] {
-            let found = virtual_ranks::run(ranks, |rank| run(&mut Meter::new(rank), &uneven));
+            let found =
+                virtual_ranks::run(ranks, |rank| run(&mut Meter::new(rank), &uneven, &mut None));
             assert!(found.iter().all(Result::is_ok), "{found:?}");
         }
     }

@@ -12,7 +12,7 @@ pub const SEED: u64 = 314_159_265;
 const MASK: u64 = (1 << 46) - 1;
 
 /// Classes of sizes, with published results.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Class {
     /// The sample size.
     S,

@@ -4,7 +4,7 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::grid::{Field, Layout, Wave, check_against_serial, factors};
+use super::grid::{Field, Layout, SerialPart, Wave, check_against_serial, factors};
 use super::rank::{Meter, Rank, Usage};
 
 /// The direction's cosines, over the distance of points.
@@ -13,8 +13,11 @@ const COSINES: [f64; 3] = [0.7, 0.5, 0.3];
 /// Octants in the order of their sweeps.
 const OCTANTS: usize = 8;
 
+/// Operations of a sweep at a point.
+const OPERATIONS: usize = 10;
+
 /// The block of each rank, and the number of iterations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Size {
     /// Points of a rank in x and y.
     pub points: usize,
@@ -24,7 +27,19 @@ pub struct Size {
     pub iterations: usize,
 }
 
-pub fn run<R: Rank>(ranks: &mut Meter<'_, R>, size: &Size) -> Result<Usage> {
+impl Size {
+    /// Operations of all ranks together.
+    pub fn operations(&self, ranks: usize) -> usize {
+        let points = ranks * self.points.pow(2) * self.planes;
+        points * self.iterations * OCTANTS * OPERATIONS
+    }
+}
+
+pub fn run<R: Rank>(
+    ranks: &mut Meter<'_, R>,
+    size: &Size,
+    serial: &mut SerialPart,
+) -> Result<Usage> {
     let [x, y] = factors(ranks.ranks());
     let layout = Layout {
         points: [x * size.points, y * size.points, size.planes],
@@ -32,7 +47,7 @@ pub fn run<R: Rank>(ranks: &mut Meter<'_, R>, size: &Size) -> Result<Usage> {
         is_periodic: false,
     };
     let (flux, usage) = ranks.measure(|ranks| solve(ranks, &layout, size))?;
-    check_against_serial(ranks, &layout, &flux, |alone, layout| {
+    check_against_serial(ranks, &layout, &flux, serial, |alone, layout| {
         solve(alone, layout, size)
     })?;
     Ok(usage)
@@ -58,7 +73,7 @@ fn solve(ranks: &mut impl Rank, layout: &Layout, size: &Size) -> Result<Field<f6
             let wave = Wave {
                 up,
                 depth: size.depth,
-                operations: 10,
+                operations: OPERATIONS,
             };
             let before = |at: usize, axis: usize| {
                 let stride = [1, y, z][axis];
@@ -98,7 +113,8 @@ mod tests {
                 depth,
                 iterations: 2,
             };
-            let found = virtual_ranks::run(ranks, |rank| run(&mut Meter::new(rank), &size));
+            let found =
+                virtual_ranks::run(ranks, |rank| run(&mut Meter::new(rank), &size, &mut None));
             assert!(found.iter().all(Result::is_ok), "{found:?}");
         }
     }

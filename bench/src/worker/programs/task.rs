@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use super::grid::SerialPart;
 use super::npb::Class;
 use super::rank::{Meter, Rank, Usage};
 use super::{cg, ep, ft, gups, halo3d, is, lu, messages, mg, sweep3d};
@@ -75,7 +76,7 @@ impl fmt::Display for Name {
 }
 
 /// A program with its size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
     Ep(Class),
@@ -197,12 +198,22 @@ impl Task {
         }
     }
 
-    /// Runs the program at one of its ranks, and checks its result. Returns times and messages of
-    /// its measured part.
+    /// Operations of the serial run with which the result is compared; 0 for other programs.
+    pub fn serial_operations(&self, ranks: usize) -> usize {
+        match self {
+            Task::Lu(size) => size.operations(),
+            Task::Halo3d(size) => size.operations(ranks),
+            Task::Sweep3d(size) => size.operations(ranks),
+            _ => 0,
+        }
+    }
+
+    /// Runs the program at one of its ranks, and checks its result, with what an earlier run of it
+    /// left in `serial`. Returns times and messages of its measured part.
     ///
     /// # Errors
     /// A number of ranks on which it does not run, a wrong result, and the rank's.
-    pub fn run<R: Rank>(&self, ranks: &mut Meter<'_, R>) -> Result<Usage> {
+    pub fn run<R: Rank>(&self, ranks: &mut Meter<'_, R>, serial: &mut SerialPart) -> Result<Usage> {
         let count = ranks.ranks();
         ensure!(
             self.runs_on(count),
@@ -213,7 +224,7 @@ impl Task {
             Task::Is(class) => is::run(ranks, *class),
             Task::Cg(class) => cg::run(ranks, *class),
             Task::Ft(class) => ft::run(ranks, *class),
-            Task::Lu(size) => lu::run(ranks, size),
+            Task::Lu(size) => lu::run(ranks, size, serial),
             Task::Mg(class) => mg::run(ranks, *class),
             Task::Gups(size) => gups::run(ranks, size),
             Task::PingPong(size) => messages::ping_pong(ranks, size),
@@ -221,8 +232,8 @@ impl Task {
             Task::Allreduce(size) => messages::all_reduce(ranks, size),
             Task::Barrier(size) => messages::barriers(ranks, size),
             Task::Broadcast(size) => messages::broadcasts(ranks, size),
-            Task::Halo3d(size) => halo3d::run(ranks, size),
-            Task::Sweep3d(size) => sweep3d::run(ranks, size),
+            Task::Halo3d(size) => halo3d::run(ranks, size, serial),
+            Task::Sweep3d(size) => sweep3d::run(ranks, size, serial),
         }
     }
 }

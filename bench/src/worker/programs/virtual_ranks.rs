@@ -212,11 +212,25 @@ mod tests {
         ] {
             let task = task(name);
             assert!(task.runs_on(possible) && !task.runs_on(0), "{task}");
-            for found in run(refused, |rank| task.run(&mut Meter::new(rank))) {
+            for found in run(refused, |rank| task.run(&mut Meter::new(rank), &mut None)) {
                 let error = found.unwrap_err().to_string();
                 let refusal = format!("{task} does not run on {refused} ranks; ");
                 assert!(error.starts_with(&refusal), "{error}");
             }
+        }
+    }
+
+    #[test]
+    fn a_serial_run_has_as_many_operations_as_it_is_expected_to_have() {
+        for name in [Name::Lu, Name::Halo3d, Name::Sweep3d] {
+            let task = Task::new(name, Effort::Quick);
+            let found = run(1, |rank| task.run(&mut Meter::new(rank), &mut None));
+            let usage = found[0].as_ref().unwrap();
+            assert_eq!(
+                usage.elapsed_ns,
+                task.serial_operations(1) as Nanos,
+                "{task}"
+            );
         }
     }
 
@@ -233,7 +247,7 @@ mod tests {
         for name in names {
             let task = Task::new(name, Effort::Quick);
             let times = || {
-                let found = run(4, |rank| task.run(&mut Meter::new(rank)));
+                let found = run(4, |rank| task.run(&mut Meter::new(rank), &mut None));
                 found.into_iter().map(Result::unwrap).collect::<Vec<_>>()
             };
             let first = times();
