@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 use toroid_client::member::Domain;
 use toroid_fabric::os::thread::monotonic;
 
-use super::micro::message_layer::{EAGER, Links, MessageLayer, Piece};
+use super::micro::connections::Connections;
+use super::micro::message_layer::{EAGER, MessageLayer};
 use super::micro::script::Wait;
-use super::micro::wire::{self, Wire};
+use super::micro::wire::Wire;
 use super::micro::{Carrier, Listening, connector};
 use super::processor::{self, Bound};
 use crate::worker::programs::rank::{Meter, Nanos, Rank, Usage};
@@ -81,11 +82,9 @@ impl Newcomer {
             _ => None,
         };
         Ok(LiveRank {
-            mesh: Mesh {
-                wires: wires.into_iter().flatten().collect(),
-                rank: self.rank,
-                next: 0,
-            },
+            rank: self.rank,
+            ranks: peers.len(),
+            connections: Connections::fixed(wires.into_iter().flatten().collect()),
             layer: MessageLayer::new(EAGER, wait),
             serial: HashMap::new(),
             _bound: bound,
@@ -93,45 +92,12 @@ impl Newcomer {
     }
 }
 
-/// The connections of a rank with all others, in their order.
-struct Mesh {
-    wires: Vec<Wire>,
-    rank: usize,
-    /// The connection at which the next look for a message of any rank begins.
-    next: usize,
-}
-
-impl Mesh {
-    fn wire(&mut self, rank: usize) -> Result<&mut Wire> {
-        let own = self.rank;
-        ensure!(rank != own, "a message from rank {rank} to itself");
-        let at = rank - usize::from(rank > own);
-        self.wires.get_mut(at).context("there is no such rank")
-    }
-}
-
-impl Links for Mesh {
-    fn send(&mut self, peer: usize, header: &[u8], piece: Piece<'_>) -> Result<()> {
-        let parts = [header, piece.bytes];
-        let skipped = usize::from(header.is_empty());
-        self.wire(peer)?.send(&parts[skipped..])
-    }
-
-    fn receive(&mut self, from: Option<usize>, into: &mut Vec<u8>, wait: Wait) -> Result<usize> {
-        if let Some(peer) = from {
-            self.wire(peer)?.receive(into, wait)?;
-            return Ok(peer);
-        }
-        ensure!(!self.wires.is_empty(), "there is no other rank");
-        let at = wire::receive_any(&mut self.wires, self.next, into, wait)?;
-        self.next = at + 1;
-        Ok(at + usize::from(at >= self.rank))
-    }
-}
-
 /// A rank that is connected with all others.
 pub struct LiveRank {
-    mesh: Mesh,
+    rank: usize,
+    ranks: usize,
+    /// Those with all other ranks, in their order.
+    connections: Connections,
     layer: MessageLayer,
     /// This rank's part of the result of each serial run, which is made once.
     serial: HashMap<Task, Vec<u8>>,
@@ -147,15 +113,21 @@ impl LiveRank {
         self.serial.extend(serial.map(|part| (*task, part)));
         Ok(usage)
     }
+
+    /// The number of the connection with another rank.
+    fn peer(&self, rank: usize) -> Result<usize> {
+        ensure!(rank != self.rank, "a message from rank {rank} to itself");
+        Ok(rank - usize::from(rank > self.rank))
+    }
 }
 
 impl Rank for LiveRank {
     fn rank(&self) -> usize {
-        self.mesh.rank
+        self.rank
     }
 
     fn ranks(&self) -> usize {
-        self.mesh.wires.len() + 1
+        self.ranks
     }
 
     /// The kernel's clock, which is the same in all nodes of a host.
@@ -165,12 +137,16 @@ impl Rank for LiveRank {
 
     fn send(&mut self, to: usize, message: &[u8]) -> Result<()> {
         let whole = std::iter::once(0..message.len());
-        self.layer.send(&mut self.mesh, to, message, whole)
+        let to = self.peer(to)?;
+        self.layer.send(&mut self.connections, to, message, whole)
     }
 
     fn receive(&mut self, from: Option<usize>, bytes: usize, into: &mut Vec<u8>) -> Result<usize> {
         let whole = std::iter::once(0..bytes);
-        self.layer.receive(&mut self.mesh, from, into, whole)
+        let from = from.map(|rank| self.peer(rank)).transpose()?;
+        let connections = &mut self.connections;
+        let peer = self.layer.receive(connections, from, into, whole)?;
+        Ok(peer + usize::from(peer >= self.rank))
     }
 }
 
@@ -183,11 +159,9 @@ mod tests {
     #[test]
     fn a_serial_run_is_kept_for_the_rounds_of_its_program_alone() {
         let mut rank = LiveRank {
-            mesh: Mesh {
-                wires: Vec::new(),
-                rank: 0,
-                next: 0,
-            },
+            rank: 0,
+            ranks: 1,
+            connections: Connections::fixed(Vec::new()),
             layer: MessageLayer::new(EAGER, Wait::Block),
             serial: HashMap::new(),
             _bound: None,

@@ -1,6 +1,6 @@
-//! The open connections of a live host.
+//! The open connections of a live host or rank.
 
-use anyhow::Result;
+use anyhow::{Result, bail, ensure};
 
 use super::message_layer::{Links, Piece};
 use super::script::Wait;
@@ -9,7 +9,7 @@ use super::wire::{self, Wire};
 /// Opens one more connection to the other process: one side connects, the other accepts.
 pub type Another = Box<dyn FnMut() -> Result<Wire> + Send>;
 
-/// Connections by the number of their peer; the other process stands for all peers.
+/// Connections by the number of their peer. For a host, the other process stands for all peers.
 pub struct Connections {
     wires: Vec<Wire>,
     another: Another,
@@ -27,6 +27,15 @@ impl Connections {
         };
         connections.wire(0)?;
         Ok(connections)
+    }
+
+    /// Connections to which none is added.
+    pub fn fixed(wires: Vec<Wire>) -> Self {
+        Connections {
+            wires,
+            another: Box::new(|| bail!("there is no such peer")),
+            next: 0,
+        }
     }
 
     /// The connection with a peer. Opens it, and those of all peers before, on first use.
@@ -55,6 +64,7 @@ impl Links for Connections {
             self.wire(peer)?.receive(into, wait)?;
             return Ok(peer);
         }
+        ensure!(!self.wires.is_empty(), "there is no peer");
         let peer = wire::receive_any(&mut self.wires, self.next, into, wait)?;
         self.next = peer + 1;
         Ok(peer)
