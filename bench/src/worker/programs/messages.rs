@@ -110,8 +110,8 @@ pub fn all_reduce<R: Rank>(ranks: &mut Meter<'_, R>, size: &Size) -> Result<Usag
     let len = size.bytes / size_of::<f64>();
     ensure!(len > 0, "a sum needs a number of 8 bytes");
     let own: Vec<f64> = (0..len).map(|n| (rank * n) as f64).collect();
-    let pairs = count * (count - 1) / 2;
-    let sum = |n: usize| (pairs * n) as f64;
+    let sum_of_ranks = count * (count - 1) / 2;
+    let sum = |n: usize| (sum_of_ranks * n) as f64;
     let mut values = own.clone();
     let (mut wrong, usage) = ranks.measure(|ranks| {
         let mut wrong = 0;
