@@ -418,6 +418,7 @@ impl Bed {
                 pingpong: true,
                 bytes,
                 count: ROUND_TRIPS,
+                bound: true,
             }),
             Op::Pingpong => {
                 let (server, transport) = session()?;

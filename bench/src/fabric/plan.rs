@@ -87,6 +87,7 @@ impl Measurement {
                 pingpong,
                 bytes,
                 count,
+                bound: false,
             })
         };
         match self.op {

@@ -28,6 +28,7 @@ use toroid_fabric::{
 use self::one_way::OneWay;
 use crate::samples::Samples;
 use crate::worker::pattern;
+use crate::worker::processor::{self, Bound};
 
 /// Bytes of the longest message.
 pub const LONGEST: usize = 4 << 20;
@@ -74,6 +75,9 @@ pub struct Session {
     pub bytes: usize,
     /// Number of timed messages in one direction.
     pub count: u32,
+    /// Whether each side has a processor of its own, if there are two: a scheduler may keep both on
+    /// one, where they poll in turns.
+    pub bound: bool,
 }
 
 impl Session {
@@ -239,6 +243,16 @@ impl Side {
     /// Takes part in a session. Returns the time of the timed messages.
     fn run(&mut self, session: Session, begins: bool) -> Result<Duration> {
         self.wrong = 0;
+        let _bound = if session.bound {
+            let processor = if begins {
+                processor::last()
+            } else {
+                processor::first()
+            };
+            Some(Bound::new(None, processor?)?)
+        } else {
+            None
+        };
         for number in 0..WARM_UP {
             self.exchange(session, number..number + 1, begins)?;
         }
@@ -457,6 +471,7 @@ mod tests {
                 pingpong,
                 bytes,
                 count,
+                bound: false,
             })
         };
         [64, PACKET, 2 * PACKET, LONGEST].map(of).concat()
