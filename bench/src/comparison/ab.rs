@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::Args;
 
 use super::run::{Measured, Run, RunError};
-use super::{Limits, Sides, compare, finish, share, table, verdicts};
+use super::{Limits, Sides, compare, finish, note, share, table, verdicts};
 use crate::program::Program;
 use crate::progress::Progress;
 use crate::report::{Fields, Report};
@@ -60,9 +60,10 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
         };
         add(&mut rows, &before, &after);
     }
-    let single = rows.iter().filter(|row| row.old.len() < 2);
-    let left_out: Vec<String> = single.map(|row| row.id.clone()).collect();
-    rows.retain(|row| row.old.len() >= 2);
+    let (rows, others): (Vec<_>, Vec<_>) = rows
+        .into_iter()
+        .partition(|row| row.old.len() >= 2 && row.have_ratio());
+    let left_out: Vec<String> = others.into_iter().map(|row| row.id).collect();
     let [old, new] = [old.name, new.name];
     if rows.is_empty() {
         return Err(RunError::NothingInCommon { old, new }.into());
@@ -73,6 +74,7 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
         paired: true,
     };
     let compared = compare(rows, limits);
+    let note = note(&left_out).map_or_else(String::new, |note| format!("Note: {note}.\n"));
     let mut report = Report::default();
     report.fields(
         Fields::default()
@@ -83,7 +85,7 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
     );
     finish(&mut report, &compared, options.threshold);
     report.text = format!(
-        "{old} and {new} in turns, {} rounds; {}.\n\n{}",
+        "{old} and {new} in turns, {} rounds; {}.\n{note}\n{}",
         options.rounds,
         verdicts(&compared),
         table(&compared)

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::run::{Run, RunError};
-use super::{Limits, Sides, compare, finish, share, table, verdicts};
+use super::{Limits, Sides, compare, finish, note, share, table, verdicts};
 use crate::report::{Fields, Report};
 use crate::table::percent;
 
@@ -65,12 +65,7 @@ pub fn run(options: &Options) -> Result<Report, RunError> {
         );
     }
     notes.extend([&old, &new].into_iter().filter_map(disturbed));
-    if let [first, ..] = left_out.as_slice() {
-        notes.push(format!(
-            "{} rows left out, the first is {first}",
-            left_out.len()
-        ));
-    }
+    notes.extend(note(&left_out));
     let mut report = Report::default();
     for (side, run) in [("old", &old), ("new", &new)] {
         let fields = Fields::default().with("name", &run.name);
@@ -128,12 +123,17 @@ fn common(old: &Run, new: &Run, force: bool) -> Result<(Vec<Sides>, Vec<String>)
             }
             left_out.push(row);
         } else {
-            rows.push(Sides {
+            let both = Sides {
                 id: row.id.clone(),
                 of: row.of.clone(),
                 old: row.rounds.clone(),
                 new: other.rounds.clone(),
-            });
+            };
+            if both.have_ratio() {
+                rows.push(both);
+            } else {
+                left_out.push(both.id);
+            }
         }
     }
     let only_new = new
@@ -148,4 +148,26 @@ fn common(old: &Run, new: &Run, force: bool) -> Result<(Vec<Sides>, Vec<String>)
         });
     }
     Ok((rows, left_out))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_row_with_a_difference_below_zero_has_no_ratio() {
+        let run = |gap: f64| {
+            let row = |id, first| json!({"id": id, "rounds_of": "p50_ns", "rounds": [first, 4.0]});
+            let json = json!({"manifest": {}, "rows": [row("gap", gap), row("os", 3.0)]});
+            Run::parse("f".into(), json.to_string().as_bytes()).unwrap()
+        };
+        for gap in [0.0, -1.0] {
+            let (rows, left_out) = common(&run(gap), &run(2.0), false).unwrap();
+            assert_eq!((rows.len(), left_out), (1, vec!["gap".to_owned()]));
+        }
+        let (rows, left_out) = common(&run(1.0), &run(2.0), false).unwrap();
+        assert_eq!((rows.len(), left_out.len()), (2, 0));
+    }
 }

@@ -55,6 +55,14 @@ pub struct Sides {
     pub new: Vec<f64>,
 }
 
+impl Sides {
+    /// Whether all rounds are above 0. A figure that is a difference of times may have none or less
+    /// in a round.
+    fn have_ratio(&self) -> bool {
+        self.old.iter().chain(&self.new).all(|round| *round > 0.0)
+    }
+}
+
 /// A compared row.
 #[derive(Clone, Debug)]
 pub struct Compared {
@@ -69,6 +77,15 @@ pub struct Compared {
     pub verdict: Verdict,
     /// Whether the row is slower by more than the threshold.
     pub fails: bool,
+}
+
+/// What to say of rows left out.
+fn note(left_out: &[String]) -> Option<String> {
+    let first = left_out.first()?;
+    Some(format!(
+        "{} rows left out, the first is {first}",
+        left_out.len()
+    ))
 }
 
 /// Compares all rows; slower ones are first. Rows without rounds on a side are left out.

@@ -231,11 +231,7 @@ fn row(name: &str, list: &str, value: &Value) -> Result<Option<Measured>, RunErr
     let of = of.ok_or_else(|| wrong("it has no rounds_of"))?;
     let rounds = rounds.as_array();
     let rounds = rounds.ok_or_else(|| wrong("its rounds are no list"))?;
-    let number = |value: &Value| match value.as_f64() {
-        Some(number) if number > 0.0 => Ok(number),
-        Some(_) => Err(wrong("a round is not positive")),
-        None => Err(wrong("a round is no number")),
-    };
+    let number = |value: &Value| value.as_f64().ok_or_else(|| wrong("a round is no number"));
     let rounds: Vec<f64> = rounds.iter().map(number).collect::<Result<_, _>>()?;
     let of = of.to_owned();
     Ok(Some(Measured { id, of, rounds }))
@@ -333,10 +329,6 @@ mod tests {
                 edited("/rows/0/rounds/1", json!(null)),
                 "row \"get\": a round is no number",
             ),
-            (
-                edited("/rows/0/rounds/1", json!(0)),
-                "a round is not positive",
-            ),
             (edited("/rows/0/rounds_of", json!(1)), "it has no rounds_of"),
             (
                 edited("/rows/1/id", json!("get")),
@@ -372,7 +364,7 @@ mod tests {
             match Run::parse("f".into(), &changed) {
                 Ok(run) => {
                     let mut rounds = run.rows.iter().flat_map(|row| &row.rounds);
-                    assert!(rounds.all(|round| *round > 0.0 && round.is_finite()));
+                    assert!(rounds.all(|round| round.is_finite()));
                 }
                 Err(error) => {
                     refused += 1;
