@@ -1,5 +1,6 @@
 //! `tests/run` fails where a part of it would run no test, or too many.
 
+use std::fs;
 use std::process::Command;
 
 use tests::process::{Outcome, run};
@@ -40,6 +41,8 @@ fn functions(script: &str) -> Outcome {
         .env("CARGO_TARGET_DIR", target.path())
         .env_remove("TOROID_TEST_NIGHTLY");
     let outcome = run(&mut bash);
+    let left = fs::read_dir(target.path().join("debug")).map_or(0, Iterator::count);
+    assert_eq!(left, 0, "programs without protections stay: {outcome}");
     outcome
 }
 
@@ -65,4 +68,11 @@ fn stories_that_cannot_be_listed_fail() {
     let none = functions("export status=1; chapter alone $place/stories ether");
     let none = none.fails(1, &["module ether has no stories"]);
     assert!(!none.text().contains("runs"), "{none}");
+}
+
+#[test]
+fn programs_without_protections_go_when_their_stories_fail() {
+    let part =
+        "trap summarize EXIT; alone() { return 1; }; known=unprotected::a; part=system; system";
+    functions(part).fails(1, &["failed in system"]);
 }
