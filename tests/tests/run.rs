@@ -1,4 +1,4 @@
-//! `tests/run` fails where a part of it would run no test, or too many.
+//! `tests/run` fails where a part of it would run no test, or too many, or never end.
 
 use std::fs;
 use std::process::Command;
@@ -68,6 +68,19 @@ fn stories_that_cannot_be_listed_fail() {
     let none = functions("export status=1; chapter alone $place/stories ether");
     let none = none.fails(1, &["module ether has no stories"]);
     assert!(!none.text().contains("runs"), "{none}");
+}
+
+#[test]
+fn a_module_that_hangs_fails() {
+    let hangs = r"patience=1; export stories='ether::a: test\n' story='exec sleep 3600'";
+    let hung = functions(&format!("{hangs}; stories system"));
+    hung.fails(
+        1,
+        &[
+            "module ether was killed, or took over 1 s",
+            "failed modules: ether",
+        ],
+    );
 }
 
 #[test]
