@@ -7,6 +7,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 
 use nix::sys::signal::Signal;
@@ -54,7 +55,7 @@ pub fn is_nightly() -> bool {
 pub struct Cluster {
     directory: TempDir,
     user: Option<User>,
-    watchdog: Watchdog,
+    watchdog: Arc<Watchdog>,
 }
 
 /// Switches protections of an agent or a member off, by environment variables that only programs with
@@ -559,9 +560,13 @@ impl Domain<'_> {
     }
 }
 
-/// Runs a story, and asserts that no process, file or interface of it is left.
+/// Runs a story, watched for a hang, and asserts that no process, file or interface of it is left.
 pub fn leaves_nothing(story: impl FnOnce()) {
     let before = Leftovers::snapshot();
+    let watchdog = Watchdog::start();
     story();
+    // The watchdog must not kill what the story has left: there would be nothing to find.
+    watchdog.goes_on();
+    drop(watchdog);
     before.assert_none_new();
 }

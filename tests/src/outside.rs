@@ -8,6 +8,7 @@ use std::thread;
 use nix::sched::{CloneFlags, unshare};
 
 use crate::process::{Outcome, Running, eventually, run};
+use crate::watchdog::Watchdog;
 
 /// Numbers of networks to try: other tests may run on the same host.
 const NUMBERS: std::ops::Range<u8> = 0..250;
@@ -148,8 +149,8 @@ pub(crate) fn network_holder() -> Running {
     holder
 }
 
-/// Runs a story in a network namespace of its own, whose settings concern no other test and which does
-/// not forward IPv4 packets.
+/// Runs a story, watched for a hang, in a network namespace of its own, whose settings concern no other
+/// test and which does not forward IPv4 packets.
 ///
 /// # Panics
 /// Without the right to make a namespace, and as the story does.
@@ -160,6 +161,7 @@ pub fn on_a_host_of_its_own(story: impl FnOnce() + Send) {
         sysctl("net/ipv4/ip_forward", "0");
         story();
     };
+    let _watchdog = Watchdog::start();
     // The children of a thread are in its namespace.
     let told = thread::scope(|scope| scope.spawn(tell).join());
     told.unwrap_or_else(|panic| resume_unwind(panic));

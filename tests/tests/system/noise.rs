@@ -1,7 +1,7 @@
 //! Noise of a host, and of the network between two hosts that know nothing of domains.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::Command;
@@ -13,7 +13,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, conn
 use serde_json::Value;
 use tests::cluster::{Cluster, is_nightly, program};
 use tests::outside::{Outside, host, on_a_host_of_its_own};
-use tests::process::{Running, eventually, run};
+use tests::process::{FOR_EVER, Running, eventually, run};
 
 use crate::compare::{leaves_no_files, start};
 
@@ -237,14 +237,18 @@ fn a_stranger_gets_no_measurement() {
     });
 }
 
-/// A connection from an address of this host.
+/// A connection from an address of this host, with a limit of all waiting.
 fn connect_from(source: Ipv4Addr, server: SocketAddrV4) -> TcpStream {
     let (tcp, flags) = (SockType::Stream, SockFlag::SOCK_CLOEXEC);
     let stream = socket(AddressFamily::Inet, tcp, flags, None).expect("a socket");
     let source = SockaddrIn::from(SocketAddrV4::new(source, 0));
     bind(stream.as_raw_fd(), &source).expect("an address of this host");
     connect(stream.as_raw_fd(), &SockaddrIn::from(server)).expect("the server listens");
-    stream.into()
+    let stream = TcpStream::from(stream);
+    for limit in [TcpStream::set_read_timeout, TcpStream::set_write_timeout] {
+        limit(&stream, Some(FOR_EVER)).expect("a socket");
+    }
+    stream
 }
 
 /// Whether the server answers a greeting, which is no proof yet.
@@ -255,7 +259,16 @@ fn is_heard(mut stranger: &TcpStream) -> bool {
     };
     // The server may have closed the connection.
     let sent = stranger.write_all(&line(&hello));
-    sent.is_ok() && stranger.read(&mut [0]).is_ok_and(|len| len > 0)
+    let heard = sent.and_then(|()| stranger.read(&mut [0]));
+    // The kind of an error of a time-out.
+    let hangs = heard
+        .as_ref()
+        .is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+    assert!(
+        !hangs,
+        "the server neither answers nor closes the connection"
+    );
+    heard.is_ok_and(|len| len > 0)
 }
 
 /// The server listens to more connections from the client's address, so strangers have another one.
