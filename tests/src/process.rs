@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -56,6 +56,15 @@ pub fn holds_within(limit: Duration, mut condition: impl FnMut() -> bool) -> boo
 pub fn run(command: &mut Command) -> Outcome {
     command.stdin(Stdio::null());
     Running::start(command).wait()
+}
+
+/// The same for destructors: a panic in one, while a test panics, ends all tests.
+///
+/// # Errors
+/// When the command cannot be started, or does not end.
+pub(crate) fn try_run(command: &mut Command) -> io::Result<Outcome> {
+    command.stdin(Stdio::null());
+    Running::try_start(command)?.try_wait(FOR_EVER)
 }
 
 /// Runs a command to its end with `input`.
@@ -163,21 +172,27 @@ impl Running {
     /// # Panics
     /// When it cannot be started.
     pub fn start(command: &mut Command) -> Self {
+        Self::try_start(command).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn try_start(command: &mut Command) -> io::Result<Self> {
         let what = describe(command);
         let child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn();
-        let mut child = child.unwrap_or_else(|error| panic!("cannot start {what}: {error}"));
+        let mut child = child.map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot start {what}: {error}"))
+        })?;
         let stdout = Gathered::start(child.stdout.take().expect("it is piped"));
         let stderr = Gathered::start(child.stderr.take().expect("it is piped"));
-        Running {
+        Ok(Running {
             what,
             child,
             stdout,
             stderr,
             taken: 0,
-        }
+        })
     }
 
     /// Its process id.
@@ -262,33 +277,46 @@ impl Running {
     ///
     /// # Panics
     /// When it does not come.
-    pub fn wait(mut self) -> Outcome {
-        let ended = holds_within(FOR_EVER, || self.has_ended());
-        assert!(
-            ended,
-            "{} does not end\nstdout: {}\nstderr: {}",
-            self.what,
-            self.stdout.text(),
-            self.stderr.text()
-        );
+    #[track_caller]
+    pub fn wait(self) -> Outcome {
+        let outcome = self.try_wait(FOR_EVER);
+        outcome.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn try_wait(mut self, limit: Duration) -> io::Result<Outcome> {
+        if !holds_within(limit, || self.has_ended()) {
+            return Err(io::Error::new(
+                ErrorKind::TimedOut,
+                format!(
+                    "{} does not end\nstdout: {}\nstderr: {}",
+                    self.what,
+                    self.stdout.text(),
+                    self.stderr.text()
+                ),
+            ));
+        }
         self.outcome()
     }
 
     /// Kills it, and returns its output.
+    ///
+    /// # Panics
+    /// When another process keeps its output open.
+    #[track_caller]
     pub fn kill(mut self) -> Outcome {
         // Fails when the process has ended already.
         let _ = self.child.kill();
-        self.outcome()
+        self.outcome().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn outcome(mut self) -> Outcome {
-        let status = self.child.wait().expect("it is our child");
-        Outcome {
+    fn outcome(mut self) -> io::Result<Outcome> {
+        let status = self.child.wait()?;
+        Ok(Outcome {
             what: self.what.clone(),
             status: code(status),
-            stdout: self.stdout.finish(&self.what),
-            stderr: String::from_utf8_lossy(&self.stderr.finish(&self.what)).into_owned(),
-        }
+            stdout: self.stdout.finish(&self.what)?,
+            stderr: String::from_utf8_lossy(&self.stderr.finish(&self.what)?).into_owned(),
+        })
     }
 }
 
@@ -378,12 +406,15 @@ impl Gathered {
     }
 
     /// All of it. Fails when another process keeps the pipe open after the command's end.
-    fn finish(&self, what: &str) -> Vec<u8> {
-        assert!(
-            holds_within(FOR_EVER, || self.is_closed()),
-            "{what} has ended, but something that it started keeps its output open"
-        );
-        std::mem::take(&mut lock(&self.bytes))
+    fn finish(&self, what: &str) -> io::Result<Vec<u8>> {
+        if !holds_within(FOR_EVER, || self.is_closed()) {
+            let open = "has ended, but something that it started keeps its output open";
+            return Err(io::Error::new(
+                ErrorKind::TimedOut,
+                format!("{what} {open}"),
+            ));
+        }
+        Ok(std::mem::take(&mut lock(&self.bytes)))
     }
 }
 
@@ -396,4 +427,20 @@ pub fn now_ns() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let nanoseconds = now.expect("it is after 1970").as_nanos();
     nanoseconds.try_into().expect("it is before 2554")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A destructor that panicked on one of these during a panic ended all tests.
+    #[test]
+    fn a_command_that_does_not_start_or_end_is_an_error() {
+        let error = try_run(&mut Command::new("/no/such")).expect_err("it cannot be started");
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        let cat = Running::try_start(Command::new("cat").stdin(Stdio::piped()));
+        let error = cat.and_then(|cat| cat.try_wait(Duration::ZERO));
+        let error = error.expect_err("its input does not end");
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    }
 }
