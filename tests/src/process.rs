@@ -214,7 +214,7 @@ impl Running {
     /// Waits until its standard output contains `text`.
     #[track_caller]
     pub fn says(&self, text: &str) {
-        self.waits(&format!("it says \"{text}\""), || {
+        self.waits(&self.stdout, &format!("it says \"{text}\""), || {
             self.stdout.text().contains(text)
         });
     }
@@ -222,7 +222,7 @@ impl Running {
     /// Waits until its standard error contains `text`.
     #[track_caller]
     pub fn warns(&self, text: &str) {
-        self.waits(&format!("it warns of \"{text}\""), || {
+        self.waits(&self.stderr, &format!("it warns of \"{text}\""), || {
             self.stderr.text().contains(text)
         });
     }
@@ -231,16 +231,17 @@ impl Running {
     #[track_caller]
     pub fn line(&mut self) -> String {
         let rest = |running: &Running| running.stdout.text().split_off(running.taken);
-        self.waits("it says a line", || rest(self).contains('\n'));
+        self.waits(&self.stdout, "it says a line", || rest(self).contains('\n'));
         let rest = rest(self);
         let line = rest.lines().next().unwrap_or_default();
         self.taken += line.len() + 1;
         line.to_owned()
     }
 
+    /// Waits for a condition on what comes from a pipe, at most until its end.
     #[track_caller]
-    fn waits(&self, what: &str, mut condition: impl FnMut() -> bool) {
-        let came = holds_within(FOR_EVER, || condition() || self.stdout.is_closed());
+    fn waits(&self, pipe: &Gathered, what: &str, mut condition: impl FnMut() -> bool) {
+        let came = holds_within(FOR_EVER, || condition() || pipe.is_closed());
         assert!(
             came && condition(),
             "{what}, never: {}\nstdout: {}\nstderr: {}",
@@ -442,5 +443,14 @@ mod tests {
         let error = cat.and_then(|cat| cat.try_wait(Duration::ZERO));
         let error = error.expect_err("its input does not end");
         assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    }
+
+    /// The wait ended when standard output was closed.
+    #[test]
+    fn a_warning_is_waited_for_without_standard_output() {
+        let script = "exec >&-; sleep 0.2; echo late >&2";
+        let running = Running::start(Command::new("sh").args(["-c", script]));
+        eventually("it says no more", || running.stdout.is_closed());
+        running.warns("late");
     }
 }
