@@ -130,7 +130,8 @@ impl UdpSession {
         thread::Builder::new().spawn(move || {
             // Both a close and an error end the session.
             let _ = control.read(&mut [0]);
-            flag.store(true, Ordering::Relaxed);
+            // Pairs with the Acquire in `receive`.
+            flag.store(true, Ordering::Release);
         })?;
         send_line(stream, &port)?;
         Ok(UdpSession { socket, ended })
@@ -139,10 +140,12 @@ impl UdpSession {
     /// Length and sender of the next datagram; `None` at the session's end.
     fn receive(&self, message: &mut [u8]) -> io::Result<Option<(usize, SocketAddr)>> {
         loop {
+            // Before the wait: the last datagrams may come between its end and that of the session.
+            let ended = self.ended.load(Ordering::Acquire);
             match self.socket.receive(message) {
                 Ok(datagram) => return Ok(Some(datagram)),
                 Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
-                Err(_) if self.ended.load(Ordering::Relaxed) => return Ok(None),
+                Err(_) if ended => return Ok(None),
                 Err(_) => {}
             }
         }
