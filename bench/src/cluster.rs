@@ -209,7 +209,8 @@ impl Cluster {
             ack_timeout_ms: PATIENCE_MS,
         });
         // A signal may have reached the agent before it left this session.
-        let agent = agent.map_err(|error| interruption(&news).unwrap_or(error.into()))?;
+        let agent =
+            agent.map_err(|error| interruption(&news, SIGNAL_DELAY).unwrap_or(error.into()))?;
         let control = Control::connect(&directory.0);
         let mut cluster = Cluster {
             control: None,
@@ -466,10 +467,10 @@ impl Drop for Cluster {
     }
 }
 
-/// The signal that arrived during the agent's start, if any.
-fn interruption(news: &Receiver<News>) -> Option<ClusterError> {
+/// The signal that arrived during the agent's start, if any, at most `delay` later.
+fn interruption(news: &Receiver<News>, delay: Duration) -> Option<ClusterError> {
     // The agent may end before the signal thread runs.
-    match news.recv_timeout(SIGNAL_DELAY) {
+    match news.recv_timeout(delay) {
         Ok(News::Signal(signal)) => Some(ClusterError::Interrupted(signal)),
         _ => None,
     }
@@ -545,9 +546,9 @@ mod tests {
             sender.send(News::Signal(SIGINT)).unwrap();
             sender
         });
-        let found = interruption(&news);
+        let found = interruption(&news, Duration::MAX);
         assert!(matches!(found, Some(ClusterError::Interrupted(SIGINT))));
         let _sender = late.join().unwrap();
-        assert!(interruption(&news).is_none());
+        assert!(interruption(&news, SIGNAL_DELAY).is_none());
     }
 }

@@ -82,8 +82,11 @@ fn silence<'a>(processes: impl Iterator<Item = &'a Process>) -> ClusterError {
 #[cfg(test)]
 mod tests {
     use std::io;
+    use std::os::fd::AsFd;
     use std::process::{Command, Stdio};
     use std::sync::mpsc;
+
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
     use super::super::process::Running;
     use super::*;
@@ -142,6 +145,9 @@ mod tests {
             child.kill().unwrap();
             child.wait().unwrap();
         }
+        // A child of another test has all pipes of this process until it executes its program.
+        let mut input = [PollFd::new(processes[1].input.as_fd(), PollFlags::empty())];
+        poll(&mut input, PollTimeout::NONE).unwrap();
         processes.iter_mut().for_each(|process| process.tell(&()));
         let found = lines_of(&news, &processes.each_ref(), Duration::ZERO);
         assert_eq!(found.unwrap_err().to_string(), "two has ended");

@@ -161,6 +161,8 @@ mod tests {
     fn operations_without_duration_are_batched() {
         let mut work = Count::default();
         let pace = Pace::of(Duration::from_millis(1));
-        assert_eq!(sample(&mut work, pace).unwrap().batch, BATCH);
+        // Another thread may run during a trial.
+        let mut batches = (0..100).map(|_| sample(&mut work, pace).unwrap().batch);
+        assert!(batches.any(|batch| batch == BATCH));
     }
 }

@@ -196,18 +196,17 @@ mod tests {
 
     #[test]
     fn every_receiver_gets_its_share_at_the_given_rate() {
-        let flow = flood(
-            &Sockets::Kernel,
-            &Flood {
-                servers: servers(3),
-                group: None,
-                interface: HERE,
-                bytes: 64,
-                per_s: 3000.0,
-                time: Duration::from_millis(20),
-            },
-        )
-        .unwrap();
+        let to_all = Flood {
+            servers: servers(3),
+            group: None,
+            interface: HERE,
+            bytes: 64,
+            per_s: 3000.0,
+            time: Duration::from_millis(20),
+        };
+        // On a loaded machine the time may be over before the sender runs again.
+        let mut flows = (0..100).map(|_| flood(&Sockets::Kernel, &to_all).unwrap());
+        let flow = flows.find(|flow| flow.sent > 0).expect("some are sent");
         assert!((1..=60).contains(&flow.sent), "{flow:?}");
         assert_eq!((flow.due, flow.received), (flow.sent, flow.sent));
         assert_eq!(flow.errors, 0);
