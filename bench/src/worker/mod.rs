@@ -348,7 +348,7 @@ impl Worker {
             }
             Order::ListenToRanks(carrier, domain, rank) => {
                 let domain = self.domain(&domain)?;
-                let (newcomer, port) = Newcomer::listen(carrier, domain, rank)?;
+                let (newcomer, port) = Newcomer::listen(carrier, &domain, rank)?;
                 self.newcomer = Some(newcomer);
                 answer(port)
             }

@@ -12,7 +12,7 @@ use super::micro::connections::Connections;
 use super::micro::message_layer::{EAGER, MessageLayer};
 use super::micro::script::Wait;
 use super::micro::wire::Wire;
-use super::micro::{Carrier, Listening, connector};
+use super::micro::{Carrier, Listening, Transport};
 use super::processor::{self, Bound};
 use crate::worker::programs::rank::{Meter, Nanos, Rank, Usage};
 use crate::worker::programs::task::Task;
@@ -35,20 +35,19 @@ pub struct Join {
 
 /// A rank that others can connect to.
 pub struct Newcomer {
+    transport: Transport,
     listening: Listening,
-    carrier: Carrier,
-    domain: Domain,
     rank: usize,
 }
 
 impl Newcomer {
     /// Begins to listen. Returns the port, too, 0 for [`Carrier::Fabric`].
-    pub fn listen(carrier: Carrier, domain: Domain, rank: usize) -> Result<(Self, u16)> {
-        let (listening, port) = Listening::open(carrier.clone(), &domain)?;
+    pub fn listen(carrier: Carrier, domain: &Domain, rank: usize) -> Result<(Self, u16)> {
+        let transport = Transport::open(carrier, domain)?;
+        let (listening, port) = transport.listen()?;
         let newcomer = Newcomer {
+            transport,
             listening,
-            carrier,
-            domain,
             rank,
         };
         Ok((newcomer, port))
@@ -59,9 +58,7 @@ impl Newcomer {
         let Join { peers, wait } = join;
         let mut wires: Vec<Option<Wire>> = Vec::new();
         for peer in &peers[..self.rank] {
-            let place = peer.place.parse()?;
-            let mut connect = connector(self.carrier.clone(), &self.domain, place, peer.at)?;
-            let mut wire = connect()?;
+            let mut wire = self.transport.connect(peer.place.parse()?, peer.at)?;
             wire.send(&[&[self.rank as u8]])?;
             wires.push(Some(wire));
         }

@@ -8,7 +8,6 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 pub use self::built::Rnic;
 #[cfg(not(feature = "verbs"))]
 pub use self::not_built::Rnic;
-use super::OWNER;
 
 /// Checks that these devices, or the first one of this host, can be used. Children of this process may
 /// then pin as much memory as the system allows: a channel takes 1.2 MiB.
@@ -23,10 +22,10 @@ pub fn check(names: &[String]) -> Result<()> {
         setrlimit(limit, most, most)?;
     }
     if names.is_empty() {
-        Rnic::open(None, OWNER)?;
+        Rnic::open(None)?;
     }
     for name in names {
-        Rnic::open(Some(name), OWNER)?;
+        Rnic::open(Some(name))?;
     }
     Ok(())
 }
@@ -41,7 +40,6 @@ mod not_built {
     use std::net::TcpStream;
 
     use anyhow::{Result, anyhow};
-    use toroid_fabric::NodeId;
     use toroid_fabric::link::LinkCheck;
 
     use super::super::wire::Wire;
@@ -51,12 +49,12 @@ mod not_built {
                           pkg-config`";
 
     /// There is none in this build.
-    #[derive(Debug)]
+    #[derive(Clone, Debug)]
     pub enum Rnic {}
 
     impl Rnic {
         /// Always an error.
-        pub fn open(_: Option<&str>, _: NodeId) -> Result<Self> {
+        pub fn open(_: Option<&str>) -> Result<Self> {
             let error = anyhow!("this build has no provider verbs");
             Err(super::with_remedy(error, REMEDY))
         }
@@ -76,27 +74,27 @@ mod built {
     use anyhow::{Result, anyhow};
     use toroid_fabric::link::LinkCheck;
     use toroid_fabric::verbs::{ConnectionParameters, Device, ProtectionDomain, Selection};
-    use toroid_fabric::{Epoch, Membership, NodeId};
+    use toroid_fabric::{Epoch, Membership};
 
-    use super::super::PARTITION;
     use super::super::wire::Wire;
+    use super::super::{NODE, PARTITION};
 
     const REMEDY: &str = "name active devices of `rdma link` with --device";
 
-    /// A device, as one host uses it.
-    #[derive(Debug)]
+    /// A device, as one process uses it for all its connections.
+    #[derive(Clone, Debug)]
     pub struct Rnic(Arc<ProtectionDomain>);
 
     impl Rnic {
-        /// Opens a device for the host `local`, by default the first one.
-        pub fn open(name: Option<&str>, local: NodeId) -> Result<Self> {
+        /// Opens a device, by default the first one.
+        pub fn open(name: Option<&str>) -> Result<Self> {
             let selection = Selection {
                 device: name.map(str::to_owned),
                 ..Selection::default()
             };
             let device = Device::open(&selection);
             let device = device.map_err(|error| super::with_remedy(error, REMEDY))?;
-            Ok(Rnic(ProtectionDomain::new(&device, local, PARTITION)?))
+            Ok(Rnic(ProtectionDomain::new(&device, NODE, PARTITION)?))
         }
 
         /// Connects a channel with the process at the other end of `stream`, which does the same.

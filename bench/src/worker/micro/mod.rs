@@ -19,7 +19,6 @@ use toroid_fabric::emulation::Channel;
 use toroid_fabric::link::LinkCheck;
 use toroid_fabric::{Epoch, Membership, NodeId, Partition, Place, Protocol, provider, tcp};
 
-use self::connections::Another;
 use self::devices::Rnic;
 use self::host::LiveHost;
 use self::wire::{Socket, Wire};
@@ -54,6 +53,12 @@ pub enum Carrier {
     Ethernet,
 }
 
+/// A carrier as one process uses it for all its connections.
+pub enum Transport {
+    Fabric(Domain),
+    Sockets(Sockets),
+}
+
 /// The listening end.
 pub enum Listening {
     Fabric(Listener),
@@ -61,6 +66,7 @@ pub enum Listening {
 }
 
 /// Treatment of the socket of a connection.
+#[derive(Clone)]
 pub enum Sockets {
     /// The socket carries packets of the fabric.
     Tcp,
@@ -70,21 +76,55 @@ pub enum Sockets {
     Ethernet,
 }
 
-impl Listening {
-    /// Begins to listen. Returns the port, too, 0 for [`Carrier::Fabric`].
-    pub fn open(carrier: Carrier, domain: &Domain) -> Result<(Self, u16)> {
-        let Some(sockets) = Sockets::of(carrier, OWNER)? else {
-            return Ok((Listening::Fabric(domain.listen(PROTOCOL)?), 0));
-        };
-        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-        let port = listener.local_addr()?.port();
-        Ok((Listening::Socket(listener, sockets), port))
+impl Transport {
+    /// Prepares a carrier in a node of `domain`.
+    pub fn open(carrier: Carrier, domain: &Domain) -> Result<Self> {
+        Ok(Transport::Sockets(match carrier {
+            Carrier::Fabric => return Ok(Transport::Fabric(domain.clone())),
+            Carrier::Tcp => Sockets::Tcp,
+            Carrier::Verbs(device) => Sockets::Verbs(Rnic::open(device.as_deref())?),
+            Carrier::Ethernet => Sockets::Ethernet,
+        }))
     }
 
+    /// Begins to listen. Returns the port, too, 0 for [`Transport::Fabric`].
+    pub fn listen(&self) -> Result<(Listening, u16)> {
+        match self {
+            Transport::Fabric(domain) => Ok((Listening::Fabric(domain.listen(PROTOCOL)?), 0)),
+            Transport::Sockets(sockets) => {
+                let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+                let port = listener.local_addr()?.port();
+                Ok((Listening::Socket(listener, sockets.clone()), port))
+            }
+        }
+    }
+
+    /// Connects to a process that listens in the node `place`, whose sockets have the address `at`.
+    pub fn connect(&self, place: Place, at: SocketAddrV4) -> Result<Wire> {
+        match self {
+            Transport::Fabric(domain) => {
+                let channel = domain.connect(place, PROTOCOL)?;
+                Ok(Wire::Channel(Box::new(channel)))
+            }
+            Transport::Sockets(sockets) => sockets.wire(TcpStream::connect(at)?),
+        }
+    }
+
+    /// Memory for one-sided operations, of the owner at `place` or, without a place, of this process.
+    fn memory(&self, place: Option<Place>) -> Memory {
+        match self {
+            Transport::Fabric(domain) => Memory::Domain(domain.clone(), place),
+            Transport::Sockets(Sockets::Tcp) => Memory::Loopback,
+            Transport::Sockets(Sockets::Verbs(_) | Sockets::Ethernet) => Memory::None,
+        }
+    }
+}
+
+impl Listening {
     /// Waits for the next connection.
     pub fn accept(&self) -> Result<Wire> {
         match self {
-            Listening::Socket(listener, sockets) => sockets.wire(listener.accept()?.0, OWNER),
+            Listening::Socket(listener, sockets) => sockets.wire(listener.accept()?.0),
             Listening::Fabric(listener) => loop {
                 if let Some(channel) = listener.accept(LOOK)? {
                     return Ok(Wire::Channel(Box::new(channel)));
@@ -96,8 +136,9 @@ impl Listening {
 
 /// Starts a thread that follows scripts. Returns its port, 0 for [`Carrier::Fabric`].
 pub fn serve(carrier: Carrier, domain: &Domain) -> Result<u16> {
-    let shared = memory(&carrier, domain, None);
-    let (listening, port) = Listening::open(carrier, domain)?;
+    let transport = Transport::open(carrier, domain)?;
+    let shared = transport.memory(None);
+    let (listening, port) = transport.listen()?;
     // Both hosts poll, so each needs its own processor.
     let processor = processor::last()?;
     let follow = move || -> Result<()> {
@@ -122,76 +163,40 @@ pub fn connect(
     place: Place,
     at: SocketAddrV4,
 ) -> Result<LiveHost> {
-    let shared = memory(&carrier, domain, Some(place));
-    LiveHost::new(connector(carrier, domain, place, at)?, shared)
+    let transport = Transport::open(carrier, domain)?;
+    let shared = transport.memory(Some(place));
+    LiveHost::new(Box::new(move || transport.connect(place, at)), shared)
 }
 
-/// Opens connections to the node `place`, whose sockets have the address `at`.
-pub fn connector(
-    carrier: Carrier,
-    domain: &Domain,
-    place: Place,
-    at: SocketAddrV4,
-) -> Result<Another> {
-    let domain = domain.clone();
-    Ok(match Sockets::of(carrier, USER)? {
-        None => Box::new(move || {
-            let channel = domain.connect(place, PROTOCOL)?;
-            Ok(Wire::Channel(Box::new(channel)))
-        }),
-        Some(sockets) => Box::new(move || sockets.wire(TcpStream::connect(at)?, USER)),
-    })
-}
+/// Number of each host on a connection that no agent made.
+const NODE: NodeId = NodeId(0);
 
-/// Memory for one-sided operations, of the owner at `place` or, without a place, of this process.
-fn memory(carrier: &Carrier, domain: &Domain, place: Option<Place>) -> Memory {
-    match carrier {
-        Carrier::Fabric => Memory::Domain(domain.clone(), place),
-        Carrier::Tcp => Memory::Loopback,
-        Carrier::Verbs(_) | Carrier::Ethernet => Memory::None,
-    }
-}
-
-/// Numbers of both hosts on a channel that no agent made.
-const OWNER: NodeId = NodeId(0);
-const USER: NodeId = NodeId(1);
-
-/// Their partition.
+/// Partition of such hosts.
 const PARTITION: Partition = Partition(1);
 
 impl Sockets {
-    /// The treatment at the host `local`; `None` for [`Carrier::Fabric`], which has no sockets.
-    fn of(carrier: Carrier, local: NodeId) -> Result<Option<Self>> {
-        Ok(Some(match carrier {
-            Carrier::Fabric => return Ok(None),
-            Carrier::Tcp => Sockets::Tcp,
-            Carrier::Verbs(device) => Sockets::Verbs(Rnic::open(device.as_deref(), local)?),
-            Carrier::Ethernet => Sockets::Ethernet,
-        }))
-    }
-
-    /// A connection of the host `local` by a socket.
-    fn wire(&self, stream: TcpStream, local: NodeId) -> Result<Wire> {
+    /// A connection by a socket.
+    fn wire(&self, stream: TcpStream) -> Result<Wire> {
         let check = LinkCheck {
             partition: PARTITION,
-            peer: if local == OWNER { USER } else { OWNER },
+            peer: NODE,
             protocol: PROTOCOL,
             since: Epoch(0),
         };
         match self {
             Sockets::Ethernet => Ok(Wire::Socket(Socket::new(stream)?)),
             Sockets::Verbs(device) => device.channel(stream, check),
-            Sockets::Tcp => packets(stream, local, check),
+            Sockets::Tcp => packets(stream, check),
         }
     }
 }
 
-fn packets(stream: TcpStream, local: NodeId, check: LinkCheck) -> Result<Wire> {
+fn packets(stream: TcpStream, check: LinkCheck) -> Result<Wire> {
     stream.set_nodelay(true)?;
     tcp::tune::for_packets(&stream)?;
     let membership = Membership::at(Epoch(0));
     let stream = OwnedFd::from(stream);
-    let channel = tcp::Channel::open(stream, local, check, membership, Arc::default(), None)?;
+    let channel = tcp::Channel::open(stream, NODE, check, membership, Arc::default(), None)?;
     let channel = provider::Channel::Tcp(Box::new(channel));
     Ok(Wire::Channel(Box::new(Channel::new(
         channel,
