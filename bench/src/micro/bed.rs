@@ -55,10 +55,6 @@ impl Path {
     /// build has it. `devices` are those of the hosts.
     pub fn chosen(paths: &[Path], devices: &[String]) -> Result<(Vec<Path>, Option<Error>)> {
         let count = devices.len();
-        ensure!(
-            count <= 2,
-            "--device has {count} names: give one for each of the two hosts, or one for both"
-        );
         let has_verbs = paths.contains(&Path::Verbs);
         ensure!(
             has_verbs || paths.is_empty() || count == 0,

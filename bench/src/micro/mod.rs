@@ -86,6 +86,11 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
     };
     let (mut measured, mut left_out) = (Vec::new(), None);
     if options.preset.is_empty() {
+        let count = options.device.len();
+        ensure!(
+            count <= 2,
+            "--device has {count} names: give one for each of the two hosts, or one for both"
+        );
         let (paths, reason) = Path::chosen(&options.path, &options.device)?;
         for path in paths {
             measured.push(live(path, &options.device, &selection, progress)?);

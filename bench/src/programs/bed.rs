@@ -46,8 +46,9 @@ pub fn have_processors(ranks: usize) -> bool {
 }
 
 impl Bed {
-    /// Starts nodes and ranks, and connects each rank with each.
-    pub fn prepare(path: Path, ranks: usize) -> Result<Self, ClusterError> {
+    /// Starts nodes and ranks, and connects each rank with each. Ranks use `devices` in turns; without
+    /// any all use the first of this host.
+    pub fn prepare(path: Path, devices: &[String], ranks: usize) -> Result<Self, ClusterError> {
         // The ranks of this provider talk over the loopback interface of one node.
         let nodes = if path.has_one_node() { 1 } else { ranks };
         let [x, y, z] = factors(nodes).map(|size: usize| size as u16);
@@ -59,8 +60,10 @@ impl Bed {
         };
         let places: Option<Vec<String>> = (0..ranks).map(node).collect();
         let places = places.ok_or(ClusterError::NoServer)?;
+        let device = |rank| devices.iter().cycle().nth(rank);
+        let carrier = |rank| path.carrier(device(rank));
         let wait = wait(path, ranks);
-        let processes = join(&mut cluster, path.carrier(None), &domain, &places, wait)?;
+        let processes = join(&mut cluster, carrier, &domain, &places, wait)?;
         Ok(Bed {
             ranks: processes,
             cluster,
@@ -85,23 +88,24 @@ fn patience(task: &Task, ranks: usize) -> Duration {
     PATIENCE + Duration::from_nanos(SLOW_NS * operations)
 }
 
-/// Starts a rank in each of these nodes of a domain, and connects each with each.
+/// Starts a rank with its carrier in each of these nodes of a domain, and connects each with each.
 pub fn join(
     cluster: &mut Cluster,
-    carrier: Carrier,
+    carrier: impl Fn(usize) -> Carrier,
     domain: &DomainInfo,
     nodes: &[String],
     wait: Wait,
 ) -> Result<Vec<Process>, ClusterError> {
     let (mut processes, mut peers) = (Vec::new(), Vec::new());
     for (rank, node) in nodes.iter().enumerate() {
+        let carrier = carrier(rank);
         let address = match carrier {
             Carrier::Ethernet => member(domain, node)?.ipv4,
             Carrier::Fabric | Carrier::Tcp | Carrier::Verbs(_) => Ipv4Addr::LOCALHOST,
         };
         let mut process = cluster.worker(node)?;
         process.call(format!("rank {rank} in node {node}"));
-        let listen = Order::ListenToRanks(carrier.clone(), domain.name.clone(), rank);
+        let listen = Order::ListenToRanks(carrier, domain.name.clone(), rank);
         let port = cluster.ask(&mut process, &listen)?;
         let (place, at) = (node.clone(), SocketAddrV4::new(address, port));
         peers.push(Peer { place, at });

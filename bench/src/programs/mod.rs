@@ -7,7 +7,7 @@ mod report;
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::Args;
 
 use self::bed::Bed;
@@ -37,6 +37,10 @@ pub struct Options {
     /// Measure only these paths [default: all; verbs if there is an RDMA device].
     #[arg(long, value_name = "PATH", value_delimiter = ',')]
     path: Vec<Path>,
+
+    /// RDMA devices of the path verbs, which ranks use in turns [default: the first].
+    #[arg(long, value_name = "DEVICE", value_delimiter = ',')]
+    device: Vec<String>,
 }
 
 /// Runs everything; nothing is left behind.
@@ -44,11 +48,16 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
     let start = Instant::now();
     let (effort, ranks) = (options.common.effort(), usize::from(options.ranks));
     let tasks = chosen(&options.names, ranks, effort)?;
-    let (paths, left_out) = Path::chosen(&options.path, &[])?;
+    let devices = options.device.len();
+    ensure!(
+        devices <= ranks,
+        "--device has {devices} names for {ranks} ranks: leave out those that no rank uses"
+    );
+    let (paths, left_out) = Path::chosen(&options.path, &options.device)?;
     let mut measured: Vec<Measured> = Vec::new();
     for path in paths {
         progress.say(format!("starting {ranks} ranks for {path}"));
-        let mut bed = Bed::prepare(path, ranks)?;
+        let mut bed = Bed::prepare(path, &options.device, ranks)?;
         progress.expect(tasks.len() * rounds(effort) as usize);
         let mut runner = Runner::new(progress);
         let (mut tasks, rounds) = (tasks.clone(), FEWEST_ROUNDS..=rounds(effort));

@@ -156,7 +156,7 @@ fn a_signal_ends_all_ranks() {
 }
 
 #[test]
-fn wrong_numbers_of_ranks_are_refused_with_what_is_possible() {
+fn wrong_numbers_of_ranks_and_devices_are_refused_with_what_is_possible() {
     leaves_nothing(|| {
         let programs = |words: &[&str]| {
             let mut command = Command::new(program("toroid-bench"));
@@ -167,5 +167,10 @@ fn wrong_numbers_of_ranks_are_refused_with_what_is_possible() {
                        that do: ep is lu";
         programs(&mg).fails(FAILED, &[message]);
         programs(&["--ranks", "17"]).fails(BAD_INPUT, &["17 is not in 1..=16"]);
+        let unused = programs(&["--path", "shm", "--device", "rxe0"]);
+        unused.fails(FAILED, &["--device is for the path verbs", "--path"]);
+        let devices = ["--path", "verbs", "--device", "rxe0,rxe1,rxe0"];
+        let many = programs(&[&["ep", "--ranks", "2"], &devices[..]].concat());
+        many.fails(FAILED, &["--device has 3 names for 2 ranks"]);
     });
 }

@@ -120,7 +120,7 @@ impl Bed {
         let nodes = VICTIMS.map(String::from);
         let mut ranks = Vec::new();
         for path in paths {
-            let carrier = match path {
+            let carrier = |_| match path {
                 Path::Rdma => Carrier::Fabric,
                 Path::Ethernet => Carrier::Ethernet,
             };
