@@ -113,7 +113,7 @@ impl Path {
 
     /// An exchange whose completions can come through one queue for several queue pairs.
     pub fn completions(self) -> Option<Pattern> {
-        matches!(self, Path::Shm | Path::Tcp).then_some(Pattern::Write)
+        (self != Path::Ethernet).then_some(Pattern::Write)
     }
 }
 

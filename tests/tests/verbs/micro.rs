@@ -5,16 +5,27 @@ use tests::process::{Outcome, run};
 
 use crate::{Host, MANY, down_yet};
 
-/// Tests by layer that this run measures, over up to 16 channels.
+/// Tests by layer that this run measures, over up to 16 channels, beside that of queues.
 const TESTS: [(&str, &str); 3] = [
     ("fabric", "blocking/block"),
     ("fabric", "blocking/spin"),
     ("msg", "any_source"),
 ];
 
-fn micro(host: &Host, words: &str) -> Outcome {
+fn bench(host: &Host, words: &str) -> Outcome {
     let mut command = host.agent.command("toroid-bench");
-    run(command.arg("micro").args(words.split_whitespace()))
+    run(command.args(words.split_whitespace()))
+}
+
+/// Runs a command in which each of two devices sends many packets.
+fn bench_by_both(words: &str) -> Outcome {
+    let hosts = down_yet(false);
+    let before = hosts.each_ref().map(Host::sent);
+    let outcome = bench(&hosts[0], words).ok();
+    for (host, before) in hosts.iter().zip(before) {
+        assert!(host.sent() > before + MANY, "{}", host.device);
+    }
+    outcome
 }
 
 fn number(value: &Value) -> f64 {
@@ -22,11 +33,11 @@ fn number(value: &Value) -> f64 {
 }
 
 #[test]
-fn micro_measures_messages_by_two_devices() {
-    let hosts = down_yet(false);
-    let before = hosts.each_ref().map(Host::sent);
-    let words = "--quick --json --path verbs --device rxe0,rxe1 --test blocking,any-source";
-    let report = micro(&hosts[0], words).ok().json();
+fn micro_measures_messages_and_completions_by_two_devices() {
+    let report = bench_by_both(
+        "micro --quick --json --path verbs --device rxe0,rxe1 --test blocking,any-source,queues",
+    );
+    let report = report.json();
     let rows = report["rows"].as_array().expect("rows are a list");
     for row in rows {
         assert_eq!(row["path"], "verbs", "{row}");
@@ -41,12 +52,22 @@ fn micro_measures_messages_by_two_devices() {
         let is_wanted = |row: &Value| row["layer"] == layer && row["test"] == test;
         assert!(rows.iter().any(is_wanted), "{layer}, {test}");
     }
-    for (host, before) in hosts.iter().zip(before) {
-        assert!(host.sent() > before + MANY, "{}", host.device);
+    let is_queues = |row: &&Value| row["test"] == "queues";
+    let pairs = rows.iter().filter(is_queues).map(|row| row["x"].as_u64());
+    assert_eq!(pairs.flatten().collect::<Vec<_>>(), [1, 4, 16, 64]);
+}
+
+#[test]
+fn a_missing_device_is_named_beside_those_that_exist() {
+    let [host, _] = down_yet(false);
+    for command in ["micro"] {
+        let missing = bench(
+            &host,
+            &format!("{command} --quick --path verbs --device rxe9"),
+        );
+        missing.fails(
+            1,
+            &["no RDMA device named rxe9: there is rxe0, rxe1", "--device"],
+        );
     }
-    let missing = micro(&hosts[0], "--quick --path verbs --device rxe9");
-    missing.fails(
-        1,
-        &["no RDMA device named rxe9: there is rxe0, rxe1", "--device"],
-    );
 }

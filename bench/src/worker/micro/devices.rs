@@ -67,19 +67,27 @@ mod not_built {
 
 #[cfg(feature = "verbs")]
 mod built {
-    use std::io::{Read, Write};
+    use std::fmt::Display;
+    use std::io::{self, BufRead, BufReader, Read, Write};
     use std::net::TcpStream;
     use std::sync::Arc;
 
-    use anyhow::{Result, anyhow};
+    use anyhow::{Error, Result, anyhow};
     use toroid_fabric::link::LinkCheck;
-    use toroid_fabric::verbs::{ConnectionParameters, Device, ProtectionDomain, Selection};
-    use toroid_fabric::{Epoch, Membership};
+    use toroid_fabric::verbs::{
+        ConnectionParameters, Device, Export, ProtectionDomain, QueuePair, Selection,
+    };
+    use toroid_fabric::{Access, Epoch, Membership, Region, RemoteKey};
 
     use super::super::wire::Wire;
     use super::super::{NODE, PARTITION};
 
     const REMEDY: &str = "name active devices of `rdma link` with --device";
+
+    const ROOM: &str = "raise `ulimit -l`, or leave the test `queues` out of --test";
+
+    /// Parameters of a queue pair that answers, or the reason for which there is none.
+    type Answer = Result<[u8; ConnectionParameters::LEN], String>;
 
     /// A device, as one process uses it for all its connections.
     #[derive(Clone, Debug)]
@@ -110,14 +118,55 @@ mod built {
             stream.read_exact(&mut theirs)?;
             let theirs = ConnectionParameters::from_bytes(&theirs)?;
             let channel = prepared.connect(&theirs, Arc::default());
-            let channel = channel.map_err(|error| {
-                anyhow!("the RDMA devices do not connect: {error}; see `rdma link`")
-            })?;
+            let channel = channel.map_err(not_connected)?;
             // A device does not answer before its queue pair is connected.
             let mut is_connected = [0];
             stream.write_all(&is_connected)?;
             stream.read_exact(&mut is_connected)?;
             Ok(Wire::Verbs(Box::new(channel)))
         }
+
+        /// Grants access to a region to the queue pairs that this device [answers](Rnic::answer).
+        pub fn export(&self, region: &Region, key: RemoteKey, access: Access) -> Result<Export> {
+            let export = self.0.export(region, key, access);
+            export.map_err(|error| {
+                anyhow!("the RDMA device does not register memory: {error}; {ROOM}")
+            })
+        }
+
+        /// Answers the queue pair of the process at the other end of `stream`, until that closes it.
+        pub fn answer(&self, mut stream: TcpStream) -> Result<()> {
+            let mut theirs = [0; ConnectionParameters::LEN];
+            stream.read_exact(&mut theirs)?;
+            let answering = self.0.answer(&ConnectionParameters::from_bytes(&theirs)?);
+            let ours: Answer = match &answering {
+                Ok(answering) => Ok(answering.parameters().to_bytes()),
+                Err(error) => Err(error.to_string()),
+            };
+            writeln!(stream, "{}", serde_json::to_string(&ours)?)?;
+            let _ended = stream.read(&mut [0])?;
+            Ok(())
+        }
+
+        /// A queue pair for one operation at a time, with the process that
+        /// [answers](Rnic::answer) at the other end of `stream`.
+        pub fn queue_pair(&self, mut stream: &TcpStream) -> Result<QueuePair> {
+            let prepared = self.0.prepare(NODE, 1).map_err(no_queue_pair)?;
+            stream.write_all(&prepared.parameters().to_bytes())?;
+            let mut answer = String::new();
+            BufReader::new(stream).read_line(&mut answer)?;
+            let theirs: Answer = serde_json::from_str(&answer)?;
+            let theirs = ConnectionParameters::from_bytes(&theirs.map_err(no_queue_pair)?)?;
+            let pair = prepared.connect(&theirs, Arc::default());
+            pair.map_err(not_connected)
+        }
+    }
+
+    fn no_queue_pair(error: impl Display) -> Error {
+        anyhow!("an RDMA device makes no queue pair: {error}; {ROOM}")
+    }
+
+    fn not_connected(error: io::Error) -> Error {
+        anyhow!("the RDMA devices do not connect: {error}; see `rdma link`")
     }
 }

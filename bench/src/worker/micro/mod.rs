@@ -115,7 +115,9 @@ impl Transport {
         match self {
             Transport::Fabric(domain) => Memory::Domain(domain.clone(), place),
             Transport::Sockets(Sockets::Tcp) => Memory::Loopback,
-            Transport::Sockets(Sockets::Verbs(_) | Sockets::Ethernet) => Memory::None,
+            #[cfg(feature = "verbs")]
+            Transport::Sockets(Sockets::Verbs(device)) => Memory::Device(device.clone()),
+            Transport::Sockets(_) => Memory::None,
         }
     }
 }
