@@ -1,4 +1,4 @@
-//! Micro-benchmarks of two devices.
+//! Micro-benchmarks and parallel programs of two devices.
 
 use serde_json::Value;
 use tests::process::{Outcome, run};
@@ -57,10 +57,25 @@ fn micro_measures_messages_and_completions_by_two_devices() {
     assert_eq!(pairs.flatten().collect::<Vec<_>>(), [1, 4, 16, 64]);
 }
 
+/// The second rank both connects and accepts, by one protection domain.
+#[test]
+fn three_ranks_of_two_devices_compute_the_known_result() {
+    let report =
+        bench_by_both("programs is --quick --json --path verbs --device rxe0,rxe1 --ranks 3");
+    let rows = report.json()["rows"].clone();
+    assert_eq!(rows.as_array().expect("a list").len(), 1, "{rows}");
+    let row = &rows[0];
+    assert_eq!(
+        (&row["program"], &row["path"]),
+        (&"is".into(), &"verbs".into())
+    );
+    assert_eq!((&row["ranks"], &row["checked"]), (&3.into(), &true.into()));
+}
+
 #[test]
 fn a_missing_device_is_named_beside_those_that_exist() {
     let [host, _] = down_yet(false);
-    for command in ["micro"] {
+    for command in ["micro", "programs"] {
         let missing = bench(
             &host,
             &format!("{command} --quick --path verbs --device rxe9"),
