@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use toroid_model::link::FabricProfile;
 
 use crate::busy::Busy;
+use crate::causes::with_causes;
 use crate::cluster::ClusterError;
 use crate::comparison::{RunError, ab, diff};
 use crate::machine::Awake;
@@ -308,7 +309,7 @@ pub fn main() -> ExitCode {
             if let Some(usage) = error.downcast_ref::<clap::Error>() {
                 usage.exit();
             }
-            eprintln!("toroid-bench: {error:#}");
+            eprintln!("toroid-bench: {}", with_causes(&error));
             match error.downcast_ref() {
                 Some(ClusterError::Interrupted(signal)) => ExitCode::from(128 + *signal as u8),
                 _ if error.is::<RunError>() => ExitCode::from(2),

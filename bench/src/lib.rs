@@ -15,7 +15,7 @@
 //!   `report`.
 //! * [`report`], [`table`], [`target`], [`manifest`], [`results`]: rows, JSON, tables, targets, the
 //!   conditions of a run, and saved runs.
-//! * [`arguments`]: the command line.
+//! * [`arguments`]: the command line. [`causes`]: texts of errors.
 //!
 //! A new measurement needs an operation in its command's plan, a `Job` of `worker` for that
 //! operation, and a place in the command's tables.
@@ -24,6 +24,7 @@
 
 mod arguments;
 mod busy;
+mod causes;
 pub mod cluster;
 mod compare;
 mod comparison;

@@ -1,11 +1,11 @@
 //! The report of a run: rows of labels and figures, as JSON for programs and tables for people.
 
-use std::fmt::Display;
 use std::time::Instant;
 
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
+use crate::causes::with_causes;
 use crate::machine;
 use crate::plan::Effort;
 use crate::samples::{Samples, Series};
@@ -294,10 +294,9 @@ impl Report {
         self.parts.push((name, Part::List(list)));
     }
 
-    /// Adds a remark about the whole run to text and JSON, such as the reason for missing rows: an
-    /// error with all its causes.
-    pub fn note(&mut self, note: impl Display) {
-        let note = format!("{note:#}");
+    /// Adds the reason for missing rows to text and JSON, with all its causes.
+    pub fn note(&mut self, reason: &anyhow::Error) {
+        let note = with_causes(reason);
         self.text += &format!("\n{note}\n");
         self.notes.push(note);
     }
@@ -389,7 +388,7 @@ mod tests {
     fn a_reason_for_missing_rows_is_in_text_and_json_with_its_causes() {
         let mut report = Report::new(Effort::Quick, Instant::now(), Fields::default());
         assert!(json!(report).get("notes").is_none());
-        report.note(anyhow::anyhow!("no such device").context("verbs is left out"));
+        report.note(&anyhow::anyhow!("no such device").context("verbs is left out"));
         let note = "verbs is left out: no such device";
         assert_eq!(report.text, format!("\n{note}\n"));
         assert_eq!(json!(report)["notes"], json!([note]));

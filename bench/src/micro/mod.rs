@@ -108,7 +108,7 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
     );
     let mut report = report::report(start, &measured);
     if let Some(reason) = left_out {
-        report.note(reason);
+        report.note(&reason);
     }
     Ok(report)
 }

@@ -66,7 +66,7 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
     }
     let mut report = report::report(effort, start, ranks, &measured);
     if let Some(reason) = left_out {
-        report.note(reason);
+        report.note(&reason);
     }
     Ok(report)
 }

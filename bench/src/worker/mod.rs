@@ -54,6 +54,7 @@ use self::sampler::Pace;
 use self::store::{KeySet, Keys, StoreOp};
 use self::stores::{Stores, Target};
 use self::traces::Trace;
+use crate::causes::with_causes;
 use crate::plan::Path;
 use crate::samples::Samples;
 use crate::worker::programs::task::Task;
@@ -243,16 +244,15 @@ pub(crate) fn run() -> io::Result<()> {
 ///
 /// # Errors
 /// The system's, when an answer cannot be written.
-pub fn serve<O: DeserializeOwned, E: From<serde_json::Error> + ToString>(
+pub fn serve<O: DeserializeOwned>(
     orders: impl BufRead,
     mut answers: impl Write,
-    mut obey: impl FnMut(O) -> std::result::Result<Value, E>,
+    mut obey: impl FnMut(O) -> std::result::Result<Value, String>,
 ) -> io::Result<()> {
     for line in orders.lines() {
         let answer = serde_json::from_str(&line?)
-            .map_err(E::from)
-            .and_then(&mut obey)
-            .map_err(|error| error.to_string());
+            .map_err(|error| error.to_string())
+            .and_then(&mut obey);
         let mut line = serde_json::to_vec(&answer)?;
         line.push(b'\n');
         answers.write_all(&line)?;
@@ -261,15 +261,18 @@ pub fn serve<O: DeserializeOwned, E: From<serde_json::Error> + ToString>(
     Ok(())
 }
 
-/// Explains the kernel's `WouldBlock`, a socket's time-out.
-fn explained(error: anyhow::Error) -> anyhow::Error {
-    match error.downcast_ref::<io::Error>() {
+/// The error and its causes, with an explanation of the kernel's `WouldBlock`, a socket's time-out.
+fn explained(error: anyhow::Error) -> String {
+    let error = match error.downcast_ref::<io::Error>() {
         Some(system) if system.kind() == io::ErrorKind::WouldBlock => {
             let seconds = client::PATIENCE.as_secs();
-            anyhow::anyhow!("nothing came and nothing could be sent for {seconds} s")
+            error.context(format!(
+                "nothing came and nothing could be sent for {seconds} s"
+            ))
         }
         _ => error,
-    }
+    };
+    with_causes(&error)
 }
 
 /// State of a worker, set up by orders.
@@ -515,4 +518,44 @@ fn serve_messages(domain: Domain) -> Result<()> {
         .name("messages".into())
         .spawn(serve)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+
+    /// Answer to an order that fails with this error of the system, while a stream is sent.
+    fn answer_after(kind: io::ErrorKind) -> String {
+        let mut answers = Vec::new();
+        let obey = |to: SocketAddr| {
+            let sent: io::Result<()> = Err(kind.into());
+            let sent = sent.with_context(|| format!("cannot send a stream to {to}"));
+            sent.map(|()| Value::Null).map_err(explained)
+        };
+        serve(&b"\"10.1.0.2:7471\"\n"[..], &mut answers, obey).unwrap();
+        let answer: Value = serde_json::from_slice(&answers).unwrap();
+        answer["Err"].as_str().unwrap().into()
+    }
+
+    #[test]
+    fn answers_have_the_causes_of_a_failure() {
+        assert_eq!(
+            answer_after(io::ErrorKind::ConnectionReset),
+            "cannot send a stream to 10.1.0.2:7471: connection reset"
+        );
+    }
+
+    #[test]
+    fn a_time_out_is_explained_in_its_context() {
+        let answer = answer_after(io::ErrorKind::WouldBlock);
+        let seconds = client::PATIENCE.as_secs();
+        let explanation = format!("nothing came and nothing could be sent for {seconds} s: ");
+        let context = answer.strip_prefix(&explanation).unwrap_or(&answer);
+        assert!(
+            context.starts_with("cannot send a stream to 10.1.0.2:7471: "),
+            "{answer}"
+        );
+    }
 }

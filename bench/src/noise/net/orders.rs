@@ -15,6 +15,7 @@ use super::memory;
 use super::packets::{Handling, Shortest};
 use super::traffic::{self, Budget, Data, Poller};
 use super::wire::{Answer, Digest, Done, NUMBERED, Order, Protocol, Streams};
+use crate::causes::with_causes;
 
 /// The means of an order.
 pub struct Carrier<'a> {
@@ -72,7 +73,7 @@ impl Carrier<'_> {
                 *self.exported = Some(region);
                 Done::Exported(key.to_string())
             }
-            Err(error) => Done::NotExported(format!("{error:#}")),
+            Err(error) => Done::NotExported(with_causes(&error)),
         }
     }
 

@@ -208,7 +208,7 @@ pub(crate) fn measure(options: &Options, progress: &Progress) -> Result<Report> 
     if let Some(Err(reason)) = memory
         && !matches!(reason.downcast_ref(), Some(MemberError::NotInNode))
     {
-        report.note(format_args!("RDMA was not measured: {reason:#}"));
+        report.note(&reason.context("RDMA was not measured"));
     }
     Ok(report)
 }

@@ -8,6 +8,7 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 pub use self::built::Rnic;
 #[cfg(not(feature = "verbs"))]
 pub use self::not_built::Rnic;
+use crate::causes::with_causes;
 
 /// Checks that these devices, or the first one of this host, can be used. Children of this process may
 /// then pin as much memory as the system allows: a channel takes 1.2 MiB.
@@ -32,7 +33,8 @@ pub fn check(names: &[String]) -> Result<()> {
 
 fn with_remedy(error: impl Into<Error>, remedy: &str) -> Error {
     let error = error.into();
-    anyhow!("the path verbs cannot be measured: {error:#}; {remedy}, or leave it out of --path")
+    let reason = with_causes(&error);
+    anyhow!("the path verbs cannot be measured: {reason}; {remedy}, or leave it out of --path")
 }
 
 #[cfg(not(feature = "verbs"))]

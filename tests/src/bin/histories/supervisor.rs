@@ -67,9 +67,10 @@ pub fn serve() -> Result<()> {
     let mut supervisor = Supervisor::start(serde_json::from_str(&task())?)?;
     let first: std::result::Result<Recording, String> = Ok(supervisor.ready()?);
     writeln!(io::stdout(), "{}", serde_json::to_string(&first)?)?;
-    let answer = |round: Round| {
+    let mut answer = |round: Round| {
         Ok::<_, Box<dyn std::error::Error>>(serde_json::to_value(supervisor.carry_out(round)?)?)
     };
+    let answer = |round| answer(round).map_err(|error| error.to_string());
     Ok(worker::serve(io::stdin().lock(), io::stdout(), answer)?)
 }
 

@@ -124,7 +124,8 @@ pub fn serve() -> Result<()> {
         }
         Part::Read => {
             let mut reader = Reader::new(connect()?, random, &task);
-            let read = |gets: u64| Result::Ok(serde_json::to_value(reader.read(gets)?)?);
+            let mut read = |gets: u64| Result::Ok(serde_json::to_value(reader.read(gets)?)?);
+            let read = |gets| read(gets).map_err(|error| error.to_string());
             Ok(worker::serve(io::stdin().lock(), io::stdout(), read)?)
         }
     }
