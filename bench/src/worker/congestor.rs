@@ -158,7 +158,10 @@ impl Sending {
         match self {
             Sending::Operations(operations) => {
                 let peer = Peer::open(domain, &operations.keys)?;
-                operate(&peer, &operations, goes_on)
+                let node = peer.readable.key().node;
+                let place = domain.member().torus().place(node);
+                let member = place.map_or_else(|| node.to_string(), |place| place.to_string());
+                operate(&peer, &member, &operations, goes_on)
             }
             Sending::Stream(server, bytes) => {
                 let samples =
@@ -180,8 +183,12 @@ impl Sending {
 }
 
 /// Keeps operations under way as long as `goes_on`, then completes them.
+///
+/// # Errors
+/// That of the first failed operation on the memory of `member`.
 fn operate(
     peer: &Peer,
+    member: &str,
     operations: &Operations,
     goes_on: &mut dyn FnMut() -> bool,
 ) -> Result<Samples> {
@@ -189,11 +196,11 @@ fn operate(
     let mut pair = peer.queue_pair(depth)?;
     let mut completions = vec![Completion::default(); depth as usize];
     let places = peer.local.len() / bytes as u64;
-    let (mut posted, mut done, mut failed) = (0_u64, 0, 0);
+    let (mut posted, mut done, mut failed) = (0_u64, 0, None);
     let start = Instant::now();
     let mut continues = true;
     loop {
-        continues = continues && goes_on();
+        continues = continues && failed.is_none() && goes_on();
         while continues && posted - done < u64::from(depth) {
             let offset = posted % places * bytes as u64;
             let range = offset..offset + bytes as u64;
@@ -213,16 +220,19 @@ fn operate(
         }
         pair.wait(LOOK);
         let count = pair.poll(&mut completions);
-        let results = completions[..count].iter();
-        failed += results.filter(|one| one.result.is_err()).count() as u64;
+        let mut results = completions[..count].iter();
+        failed = failed.or_else(|| results.find_map(|one| one.result.err()));
         done += count as u64;
+    }
+    if let Some(error) = failed {
+        return Err(error).with_context(|| format!("operation on member {member} failed"));
     }
     Ok(Samples {
         batch: 1,
         ops: done,
-        bytes: (done - failed) * bytes as u64,
+        bytes: done * bytes as u64,
         elapsed_ns: start.elapsed().as_nanos() as u64,
-        ..Samples::errors(failed)
+        ..Samples::default()
     })
 }
 
@@ -230,10 +240,13 @@ fn operate(
 mod tests {
     use std::net::Ipv4Addr;
 
+    use toroid_fabric::{Access, OpError};
+
     use super::super::network::server;
     use super::super::one_sided::HOT;
-    use super::super::one_sided::tests::connected;
+    use super::super::one_sided::tests::{connected, export};
     use super::*;
+    use crate::causes::with_causes;
 
     type GoesOn<'a> = &'a mut dyn FnMut() -> bool;
     type Run = Box<dyn FnOnce(GoesOn<'_>) -> Result<Samples> + Send>;
@@ -308,23 +321,43 @@ mod tests {
         assert_eq!(error.to_string(), "no such server");
     }
 
+    fn operations(direction: Direction) -> Operations {
+        Operations {
+            keys: ExportedKeys {
+                readable: String::new(),
+                writable: String::new(),
+                word: String::new(),
+            },
+            direction,
+            bytes: HOT / 4,
+            depth: 4,
+            pause: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn a_failed_operation_ends_the_flow_with_its_reason() {
+        let (exports, mut peer) = connected();
+        let (region, read_only) = export(0, 4, HOT, Access::REMOTE_READ);
+        peer.writable = read_only;
+        let write = operations(Direction::Write);
+        let error = operate(&peer, "1,0,0", &write, &mut || true).unwrap_err();
+        let reason = OpError::MissingRight {
+            needed: Access::REMOTE_WRITE,
+        };
+        assert_eq!(
+            with_causes(&error),
+            format!("operation on member 1,0,0 failed: {reason}")
+        );
+        drop((exports, region));
+    }
+
     #[test]
     fn operations_go_on_until_the_end_and_all_complete() {
         let (exports, peer) = connected();
         for direction in [Direction::Read, Direction::Write] {
-            let operations = Operations {
-                keys: ExportedKeys {
-                    readable: String::new(),
-                    writable: String::new(),
-                    word: String::new(),
-                },
-                direction,
-                bytes: HOT / 4,
-                depth: 4,
-                pause: Duration::ZERO,
-            };
             let mut left = 10;
-            let samples = operate(&peer, &operations, &mut || {
+            let samples = operate(&peer, "1,0,0", &operations(direction), &mut || {
                 left -= 1;
                 left > 0
             })
