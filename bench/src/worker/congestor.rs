@@ -6,7 +6,7 @@
 use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -75,11 +75,12 @@ impl Congestor {
             let domain = domain.clone();
             move |goes_on: &mut dyn FnMut() -> bool| flow.run(&domain, goes_on)
         };
-        Congestor::of(flows.into_iter().map(run))
+        Congestor::of(flows.into_iter().map(run), PATIENCE)
     }
 
-    /// Starts a thread for each flow, which sends until the function that it is given says no.
-    fn of<F>(flows: impl Iterator<Item = F>) -> Result<Self>
+    /// Starts a thread for each flow, which sends until the function that it is given says no. The
+    /// first call of the function is the begin: something has been sent.
+    fn of<F>(flows: impl Iterator<Item = F>, patience: Duration) -> Result<Self>
     where
         F: FnOnce(&mut dyn FnMut() -> bool) -> Result<Samples> + Send + 'static,
     {
@@ -92,30 +93,44 @@ impl Congestor {
         for flow in flows {
             let (ended, mut tell) = (Arc::clone(&congestor.ended), Some(tell.clone()));
             let run = move || {
-                flow(&mut || {
+                let sent = flow(&mut || {
                     if let Some(tell) = tell.take() {
                         // The other end waits for all flows, or has given up.
-                        let _ = tell.send(());
+                        let _ = tell.send(Ok(()));
                     }
                     !ended.load(Ordering::Relaxed)
-                })
+                });
+                match (sent, tell) {
+                    (Err(error), Some(tell)) => {
+                        // As above: the error is that of the start.
+                        let _ = tell.send(Err(error));
+                        Ok(Samples::default())
+                    }
+                    (sent, _) => sent,
+                }
             };
             congestor.threads.push(thread::Builder::new().spawn(run)?);
         }
         drop(tell);
-        match congestor.await_begin(&begun) {
-            true => Ok(congestor),
-            // The error of the flow that could not begin, if one has ended.
-            false => Err(match congestor.end() {
-                Err(error) => error,
-                Ok(_) => anyhow!("some flow of the congestor did not begin within {PATIENCE:?}"),
-            }),
+        let deadline = Instant::now() + patience;
+        for _ in 0..congestor.threads.len() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match begun.recv_timeout(left) {
+                Ok(begin) => begin?,
+                Err(_) => return Err(congestor.late(patience)),
+            }
         }
+        Ok(congestor)
     }
 
-    fn await_begin(&self, begun: &Receiver<()>) -> bool {
-        let mut flows = self.threads.iter();
-        flows.all(|_| begun.recv_timeout(PATIENCE).is_ok())
+    /// The reason why not all flows have begun: the error of an ended flow, otherwise the time-out.
+    /// A flow that has not begun may never end, so no other thread is joined.
+    fn late(mut self, patience: Duration) -> anyhow::Error {
+        let ended = self.threads.drain(..).filter(JoinHandle::is_finished);
+        let error = ended.filter_map(|thread| joined(thread).err()).next();
+        error.unwrap_or_else(|| {
+            anyhow!("some flow of the congestor did not begin within {patience:?}")
+        })
     }
 
     /// Ends all flows. Returns their traffic: bytes that have arrived, and the time of the longest
@@ -125,11 +140,7 @@ impl Congestor {
     /// That of a flow; otherwise if a flow has moved nothing: nothing was congested then.
     pub fn end(mut self) -> Result<Samples> {
         self.ended.store(true, Ordering::Relaxed);
-        let join = |thread: JoinHandle<Result<Samples>>| {
-            let flow = thread.join();
-            flow.unwrap_or_else(|_| Err(anyhow!("the thread panicked")))
-        };
-        let flows: Vec<Result<Samples>> = self.threads.drain(..).map(join).collect();
+        let flows: Vec<Result<Samples>> = self.threads.drain(..).map(joined).collect();
         // A flow may have moved nothing because another one has failed.
         let flows = flows.into_iter().collect::<Result<Vec<_>>>()?;
         let mut all = Samples::default();
@@ -144,6 +155,11 @@ impl Congestor {
         }
         Ok(all)
     }
+}
+
+fn joined(thread: JoinHandle<Result<Samples>>) -> Result<Samples> {
+    let sent = thread.join();
+    sent.unwrap_or_else(|_| Err(anyhow!("the thread panicked")))
 }
 
 /// Ends the threads, which nothing waits for.
@@ -182,7 +198,8 @@ impl Sending {
     }
 }
 
-/// Keeps operations under way as long as `goes_on`, then completes them.
+/// Keeps operations under way as long as `goes_on`, which is asked after the first completions, then
+/// completes them.
 ///
 /// # Errors
 /// That of the first failed operation on the memory of `member`.
@@ -200,7 +217,7 @@ fn operate(
     let start = Instant::now();
     let mut continues = true;
     loop {
-        continues = continues && failed.is_none() && goes_on();
+        continues = continues && failed.is_none() && (done == 0 || goes_on());
         while continues && posted - done < u64::from(depth) {
             let offset = posted % places * bytes as u64;
             let range = offset..offset + bytes as u64;
@@ -270,7 +287,7 @@ mod tests {
                 Ok(samples(bytes, bytes))
             }
         };
-        let congestor = Congestor::of([3, 5].map(flow).into_iter()).unwrap();
+        let congestor = Congestor::of([3, 5].map(flow).into_iter(), PATIENCE).unwrap();
         let all = congestor.end().unwrap();
         assert_eq!((all.ops, all.bytes, all.elapsed_ns), (2, 8, 5));
     }
@@ -283,7 +300,7 @@ mod tests {
             }
             Ok(samples(0, 7))
         };
-        let congestor = Congestor::of([idle].into_iter()).unwrap();
+        let congestor = Congestor::of([idle].into_iter(), PATIENCE).unwrap();
         let error = congestor.end().unwrap_err().to_string();
         assert!(error.contains("moved no bytes"), "{error}");
     }
@@ -303,7 +320,7 @@ mod tests {
             until_end(goes_on);
             Err(anyhow!("the server has ended"))
         });
-        let congestor = Congestor::of([idle, fails].into_iter()).unwrap();
+        let congestor = Congestor::of([idle, fails].into_iter(), PATIENCE).unwrap();
         let error = congestor.end().unwrap_err().to_string();
         assert_eq!(error, "the server has ended");
     }
@@ -317,7 +334,7 @@ mod tests {
             Ok(samples(1, 1))
         });
         let fails: Run = Box::new(|_| Err(anyhow!("no such server")));
-        let error = Congestor::of([works, fails].into_iter()).unwrap_err();
+        let error = Congestor::of([works, fails].into_iter(), PATIENCE).unwrap_err();
         assert_eq!(error.to_string(), "no such server");
     }
 
@@ -362,10 +379,45 @@ mod tests {
                 left > 0
             })
             .unwrap();
-            assert_eq!((samples.ops, samples.errors), (36, 0), "{direction:?}");
-            assert_eq!(samples.bytes, 36 * HOT as u64 / 4);
+            assert_eq!((samples.ops, samples.errors), (40, 0), "{direction:?}");
+            assert_eq!(samples.bytes, 40 * HOT as u64 / 4);
         }
         drop(exports);
+    }
+
+    #[test]
+    fn a_flow_that_never_begins_is_not_waited_for() {
+        let (end, ended) = mpsc::channel::<()>();
+        let hangs: Run = Box::new(move |_| {
+            // The sender outlives the assertion.
+            let _ = ended.recv();
+            Ok(Samples::default())
+        });
+        let patience = Duration::from_millis(20);
+        let error = Congestor::of([hangs].into_iter(), patience).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "some flow of the congestor did not begin within 20ms"
+        );
+        drop(end);
+    }
+
+    #[test]
+    fn flows_begin_with_what_they_have_sent() {
+        let (exports, peer) = connected();
+        let read = operations(Direction::Read);
+        let samples = operate(&peer, "1,0,0", &read, &mut || false).unwrap();
+        assert_eq!(samples.ops, 4);
+        drop(exports);
+        let here = Ipv4Addr::LOCALHOST;
+        let server = SocketAddrV4::new(here, server::start(here).unwrap());
+        let flood = Flood {
+            bytes: 64,
+            per_s: 1e5,
+            ..Flood::to(server, PATIENCE)
+        };
+        let flow = flood_while(&Sockets::Kernel, &flood, &mut || false).unwrap();
+        assert!(flow.sent > 0, "{flow:?}");
     }
 
     #[test]

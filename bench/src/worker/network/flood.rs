@@ -101,7 +101,7 @@ pub fn flood(sockets: &Sockets, flood: &Flood) -> io::Result<Flow> {
     flood_while(sockets, flood, &mut || true)
 }
 
-/// As [`flood`], but no longer than `goes_on`.
+/// As [`flood`], but no longer than `goes_on`, which is asked after the first datagram.
 pub fn flood_while(
     sockets: &Sockets,
     flood: &Flood,
@@ -159,7 +159,7 @@ fn send(
     let (start, mut sent, mut forgiven) = (Instant::now(), 0, 0);
     loop {
         let passed = start.elapsed();
-        if passed >= flood.time || !goes_on() {
+        if passed >= flood.time || (sent > 0 && !goes_on()) {
             return Ok((sent, passed));
         }
         let due = (passed.as_secs_f64() * flood.per_s) as u64;
