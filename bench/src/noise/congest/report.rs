@@ -50,37 +50,41 @@ pub struct Run {
 struct Found<'a> {
     key: Key,
     series: &'a Series,
-    /// Rounds that count, or all if these are too few.
-    shown: Vec<&'a Samples>,
-    /// Rounds with many late transfers.
+    /// Rounds that count: those without many late transfers, or all if these are too few.
+    counted: Vec<&'a Samples>,
+    /// Rounds with many late transfers, and whether they count.
     late_rounds: usize,
+    late_rounds_count: bool,
 }
 
 impl<'a> Found<'a> {
     fn of(key: Key, series: &'a Series) -> Self {
         let rounds = series.rounds();
         let is_late = |round: &Samples| round.figure(figure::LATE_SHARE) > Some(LATE);
-        let counted: Vec<&Samples> = rounds.iter().filter(|round| !is_late(round)).collect();
+        let good: Vec<&Samples> = rounds.iter().filter(|round| !is_late(round)).collect();
+        let late_rounds = rounds.len() - good.len();
+        let late_rounds_count = late_rounds > 0 && good.len() < FEWEST_ROUNDS;
         Found {
             key,
             series,
-            late_rounds: rounds.len() - counted.len(),
-            shown: if counted.len() < FEWEST_ROUNDS {
+            late_rounds,
+            late_rounds_count,
+            counted: if late_rounds_count {
                 rounds.iter().collect()
             } else {
-                counted
+                good
             },
         }
     }
 
     fn median(&self, name: &str) -> Option<f64> {
-        let values = self.shown.iter().filter_map(|round| round.figure(name));
+        let values = self.counted.iter().filter_map(|round| round.figure(name));
         median(&values.collect::<Vec<f64>>())
     }
 
     /// How many times longer operations take, by pairs of the same round.
     fn impact(&self, beside: &str, isolated: &str) -> Option<Estimate> {
-        let rounds = self.shown.iter();
+        let rounds = self.counted.iter();
         let pairs =
             rounds.filter_map(|round| Some((round.figure(beside)?, round.figure(isolated)?)));
         stats::of_ratio(&pairs.collect::<Vec<_>>(), SEED)
@@ -114,11 +118,11 @@ impl<'a> Found<'a> {
         let row = figures
             .into_iter()
             .fold(row, |row, name| row.figure(name, self.median(name)));
-        let counted = self.series.rounds().len() - self.late_rounds;
         row.figure("batch", self.series.batch())
             .figure("samples", self.series.count())
-            .figure("counted_rounds", counted)
+            .figure("counted_rounds", self.counted.len())
             .figure("late_rounds", self.late_rounds)
+            .figure("late_rounds_count", self.late_rounds_count)
     }
 }
 
@@ -136,6 +140,9 @@ const IMPACT: Show = |row, name| {
 };
 
 const ROUNDS: Show = |row, name| match row.known("late_rounds") {
+    Some(late) if row.get("late_rounds_count") == true => {
+        format!("{} with {late} late", row.text(name))
+    }
     Some(late) if late > 0.0 => format!("{} + {late} late", row.text(name)),
     _ => row.text(name),
 };
@@ -274,17 +281,24 @@ mod tests {
     }
 
     #[test]
-    fn late_rounds_are_shown_and_do_not_count() {
+    fn late_rounds_are_shown_and_count_only_if_few_others_are_left() {
         let (report, json) = report_of(&[0.0, 0.5, 0.0, 0.0, 0.0, 0.0]);
         let row = &json["rows"][1];
-        let rounds = (&row["counted_rounds"], &row["late_rounds"]);
-        assert_eq!(rounds, (&json!(5), &json!(1)));
+        let rounds = ["counted_rounds", "late_rounds", "late_rounds_count"];
+        assert_eq!(
+            rounds.map(|name| &row[name]),
+            [&json!(5), &json!(1), &json!(false)]
+        );
         assert_eq!(row["mean_ci"], json!([3.0, 3.0]));
         assert_eq!(row["rounds"][1], 300.0);
         assert!(report.text.contains("5 + 1 late"), "{}", report.text);
-        let (_, json) = report_of(&[0.5, 0.0, 0.5, 0.5]);
+        let (report, json) = report_of(&[0.5, 0.0, 0.5, 0.5]);
         let row = &json["rows"][1];
-        assert_eq!(row["counted_rounds"], 1);
+        assert_eq!(
+            rounds.map(|name| &row[name]),
+            [&json!(4), &json!(3), &json!(true)]
+        );
+        assert!(report.text.contains("4 with 3 late"), "{}", report.text);
         // The medians of all, 100 times as long in most.
         assert!(row["mean_impact"].as_f64() > Some(100.0), "{row}");
     }
