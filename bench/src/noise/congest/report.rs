@@ -29,7 +29,7 @@ pub mod figure {
 /// Rounds with a larger share of late transfers do not count: the machine was late, not the model.
 const LATE: f64 = 0.01;
 
-/// Fewest rounds that count. Otherwise all are shown: a few have no interval.
+/// Fewest rounds that count without the late ones, and fewest pairs with an interval.
 const FEWEST_ROUNDS: usize = 5;
 
 /// Fewest samples of a round with a 99th percentile.
@@ -82,17 +82,22 @@ impl<'a> Found<'a> {
         median(&values.collect::<Vec<f64>>())
     }
 
-    /// How many times longer operations take, by pairs of the same round.
-    fn impact(&self, beside: &str, isolated: &str) -> Option<Estimate> {
+    /// How many times longer operations take, by pairs of the same round, and the number of pairs.
+    fn impact(&self, beside: &str, isolated: &str) -> (Option<Estimate>, usize) {
         let rounds = self.counted.iter();
         let pairs =
             rounds.filter_map(|round| Some((round.figure(beside)?, round.figure(isolated)?)));
-        stats::of_ratio(&pairs.collect::<Vec<_>>(), SEED)
+        let pairs: Vec<_> = pairs.collect();
+        (stats::of_ratio(&pairs, SEED), pairs.len())
     }
 
     fn row(&self) -> Row {
-        let mean = self.impact(figure::MEAN, figure::ISOLATED_MEAN);
-        let p99 = self.impact(figure::P99, figure::ISOLATED_P99);
+        let (mean, mean_rounds) = self.impact(figure::MEAN, figure::ISOLATED_MEAN);
+        let (p99, p99_rounds) = self.impact(figure::P99, figure::ISOLATED_P99);
+        let interval = |of: Option<Estimate>, rounds: usize| {
+            let known = of.filter(|_| rounds >= FEWEST_ROUNDS);
+            known.map(|found| found.interval)
+        };
         let of_rounds = self.series.rounds().iter().filter_map(|round| {
             let isolated = round.figure(figure::ISOLATED_MEAN);
             stats::quotient(round.figure(figure::MEAN), isolated)
@@ -104,9 +109,10 @@ impl<'a> Found<'a> {
             .label("bytes", self.key.test.bytes())
             .label("pattern", self.key.beside())
             .figure("mean_impact", mean.map(|found| found.value))
-            .figure("mean_ci", mean.map(|found| found.interval))
+            .figure("mean_ci", interval(mean, mean_rounds))
             .figure("p99_impact", p99.map(|found| found.value))
-            .figure("p99_ci", p99.map(|found| found.interval));
+            .figure("p99_ci", interval(p99, p99_rounds))
+            .figure("p99_rounds", p99_rounds);
         let figures = [
             figure::ISOLATED_MEAN,
             figure::MEAN,
@@ -127,16 +133,23 @@ impl<'a> Found<'a> {
 }
 
 const IMPACT: Show = |row, name| {
-    let ends = row.get(interval_of(name)).as_array().cloned();
-    let ends = ends.unwrap_or_default();
-    let ends: Vec<String> = ends
-        .iter()
-        .filter_map(|end| Some(digits(end.as_f64()?)))
-        .collect();
-    match row.known(name) {
-        Some(impact) => format!("{}x ({})", digits(impact), ends.join(" to ")),
-        None => "-".into(),
-    }
+    let Some(impact) = row.known(name) else {
+        return "-".into();
+    };
+    let interval = match row.get(interval_of(name)).as_array() {
+        Some(ends) => {
+            let ends = ends.iter().filter_map(|end| Some(digits(end.as_f64()?)));
+            format!(" ({})", ends.collect::<Vec<_>>().join(" to "))
+        }
+        None => String::new(),
+    };
+    let rounds = match name {
+        "p99_impact" if row.get("p99_rounds") != row.get("counted_rounds") => {
+            format!(" of {}", row.text("p99_rounds"))
+        }
+        _ => String::new(),
+    };
+    format!("{}x{interval}{rounds}", digits(impact))
 };
 
 const ROUNDS: Show = |row, name| match row.known("late_rounds") {
@@ -211,6 +224,11 @@ mod tests {
 
     /// Rounds in which all times are longer by a factor, beside a pattern three and five times.
     fn report_of(late_shares: &[f64]) -> (Report, Value) {
+        report_with_p99(late_shares, usize::MAX)
+    }
+
+    /// The same, with a 99th percentile beside a pattern in the first rounds only.
+    fn report_with_p99(late_shares: &[f64], p99_rounds: usize) -> (Report, Value) {
         let of = |key: Key| {
             let [mean, p99] = if key.pattern.is_some() {
                 [3.0, 5.0]
@@ -219,6 +237,7 @@ mod tests {
             };
             let mut series = Series::default();
             for (round, late_share) in (1..).zip(late_shares) {
+                let has_p99 = key.pattern.is_none() || round as usize <= p99_rounds;
                 let slow = f64::from(round) * if *late_share > LATE { 100.0 } else { 1.0 };
                 let rate = key.pattern.map(|_| 1e9);
                 series.add(
@@ -226,7 +245,7 @@ mod tests {
                         .with(figure::ISOLATED_MEAN, 100.0 * f64::from(round))
                         .with(figure::ISOLATED_P99, 200.0 * f64::from(round))
                         .with(figure::MEAN, 100.0 * mean * slow)
-                        .with(figure::P99, 200.0 * p99 * slow)
+                        .with(figure::P99, has_p99.then_some(200.0 * p99 * slow))
                         .with(figure::CONGESTOR, rate)
                         .with(figure::LATE_SHARE, *late_share),
                 );
@@ -246,7 +265,7 @@ mod tests {
 
     #[test]
     fn impact_is_the_ratio_of_times_in_the_same_rounds() {
-        let (report, json) = report_of(&[0.0, 0.0, 0.005]);
+        let (report, json) = report_of(&[0.0, 0.0, 0.005, 0.0, 0.0]);
         let rows = json["rows"].as_array().unwrap();
         assert_eq!(rows.len(), 24);
         for row in rows {
@@ -256,7 +275,7 @@ mod tests {
                 [3.0, 5.0]
             };
             assert_eq!(row["rounds_of"], "mean_impact");
-            assert_eq!(row["rounds"], json!(vec![mean; 3]), "{row}");
+            assert_eq!(row["rounds"], json!(vec![mean; 5]), "{row}");
             assert_eq!(row["p99_impact"], p99, "{row}");
             let low = row["mean_ci"][0].as_f64().unwrap();
             assert!(
@@ -272,12 +291,31 @@ mod tests {
         // A file of the same name may have other costs.
         assert_eq!(json["config"]["fabric"], json!(FabricProfile::bgp()));
         // The lines of `--raw`: all rounds of both.
-        assert_eq!(report.raw().count(), 2 * 24 * 3);
+        assert_eq!(report.raw().count(), 2 * 24 * 5);
         assert!(
             report.text.contains("3.00x (3.00 to 3.00)"),
             "{}",
             report.text
         );
+    }
+
+    #[test]
+    fn few_pairs_have_no_interval_and_are_counted() {
+        let (report, json) = report_with_p99(&[0.0; 6], 1);
+        let row = &json["rows"][1];
+        assert_eq!(
+            (&row["p99_impact"], &row["p99_rounds"]),
+            (&json!(5.0), &json!(1))
+        );
+        assert_eq!(
+            (&row["p99_ci"], &row["mean_ci"]),
+            (&Value::Null, &json!([3.0, 3.0]))
+        );
+        assert!(report.text.contains("5.00x of 1 "), "{}", report.text);
+        assert_eq!(json["rows"][0]["p99_rounds"], 6);
+        let (report, json) = report_with_p99(&[0.0; 4], 4);
+        assert_eq!(json["rows"][1]["mean_ci"], Value::Null);
+        assert!(!report.text.contains("x ("), "{}", report.text);
     }
 
     #[test]
