@@ -9,7 +9,8 @@ use toroid_model::info::DomainInfo;
 use toroid_model::link::FabricProfile;
 
 use super::plan::{
-    CONGESTORS, DATAGRAM, Key, Path, Pattern, TORUS, Test, VICTIMS, datagrams_per_s,
+    CONGESTORS, DATAGRAM, DEPTH, Key, OPERATION, Path, Pattern, TORUS, Test, VICTIMS,
+    datagrams_per_s, pause,
 };
 use super::report::{FEWEST, figure};
 use crate::cluster::{Cluster, ClusterError, Process, member};
@@ -31,14 +32,6 @@ use crate::worker::{Job, Order};
 
 const VICTIM: &str = "victim";
 const CONGESTOR: &str = "congestor";
-
-/// Bytes of an operation of a congestor, and operations under way to each member. Longer operations
-/// would hold a link for longer than a network of packets does.
-const OPERATION: usize = 64 << 10;
-const DEPTH: u32 = 4;
-
-/// Sleep of a flow without a model of links.
-const PAUSE: Duration = Duration::from_micros(500);
 
 /// Bytes of a write to a TCP stream.
 const WRITE: usize = 8000;
@@ -247,11 +240,7 @@ impl Bed {
                     direction,
                     bytes: OPERATION,
                     depth: DEPTH,
-                    pause: if self.is_emulated {
-                        Duration::ZERO
-                    } else {
-                        PAUSE
-                    },
+                    pause: pause(self.is_emulated),
                 })
             }
         };

@@ -1,6 +1,7 @@
 //! The measurements: a victim's operations beside a pattern of traffic, or beside none.
 
 use std::fmt;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -22,6 +23,14 @@ pub const CONGESTORS: [&str; 3] = ["1,0,0", "3,0,0", "5,0,0"];
 
 /// Bytes of a short operation of the victim, and of a long one.
 const BYTES: [usize; 2] = [8, 64 << 10];
+
+/// Bytes of an operation of a congestor, and operations under way to each member. Longer operations
+/// would hold a link for longer than a network of packets does.
+pub const OPERATION: usize = 64 << 10;
+pub const DEPTH: u32 = 4;
+
+/// Sleep of a flow without a model of links.
+const PAUSE: Duration = Duration::from_micros(500);
 
 /// Bytes of a datagram to a group. A frame carries it on any interface.
 pub const DATAGRAM: usize = 1400;
@@ -126,6 +135,11 @@ pub fn wanted<T: ValueEnum + PartialEq>(given: &[T]) -> Vec<T> {
     let all = T::value_variants().iter();
     let wanted = all.filter(|value| given.is_empty() || given.contains(value));
     wanted.cloned().collect()
+}
+
+/// Sleep of a congestor's flow after each [`DEPTH`] operations.
+pub fn pause(is_emulated: bool) -> Duration {
+    if is_emulated { Duration::ZERO } else { PAUSE }
 }
 
 /// Datagrams to a group per second.

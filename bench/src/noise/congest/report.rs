@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use toroid_model::link::FabricProfile;
 
-use super::plan::{CONGESTORS, Key, VICTIMS};
+use super::plan::{CONGESTORS, DEPTH, Key, OPERATION, VICTIMS, pause};
 use crate::machine;
 use crate::plan::Effort;
 use crate::report::{Fields, RATE, Report, Row, Show, TEXT, TIME, table};
@@ -172,8 +172,13 @@ impl Run {
     pub fn report(&self, measured: &[(Key, Series)], isolated: &[(Key, Series)]) -> Report {
         let found = measured.iter().map(|(key, series)| Found::of(*key, series));
         let rows: Vec<Row> = found.map(|found| found.row()).collect();
+        let operations = Fields::default()
+            .with("bytes", OPERATION)
+            .with("depth", DEPTH)
+            .with("pause_ns", pause(self.fabric.is_some()).as_nanos() as u64);
         let config = Fields::default()
             .with("fabric", &self.fabric)
+            .with("operations", operations)
             .with("provider", "shm")
             .with("victims", VICTIMS)
             .with("congestors", CONGESTORS);
@@ -261,6 +266,21 @@ mod tests {
         let report = run.report(&measured, &measured);
         let json = json!(report);
         (report, json)
+    }
+
+    #[test]
+    fn flows_without_a_model_of_links_pause_as_the_report_says() {
+        let operations = |fabric| {
+            let run = Run {
+                start: Instant::now(),
+                effort: Effort::Quick,
+                fabric,
+            };
+            json!(run.report(&[], &[]))["config"]["operations"].clone()
+        };
+        let expected = |pause_ns| json!({"bytes": 65_536, "depth": 4, "pause_ns": pause_ns});
+        assert_eq!(operations(None), expected(500_000));
+        assert_eq!(operations(Some(FabricProfile::bgp())), expected(0));
     }
 
     #[test]
