@@ -1,6 +1,6 @@
 //! Statistics of samples and rounds.
 //!
-//! * This module: quantiles and intervals.
+//! * This module: means, quantiles and intervals.
 //! * [`summary`]: median, quartiles, whiskers and dispersion of a list of values.
 //! * [`bootstrap`]: intervals of medians and of their ratios.
 //! * [`location`]: tests of differences, and their correction where there are many.
@@ -54,6 +54,11 @@ pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
     Some(upper.map_or(lower, |upper| lower + place.fract() * (upper - lower)))
 }
 
+/// Arithmetic mean of `values`; `None` without values.
+pub fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
 /// Median of `values`: the middle one, or the mean of the two middle ones.
 pub fn median(values: &[f64]) -> Option<f64> {
     quantile(values, 0.5)
@@ -76,6 +81,7 @@ mod tests {
         assert_eq!(found, [3.0, 9.0, 16.25, 27.5, 45.0, 50.0]);
         assert_eq!(quantile(&[7.0], 0.99), Some(7.0));
         assert_eq!(quantile(&[], 0.5), None);
+        assert_eq!([mean(&[1.0, 3.0, 8.0]), mean(&[])], [Some(4.0), None]);
         assert_eq!(median(&[1.0, 3.0]), Some(2.0));
         assert_eq!(median(&[9.0, 1.0, 3.0]), Some(3.0));
     }

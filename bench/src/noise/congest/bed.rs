@@ -18,7 +18,7 @@ use crate::plan::Effort;
 use crate::programs::bed::join;
 use crate::roles;
 use crate::samples::{Samples, Series, entry};
-use crate::stats::quantile;
+use crate::stats::{mean, quantile};
 use crate::worker::congestor::{Congestion, Operations, Sending};
 use crate::worker::micro::Carrier;
 use crate::worker::micro::script::Wait;
@@ -358,10 +358,6 @@ impl Bed {
         });
         Ok(Some(sum))
     }
-}
-
-fn mean(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 fn create(cluster: &mut Cluster, name: &str, nodes: &[&str]) -> Result<DomainInfo, ClusterError> {

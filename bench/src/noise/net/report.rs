@@ -12,7 +12,7 @@ use crate::report::{
     COUNT, Fields, PERCENT, RATE, Report, Row, SHARE, Show, TEXT, TIME, rows_of, table,
 };
 use crate::samples::{Samples, Series};
-use crate::stats::{Interval, Summary};
+use crate::stats::{Interval, Summary, mean};
 
 /// Head, figure and format of a column.
 type Column = (&'static str, &'static str, Show);
@@ -158,11 +158,10 @@ fn quantiles(row: Row, series: &Series) -> Row {
 /// Figures of times.
 fn times(row: Row, series: &Series) -> Row {
     let all = all(series);
-    let mean = (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64);
     let summary = Summary::of(&all);
     let medians = Summary::of(&series.medians().1);
     quantiles(row, series)
-        .figure("mean_ns", mean)
+        .figure("mean_ns", mean(&all))
         .figure("ci", medians.and_then(|medians| medians.ci))
         .and(spread(summary))
 }
