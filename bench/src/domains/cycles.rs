@@ -25,6 +25,9 @@ const PROCESSES: u32 = 8;
 /// Packets in flight arrive within this time, or never.
 const SETTLED: Duration = Duration::from_millis(2);
 
+/// Longest wait until datagrams or packets of the leaver arrive, before it leaves.
+const HEARD: Duration = Duration::from_secs(5);
+
 /// Longest wait until regions are in huge pages. Untouched regions and regions with held pages
 /// never are, and the agent gives up soon.
 const COMPACTED: Duration = Duration::from_secs(5);
@@ -153,6 +156,23 @@ fn ask<A: DeserializeOwned>(
     order: Order,
 ) -> Result<A, ClusterError> {
     cluster.ask(process, &worker::Order::Member(order))
+}
+
+/// Whether `arrived` counts something within this time.
+fn comes(
+    within: Duration,
+    mut arrived: impl FnMut() -> Result<u64, ClusterError>,
+) -> Result<bool, ClusterError> {
+    let start = Instant::now();
+    loop {
+        thread::sleep(SETTLED);
+        if arrived()? > 0 {
+            return Ok(true);
+        }
+        if start.elapsed() > within {
+            return Ok(false);
+        }
+    }
 }
 
 impl<'a> Play<'a> {
@@ -290,8 +310,14 @@ impl<'a> Play<'a> {
         if let Some(key) = self.key.clone() {
             let () = self.leaver(Order::Keep { key, writable })?;
         }
+        let flooded = now_ns();
         let () = self.flood()?;
-        thread::sleep(SETTLED);
+        // Without arrivals before the shrink, none afterwards would prove nothing.
+        let is_heard = comes(HEARD, || self.stayer(Order::Arrived { after: flooded }))?;
+        if !is_heard {
+            let message = format!("heard nothing of the leaver for {HEARD:?} before the shrink");
+            return Err(self.stayer.failed(message));
+        }
         self.settle()?;
         let _: Pause = self.stayer(Order::Pause)?;
         let before = match self.watched {
@@ -367,5 +393,19 @@ impl<'a> Play<'a> {
 
     fn end(self) -> Result<(), ClusterError> {
         Ok(self.cluster.control()?.remove(&self.domain)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_arrivals_are_a_control_of_leaks() {
+        let within = Duration::from_millis(10);
+        assert!(!comes(within, || Ok(0)).unwrap());
+        let mut counts = [0, 0, 3].into_iter();
+        assert!(comes(HEARD, || Ok(counts.next().unwrap_or_default())).unwrap());
+        assert!(comes(within, || Err(ClusterError::NoServer)).is_err());
     }
 }
