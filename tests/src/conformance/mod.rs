@@ -128,6 +128,7 @@ macro_rules! conformance {
             a_queue_has_each_completion_of_all_pairs_once
             a_queue_can_be_polled_without_a_wait
             an_armed_queue_signals_its_descriptor
+            an_idle_queue_sleeps_after_the_end_of_its_peer
             a_busy_pair_in_a_queue_leaves_turns_to_others
             a_pair_that_is_used_before_each_call_completes
             a_detached_pair_keeps_its_completions

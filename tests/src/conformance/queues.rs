@@ -129,6 +129,29 @@ pub fn an_armed_queue_signals_its_descriptor<R: Rig>(rig: &R) {
     assert_eq!(poll(&mut fds, PollTimeout::ZERO), Ok(0));
 }
 
+/// Ended connections kept the descriptor of an idle queue readable: its program took a core.
+pub fn an_idle_queue_sleeps_after_the_end_of_its_peer<R: Rig>(rig: &R) {
+    let (_owner, remote) = rig.export(64, Access::all());
+    let mut queue = queue(rig, 1);
+    let mut run = |pairs: u64| {
+        let add = Operation::fetch_add(&remote, 0, 1);
+        (0..pairs).for_each(|pair| post(&mut queue, token(pair), slice::from_ref(&add)));
+        let done = complete_all(&mut queue, pairs as usize, 4);
+        assert_eq!(queue.poll(&mut [QueuedCompletion::default()]), 0);
+        // An alarm for an unreachable peer may be left.
+        assert!(!queue.arm().is_zero());
+        let mut fds = [PollFd::new(queue.wake_fd(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut fds, PollTimeout::ZERO), Ok(0));
+        done
+    };
+    assert!(run(PAIRS).iter().all(|done| done.result.is_ok()));
+    for end in [R::kill_peer, R::revoke] {
+        end(rig);
+        // The other ones stay idle.
+        assert!(run(PAIRS / 2).iter().all(|done| done.result.is_err()));
+    }
+}
+
 /// A queue pair that always has another completion does not hide those of the others.
 pub fn a_busy_pair_in_a_queue_leaves_turns_to_others<R: Rig>(rig: &R) {
     let (_owner, remote) = rig.export(64, Access::all());

@@ -22,14 +22,14 @@ pub struct Tcp {
     /// The peer's host.
     shm: Shm,
     exported: Arc<Exported>,
-    channels: Mutex<Vec<Open>>,
+    open: Mutex<Vec<Open>>,
 }
 
 /// Regions that the network card may open.
 #[derive(Default)]
 struct Exported(Mutex<HashMap<RemoteKey, shm::RemoteRegion>>);
 
-/// An end of a channel.
+/// A queue pair or an end of a channel.
 struct Open {
     status: Arc<Status>,
     cutter: Cutter,
@@ -68,7 +68,14 @@ impl Tcp {
         tune::for_serving(&theirs).unwrap();
         let exported = Arc::clone(&self.exported);
         thread::spawn(move || serve(theirs, &*exported).unwrap());
-        QueuePair::new(ours, node, PARTITION, depth, Arc::default())
+        let status = Arc::<Status>::default();
+        let pair = QueuePair::new(ours, node, PARTITION, depth, Arc::clone(&status));
+        self.open.lock().unwrap().push(Open {
+            status,
+            cutter: pair.cutter(),
+            socket: None,
+        });
+        pair
     }
 
     fn end(&self, socket: OwnedFd, local: NodeId, peer: NodeId) -> Channel {
@@ -79,7 +86,7 @@ impl Tcp {
         let channel = Channel::open(socket, local, check, membership, Arc::clone(&status), None);
         let channel = channel.unwrap();
         let cutter = channel.cutter();
-        self.channels.lock().unwrap().push(Open {
+        self.open.lock().unwrap().push(Open {
             status,
             cutter,
             socket: copy,
@@ -97,7 +104,7 @@ impl Rig for Tcp {
         Tcp {
             shm: Shm::new(),
             exported: Arc::default(),
-            channels: Mutex::default(),
+            open: Mutex::default(),
         }
     }
 
@@ -120,7 +127,7 @@ impl Rig for Tcp {
 
     fn revoke(&self) {
         self.shm.revoke();
-        for open in self.channels.lock().unwrap().iter() {
+        for open in self.open.lock().unwrap().iter() {
             open.status.revoke();
             open.cutter.cut();
         }
@@ -129,7 +136,7 @@ impl Rig for Tcp {
     fn kill_peer(&self) {
         self.shm.kill_peer();
         let end = Frame::End(End::PeerDead).to_bytes();
-        for open in self.channels.lock().unwrap().iter() {
+        for open in self.open.lock().unwrap().iter() {
             let Some(mut socket) = open.socket.as_ref() else {
                 continue;
             };
