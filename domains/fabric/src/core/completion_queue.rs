@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 
-use super::endpoint::{Completion, Endpoint, OpError, Pending};
+use super::endpoint::{Completion, Endpoint, LOOK_INTERVAL, OpError, Pending};
 use crate::model::Nanos;
 use crate::os::thread::{monotonic, precisely, sleep_on};
 
@@ -384,11 +384,12 @@ impl<E: Endpoint> CompletionQueue<E> {
             Pending::Time(due) if due <= monotonic().saturating_add(LEAD) => return true,
             Pending::Time(due) => (State::Timed, due - LEAD),
             Pending::Event { fd, until } => {
-                if self.watch(at, fd).is_err() {
-                    // The system has no room for another watch. A look costs more, but misses nothing.
-                    return true;
+                match self.watch(at, fd) {
+                    Ok(()) => (State::Watched, until),
+                    // The system has no room for another watch.
+                    Err(_) if !sleeps => return true,
+                    Err(_) => (State::Timed, until.min(monotonic() + LOOK_INTERVAL)),
                 }
-                (State::Watched, until)
             }
         };
         self.set_state(at, state);

@@ -238,6 +238,9 @@ pub enum Pending {
     },
 }
 
+/// Interval of looks for a completion whose descriptor cannot be watched.
+pub(crate) const LOOK_INTERVAL: Nanos = 1_000_000;
+
 /// One element of [`Endpoint::read_batch`].
 #[derive(Debug)]
 pub struct Read<'a, R> {

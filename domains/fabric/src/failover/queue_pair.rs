@@ -489,9 +489,9 @@ impl<R: AsRegion<tcp::RemoteRegion>> Endpoint for QueuePair<R> {
             _ => self.tcp.pending(sleeps),
         };
         match pending {
-            event @ Pending::Event { .. } => event,
             // The other path may have the next one.
-            _ => Pending::Look,
+            Pending::Nothing => Pending::Look,
+            pending => pending,
         }
     }
 

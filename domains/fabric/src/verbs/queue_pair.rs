@@ -28,12 +28,15 @@ use super::region::{RemoteRegion, Route};
 use super::requests::{Request, Requests};
 use super::steps::{Keys, Step, Steps, system};
 use super::window::{Piece, Position, Window};
-use crate::core::endpoint::{Completion, Endpoint, Operation, Pending, PostError, Read};
+use crate::core::endpoint::{
+    Completion, Endpoint, LOOK_INTERVAL, Operation, Pending, PostError, Read,
+};
 use crate::core::region::Region;
 use crate::error::OpError;
 use crate::key::{Access, Partition};
 use crate::mem::status::Status;
 use crate::model::Nanos;
+use crate::os::thread::monotonic;
 use crate::topology::NodeId;
 
 /// Polling time before a sleep: about the cost of sleeping.
@@ -473,8 +476,8 @@ impl Endpoint for QueuePair {
                 fd,
                 until: Nanos::MAX,
             },
-            // No descriptor is left: the caller polls.
-            Err(_) => Pending::Time(0),
+            // No descriptor is left.
+            Err(_) => Pending::Time(monotonic() + LOOK_INTERVAL),
         }
     }
 

@@ -93,6 +93,22 @@ fn a_sleep_for_a_time_removes_the_descriptor_of_an_ended_connection() {
     assert!(!is_readable(&queue));
 }
 
+/// A place whose descriptor the epoll(7) refuses stayed listed: a wait took a core for its whole time.
+#[test]
+fn a_queue_pair_that_cannot_be_watched_is_looked_at_in_intervals() {
+    let (reader, mut writer) = pipe().unwrap();
+    let mut pair = Piped::new(reader);
+    // Files have no events.
+    let fd = Arc::new(crate::mem::memfd::create_memory(8).unwrap().into());
+    pair.pending = Pending::Event { fd, until: NEVER };
+    let mut queue = CompletionQueue::new().unwrap();
+    queue.attach(7, pair).unwrap();
+    queue.arm();
+    assert!(queue.listed.is_empty() && queue.waiting == [1, 0]);
+    writer.write_all(&[1]).unwrap();
+    assert!(queue.wait(Duration::from_secs(20)));
+}
+
 fn is_readable(queue: &CompletionQueue<Piped>) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(queue.wake_fd(), PollFlags::IN)];
     poll(&mut fds, Some(&NOW)) == Ok(1)
