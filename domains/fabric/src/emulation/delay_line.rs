@@ -19,6 +19,9 @@ use crate::provider::{QueuePair, RemoteRegion};
 /// Time after an event for which the thread of the queue pair may act itself.
 const GRACE: Nanos = 50_000;
 
+/// The longest time between two looks at a provider that executes an operation.
+const LONGEST_LOOK: Nanos = 1_000_000;
+
 /// The longest time between a post and the flush after it for which the operation counts as sent by
 /// the post.
 const POSTING: Nanos = 1_000;
@@ -131,7 +134,7 @@ impl DelayLine {
 
     /// Publishes the time at which the timer has to act; `is_new` if that may be earlier than before.
     fn publish(&self, delayed: &Delayed, is_new: bool) {
-        let at = delayed.next_execution().saturating_add(GRACE);
+        let at = delayed.acts_at();
         if self.at.load(Ordering::Relaxed) != at {
             // SeqCst: see `Due::at`.
             self.at.store(at, Ordering::SeqCst);
@@ -222,7 +225,7 @@ impl DelayLine {
             Step::Until(next) => return Pending::Time(next),
             Step::Executing(next) if next <= now + guard() => return Pending::Time(next),
             // Later, the timer may have taken the provider's completion, without an event.
-            Step::Executing(next) => (next - guard()).min(now + GRACE),
+            Step::Executing(next) => (next - guard()).min(now + delayed.look_interval(now)),
         };
         match delayed.pair.as_mut().map(|pair| pair.pending(sleeps)) {
             Some(Pending::Event { fd, until }) => Pending::Event {
@@ -534,13 +537,23 @@ impl Delayed {
         (result, self.journey(way, Leg::Back, ready, bytes), floor)
     }
 
-    /// The time of the next action that needs no thread to look, or now while the provider executes.
-    fn next_execution(&self) -> Nanos {
-        if self.is_executing() {
-            monotonic()
-        } else {
-            self.next_step()
+    /// The time at which the timer acts for a thread that does not look.
+    fn acts_at(&self) -> Nanos {
+        let next = self.next_step().saturating_add(GRACE);
+        if !self.is_executing() {
+            return next;
         }
+        let now = monotonic();
+        next.min(now + self.look_interval(now))
+    }
+
+    /// The time until the next look at the provider, which executes an operation: a quarter of the
+    /// time since its start. So a look is late by little of the operation's time, and a silent peer
+    /// costs few looks.
+    fn look_interval(&self, now: Nanos) -> Nanos {
+        let executing = self.executing.front();
+        let started = executing.map_or(self.posted_at, |executing| executing.started);
+        (now.saturating_sub(started) / 4).clamp(GRACE, LONGEST_LOOK)
     }
 
     /// The time at which the next request takes effect, or a message reaches a stage.

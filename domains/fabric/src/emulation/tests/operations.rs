@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::super::queue_pair;
 use super::*;
-use crate::core::endpoint::{PostError, Read};
+use crate::core::endpoint::{Pending, PostError, Read};
 use crate::core::mapped::Mapped;
 use crate::model::MAX_BACKLOG;
 
@@ -339,6 +339,28 @@ fn a_write_is_executed_for_a_thread_that_does_not_look() {
                 assert_eq!(rig.await_completion().result, Ok(8));
             }
         }
+    }
+}
+
+/// Each looked 20,000 times a second while a peer on `tcp` was silent.
+#[test]
+fn a_silent_peer_is_seldom_looked_at_by_its_queue_pair_and_the_timer() {
+    let link = link(way(after(1_000)));
+    let [_, mut rig] = pairs(&link, 1);
+    let _theirs = rig.connect_to_silence(&link);
+    rig.send(rig.add());
+    let start = Instant::now();
+    loop {
+        assert!(start.elapsed() < FOR_EVER, "the looks become no rarer");
+        let pending = rig.pair.pending(true);
+        let acts_at = queue_pair::tests::acts_at(&rig.pair);
+        let soon = monotonic() + MILLISECOND / 2;
+        if let Pending::Event { until, .. } = pending
+            && until.min(acts_at) > soon
+        {
+            return;
+        }
+        thread::yield_now();
     }
 }
 

@@ -89,6 +89,15 @@ impl Rig {
         self.pair.flush();
     }
 
+    /// Replaces the queue pair by one on `tcp` whose peer answers nothing. Returns the peer's end.
+    pub(super) fn connect_to_silence(&mut self, link: &Arc<PeerLink>) -> OwnedFd {
+        let [ours, theirs] = connection();
+        let pair = tcp::QueuePair::new(ours, THERE, PARTITION, 1, Arc::default());
+        let pair = provider::QueuePair::Tcp(Box::new(pair));
+        self.pair = QueuePair::new(pair, Arc::clone(link));
+        theirs
+    }
+
     pub(super) fn write(&self, value: u64) -> Operation<RemoteRegion> {
         self.local.store(0, value).unwrap();
         Operation::write(&self.remote, 0, &self.local, 0..8)
