@@ -16,7 +16,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::leftovers::{self, Leftovers, Namespaces};
-use crate::process::{Outcome, Running, eventually, run, run_with, send, try_run};
+use crate::process::{Outcome, Running, clean_up, eventually, run, run_with, send};
 use crate::user::{Tun, User, as_uid};
 use crate::watchdog::Watchdog;
 
@@ -418,7 +418,7 @@ impl Drop for Cluster {
             eprintln!("log of the agent:\n{}", self.log());
         }
         // Fails if the story has ended the agent.
-        let _ = try_run(self.command("toroid").arg("down"));
+        clean_up(self.command("toroid").arg("down"));
     }
 }
 

@@ -7,7 +7,7 @@ use std::thread;
 
 use nix::sched::{CloneFlags, unshare};
 
-use crate::process::{Outcome, Running, eventually, run, try_run};
+use crate::process::{Outcome, Running, clean_up, eventually, run};
 use crate::watchdog::Watchdog;
 
 /// Numbers of networks to try: other tests may run on the same host.
@@ -134,7 +134,7 @@ impl Default for Outside {
 impl Drop for Outside {
     fn drop(&mut self) {
         // Explicitly: the kernel removes the namespace of an ended process only later.
-        let _ = try_run(Command::new("ip").args(["link", "delete", &self.uplink()]));
+        clean_up(Command::new("ip").args(["link", "delete", &self.uplink()]));
     }
 }
 

@@ -62,9 +62,18 @@ pub fn run(command: &mut Command) -> Outcome {
 ///
 /// # Errors
 /// When the command cannot be started, or does not end.
-pub(crate) fn try_run(command: &mut Command) -> io::Result<Outcome> {
+fn try_run(command: &mut Command) -> io::Result<Outcome> {
     command.stdin(Stdio::null());
     Running::try_start(command)?.try_wait(FOR_EVER)
+}
+
+/// Runs a command in a destructor; it may fail. One that hangs or is missing fails the test, unless the
+/// test fails already.
+pub(crate) fn clean_up(command: &mut Command) {
+    if let Err(error) = try_run(command) {
+        assert!(thread::panicking(), "{command:?}: {error}");
+        eprintln!("{command:?}: {error}");
+    }
 }
 
 /// Runs a command to its end with `input`.

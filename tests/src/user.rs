@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::cluster::{PLACE, program};
 use crate::leftovers::prefix;
-use crate::process::{run, try_run};
+use crate::process::{clean_up, run};
 
 /// Programs copied for the user: the build directory may be closed to it.
 const PROGRAMS: [&str; 5] = [
@@ -123,7 +123,7 @@ impl User {
 
 impl Drop for User {
     fn drop(&mut self) {
-        let _ = try_run(Command::new("userdel").arg(&self.name));
+        clean_up(Command::new("userdel").arg(&self.name));
     }
 }
 

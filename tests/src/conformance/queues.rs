@@ -138,8 +138,8 @@ pub fn an_idle_queue_sleeps_after_the_end_of_its_peer<R: Rig>(rig: &R) {
         (0..pairs).for_each(|pair| post(&mut queue, token(pair), slice::from_ref(&add)));
         let done = complete_all(&mut queue, pairs as usize, 4);
         assert_eq!(queue.poll(&mut [QueuedCompletion::default()]), 0);
-        // An alarm for an unreachable peer may be left.
-        assert!(!queue.arm().is_zero());
+        // An alarm for an unreachable peer may be left, which passes.
+        crate::process::eventually("the queue may sleep", || !queue.arm().is_zero());
         let mut fds = [PollFd::new(queue.wake_fd(), PollFlags::POLLIN)];
         assert_eq!(poll(&mut fds, PollTimeout::ZERO), Ok(0));
         done
