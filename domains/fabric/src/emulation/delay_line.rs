@@ -19,8 +19,12 @@ use crate::provider::{QueuePair, RemoteRegion};
 /// Time after an event for which the thread of the queue pair may act itself.
 const GRACE: Nanos = 50_000;
 
-/// The longest time between two looks at a provider that executes an operation.
-const LONGEST_LOOK: Nanos = 1_000_000;
+/// The time of an operation after which its peer counts as silent: longer than any operation takes
+/// whose time is learned.
+const SILENCE: Nanos = 10_000_000;
+
+/// The time between two looks at a provider whose peer is silent.
+const SELDOM: Nanos = 1_000_000;
 
 /// The longest time between a post and the flush after it for which the operation counts as sent by
 /// the post.
@@ -109,6 +113,7 @@ impl DelayLine {
             state: Mutex::new(Delayed {
                 pair: Some(pair),
                 before,
+                posted_at: monotonic(),
                 ..Delayed::default()
             }),
         });
@@ -233,7 +238,9 @@ impl DelayLine {
                 until: until.min(next),
             },
             Some(Pending::Time(due)) => Pending::Time(due.min(next)),
-            _ => Pending::Time(next),
+            // The provider's completions have no event at present.
+            Some(Pending::Look) => Pending::Time(next.min(now + GRACE)),
+            Some(Pending::Nothing) | None => Pending::Time(next),
         }
     }
 
@@ -547,13 +554,16 @@ impl Delayed {
         next.min(now + self.look_interval(now))
     }
 
-    /// The time until the next look at the provider, which executes an operation: a quarter of the
-    /// time since its start. So a look is late by little of the operation's time, and a silent peer
-    /// costs few looks.
+    /// The time until the next look at the provider, which executes an operation. A silent peer costs
+    /// few looks.
     fn look_interval(&self, now: Nanos) -> Nanos {
         let executing = self.executing.front();
         let started = executing.map_or(self.posted_at, |executing| executing.started);
-        (now.saturating_sub(started) / 4).clamp(GRACE, LONGEST_LOOK)
+        if now.saturating_sub(started) < SILENCE {
+            GRACE
+        } else {
+            SELDOM
+        }
     }
 
     /// The time at which the next request takes effect, or a message reaches a stage.
