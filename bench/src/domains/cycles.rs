@@ -89,6 +89,8 @@ struct Play<'a> {
     cluster: &'a mut Cluster,
     scenario: Scenario,
     domain: String,
+    /// Whether members have interfaces, by which datagrams go.
+    has_interfaces: bool,
     leaver_node: String,
     /// Address and place of the remaining member that listens.
     ear: (SocketAddrV4, String),
@@ -158,19 +160,24 @@ fn ask<A: DeserializeOwned>(
     cluster.ask(process, &worker::Order::Member(order))
 }
 
-/// Whether `arrived` counts something within this time.
-fn comes(
+/// What `arrived` does not count within this time: datagrams, if there should be any, or packets.
+fn missing(
+    has_interfaces: bool,
     within: Duration,
-    mut arrived: impl FnMut() -> Result<u64, ClusterError>,
-) -> Result<bool, ClusterError> {
+    mut arrived: impl FnMut() -> Result<[u64; 2], ClusterError>,
+) -> Result<Option<&'static str>, ClusterError> {
     let start = Instant::now();
+    let mut missing = [has_interfaces, true];
     loop {
         thread::sleep(SETTLED);
-        if arrived()? > 0 {
-            return Ok(true);
+        for (missing, count) in missing.iter_mut().zip(arrived()?) {
+            *missing &= count == 0;
         }
-        if start.elapsed() > within {
-            return Ok(false);
+        match missing {
+            [false, false] => return Ok(None),
+            _ if start.elapsed() <= within => {}
+            [true, _] => return Ok(Some("datagram")),
+            [false, true] => return Ok(Some("packet")),
         }
     }
 }
@@ -179,6 +186,8 @@ impl<'a> Play<'a> {
     fn prepare(cluster: &'a mut Cluster, scenario: Scenario) -> Result<Self, ClusterError> {
         let domain = format!("bench{}", scenario.members);
         let nodes = nodes(cluster, scenario.members)?;
+        let status = cluster.control()?.status()?;
+        let has_interfaces = status.driver_pid.is_some() && status.no_taps.is_none();
         let info = cluster.control()?.create(&domain, &nodes, None, None)?;
         let addresses = info.members.into_iter().map(|member| member.ipv4);
         let places: Vec<(String, Ipv4Addr)> = nodes.into_iter().zip(addresses).collect();
@@ -202,6 +211,7 @@ impl<'a> Play<'a> {
         let mut play = Play {
             scenario,
             domain: domain.clone(),
+            has_interfaces,
             leaver_node: leaver_node.clone(),
             ear: (SocketAddrV4::new(*address, 0), second.clone()),
             owner,
@@ -310,12 +320,13 @@ impl<'a> Play<'a> {
         if let Some(key) = self.key.clone() {
             let () = self.leaver(Order::Keep { key, writable })?;
         }
-        let flooded = now_ns();
         let () = self.flood()?;
+        let flooded = now_ns();
         // Without arrivals before the shrink, none afterwards would prove nothing.
-        let is_heard = comes(HEARD, || self.stayer(Order::Arrived { after: flooded }))?;
-        if !is_heard {
-            let message = format!("heard nothing of the leaver for {HEARD:?} before the shrink");
+        let has_interfaces = self.has_interfaces;
+        let arrived = || self.stayer(Order::Arrived { after: flooded });
+        if let Some(what) = missing(has_interfaces, HEARD, arrived)? {
+            let message = format!("no {what} of the leaver came for {HEARD:?} before the shrink");
             return Err(self.stayer.failed(message));
         }
         self.settle()?;
@@ -334,7 +345,8 @@ impl<'a> Play<'a> {
             outcome.leaked_bytes += self.look_for_leaks()?;
         }
         thread::sleep(SETTLED);
-        outcome.leaked_frames += self.stayer::<u64>(Order::Arrived { after: returned })?;
+        let leaked: [u64; 2] = self.stayer(Order::Arrived { after: returned })?;
+        outcome.leaked_frames += leaked.iter().sum::<u64>();
         let shrunk: Pause = self.stayer(Order::Pause)?;
         self.watched = Some(start.elapsed());
         let grow = self.grow()?;
@@ -403,9 +415,13 @@ mod tests {
     #[test]
     fn only_arrivals_are_a_control_of_leaks() {
         let within = Duration::from_millis(10);
-        assert!(!comes(within, || Ok(0)).unwrap());
-        let mut counts = [0, 0, 3].into_iter();
-        assert!(comes(HEARD, || Ok(counts.next().unwrap_or_default())).unwrap());
-        assert!(comes(within, || Err(ClusterError::NoServer)).is_err());
+        let of = |has_interfaces, counts| missing(has_interfaces, within, || Ok(counts)).unwrap();
+        assert_eq!(of(true, [0, 5]), Some("datagram"));
+        assert_eq!(of(true, [5, 0]), Some("packet"));
+        assert_eq!(of(false, [0, 5]), None);
+        let mut counts = [[0, 0], [0, 3], [1, 0]].into_iter();
+        let later = || Ok(counts.next().unwrap_or_default());
+        assert_eq!(missing(true, HEARD, later).unwrap(), None);
+        assert!(missing(true, within, || Err(ClusterError::NoServer)).is_err());
     }
 }

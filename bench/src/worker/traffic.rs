@@ -60,7 +60,8 @@ impl Drop for Repeating {
 #[derive(Debug)]
 pub struct Ear {
     port: u16,
-    times: Arc<Mutex<Vec<u64>>>,
+    /// When datagrams and packets were sent.
+    times: Arc<Mutex<[Vec<u64>; 2]>>,
     _thread: Repeating,
 }
 
@@ -76,7 +77,7 @@ impl Ear {
         let thread = Repeating::start(move || {
             let mut time = [0; 8];
             if let Ok(8) = socket.recv(&mut time) {
-                lock(&heard).push(u64::from_le_bytes(time));
+                lock(&heard)[0].push(u64::from_le_bytes(time));
             }
             hear_packets(&listener, &mut channels, &heard);
         })?;
@@ -92,15 +93,15 @@ impl Ear {
         self.port
     }
 
-    /// Number of received datagrams and packets that were sent after this time. Forgets all of
+    /// Numbers of received datagrams and of packets that were sent after this time. Forgets all of
     /// them.
-    pub fn arrived(&self, after: u64) -> u64 {
+    pub fn arrived(&self, after: u64) -> [u64; 2] {
         let times = std::mem::take(&mut *lock(&self.times));
-        times.iter().filter(|time| **time > after).count() as u64
+        times.map(|times| times.iter().filter(|time| **time > after).count() as u64)
     }
 }
 
-fn hear_packets(listener: &Listener, channels: &mut Vec<Channel>, heard: &Mutex<Vec<u64>>) {
+fn hear_packets(listener: &Listener, channels: &mut Vec<Channel>, heard: &Mutex<[Vec<u64>; 2]>) {
     if let Ok(Some(channel)) = listener.accept(Duration::ZERO) {
         channels.push(channel);
     }
@@ -110,7 +111,7 @@ fn hear_packets(listener: &Listener, channels: &mut Vec<Channel>, heard: &Mutex<
             match channel.receive(&mut packet) {
                 Ok(true) => {
                     if let Ok(time) = packet[..].try_into() {
-                        lock(heard).push(u64::from_le_bytes(time));
+                        lock(heard)[1].push(u64::from_le_bytes(time));
                     }
                 }
                 Ok(false) => return true,
@@ -120,7 +121,7 @@ fn hear_packets(listener: &Listener, channels: &mut Vec<Channel>, heard: &Mutex<
     });
 }
 
-fn lock(times: &Mutex<Vec<u64>>) -> MutexGuard<'_, Vec<u64>> {
+fn lock(times: &Mutex<[Vec<u64>; 2]>) -> MutexGuard<'_, [Vec<u64>; 2]> {
     times.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
