@@ -41,7 +41,10 @@ pub enum RunError {
     OneRound { name: String, row: String },
     #[error("{name} holds runs that were not measured alike: {unlike}; use a file for each kind")]
     Mixed { name: String, unlike: String },
-    #[error("{old} and {new} have no row in common; compare runs of the same command")]
+    #[error(
+        "{old} and {new} have no row in common with rounds above 0; compare runs of the same \
+         command"
+    )]
     NothingInCommon { old: String, new: String },
     #[error(
         "{old} and {new} were not measured alike: {unlike}; measure both alike, or compare them all \
@@ -233,6 +236,9 @@ fn row(name: &str, list: &str, value: &Value) -> Result<Option<Measured>, RunErr
     let rounds = rounds.ok_or_else(|| wrong("its rounds are no list"))?;
     let number = |value: &Value| value.as_f64().ok_or_else(|| wrong("a round is no number"));
     let rounds: Vec<f64> = rounds.iter().map(number).collect::<Result<_, _>>()?;
+    if !rounds.is_empty() && rounds.iter().all(|round| *round == 0.0) {
+        return Err(wrong("all its rounds are 0"));
+    }
     let of = of.to_owned();
     Ok(Some(Measured { id, of, rounds }))
 }
@@ -324,6 +330,10 @@ mod tests {
             (
                 edited("/rows/0/rounds", json!(7)),
                 "f, row \"get\": its rounds are no list",
+            ),
+            (
+                edited("/rows/0/rounds", json!([0, 0.0])),
+                "row \"get\": all its rounds are 0",
             ),
             (
                 edited("/rows/0/rounds/1", json!(null)),
