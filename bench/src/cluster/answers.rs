@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use super::{ClusterError, News, Process};
+use super::{ClusterError, News, Process, check_signals};
 
 /// Longest delay between the error of a process and the end of the peer that caused it.
 const END_DELAY: Duration = Duration::from_millis(100);
@@ -15,6 +15,8 @@ pub(super) fn lines_of(
     patience: Duration,
 ) -> Result<Vec<String>, ClusterError> {
     if let Some(ended) = from.iter().find(|process| process.has_ended) {
+        // A signal to the whole group has ended the process.
+        check_signals()?;
         return Err(ended.lost("has ended"));
     }
     let mut lines = vec![None; from.len()];
@@ -32,6 +34,7 @@ pub(super) fn lines_of(
             }
             Ok(News::Closed { process }) => {
                 if let Some(at) = of(process) {
+                    check_signals()?;
                     return Err(from[at].lost("has ended"));
                 }
             }

@@ -100,7 +100,7 @@ fn rounds(effort: Effort) -> u32 {
     effort.quick_or(5, 9)
 }
 
-/// Time of all rounds of a path but the first ones.
+/// Time after which a path begins no further round, except the least number of them.
 fn limit(effort: Effort) -> Duration {
     Duration::from_secs(effort.quick_or(10, 60))
 }

@@ -6,11 +6,11 @@
 use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 use toroid_client::member::Domain;
 use toroid_fabric::{Completion, Endpoint, Operation};
@@ -117,7 +117,12 @@ impl Congestor {
             let left = deadline.saturating_duration_since(Instant::now());
             match begun.recv_timeout(left) {
                 Ok(begin) => begin?,
-                Err(_) => return Err(congestor.late(patience)),
+                Err(RecvTimeoutError::Timeout) => return Err(congestor.late(patience)),
+                // Each flow has begun or ends.
+                Err(RecvTimeoutError::Disconnected) => {
+                    congestor.end()?;
+                    bail!("some flow of the congestor ended before it sent anything");
+                }
             }
         }
         Ok(congestor)

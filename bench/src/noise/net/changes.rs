@@ -2,6 +2,8 @@
 //! part that differs most from all else is tested against shuffled series, and so on within each
 //! part.
 
+use crate::stats;
+
 /// The shortest part.
 const SHORTEST: usize = 3;
 
@@ -47,7 +49,7 @@ fn part(values: &[f64], random: &mut fastrand::Rng) -> Option<(usize, usize)> {
 
 /// Differences to the mean.
 fn around_mean(values: &[f64]) -> Vec<f64> {
-    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    let mean = stats::mean(values).unwrap_or_default();
     values.iter().map(|value| value - mean).collect()
 }
 

@@ -4,7 +4,7 @@
 use rustfft::FftPlanner;
 use rustfft::num_complex::Complex;
 
-use crate::stats::median;
+use crate::stats::{mean, median};
 
 /// Fewest quanta with a spectrum.
 const FEWEST: usize = 16;
@@ -54,7 +54,7 @@ impl Spectrum {
         if count < FEWEST {
             return None;
         }
-        let mean = work.iter().sum::<f64>() / count as f64;
+        let mean = mean(work)?;
         let turn = std::f64::consts::TAU / count as f64;
         let window = |at: usize| (1.0 - (turn * at as f64).cos()) / 2.0;
         let windowed = work.iter().enumerate();
