@@ -66,8 +66,9 @@ pub struct Detours {
 }
 
 impl Detours {
-    /// At most `most` detours of a loop that begins at a reading of the clock.
-    pub fn new(shortest_ns: u64, most: usize, now_ns: u64) -> Self {
+    /// At most `most` detours of a loop that begins now. The clock is read when their memory is in
+    /// place.
+    pub fn new(shortest_ns: u64, most: usize, now_ns: impl FnOnce() -> u64) -> Self {
         // Resized and cut: the first use of a page would be a detour.
         let unused = Detour {
             start_ns: u64::MAX,
@@ -75,6 +76,7 @@ impl Detours {
         };
         let mut found = vec![unused; most];
         found.clear();
+        let now_ns = now_ns();
         Detours {
             shortest_ns,
             threshold_ns: THRESHOLD * shortest_ns,
@@ -160,7 +162,7 @@ mod tests {
     }
 
     fn found(end_ns: u64, detours: &[(u64, u64)], most: usize) -> Detours {
-        let mut found = Detours::new(20, most, 0);
+        let mut found = Detours::new(20, most, || 0);
         trace(end_ns, detours).any(|now| {
             found.observe(now);
             found.are_full()

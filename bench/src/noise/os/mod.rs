@@ -166,9 +166,8 @@ pub fn shortest_gap(mut read: impl FnMut() -> u64) -> u64 {
 fn detours(most: usize, limit: Duration, signals: &Signals) -> Detours {
     let start = Instant::now();
     let shortest_ns = shortest_gap(|| since(start));
-    let now_ns = since(start);
-    let end_ns = now_ns + limit.as_nanos() as u64;
-    let mut detours = Detours::new(shortest_ns, most, since(start));
+    let mut detours = Detours::new(shortest_ns, most, || since(start));
+    let end_ns = since(start) + limit.as_nanos() as u64;
     loop {
         let now_ns = since(start);
         let is_detour = detours.observe(now_ns);
