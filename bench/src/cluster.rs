@@ -42,7 +42,7 @@ pub use self::process::Process;
 
 const TUN: &str = "/dev/net/tun";
 
-/// Longer than most steps of a run: a process without an answer for this time hangs.
+/// Longest silence of a process in a step without a patience of its own.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Longest delay between the end of the agent by a signal and the arrival of the same signal here.
