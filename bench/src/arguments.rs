@@ -20,7 +20,8 @@ use crate::report::Report;
 use crate::results::Keep;
 use crate::worker::files;
 use crate::{
-    compare, domains, ether, fabric, kv, link, micro, need, noise, page, programs, roles, sweep,
+    compare, domains, ether, fabric, kv, link, micro, need, noise, page, programs, roles, simulate,
+    sweep,
 };
 
 /// Benchmarks of communication domains on this machine.
@@ -139,6 +140,11 @@ enum Command {
 
     /// Measure the noise of this host, and of the network between any two hosts.
     Noise(noise::Options),
+
+    /// Simulate machines that are not here, in virtual time, with the error of each simplification.
+    ///
+    /// Needs no agent and no root. The same seed gives the same result.
+    Simulate(simulate::Options),
 }
 
 #[derive(Args)]
@@ -248,6 +254,7 @@ impl Command {
             | Command::Fabric(common)
             | Command::Link(common) => common.json,
             Command::Noise(options) => options.is_json(),
+            Command::Simulate(options) => options.is_json(),
             Command::Report(_) => false,
         }
     }
@@ -281,6 +288,7 @@ impl Command {
             Command::Micro(options) => micro::measure(options, progress)?,
             Command::Programs(options) => programs::measure(options, progress)?,
             Command::Noise(options) => noise::measure(options, progress)?,
+            Command::Simulate(options) => simulate::measure(options, progress)?,
         })
     }
 }

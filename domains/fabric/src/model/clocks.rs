@@ -1,6 +1,6 @@
 //! Clocks of stages: until when is each reserved?
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 use super::{MAX_BACKLOG, ticks};
@@ -26,6 +26,11 @@ impl ClockId {
         Self::of(3, node, resource.into())
     }
 
+    /// A stage by its number, in a simulation whose stages are numbered.
+    pub fn number(number: u32) -> Self {
+        ClockId(4 << 60 | u64::from(number))
+    }
+
     fn of(kind: u64, node: NodeId, of: u32) -> Self {
         // Numbers of nodes have 16 bits (`Torus::MAX_NODES`); 30 leave room for more.
         ClockId(kind << 60 | u64::from(node.0 & 0x3fff_ffff) << 30 | u64::from(of & 0x3fff_ffff))
@@ -48,7 +53,7 @@ pub(super) fn start(free_at: u64, ready: u64, wait: u64) -> Option<u64> {
     (start - ready <= wait).then_some(start)
 }
 
-/// Clocks of one thread, for tests and simulation.
+/// Clocks of one thread by their names, for tests.
 #[derive(Clone, Debug, Default)]
 pub struct LocalClocks(RefCell<HashMap<ClockId, u64>>);
 
@@ -58,6 +63,29 @@ impl Clocks for LocalClocks {
         let free_at = clocks.entry(clock).or_default();
         let start = start(*free_at, ready, wait)?;
         *free_at = start.saturating_add(service);
+        Some(start)
+    }
+}
+
+/// Clocks of one thread by their numbers ([`ClockId::number`]), for simulation.
+#[derive(Clone, Debug)]
+pub struct VectorClocks(Vec<Cell<u64>>);
+
+impl VectorClocks {
+    /// Clocks with the numbers below `len`, all free.
+    pub fn new(len: usize) -> Self {
+        VectorClocks(vec![Cell::new(0); len])
+    }
+}
+
+/// # Panics
+/// A clock has no number, or one that is too large.
+impl Clocks for VectorClocks {
+    fn reserve(&self, clock: ClockId, ready: u64, service: u64, wait: u64) -> Option<u64> {
+        let number = clock.0 ^ ClockId::number(0).0;
+        let free_at = &self.0[number as usize];
+        let start = start(free_at.get(), ready, wait)?;
+        free_at.set(start.saturating_add(service));
         Some(start)
     }
 }

@@ -3,8 +3,8 @@
 //! A route is a list of [`Stage`]s: an end host, a network card, a link. Each takes messages one
 //! after another. [`carry`] is the whole model: it reserves every stage of a route and returns the
 //! time of arrival. The function has no I/O and no clock of its own. Its state is behind [`Clocks`]:
-//! words in shared memory for live traffic ([`SharedClocks`]), a map for tests and simulation
-//! ([`LocalClocks`]). So the emulator and a simulator compute the same times.
+//! words in shared memory for live traffic ([`SharedClocks`]), a vector for simulation
+//! ([`VectorClocks`]), a map for tests ([`LocalClocks`]). So the emulator and a simulator compute the same times.
 //!
 //! Costs of a stage are those of LogGP (Alexandrov et al., 1995): `message` is the overhead o,
 //! `rate` is 1/G, `latency` is L. `packet` and `header` are the costs of cutting a message into
@@ -20,7 +20,7 @@ mod draw;
 mod flow;
 mod shared;
 
-pub use clocks::{ClockId, Clocks, LocalClocks};
+pub use clocks::{ClockId, Clocks, LocalClocks, VectorClocks};
 pub use draw::Jitter;
 pub use flow::{Flow, FlowPath, FlowRule};
 pub use shared::{ClockRecord, FlowRecord, Path, SharedClocks, record_of};
@@ -76,11 +76,15 @@ impl Costs {
 
     /// Ticks for bytes on the wire, rounded up: a stage is never faster than its rate.
     fn transfer(&self, wire: u64) -> u64 {
-        const SECOND: u128 = 1_000_000_000 * TICKS as u128;
-        let ticks = match self.rate {
-            0 => return 0,
-            rate => (u128::from(wire) * SECOND).div_ceil(rate.into()),
-        };
+        const SECOND: u64 = 1_000_000_000 * TICKS;
+        if self.rate == 0 {
+            return 0;
+        }
+        // Up to 288 MB, which divides in a third of the time.
+        if let Some(ticks) = wire.checked_mul(SECOND) {
+            return ticks.div_ceil(self.rate);
+        }
+        let ticks = (u128::from(wire) * u128::from(SECOND)).div_ceil(self.rate.into());
         u64::try_from(ticks).unwrap_or(u64::MAX)
     }
 }
@@ -209,7 +213,7 @@ impl Passage {
     /// Time at which the message reaches the next stage; `None` behind the last one.
     pub fn reaches(&self, route: &Route) -> Option<Nanos> {
         let stage = route.stages.get(self.stages)?;
-        Some(self.ready_for(stage) / TICKS)
+        Some(self.reaches_stage(stage))
     }
 
     /// Reserves the stages that the message reaches until then.
@@ -230,6 +234,23 @@ impl Passage {
             start: self.start / TICKS,
             arrival: arrival.saturating_sub(route.base).max(self.ready),
         }
+    }
+
+    /// Reserves a stage that the message has reached. For routes whose next stage is computed on the
+    /// way; others are in a [`Route`].
+    pub fn cross(&mut self, stage: &Stage, clocks: &impl Clocks) {
+        // Without a limit no stage refuses.
+        self.pass(stage, clocks, u64::MAX);
+    }
+
+    /// Time at which the message reaches a next stage.
+    pub fn reaches_stage(&self, stage: &Stage) -> Nanos {
+        self.ready_for(stage) / TICKS
+    }
+
+    /// Time at which the last byte has left the stages so far, rounded up.
+    pub fn arrival(&self) -> Nanos {
+        self.tail.div_ceil(TICKS)
     }
 
     fn ready_for(&self, stage: &Stage) -> u64 {
