@@ -13,7 +13,8 @@
 //! * [`mem`]: memory that processes share, its migration to fresh pages when a node leaves, and the
 //!   fences that end access.
 //! * [`model`]: the link model, which computes when a message arrives.
-//! * [`routes`]: routing modes, counters of network cards, and policies that choose modes.
+//! * [`routes`]: networks, paths through them, routing modes, counters of network cards, and policies
+//!   that choose modes.
 //! * `core`, re-exported here: [`Region`], one-sided operations ([`Endpoint`]), their completions by
 //!   one queue ([`CompletionQueue`]), regions that need no queue pair ([`Mapped`]), packets
 //!   ([`PacketChannel`]) with their link header ([`link`]), RDMA streams ([`rdma_stream`]).

@@ -1,0 +1,225 @@
+//! A 3-D torus of any size. Each node is its own router.
+//!
+//! A minimal path takes the dimensions in one of six orders, each the shorter way round, and either
+//! way if both are equal. A non-minimal path goes by an intermediate router, x before y before z
+//! before and behind it.
+//!
+//! # Virtual channels
+//!
+//! A ring has two channels: 0 while the link that wraps around is ahead, 1 otherwise (dateline; Dally
+//! and Seitz, 1987). A path that takes a smaller dimension after a larger one changes to the next
+//! class of channels, and so does a path at its intermediate router. Classes never fall, dimensions
+//! rise within a class, and so the channels form no cycle.
+
+use super::{
+    Ends, LinkId, LinkKind, NetworkError, Path, RouterId, Step, Topology, one_of, pick, without,
+};
+use crate::topology::{Hop, NodeId};
+
+/// Classes of virtual channels: the order z, y, x takes a smaller dimension twice.
+const CLASSES: u8 = 3;
+
+/// Orders of dimensions, each with its class at each dimension.
+const ORDERS: [[(u8, u8); 3]; 6] = [
+    [(0, 0), (1, 0), (2, 0)],
+    [(0, 0), (2, 0), (1, 1)],
+    [(1, 0), (0, 1), (2, 1)],
+    [(1, 0), (2, 0), (0, 1)],
+    [(2, 0), (0, 1), (1, 1)],
+    [(2, 0), (1, 1), (0, 2)],
+];
+
+/// First of the three bits of a choice that say which way round is taken if both are equal.
+const WAYS: u32 = 16;
+
+/// A 3-D torus, written `torus:XxYxZ`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TorusNetwork {
+    sizes: [u32; 3],
+}
+
+impl TorusNetwork {
+    /// The most nodes.
+    pub const MAX_NODES: u64 = 1 << 24;
+
+    /// A torus of these sizes. Nodes have numbers with x fastest, as in [`crate::Torus`].
+    ///
+    /// # Errors
+    /// [`NetworkError`] for a size of 0, and for more than [`TorusNetwork::MAX_NODES`] nodes.
+    pub fn new(sizes: [u32; 3]) -> Result<Self, NetworkError> {
+        let nodes = sizes
+            .iter()
+            .try_fold(1_u64, |product, size| product.checked_mul((*size).into()));
+        match nodes {
+            Some(0) => Err(NetworkError::Zero),
+            Some(nodes) if nodes <= Self::MAX_NODES => Ok(TorusNetwork { sizes }),
+            _ => Err(NetworkError::TooLarge(Self::MAX_NODES)),
+        }
+    }
+
+    /// The sizes in x, y and z.
+    pub fn sizes(&self) -> [u32; 3] {
+        self.sizes
+    }
+
+    /// The link of a hop.
+    pub fn link(hop: Hop) -> LinkId {
+        LinkId(hop.from.0 * 6 + hop.direction as u32)
+    }
+
+    /// Coordinates of a router.
+    pub fn place(&self, router: RouterId) -> [u32; 3] {
+        let [x, y, _] = self.sizes;
+        [router.0 % x, router.0 / x % y, router.0 / x / y]
+    }
+
+    /// The router at coordinates.
+    pub fn at(&self, [x, y, z]: [u32; 3]) -> RouterId {
+        RouterId(x + self.sizes[0] * (y + self.sizes[1] * z))
+    }
+
+    fn stride(&self, dimension: usize) -> u32 {
+        self.sizes[..dimension].iter().product()
+    }
+
+    /// A random router that is neither of these two.
+    fn intermediate(&self, from: RouterId, to: RouterId, choice: u64) -> Option<RouterId> {
+        let others = self.nodes().checked_sub(2)?;
+        let is_any = others > 0 && from != to;
+        is_any.then(|| {
+            let n = one_of((choice >> 32) as u32, others);
+            RouterId(without(n, from.0, to.0))
+        })
+    }
+}
+
+impl Topology for TorusNetwork {
+    fn nodes(&self) -> u32 {
+        self.sizes.iter().product()
+    }
+
+    fn routers(&self) -> u32 {
+        self.nodes()
+    }
+
+    #[inline]
+    fn router(&self, node: NodeId) -> RouterId {
+        RouterId(node.0)
+    }
+
+    fn links(&self) -> u32 {
+        self.nodes() * 6
+    }
+
+    fn ends(&self, link: LinkId) -> Ends {
+        let (from, dimension) = (RouterId(link.0 / 6), (link.0 % 6 / 2) as usize);
+        let mut to = self.place(from);
+        let step = if link.0.is_multiple_of(2) {
+            1
+        } else {
+            self.sizes[dimension] - 1
+        };
+        to[dimension] = (to[dimension] + step) % self.sizes[dimension];
+        Ends {
+            from,
+            to: self.at(to),
+        }
+    }
+
+    fn kind(&self, _: LinkId) -> LinkKind {
+        LinkKind::Torus
+    }
+
+    fn channels(&self) -> u8 {
+        CLASSES * 2
+    }
+
+    fn distance(&self, from: RouterId, to: RouterId) -> u32 {
+        let (from, to) = (self.place(from), self.place(to));
+        let ways = (0..3).map(|n| {
+            let direct = from[n].abs_diff(to[n]);
+            direct.min(self.sizes[n] - direct)
+        });
+        ways.sum()
+    }
+
+    #[inline]
+    fn minimal(&self, from: RouterId, to: RouterId, choice: u64) -> Path {
+        Path::direct(from, to, choice as u32)
+    }
+
+    fn non_minimal(&self, from: RouterId, to: RouterId, choice: u64) -> Path {
+        match self.intermediate(from, to, choice) {
+            Some(via) => Path::by(from, via, to, in_order(choice)),
+            None => self.minimal(from, to, choice),
+        }
+    }
+
+    fn divert(&self, path: &Path, is_minimal: bool, choice: u64) -> Option<Path> {
+        let class = path.channel / 2 + u8::from(path.hop > 0);
+        let last = class + u8::from(!is_minimal);
+        if last >= CLASSES {
+            return None;
+        }
+        let new = if is_minimal {
+            Path::direct(path.at, path.to, in_order(choice))
+        } else {
+            let via = self.intermediate(path.at, path.to, choice)?;
+            Path::by(path.at, via, path.to, in_order(choice))
+        };
+        Some(Path {
+            hop: path.hop,
+            channel: path.channel,
+            class,
+            ..new
+        })
+    }
+
+    #[inline]
+    fn step(&self, path: &mut Path) -> Option<Step> {
+        if path.at == path.via && path.is_before_via() {
+            path.via = path.to;
+            path.class += 1;
+            // Other bits pick the ways round.
+            path.choice = path.choice >> 3 & (7 << WAYS);
+        }
+        let (at, to) = (self.place(path.at), self.place(path.via));
+        let order = &ORDERS[pick(path.choice, 0, 6) as usize];
+        for (dimension, class) in order {
+            let n = usize::from(*dimension);
+            if at[n] == to[n] {
+                continue;
+            }
+            let (above, size) = (
+                (to[n] + self.sizes[n] - at[n]) % self.sizes[n],
+                self.sizes[n],
+            );
+            let below = size - above;
+            let is_down_on_tie = path.choice >> (WAYS + u32::from(*dimension)) & 1 == 1;
+            let is_up = above < below || above == below && !is_down_on_tie;
+            let next = match (is_up, at[n]) {
+                (true, at) if at + 1 == size => 0,
+                (true, at) => at + 1,
+                (false, 0) => size - 1,
+                (false, at) => at - 1,
+            };
+            let wraps_ahead = if is_up { next > to[n] } else { next < to[n] };
+            let channel = 2 * (path.class + class) + u8::from(!wraps_ahead);
+            let link = LinkId(path.at.0 * 6 + 2 * u32::from(*dimension) + u32::from(!is_up));
+            let stride = self.stride(n);
+            let router = path.at.0 + stride * next - stride * at[n];
+            path.advance(RouterId(router), channel);
+            return Some(Step { link, channel });
+        }
+        None
+    }
+
+    fn hops(&self, path: &Path) -> u32 {
+        self.distance(path.at, path.via) + self.distance(path.via, path.to)
+    }
+}
+
+/// The order x, y, z, and six random bits for the ways round.
+fn in_order(choice: u64) -> u32 {
+    choice as u32 & (0x3f << WAYS)
+}
