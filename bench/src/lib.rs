@@ -11,7 +11,8 @@
 //! * [`compare`], [`domains`], [`ether`], [`fabric`], [`kv`], [`micro`], [`programs`]: the
 //!   commands.
 //! * [`noise`]: the noise of a host, and of the network between any two hosts.
-//! * [`simulate`]: the command of the same name, and what it is checked against.
+//! * [`sim`]: simulated fabrics; [`simulate`]: the command of the same name, and what it is checked
+//!   against.
 //! * [`comparison`]: the commands `diff` and `ab`, which run a [`program`]; [`page`]: the command
 //!   `report`.
 //! * [`report`], [`table`], [`target`], [`manifest`], [`results`]: rows, JSON, tables, targets, the
@@ -56,6 +57,7 @@ mod results;
 pub mod roles;
 mod runner;
 mod samples;
+pub mod sim;
 mod simulate;
 pub mod stats;
 mod sweep;
