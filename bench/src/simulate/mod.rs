@@ -1,7 +1,13 @@
 //! The command `simulate`: machines that are not here, in virtual time.
 //!
-//! [`validate`] compares the simulator with closed forms, other simulators and published figures.
+//! * [`run`]: a program of live ranks on a [`fabric`] that is not here, with a [`placement`] of its
+//!   [`ranks`].
+//! * [`validate`] compares the simulator with closed forms, other simulators and published figures.
 
+mod fabric;
+mod placement;
+pub mod ranks;
+mod run;
 pub mod validate;
 
 use anyhow::Result;
@@ -19,6 +25,12 @@ pub struct Options {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run a program of live ranks, with its checked result, in virtual time.
+    ///
+    /// Ranks compute and exchange their data as in `programs`: a large program takes this machine its
+    /// computation. Exit status 1 if the program fails or its ranks wait for each other.
+    Run(Box<run::Options>),
+
     /// Compare the simulator with closed forms, other simulators and published figures.
     ///
     /// Exit status 1 if an error is above its bar, or a comparison cannot run.
@@ -28,6 +40,7 @@ enum Command {
 impl Options {
     pub fn is_json(&self) -> bool {
         match &self.command {
+            Command::Run(options) => options.common.json,
             Command::Validate(options) => options.json,
         }
     }
@@ -36,6 +49,7 @@ impl Options {
 /// Simulates; nothing is left behind.
 pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
     match &options.command {
+        Command::Run(options) => run::measure(options, progress),
         Command::Validate(options) => validate::measure(options, progress),
     }
 }

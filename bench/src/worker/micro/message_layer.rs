@@ -54,6 +54,11 @@ pub trait Links {
 
     /// Charges a copy of the layer to a virtual clock.
     fn copied(&mut self, _bytes: usize) {}
+
+    /// Bytes of the longest piece of a long message, the same at all peers.
+    fn longest(&self) -> usize {
+        PIECE
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,8 +177,9 @@ impl MessageLayer {
         }
         links.send(to, &header(Kind::Notification), NOTHING)?;
         self.await_reply(links, to, bytes)?;
-        for (at, bytes) in piece.bytes.chunks(PIECE).enumerate() {
-            let place = piece.place + at * PIECE;
+        let longest = links.longest();
+        for (at, bytes) in piece.bytes.chunks(longest).enumerate() {
+            let place = piece.place + at * longest;
             links.send(to, &[], Piece { bytes, place })?;
         }
         Ok(())
@@ -232,9 +238,9 @@ impl MessageLayer {
         into: &mut Vec<u8>,
         places: impl Iterator<Item = Range<usize>> + Clone,
     ) -> Result<()> {
-        let kind = Kind::Reply;
+        let (kind, longest) = (Kind::Reply, links.longest());
         links.send(from, &Header { kind, bytes }.encode(), NOTHING)?;
-        if only(&places).is_some() && bytes <= PIECE {
+        if only(&places).is_some() && bytes <= longest {
             links.receive(Some(from), into, self.wait)?;
             ensure!(into.len() == bytes, NONSENSE);
             return Ok(());
@@ -243,7 +249,7 @@ impl MessageLayer {
         while whole.len() < bytes {
             links.receive(Some(from), &mut self.packet, self.wait)?;
             let left = bytes - whole.len();
-            ensure!(self.packet.len() == left.min(PIECE), NONSENSE);
+            ensure!(self.packet.len() == left.min(longest), NONSENSE);
             whole.extend_from_slice(&self.packet);
         }
         unpack(links, &whole, into, places);

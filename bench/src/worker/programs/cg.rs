@@ -239,12 +239,12 @@ fn vector(problem: &Problem, number: usize, random: &mut Random) -> Vec<(usize, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::programs::virtual_ranks;
+    use crate::simulate::ranks::uniform;
 
     #[test]
     fn the_eigenvalue_is_the_published_one_with_square_and_other_grids_of_ranks() {
         for ranks in [1, 2, 4, 8] {
-            let found = virtual_ranks::run(ranks, |rank| run(&mut Meter::new(rank), Class::S));
+            let found = uniform::run(ranks, move |rank| run(&mut Meter::new(rank), Class::S));
             assert!(found.iter().all(Result::is_ok), "{found:?}");
         }
     }

@@ -113,6 +113,7 @@ pub fn alltoall(
 ) -> Result<Vec<Vec<u8>>> {
     let (rank, count) = (ranks.rank(), ranks.ranks());
     let mut received = vec![Vec::new(); count];
+    ranks.alltoall(true);
     for step in 0..count {
         let peer = (step + count - rank) % count;
         let message = mem::take(&mut out[peer]);
@@ -121,6 +122,7 @@ pub fn alltoall(
             false => exchange(ranks, peer, &message, expected[peer])?,
         };
     }
+    ranks.alltoall(false);
     Ok(received)
 }
 
@@ -206,6 +208,10 @@ impl<R: Rank> Rank for Group<'_, R> {
 
     fn compute(&mut self, operations: usize) {
         self.ranks.compute(operations);
+    }
+
+    fn alltoall(&mut self, runs: bool) {
+        self.ranks.alltoall(runs);
     }
 
     fn send(&mut self, to: usize, message: &[u8]) -> Result<()> {

@@ -95,14 +95,14 @@ fn sums(pairs: Range<usize>) -> Sums {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::programs::virtual_ranks;
+    use crate::simulate::ranks::uniform;
 
     #[test]
     fn the_sums_do_not_depend_on_the_number_of_ranks() {
         let whole = sums(0..10_000);
         let kept = whole.counts.iter().sum::<u64>() as f64 / 10_000.0;
         assert!((kept - std::f64::consts::FRAC_PI_4).abs() < 0.01, "{kept}");
-        for found in virtual_ranks::run(3, |rank| sums_of_all(rank, 10_000)) {
+        for found in uniform::run(3, move |rank| sums_of_all(rank, 10_000)) {
             let found = found.unwrap();
             assert_eq!(found.counts, whole.counts);
             assert!(is_near(found.x, whole.x, 1e-12) && is_near(found.y, whole.y, 1e-12));

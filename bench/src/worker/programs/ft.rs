@@ -300,12 +300,12 @@ fn transform(values: &mut [Complex], roots: &[Complex], sign: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::programs::virtual_ranks;
+    use crate::simulate::ranks::uniform;
 
     #[test]
     fn checksums_are_the_published_ones() {
         for ranks in [1, 4] {
-            let found = virtual_ranks::run(ranks, |rank| run(&mut Meter::new(rank), Class::S));
+            let found = uniform::run(ranks, move |rank| run(&mut Meter::new(rank), Class::S));
             assert!(found.iter().all(Result::is_ok), "{found:?}");
         }
     }
@@ -313,7 +313,7 @@ mod tests {
     #[test]
     fn the_inverse_transform_returns_the_input() {
         let sizes = [8, 16, 4];
-        let found = virtual_ranks::run(2, |rank| {
+        let found = uniform::run(2, move |rank| {
             let slabs = Slabs::new(sizes, rank);
             let start = slabs.initial();
             let there = slabs.forward(rank, start.clone())?;

@@ -317,10 +317,11 @@ fn serial_part<R: Rank, T: Value + Default>(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::cell::Cell;
+    use std::rc::Rc;
 
     use super::*;
-    use crate::worker::programs::virtual_ranks;
+    use crate::simulate::ranks::uniform;
 
     #[test]
     fn one_serial_run_serves_all_rounds_and_a_wrong_value_of_a_later_one_is_found() {
@@ -336,12 +337,13 @@ mod tests {
             });
             field
         };
-        let runs = AtomicUsize::new(0);
-        let found = virtual_ranks::run(3, |rank| {
+        let runs = Rc::new(Cell::new(0));
+        let counted = Rc::clone(&runs);
+        let found = uniform::run(3, move |rank| {
             let (mut own, mut serial) = (field(&layout, rank.rank()), None);
             let mut check = |own: &Field<f64>| {
                 check_against_serial(rank, &layout, own, &mut serial, |_, layout| {
-                    runs.fetch_add(1, Ordering::Relaxed);
+                    counted.set(counted.get() + 1);
                     Ok(field(layout, 0))
                 })
             };
@@ -355,7 +357,7 @@ mod tests {
         for found in found.into_iter().map(Result::unwrap) {
             assert_eq!(found, "3 values differ from the serial run's");
         }
-        assert_eq!(runs.into_inner(), 1);
+        assert_eq!(runs.get(), 1);
     }
 
     #[test]

@@ -116,7 +116,7 @@ fn number(n: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::programs::virtual_ranks;
+    use crate::simulate::ranks::uniform;
 
     #[test]
     fn later_numbers_are_found_without_those_before() {
@@ -131,7 +131,7 @@ mod tests {
     fn all_updates_reach_their_words() {
         for ranks in [1, 3, 4] {
             let size = Size { log2_words: 10 };
-            let found = virtual_ranks::run(ranks, |rank| run(&mut Meter::new(rank), &size));
+            let found = uniform::run(ranks, move |rank| run(&mut Meter::new(rank), &size));
             assert!(found.iter().all(Result::is_ok), "{found:?}");
         }
     }
@@ -140,7 +140,7 @@ mod tests {
     fn any_number_of_ranks_makes_the_table_of_one_without_messages() {
         let table = |ranks: usize| -> Vec<u64> {
             let (words, share) = (256, 256_usize.div_ceil(ranks));
-            let found = virtual_ranks::run(ranks, |rank| {
+            let found = uniform::run(ranks, move |rank| {
                 let first = share * rank.rank();
                 let own = first..words.min(first + share);
                 let mut table: Vec<u64> = own.map(|word| word as u64).collect();

@@ -85,7 +85,7 @@ fn solve(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::programs::virtual_ranks;
+    use crate::simulate::ranks::uniform;
 
     #[test]
     fn the_field_is_that_of_one_rank() {
@@ -94,8 +94,9 @@ mod tests {
             iterations: 5,
         };
         for ranks in [1, 5, 8, 12] {
-            let found =
-                virtual_ranks::run(ranks, |rank| run(&mut Meter::new(rank), &size, &mut None));
+            let found = uniform::run(ranks, move |rank| {
+                run(&mut Meter::new(rank), &size, &mut None)
+            });
             assert!(found.iter().all(Result::is_ok), "{found:?}");
         }
     }
@@ -107,7 +108,7 @@ mod tests {
             ranks: [2, 1, 1],
             is_periodic: false,
         };
-        let found = virtual_ranks::run(2, |rank| {
+        let found = uniform::run(2, move |rank| {
             let mut field = Field::new(&layout, rank.rank());
             field.fill(&layout.part(rank.rank()), |place| {
                 f64::from(u8::from(place == [1, 0, 0]))

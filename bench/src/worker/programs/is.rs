@@ -198,12 +198,12 @@ fn are_sorted(ranks: &mut impl Rank, before: &[u32], mut keys: Vec<u32>) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::programs::virtual_ranks;
+    use crate::simulate::ranks::uniform;
 
     #[test]
     fn keys_are_ranked_as_published_with_any_number_of_ranks() {
         for ranks in [1, 2, 3, 8] {
-            let found = virtual_ranks::run(ranks, |rank| run(&mut Meter::new(rank), Class::S));
+            let found = uniform::run(ranks, move |rank| run(&mut Meter::new(rank), Class::S));
             assert!(found.iter().all(Result::is_ok), "{found:?}");
         }
     }
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn keys_that_are_lost_or_at_another_rank_are_noticed() {
         let found = |kept: [&'static [u32]; 2]| {
-            let found = virtual_ranks::run(2, |rank| {
+            let found = uniform::run(2, move |rank| {
                 let kept = kept[rank.rank()].to_vec();
                 are_sorted(rank, &[7, 8], kept)
             });

@@ -186,7 +186,7 @@ fn divide(vector: Vector) -> Vector {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::programs::virtual_ranks;
+    use crate::simulate::ranks::uniform;
 
     #[test]
     fn the_diagonal_block_is_divided_by() {
@@ -204,7 +204,7 @@ mod tests {
             points: 62,
             iterations: 2,
         };
-        let found = virtual_ranks::run(4, |rank| run(&mut Meter::new(rank), &size, &mut None));
+        let found = uniform::run(4, move |rank| run(&mut Meter::new(rank), &size, &mut None));
         for usage in found.into_iter().map(Result::unwrap) {
             // In each sweep and plane either to two neighbours, or to one in both sweeps, or in one
             // sweep to none; and two faces in each iteration.
@@ -218,8 +218,9 @@ mod tests {
             iterations: 9,
         };
         for ranks in [1, 3, 6] {
-            let found =
-                virtual_ranks::run(ranks, |rank| run(&mut Meter::new(rank), &uneven, &mut None));
+            let found = uniform::run(ranks, move |rank| {
+                run(&mut Meter::new(rank), &uneven, &mut None)
+            });
             assert!(found.iter().all(Result::is_ok), "{found:?}");
         }
     }

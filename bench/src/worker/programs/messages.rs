@@ -180,27 +180,34 @@ pub fn broadcasts<R: Rank>(ranks: &mut Meter<'_, R>, size: &Size) -> Result<Usag
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simulate::ranks::uniform;
     use crate::worker::programs::collectives::scatter;
-    use crate::worker::programs::virtual_ranks::{self, VirtualRank};
-
-    type Program = fn(&mut Meter<'_, VirtualRank>, &Size) -> Result<Usage>;
+    use crate::worker::programs::task::Task;
 
     const SIZE: Size = Size {
         bytes: 40,
         count: 7,
     };
 
-    fn usages(ranks: usize, program: Program) -> Vec<Usage> {
-        let found = virtual_ranks::run(ranks, |rank| program(&mut Meter::new(rank), &SIZE));
+    fn usages(ranks: usize, task: Task) -> Vec<Usage> {
+        let found = uniform::run(ranks, move |rank| {
+            task.run(&mut Meter::new(rank), &mut None)
+        });
         found.into_iter().map(Result::unwrap).collect()
     }
 
     #[test]
     fn all_programs_run_with_any_number_of_ranks() {
-        let programs: [Program; 5] = [ping_pong, all_to_all, all_reduce, barriers, broadcasts];
+        let tasks = [
+            Task::PingPong(SIZE),
+            Task::Alltoall(SIZE),
+            Task::Allreduce(SIZE),
+            Task::Barrier(SIZE),
+            Task::Broadcast(SIZE),
+        ];
         for ranks in 2..10 {
-            for program in programs {
-                usages(ranks, program);
+            for task in tasks {
+                usages(ranks, task);
             }
         }
     }
@@ -212,17 +219,17 @@ mod tests {
             let bytes: u64 = usages.iter().map(|usage| usage.bytes).sum();
             (messages / SIZE.count as u64, bytes / SIZE.count as u64)
         };
-        assert_eq!(sum(usages(5, ping_pong)), (2, 80));
-        assert_eq!(sum(usages(5, all_to_all)), (5 * 4, 5 * 4 * 40));
-        assert_eq!(sum(usages(5, broadcasts)), (4, 160));
+        assert_eq!(sum(usages(5, Task::PingPong(SIZE))), (2, 80));
+        assert_eq!(sum(usages(5, Task::Alltoall(SIZE))), (5 * 4, 5 * 4 * 40));
+        assert_eq!(sum(usages(5, Task::Broadcast(SIZE))), (4, 160));
         // Two stages of four ranks, and one message each to and from the fifth.
-        assert_eq!(sum(usages(5, all_reduce)), (2 * 4 + 2, 400));
-        assert_eq!(sum(usages(8, barriers)), (3 * 8, 3 * 8));
+        assert_eq!(sum(usages(5, Task::Allreduce(SIZE))), (2 * 4 + 2, 400));
+        assert_eq!(sum(usages(8, Task::Barrier(SIZE))), (3 * 8, 3 * 8));
     }
 
     #[test]
     fn a_wrong_message_is_an_error_at_all_ranks() {
-        let found = virtual_ranks::run(3, |rank| {
+        let found = uniform::run(3, move |rank| {
             let wrong = usize::from(rank.rank() == 2);
             check(rank, wrong)
         });
@@ -234,7 +241,7 @@ mod tests {
 
     #[test]
     fn parts_of_rank_0_reach_all_ranks_in_their_order() {
-        let found = virtual_ranks::run(3, |rank| {
+        let found = uniform::run(3, move |rank| {
             let parts = match rank.rank() {
                 0 => vec![vec![], vec![1], vec![2, 2]],
                 _ => vec![],

@@ -223,12 +223,12 @@ fn charges(ranks: &mut impl Rank, level: &Level) -> Result<Field<f64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::programs::virtual_ranks;
+    use crate::simulate::ranks::uniform;
 
     #[test]
     fn the_residual_is_the_published_one_with_one_point_per_rank_on_the_coarsest_grid() {
         for ranks in [1, 2, MOST_RANKS] {
-            let found = virtual_ranks::run(ranks, |rank| run(&mut Meter::new(rank), Class::S));
+            let found = uniform::run(ranks, move |rank| run(&mut Meter::new(rank), Class::S));
             assert!(found.iter().all(Result::is_ok), "{found:?}");
         }
     }

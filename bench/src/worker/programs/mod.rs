@@ -4,7 +4,8 @@
 //! * [`task`]: all programs with their sizes. Kernels of NPB: [`ep`], [`is`], [`cg`], [`ft`],
 //!   [`mg`], with terms of [`npb`], and [`lu`] in the shape of NPB's. [`gups`]; [`halo3d`] and
 //!   [`sweep3d`], on fields of a [`grid`]; [`messages`].
-//! * [`virtual_ranks`]: ranks of tests. Live ones are in [`ranks`](super::ranks).
+//! * Live ranks are in [`ranks`](super::ranks). The module `simulate` has ranks on a virtual
+//!   clock.
 
 mod cg;
 mod collectives;
@@ -22,5 +23,3 @@ pub mod rank;
 mod sweep3d;
 pub mod task;
 mod values;
-#[cfg(test)]
-mod virtual_ranks;

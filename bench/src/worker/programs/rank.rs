@@ -22,6 +22,10 @@ pub trait Rank {
     /// has run meanwhile.
     fn compute(&mut self, _operations: usize) {}
 
+    /// Tells where an exchange between all ranks begins and ends: routing policies may treat its
+    /// messages differently.
+    fn alltoall(&mut self, _runs: bool) {}
+
     /// Sends a message. May wait for the receive, as a blocking send of MPI.
     fn send(&mut self, to: usize, message: &[u8]) -> Result<()>;
 
@@ -90,6 +94,10 @@ impl<R: Rank> Rank for Meter<'_, R> {
 
     fn compute(&mut self, operations: usize) {
         self.inner.compute(operations);
+    }
+
+    fn alltoall(&mut self, runs: bool) {
+        self.inner.alltoall(runs);
     }
 
     fn send(&mut self, to: usize, message: &[u8]) -> Result<()> {

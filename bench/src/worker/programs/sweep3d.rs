@@ -102,7 +102,7 @@ fn solve(ranks: &mut impl Rank, layout: &Layout, size: &Size) -> Result<Field<f6
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::programs::virtual_ranks;
+    use crate::simulate::ranks::uniform;
 
     #[test]
     fn the_flux_is_that_of_one_rank() {
@@ -113,8 +113,9 @@ mod tests {
                 depth,
                 iterations: 2,
             };
-            let found =
-                virtual_ranks::run(ranks, |rank| run(&mut Meter::new(rank), &size, &mut None));
+            let found = uniform::run(ranks, move |rank| {
+                run(&mut Meter::new(rank), &size, &mut None)
+            });
             assert!(found.iter().all(Result::is_ok), "{found:?}");
         }
     }
@@ -127,7 +128,7 @@ mod tests {
             depth: 1,
             iterations: 1,
         };
-        let found = virtual_ranks::run(1, |rank| {
+        let found = uniform::run(1, move |rank| {
             let layout = Layout {
                 points: [1; 3],
                 ranks: [1; 3],

@@ -1,0 +1,381 @@
+//! `simulate run`: a live program, with its checked result, on a fabric that is not here.
+
+use std::str::FromStr;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use clap::error::ErrorKind;
+use toroid_fabric::NodeId;
+use toroid_fabric::routes::policy::{Fixed, Policy, Recorded, Report as Traffic, SelectRouting};
+use toroid_fabric::routes::{Mode, ParseModeError};
+
+use super::fabric::{Fabric, Level};
+use super::placement::Placement;
+use super::ranks::{self, Costs, Job};
+use crate::plan::Common;
+use crate::progress::Progress;
+use crate::report::{Fields, Report};
+use crate::sim::{Network, TICKS};
+use crate::table::{self, Table};
+use crate::worker::programs::rank::{Meter, Usage};
+use crate::worker::programs::task::{Name, Task};
+
+// Not a doc comment, which would replace the text of the command.
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    pub common: Common,
+
+    /// The program.
+    #[arg(value_name = "PROGRAM")]
+    program: Name,
+
+    /// Fabric: aries (dragonfly:5), bgp (torus:8x8x8), torus:XxYxZ with the costs of bgp,
+    /// dragonfly:GROUPS or dragonfly:GROUPSxCHASSISxROUTERSxNODES with the costs of aries.
+    #[arg(long, value_name = "FABRIC", default_value = "aries")]
+    fabric: Fabric,
+
+    /// Number of nodes, each with a rank.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    nodes: u32,
+
+    /// Detail of the network.
+    #[arg(long, value_name = "LEVEL", default_value = "packets")]
+    level: Level,
+
+    /// Routing mode: default (adaptive0, in an alltoall adaptive1), auto, or one of adaptive0,
+    /// adaptive1, adaptive2, adaptive3, min-hash, nmin-hash, in-order.
+    #[arg(long, value_name = "MODE", default_value = "default")]
+    routing: Routing,
+
+    /// Nodes of the ranks: compact, spread, random, or numbers such as 0,4,8.
+    #[arg(long, value_name = "PLACEMENT", default_value = "compact")]
+    placement: Placement,
+
+    /// Seed of placements and routes.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// Nanoseconds of a rank's processor for an operation of the program.
+    #[arg(long, value_name = "NS", default_value_t = 1.0, value_parser = nanoseconds)]
+    operation_ns: f64,
+
+    /// Nanoseconds of a rank's processor for each packet that it sends or receives.
+    #[arg(long, value_name = "NS", default_value_t = 0.0, value_parser = nanoseconds)]
+    overhead_ns: f64,
+}
+
+/// How modes are chosen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Routing {
+    Default,
+    Auto,
+    Mode(Mode),
+}
+
+impl Routing {
+    /// The policy of a rank.
+    pub fn policy(self) -> Box<dyn Policy> {
+        match self {
+            Routing::Default => Box::new(Fixed::DEFAULT),
+            Routing::Auto => Box::new(SelectRouting::default()),
+            Routing::Mode(mode) => Box::new(Fixed::new(mode)),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Routing::Default => "default",
+            Routing::Auto => "auto",
+            Routing::Mode(mode) => mode.name(),
+        }
+    }
+}
+
+impl FromStr for Routing {
+    type Err = ParseModeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "default" => Ok(Routing::Default),
+            "auto" => Ok(Routing::Auto),
+            mode => Ok(Routing::Mode(mode.parse()?)),
+        }
+    }
+}
+
+fn nanoseconds(text: &str) -> Result<f64, String> {
+    let value: Option<f64> = text.parse().ok();
+    let value = value.filter(|ns| (0.0..=1e9).contains(ns));
+    value.ok_or_else(|| "write nanoseconds from 0 to 1e9".to_owned())
+}
+
+/// A finished run.
+struct Done {
+    usages: Vec<Usage>,
+    traffic: Traffic,
+    network: Box<dyn Network>,
+    real_s: f64,
+}
+
+/// Simulates; the result of the program is checked as in its live form.
+///
+/// # Errors
+/// Options that do not fit together, with exit status 2; a program that fails or waits for ever.
+pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
+    let effort = options.common.effort();
+    let task = Task::new(options.program, effort);
+    let nodes = nodes(options, &task)?;
+    progress.say(format!("{task} on {} nodes", nodes.len()));
+    let start = Instant::now();
+    let done = run(options, &task, &nodes)?;
+    let mut report = Report::new(effort, start, Fields::default());
+    let fields = fields(options, &task, &done);
+    report.list("rows", vec![fields]);
+    report.text = text(options, &task, &done).to_string();
+    Ok(report)
+}
+
+/// The nodes of the ranks.
+fn nodes(options: &Options, task: &Task) -> Result<Vec<NodeId>> {
+    let ranks = options.nodes as usize;
+    let placed = options
+        .placement
+        .nodes(ranks, options.fabric.nodes(), options.seed);
+    let placed = placed.or_else(|error| refuse(error.to_string()))?;
+    if !task.runs_on(ranks) {
+        let possible = (1..ranks).rev().find(|ranks| task.runs_on(*ranks));
+        let instead = possible.map_or(String::new(), |ranks| format!(": choose --nodes {ranks}"));
+        return refuse(format!("{task} does not run on {ranks} ranks{instead}"));
+    }
+    Ok(placed)
+}
+
+/// An error of the command line.
+fn refuse<T>(message: String) -> Result<T> {
+    bail!(clap::Error::raw(ErrorKind::ValueValidation, message + "\n"))
+}
+
+fn run(options: &Options, task: &Task, nodes: &[NodeId]) -> Result<Done> {
+    let mut network = options.fabric.build(options.level, options.seed)?;
+    let policy = |_: &NodeId| Recorded::new(options.routing.policy());
+    let mut policies: Vec<_> = nodes.iter().map(policy).collect();
+    let overhead = (options.overhead_ns * TICKS as f64) as u64;
+    let job = Job {
+        network: &mut *network,
+        nodes,
+        domain: 0,
+        costs: Costs {
+            send: overhead,
+            receive: overhead,
+            operation: options.operation_ns * TICKS as f64,
+            ..Costs::default()
+        },
+        policies: &mut policies,
+        beside: None,
+    };
+    let (start, task) = (Instant::now(), *task);
+    let results = ranks::run(job, move |rank| task.run(&mut Meter::new(rank), &mut None))?;
+    let mut traffic = Traffic::default();
+    policies
+        .iter()
+        .for_each(|policy| traffic.add(policy.report()));
+    Ok(Done {
+        usages: results.into_iter().collect::<Result<_>>()?,
+        traffic,
+        network,
+        real_s: start.elapsed().as_secs_f64(),
+    })
+}
+
+impl Done {
+    fn sum(&self, of: impl Fn(&Usage) -> u64) -> u64 {
+        self.usages.iter().map(of).sum()
+    }
+
+    /// Time of the slowest rank.
+    fn elapsed_ns(&self) -> u64 {
+        let times = self.usages.iter().map(|usage| usage.elapsed_ns);
+        times.max().unwrap_or_default()
+    }
+
+    fn communication(&self) -> f64 {
+        let elapsed = self.sum(|usage| usage.elapsed_ns);
+        self.sum(|usage| usage.communication_ns) as f64 / elapsed as f64
+    }
+
+    /// Modes with their bytes, headers of the message layer included, if any.
+    fn modes(&self) -> impl Iterator<Item = (Mode, u64)> {
+        let bytes = |mode| (mode, self.traffic.bytes_of(mode));
+        let modes = Mode::ALL.into_iter().map(bytes);
+        modes.filter(|(_, bytes)| *bytes > 0)
+    }
+}
+
+fn fields(options: &Options, task: &Task, done: &Done) -> Fields {
+    let busiest = done.network.busiest();
+    let events = done.network.events();
+    let by_mode = |fields: Fields, (mode, bytes): (Mode, u64)| fields.with(mode.name(), bytes);
+    Fields::default()
+        .with("program", task.name())
+        .with("size", task.size())
+        .with("fabric", options.fabric.to_string())
+        .with("level", options.level)
+        .with("nodes", options.nodes)
+        .with("routing", options.routing.name())
+        .with("placement", options.placement.to_string())
+        .with("seed", options.seed)
+        .with("elapsed_ns", done.elapsed_ns())
+        .with("communication", done.communication())
+        .with("messages", done.sum(|usage| usage.messages))
+        .with("bytes", done.sum(|usage| usage.bytes))
+        .with("checked", true)
+        .with(
+            "busiest_link",
+            busiest.map(|link| options.fabric.link(link.link)),
+        )
+        .with("busiest_bytes", busiest.map(|link| link.bytes))
+        .with("non_minimal", done.network.routed().share_non_minimal())
+        .with(
+            "bytes_by_mode",
+            done.modes().fold(Fields::default(), by_mode),
+        )
+        .with("skipped_bytes", done.traffic.skipped_bytes)
+        .with("decisions", done.traffic.decisions)
+        .with("switches", done.traffic.switches)
+        .with("events", events)
+        .with("events_per_s", events as f64 / done.real_s)
+        .with("real_s", done.real_s)
+}
+
+fn text(options: &Options, task: &Task, done: &Done) -> Table {
+    let mut table = Table::new(2, &["", ""]);
+    let mut line = |name: &str, value: String| table.row([name.to_owned(), value]);
+    line("program", task.to_string());
+    let Options {
+        fabric,
+        nodes,
+        level,
+        placement,
+        ..
+    } = options;
+    let level = crate::report::name(level);
+    line(
+        "machine",
+        format!("{nodes} nodes of {fabric}, {placement}; {level}"),
+    );
+    let elapsed = table::time(Some(done.elapsed_ns() as f64));
+    line(
+        "time",
+        format!("{elapsed} of virtual time; the result is right"),
+    );
+    line("communication", table::percent(Some(done.communication())));
+    let megabytes = done.sum(|usage| usage.bytes) as f64 / 1e6;
+    let messages = done.sum(|usage| usage.messages);
+    line("messages", format!("{messages} with {megabytes:.2} MB"));
+    if let Some(link) = done.network.busiest() {
+        let megabytes = link.bytes as f64 / 1e6;
+        let name = fabric.link(link.link);
+        line(
+            "busiest link",
+            format!("{name}: {megabytes:.2} MB on the wire"),
+        );
+    }
+    line("routing", routing(options, done));
+    let events = done.network.events() as f64;
+    let rate = events / done.real_s / 1e6;
+    let events = events / 1e6;
+    line(
+        "simulator",
+        format!(
+            "{events:.2} M events in {:.2} s: {rate:.1} M/s",
+            done.real_s
+        ),
+    );
+    table
+}
+
+/// Traffic by mode as a sentence.
+fn routing(options: &Options, done: &Done) -> String {
+    let total = done.traffic.total_bytes();
+    let share = |(mode, bytes): (Mode, u64)| {
+        format!(
+            "{mode} {}",
+            table::percent(Some(bytes as f64 / total as f64))
+        )
+    };
+    let shares: Vec<String> = done.modes().map(share).collect();
+    let non_minimal = table::percent(Some(done.network.routed().share_non_minimal()));
+    format!(
+        "{}: {} of the bytes; {} decisions, {} switches; {non_minimal} not minimal",
+        options.routing.name(),
+        shares.join(", "),
+        done.traffic.decisions,
+        done.traffic.switches
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn measured(line: &str) -> Result<Value> {
+        let words = ["run"].into_iter().chain(line.split(' '));
+        let line = Line::try_parse_from(words)?;
+        let report = measure(&line.options, &Progress::new())?;
+        Ok(json!(report)["rows"][0].clone())
+    }
+
+    #[test]
+    fn a_program_runs_at_both_levels_in_the_same_time_each_time() {
+        for level in ["packets", "packets"] {
+            let line = format!(
+                "barrier --quick --nodes 8 --fabric torus:2x2x2 --level {level} --routing auto"
+            );
+            let [first, again] = [0; 2].map(|_| measured(&line).unwrap());
+            assert_eq!(first["messages"], 200 * 8 * 3);
+            assert_eq!(first["elapsed_ns"], again["elapsed_ns"]);
+            assert!(
+                first["elapsed_ns"].as_u64() > Some(200 * 3 * 800),
+                "{first}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_an_error_of_the_command_line() {
+        for (line, error) in [
+            (
+                "cg --nodes 6",
+                "cg (class W) does not run on 6 ranks: choose --nodes 4",
+            ),
+            (
+                "ep --nodes 513 --fabric bgp",
+                "513 ranks do not fit into a fabric of 512",
+            ),
+            (
+                "ep --nodes 2 --placement 1,1",
+                "the placement has node 1 twice",
+            ),
+            ("ep --fabric torus:0x1x1", "a network has no size of 0"),
+            ("ep --fabric ring:4", "\"ring:4\" is no network"),
+            ("ep --routing best", "\"best\" is no routing mode"),
+            ("ep --operation-ns -1", "unexpected argument"),
+        ] {
+            let refused = measured(line).unwrap_err();
+            let refused = refused.downcast_ref::<clap::Error>().unwrap();
+            assert!(refused.to_string().contains(error), "{refused}");
+            assert_eq!(refused.exit_code(), 2);
+        }
+    }
+}
