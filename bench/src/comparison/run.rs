@@ -19,7 +19,7 @@ pub enum RunError {
     Read { name: String, source: io::Error },
     #[error("{name} ends in the middle (line {line}); write it again with toroid-bench ... --json")]
     Truncated { name: String, line: usize },
-    #[error("{name} is no JSON: {source}; write it with toroid-bench ... --json")]
+    #[error("{name} is no JSON; write it again with toroid-bench ... --json: {source}")]
     NotJson {
         name: String,
         source: serde_json::Error,
@@ -312,7 +312,10 @@ mod tests {
                 "f ends in the middle (line 1); write it again",
             ),
             (error(""), "f ends in the middle"),
-            (error("{\"rows\": [NaN]}"), "f is no JSON: expected value"),
+            (
+                error("{\"rows\": [NaN]}"),
+                "f is no JSON; write it again with toroid-bench ... --json: expected value",
+            ),
             (error("[1]"), "f is no run of toroid-bench: it has no rows"),
             (error("{\"name\": \"x\"}"), "it has no rows"),
             (
