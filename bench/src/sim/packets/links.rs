@@ -1,8 +1,8 @@
 //! Links with their queues, virtual channels and credits.
 //!
-//! A packet waits in the queue of its next link while it holds a buffer behind its last one. A link
-//! serves its virtual channels in turn, and a channel only while the buffer behind it has room for
-//! the whole packet.
+//! A packet waits in a queue of its next link while it holds a buffer behind its last one. A link
+//! serves the oldest request among the queues first, and a queue only while the buffer behind its
+//! virtual channel has room for the whole packet.
 
 use toroid_fabric::routes::{LinkId, Topology};
 
@@ -31,13 +31,12 @@ struct Link {
     /// Flits of the buffers behind the link that are reserved.
     used: u32,
     class: u8,
-    /// Virtual channel of the last packet.
-    last: u8,
     /// Whether an event at `free_at` is scheduled.
     is_scheduled: bool,
 }
 
-/// A virtual channel of a link: its queue, and the credits for the buffer behind the link.
+/// A virtual channel of a link: its queue, and the credits for the buffer behind the link. A queue of
+/// packets from cards uses the credits of another one.
 #[derive(Clone, Copy, Debug)]
 struct Channel {
     head: u32,
@@ -57,6 +56,8 @@ pub struct Links {
     fastest: [u32; MAX_FLITS],
     /// Number of a link in that of its channels.
     shift: u32,
+    /// Place of the first queue of packets from cards among the channels of a link.
+    from_cards: u32,
     between_routers: u32,
     nodes: u32,
 }
@@ -89,7 +90,6 @@ impl Links {
                 queued: 0,
                 used: 0,
                 class: of(number),
-                last: 0,
                 is_scheduled: false,
             })
             .collect();
@@ -110,6 +110,7 @@ impl Links {
             classes,
             links,
             shift,
+            from_cards: of_routers(topology),
             between_routers,
             nodes,
         }
@@ -189,10 +190,40 @@ impl Links {
         self.channels[channel as usize].credits >= flits.into()
     }
 
+    /// The queue of packets that wait for a channel. Packets from cards have queues of their own, so
+    /// that the large buffers of cards do not crowd out packets from other routers.
+    #[inline]
+    pub fn queue(&self, channel: u32, is_from_card: bool) -> u32 {
+        match is_from_card && channel & self.mask() < FROM_CARDS {
+            true => channel + self.from_cards,
+            false => channel,
+        }
+    }
+
+    /// The channel for which packets wait in a queue.
+    #[inline]
+    fn channel_of(&self, queue: u32) -> u32 {
+        match queue & self.mask() >= self.from_cards {
+            true => queue - self.from_cards,
+            false => queue,
+        }
+    }
+
+    #[inline]
+    fn mask(&self) -> u32 {
+        (1 << self.shift) - 1
+    }
+
+    /// Whether packets are in a queue.
+    #[inline]
+    pub fn has_waiting(&self, queue: u32) -> bool {
+        self.channels[queue as usize].head != NONE
+    }
+
     /// Whether packets wait for a channel.
     #[inline]
-    pub fn has_waiting(&self, channel: u32) -> bool {
-        self.channels[channel as usize].head != NONE
+    pub fn is_waited_for(&self, channel: u32) -> bool {
+        self.has_waiting(channel) || self.has_waiting(self.queue(channel, true))
     }
 
     /// The time at which an event must look at a busy link, unless one does already.
@@ -211,58 +242,60 @@ impl Links {
         self.links[link as usize].is_scheduled = false;
     }
 
-    /// Whether the link has packets that wait.
+    /// Whether any packets wait for the link.
     #[inline]
-    pub fn is_waited_for(&self, link: u32) -> bool {
+    pub fn has_queue(&self, link: u32) -> bool {
         self.links[link as usize].waiting != 0
     }
 
-    /// Appends a packet to the queue of a channel.
+    /// Appends a packet to a queue.
     #[inline]
-    pub fn enqueue(&mut self, packets: &mut Packets, packet: u32, channel: u32) {
+    pub fn enqueue(&mut self, packets: &mut Packets, packet: u32, queue: u32) {
         packets[packet].next = NONE;
-        let queue = &mut self.channels[channel as usize];
+        let (number, bit) = (self.link(queue), queue & self.mask());
+        let queue = &mut self.channels[queue as usize];
         match queue.head {
             NONE => queue.head = packet,
             _ => packets[queue.tail].next = packet,
         }
         queue.tail = packet;
-        let link = &mut self.links[(channel >> self.shift) as usize];
-        link.waiting |= 1 << (channel & ((1 << self.shift) - 1));
+        let link = &mut self.links[number as usize];
+        link.waiting |= 1 << bit;
         link.queued += u32::from(packets[packet].flits);
     }
 
-    /// Takes the next packet that a link may send: channels in turn, those without credits left out.
+    /// Takes the next packet that a link may send, and its channel: of the first packets of all
+    /// queues that have credits, the one with the oldest request.
     #[inline]
     pub fn dequeue(&mut self, packets: &Packets, number: u32) -> Option<(u32, u32)> {
-        let link = self.links[number as usize];
-        let first = u32::from(link.last) + 1;
-        let mut turn = link.waiting.rotate_right(first);
-        while turn != 0 {
-            let channel = turn.trailing_zeros();
-            turn &= turn - 1;
-            let channel = (number << self.shift) | ((channel + first) % 32);
-            let queue = self.channels[channel as usize];
-            let packet = &packets[queue.head];
-            if queue.credits >= packet.flits.into() {
-                return Some((self.unlink(packets, channel), channel));
+        let mut waiting = self.links[number as usize].waiting;
+        let (mut oldest, mut found) = (Ticks::MAX, None);
+        while waiting != 0 {
+            let queue = (number << self.shift) | waiting.trailing_zeros();
+            waiting &= waiting - 1;
+            let channel = self.channel_of(queue);
+            let first = &packets[self.channels[queue as usize].head];
+            if first.sent < oldest && self.has_credits(channel, first.flits) {
+                (oldest, found) = (first.sent, Some((queue, channel)));
             }
         }
-        None
+        let (queue, channel) = found?;
+        Some((self.unlink(packets, queue), channel))
     }
 
-    /// Takes the first packet of a channel.
+    /// Takes the first packet of a queue.
     #[inline]
-    pub fn unlink(&mut self, packets: &Packets, channel: u32) -> u32 {
-        let queue = &mut self.channels[channel as usize];
+    pub fn unlink(&mut self, packets: &Packets, queue: u32) -> u32 {
+        let (number, bit) = (self.link(queue), queue & self.mask());
+        let queue = &mut self.channels[queue as usize];
         let index = queue.head;
         let packet = &packets[index];
         queue.head = packet.next;
         let is_empty = queue.head == NONE;
-        let link = &mut self.links[(channel >> self.shift) as usize];
+        let link = &mut self.links[number as usize];
         link.queued -= u32::from(packet.flits);
         if is_empty {
-            link.waiting &= !(1 << (channel & ((1 << self.shift) - 1)));
+            link.waiting &= !(1 << bit);
         }
         index
     }
@@ -289,7 +322,6 @@ impl Links {
         link.free_at = now + service;
         link.busy += service;
         link.carried += u64::from(flits);
-        link.last = (channel & ((1 << self.shift) - 1)) as u8;
         let next = match next {
             Next::Memory => 0,
             Next::Card => self.classes[usize::from(TO_CARD)].service[size],
@@ -360,9 +392,17 @@ pub enum Next {
     Memory,
 }
 
-/// Power of two with the channels of a link, those of requests and responses.
+/// Queues of a link for packets from cards. A path begins in one of the first two virtual channels of
+/// a topology, for requests or for responses; a packet in another one waits with the others.
+const FROM_CARDS: u32 = 4;
+
+/// Channels of a link, those of requests and of responses.
+fn of_routers(topology: &impl Topology) -> u32 {
+    u32::from(topology.channels()).max(2) * 2
+}
+
+/// Logarithm of the places of a link's channels and queues.
 fn shift(topology: &impl Topology) -> u32 {
-    u32::from(topology.channels().max(1) * 2)
-        .next_power_of_two()
-        .trailing_zeros()
+    let queues = of_routers(topology) + FROM_CARDS;
+    queues.next_power_of_two().trailing_zeros()
 }

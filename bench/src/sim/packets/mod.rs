@@ -8,6 +8,8 @@
 //! * **Routers** are output-queued. A packet waits in the queue of its next link, and holds the buffer
 //!   behind its last link. Flits of the buffer are the credits of a virtual channel of that link; they
 //!   return when the last flit has left, after the latency of the link. Buffers cover one round trip.
+//!   A link sends the packet whose request is the oldest: with turns instead, nodes near a hot link
+//!   would starve those behind them.
 //! * **Virtual channels** are those of the topology, once for requests and once for responses. A card
 //!   takes responses always, so a response never waits for a request.
 //! * **Routing** decides at the first router ([`routes::choose`]), for `adaptive1` at every router, by the router's

@@ -65,6 +65,7 @@ impl<T: Topology> PacketNetwork<T> {
     #[inline]
     fn forward(&mut self, index: u32) {
         let packet = &mut self.packets[index];
+        let last = self.links.kind(self.links.link(packet.held));
         let channel = match self.topology.step(&mut packet.path) {
             Some(step) => self
                 .links
@@ -72,11 +73,12 @@ impl<T: Topology> PacketNetwork<T> {
             None => self.links.router_to_card(packet.node, packet.is_response),
         };
         let (link, flits) = (self.links.link(channel), packet.flits);
+        let queue = self.links.queue(channel, last != Kind::BetweenRouters);
         let may_begin = self.links.may_begin(link, self.wheel.now());
-        if may_begin && !self.links.has_waiting(channel) && self.links.has_credits(channel, flits) {
+        if may_begin && !self.links.has_waiting(queue) && self.links.has_credits(channel, flits) {
             return self.transmit(index, channel);
         }
-        self.links.enqueue(&mut self.packets, index, channel);
+        self.links.enqueue(&mut self.packets, index, queue);
         if !may_begin {
             self.wake(link);
         }
@@ -87,7 +89,7 @@ impl<T: Topology> PacketNetwork<T> {
     pub(super) fn serve(&mut self, link: u32) {
         if let Some((index, channel)) = self.links.dequeue(&self.packets, link) {
             self.transmit(index, channel);
-            if self.links.is_waited_for(link) {
+            if self.links.has_queue(link) {
                 self.wake(link);
             }
         }
@@ -127,19 +129,19 @@ impl<T: Topology> PacketNetwork<T> {
         let link = self.links.link(channel);
         match self.links.kind(link) {
             Kind::FromCard(node) => self.inject(node),
-            _ if !self.links.has_waiting(channel) => {}
+            _ if !self.links.is_waited_for(channel) => {}
             _ if self.links.may_begin(link, self.wheel.now()) => self.serve(link),
             _ => self.wake(link),
         }
     }
 }
 
-/// The load of a link in packets.
+/// The load of a link in whole packets.
 #[inline]
 fn load(links: &Links, link: LinkId, packet_flits: u32) -> Load {
     let (queue, credits) = links.load(link.0);
     Load {
-        queue: queue.div_ceil(packet_flits),
-        credits: credits.div_ceil(packet_flits),
+        queue: queue / packet_flits,
+        credits: credits / packet_flits,
     }
 }

@@ -5,6 +5,7 @@
 //! function in a file here, and an entry in [`CHECKS`].
 
 mod closed;
+mod packets;
 mod published;
 
 use std::sync::Mutex;
@@ -39,7 +40,19 @@ pub struct Options {
 }
 
 /// All comparisons, in the order of the table.
-const CHECKS: &[Check] = &[closed::LINK_MODEL, published::FARTHEST];
+const CHECKS: &[Check] = &[
+    closed::LINK_MODEL,
+    packets::IDLE,
+    packets::SATURATION,
+    packets::POISSON,
+    packets::LITTLE,
+    packets::WINDOW,
+    packets::SAFETY,
+    packets::MODES,
+    packets::PHANTOM,
+    published::FARTHEST,
+    packets::PUBLISHED,
+];
 
 /// A comparison that runs on one thread.
 pub struct Check {
