@@ -74,6 +74,7 @@ impl<T: Topology> PacketNetwork<T> {
             flits,
             is_response: false,
             mode: message.mode,
+            domain: message.domain,
         });
         self.cards.sent(node, &self.transfers);
         let held_since = self.cards.cards[node as usize].held_since.take();

@@ -59,13 +59,17 @@ pub struct PacketNetwork<T> {
     timers: Slab<u64>,
     happenings: VecDeque<Happening>,
     random: fastrand::Rng,
-    routed: Routed,
+    routed: ByDomain,
     events: u64,
     /// Flits of load that count as a packet.
     packet_flits: u32,
     /// Ticks that a packet with payload takes the sender's card at least.
     packet_ticks: Ticks,
 }
+
+/// Packets of each domain by their path.
+#[derive(Debug, Default)]
+struct ByDomain(Vec<Routed>);
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
@@ -79,6 +83,17 @@ enum Event {
         channel: u32,
     },
     Timer(u32),
+}
+
+impl ByDomain {
+    #[inline]
+    fn of(&mut self, domain: u16) -> &mut Routed {
+        let domain = usize::from(domain);
+        if domain >= self.0.len() {
+            self.0.resize(domain + 1, Routed::default());
+        }
+        &mut self.0[domain]
+    }
 }
 
 impl<T: Topology> PacketNetwork<T> {
@@ -115,7 +130,7 @@ impl<T: Topology> PacketNetwork<T> {
             timers: Slab::new(),
             happenings: VecDeque::new(),
             random: fastrand::Rng::with_seed(seed),
-            routed: Routed::default(),
+            routed: ByDomain::default(),
             events: 0,
             packet_flits: profile.most_flits(),
             packet_ticks: profile.nic.packet_ns * super::TICKS,
@@ -149,6 +164,12 @@ impl<T: Topology> PacketNetwork<T> {
     pub fn most_outstanding(&self) -> u32 {
         let most = self.cards.cards.iter().map(|card| card.most_outstanding);
         most.max().unwrap_or(0)
+    }
+
+    /// Requests and responses of a domain by their path.
+    pub fn routed_in(&self, domain: u16) -> Routed {
+        let of = self.routed.0.get(usize::from(domain));
+        of.copied().unwrap_or_default()
     }
 
     /// Bytes that arrived at a node in a domain.
@@ -257,7 +278,11 @@ impl<T: Topology> Network for PacketNetwork<T> {
     }
 
     fn routed(&self) -> Routed {
-        self.routed
+        let all = self.routed.0.iter().copied();
+        all.fold(Routed::default(), |sum, of| Routed {
+            minimal: sum.minimal + of.minimal,
+            non_minimal: sum.non_minimal + of.non_minimal,
+        })
     }
 
     fn events(&self) -> u64 {

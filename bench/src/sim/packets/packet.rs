@@ -18,6 +18,8 @@ pub struct Packet {
     /// Next packet of the same queue.
     pub next: u32,
     pub message: u32,
+    /// Domain of the message.
+    pub domain: u16,
     /// Node where the packet ends.
     pub node: u32,
     /// Channel in whose buffer the packet is.

@@ -28,7 +28,9 @@ impl<T: Topology> PacketNetwork<T> {
     /// Chooses the path of a packet at its first router.
     #[inline]
     fn route(&mut self, index: u32) {
-        let Packet { path, mode, .. } = self.packets[index];
+        let Packet {
+            path, mode, domain, ..
+        } = self.packets[index];
         let (links, flits) = (&self.links, self.packet_flits);
         let load = |link, _| load(links, link, flits);
         let ends = (path.at(), path.to());
@@ -41,9 +43,10 @@ impl<T: Topology> PacketNetwork<T> {
             random,
             load,
         );
+        let routed = self.routed.of(domain);
         match path.is_minimal() {
-            true => self.routed.minimal += 1,
-            false => self.routed.non_minimal += 1,
+            true => routed.minimal += 1,
+            false => routed.non_minimal += 1,
         }
         self.packets[index].path = path;
     }
