@@ -101,7 +101,7 @@ pub enum Stop {
 }
 
 /// Runs a program from the present of the network on, until all ranks have ended and all their
-/// messages have arrived. Returns the result of each rank.
+/// messages have arrived and are answered. Returns the result of each rank.
 pub fn run<T: 'static>(
     job: Job<'_>,
     program: impl Fn(&mut SimulatedRank<'_>) -> Result<T> + 'static,

@@ -18,6 +18,8 @@ pub struct Posts {
     /// each other, and the message layer takes them in order.
     lanes: HashMap<[usize; 2], VecDeque<u64>>,
     next_token: u64,
+    /// Packets whose sender lacks a response.
+    incomplete: usize,
     /// The last reading of each rank's counters, by mode.
     read: Vec<[Counters; Mode::ALL.len()]>,
 }
@@ -37,12 +39,19 @@ impl Posts {
             flying: HashMap::new(),
             lanes: HashMap::new(),
             next_token: 0,
+            incomplete: 0,
             read: job.nodes.iter().map(read).collect(),
         }
     }
 
+    /// Packets that have not arrived, or whose sender lacks a response.
     pub fn in_flight(&self) -> usize {
-        self.flying.len()
+        self.flying.len().max(self.incomplete)
+    }
+
+    /// Notes that the sender of a packet has all responses.
+    pub fn completed(&mut self) {
+        self.incomplete -= 1;
     }
 
     /// Hands a packet to the network interface of its sender.
@@ -60,6 +69,7 @@ impl Posts {
         let mode = job.policies[from].choose(&outgoing);
         let token = self.next_token;
         self.next_token += 1;
+        self.incomplete += 1;
         job.network.send(Message {
             from: sender,
             to: receiver,
@@ -80,7 +90,7 @@ impl Posts {
     }
 
     /// Tells the policy of a rank all that its counters gained.
-    fn learn(&mut self, job: &mut Job<'_>, rank: usize) {
+    pub fn learn(&mut self, job: &mut Job<'_>, rank: usize) {
         for mode in Mode::ALL {
             let now = job.network.counters(job.nodes[rank], job.domain, mode);
             let gained = now.since(&self.read[rank][mode as usize]);

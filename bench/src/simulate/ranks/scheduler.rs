@@ -164,7 +164,7 @@ impl<'a, T: 'static> Scheduler<'a, T> {
         match what {
             Happening::Timer(rank) => self.computed(rank as usize),
             Happening::Delivered(token) => self.arrived(token),
-            Happening::Completed(_) => {}
+            Happening::Completed(_) => self.posts.completed(),
         }
     }
 
@@ -186,6 +186,10 @@ impl<'a, T: 'static> Scheduler<'a, T> {
 
     /// The results, if no rank waits.
     fn end(mut self) -> Result<Vec<Result<T>>, Stop> {
+        // Policies may go on in a later run, which begins with counters of its own.
+        for rank in 0..self.ranks.len() {
+            self.posts.learn(&mut self.job, rank);
+        }
         let wish = |slot: &Slot<T>| match &slot.state {
             State::Receives { wish, .. } => Some(*wish),
             State::Computes(_) | State::Runs | State::Ended => None,

@@ -72,6 +72,9 @@ impl Network for Uniform {
         let at = self.now + LATENCY + message.bytes * TICKS;
         let what = Happening::Delivered(message.token);
         self.pending.insert((at, self.count), what);
+        self.count += 1;
+        let what = Happening::Completed(message.token);
+        self.pending.insert((at, self.count), what);
     }
 
     fn timer(&mut self, at: Ticks, token: u64) {
