@@ -67,3 +67,4 @@ mod veth;
 pub mod worker;
 
 pub use arguments::main;
+pub use simulate::routing::duel::{Duel, against_auto};

@@ -2,11 +2,13 @@
 //!
 //! * [`run`]: a program of live ranks on a [`fabric`] that is not here, with a [`placement`] of its
 //!   [`ranks`].
+//! * [`routing`] compares routing modes and policies.
 //! * [`validate`] compares the simulator with closed forms, other simulators and published figures.
 
 mod fabric;
 mod placement;
 pub mod ranks;
+pub mod routing;
 mod run;
 pub mod validate;
 
@@ -31,6 +33,18 @@ enum Command {
     /// computation. Exit status 1 if the program fails or its ranks wait for each other.
     Run(Box<run::Options>),
 
+    /// Compare routing modes and policies on a dragonfly beside noisy neighbours.
+    ///
+    /// Modes take turns, iteration by iteration, on one fixed allocation. Modes are default
+    /// (ADAPTIVE_0, and ADAPTIVE_1 for alltoall), high-bias (ADAPTIVE_3) and auto, which chooses one
+    /// for each message by latency and stalls. Last come the findings of the paper that proposes
+    /// auto (De Sensi et al., 2019), each found here or not.
+    ///
+    /// The fabric is simulated: bias values and delays of information are this project's own, lambda
+    /// and sigma are from the authors' program. Shapes can be compared with the paper, absolute
+    /// times cannot.
+    Routing(routing::Options),
+
     /// Compare the simulator with closed forms, other simulators and published figures.
     ///
     /// Exit status 1 if an error is above its bar, or a comparison cannot run.
@@ -41,6 +55,7 @@ impl Options {
     pub fn is_json(&self) -> bool {
         match &self.command {
             Command::Run(options) => options.common.json,
+            Command::Routing(options) => options.is_json(),
             Command::Validate(options) => options.json,
         }
     }
@@ -50,6 +65,7 @@ impl Options {
 pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
     match &options.command {
         Command::Run(options) => run::measure(options, progress),
+        Command::Routing(options) => routing::measure(options, progress),
         Command::Validate(options) => validate::measure(options, progress),
     }
 }

@@ -5,6 +5,7 @@
 //! function in a file here, and an entry in [`CHECKS`].
 
 mod closed;
+mod equation;
 mod packets;
 mod published;
 
@@ -52,6 +53,7 @@ const CHECKS: &[Check] = &[
     packets::PHANTOM,
     published::FARTHEST,
     packets::PUBLISHED,
+    equation::EQUATION_2,
 ];
 
 /// A comparison that runs on one thread.

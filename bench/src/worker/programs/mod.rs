@@ -8,7 +8,7 @@
 //!   clock.
 
 mod cg;
-mod collectives;
+pub mod collectives;
 mod ep;
 mod ft;
 pub mod grid;
