@@ -6,13 +6,16 @@
 //!
 //! * [`wheel`]: the event queue.
 //! * [`profile`]: rates, latencies and buffers of a fabric.
+//! * [`chunks`]: chunks on the clocks of the link model, for large fabrics.
 //! * [`packets`]: packets with responses, virtual channels and credits, for routing.
 //!
 //! Topologies, routes and counters are those of [`toroid_fabric::routes`], which the live send path
 //! uses as well.
 
+pub mod chunks;
 pub mod packets;
 pub mod profile;
+mod slab;
 pub mod wheel;
 
 use std::fmt;

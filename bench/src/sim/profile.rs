@@ -26,6 +26,9 @@ pub struct Profile {
     pub payload: u32,
     /// Bytes of each packet besides: one flit of header on Aries.
     pub header: u32,
+    /// Packets in the buffer behind a link between routers, for each virtual channel, if those of a
+    /// round trip are fewer.
+    pub link_buffer: u32,
     /// Age in nanoseconds of what routing knows of used credits; 0: always current. Flow control has
     /// the credits themselves.
     pub snapshot_age_ns: u64,
@@ -94,6 +97,7 @@ impl Profile {
             },
             payload: 64,
             header: 16,
+            link_buffer: 0,
             snapshot_age_ns: 1_000,
             biases: Biases::default(),
         }
@@ -123,6 +127,7 @@ impl Profile {
             },
             payload: 240,
             header: 16,
+            link_buffer: 0,
             snapshot_age_ns: 1_000,
             biases: Biases::default(),
         }

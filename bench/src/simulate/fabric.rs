@@ -9,6 +9,7 @@ use toroid_fabric::routes::{Dragonfly, NetworkError, Topology, TorusNetwork};
 use toroid_fabric::routes::{LinkId, LinkKind, Network as Shape};
 
 use crate::memory;
+use crate::sim::chunks::{ChunkNetwork, DEFAULT_CHUNK};
 use crate::sim::packets::PacketNetwork;
 use crate::sim::{Network, Profile, SimulationError};
 
@@ -34,6 +35,8 @@ pub enum Level {
     #[default]
     /// Packets with buffers and credits: shows stalls, on which adaptive routing acts.
     Packets,
+    /// Chunks of 4 KiB without buffers: as fast as large fabrics need, without stalls.
+    Chunks,
 }
 
 impl Fabric {
@@ -46,6 +49,10 @@ impl Fabric {
         let memory = memory::available().unwrap_or(u64::MAX);
         Ok(match level {
             Level::Packets => Box::new(PacketNetwork::new(shape, profile, seed, memory)?),
+            Level::Chunks => {
+                let chunks = ChunkNetwork::new(shape, profile, DEFAULT_CHUNK, seed, memory)?;
+                Box::new(chunks)
+            }
         })
     }
 

@@ -3,6 +3,7 @@
 //! * [`run`]: a program of live ranks on a [`fabric`] that is not here, with a [`placement`] of its
 //!   [`ranks`].
 //! * [`routing`] compares routing modes and policies.
+//! * [`scale`]: gets of a store on tori of up to 65,536 nodes and more.
 //! * [`validate`] compares the simulator with closed forms, other simulators and published figures.
 
 mod fabric;
@@ -10,6 +11,7 @@ mod placement;
 pub mod ranks;
 pub mod routing;
 mod run;
+pub mod scale;
 pub mod validate;
 
 use anyhow::Result;
@@ -45,6 +47,16 @@ enum Command {
     /// times cannot.
     Routing(routing::Options),
 
+    /// Simulate gets of a store on tori of 2 to 65,536 nodes: Figure 6 of the Kittyhawk paper.
+    ///
+    /// Half of the nodes are servers, the others clients that get items one after another. Nodes and
+    /// links are those of Blue Gene/P. Small tori are simulated several times with other places, and
+    /// figures are means. Throughput is relative to one client with one server.
+    #[command(
+        after_help = "Example: toroid-bench simulate scale --nodes 2,512 --placement random,compact,nearest"
+    )]
+    Scale(scale::Options),
+
     /// Compare the simulator with closed forms, other simulators and published figures.
     ///
     /// Exit status 1 if an error is above its bar, or a comparison cannot run.
@@ -56,6 +68,7 @@ impl Options {
         match &self.command {
             Command::Run(options) => options.common.json,
             Command::Routing(options) => options.is_json(),
+            Command::Scale(options) => options.json,
             Command::Validate(options) => options.json,
         }
     }
@@ -66,6 +79,7 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
     match &options.command {
         Command::Run(options) => run::measure(options, progress),
         Command::Routing(options) => routing::measure(options, progress),
+        Command::Scale(options) => scale::measure(options, progress),
         Command::Validate(options) => validate::measure(options, progress),
     }
 }

@@ -4,7 +4,7 @@ use toroid_fabric::routes::{Counters, Mode};
 
 use super::links::NONE;
 use super::packet::Transfer;
-use super::slab::Slab;
+use crate::sim::slab::Slab;
 use crate::sim::{TICKS, Ticks};
 
 /// A network card.

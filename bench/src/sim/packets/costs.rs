@@ -31,7 +31,7 @@ pub fn classes(profile: &Profile) -> Vec<Class> {
         LinkKind::Global,
         LinkKind::Torus,
     ];
-    let between = kinds.map(|kind| Class::new(profile.link(kind), most, 0));
+    let between = kinds.map(|kind| Class::new(profile.link(kind), most, profile.link_buffer));
     let card = |latency_ns| {
         let costs = LinkCosts {
             rate: profile.nic.rate,

@@ -29,7 +29,6 @@ mod ends;
 mod links;
 mod packet;
 mod routers;
-mod slab;
 mod snapshot;
 
 use std::collections::VecDeque;
@@ -41,10 +40,10 @@ use self::cards::Cards;
 use self::costs::MAX_FLITS;
 use self::links::{Kind, Links, NONE};
 use self::packet::{Packet, Packets, Transfer};
-use self::slab::Slab;
 use super::profile::FLIT;
 use super::wheel::Wheel;
 use super::{Busiest, Happening, Message, Network, Profile, Routed, SimulationError, Ticks};
+use crate::sim::slab::Slab;
 
 /// A simulated fabric at the level of packets.
 #[derive(Debug)]

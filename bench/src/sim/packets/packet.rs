@@ -2,7 +2,7 @@
 
 use toroid_fabric::routes::{Mode, Operation, Path};
 
-use super::slab::Slab;
+use crate::sim::slab::Slab;
 use crate::sim::{Message, Profile, Ticks};
 
 /// All packets.

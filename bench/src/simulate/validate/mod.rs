@@ -6,8 +6,10 @@
 
 mod closed;
 mod equation;
+mod levels;
 mod packets;
 mod published;
+mod simgrid;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -51,9 +53,17 @@ const CHECKS: &[Check] = &[
     packets::SAFETY,
     packets::MODES,
     packets::PHANTOM,
+    closed::IDLE,
+    closed::MAKESPAN,
+    closed::INCAST,
+    closed::TORNADO,
+    closed::QUEUE,
+    levels::CHUNKS,
+    simgrid::PERMUTATION,
     published::FARTHEST,
     packets::PUBLISHED,
     equation::EQUATION_2,
+    published::FIGURE_6,
 ];
 
 /// A comparison that runs on one thread.

@@ -6,6 +6,9 @@ use toroid_model::link::FabricProfile;
 
 use super::{Bar, Check, Outcome};
 use crate::plan::Effort;
+use crate::sim::chunks::DEFAULT_CHUNK;
+use crate::simulate::scale::Placement;
+use crate::simulate::scale::run::Case;
 
 /// Blue Gene/P: less than 5 us between any two of 64 Ki nodes (Appavoo et al., 2010, section 2).
 pub const FARTHEST: Check = Check {
@@ -45,4 +48,56 @@ fn farthest(_: Effort) -> Result<Vec<Outcome>> {
         expected: 5.0,
         measured: arrival as f64 / 1e3,
     }])
+}
+
+/// Kittyhawk: throughput of random placements declines with the size, and "explicit placement" keeps
+/// it (Figure 6; the text has no values).
+pub const FIGURE_6: Check = Check {
+    name: "figure-6",
+    is_long: false,
+    run: figure_6,
+};
+
+fn figure_6(_: Effort) -> Result<Vec<Outcome>> {
+    let normalised = |nodes, placement| -> Result<f64> {
+        let case = Case {
+            nodes,
+            bytes: 1024,
+            placement,
+            gets: 20,
+            chunk: DEFAULT_CHUNK,
+            seed: 1,
+        };
+        Ok(case.run(u64::MAX)?.normalised)
+    };
+    let outcome = |what: &str, bar, expected, measured| Outcome {
+        against: "published: Kittyhawk",
+        what: what.into(),
+        bar,
+        expected,
+        measured,
+    };
+    let small = normalised(64, Placement::Random)?;
+    let large = normalised(512, Placement::Random)?;
+    let near = normalised(512, Placement::Nearest)?;
+    Ok(vec![
+        outcome(
+            "1 KiB gets at random, 64 nodes of 2 nodes",
+            Bar::AtMost,
+            1.0,
+            small,
+        ),
+        outcome(
+            "1 KiB gets at random, 512 nodes of 64 nodes",
+            Bar::AtMost,
+            small,
+            large,
+        ),
+        outcome(
+            "1 KiB gets from the nearest server, 512 nodes of 2",
+            Bar::AtLeast,
+            0.95,
+            near,
+        ),
+    ])
 }

@@ -69,23 +69,46 @@ impl Clocks for LocalClocks {
 
 /// Clocks of one thread by their numbers ([`ClockId::number`]), for simulation.
 #[derive(Clone, Debug)]
-pub struct VectorClocks(Vec<Cell<u64>>);
+pub struct VectorClocks(Vec<Cell<Reserved>>);
+
+/// Reservations of a stage, in ticks of 1/64 ns.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reserved {
+    /// End of the last one.
+    pub until: u64,
+    /// Sum of all.
+    pub sum: u64,
+}
 
 impl VectorClocks {
     /// Clocks with the numbers below `len`, all free.
     pub fn new(len: usize) -> Self {
-        VectorClocks(vec![Cell::new(0); len])
+        VectorClocks(vec![Cell::default(); len])
+    }
+
+    /// Reservations of a stage.
+    ///
+    /// # Panics
+    /// There is no clock of this number.
+    #[inline]
+    pub fn reserved(&self, number: u32) -> Reserved {
+        self.0[number as usize].get()
     }
 }
 
 /// # Panics
 /// A clock has no number, or one that is too large.
 impl Clocks for VectorClocks {
+    #[inline]
     fn reserve(&self, clock: ClockId, ready: u64, service: u64, wait: u64) -> Option<u64> {
         let number = clock.0 ^ ClockId::number(0).0;
-        let free_at = &self.0[number as usize];
-        let start = start(free_at.get(), ready, wait)?;
-        free_at.set(start.saturating_add(service));
+        let cell = &self.0[number as usize];
+        let Reserved { until, sum } = cell.get();
+        let start = start(until, ready, wait)?;
+        cell.set(Reserved {
+            until: start.saturating_add(service),
+            sum: sum.saturating_add(service),
+        });
         Some(start)
     }
 }

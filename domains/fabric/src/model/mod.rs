@@ -13,14 +13,14 @@
 //! A stage serves messages in the order of their reservations. Where several routes share a far
 //! stage, a message should reserve the stage when it reaches the stage, not before: a reservation
 //! for a later time leaves the stage idle until then. A [`Passage`] reserves stage by stage for
-//! that. For the same reason, an answer reserves its way back when the request has arrived.
+//! that; a simulation, which computes stages on the way, does so by [`Reach::cross`]. For the same reason, an answer reserves its way back when the request has arrived.
 
 mod clocks;
 mod draw;
 mod flow;
 mod shared;
 
-pub use clocks::{ClockId, Clocks, LocalClocks, VectorClocks};
+pub use clocks::{ClockId, Clocks, LocalClocks, Reserved, VectorClocks};
 pub use draw::Jitter;
 pub use flow::{Flow, FlowPath, FlowRule};
 pub use shared::{ClockRecord, FlowRecord, Path, SharedClocks, record_of};
@@ -30,7 +30,7 @@ pub type Nanos = u64;
 
 /// Ticks of a nanosecond in which stages reserve time: a message of 64 bytes takes 6.4 ns on a link
 /// of 10 GB/s.
-const TICKS: u64 = 64;
+pub const TICKS: u64 = 64;
 
 /// Longest backlog that a stage may report. Any process that maps the clocks may write them: a
 /// larger value counts as this one.
@@ -170,10 +170,7 @@ pub struct Passage {
     stages: usize,
     /// Start at the first stage, in ticks.
     start: u64,
-    /// When the first byte reaches the next stage.
-    head: u64,
-    /// When the last byte does.
-    tail: u64,
+    reach: Reach,
     ready: Nanos,
 }
 
@@ -185,8 +182,7 @@ impl Passage {
             bytes,
             stages: 0,
             start: ticks,
-            head: ticks,
-            tail: ticks,
+            reach: Reach::at(ticks),
             ready: now,
         }
     }
@@ -213,7 +209,7 @@ impl Passage {
     /// Time at which the message reaches the next stage; `None` behind the last one.
     pub fn reaches(&self, route: &Route) -> Option<Nanos> {
         let stage = route.stages.get(self.stages)?;
-        Some(self.reaches_stage(stage))
+        Some(self.ready_for(stage) / TICKS)
     }
 
     /// Reserves the stages that the message reaches until then.
@@ -229,48 +225,70 @@ impl Passage {
 
     /// Times of a message behind the last stage, and `delay`, as drawn from [`Route::jitter`].
     pub fn times(&self, route: &Route, delay: Nanos) -> Times {
-        let arrival = self.tail.div_ceil(TICKS).saturating_add(delay);
+        let arrival = self.reach.tail.div_ceil(TICKS).saturating_add(delay);
         Times {
             start: self.start / TICKS,
             arrival: arrival.saturating_sub(route.base).max(self.ready),
         }
     }
 
-    /// Reserves a stage that the message has reached. For routes whose next stage is computed on the
-    /// way; others are in a [`Route`].
-    pub fn cross(&mut self, stage: &Stage, clocks: &impl Clocks) {
-        // Without a limit no stage refuses.
-        self.pass(stage, clocks, u64::MAX);
-    }
-
-    /// Time at which the message reaches a next stage.
-    pub fn reaches_stage(&self, stage: &Stage) -> Nanos {
-        self.ready_for(stage) / TICKS
-    }
-
-    /// Time at which the last byte has left the stages so far, rounded up.
-    pub fn arrival(&self) -> Nanos {
-        self.tail.div_ceil(TICKS)
-    }
-
     fn ready_for(&self, stage: &Stage) -> u64 {
-        if stage.whole { self.tail } else { self.head }
+        self.reach.ready_for(stage)
     }
 
     fn pass(&mut self, stage: &Stage, clocks: &impl Clocks, wait: u64) -> Option<()> {
-        let costs = &stage.costs;
-        let service = costs.service(self.bytes);
-        let start = clocks.reserve(stage.clock, self.ready_for(stage), service, wait)?;
-        let latency = ticks(costs.latency);
-        let head = start.saturating_add(ticks(costs.message));
-        let tail = start.saturating_add(service).max(self.tail);
+        let start = self.reach.cross(stage, clocks, self.bytes, wait)?;
         if self.stages == 0 {
             self.start = start;
         }
         self.stages += 1;
+        Some(())
+    }
+}
+
+/// Where a message is: the times at which its ends reach the next stage, in ticks of 1/64 ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// The first byte.
+    pub head: u64,
+    /// The last byte.
+    pub tail: u64,
+}
+
+impl Reach {
+    /// A message that is ready at a tick, before the first stage.
+    pub fn at(tick: u64) -> Self {
+        Reach {
+            head: tick,
+            tail: tick,
+        }
+    }
+
+    /// Reserves the next stage for a message of `bytes`, and returns the tick at which the stage
+    /// begins with the message. Returns `None`, and reserves nothing, if that would be more than
+    /// `wait` ticks late.
+    #[inline]
+    pub fn cross(
+        &mut self,
+        stage: &Stage,
+        clocks: &impl Clocks,
+        bytes: u64,
+        wait: u64,
+    ) -> Option<u64> {
+        let costs = &stage.costs;
+        let service = costs.service(bytes);
+        let start = clocks.reserve(stage.clock, self.ready_for(stage), service, wait)?;
+        let latency = ticks(costs.latency);
+        let head = start.saturating_add(ticks(costs.message));
+        let tail = start.saturating_add(service).max(self.tail);
         self.head = head.saturating_add(latency);
         self.tail = tail.saturating_add(latency);
-        Some(())
+        Some(start)
+    }
+
+    #[inline]
+    fn ready_for(&self, stage: &Stage) -> u64 {
+        if stage.whole { self.tail } else { self.head }
     }
 }
 
