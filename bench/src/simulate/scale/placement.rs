@@ -54,14 +54,16 @@ impl Placement {
         }
     }
 
-    /// The server of a client's next get.
-    pub fn server(self, nodes: &Nodes, client: usize, random: &mut fastrand::Rng) -> NodeId {
-        match self {
-            Placement::Nearest => nodes.servers[client],
-            Placement::Random | Placement::Compact => {
-                nodes.servers[random.usize(..nodes.servers.len())]
-            }
+    /// The server that a client asks for its `get`th item. The choice depends on these numbers only,
+    /// so all levels of detail have the same gets.
+    pub fn server(self, nodes: &Nodes, client: usize, get: u32, seed: u64) -> NodeId {
+        if self == Placement::Nearest {
+            return nodes.servers[client];
         }
+        let number = (client as u64) << 32 | u64::from(get);
+        let mut random =
+            fastrand::Rng::with_seed(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        nodes.servers[random.usize(..nodes.servers.len())]
     }
 }
 
@@ -116,7 +118,7 @@ mod tests {
             all.sort_unstable();
             assert!(all.into_iter().eq(0..16), "{placement}");
             for (n, client) in nodes.clients.iter().enumerate() {
-                let server = placement.server(&nodes, n, &mut random);
+                let server = placement.server(&nodes, n, 0, 1);
                 let hops = torus.distance(torus.router(*client), torus.router(server));
                 assert!(
                     placement != Placement::Nearest || hops == 1,

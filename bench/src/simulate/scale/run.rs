@@ -4,7 +4,6 @@ use std::fmt;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use toroid_fabric::NodeId;
 use toroid_fabric::routes::{Mode, Operation, TorusNetwork};
 
 use super::Placement;
@@ -118,11 +117,13 @@ impl Case {
     }
 
     fn simulate(&self, round: u64, memory: u64) -> Result<Round> {
-        let mut random = fastrand::Rng::with_seed(self.seed.wrapping_mul(0x9e37_79b9) ^ round);
+        let seed = self.seed.wrapping_mul(0x9e37_79b9) ^ round;
         let torus = TorusNetwork::new(self.shape())?;
-        let nodes = self.placement.nodes(&torus, &mut random);
+        let nodes = self
+            .placement
+            .nodes(&torus, &mut fastrand::Rng::with_seed(seed));
         let mut network = ChunkNetwork::new(torus, profile(), self.chunk, self.seed, memory)?;
-        let finish_ns = self.mean_finish(&mut network, nodes, random);
+        let finish_ns = self.mean_finish(&mut network, nodes, seed);
         Ok(Round {
             bytes: self.bytes * u64::from(self.gets),
             finish_ns,
@@ -132,19 +133,14 @@ impl Case {
     }
 
     /// Mean time in nanoseconds in which a client has all its items, at any level of detail.
-    pub fn mean_finish(
-        &self,
-        network: &mut impl Network,
-        nodes: Nodes,
-        random: fastrand::Rng,
-    ) -> f64 {
+    pub fn mean_finish(&self, network: &mut impl Network, nodes: Nodes, seed: u64) -> f64 {
         let clients = nodes.clients.len();
         let mut job = Job {
             case: self,
             network,
             left: vec![self.gets; clients],
             nodes,
-            random,
+            seed,
         };
         let finishes = job.run();
         finishes.iter().map(|at| nanoseconds(*at)).sum::<f64>() / clients as f64
@@ -174,7 +170,7 @@ struct Job<'a, N> {
     nodes: Nodes,
     /// Gets of each client.
     left: Vec<u32>,
-    random: fastrand::Rng,
+    seed: u64,
 }
 
 impl<N: Network> Job<'_, N> {
@@ -200,12 +196,12 @@ impl<N: Network> Job<'_, N> {
     }
 
     fn get(&mut self, client: usize) {
-        let placement = self.case.placement;
-        let from: NodeId = self.nodes.clients[client];
+        let (case, get) = (self.case, self.left[client]);
+        let server = case.placement.server(&self.nodes, client, get, self.seed);
         self.network.send(Message {
-            from,
-            to: placement.server(&self.nodes, client, &mut self.random),
-            bytes: self.case.bytes,
+            from: self.nodes.clients[client],
+            to: server,
+            bytes: case.bytes,
             operation: Operation::Get,
             mode: Mode::InOrder,
             domain: 0,

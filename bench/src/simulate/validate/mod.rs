@@ -42,8 +42,10 @@ pub struct Options {
     names: Vec<String>,
 }
 
-/// All comparisons, in the order of the table.
+/// All comparisons, in the order of the table: the longest first, so that processors end together.
 const CHECKS: &[Check] = &[
+    levels::BACK_PRESSURE,
+    levels::CHUNKS,
     closed::LINK_MODEL,
     packets::IDLE,
     packets::SATURATION,
@@ -58,7 +60,6 @@ const CHECKS: &[Check] = &[
     closed::INCAST,
     closed::TORNADO,
     closed::QUEUE,
-    levels::CHUNKS,
     simgrid::PERMUTATION,
     published::FARTHEST,
     packets::PUBLISHED,
