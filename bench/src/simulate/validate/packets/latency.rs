@@ -105,7 +105,24 @@ fn idle(_: Effort) -> Result<Vec<Outcome>> {
         worst("dragonfly", &dragonfly, 8)?,
         worst("dragonfly", &dragonfly, 64)?,
         worst("torus", &torus, 64)?,
+        bgp(1)?,
+        bgp(5)?,
     ])
+}
+
+/// Put of whole packets to a neighbour: 0.8 us, and 0.9 us a packet.
+fn bgp(packets: u32) -> Result<Outcome> {
+    let profile = Profile::bgp();
+    let bytes = u64::from(packets * profile.payload);
+    let mut network = network(TorusNetwork::new([4, 4, 4])?, profile, 1)?;
+    network.send(put(0, 1, bytes, Mode::InOrder));
+    Ok(Outcome {
+        against: CLOSED_FORM,
+        what: format!("put of {packets} x 240 B to a neighbour, bgp, us"),
+        bar: Bar::Within(0.02),
+        expected: 0.8 + 0.9 * f64::from(packets),
+        measured: nanoseconds(last_delivery(&mut network)) / 1e3,
+    })
 }
 
 fn published(_: Effort) -> Result<Vec<Outcome>> {
