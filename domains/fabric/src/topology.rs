@@ -47,6 +47,18 @@ pub enum Direction {
     ZDown,
 }
 
+impl Direction {
+    /// All directions, in the order of their numbers (`direction as usize`).
+    pub const ALL: [Direction; 6] = [
+        Direction::XUp,
+        Direction::XDown,
+        Direction::YUp,
+        Direction::YDown,
+        Direction::ZUp,
+        Direction::ZDown,
+    ];
+}
+
 /// A directed link of a torus, between neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hop {

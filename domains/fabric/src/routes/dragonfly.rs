@@ -10,6 +10,7 @@
 //!
 //! The virtual channel is the number of the hop. It rises on any path, so channels form no cycle.
 
+use super::divisor::Divisor;
 use super::{
     Ends, LinkId, LinkKind, NetworkError, Path, RouterId, Step, Topology, one_of, pick, without,
 };
@@ -40,6 +41,9 @@ pub struct Dragonfly {
     size: u32,
     /// Links of a router within its group.
     ports: u32,
+    by_size: Divisor,
+    by_nodes: Divisor,
+    by_global: Divisor,
     /// Step from the router of a global port to that of the next; coprime to `size`.
     stride: u32,
     spots: Vec<Spot>,
@@ -56,6 +60,12 @@ struct Spot {
 impl Dragonfly {
     /// The most routers.
     pub const MAX_ROUTERS: u64 = 1 << 20;
+
+    /// The most routers of a group.
+    pub const MAX_GROUP: u32 = 4096;
+
+    /// The most nodes.
+    pub const MAX_NODES: u64 = 1 << 24;
 
     /// Groups of 6 chassis of 16 routers of 4 nodes, as of Cray XC, with as many global links as the
     /// ports allow.
@@ -82,11 +92,12 @@ impl Dragonfly {
         let routers = [groups, chassis, blades]
             .iter()
             .fold(1_u64, |product, n| product.saturating_mul((*n).into()));
-        if routers > Self::MAX_ROUTERS || chassis > 256 || blades > 256 || groups > 65_536 {
+        let is_wide = chassis > 256 || blades > 256 || chassis * blades > Self::MAX_GROUP;
+        if routers > Self::MAX_ROUTERS || is_wide || groups > 1 << 16 {
             return Err(NetworkError::TooManyRouters(Self::MAX_ROUTERS));
         }
-        if routers.saturating_mul(nodes.into()) > u64::from(u32::MAX) / 8 {
-            return Err(NetworkError::TooLarge(u64::from(u32::MAX) / 8));
+        if routers.saturating_mul(nodes.into()) > Self::MAX_NODES || nodes > 1 << 16 {
+            return Err(NetworkError::TooLarge(Self::MAX_NODES));
         }
         let size = chassis * blades;
         let most = size * GLOBAL_PORTS / (groups - 1).max(1);
@@ -94,6 +105,7 @@ impl Dragonfly {
         if groups > 1 && (global == 0 || global > most) {
             return Err(NetworkError::TooManyGlobalLinks { groups, most });
         }
+        let global = if groups > 1 { global } else { 0 };
         let of = |n: u32| Spot {
             group: (n / size) as u16,
             chassis: (n % size / blades) as u8,
@@ -104,9 +116,12 @@ impl Dragonfly {
             chassis,
             blades,
             nodes,
-            global: if groups > 1 { global } else { 0 },
+            global,
             size,
             ports: blades - 1 + COPIES * (chassis - 1),
+            by_size: Divisor::new(size),
+            by_nodes: Divisor::new(nodes),
+            by_global: Divisor::new(global.max(1)),
             stride: stride(size),
             spots: (0..groups * size).map(of).collect(),
         })
@@ -144,7 +159,8 @@ impl Dragonfly {
     /// The router of `group` with the `n`th link to another group.
     fn gateway(&self, group: u32, other: u32, n: u32) -> RouterId {
         let port = Self::rank(group, other) * self.global + n;
-        RouterId(group * self.size + port * self.stride % self.size)
+        let place = self.by_size.divide(port).1 * self.stride;
+        RouterId(group * self.size + self.by_size.divide(place).1)
     }
 
     /// The `n`th link from `group` to another group.
@@ -156,7 +172,8 @@ impl Dragonfly {
     /// The link of a path to another group: all links of the pair for any source, by its choice.
     #[inline]
     fn number(&self, choice: u32, target: RouterId) -> u32 {
-        (pick(choice, 0, self.global) + target.0) % self.global
+        let number = pick(choice, 0, self.global) + target.0;
+        self.by_global.divide(number).1
     }
 
     /// The hop towards another router of the same group.
@@ -216,7 +233,7 @@ impl Topology for Dragonfly {
 
     #[inline]
     fn router(&self, node: NodeId) -> RouterId {
-        RouterId(node.0 / self.nodes)
+        RouterId(self.by_nodes.divide(node.0).0)
     }
 
     fn links(&self) -> u32 {

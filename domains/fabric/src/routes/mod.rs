@@ -14,6 +14,7 @@
 
 mod choice;
 pub mod counters;
+mod divisor;
 mod dragonfly;
 mod mode;
 pub mod model;

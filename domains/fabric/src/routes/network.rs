@@ -23,7 +23,7 @@ pub enum NetworkError {
     TooLarge(u64),
     /// More routers than are possible.
     #[error(
-        "the dragonfly is too large: at most {0} routers in groups of 256 chassis of 256 routers are \
+        "the dragonfly is too large: at most {0} routers in groups of 4096, with at most 256 a chassis, are \
          possible"
     )]
     TooManyRouters(u64),

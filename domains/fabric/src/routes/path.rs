@@ -6,7 +6,7 @@ use super::{RouterId, Step, Topology};
 ///
 /// The hops are not stored: [`Topology::step`] computes each from the state. So a path has the same
 /// size in a network of any diameter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Path {
     pub(super) at: RouterId,
     pub(super) to: RouterId,

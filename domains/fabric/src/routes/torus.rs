@@ -11,10 +11,11 @@
 //! class of channels, and so does a path at its intermediate router. Classes never fall, dimensions
 //! rise within a class, and so the channels form no cycle.
 
+use super::divisor::Divisor;
 use super::{
     Ends, LinkId, LinkKind, NetworkError, Path, RouterId, Step, Topology, one_of, pick, without,
 };
-use crate::topology::{Hop, NodeId};
+use crate::topology::{Direction, Hop, NodeId, Torus};
 
 /// Classes of virtual channels: the order z, y, x takes a smaller dimension twice.
 const CLASSES: u8 = 3;
@@ -32,28 +33,51 @@ const ORDERS: [[(u8, u8); 3]; 6] = [
 /// First of the three bits of a choice that say which way round is taken if both are equal.
 const WAYS: u32 = 16;
 
+const WAYS_OF_ONE: u32 = 7 << WAYS;
+
 /// A 3-D torus, written `torus:XxYxZ`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TorusNetwork {
     sizes: [u32; 3],
+    /// Distances of the numbers of neighbours.
+    strides: [u32; 3],
+    /// Of the sizes in x and y.
+    divisors: [Divisor; 2],
 }
 
 impl TorusNetwork {
     /// The most nodes.
     pub const MAX_NODES: u64 = 1 << 24;
 
+    /// The largest size.
+    pub const MAX_SIZE: u32 = 1 << 16;
+
     /// A torus of these sizes. Nodes have numbers with x fastest, as in [`crate::Torus`].
     ///
     /// # Errors
-    /// [`NetworkError`] for a size of 0, and for more than [`TorusNetwork::MAX_NODES`] nodes.
+    /// [`NetworkError`] for a size of 0 or above [`TorusNetwork::MAX_SIZE`], and for more than
+    /// [`TorusNetwork::MAX_NODES`] nodes.
     pub fn new(sizes: [u32; 3]) -> Result<Self, NetworkError> {
         let nodes = sizes
             .iter()
             .try_fold(1_u64, |product, size| product.checked_mul((*size).into()));
         match nodes {
             Some(0) => Err(NetworkError::Zero),
-            Some(nodes) if nodes <= Self::MAX_NODES => Ok(TorusNetwork { sizes }),
+            Some(nodes)
+                if nodes <= Self::MAX_NODES && sizes.iter().all(|n| *n <= Self::MAX_SIZE) =>
+            {
+                Ok(Self::of(sizes))
+            }
             _ => Err(NetworkError::TooLarge(Self::MAX_NODES)),
+        }
+    }
+
+    fn of(sizes: [u32; 3]) -> Self {
+        let [x, y, _] = sizes;
+        TorusNetwork {
+            sizes,
+            strides: [1, x, x * y],
+            divisors: [x, y].map(Divisor::new),
         }
     }
 
@@ -67,19 +91,26 @@ impl TorusNetwork {
         LinkId(hop.from.0 * 6 + hop.direction as u32)
     }
 
+    /// The hop over a link.
+    pub fn hop(link: LinkId) -> Hop {
+        Hop {
+            from: NodeId(link.0 / 6),
+            direction: Direction::ALL[(link.0 % 6) as usize],
+        }
+    }
+
     /// Coordinates of a router.
+    #[inline]
     pub fn place(&self, router: RouterId) -> [u32; 3] {
-        let [x, y, _] = self.sizes;
-        [router.0 % x, router.0 / x % y, router.0 / x / y]
+        let [by_x, by_y] = self.divisors;
+        let (rest, x) = by_x.divide(router.0);
+        let (z, y) = by_y.divide(rest);
+        [x, y, z]
     }
 
     /// The router at coordinates.
     pub fn at(&self, [x, y, z]: [u32; 3]) -> RouterId {
         RouterId(x + self.sizes[0] * (y + self.sizes[1] * z))
-    }
-
-    fn stride(&self, dimension: usize) -> u32 {
-        self.sizes[..dimension].iter().product()
     }
 
     /// A random router that is neither of these two.
@@ -90,6 +121,12 @@ impl TorusNetwork {
             let n = one_of((choice >> 32) as u32, others);
             RouterId(without(n, from.0, to.0))
         })
+    }
+}
+
+impl From<Torus> for TorusNetwork {
+    fn from(torus: Torus) -> Self {
+        TorusNetwork::of(torus.sizes().map(u32::from))
     }
 }
 
@@ -145,7 +182,8 @@ impl Topology for TorusNetwork {
 
     #[inline]
     fn minimal(&self, from: RouterId, to: RouterId, choice: u64) -> Path {
-        Path::direct(from, to, choice as u32)
+        let choice = choice as u32;
+        Path::direct(from, to, pick(choice, 0, 6) | choice & WAYS_OF_ONE)
     }
 
     fn non_minimal(&self, from: RouterId, to: RouterId, choice: u64) -> Path {
@@ -181,19 +219,20 @@ impl Topology for TorusNetwork {
             path.via = path.to;
             path.class += 1;
             // Other bits pick the ways round.
-            path.choice = path.choice >> 3 & (7 << WAYS);
+            path.choice = path.choice >> 3 & WAYS_OF_ONE;
         }
         let (at, to) = (self.place(path.at), self.place(path.via));
-        let order = &ORDERS[pick(path.choice, 0, 6) as usize];
+        let order = &ORDERS[(path.choice & 7) as usize];
         for (dimension, class) in order {
             let n = usize::from(*dimension);
             if at[n] == to[n] {
                 continue;
             }
-            let (above, size) = (
-                (to[n] + self.sizes[n] - at[n]) % self.sizes[n],
-                self.sizes[n],
-            );
+            let size = self.sizes[n];
+            let above = match to[n].checked_sub(at[n]) {
+                Some(above) => above,
+                None => to[n] + size - at[n],
+            };
             let below = size - above;
             let is_down_on_tie = path.choice >> (WAYS + u32::from(*dimension)) & 1 == 1;
             let is_up = above < below || above == below && !is_down_on_tie;
@@ -206,7 +245,7 @@ impl Topology for TorusNetwork {
             let wraps_ahead = if is_up { next > to[n] } else { next < to[n] };
             let channel = 2 * (path.class + class) + u8::from(!wraps_ahead);
             let link = LinkId(path.at.0 * 6 + 2 * u32::from(*dimension) + u32::from(!is_up));
-            let stride = self.stride(n);
+            let stride = self.strides[n];
             let router = path.at.0 + stride * next - stride * at[n];
             path.advance(RouterId(router), channel);
             return Some(Step { link, channel });
