@@ -32,6 +32,8 @@ use crate::table;
 pub struct Comparison<'a> {
     pub global_links: u32,
     pub allocations: usize,
+    /// Placements of the allocations, in turns.
+    pub placements: &'a [Placement],
     pub sizes: &'a [usize],
     pub rounds: usize,
     pub seed: u64,
@@ -99,7 +101,7 @@ impl Comparison<'_> {
             machine: Machine::small(self.global_links),
             workload: workload(0),
             ranks: 2,
-            placement: Placement::ALL[allocation % Placement::ALL.len()],
+            placement: self.placements[allocation % self.placements.len()],
             neighbours: Some((0.25, Traffic::with_pause_ns(30_000))),
             rounds: self.rounds,
             seed: self.seed + allocation as u64,
