@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use toroid_fabric::{NodeId, Torus};
 use toroid_model::info::DomainInfo;
+use toroid_model::link::FabricProfile;
 
 use crate::busy;
 use crate::cluster::{Cluster, ClusterError, PATIENCE, Process, member};
@@ -51,19 +52,28 @@ impl Bed {
     pub fn prepare(path: Path, devices: &[String], ranks: usize) -> Result<Self, ClusterError> {
         // The ranks of this provider talk over the loopback interface of one node.
         let nodes = if path.has_one_node() { 1 } else { ranks };
-        let [x, y, z] = factors(nodes).map(|size: usize| size as u16);
-        let torus = Torus::new(x, y, z)?;
+        let torus = torus(nodes)?;
         let (mut cluster, domain) = path.start(torus, DOMAIN)?;
-        let node = |rank| {
-            let place = torus.place(NodeId((rank % nodes) as u32));
-            place.map(|place| place.to_string())
-        };
-        let places: Option<Vec<String>> = (0..ranks).map(node).collect();
-        let places = places.ok_or(ClusterError::NoServer)?;
+        let places = places(torus, nodes, ranks)?;
         let device = |rank| devices.iter().cycle().nth(rank);
         let carrier = |rank| path.carrier(device(rank));
         let wait = wait(path, ranks);
         let processes = join(&mut cluster, carrier, &domain, &places, wait)?;
+        Ok(Bed {
+            ranks: processes,
+            cluster,
+        })
+    }
+
+    /// As [`Bed::prepare`], over a model of a torus with a node for each rank. Ranks sleep while they
+    /// wait.
+    pub fn emulate(fabric: FabricProfile, ranks: usize) -> Result<Self, ClusterError> {
+        let torus = torus(ranks)?;
+        let mut cluster = Cluster::start_emulating(Some(fabric), torus, None)?;
+        let domain = cluster.create_domain(DOMAIN)?;
+        let places = places(torus, ranks, ranks)?;
+        let carrier = |_| Carrier::Fabric;
+        let processes = join(&mut cluster, carrier, &domain, &places, Wait::Block)?;
         Ok(Bed {
             ranks: processes,
             cluster,
@@ -79,6 +89,22 @@ impl Bed {
             .ask_all_within(&mut self.ranks, &order, patience)?;
         Ok(samples(&usages))
     }
+}
+
+/// The torus of so many nodes, as equal as possible along all axes.
+pub fn torus(nodes: usize) -> Result<Torus, ClusterError> {
+    let [x, y, z] = factors(nodes).map(|size: usize| size as u16);
+    Ok(Torus::new(x, y, z)?)
+}
+
+/// The node of each rank; ranks use the nodes in turns.
+fn places(torus: Torus, nodes: usize, ranks: usize) -> Result<Vec<String>, ClusterError> {
+    let node = |rank| {
+        let place = torus.place(NodeId((rank % nodes) as u32));
+        place.map(|place| place.to_string())
+    };
+    let places: Option<Vec<String>> = (0..ranks).map(node).collect();
+    places.ok_or(ClusterError::NoServer)
 }
 
 /// Longest time of a round. On a slow machine, perhaps with one processor, a serial run takes long,

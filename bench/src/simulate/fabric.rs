@@ -9,7 +9,7 @@ use toroid_fabric::routes::{Dragonfly, NetworkError, Topology, TorusNetwork};
 use toroid_fabric::routes::{LinkId, LinkKind, Network as Shape};
 
 use crate::memory;
-use crate::sim::chunks::{ChunkNetwork, DEFAULT_CHUNK};
+use crate::sim::chunks::ChunkNetwork;
 use crate::sim::packets::PacketNetwork;
 use crate::sim::{Network, Profile, SimulationError};
 
@@ -32,27 +32,29 @@ pub struct Fabric {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Level {
+    /// Chunks of messages on the clocks of links: fast, without buffers.
     #[default]
+    Chunks,
     /// Packets with buffers and credits: shows stalls, on which adaptive routing acts.
     Packets,
-    /// Chunks of 4 KiB without buffers: as fast as large fabrics need, without stalls.
-    Chunks,
 }
 
 impl Fabric {
-    /// An idle fabric.
+    /// An idle fabric. `chunk` is the length of chunks in bytes.
     ///
     /// # Errors
     /// The simulation does not fit into the memory of this machine.
-    pub fn build(&self, level: Level, seed: u64) -> Result<Box<dyn Network>, SimulationError> {
+    pub fn build(
+        &self,
+        level: Level,
+        chunk: u64,
+        seed: u64,
+    ) -> Result<Box<dyn Network>, SimulationError> {
         let (shape, profile) = (self.shape.clone(), self.profile.clone());
         let memory = memory::available().unwrap_or(u64::MAX);
         Ok(match level {
+            Level::Chunks => Box::new(ChunkNetwork::new(shape, profile, chunk, seed, memory)?),
             Level::Packets => Box::new(PacketNetwork::new(shape, profile, seed, memory)?),
-            Level::Chunks => {
-                let chunks = ChunkNetwork::new(shape, profile, DEFAULT_CHUNK, seed, memory)?;
-                Box::new(chunks)
-            }
         })
     }
 

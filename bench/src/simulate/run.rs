@@ -16,6 +16,7 @@ use super::ranks::{self, Costs, Job};
 use crate::plan::Common;
 use crate::progress::Progress;
 use crate::report::{Fields, Report};
+use crate::sim::chunks::{DEFAULT_CHUNK, MAX_CHUNK};
 use crate::sim::{Network, TICKS};
 use crate::table::{self, Table};
 use crate::worker::programs::rank::{Meter, Usage};
@@ -41,8 +42,13 @@ pub struct Options {
     nodes: u32,
 
     /// Detail of the network.
-    #[arg(long, value_name = "LEVEL", default_value = "packets")]
+    #[arg(long, value_name = "LEVEL", default_value = "chunks")]
     level: Level,
+
+    /// Bytes of a chunk.
+    #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_CHUNK,
+        value_parser = clap::value_parser!(u64).range(1..=MAX_CHUNK))]
+    chunk: u64,
 
     /// Routing mode: default (adaptive0, in an alltoall adaptive1), auto, or one of adaptive0,
     /// adaptive1, adaptive2, adaptive3, min-hash, nmin-hash, in-order.
@@ -158,7 +164,10 @@ fn refuse<T>(message: String) -> Result<T> {
 }
 
 fn run(options: &Options, task: &Task, nodes: &[NodeId]) -> Result<Done> {
-    let mut network = options.fabric.build(options.level, options.seed)?;
+    let Options {
+        level, chunk, seed, ..
+    } = options;
+    let mut network = options.fabric.build(*level, *chunk, *seed)?;
     let policy = |_: &NodeId| Recorded::new(options.routing.policy());
     let mut policies: Vec<_> = nodes.iter().map(policy).collect();
     let overhead = (options.overhead_ns * TICKS as f64) as u64;
@@ -338,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_program_runs_at_both_levels_in_the_same_time_each_time() {
-        for level in ["packets", "packets"] {
+        for level in ["chunks", "packets"] {
             let line = format!(
                 "barrier --quick --nodes 8 --fabric torus:2x2x2 --level {level} --routing auto"
             );

@@ -7,6 +7,7 @@
 mod closed;
 mod equation;
 mod levels;
+mod live;
 mod packets;
 mod published;
 mod simgrid;
@@ -61,6 +62,7 @@ const CHECKS: &[Check] = &[
     closed::TORNADO,
     closed::QUEUE,
     simgrid::PERMUTATION,
+    live::LIVE,
     published::FARTHEST,
     packets::PUBLISHED,
     equation::EQUATION_2,
