@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use toroid_fabric::Partition;
 use toroid_fabric::model::{ClockId, Clocks, Nanos, Passage, Route};
+use toroid_fabric::routing::Trip;
 
 use crate::forward::End;
 
@@ -34,7 +35,7 @@ pub(crate) struct Link {
 }
 
 /// A frame under way.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Frame {
     /// Frame or GSO packet with its virtio-net header.
     pub(crate) packet: Vec<u8>,
@@ -49,12 +50,14 @@ pub(crate) struct Frame {
 }
 
 /// Stages that a frame has not reserved yet.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Ahead {
     pub(crate) passage: Passage,
     pub(crate) route: Arc<Route>,
     /// Drawn from [`Route::jitter`].
     pub(crate) delay: Nanos,
+    /// Counts what the frame meets, if its route was chosen.
+    pub(crate) trip: Option<Trip>,
 }
 
 /// Frames under way.
@@ -214,6 +217,7 @@ impl Frame {
             passage,
             route,
             delay,
+            trip,
         }) = &mut self.ahead
         else {
             return;
@@ -226,6 +230,9 @@ impl Frame {
             }
         }
         self.due = passage.times(route, *delay).arrival;
+        if let Some(trip) = trip {
+            trip.passed(passage);
+        }
         self.ahead = None;
     }
 }

@@ -237,6 +237,7 @@ impl Figure {
             profile: profile.clone(),
             torus: TORUS.parse().ok()?,
             base: Time(0),
+            links: Box::default(),
         });
         let ends = (NodeId(1), NodeId(0));
         let (route, bytes) = match (path, proto, self.unit) {

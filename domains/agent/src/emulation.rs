@@ -82,7 +82,7 @@ impl Emulation {
                 return Err(AgentError::FabricOfHosts(fabric));
             }
             let mut domains = directory.domains();
-            if let Some(domain) = domains.find(|domain| !domain.links.is_empty()) {
+            if let Some(domain) = domains.find(|domain| domain.links.has_costs()) {
                 return Err(AgentError::LinksWithFabric {
                     fabric,
                     domain: domain.name.clone(),
@@ -101,6 +101,7 @@ impl Emulation {
             profile: self.fabric.clone()?,
             torus,
             base: Time::default(),
+            links: Box::default(),
         })
     }
 }

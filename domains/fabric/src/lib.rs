@@ -15,6 +15,7 @@
 //! * [`model`]: the link model, which computes when a message arrives.
 //! * [`routes`]: networks, paths through them, routing modes, counters of network cards, and policies
 //!   that choose modes.
+//! * [`routing`]: routes of live messages under the model of a torus.
 //! * `core`, re-exported here: [`Region`], one-sided operations ([`Endpoint`]), their completions by
 //!   one queue ([`CompletionQueue`]), regions that need no queue pair ([`Mapped`]), packets
 //!   ([`PacketChannel`]) with their link header ([`link`]), RDMA streams ([`rdma_stream`]).
@@ -73,6 +74,7 @@ pub mod os;
 #[cfg(not(loom))]
 pub mod provider;
 pub mod routes;
+pub mod routing;
 pub mod shm;
 mod sync;
 #[cfg(not(loom))]

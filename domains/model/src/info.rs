@@ -11,7 +11,7 @@ use crate::directory::MemberSpec;
 use crate::ethernet::{DropReason, OffloadKind};
 use crate::gateway::GatewayKind;
 use crate::hosts::Provider;
-use crate::link::{DomainLinks, LinkSpec, Pair};
+use crate::link::{DomainLinks, LinkSpec, Pair, Routing};
 use crate::placement::Figures;
 use crate::quota::Amounts;
 use crate::rdma::Rdma;
@@ -280,6 +280,52 @@ pub struct LinkInfo {
     /// Frames by path; absent without a gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flows: Option<Flows>,
+    /// Choice of routes; absent unless the domain has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routing: Option<RoutingInfo>,
+}
+
+/// Choice of routes through an emulated torus, since it was set or a member left.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RoutingInfo {
+    /// The mode, `auto` or `off`.
+    pub mode: Routing,
+    /// One-sided operations and packets of channels.
+    pub rdma: RouteCounters,
+    /// Frames.
+    pub ethernet: RouteCounters,
+}
+
+/// Counts of the routers of senders.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RouteCounters {
+    /// Messages on which the policy decided.
+    pub decisions: u64,
+    /// Decisions for another mode than the one before.
+    pub switches: u64,
+    /// Bytes of messages too small for a decision.
+    pub skipped_bytes: u64,
+    /// Messages.
+    pub messages: u64,
+    /// Share of messages on a non-minimal route, from 0 to 1.
+    pub share_non_minimal: f64,
+    /// By mode; without modes that no message had.
+    pub modes: BTreeMap<String, ModeCounters>,
+}
+
+/// Counters of a network card, for the messages of one mode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModeCounters {
+    /// Bytes of messages.
+    pub bytes: u64,
+    /// Flits of requests.
+    pub request_flits: u64,
+    /// Cycles of 1.25 ns for which messages waited at links.
+    pub stalled_cycles: u64,
+    /// Packets of 64 bytes.
+    pub packets: u64,
+    /// Sum of the round trips of packets.
+    pub latency_ns: u64,
 }
 
 /// Paths of frames of flows with a gateway, since links got their first properties or a member

@@ -78,7 +78,8 @@ pub enum DriverRequest {
     },
     /// Sets the links of a domain, which may have no ports yet. With a model, one descriptor: its
     /// clocks ([`toroid_fabric::model::SharedClocks`]), which may be those that the driver has
-    /// already, and are fresh when a member has left. The driver keeps the links of each domain
+    /// already, and are fresh when a member has left. If routes are chosen, a second one: their
+    /// records ([`toroid_fabric::routing::RouteRecords`]). The driver keeps the links of each domain
     /// until the next request for the domain, also over the end of a session.
     Links {
         /// Number of the domain.

@@ -48,7 +48,7 @@ fn frames_leave_when_due_and_in_the_order_of_their_links() {
         line.push(link, frame(number, due));
     }
     assert_eq!(line.next_due(), Some(10));
-    assert_eq!(line.pop_due(9), None);
+    assert!(line.pop_due(9).is_none());
     let mut popped = std::iter::from_fn(|| line.pop_due(20));
     let left: Vec<_> = popped.by_ref().map(|(_, f)| (number(&f), f.due)).collect();
     assert_eq!(left, [(1, 10), (0, 20), (2, 20), (3, 20)]);
@@ -96,6 +96,7 @@ fn send(
         passage,
         route: Arc::clone(route),
         delay: 0,
+        trip: None,
     });
     let arrival = passage.times(route, 0).arrival;
     let frame = Frame {

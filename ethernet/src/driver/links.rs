@@ -3,9 +3,11 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use toroid_fabric::Partition;
 use toroid_fabric::model::SharedClocks;
+use toroid_fabric::routing::RouteRecords;
 use toroid_model::link::LinkModel;
 
 use super::{ControlPath, PortFailure};
@@ -18,13 +20,18 @@ impl ControlPath {
         &mut self,
         domain_id: u32,
         model: Option<LinkModel>,
-        clocks: Option<OwnedFd>,
+        descriptors: Vec<OwnedFd>,
         precision: u8,
     ) -> Result<(), SwitchEnded> {
         let links = model.map(|model| {
-            let clocks = clocks.ok_or(io::ErrorKind::NotFound)?;
-            let clocks = SharedClocks::map(&File::from(clocks))?;
-            Ok(ModeledLinks { model, clocks })
+            let mut files = descriptors.into_iter().map(File::from);
+            let clocks = files.next().ok_or(io::ErrorKind::NotFound)?;
+            let records = files.next().map(|memory| RouteRecords::map(&memory));
+            Ok(ModeledLinks {
+                model,
+                clocks: SharedClocks::map(&clocks)?,
+                records: records.transpose()?.map(Arc::new),
+            })
         });
         match links.transpose() {
             Ok(links) => {

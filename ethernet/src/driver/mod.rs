@@ -243,8 +243,7 @@ impl ControlPath {
                 model,
                 precision,
             } => {
-                let clocks = descriptors.into_iter().next();
-                self.set_links(domain_id, model, clocks, precision)?;
+                self.set_links(domain_id, model, descriptors, precision)?;
             }
             DriverRequest::Sync { n } => return Ok(Some(self.sync(n)?)),
             DriverRequest::Drops { n, domain_id } => {

@@ -25,6 +25,8 @@ use toroid_fabric::model::{
     ClockId, Costs, Flow, FlowPath, FlowRule, Jitter, LocalClocks, Nanos, Passage, Path, QueueFull,
     Route, SharedClocks, carry,
 };
+use toroid_fabric::routes::Operation;
+use toroid_fabric::routing::{Leg, RouteRecords, Router, Trip};
 use toroid_fabric::{NodeId, Partition};
 use toroid_model::ethernet::DropReason;
 use toroid_model::link::{GatewayPath, LinkModel};
@@ -45,6 +47,8 @@ const LONGEST_WAIT: Nanos = 4_000_000_000;
 pub(crate) struct ModeledLinks {
     pub(crate) model: LinkModel,
     pub(crate) clocks: SharedClocks,
+    /// Where routers count; absent if routes are not chosen.
+    pub(crate) records: Option<Arc<RouteRecords>>,
 }
 
 /// Links of all domains, and the frames under way.
@@ -70,6 +74,10 @@ struct Domain {
 /// Way of frames from one node to another.
 struct Way {
     route: Arc<Route>,
+    /// Chooses a route for each packet.
+    router: Option<Arc<Router>>,
+    /// The chosen one of the present packet.
+    trip: Option<Trip>,
     /// Time that an empty frame takes without other traffic, by the gateway if there is one.
     alone: Nanos,
     /// Whether frames pay nothing.
@@ -314,7 +322,7 @@ fn receivers(ingress: &Ingress<'_, SwitchPort>, next_hop: &NextHop<'_, SwitchPor
 impl Domain {
     /// Position of the way from one node to another; `None` if frames pay nothing.
     fn way(&mut self, from: NodeId, to: NodeId, is_external: bool) -> Option<usize> {
-        let ModeledLinks { model, .. } = self.links.as_ref()?;
+        let ModeledLinks { model, records, .. } = self.links.as_ref()?;
         let known = self.known.entry((from, to, is_external));
         *known.or_insert_with(|| {
             let route = if is_external {
@@ -323,6 +331,15 @@ impl Domain {
                 model.route(from, to, Path::Ethernet)?
             };
             let mut way = Way::new(route);
+            let leg = Leg {
+                from,
+                to,
+                path: Path::Ethernet,
+            };
+            if !is_external && let Some(records) = records {
+                let router = model.router(leg, model.routing(from, to), records);
+                way.router = router.map(Arc::new);
+            }
             // Flows are of members only.
             if !is_external && let Some(gateway) = model.gateway_path(from, to) {
                 let GatewayPath { route, rule } = gateway;
@@ -344,8 +361,11 @@ impl Domain {
     /// Position of the way that a packet of `count` frames takes: `way`, or that through its
     /// gateway.
     fn path(&mut self, way: usize, now: Nanos, count: usize, bytes: impl Fn() -> u64) -> usize {
-        let Way { detour, .. } = &self.ways[way];
-        let (Some(detour), Some(links)) = (detour, &self.links) else {
+        let Some(links) = &self.links else {
+            return way;
+        };
+        self.ways[way].choose(&links.clocks, now, &bytes);
+        let Some(detour) = &self.ways[way].detour else {
             return way;
         };
         let flow = self.flows.entry(detour.flow).or_default();
@@ -400,10 +420,21 @@ impl Way {
         let is_free = !pays && route.loss <= 0.0 && route.jitter == Jitter::None && route.base == 0;
         Way {
             route: Arc::new(route),
+            router: None,
+            trip: None,
             alone,
             is_free,
             part: (0, 1),
             detour: None,
+        }
+    }
+
+    /// Chooses the route of the next packet.
+    fn choose(&mut self, clocks: &SharedClocks, now: Nanos, bytes: impl Fn() -> u64) {
+        if let Some(router) = &self.router {
+            let trip = router.send(clocks, now, bytes(), Operation::Put);
+            self.route = Arc::clone(&trip.route);
+            self.trip = Some(trip);
         }
     }
 
@@ -427,13 +458,19 @@ impl Way {
             return Err(DropReason::Lost);
         }
         Ok(match passage.reaches(route) {
-            None => Arrival::at(passage.times(route, delay).arrival),
+            None => {
+                if let Some(trip) = &self.trip {
+                    trip.passed(&passage);
+                }
+                Arrival::at(passage.times(route, delay).arrival)
+            }
             Some(due) => Arrival {
                 due,
                 ahead: Some(Ahead {
                     passage,
                     route: Arc::clone(route),
                     delay,
+                    trip: self.trip.clone(),
                 }),
             },
         })
@@ -474,7 +511,15 @@ mod tests {
         });
         let clocks = SharedClocks::map(&SharedClocks::create().unwrap()).unwrap();
         let mut links = Links::default();
-        links.set(BLUE, Some(ModeledLinks { model, clocks }));
+        let records = None;
+        links.set(
+            BLUE,
+            Some(ModeledLinks {
+                model,
+                clocks,
+                records,
+            }),
+        );
         links
     }
 

@@ -48,6 +48,7 @@ impl<R: Provided> Rig for Emulated<R> {
                 back: route(peer, local),
                 spin: None,
                 clocks: Arc::clone(&clocks),
+                routers: None,
             })));
             link
         });

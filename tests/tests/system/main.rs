@@ -48,6 +48,7 @@ mod report;
 mod restart;
 mod rights;
 mod rootless;
+mod routing;
 mod squatting;
 mod stack;
 mod store;

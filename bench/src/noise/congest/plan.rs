@@ -156,6 +156,7 @@ fn modelled_per_s(profile: &FabricProfile) -> Option<f64> {
         profile: profile.clone(),
         torus,
         base: Time(0),
+        links: Box::default(),
     });
     let node = |place: &str| torus.node(place.parse().ok()?);
     let nodes: Vec<NodeId> = CONGESTORS.iter().filter_map(|place| node(place)).collect();

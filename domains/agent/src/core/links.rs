@@ -1,6 +1,7 @@
 //! Links of domains.
 
 use std::collections::BTreeSet;
+use std::io;
 
 use toroid_fabric::Place;
 use toroid_fabric::model::{ClockId, ClockRecord, FlowRecord, Path, SharedClocks, record_of};
@@ -11,6 +12,7 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 
 use super::host::Host;
+use super::routing;
 
 impl Host {
     /// Gives links of a domain these properties. In effect for the driver, and on the way to all
@@ -59,8 +61,9 @@ impl Host {
     ) -> Result<DomainInfo, Refusal> {
         let (domain, directory) = self.members.plan(|directory| {
             actor.may_own(directory, actor.named(directory, name)?)?;
-            self.can_have_links()?;
-            change(directory)
+            let domain = change(directory)?;
+            self.can_have_links(&domain)?;
+            Ok::<_, Refusal>(domain)
         })?;
         self.measure_before(&domain);
         self.members.relink(&domain, directory)?;
@@ -69,27 +72,35 @@ impl Host {
         Ok(self.describe(&domain))
     }
 
-    /// Measures the latency of Ethernet before a domain has links of its own.
+    /// Measures the latency of Ethernet before a domain has links of its own. The links of a torus are
+    /// emulated already.
     fn measure_before(&self, domain: &Domain) {
+        if self.emulation.fabric.is_some() {
+            return;
+        }
         let present = self.members.directory(|d| d.domain(&domain.name).cloned());
         if let Some(present) = present.ok().filter(|present| present.links.is_empty()) {
             self.measure_ethernet(&present);
         }
     }
 
-    /// A torus has all links.
-    fn can_have_links(&self) -> Result<(), Refusal> {
-        let Some(fabric) = &self.emulation.fabric else {
-            return Ok(());
-        };
-        Err(Refusal::new(
-            RefusalKind::Invalid,
-            format!(
-                "the agent emulates the fabric {}, which has all links",
-                fabric.name
+    /// A torus has all links, and only on a torus routes can be chosen.
+    fn can_have_links(&self, domain: &Domain) -> Result<(), Refusal> {
+        let (message, remedy) = match &self.emulation.fabric {
+            Some(fabric) if domain.links.has_costs() => (
+                format!(
+                    "the agent emulates the fabric {}, which has all links",
+                    fabric.name
+                ),
+                "start it without --fabric: `toroid down`, then `toroid up`",
             ),
-            "start it without --fabric: `toroid down`, then `toroid up`",
-        ))
+            None if domain.links.has_routing() => (
+                "without an emulated torus there is one route between two nodes".into(),
+                "start the agent with one: `toroid down`, then `toroid up --fabric bgp`",
+            ),
+            _ => return Ok(()),
+        };
+        Err(Refusal::new(RefusalKind::Invalid, message, remedy))
     }
 
     fn pair(&self, pair: Pair<Place>) -> Result<Pair, Refusal> {
@@ -143,10 +154,10 @@ impl Host {
             .as_ref()
             .map(|its| SharedClocks::map(&its.clocks))
             .transpose();
-        let clocks = clocks.map_err(|error| {
-            let message = format!("cannot read the clocks of links: {error}");
-            Refusal::new(RefusalKind::Failed, message, "try again")
-        })?;
+        let clocks = clocks.map_err(unreadable)?;
+        let routing = emulated.as_ref().and_then(|its| its.records.as_ref());
+        let routing = routing.map(|memory| routing::Routes::map(memory));
+        let routing = routing.transpose().map_err(unreadable)?;
         let info = |name: Option<Pair>, link: LinkSpec, of: &[Pair]| {
             let [rdma, ethernet] = [Path::Rdma, Path::Ethernet].map(|path| {
                 let emulated = emulated.as_ref().zip(clocks.as_ref());
@@ -161,6 +172,7 @@ impl Host {
                 clamped: rdma.clamped.max(ethernet.clamped),
                 rdma: lateness(&rdma),
                 ethernet: lateness(&ethernet),
+                routing: routing.as_ref().map(|its| its.info(&link, of)),
                 flows: link.gateway.map(|_| flows(&ethernet.flows)),
             }
         };
@@ -209,6 +221,11 @@ impl Host {
         directory.check_pair(domain, pair)?;
         Ok(pair)
     }
+}
+
+fn unreadable(error: io::Error) -> Refusal {
+    let message = format!("cannot read the clocks of links: {error}");
+    Refusal::new(RefusalKind::Failed, message, "try again")
 }
 
 /// All links of a domain.

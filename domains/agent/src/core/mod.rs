@@ -13,3 +13,4 @@ mod links;
 mod membership;
 pub(crate) mod ports;
 pub(crate) mod quotas;
+mod routing;

@@ -3,7 +3,8 @@
 //! The links of a domain have a table of clocks while they are not all the machine's. A change of
 //! links keeps the table. When a member leaves, the others get a fresh one before the epoch, so
 //! that a process that has acknowledged the epoch does not use the former member's any more. The
-//! links of an emulated torus have one table for all domains.
+//! links of an emulated torus have one table for all domains. A domain whose routes through the torus
+//! are chosen has memory of its own for their records, for which the same holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -41,6 +42,15 @@ pub(super) struct Links {
 pub(crate) struct Emulated {
     pub(crate) model: LinkModel,
     pub(crate) clocks: Arc<File>,
+    /// Where routers count ([`toroid_fabric::routing::RouteRecords`]), if routes are chosen.
+    pub(crate) records: Option<Arc<File>>,
+}
+
+impl Emulated {
+    /// Memory of the links, as processes and the driver get it.
+    pub(crate) fn memory(&self) -> impl Iterator<Item = &Arc<File>> {
+        std::iter::once(&self.clocks).chain(&self.records)
+    }
 }
 
 impl Members {
@@ -56,7 +66,11 @@ impl Members {
             let kept = takeover.inherit(FABRIC).and_then(table);
             let clocks = Arc::new(kept.map_or_else(SharedClocks::create, Ok)?);
             let model = LinkModel::Torus(torus);
-            state.links.torus = Some(Emulated { model, clocks });
+            state.links.torus = Some(Emulated {
+                model,
+                clocks,
+                records: None,
+            });
         }
         let domains: Vec<Domain> = state.directory.domains().cloned().collect();
         for domain in domains {
@@ -192,13 +206,21 @@ impl State {
     }
 
     fn emulated(&self, domain: &Domain) -> Option<Emulated> {
-        if let Some(torus) = &self.links.torus {
-            return Some(torus.clone());
+        let own = self.links.of_domains.get(&Partition(domain.id.into()));
+        if let Some(mut its) = self.links.torus.clone() {
+            if let LinkModel::Torus(torus) = &mut its.model
+                && domain.links.has_routing()
+            {
+                *torus.links = domain.links.clone();
+                its.records = own.cloned();
+            }
+            return Some(its);
         }
-        let clocks = self.links.of_domains.get(&Partition(domain.id.into()))?;
+        let clocks = own?;
         (!domain.links.is_empty()).then(|| Emulated {
             model: LinkModel::Pairs(domain.links.clone()),
             clocks: Arc::clone(clocks),
+            records: None,
         })
     }
 
@@ -212,18 +234,21 @@ impl State {
         let Some(attachment) = self.attachments.get(&id).filter(|its| its.emulates) else {
             return;
         };
-        let (mut model, clocks) = match self.emulated(domain) {
-            Some(its) => (Some(its.model), vec![Handed::Writable(its.clocks)]),
-            None => (None, Vec::new()),
-        };
-        if let Some(LinkModel::Pairs(links)) = &mut model {
+        let emulated = self.emulated(domain);
+        let memory = emulated.iter().flat_map(Emulated::memory).cloned();
+        let memory = memory.map(Handed::Writable).collect();
+        let mut model = emulated.map(|its| its.model);
+        if let Some(model) = &mut model {
             let node = attachment.node;
-            let pairs = &mut links.pairs;
+            let pairs = match model {
+                LinkModel::Pairs(links) => &mut links.pairs,
+                LinkModel::Torus(torus) => &mut torus.links.pairs,
+            };
             pairs.retain(|pair, _| pair.from == node || pair.to == node);
         }
         let partition = domain.id.into();
         let event = Event::Links { partition, model };
-        attachment.outbox.hand(event, clocks);
+        attachment.outbox.hand(event, memory);
     }
 }
 

@@ -538,9 +538,13 @@ impl Driver {
 
 impl State {
     fn send(&self, order: &DriverRequest, descriptor: Option<BorrowedFd<'_>>) {
+        self.send_with(order, descriptor.as_slice());
+    }
+
+    fn send_with(&self, order: &DriverRequest, descriptors: &[BorrowedFd<'_>]) {
         if let Some(process) = &self.process {
             // If this fails, the driver has died, and the next one gets everything.
-            let _ = process.orders.send(order, descriptor.as_slice());
+            let _ = process.orders.send(order, descriptors);
         }
     }
 

@@ -3,10 +3,10 @@
 use clap::{Args, Subcommand};
 use toroid_client::admin::Control;
 use toroid_fabric::Place;
-use toroid_model::info::{Flows, Lateness, LinkReport};
+use toroid_model::info::{Flows, Lateness, LinkReport, RouteCounters, RoutingInfo};
 use toroid_model::link::{
-    DomainLinks, FlowGateway, Latency, LinkError, LinkSpec, Mode, Pair, Rate, Share, Size, Time,
-    Variation, WantedRate,
+    DomainLinks, FlowGateway, Latency, LinkError, LinkSpec, Mode, Pair, Rate, Routing, Share, Size,
+    Time, Variation, WantedRate,
 };
 
 use super::{DONE, Run, Session, domain};
@@ -20,6 +20,7 @@ Examples:
   toroid link set -d blue 0,0,0 1,0,0 --loss 0.1%          single links, in both directions
   toroid link set -d blue 0,0,0 1,0,0 --one-way --rate 10Mbit
   toroid link set -d blue --gateway 500us,5Gbit --direct-above 200Mbit --idle 100ms
+  toroid link set -d blue --routing auto                   through an emulated torus
   toroid link show -d blue
   toroid link rm -d blue 0,0,0 1,0,0                       as all links
   toroid link rm -d blue                                   as the machine has them
@@ -109,6 +110,11 @@ struct Properties {
     /// window of --direct-above
     #[arg(long, value_name = "TIME")]
     idle: Option<Time>,
+    /// Choice of the route of each message through an emulated torus: off (dimension-ordered), auto
+    /// (the mode by what former messages met), adaptive0 (no bias towards minimal routes) to
+    /// adaptive3 (a high one), min-hash, nmin-hash or in-order
+    #[arg(long, value_name = "MODE")]
+    routing: Option<Routing>,
 }
 
 impl Properties {
@@ -130,6 +136,7 @@ impl Properties {
             gateway: self.gateway,
             direct_above: self.direct_above,
             idle: self.idle,
+            routing: self.routing,
         })
     }
 }
@@ -207,7 +214,8 @@ fn print(report: &LinkReport, show: Show) {
     let rows = report.links.iter().flat_map(|info| {
         let name = info.pair.map_or(rest.into(), |pair| pair.to_string());
         let properties = match (&report.fabric, info.link.is_empty()) {
-            (Some(fabric), _) => format!("of fabric {fabric}"),
+            (Some(fabric), true) => format!("of fabric {fabric}"),
+            (Some(fabric), false) => format!("of fabric {fabric}, {}", info.link),
             (None, true) => "-".into(),
             (None, false) => info.link.to_string(),
         };
@@ -237,6 +245,12 @@ fn print(report: &LinkReport, show: Show) {
             line!("{name}: {gateway} frames by the gateway, {direct} direct, {switches} switches");
         }
     }
+    for info in &report.links {
+        if let Some(routing) = &info.routing {
+            let name = info.pair.map_or(rest.into(), |pair| pair.to_string());
+            routes(&name, routing);
+        }
+    }
     let clamped: u64 = report.links.iter().map(|info| info.clamped).sum();
     if clamped > 0 {
         line!("{clamped} transfers waited for 10 s: a process has written to the clocks of links");
@@ -256,6 +270,30 @@ fn print(report: &LinkReport, show: Show) {
         ethernet.as_deref().unwrap_or("not measured"),
         rate.as_deref().unwrap_or("no measured rate")
     );
+}
+
+fn routes(name: &str, routing: &RoutingInfo) {
+    let paths = [("rdma", &routing.rdma), ("ethernet", &routing.ethernet)];
+    for (path, counters) in paths {
+        let RouteCounters {
+            decisions,
+            switches,
+            share_non_minimal,
+            modes,
+            ..
+        } = counters;
+        let bytes = modes.iter();
+        let bytes: Vec<String> = bytes
+            .map(|(mode, its)| format!("{mode} {} bytes", its.bytes))
+            .collect();
+        line!(
+            "{name}: routing {}, {path}: {decisions} decisions, {switches} switches, {:.1}% not minimal{}{}",
+            routing.mode,
+            100.0 * share_non_minimal,
+            if bytes.is_empty() { "" } else { "; " },
+            bytes.join(", ")
+        );
+    }
 }
 
 fn row(link: String, properties: String, path: &str, late: &Lateness) -> [String; 8] {

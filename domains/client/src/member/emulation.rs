@@ -9,8 +9,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
-use toroid_fabric::emulation::{PeerLink, Way};
+use toroid_fabric::emulation::{PeerLink, Routers, Way};
 use toroid_fabric::model::{Path, SharedClocks};
+use toroid_fabric::routing::{Leg, RouteRecords};
 use toroid_fabric::{NodeId, Partition};
 use toroid_model::link::{LinkModel, Mode};
 
@@ -26,6 +27,8 @@ pub(super) struct Emulation {
 struct Emulated {
     model: LinkModel,
     clocks: Arc<SharedClocks>,
+    /// Where routers count; absent if routes are not chosen.
+    records: Option<Arc<RouteRecords>>,
 }
 
 impl Emulation {
@@ -47,7 +50,8 @@ impl Emulation {
         link
     }
 
-    /// Applies a model from the agent, with the descriptor of its clocks. `local` is `None` before
+    /// Applies a model from the agent, with the descriptors of its clocks and, if routes are chosen,
+    /// of their records. `local` is `None` before
     /// the process knows its node, when there are no links yet.
     ///
     /// # Errors
@@ -107,7 +111,8 @@ impl Emulation {
 
     /// The routes to `peer` and back; `None` if both are the machine's.
     fn way(&self, partition: Partition, local: NodeId, peer: NodeId) -> Option<Arc<Way>> {
-        let Emulated { model, clocks } = self.models.get(&partition)?;
+        let emulated = self.models.get(&partition)?;
+        let Emulated { model, clocks, .. } = emulated;
         let out = model.route(local, peer, Path::Rdma);
         let (out, spin) = match model.mode(local, peer) {
             Mode::Delay => (out, None),
@@ -126,16 +131,39 @@ impl Emulation {
             back: back.unwrap_or_default(),
             spin,
             clocks: Arc::clone(clocks),
+            routers: emulated.routers(local, peer),
         }))
     }
 }
 
 impl Emulated {
     fn new(model: LinkModel, descriptors: Vec<OwnedFd>) -> io::Result<Self> {
-        let clocks = descriptors.into_iter().next();
-        let clocks = clocks.ok_or_else(super::regions::no_room)?;
-        let clocks = Arc::new(SharedClocks::map(&File::from(clocks))?);
-        Ok(Emulated { model, clocks })
+        let mut files = descriptors.into_iter().map(File::from);
+        let clocks = files.next().ok_or_else(super::regions::no_room)?;
+        let records = files.next().map(|memory| RouteRecords::map(&memory));
+        Ok(Emulated {
+            model,
+            clocks: Arc::new(SharedClocks::map(&clocks)?),
+            records: records.transpose()?.map(Arc::new),
+        })
+    }
+
+    /// Routers to `peer` and back, if routes are chosen. Answers take the mode of requests.
+    fn routers(&self, local: NodeId, peer: NodeId) -> Option<Routers> {
+        let records = self.records.as_ref()?;
+        let routing = self.model.routing(local, peer);
+        let router = |from, to| {
+            let leg = Leg {
+                from,
+                to,
+                path: Path::Rdma,
+            };
+            Some(Arc::new(self.model.router(leg, routing, records)?))
+        };
+        Some(Routers {
+            out: router(local, peer)?,
+            back: router(peer, local)?,
+        })
     }
 }
 

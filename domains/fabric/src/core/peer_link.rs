@@ -3,8 +3,10 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::model::{ClockId, Nanos, Route, SharedClocks, carry};
+use crate::model::{ClockId, Nanos, Passage, Route, SharedClocks, carry};
 use crate::os::thread::lock;
+use crate::routes::Operation;
+use crate::routing::{Router, Trip};
 
 /// Time of a retry, besides the round trip.
 const RETRY: Nanos = 10_000;
@@ -23,6 +25,47 @@ pub struct Way {
     pub spin: Option<Route>,
     /// Clocks of the stages of all.
     pub clocks: Arc<SharedClocks>,
+    /// Routers that replace the routes `out` and `back`, message by message.
+    pub routers: Option<Routers>,
+}
+
+/// Routers to a peer and back.
+#[derive(Debug)]
+pub struct Routers {
+    /// From this process to the peer.
+    pub out: Arc<Router>,
+    /// From the peer to this process, for answers.
+    pub back: Arc<Router>,
+}
+
+/// What a message carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Freight {
+    /// Bytes under way.
+    pub(crate) bytes: u64,
+    /// Bytes of the operation, which may be those of the answer.
+    pub(crate) payload: u64,
+    pub(crate) operation: Operation,
+}
+
+impl Freight {
+    /// A message with its own bytes.
+    pub(crate) fn of(bytes: u64) -> Self {
+        Freight {
+            bytes,
+            payload: bytes,
+            operation: Operation::Put,
+        }
+    }
+
+    /// A request for bytes.
+    pub(crate) fn get(payload: u64) -> Self {
+        Freight {
+            bytes: 0,
+            payload,
+            operation: Operation::Get,
+        }
+    }
 }
 
 /// A direction of a [`Way`].
@@ -38,6 +81,18 @@ impl Way {
             Leg::Out => &self.out,
             Leg::Back => &self.back,
         }
+    }
+
+    /// The chosen route of a message that leaves at `now`; `None` without routers.
+    pub(crate) fn trip(&self, leg: Leg, now: Nanos, freight: &Freight) -> Option<Trip> {
+        let Routers { out, back } = self.routers.as_ref()?;
+        let Freight {
+            payload, operation, ..
+        } = *freight;
+        Some(match leg {
+            Leg::Out => out.send(&self.clocks, now, payload, operation),
+            Leg::Back => back.answer(out, &self.clocks, now),
+        })
     }
 
     /// Whether messages take longer than the machine takes, once they are posted.
@@ -68,7 +123,14 @@ impl Way {
     /// arrival.
     pub(crate) fn carry_out(&self, now: Nanos, bytes: u64, random: &mut fastrand::Rng) -> Nanos {
         let delay = self.delay(Leg::Out, random);
-        carry(&self.out, &*self.clocks, now, bytes, delay).arrival
+        let trip = self.trip(Leg::Out, now, &Freight::of(bytes));
+        let route = trip.as_ref().map_or(&self.out, |trip| &*trip.route);
+        let mut passage = Passage::new(now, bytes);
+        passage.advance(route, &*self.clocks, Nanos::MAX);
+        if let Some(trip) = &trip {
+            trip.passed(&passage);
+        }
+        passage.times(route, delay).arrival
     }
 
     /// The time until which a sender spins that wants to post a message at `now`; reserves the

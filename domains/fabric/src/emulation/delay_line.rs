@@ -10,7 +10,7 @@ use super::timer::{self, Due, NEVER, announce};
 use super::transit::{Arrived, Journey, Transit};
 use super::{PeerLink, SOON, Way, await_event, end_of, guard, poll_clock};
 use crate::core::endpoint::{Completion, Endpoint, Operation, Pending, PostError, Read};
-use crate::core::peer_link::{Leg, first_clock, latency};
+use crate::core::peer_link::{Freight, Leg, first_clock, latency};
 use crate::error::OpError;
 use crate::model::{Nanos, Path};
 use crate::os::thread::{lock, monotonic};
@@ -247,7 +247,9 @@ impl DelayLine {
     /// One request, and one answer with all bytes. No operation is posted.
     pub(super) fn read_batch(&self, reads: &mut [Read<'_, RemoteRegion>]) -> Result<(), OpError> {
         let (posted, way) = (monotonic(), self.link.way());
-        let request = self.lock().journey(way.as_ref(), Leg::Out, posted, 0);
+        let bytes = reads.iter().map(|read| read.into.len() as u64).sum();
+        let freight = Freight::get(bytes);
+        let request = self.lock().journey(way.as_ref(), Leg::Out, posted, freight);
         let (mut delayed, due, started) = self.travel(request, [0; 2]);
         let (late, exit) = (started - due, delayed.exit.get());
         let (result, answer, floor) = delayed.read_batch(reads, way.as_ref(), due);
@@ -330,8 +332,14 @@ impl Delayed {
         self.before + self.executing.len() > 0
     }
 
-    fn journey(&mut self, way: Option<&Arc<Way>>, leg: Leg, ready: Nanos, bytes: u64) -> Journey {
-        Journey::new(way, leg, ready, bytes, &mut self.random)
+    fn journey(
+        &mut self,
+        way: Option<&Arc<Way>>,
+        leg: Leg,
+        ready: Nanos,
+        freight: Freight,
+    ) -> Journey {
+        Journey::new(way, leg, ready, freight, &mut self.random)
     }
 
     fn flush(
@@ -347,13 +355,15 @@ impl Delayed {
         }
         let sent = self.posted_at.max(now.saturating_sub(POSTING));
         for (operation, id) in posted {
-            let bytes = match &operation {
-                Operation::Write { from, .. } => from.len(),
-                Operation::Read { .. } => 0,
-                Operation::CompareAndSwap { .. } | Operation::FetchAdd { .. } => WORDS[0],
+            let freight = match &operation {
+                Operation::Write { from, .. } => Freight::of(from.len()),
+                Operation::Read { into, .. } => Freight::get(into.len()),
+                Operation::CompareAndSwap { .. } | Operation::FetchAdd { .. } => {
+                    Freight::of(WORDS[0])
+                }
             };
-            let times = self.execution(way, sent, bytes);
-            let journey = self.journey(way, Leg::Out, sent, bytes);
+            let times = self.execution(way, sent, freight.bytes);
+            let journey = self.journey(way, Leg::Out, sent, freight);
             let request = Request {
                 id,
                 operation,
@@ -444,7 +454,7 @@ impl Delayed {
         };
         let Some(executed) = executed else {
             self.before = self.before.saturating_sub(1);
-            let journey = self.journey(None, Leg::Back, now, 0);
+            let journey = self.journey(None, Leg::Back, now, Freight::of(0));
             let answer = Answer {
                 completion,
                 posted: now,
@@ -466,7 +476,7 @@ impl Delayed {
             Some(way) if way.back.on_top => self.on_top(way, executed.due, took, bytes),
             Some(_) => (executed.arrival, 0),
         };
-        let journey = self.journey(way, Leg::Back, ready, bytes);
+        let journey = self.journey(way, Leg::Back, ready, Freight::of(bytes));
         let answer = Answer {
             completion,
             posted: executed.posted,
@@ -541,7 +551,8 @@ impl Delayed {
             Some(way) if way.back.on_top => self.on_top(way, arrival, took, bytes),
             _ => (arrival, 0),
         };
-        (result, self.journey(way, Leg::Back, ready, bytes), floor)
+        let answer = self.journey(way, Leg::Back, ready, Freight::of(bytes));
+        (result, answer, floor)
     }
 
     /// The time at which the timer acts for a thread that does not look.

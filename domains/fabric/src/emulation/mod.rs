@@ -44,7 +44,7 @@ mod queue_pair;
 mod timer;
 mod transit;
 
-pub use crate::core::peer_link::{PeerLink, Way};
+pub use crate::core::peer_link::{PeerLink, Routers, Way};
 pub use channel::Channel;
 pub use queue_pair::QueuePair;
 

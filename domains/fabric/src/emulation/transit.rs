@@ -6,14 +6,17 @@ use std::sync::Arc;
 
 use super::Way;
 use super::timer::NEVER;
-use crate::core::peer_link::Leg;
+use crate::core::peer_link::{Freight, Leg};
 use crate::model::{Nanos, Passage};
+use crate::routing::Trip;
 
 /// A message on its way, which reserves a stage when the message reaches it.
 #[derive(Debug)]
 pub(super) struct Journey {
     way: Option<Arc<Way>>,
     leg: Leg,
+    /// The route, if routers choose it.
+    trip: Option<Trip>,
     passage: Passage,
     /// Jitter and retries.
     delay: Nanos,
@@ -22,18 +25,19 @@ pub(super) struct Journey {
 }
 
 impl Journey {
-    /// A message of `bytes` that is ready at `ready`; without a way it arrives then.
+    /// A message that is ready at `ready`; without a way it arrives then.
     pub(super) fn new(
         way: Option<&Arc<Way>>,
         leg: Leg,
         ready: Nanos,
-        bytes: u64,
+        freight: Freight,
         random: &mut fastrand::Rng,
     ) -> Self {
         Journey {
             way: way.cloned(),
             leg,
-            passage: Passage::new(ready, bytes),
+            trip: way.and_then(|way| way.trip(leg, ready, &freight)),
+            passage: Passage::new(ready, freight.bytes),
             delay: way.map_or(0, |way| way.delay(leg, random)),
             arrival: if way.is_some() { NEVER } else { ready },
         }
@@ -49,12 +53,18 @@ impl Journey {
         let Some(way) = self.way.as_ref().filter(|_| self.arrival == NEVER) else {
             return NEVER;
         };
-        let route = way.route(self.leg);
+        let route = match &self.trip {
+            Some(trip) => &trip.route,
+            None => way.route(self.leg),
+        };
         self.passage.advance(route, &*way.clocks, until);
         match self.passage.reaches(route) {
             Some(next) => next,
             None => {
                 self.arrival = self.passage.times(route, self.delay).arrival;
+                if let Some(trip) = &self.trip {
+                    trip.passed(&self.passage);
+                }
                 NEVER
             }
         }

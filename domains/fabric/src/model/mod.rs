@@ -171,6 +171,8 @@ pub struct Passage {
     /// Start at the first stage, in ticks.
     start: u64,
     reach: Reach,
+    /// Wait at stages that begin with the first byte, in ticks.
+    waited: u64,
     ready: Nanos,
 }
 
@@ -183,6 +185,7 @@ impl Passage {
             stages: 0,
             start: ticks,
             reach: Reach::at(ticks),
+            waited: 0,
             ready: now,
         }
     }
@@ -232,14 +235,28 @@ impl Passage {
         }
     }
 
+    /// Bytes of the message.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Nanoseconds for which the message has waited so far at stages that begin with the first byte.
+    pub fn waited(&self) -> Nanos {
+        self.waited / TICKS
+    }
+
     fn ready_for(&self, stage: &Stage) -> u64 {
         self.reach.ready_for(stage)
     }
 
     fn pass(&mut self, stage: &Stage, clocks: &impl Clocks, wait: u64) -> Option<()> {
+        let ready = self.ready_for(stage);
         let start = self.reach.cross(stage, clocks, self.bytes, wait)?;
         if self.stages == 0 {
             self.start = start;
+        }
+        if !stage.whole {
+            self.waited = self.waited.saturating_add(start - ready);
         }
         self.stages += 1;
         Some(())

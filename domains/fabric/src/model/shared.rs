@@ -12,7 +12,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::clocks::{ClockId, Clocks, start};
-use super::{FlowPath, MAX_BACKLOG, Nanos, ticks};
+use super::{FlowPath, MAX_BACKLOG, Nanos, TICKS, ticks};
 use crate::mem::mapping::Mapping;
 use crate::mem::memfd::create_memory;
 use crate::os::thread::now;
@@ -145,6 +145,16 @@ impl SharedClocks {
                 word.fetch_add(n, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Nanoseconds that a message which is ready at `ready` would wait for a stage.
+    pub fn backlog(&self, clock: ClockId, ready: Nanos) -> Nanos {
+        let free_at = self
+            .existing(clock)
+            .and_then(|entry| self.word(entry + FREE_AT))
+            .map_or(0, |word| word.load(Ordering::Relaxed));
+        let wait = free_at.saturating_sub(ticks(ready)) / TICKS;
+        wait.min(MAX_BACKLOG)
     }
 
     /// Reservations that found the table full, and so had no queue.

@@ -6,6 +6,7 @@
 mod gateway;
 mod profile;
 mod route;
+mod routing;
 mod spec;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ mod units;
 pub use gateway::{FlowGateway, GatewayPath};
 pub use profile::{EthernetCosts, FabricProfile, RdmaCosts};
 pub use route::{LinkModel, TorusLinks};
+pub use routing::Routing;
 pub use spec::{DomainLinks, KEYS, Latency, LinkSpec, Mode, Pair, Variation};
 pub use units::{Rate, Share, Size, Time, WantedRate};
 
@@ -32,6 +34,7 @@ pub enum LinkError {
     NotAHeader(String),
     NotAMode(String),
     NotAGateway(String),
+    NotARouting(String),
     NotAPair(String),
     UnknownKey(String),
     /// Longer than [`Time::MAX`].
@@ -114,6 +117,12 @@ impl LinkError {
                 text,
                 "gateway",
                 "write LATENCY,RATE, for example 500us,5Gbit",
+            ),
+            LinkError::NotARouting(text) => no(
+                text,
+                "routing",
+                "write off, auto, adaptive0, adaptive1, adaptive2, adaptive3, min-hash, nmin-hash or \
+                 in-order",
             ),
             LinkError::NotAPair(text) => no(text, "pair of nodes", "write FROM>TO"),
             LinkError::UnknownKey(key) => (

@@ -1,10 +1,14 @@
 //! Routes between nodes.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use toroid_fabric::model::{ClockId, Costs, Jitter, Path, Route, Stage};
+use toroid_fabric::routes::TorusNetwork;
+use toroid_fabric::routing::{Leg, RouteRecords, Router, Stages};
 use toroid_fabric::{NodeId, Torus};
 
-use super::{DomainLinks, EthernetCosts, FabricProfile, LinkSpec, Mode, Rate, Time};
+use super::{DomainLinks, EthernetCosts, FabricProfile, LinkSpec, Mode, Rate, Routing, Time};
 use crate::as_text;
 
 /// A model of the network, which processes and the driver are given.
@@ -29,6 +33,9 @@ pub struct TorusLinks {
     /// Time that a frame takes on this machine itself, which counts as a part of the costs.
     #[serde(default)]
     pub base: Time,
+    /// Choice of routes in a domain; other properties of links have no effect.
+    #[serde(default, skip_serializing_if = "DomainLinks::<NodeId>::is_empty")]
+    pub links: Box<DomainLinks>,
 }
 
 /// Resources of a node, each with a clock.
@@ -62,6 +69,33 @@ impl LinkModel {
         }
     }
 
+    /// The choice of routes from one node to another.
+    pub fn routing(&self, from: NodeId, to: NodeId) -> Routing {
+        match self {
+            LinkModel::Pairs(_) => Routing::Off,
+            LinkModel::Torus(torus) => torus.links.link(from, to).routing.unwrap_or_default(),
+        }
+    }
+
+    /// A router that chooses routes, and counts in the domain's `records`; `None` if routes are not
+    /// chosen.
+    pub fn router(
+        &self,
+        leg: Leg,
+        routing: Routing,
+        records: &Arc<RouteRecords>,
+    ) -> Option<Router> {
+        let LinkModel::Torus(torus) = self else {
+            return None;
+        };
+        let policy = routing.policy()?;
+        let is_inside = |node| torus.torus.place(node).is_some();
+        (leg.from != leg.to && is_inside(leg.from) && is_inside(leg.to)).then(|| {
+            let stages = torus.stages(leg.from, leg.to, leg.path);
+            Router::new(torus.torus, leg, stages, policy, Arc::clone(records))
+        })
+    }
+
     /// The route of frames between a member and an external network, which stands at the gateway's
     /// node; `None` if the machine's own costs are all.
     pub fn external_route(&self, from: NodeId, to: NodeId) -> Option<Route> {
@@ -81,7 +115,7 @@ impl LinkSpec {
         };
         // A mode alone takes no time.
         let mode = None;
-        let is_machine = LinkSpec { mode, ..properties }.is_empty();
+        let is_machine = LinkSpec { mode, ..properties }.without_routing().is_empty();
         if is_machine || from == to {
             return None;
         }
@@ -114,18 +148,13 @@ impl TorusLinks {
     /// The route through the torus; `None` for a node to itself or outside the torus.
     pub fn route(&self, from: NodeId, to: NodeId, path: Path) -> Option<Route> {
         let hops = self.torus.route(from, to).filter(|hops| !hops.is_empty())?;
+        let links = hops.into_iter().map(TorusNetwork::link);
+        Some(self.stages(from, to, path).route(links))
+    }
+
+    /// The stages of all routes from one node to another.
+    fn stages(&self, from: NodeId, to: NodeId, path: Path) -> Stages {
         let profile = &self.profile;
-        let links = hops.into_iter().map(|hop| Stage {
-            clock: ClockId::hop(hop),
-            costs: Costs {
-                payload: profile.payload,
-                header: profile.header,
-                rate: profile.rate.0,
-                latency: profile.hop.0,
-                ..Costs::default()
-            },
-            whole: false,
-        });
         let (before, after, base) = match path {
             Path::Rdma => (self.rdma(from), Vec::new(), 0),
             Path::Ethernet => {
@@ -136,11 +165,18 @@ impl TorusLinks {
                 (before, after, self.base.0)
             }
         };
-        Some(Route {
-            stages: before.into_iter().chain(links).chain(after).collect(),
+        Stages {
+            before,
+            link: Costs {
+                payload: profile.payload,
+                header: profile.header,
+                rate: profile.rate.0,
+                latency: profile.hop.0,
+                ..Costs::default()
+            },
+            after,
             base,
-            ..Route::default()
-        })
+        }
     }
 
     fn rdma(&self, node: NodeId) -> Vec<Stage> {

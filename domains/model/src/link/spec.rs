@@ -9,10 +9,10 @@ use toroid_fabric::model::{Jitter, Nanos};
 use toroid_fabric::{NodeId, Place};
 
 use super::units::serde_as_text;
-use super::{FlowGateway, LinkError, Rate, Share, Size, Time};
+use super::{FlowGateway, LinkError, Rate, Routing, Share, Size, Time};
 
 /// Names of the properties of a link: in files, in JSON and, with `--`, as options.
-pub const KEYS: [&str; 10] = [
+pub const KEYS: [&str; 11] = [
     "latency",
     "rate",
     "jitter",
@@ -23,6 +23,7 @@ pub const KEYS: [&str; 10] = [
     "gateway",
     "direct-above",
     "idle",
+    "routing",
 ];
 
 /// A directed link. Absent properties are those of the machine. Written as
@@ -62,6 +63,9 @@ pub struct LinkSpec {
     /// `direct_above`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<Time>,
+    /// Choice of routes through a torus.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routing: Option<Routing>,
 }
 
 /// The way in which RDMA takes the time of a link, written as `delay` or `spin`.
@@ -121,6 +125,15 @@ impl LinkSpec {
         *self == LinkSpec::default()
     }
 
+    /// The link without a choice of routes.
+    #[must_use]
+    pub fn without_routing(self) -> Self {
+        LinkSpec {
+            routing: None,
+            ..self
+        }
+    }
+
     /// Sets one property from its text.
     ///
     /// # Errors
@@ -140,6 +153,7 @@ impl LinkSpec {
             "gateway" => self.gateway = Some(text.parse()?),
             "direct-above" => self.direct_above = Some(text.parse()?),
             "idle" => self.idle = Some(text.parse()?),
+            "routing" => self.routing = Some(text.parse()?),
             _ => return Err(LinkError::UnknownKey(key.into())),
         }
         Ok(())
@@ -158,6 +172,7 @@ impl LinkSpec {
             gateway,
             direct_above,
             idle,
+            routing,
         } = self;
         let texts = [
             latency.map(|latency| latency.to_string()),
@@ -170,6 +185,7 @@ impl LinkSpec {
             gateway.map(|gateway| gateway.to_string()),
             direct_above.map(|rate| rate.to_string()),
             idle.map(|idle| idle.to_string()),
+            routing.map(|routing| routing.to_string()),
         ];
         let named = KEYS.into_iter().zip(texts);
         named.filter_map(|(key, text)| Some((key, text?)))
@@ -189,6 +205,7 @@ impl LinkSpec {
             gateway: self.gateway.or(other.gateway),
             direct_above: self.direct_above.or(other.direct_above),
             idle: self.idle.or(other.idle),
+            routing: self.routing.or(other.routing),
         }
     }
 
@@ -240,6 +257,18 @@ impl<N: Copy + Ord> DomainLinks<N> {
     /// Whether all links are the machine's.
     pub fn is_empty(&self) -> bool {
         self.default.is_empty() && self.pairs.values().all(LinkSpec::is_empty)
+    }
+
+    /// Whether links have other properties than a choice of routes.
+    pub fn has_costs(&self) -> bool {
+        let mut all = std::iter::once(&self.default).chain(self.pairs.values());
+        all.any(|link| !link.without_routing().is_empty())
+    }
+
+    /// Whether routes of some links are chosen.
+    pub fn has_routing(&self) -> bool {
+        let mut all = std::iter::once(&self.default).chain(self.pairs.values());
+        all.any(|link| link.routing.is_some())
     }
 
     /// The link from one node to another.

@@ -1,5 +1,7 @@
 use proptest::prelude::*;
 use toroid_fabric::model::{Jitter, LocalClocks, Path, carry};
+use toroid_fabric::routes::Mode as RoutingMode;
+use toroid_fabric::routing::{Leg, RouteRecords};
 use toroid_fabric::{NodeId, Place};
 
 use super::*;
@@ -275,7 +277,8 @@ fn links_keep_their_form_in_json() {
         "latency=+5us loss=0.1%",
         &[(
             "1>2",
-            "rate=10Mbit limit=64KiB header=24 gateway=1ms,1Gbit direct-above=1Mbit idle=1s",
+            "rate=10Mbit limit=64KiB header=24 gateway=1ms,1Gbit direct-above=1Mbit idle=1s \
+             routing=adaptive3",
         )],
     );
     let json = serde_json::to_string(&links).unwrap();
@@ -283,7 +286,7 @@ fn links_keep_their_form_in_json() {
         json,
         "{\"default\":{\"latency\":\"+5us\",\"loss\":\"0.1%\"},\
          \"pairs\":{\"1>2\":{\"rate\":\"10Mbit\",\"limit\":\"64KiB\",\"header\":24,\
-         \"gateway\":\"1ms,1Gbit\",\"direct-above\":\"1Mbit\",\"idle\":\"1s\"}}}"
+         \"gateway\":\"1ms,1Gbit\",\"direct-above\":\"1Mbit\",\"idle\":\"1s\",\"routing\":\"adaptive3\"}}}"
     );
     assert_eq!(serde_json::from_str::<DomainLinks>(&json).unwrap(), links);
     let torus: toroid_fabric::Torus = "2x2x2".parse().unwrap();
@@ -325,6 +328,7 @@ proptest! {
             gateway: Some(FlowGateway { latency: Time(nanos), rate: Rate(rate) }),
             direct_above: Some(Rate(rate)),
             idle: Some(Time(nanos)),
+            routing: Some(if on_top { Routing::Auto } else { Routing::Mode(RoutingMode::MinHash) }),
         };
         prop_assert_eq!(link.to_string().parse(), Ok(link));
         let json = serde_json::to_string(&link).unwrap();
@@ -372,6 +376,7 @@ fn bgp() -> LinkModel {
         profile: FabricProfile::bgp(),
         torus: "8x8x8".parse().unwrap(),
         base: Time(0),
+        links: Box::default(),
     })
 }
 
@@ -440,6 +445,7 @@ fn external_frames_travel_to_the_gateway_without_costs_of_its_own() {
         profile,
         torus: "8x8x8".parse().unwrap(),
         base: Time(0),
+        links: Box::default(),
     });
     let pairs = LinkModel::Pairs(links("", &[("0>9", "latency=5us")]));
     for model in [torus, pairs] {
@@ -457,6 +463,7 @@ fn the_farthest_node_of_a_large_torus_is_reached_within_the_paper_s_5_us() {
         profile: FabricProfile::bgp(),
         torus: "64x32x31".parse().unwrap(),
         base: Time(0),
+        links: Box::default(),
     });
     let far = NodeId(32 + 64 * (16 + 32 * 15));
     let route = torus.route(NodeId(0), far, Path::Rdma).unwrap();
@@ -503,4 +510,41 @@ fn jitter_is_taken_from_the_latency_before_it_is_drawn() {
             .unwrap()
             .on_top
     );
+}
+
+#[test]
+fn only_a_torus_has_routers_and_no_link_is_slower_by_a_choice_of_routes() {
+    let link: LinkSpec = "routing=auto".parse().unwrap();
+    assert_eq!(link.route(NodeId(0), NodeId(1), Path::Rdma), None);
+    assert!(!links("routing=auto", &[]).has_costs());
+    assert!(links("rate=1Gbit", &[]).has_costs() && !links("rate=1Gbit", &[]).has_routing());
+    let mut torus = TorusLinks {
+        profile: FabricProfile::built_in("bgp").unwrap(),
+        torus: "2x2x2".parse().unwrap(),
+        base: Time(0),
+        links: Box::new(links("routing=auto", &[("0>1", "routing=off")])),
+    };
+    let memory = toroid_fabric::model::SharedClocks::create().unwrap();
+    let records = std::sync::Arc::new(RouteRecords::map(&memory).unwrap());
+    let has_router = |torus: &TorusLinks, from, to| {
+        let (from, to) = (NodeId(from), NodeId(to));
+        let model = LinkModel::Torus(torus.clone());
+        let leg = Leg {
+            from,
+            to,
+            path: Path::Rdma,
+        };
+        model
+            .router(leg, model.routing(from, to), &records)
+            .is_some()
+    };
+    assert!(has_router(&torus, 1, 0) && !has_router(&torus, 0, 1));
+    assert!(!has_router(&torus, 1, 1) && !has_router(&torus, 1, 8));
+    *torus.links = DomainLinks::default();
+    assert!(!has_router(&torus, 1, 0));
+    for text in ["", "Auto", "adaptive4", "on"] {
+        let error = text.parse::<Routing>().unwrap_err();
+        assert_eq!(error, LinkError::NotARouting(text.into()));
+        assert!(error.to_string().contains("min-hash"), "{error}");
+    }
 }

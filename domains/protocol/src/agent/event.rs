@@ -29,7 +29,8 @@ pub enum Event {
     },
     /// Links of this node in a domain, when it attaches, resumes or joins, and whenever they change.
     /// One descriptor: the clocks ([`toroid_fabric::model::SharedClocks`]), unless all links are the
-    /// machine's.
+    /// machine's. If routes are chosen, a second one: their records
+    /// ([`toroid_fabric::routing::RouteRecords`]).
     Links {
         /// The partition.
         partition: u32,

@@ -13,29 +13,28 @@ use crate::members::Emulated;
 #[derive(Debug)]
 pub(super) struct Sent {
     request: DriverRequest,
-    clocks: Option<Arc<File>>,
+    memory: Vec<Arc<File>>,
 }
 
 impl Driver {
     /// Sets the links of a domain, which may have no ports yet.
     pub(crate) fn set_links(&self, domain_id: u32, emulated: Option<Emulated>) {
-        let (model, clocks) = match emulated {
-            Some(Emulated { model, clocks }) => (Some(model), Some(clocks)),
-            None => (None, None),
-        };
+        let memory = emulated.iter().flat_map(Emulated::memory).cloned();
+        let memory = memory.collect();
+        let model = emulated.map(|its| its.model);
         let sent = Sent {
             request: DriverRequest::Links {
                 domain_id,
                 model,
                 precision: self.precision,
             },
-            clocks,
+            memory,
         };
         let mut state = self.state.lock();
         state.send_links(&sent);
-        match sent.clocks {
-            Some(_) => drop(state.links.insert(domain_id, sent)),
-            None => drop(state.links.remove(&domain_id)),
+        match sent.memory.is_empty() {
+            false => drop(state.links.insert(domain_id, sent)),
+            true => drop(state.links.remove(&domain_id)),
         }
     }
 }
@@ -46,7 +45,7 @@ impl State {
     }
 
     fn send_links(&self, sent: &Sent) {
-        let clocks = sent.clocks.as_ref().map(|clocks| clocks.as_fd());
-        self.send(&sent.request, clocks);
+        let memory: Vec<_> = sent.memory.iter().map(|its| its.as_fd()).collect();
+        self.send_with(&sent.request, &memory);
     }
 }

@@ -51,6 +51,7 @@ fn way_on(memory: &File, costs: Costs) -> Way {
         back: route(THERE, HERE, costs),
         spin: None,
         clocks: Arc::new(SharedClocks::map(memory).unwrap()),
+        routers: None,
     }
 }
 

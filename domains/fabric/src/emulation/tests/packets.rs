@@ -169,6 +169,7 @@ fn a_receiver_with_a_model_records_packets() {
         back: way.out.clone(),
         spin: None,
         clocks: Arc::clone(&way.clocks),
+        routers: None,
     });
     for (n, mut ends) in (1..).zip(channels([&link, &theirs])) {
         for _ in 0..3 {

@@ -1,0 +1,306 @@
+//! Routes of live messages under the model of a torus.
+//!
+//! A [`Router`] chooses the route of each message from one node to another: an operation, a packet
+//! of a channel, a frame. Its [`Policy`] decides the mode, and the mode
+//! decides among candidates ([`choose_by`]). The load of a candidate is the
+//! time that its links are reserved for when the message would reach them. [`Mode::Adaptive1`]
+//! decides again for each hop, at the time of sending.
+//!
+//! Counters are those of a network card: flits and packets by the sizes of Aries, stalled cycles by
+//! the wait at links, and the latency of a round trip by that of the way to the peer. They are in the
+//! memory of the domain ([`RouteRecords`]), to which other domains have no access.
+
+mod record;
+
+pub use record::{RouteRecord, RouteRecords};
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use crate::model::{ClockId, Costs, Nanos, Passage, Path, Route, SharedClocks, Stage};
+use crate::os::thread::lock;
+use crate::routes::counters::CYCLE_NS;
+use crate::routes::model::{PACKET, flits, packets};
+use crate::routes::policy::Recorded;
+use crate::routes::{
+    self, Biases, Counters, LinkId, Load, Mode, Operation, Outgoing, Policy, RouterId, Topology,
+    TorusNetwork, choose_again, choose_by,
+};
+use crate::topology::{NodeId, Torus};
+use record::Entry;
+
+/// Most routes that a router keeps.
+const MAX_ROUTES: usize = 1024;
+
+/// Stages of all routes from one node to another.
+#[derive(Clone, Debug)]
+pub struct Stages {
+    /// Stages of the sender.
+    pub before: Vec<Stage>,
+    /// Costs of each link.
+    pub link: Costs,
+    /// Stages of the receiver.
+    pub after: Vec<Stage>,
+    /// As [`Route::base`].
+    pub base: Nanos,
+}
+
+/// What a router is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leg {
+    /// The sender.
+    pub from: NodeId,
+    /// The receiver.
+    pub to: NodeId,
+    /// The path of the messages.
+    pub path: Path,
+}
+
+/// Chooses the routes of messages from one node to another.
+pub struct Router {
+    network: TorusNetwork,
+    leg: Leg,
+    stages: Stages,
+    records: Arc<RouteRecords>,
+    entry: Option<Entry>,
+    state: Mutex<State>,
+}
+
+struct State {
+    policy: Recorded<Box<dyn Policy>>,
+    mode: Mode,
+    random: fastrand::Rng,
+    known: HashMap<routes::Path, Arc<Route>>,
+    /// Counted since the policy learned, by mode.
+    counted: [Counters; Mode::ALL.len()],
+}
+
+/// A message under way on a chosen route.
+#[derive(Clone, Debug)]
+pub struct Trip {
+    /// The route.
+    pub route: Arc<Route>,
+    mode: Mode,
+    router: Arc<Router>,
+    /// Requests are counted, answers are not.
+    is_request: bool,
+}
+
+impl Router {
+    /// A router without messages so far.
+    pub fn new(
+        torus: Torus,
+        leg: Leg,
+        stages: Stages,
+        policy: Box<dyn Policy>,
+        records: Arc<RouteRecords>,
+    ) -> Self {
+        let entry = records.entry(leg);
+        Router {
+            network: torus.into(),
+            leg,
+            stages,
+            records,
+            entry,
+            state: Mutex::new(State {
+                policy: Recorded::new(policy),
+                mode: Mode::Adaptive0,
+                random: fastrand::Rng::new(),
+                known: HashMap::new(),
+                counted: Default::default(),
+            }),
+        }
+    }
+
+    /// The route of a message with a payload of `bytes` that leaves at `now`.
+    pub fn send(
+        self: &Arc<Self>,
+        clocks: &SharedClocks,
+        now: Nanos,
+        bytes: u64,
+        operation: Operation,
+    ) -> Trip {
+        let mut state = lock(&self.state);
+        let message = Outgoing {
+            to: self.leg.to,
+            bytes,
+            operation,
+            is_alltoall: false,
+        };
+        if state.policy.decides(&message) {
+            state.learn();
+        }
+        let before = *state.policy.report();
+        let mode = state.policy.choose(&message);
+        state.mode = mode;
+        let (route, is_minimal) = self.choose(&mut state, clocks, now, mode);
+        let counted = Counters {
+            request_flits: flits(bytes, operation),
+            packets: packets(bytes),
+            latency_ns: packets(bytes).saturating_mul(2 * self.latency(&route)),
+            ..Counters::default()
+        };
+        state.counted[mode as usize] += counted;
+        if let Some(entry) = self.entry {
+            let report = state.policy.report();
+            self.records
+                .decided(entry, mode, &before, report, is_minimal);
+            self.records.count(entry, mode, &counted);
+        }
+        Trip {
+            route,
+            mode,
+            router: Arc::clone(self),
+            is_request: true,
+        }
+    }
+
+    /// The route of an answer, in the mode of the last request of `requests`.
+    pub fn answer(self: &Arc<Self>, requests: &Router, clocks: &SharedClocks, now: Nanos) -> Trip {
+        let mode = lock(&requests.state).mode;
+        let route = self.choose(&mut lock(&self.state), clocks, now, mode).0;
+        Trip {
+            route,
+            mode,
+            router: Arc::clone(self),
+            is_request: false,
+        }
+    }
+
+    /// A route in a mode, and whether it is minimal.
+    fn choose(
+        &self,
+        state: &mut State,
+        clocks: &SharedClocks,
+        now: Nanos,
+        mode: Mode,
+    ) -> (Arc<Route>, bool) {
+        let State { random, known, .. } = state;
+        let ends = (RouterId(self.leg.from.0), RouterId(self.leg.to.0));
+        let biases = Biases::default();
+        let load = |path: &routes::Path| self.load(path, clocks, now);
+        let path = choose_by(&self.network, mode, ends, &biases, || random.u64(..), load);
+        if mode == Mode::Adaptive1 {
+            return self.hop_by_hop(path, clocks, now, random);
+        }
+        if known.len() >= MAX_ROUTES && !known.contains_key(&path) {
+            known.clear();
+        }
+        let route = known.entry(path).or_insert_with(|| {
+            let links = self.network.steps(&path).map(|step| step.link);
+            Arc::new(self.stages.route(links))
+        });
+        (Arc::clone(route), path.is_minimal())
+    }
+
+    /// A route that each router on the way decides again.
+    fn hop_by_hop(
+        &self,
+        mut path: routes::Path,
+        clocks: &SharedClocks,
+        now: Nanos,
+        random: &mut fastrand::Rng,
+    ) -> (Arc<Route>, bool) {
+        let mut links = Vec::new();
+        let mut head = now;
+        while let Some(step) = self.network.step(&mut path) {
+            links.push(step.link);
+            head += self.wait(step.link, clocks, head) + self.stages.link.latency;
+            let load = |link, _| Load {
+                queue: u32::try_from(self.packets_in(self.wait(link, clocks, head)))
+                    .unwrap_or(u32::MAX),
+                credits: 0,
+            };
+            let biases = Biases::default();
+            path = choose_again(&self.network, &path, &biases, || random.u64(..), load);
+        }
+        let least = self.network.distance(RouterId(self.leg.from.0), path.to());
+        let is_minimal = links.len() as u32 == least;
+        (Arc::new(self.stages.route(links.into_iter())), is_minimal)
+    }
+
+    /// Packets for whose time the first byte of a message would wait at the links of a path.
+    fn load(&self, path: &routes::Path, clocks: &SharedClocks, now: Nanos) -> u64 {
+        let (mut head, mut waits) = (now, 0);
+        for step in self.network.steps(path) {
+            let wait = self.wait(step.link, clocks, head);
+            waits += wait;
+            head += wait + self.stages.link.latency;
+        }
+        self.packets_in(waits)
+    }
+
+    fn wait(&self, link: LinkId, clocks: &SharedClocks, ready: Nanos) -> Nanos {
+        clocks.backlog(ClockId::hop(TorusNetwork::hop(link)), ready)
+    }
+
+    /// Packets that a link passes in a time.
+    fn packets_in(&self, time: Nanos) -> u64 {
+        const SECOND: u64 = 1_000_000_000;
+        time.saturating_mul(self.stages.link.rate / PACKET) / SECOND
+    }
+
+    /// Latency of the links of a route.
+    fn latency(&self, route: &Route) -> Nanos {
+        let ends = self.stages.before.len() + self.stages.after.len();
+        let links = route.stages.len().saturating_sub(ends) as u64;
+        links * self.stages.link.latency
+    }
+}
+
+impl std::fmt::Debug for Router {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Router")
+            .field("leg", &self.leg)
+            .finish_non_exhaustive()
+    }
+}
+
+impl State {
+    fn learn(&mut self) {
+        for (mode, counted) in Mode::ALL.into_iter().zip(&mut self.counted) {
+            if counted.packets > 0 {
+                self.policy.learn(mode, &std::mem::take(counted));
+            }
+        }
+    }
+}
+
+impl Stages {
+    /// The route over some links.
+    pub fn route(&self, links: impl Iterator<Item = LinkId>) -> Route {
+        let links = links.map(|link| Stage {
+            clock: ClockId::hop(TorusNetwork::hop(link)),
+            costs: self.link,
+            whole: false,
+        });
+        let (before, after) = (self.before.iter().copied(), self.after.iter().copied());
+        Route {
+            stages: before.chain(links).chain(after).collect(),
+            base: self.base,
+            ..Route::default()
+        }
+    }
+}
+
+impl Trip {
+    /// Counts the wait of the message, or of a part of it, at links.
+    pub fn passed(&self, passage: &Passage) {
+        let waited = passage.waited();
+        if waited == 0 || !self.is_request {
+            return;
+        }
+        let counted = Counters {
+            stalled_cycles: (waited as f64 / CYCLE_NS) as u64,
+            latency_ns: packets(passage.bytes()).saturating_mul(2 * waited),
+            ..Counters::default()
+        };
+        lock(&self.router.state).counted[self.mode as usize] += counted;
+        if let Some(entry) = self.router.entry {
+            self.router.records.count(entry, self.mode, &counted);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
