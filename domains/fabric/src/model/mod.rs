@@ -171,8 +171,10 @@ pub struct Passage {
     /// Start at the first stage, in ticks.
     start: u64,
     reach: Reach,
-    /// Wait at stages that begin with the first byte, in ticks.
-    waited: u64,
+    /// Waits at the first stage that begins with the first byte, and at later ones, in ticks.
+    waits: [u64; 2],
+    /// Whether the message has passed the first of them.
+    is_on_links: bool,
     ready: Nanos,
 }
 
@@ -185,7 +187,8 @@ impl Passage {
             stages: 0,
             start: ticks,
             reach: Reach::at(ticks),
-            waited: 0,
+            waits: [0; 2],
+            is_on_links: false,
             ready: now,
         }
     }
@@ -240,9 +243,10 @@ impl Passage {
         self.bytes
     }
 
-    /// Nanoseconds for which the message has waited so far at stages that begin with the first byte.
-    pub fn waited(&self) -> Nanos {
-        self.waited / TICKS
+    /// Nanoseconds for which the message has waited so far at stages that begin with the first byte:
+    /// at the first one, and at later ones.
+    pub fn waits(&self) -> [Nanos; 2] {
+        self.waits.map(|wait| wait / TICKS)
     }
 
     fn ready_for(&self, stage: &Stage) -> u64 {
@@ -256,7 +260,9 @@ impl Passage {
             self.start = start;
         }
         if !stage.whole {
-            self.waited = self.waited.saturating_add(start - ready);
+            let waited = &mut self.waits[usize::from(self.is_on_links)];
+            *waited = waited.saturating_add(start - ready);
+            self.is_on_links = true;
         }
         self.stages += 1;
         Some(())

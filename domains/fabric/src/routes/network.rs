@@ -19,7 +19,9 @@ pub enum NetworkError {
     #[error("a network has no size of 0: write sizes from 1 on")]
     Zero,
     /// More nodes than are possible.
-    #[error("the network is too large: at most {0} nodes are possible")]
+    #[error(
+        "the network is too large: at most {0} nodes, and 65536 in a dimension or at a router, are possible"
+    )]
     TooLarge(u64),
     /// More routers than are possible.
     #[error(

@@ -7,8 +7,10 @@
 //! decides again for each hop, at the time of sending.
 //!
 //! Counters are those of a network card: flits and packets by the sizes of Aries, stalled cycles by
-//! the wait at links, and the latency of a round trip by that of the way to the peer. They are in the
-//! memory of the domain ([`RouteRecords`]), to which other domains have no access.
+//! the wait for the first link, and the latency of a round trip by that of the links of one way and
+//! the waits behind the first one. A message counts when it has passed all links; a get counts with
+//! its answer. Counters are in the memory of the domain ([`RouteRecords`]), to which other domains
+//! have no access.
 
 mod record;
 
@@ -81,9 +83,17 @@ pub struct Trip {
     /// The route.
     pub route: Arc<Route>,
     mode: Mode,
+    /// The router of the requests.
     router: Arc<Router>,
-    /// Requests are counted, answers are not.
-    is_request: bool,
+    leg: TripLeg,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TripLeg {
+    /// A request of an operation.
+    Request(Operation),
+    /// The answer to a get, or an acknowledgement without bytes.
+    Answer,
 }
 
 impl Router {
@@ -134,36 +144,28 @@ impl Router {
         let mode = state.policy.choose(&message);
         state.mode = mode;
         let (route, is_minimal) = self.choose(&mut state, clocks, now, mode);
-        let counted = Counters {
-            request_flits: flits(bytes, operation),
-            packets: packets(bytes),
-            latency_ns: packets(bytes).saturating_mul(2 * self.latency(&route)),
-            ..Counters::default()
-        };
-        state.counted[mode as usize] += counted;
         if let Some(entry) = self.entry {
             let report = state.policy.report();
             self.records
                 .decided(entry, mode, &before, report, is_minimal);
-            self.records.count(entry, mode, &counted);
         }
         Trip {
             route,
             mode,
             router: Arc::clone(self),
-            is_request: true,
+            leg: TripLeg::Request(operation),
         }
     }
 
     /// The route of an answer, in the mode of the last request of `requests`.
-    pub fn answer(self: &Arc<Self>, requests: &Router, clocks: &SharedClocks, now: Nanos) -> Trip {
+    pub fn answer(&self, requests: &Arc<Router>, clocks: &SharedClocks, now: Nanos) -> Trip {
         let mode = lock(&requests.state).mode;
         let route = self.choose(&mut lock(&self.state), clocks, now, mode).0;
         Trip {
             route,
             mode,
-            router: Arc::clone(self),
-            is_request: false,
+            router: Arc::clone(requests),
+            leg: TripLeg::Answer,
         }
     }
 
@@ -284,17 +286,26 @@ impl Stages {
 }
 
 impl Trip {
-    /// Counts the wait of the message, or of a part of it, at links.
+    /// Counts the message, or a part of it, when it has passed the links of the route.
     pub fn passed(&self, passage: &Passage) {
-        let waited = passage.waited();
-        if waited == 0 || !self.is_request {
-            return;
-        }
-        let counted = Counters {
-            stalled_cycles: (waited as f64 / CYCLE_NS) as u64,
-            latency_ns: packets(passage.bytes()).saturating_mul(2 * waited),
+        let [first, later] = passage.waits();
+        let bytes = passage.bytes();
+        let (operation, stalled, waited) = match self.leg {
+            TripLeg::Request(Operation::Put) => (Some(Operation::Put), first, later),
+            TripLeg::Request(Operation::Get) => (None, first, 0),
+            TripLeg::Answer if bytes > 0 => (Some(Operation::Get), 0, first + later),
+            TripLeg::Answer => return,
+        };
+        let mut counted = Counters {
+            stalled_cycles: (stalled as f64 / CYCLE_NS) as u64,
             ..Counters::default()
         };
+        if let Some(operation) = operation {
+            let latency = 2 * self.router.latency(&self.route) + waited;
+            counted.request_flits = flits(bytes, operation);
+            counted.packets = packets(bytes);
+            counted.latency_ns = counted.packets.saturating_mul(latency);
+        }
         lock(&self.router.state).counted[self.mode as usize] += counted;
         if let Some(entry) = self.router.entry {
             self.router.records.count(entry, self.mode, &counted);

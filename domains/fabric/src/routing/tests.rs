@@ -102,15 +102,16 @@ fn a_message_that_waits_counts_stalled_cycles() {
         let mut passage = Passage::new(NOW, 425);
         passage.advance(&trip.route, &rig.clocks, Nanos::MAX);
         trip.passed(&passage);
-        passage.waited()
+        passage.waits()
     });
     // 425 bytes take 1 us, which is 800 cycles.
-    assert_eq!((first, second), (0, 1000));
+    assert_eq!((first, second), ([0, 0], [1000, 0]));
     let counters = rig.record().counters[Mode::InOrder as usize];
     assert_eq!(counters.stalled_cycles, 800);
     assert_eq!(counters.packets, 2 * packets(425));
     assert_eq!(counters.request_flits, 2 * flits(425, Operation::Put));
-    assert_eq!(counters.latency_ns, 2 * 7 * 140 + 7 * 2000);
+    // A wait for the sender's own link is no latency of the network.
+    assert_eq!(counters.latency_ns, 2 * 7 * 140);
 }
 
 #[test]
@@ -126,16 +127,32 @@ fn auto_decides_and_learns_under_load() {
 }
 
 #[test]
-fn answers_take_the_mode_of_requests_and_are_not_counted() {
+fn an_operation_counts_when_it_has_passed_and_a_get_with_its_answer() {
     let (out, back) = (fixed(Mode::NminHash), fixed(Mode::InOrder));
-    out.send(1, 64);
-    let trip = back.router.answer(&out.router, &back.clocks, NOW);
-    assert!(trip.route.stages.len() > 1);
-    carry(&trip.route, &back.clocks, NOW, 4096, 0);
-    let mut passage = Passage::new(NOW, 64);
-    passage.advance(&trip.route, &back.clocks, Nanos::MAX);
-    trip.passed(&passage);
-    assert!(passage.waited() > 0);
+    let pass = |trip: &Trip, rig: &Rig, bytes| {
+        let mut passage = Passage::new(NOW, bytes);
+        passage.advance(&trip.route, &rig.clocks, Nanos::MAX);
+        trip.passed(&passage);
+        passage.waits()[0]
+    };
+    let counted = || out.record().counters[Mode::NminHash as usize];
+    let get = out.router.send(&out.clocks, NOW, 4096, Operation::Get);
+    pass(&get, &out, 0);
+    assert_eq!(counted(), Counters::default());
+    let acknowledgement = back.router.answer(&out.router, &back.clocks, NOW);
+    pass(&acknowledgement, &back, 0);
+    assert_eq!(counted(), Counters::default());
+    let answers = [(); 2].map(|()| back.router.answer(&out.router, &back.clocks, NOW));
+    let waits = answers.each_ref().map(|trip| pass(trip, &back, 4096));
+    let links = answers[0].route.stages.len() as u64;
+    assert!(links > 1 && waits[1] > waits[0]);
+    assert_eq!(counted().packets, 2 * packets(4096));
+    assert_eq!(counted().request_flits, 2 * flits(4096, Operation::Get));
+    let waited = packets(4096) * (waits[0] + waits[1]);
+    assert_eq!(
+        counted().latency_ns,
+        2 * packets(4096) * links * 140 + waited
+    );
     assert_eq!(back.record(), RouteRecord::default());
 }
 
