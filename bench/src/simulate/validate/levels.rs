@@ -1,91 +1,169 @@
 //! The two levels of the simulator against each other.
+//!
+//! Chunks leave out two things. Buffers are endless, so no link waits for another: under load, packets
+//! are slower by this back-pressure. And links serve chunks in order of arrival, where packets take
+//! turns by the age of their requests: the last message ends at the same time, others end earlier.
 
 use anyhow::Result;
-use toroid_fabric::routes::TorusNetwork;
+use toroid_fabric::NodeId;
+use toroid_fabric::routes::{Mode, Operation, TorusNetwork};
 
 use super::{Bar, Check, Outcome};
-use crate::sim::Profile;
 use crate::sim::chunks::{ChunkNetwork, DEFAULT_CHUNK};
 use crate::sim::packets::PacketNetwork;
+use crate::sim::{Happening, Message, Network, Profile, nanoseconds};
 use crate::simulate::scale::Placement;
 use crate::simulate::scale::run::{Case, profile};
 
-/// Chunks of the default size against packets whose buffers are never full: the error of the chunk.
+/// Errors of the chunk's size, and of the level where neither buffers nor turns matter.
 pub const CHUNKS: Check = Check {
     name: "chunks",
     is_long: false,
-    run: |_| compare(Bar::Within(0.03), DEEP),
+    run: |_| {
+        let sizes = TORI.into_iter().map(against_small_chunks);
+        sizes.chain(TORI.into_iter().map(against_packets)).collect()
+    },
 };
 
-/// Chunks against packets with buffers of a round trip, which are 3 packets on Blue Gene/P. Chunks leave
-/// out back-pressure: the row says by how much they are faster.
+/// By how much chunks are faster than packets under full load, with endless buffers and with those of a
+/// round trip.
 pub const BACK_PRESSURE: Check = Check {
     name: "back-pressure",
     is_long: false,
-    run: |_| compare(Bar::AtMost, 0),
+    run: |_| {
+        let endless = TORI.into_iter().map(|torus| under_load(torus, ENDLESS));
+        endless
+            .chain(TORI.into_iter().map(|torus| under_load(torus, 0)))
+            .collect()
+    },
 };
 
-/// Packets of a buffer that no load of this comparison fills.
-const DEEP: u32 = 4096;
+/// Packets of a buffer that no load here fills.
+const ENDLESS: u32 = 4096;
 
-/// Nodes, and simulations of which the figure is a mean.
+/// Nodes, and simulations of which a figure is the mean.
 const TORI: [(u32, u64); 3] = [(8, 16), (64, 4), (512, 1)];
 
 /// Gets of 64 KiB of each client from random servers.
 const GETS: u32 = 10;
 
-fn compare(bar: Bar, link_buffer: u32) -> Result<Vec<Outcome>> {
-    let buffers = if link_buffer == 0 {
-        "3 packets"
-    } else {
-        "no limit"
-    };
-    let outcome = |(nodes, rounds): (u32, u64)| {
-        let (mut packets, mut chunks) = (0.0, 0.0);
-        for seed in 1..=rounds {
-            let finish = finish(nodes, seed, link_buffer)?;
-            packets += finish.packets_us / rounds as f64;
-            chunks += finish.chunks_us / rounds as f64;
-        }
-        Ok(Outcome {
-            against: "packets",
-            what: format!("{GETS} gets of 64 KiB, {nodes} nodes, buffers: {buffers}, us"),
-            bar,
-            expected: packets,
-            measured: chunks,
-        })
-    };
-    TORI.into_iter().map(outcome).collect()
-}
+const BYTES: u64 = 65_536;
 
-/// Mean time of a client at both levels.
-struct Finish {
-    packets_us: f64,
-    chunks_us: f64,
-}
-
-fn finish(nodes: u32, seed: u64, link_buffer: u32) -> Result<Finish> {
-    let case = Case {
+/// A case, with the seed of its places.
+fn case(nodes: u32, chunk: u64, seed: u64) -> Case {
+    Case {
         nodes,
-        bytes: 65_536,
+        bytes: BYTES,
         placement: Placement::Random,
         gets: GETS,
-        chunk: DEFAULT_CHUNK,
+        chunk,
         seed,
+    }
+}
+
+/// Both figures of a torus, each the mean of simulations with other seeds.
+fn outcome(
+    against: &'static str,
+    what: String,
+    bar: Bar,
+    rounds: u64,
+    both: impl Fn(u64) -> Result<[f64; 2]>,
+) -> Result<Outcome> {
+    let (mut expected, mut measured) = (0.0, 0.0);
+    for seed in 1..=rounds {
+        let both = both(seed)?;
+        expected += both[0] / rounds as f64;
+        measured += both[1] / rounds as f64;
+    }
+    Ok(Outcome {
+        against,
+        what,
+        bar,
+        expected,
+        measured,
+    })
+}
+
+fn against_small_chunks((nodes, rounds): (u32, u64)) -> Result<Outcome> {
+    let what = format!("mean finish of {GETS} gets of 64 KiB, {nodes} nodes, us");
+    let bar = Bar::Within(0.03);
+    outcome("chunks of a packet", what, bar, rounds, |seed| {
+        let by_packet = chunks(&case(nodes, profile().payload.into(), seed))?;
+        Ok([by_packet, chunks(&case(nodes, DEFAULT_CHUNK, seed))?])
+    })
+}
+
+fn against_packets((nodes, rounds): (u32, u64)) -> Result<Outcome> {
+    let what = format!("last finish of a permutation of gets of 64 KiB, {nodes} nodes, us");
+    outcome("packets", what, Bar::Within(0.03), rounds, |seed| {
+        let torus = TorusNetwork::new(case(nodes, DEFAULT_CHUNK, seed).shape())?;
+        let endless = with_buffers(ENDLESS);
+        let mut packets = PacketNetwork::new(torus, endless.clone(), seed, u64::MAX)?;
+        let mut chunks = ChunkNetwork::new(torus, endless, DEFAULT_CHUNK, seed, u64::MAX)?;
+        Ok([
+            permutation(&mut packets, nodes, seed),
+            permutation(&mut chunks, nodes, seed),
+        ])
+    })
+}
+
+fn under_load((nodes, rounds): (u32, u64), link_buffer: u32) -> Result<Outcome> {
+    let buffers = match link_buffer {
+        0 => "of 3 packets",
+        _ => "endless",
     };
-    let torus = TorusNetwork::new(case.shape())?;
-    let places = || {
-        let mut random = fastrand::Rng::with_seed(seed);
-        case.placement.nodes(&torus, &mut random)
-    };
-    let profile = Profile {
+    let what = format!("mean finish of {GETS} gets, {nodes} nodes, buffers {buffers}, us");
+    outcome("packets", what, Bar::AtMost, rounds, |seed| {
+        let case = case(nodes, DEFAULT_CHUNK, seed);
+        let torus = TorusNetwork::new(case.shape())?;
+        let profile = with_buffers(link_buffer);
+        let mut packets = PacketNetwork::new(torus, profile, seed, u64::MAX)?;
+        Ok([finish(&case, &mut packets)?, chunks(&case)?])
+    })
+}
+
+fn with_buffers(link_buffer: u32) -> Profile {
+    Profile {
         link_buffer,
         ..profile()
-    };
-    let mut packets = PacketNetwork::new(torus, profile.clone(), seed, u64::MAX)?;
-    let mut chunks = ChunkNetwork::new(torus, profile, case.chunk, seed, u64::MAX)?;
-    Ok(Finish {
-        packets_us: case.mean_finish(&mut packets, places(), seed) / 1e3,
-        chunks_us: case.mean_finish(&mut chunks, places(), seed) / 1e3,
-    })
+    }
+}
+
+/// Mean finish in microseconds by chunks.
+fn chunks(case: &Case) -> Result<f64> {
+    let torus = TorusNetwork::new(case.shape())?;
+    let mut network = ChunkNetwork::new(torus, profile(), case.chunk, case.seed, u64::MAX)?;
+    finish(case, &mut network)
+}
+
+/// Mean finish in microseconds.
+fn finish(case: &Case, network: &mut impl Network) -> Result<f64> {
+    let torus = TorusNetwork::new(case.shape())?;
+    let mut random = fastrand::Rng::with_seed(case.seed);
+    let places = case.placement.nodes(&torus, &mut random);
+    Ok(case.mean_finish(network, places, case.seed) / 1e3)
+}
+
+/// Microseconds until each node has 64 KiB of another node.
+fn permutation(network: &mut impl Network, nodes: u32, seed: u64) -> f64 {
+    let mut cycle: Vec<u32> = (0..nodes).collect();
+    fastrand::Rng::with_seed(seed).shuffle(&mut cycle);
+    for (n, node) in cycle.iter().enumerate() {
+        network.send(Message {
+            from: NodeId(*node),
+            to: NodeId(cycle[(n + 1) % cycle.len()]),
+            bytes: BYTES,
+            operation: Operation::Get,
+            mode: Mode::InOrder,
+            domain: 0,
+            token: u64::from(*node),
+        });
+    }
+    let mut last = 0.0;
+    while let Some(happening) = network.next() {
+        if let Happening::Delivered(_) = happening {
+            last = nanoseconds(network.now()) / 1e3;
+        }
+    }
+    last
 }
