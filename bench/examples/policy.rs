@@ -4,8 +4,8 @@
 //! cargo run --release -p bench --example policy
 //! ```
 //!
-//! The programs run in turns on a simulated dragonfly beside noisy neighbours. A policy that wins
-//! here can run in the send path of a domain: it is the same trait.
+//! The programs run in turns on a simulated dragonfly beside noisy neighbours. The policy implements
+//! the trait by which the send path of a domain has `auto`; domains have no other policies.
 
 use std::process::ExitCode;
 

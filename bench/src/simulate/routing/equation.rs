@@ -5,8 +5,8 @@
 //! correlation of predicted and simulated times over the medians of the allocations is taken for
 //! each size; its mean over sizes is the result.
 //!
-//! Allocations take turns between four distances, which explain most of the correlation. Between
-//! groups alone only noise is left to explain, and the correlation is far lower.
+//! Allocations take turns between four distances, which explain most of the correlation. Without the
+//! mean of each distance only noise is left to explain, and the correlation is lower.
 //!
 //! `bias` is predicted over simulated time: a window slides, so that long messages wait for less
 //! latency than the equation says.
@@ -45,6 +45,8 @@ pub struct OfSize {
     pub bytes: usize,
     /// Over the allocations' medians; `None` if one side does not vary.
     pub correlation: Option<f64>,
+    /// The same over differences to the means of the placements.
+    pub of_noise: Option<f64>,
     /// Median of predicted over simulated time.
     pub bias: f64,
 }
@@ -84,10 +86,26 @@ impl Comparison<'_> {
             OfSize {
                 bytes: *bytes,
                 correlation: pearson(&times),
+                of_noise: pearson(&self.without_means(&times)),
                 bias: median(&bias).unwrap_or(f64::NAN),
             }
         };
         Ok(self.sizes.iter().enumerate().map(of_size).collect())
+    }
+
+    /// Times less their mean over allocations of the same placement.
+    fn without_means(&self, times: &[Times]) -> Vec<Times> {
+        let turns = self.placements.len();
+        let less_mean = |at: usize| {
+            let same = times.iter().skip(at % turns).step_by(turns);
+            let of_same = |of: fn(&Times) -> f64| mean(&same.clone().map(of).collect::<Vec<_>>());
+            let less = |of: fn(&Times) -> f64| of(&times[at]) - of_same(of).unwrap_or_default();
+            Times {
+                predicted: less(|times| times.predicted),
+                simulated: less(|times| times.simulated),
+            }
+        };
+        (0..times.len()).map(less_mean).collect()
     }
 
     /// Ping-pongs of all sizes in turns on an allocation. Placements take turns.
@@ -110,10 +128,10 @@ impl Comparison<'_> {
     }
 }
 
-/// Mean of the correlations of all sizes.
-pub fn correlation(sizes: &[OfSize]) -> Option<f64> {
-    let known: Vec<f64> = sizes.iter().filter_map(|size| size.correlation).collect();
-    mean(&known)
+/// Mean of a correlation over all sizes: 0 if a side does not vary.
+pub fn over_sizes(sizes: &[OfSize], of: fn(&OfSize) -> Option<f64>) -> Option<f64> {
+    let all = sizes.iter().map(|size| of(size).unwrap_or_default());
+    mean(&all.collect::<Vec<f64>>())
 }
 
 fn times(bytes: usize, iterations: &Iterations) -> Option<Times> {
@@ -177,5 +195,22 @@ mod tests {
             0.838_628
         ));
         assert_eq!(pearson(&all(&[(1.0, 2.0), (1.0, 3.0)])), None);
+    }
+
+    /// Two distances, in turns: within each, the equation predicts the opposite.
+    #[test]
+    fn distance_is_no_correlation_of_noise() {
+        let comparison = Comparison {
+            global_links: 4,
+            allocations: 4,
+            placements: &Placement::ALL[..2],
+            sizes: &[],
+            rounds: 1,
+            seed: 1,
+        };
+        let times = all(&[(1.0, 2.0), (11.0, 12.0), (2.0, 1.0), (12.0, 11.0)]);
+        assert!(pearson(&times).unwrap() > 0.9);
+        let noise = pearson(&comparison.without_means(&times)).unwrap();
+        assert!((noise + 1.0).abs() < 1e-9, "{noise}");
     }
 }

@@ -7,7 +7,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
 use toroid_fabric::NodeId;
 use toroid_fabric::routes::policy::{Policy, Recorded, Report};
 use toroid_fabric::routes::{Counters, Dragonfly, Mode};
@@ -67,7 +67,8 @@ pub struct Iterations {
     /// Stalled cycles per flit in each iteration.
     pub stalls: Vec<f64>,
     pub routed: Routed,
-    /// Decisions of all ranks.
+    /// Decisions of all ranks after the warm-up. The first switch of a rank is no oscillation and does
+    /// not count.
     pub report: Report,
 }
 
@@ -141,9 +142,13 @@ impl Experiment {
         if let Some(neighbours) = &mut neighbours {
             neighbours.run(&mut network, NEIGHBOURS_ALONE);
         }
-        let policies = |contender: &Contender| contender.policies(self.ranks);
+        let policies = self
+            .contenders
+            .iter()
+            .map(|contender| named(contender, || Ok(contender.policies(self.ranks))));
         let mut bench = Bench {
-            policies: self.contenders.iter().map(policies).collect(),
+            policies: policies.collect::<Result<_>>()?,
+            warm_up: Vec::new(),
             iterations: vec![Iterations::default(); self.contenders.len()],
             experiment: self,
             allocation: &allocation,
@@ -151,6 +156,9 @@ impl Experiment {
             neighbours: neighbours.as_mut(),
         };
         for round in 0..self.rounds + WARM_UP {
+            if round == WARM_UP {
+                bench.warm_up = bench.reports();
+            }
             for turn in 0..self.contenders.len() {
                 let contender = (turn + round) % self.contenders.len();
                 bench.iterate(contender, round >= WARM_UP)?;
@@ -183,19 +191,18 @@ struct Bench<'a> {
     network: &'a mut PacketNetwork<Dragonfly>,
     neighbours: Option<&'a mut Neighbours>,
     policies: Vec<Vec<Recorded<Box<dyn Policy>>>>,
+    /// Reports of the policies before the rounds that count.
+    warm_up: Vec<Vec<Report>>,
     iterations: Vec<Iterations>,
 }
 
 impl Bench<'_> {
     fn iterate(&mut self, contender: usize, counts: bool) -> Result<()> {
         let (counters, routed) = (self.counters(), self.network.routed_in(DOMAIN));
-        let elapsed = self.elapsed(contender).with_context(|| {
-            let name = self.experiment.contenders[contender].name();
-            format!(
-                "{} with policy {name}",
-                self.experiment.workload_of(contender)
-            )
-        })?;
+        let workload = self.experiment.workload_of(contender);
+        let name = &self.experiment.contenders[contender];
+        let elapsed = named(name, || self.elapsed(contender));
+        let elapsed = elapsed.with_context(|| workload.to_string())?;
         if !counts {
             return Ok(());
         }
@@ -226,16 +233,10 @@ impl Bench<'_> {
             policies: &mut self.policies[contender],
             beside: beside.map(|beside| beside as &mut dyn ranks::Beside),
         };
-        let run = || {
-            ranks::run(job, move |rank| {
-                workload.run(rank)?;
-                Ok(rank.now())
-            })
-        };
-        let ended = match catch_unwind(AssertUnwindSafe(run)) {
-            Ok(ended) => ended?,
-            Err(panic) => bail!("the policy panicked: {}", text(&*panic)),
-        };
+        let ended = ranks::run(job, move |rank| {
+            workload.run(rank)?;
+            Ok(rank.now())
+        })?;
         let ended: Result<Vec<Nanos>> = ended.into_iter().collect();
         let last = ended?.into_iter().max().unwrap_or_default();
         Ok(last as f64 - start)
@@ -253,13 +254,41 @@ impl Bench<'_> {
     }
 
     fn finish(mut self) -> Vec<Iterations> {
-        for (iterations, policies) in self.iterations.iter_mut().zip(&self.policies) {
-            policies
-                .iter()
-                .for_each(|policy| iterations.report.add(policy.report()));
+        let ends = self.reports();
+        for (at, iterations) in self.iterations.iter_mut().enumerate() {
+            for (end, start) in ends[at].iter().zip(&self.warm_up[at]) {
+                iterations.report.add(&since(end, start));
+            }
         }
         self.iterations
     }
+
+    fn reports(&self) -> Vec<Vec<Report>> {
+        let of = |policies: &Vec<Recorded<_>>| policies.iter().map(|p| *p.report()).collect();
+        self.policies.iter().map(of).collect()
+    }
+}
+
+/// What a report gained, without the first switch of all.
+fn since(report: &Report, earlier: &Report) -> Report {
+    let mut gained = *report;
+    let repeated = |report: &Report| report.switches.saturating_sub(1);
+    gained.decisions -= earlier.decisions;
+    gained.switches = repeated(report) - repeated(earlier);
+    gained.skipped_bytes -= earlier.skipped_bytes;
+    for (bytes, earlier) in gained.bytes.iter_mut().zip(earlier.bytes) {
+        *bytes -= earlier;
+    }
+    gained
+}
+
+/// Runs code of a policy: errors have its name, also if it panics.
+fn named<T>(contender: &Contender, run: impl FnOnce() -> Result<T>) -> Result<T> {
+    let result = match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(result) => result,
+        Err(panic) => Err(anyhow!("the policy panicked: {}", text(&*panic))),
+    };
+    result.with_context(|| format!("with policy {}", contender.name()))
 }
 
 fn text(panic: &(dyn Any + Send)) -> &str {
@@ -331,9 +360,10 @@ mod tests {
         };
         let measured = alone.run().unwrap();
         let report = measured.of(Contender::AUTO).unwrap().report;
-        // Without stalls high bias has the lower latency by lambda: all decisions but the first.
-        assert_eq!((report.decisions, report.switches), (12, 2));
-        assert_eq!(report.bytes_of(Mode::Adaptive0), 2 * (8 << 10) + 2 * 8);
+        // Without stalls high bias has the lower latency by lambda: all decisions but the first, which
+        // is part of the warm-up.
+        assert_eq!((report.decisions, report.switches), (10, 0));
+        assert_eq!(report.bytes_of(Mode::Adaptive0), 0);
     }
 
     #[test]
@@ -350,7 +380,10 @@ mod tests {
         let error = format!("{:#}", panics.run().unwrap_err());
         assert_eq!(
             error,
-            "ping-pong 1 KiB with policy panics: the policy panicked: no idea"
+            "ping-pong 1 KiB: with policy panics: the policy panicked: no idea"
         );
+        let unmade = Contender::new("unmade", || -> Panics { panic!("no file") });
+        let error = format!("{:#}", experiment(vec![unmade]).run().unwrap_err());
+        assert_eq!(error, "with policy unmade: the policy panicked: no file");
     }
 }

@@ -1,15 +1,16 @@
-//! Findings of the paper: found here or not, with the figures that say so.
+//! Findings of the paper: found here, not found, or undecided, with the figures that say so.
 
 use std::fmt::Write;
 
 use super::contender::Contender;
-use super::experiment::{Experiment, Measured};
+use super::experiment::{Experiment, Iterations, Measured};
 use super::placement::Placement;
 use super::plan::{FEW_LINKS, LARGE_EXCHANGE, MANY_LINKS, SMALL, SMALL_EXCHANGE, TINY};
 use super::rows::{normalised, qcd, time};
+use super::verdict::{Found, compare, ratio};
 use super::workload::Pattern;
 use crate::report::Fields;
-use crate::stats::{Estimate, Summary, median};
+use crate::stats::{Estimate, Summary, median, quotient};
 use crate::table;
 
 const DEFAULT: &str = Contender::DEFAULT;
@@ -22,8 +23,12 @@ const NEAR: f64 = 1.1;
 /// Share of the cases in which auto is near.
 const MOST: f64 = 0.8;
 
-/// Share of decisions that switch modes above which auto oscillates.
+/// Share of decisions that switch modes from which on auto oscillates, and up to which it does not.
 const OSCILLATES: f64 = 0.1;
+const STEADY: f64 = 0.05;
+
+/// Share of all packets that old information must add to those on non-minimal paths.
+const PHANTOM: f64 = 0.01;
 
 /// A claim of the paper beside figures of the simulator.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,7 +36,7 @@ pub struct Finding {
     pub name: &'static str,
     pub claim: &'static str,
     /// `None` if the experiments were not part of the run.
-    pub is_found: Option<bool>,
+    pub found: Option<Found>,
     /// The figure that decides, such as a ratio of times.
     pub figure: Option<f64>,
     pub evidence: String,
@@ -43,9 +48,13 @@ impl Finding {
         Fields::default()
             .with("finding", self.name)
             .with("claim", self.claim)
-            .with("found", self.is_found)
+            .with("verdict", self.verdict())
             .with("figure", self.figure)
             .with("evidence", &self.evidence)
+    }
+
+    fn verdict(&self) -> &'static str {
+        self.found.map_or("not run", Found::name)
     }
 }
 
@@ -53,11 +62,7 @@ impl Finding {
 pub fn text(findings: &[Finding]) -> String {
     let mut text = String::new();
     for finding in findings {
-        let verdict = match finding.is_found {
-            Some(true) => "found",
-            Some(false) => "NOT FOUND",
-            None => "not run",
-        };
+        let verdict = finding.verdict();
         let Finding {
             name,
             claim,
@@ -77,11 +82,11 @@ pub fn all(measured: &[Measured]) -> Vec<Finding> {
         Finding {
             name,
             claim,
-            is_found: verdict.as_ref().map(|verdict| verdict.is_found),
+            found: verdict.as_ref().map(|verdict| verdict.found),
             figure: verdict.as_ref().map(|verdict| verdict.figure),
             evidence: match verdict {
                 Some(verdict) => verdict.evidence,
-                None => "its experiments were not chosen".into(),
+                None => "its experiments were not chosen, or have no such figure".into(),
             },
         }
     };
@@ -90,7 +95,7 @@ pub fn all(measured: &[Measured]) -> Vec<Finding> {
 
 /// Whether the finding is there, the figure that decides, and all figures.
 struct Verdict {
-    is_found: bool,
+    found: Found,
     figure: f64,
     evidence: String,
 }
@@ -120,7 +125,7 @@ const CLAIMS: [Claim; 12] = [
     ),
     (
         "phantom-congestion",
-        "old information sends more packets the long way for nothing",
+        "old information sends more packets the long way, by 1 % of all or more",
         |all| all.phantom(),
     ),
     (
@@ -155,7 +160,7 @@ const CLAIMS: [Claim; 12] = [
     ),
     (
         "neighbour",
-        "a neighbour in another domain raises QCD(latency) and delivers nothing",
+        "a neighbour in another domain raises latency and QCD(latency) of a job",
         |all| all.neighbour(),
     ),
 ];
@@ -200,8 +205,12 @@ impl All<'_> {
         let measured = self.ping_pong(None, Placement::Blades, MANY_LINKS)?;
         let (high, pair) = (normalised(measured, HIGH_BIAS)?, Pair::of(measured)?);
         let [stalls, latency] = [pair.stalls, pair.latency];
+        let [high_bias, default] = [measured.of(HIGH_BIAS)?, measured.of(DEFAULT)?];
+        let stalls_more = compare(&high_bias.stalls, &default.stalls, |high, default| {
+            Some(median(high)? - median(default)?)
+        });
         Some(Verdict {
-            is_found: high.interval.low > 1.0 && stalls[1] > stalls[0],
+            found: Found::above(Some(high), 1.0).and(Found::above(stalls_more, 0.0)),
             figure: high.value,
             evidence: format!(
                 "high bias takes {} of the time, s {:.2} against {:.2}, L {:.0} against {:.0} cycles",
@@ -218,8 +227,9 @@ impl All<'_> {
         let measured = self.ping_pong(None, Placement::Groups, MANY_LINKS)?;
         let (high, pair) = (normalised(measured, HIGH_BIAS)?, Pair::of(measured)?);
         let [default, with_bias] = pair.latency;
+        let latency = high_over_default(measured, |of| &of.latencies, median);
         Some(Verdict {
-            is_found: high.interval.high < 1.0 && with_bias < default,
+            found: Found::below(Some(high), 1.0).and(Found::below(latency, 1.0)),
             figure: high.value,
             evidence: format!(
                 "high bias takes {} of the time, L {with_bias:.0} against {default:.0} cycles",
@@ -229,25 +239,24 @@ impl All<'_> {
     }
 
     fn calm(&self) -> Option<Verdict> {
-        let mut spreads = Vec::new();
+        let (mut found, mut texts, mut calmer) = (Found::Yes, Vec::new(), 0);
         for bytes in [Some(TINY), Some(SMALL), None] {
             let measured = self.ping_pong(bytes, Placement::Groups, MANY_LINKS)?;
-            spreads.push((
-                measured.experiment.workload.bytes,
-                Spread::latency(measured)?,
-            ));
+            let ratio = high_over_default(measured, |of| &of.latencies, qcd);
+            let is_calmer = Found::below(ratio, 1.0);
+            found = found.and(is_calmer);
+            calmer += u32::from(is_calmer == Found::Yes);
+            let ratio = ratio.as_ref().map_or("-".into(), shown);
+            let bytes = table::size(measured.experiment.workload.bytes);
+            texts.push(format!("{ratio} at {bytes}"));
         }
-        let calmer = spreads
-            .iter()
-            .filter(|(_, spread)| spread.high < spread.default);
-        let (calmer, lengths) = (calmer.count(), spreads.len());
-        let one =
-            |(bytes, spread): &(usize, Spread)| format!("{spread} at {}", table::size(*bytes));
-        let texts: Vec<String> = spreads.iter().map(one).collect();
         Some(Verdict {
-            is_found: calmer == lengths,
-            figure: calmer as f64 / lengths as f64,
-            evidence: format!("QCD(latency) {}", texts.join(", ")),
+            found,
+            figure: f64::from(calmer) / texts.len() as f64,
+            evidence: format!(
+                "QCD(latency) of high bias over the default mode's: {}",
+                texts.join(", ")
+            ),
         })
     }
 
@@ -255,7 +264,7 @@ impl All<'_> {
         let measured = self.ping_pong(None, Placement::Groups, FEW_LINKS)?;
         let high = normalised(measured, HIGH_BIAS)?;
         Some(Verdict {
-            is_found: high.interval.low > 1.0,
+            found: Found::above(Some(high), 1.0),
             figure: high.value,
             evidence: format!("high bias takes {} of the time", shown(&high)),
         })
@@ -267,7 +276,7 @@ impl All<'_> {
         let share = |measured: &Measured| Some(measured.of(DEFAULT)?.routed.share_non_minimal());
         let [old, fresh] = [share(old)?, share(fresh)?];
         Some(Verdict {
-            is_found: old > fresh,
+            found: Found::from_to(old - fresh, 0.0, PHANTOM),
             figure: old - fresh,
             evidence: format!(
                 "{:.1} % of packets go the long way by information of 1 us ago, {:.1} % by that of now",
@@ -282,7 +291,7 @@ impl All<'_> {
             .map(|bytes| normalised(self.of_pattern(Pattern::Alltoall, Some(bytes))?, HIGH_BIAS));
         let (small, large) = (small?, large?);
         Some(Verdict {
-            is_found: small.interval.high < 1.0 && large.interval.low > 1.0,
+            found: Found::below(Some(small), 1.0).and(Found::above(Some(large), 1.0)),
             figure: large.value,
             evidence: format!(
                 "high bias takes {} of the time at {SMALL_EXCHANGE} B, {} at {LARGE_EXCHANGE} B",
@@ -294,20 +303,42 @@ impl All<'_> {
 
     fn auto(&self) -> Option<Verdict> {
         let over = |measured: &Measured| {
-            let best = time(measured, DEFAULT)?.min(time(measured, HIGH_BIAS)?);
-            Some((time(measured, AUTO)? / best, measured.experiment.workload))
+            let is_default_better = time(measured, DEFAULT)? <= time(measured, HIGH_BIAS)?;
+            let better = if is_default_better {
+                DEFAULT
+            } else {
+                HIGH_BIAS
+            };
+            let [auto, better] = [measured.of(AUTO)?, measured.of(better)?];
+            let over = ratio(&auto.times, &better.times, median)?;
+            Some((over, measured.experiment.workload))
         };
         let over: Vec<_> = self.0.iter().filter_map(over).collect();
-        let worst = over.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0))?;
-        let near = over.iter().filter(|(ratio, _)| *ratio <= NEAR).count();
+        let worst = (over.iter().copied()).max_by(|a, b| a.0.value.total_cmp(&b.0.value))?;
+        let share = |is_it: &dyn Fn(&Estimate) -> bool| {
+            let those = over.iter().filter(|(ratio, _)| is_it(ratio)).count();
+            those as f64 / over.len() as f64
+        };
+        let surely = share(&|ratio| ratio.interval.high <= NEAR);
+        let perhaps = share(&|ratio| ratio.interval.low <= NEAR);
+        let near = share(&|ratio| ratio.value <= NEAR);
+        let found = match () {
+            () if surely >= MOST => Found::Yes,
+            () if perhaps < MOST => Found::No,
+            () => Found::Undecided,
+        };
         Some(Verdict {
-            is_found: near as f64 >= MOST * over.len() as f64,
-            figure: near as f64 / over.len() as f64,
+            found,
+            figure: near,
             evidence: format!(
-                "{near} of {} cases; the worst is {} with {:.3} of the better mode's time",
+                "{:.0} % of {} cases, by their intervals {:.0} to {:.0} %; the worst is {} with {:.3} of \
+                 the better mode's time",
+                near * 100.0,
                 over.len(),
+                surely * 100.0,
+                perhaps * 100.0,
                 worst.1,
-                worst.0
+                worst.0.value
             ),
         })
     }
@@ -321,23 +352,26 @@ impl All<'_> {
     }
 
     fn placements(&self, bytes: usize) -> Option<Verdict> {
-        let mut found = Vec::new();
+        let mut all = Vec::new();
         for placement in Placement::ALL {
             let measured = self.ping_pong(Some(bytes), placement, MANY_LINKS)?;
-            let summary = Summary::of(&measured.of(DEFAULT)?.times)?;
-            let distance = summary.quartiles.high - summary.quartiles.low;
-            found.push((placement, summary.median, distance));
+            all.push((placement, &measured.of(DEFAULT)?.times));
         }
-        let rises = found
-            .windows(2)
-            .all(|two| two[0].1 < two[1].1 && two[0].2 <= two[1].2);
-        let one = |(placement, median, distance): &(Placement, f64, f64)| {
-            format!("{placement} {:.2} us ({:.3})", median / 1e3, distance / 1e3)
+        let rises = |two: &[(Placement, &Vec<f64>)]| {
+            let [near, far] = [two[0].1, two[1].1];
+            let median = Found::above(ratio(far, near, median), 1.0);
+            median.and(Found::above(ratio(far, near, quartile_distance), 1.0))
         };
-        let texts: Vec<String> = found.iter().map(one).collect();
+        let found = all.windows(2).map(rises).fold(Found::Yes, Found::and);
+        let one = |(placement, times): &(Placement, &Vec<f64>)| {
+            let figures = [median(times), quartile_distance(times)];
+            let [median, distance] = figures.map(|ns| table::decimals(ns.map(|ns| ns / 1e3), 3));
+            format!("{placement} {median} us ({distance})")
+        };
+        let texts: Vec<String> = all.iter().map(one).collect();
         Some(Verdict {
-            is_found: rises,
-            figure: found[3].1 / found[0].1,
+            found,
+            figure: quotient(median(all[3].1), median(all[0].1))?,
             evidence: format!("median (quartile distance): {}", texts.join(", ")),
         })
     }
@@ -345,30 +379,41 @@ impl All<'_> {
     fn neighbour(&self) -> Option<Verdict> {
         let beside = self.ping_pong(Some(SMALL), Placement::Groups, MANY_LINKS)?;
         let alone = self.find(|experiment| experiment.neighbours.is_none())?;
-        let [beside_qcd, alone_qcd] =
-            [beside, alone].map(|measured| qcd(&measured.of(DEFAULT)?.latencies));
-        let (with, without) = (beside_qcd?, alone_qcd?);
+        let [with, without] =
+            [beside, alone].map(|measured| Some(&measured.of(DEFAULT)?.latencies));
+        let (with, without) = (with?, without?);
+        let latency = ratio(with, without, median)?;
+        let rise = compare(with, without, |with, without| {
+            Some(qcd(with)? - qcd(without)?)
+        })?;
+        let isolated = match beside.neighbours_at_job {
+            0 => Found::Yes,
+            _ => Found::No,
+        };
         Some(Verdict {
-            is_found: with > without
-                && beside.neighbours_at_job == 0
-                && beside.neighbours_delivered > 0,
-            figure: with,
+            found: Found::above(Some(latency), 1.0)
+                .and(Found::above(Some(rise), 0.0))
+                .and(isolated),
+            figure: rise.value,
             evidence: format!(
-                "QCD(latency) {with:.4} beside the neighbour, {without:.4} alone; {} bytes of its \
-                 {} messages reached the job",
-                beside.neighbours_at_job, beside.neighbours_delivered
+                "latency is {} of that alone, QCD(latency) rises by {}; {} bytes of the neighbour's {} \
+                 messages reached the job",
+                shown(&latency),
+                shown(&rise),
+                beside.neighbours_at_job,
+                beside.neighbours_delivered
             ),
         })
     }
 }
 
-/// Switches of auto, and its time.
+/// Switches of auto after the warm-up, and its time.
 fn oscillation(measured: &Measured) -> Option<Verdict> {
     let report = measured.of(AUTO)?.report;
     let share = report.switches as f64 / report.decisions.max(1) as f64;
     let auto = normalised(measured, AUTO)?;
     Some(Verdict {
-        is_found: share > OSCILLATES,
+        found: Found::from_to(share, STEADY, OSCILLATES),
         figure: share,
         evidence: format!(
             "{} of {} decisions switch at {}; auto takes {} of the default mode's time",
@@ -378,6 +423,21 @@ fn oscillation(measured: &Measured) -> Option<Verdict> {
             shown(&auto)
         ),
     })
+}
+
+/// A figure of high bias over that of the default mode.
+fn high_over_default(
+    measured: &Measured,
+    series: fn(&Iterations) -> &Vec<f64>,
+    of: fn(&[f64]) -> Option<f64>,
+) -> Option<Estimate> {
+    let [high, default] = [measured.of(HIGH_BIAS)?, measured.of(DEFAULT)?].map(series);
+    ratio(high, default, of)
+}
+
+fn quartile_distance(values: &[f64]) -> Option<f64> {
+    let quartiles = Summary::of(values)?.quartiles;
+    Some(quartiles.high - quartiles.low)
 }
 
 /// Medians of the default mode and of high bias.
@@ -393,28 +453,6 @@ impl Pair {
             stalls: [median(&default.stalls)?, median(&high.stalls)?],
             latency: [median(&default.latencies)?, median(&high.latencies)?],
         })
-    }
-}
-
-/// Quartile coefficients of dispersion of the default mode and of high bias.
-struct Spread {
-    default: f64,
-    high: f64,
-}
-
-impl Spread {
-    fn latency(measured: &Measured) -> Option<Self> {
-        let of = |name| qcd(&measured.of(name)?.latencies);
-        Some(Spread {
-            default: of(DEFAULT)?,
-            high: of(HIGH_BIAS)?,
-        })
-    }
-}
-
-impl std::fmt::Display for Spread {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:.4} against {:.4}", self.high, self.default)
     }
 }
 

@@ -4,7 +4,7 @@
 //! * [`workload`], [`placement`], [`neighbours`]: the programs, the allocations, other tenants.
 //! * [`contender`], [`experiment`]: modes and policies, in turns on one fixed allocation.
 //! * [`plan`], [`rows`], [`findings`]: the experiments of the command, their statistics, and the
-//!   findings of the paper, each found or not.
+//!   findings of the paper, each found, not found or undecided.
 //! * [`equation`]: predicted against simulated times.
 //! * [`duel`]: a policy of a stranger against auto.
 //!
@@ -25,6 +25,7 @@ pub mod placement;
 mod plan;
 mod rows;
 mod turns;
+mod verdict;
 pub mod workload;
 
 use std::time::Instant;

@@ -127,7 +127,7 @@ impl Plan {
         let of = |bytes, rounds, placement| {
             self.experiment([bytes, 2, rounds], Pattern::PingPong, placement)
         };
-        let rounds = self.effort.quick_or(10, 100);
+        let rounds = self.effort.quick_or(8, 100);
         let sizes = [TINY, SMALL].into_iter();
         let mut experiments: Vec<Experiment> = sizes
             .flat_map(|bytes| Placement::ALL.map(|place| of(bytes, rounds, place)))
@@ -136,7 +136,7 @@ impl Plan {
             neighbours: None,
             ..of(SMALL, rounds, Placement::Groups)
         });
-        let [bytes, rounds] = self.effort.quick_or([128 << 10, 8], [1 << 20, 20]);
+        let [bytes, rounds] = self.effort.quick_or([128 << 10, 7], [1 << 20, 20]);
         let large = |placement| of(bytes, rounds, placement);
         let far = Experiment {
             rounds: 2 * rounds,
@@ -167,7 +167,7 @@ impl Plan {
             (Pattern::Halo3d, 16 << 10, 16),
             (Pattern::Sweep3d, 16 << 10, 16),
         ];
-        let rounds = self.effort.quick_or(7, 30);
+        let rounds = self.effort.quick_or(6, 30);
         let placements = self.effort.quick_or(
             vec![Placement::Groups],
             vec![Placement::Blades, Placement::Chassis, Placement::Groups],
