@@ -123,6 +123,15 @@ impl Routed {
         self.non_minimal as f64 / (self.minimal + self.non_minimal).max(1) as f64
     }
 
+    /// Counts a packet or chunk.
+    #[inline]
+    fn count(&mut self, is_minimal: bool) {
+        match is_minimal {
+            true => self.minimal += 1,
+            false => self.non_minimal += 1,
+        }
+    }
+
     /// Decisions after `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Routed) -> Routed {

@@ -14,7 +14,7 @@ pub struct Card {
     pub outstanding: u32,
     /// Most requests without response so far.
     pub most_outstanding: u32,
-    /// The time since which a request is ready and held by back-pressure.
+    /// The time since which a request is ready, the link is idle, and back-pressure holds it.
     pub held_since: Option<Ticks>,
     /// Whether the last packet was a response.
     pub was_response: bool,
@@ -127,6 +127,19 @@ impl Cards {
     pub fn next(&self, node: u32) -> Option<u32> {
         let flow = self.cards[node as usize].first;
         (flow != NONE).then(|| self.flows[flow as usize].head)
+    }
+
+    /// The card sends a packet, which ends the time that a request was held, if one was: it is the
+    /// next one of [`Cards::next`].
+    #[inline]
+    pub fn stalled(&mut self, node: u32, transfers: &Slab<Transfer>, now: Ticks) {
+        let Some(since) = self.cards[node as usize].held_since.take() else {
+            return;
+        };
+        if let Some(index) = self.next(node) {
+            let Transfer { message, flow, .. } = transfers[index];
+            self.sums(flow, message.mode).stalled += now - since;
+        }
     }
 
     /// The message of [`Cards::next`] has sent a packet. Another flow of the card is next.

@@ -72,15 +72,14 @@ impl<T: Topology> PacketNetwork<T> {
             node: message.to.0,
             held: NONE,
             flits,
+            global_hops: 0,
             is_response: false,
             mode: message.mode,
             domain: message.domain,
         });
+        self.cards.stalled(node, &self.transfers, now);
         self.cards.sent(node, &self.transfers);
-        let held_since = self.cards.cards[node as usize].held_since.take();
-        let sums = self.cards.sums(flow, message.mode);
-        sums.request_flits += u64::from(flits);
-        sums.stalled += held_since.map_or(0, |since| now - since);
+        self.cards.sums(flow, message.mode).request_flits += u64::from(flits);
         self.cards.cards[node as usize].was_response = false;
         let channel = self.links.card_to_router(node, false);
         self.leave(packet, channel, is_put);
@@ -88,6 +87,7 @@ impl<T: Topology> PacketNetwork<T> {
 
     /// Sends the first response of a card's queue.
     fn respond(&mut self, node: u32, channel: u32) {
+        self.cards.stalled(node, &self.transfers, self.wheel.now());
         let packet = self.links.unlink(&self.packets, channel);
         let has_payload = !self.transfers[self.packets[packet].message].is_put();
         self.cards.cards[node as usize].was_response = true;
@@ -139,6 +139,7 @@ impl<T: Topology> PacketNetwork<T> {
         transfer.arrived += 1;
         let message = transfer.message;
         packet.flits = transfer.response(number, &self.profile);
+        packet.global_hops = 0;
         packet.is_response = true;
         packet.node = message.from.0;
         let (from, to) = (

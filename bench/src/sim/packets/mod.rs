@@ -14,6 +14,7 @@
 //!   takes responses always, so a response never waits for a request.
 //! * **Routing** decides at the first router ([`routes::choose`]), for `adaptive1` at every router, by the router's
 //!   own queues as they are, and by used credits as they were ([`Profile::snapshot_age_ns`]).
+//!   [`Routed`] counts what the first router chose; for `adaptive1`, it counts the hops made.
 //! * **Counters** are those of the cards. A stalled cycle is one in which the next request is ready,
 //!   its link is idle, and the router's buffer has no room. Latency begins when the request leaves the
 //!   card.

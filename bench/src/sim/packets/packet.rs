@@ -25,6 +25,8 @@ pub struct Packet {
     /// Channel in whose buffer the packet is.
     pub held: u32,
     pub flits: u8,
+    /// Links between groups that the packet has passed; counted for `adaptive1` only.
+    pub global_hops: u8,
     pub is_response: bool,
     pub mode: Mode,
 }

@@ -1,10 +1,10 @@
 //! Routers: a packet is routed, waits for its next link, and leaves.
 
-use toroid_fabric::routes::{LinkId, Load, Mode, Topology, choose, choose_again};
+use toroid_fabric::routes::{LinkId, LinkKind, Load, Mode, Topology, choose, choose_again};
 
 use super::links::{Kind, Links, Next};
 use super::packet::Packet;
-use super::{Event, PacketNetwork};
+use super::{Event, Message, PacketNetwork};
 
 impl<T: Topology> PacketNetwork<T> {
     /// A packet arrives behind the link whose buffer it holds.
@@ -13,6 +13,7 @@ impl<T: Topology> PacketNetwork<T> {
         match self.links.kind(self.links.link(self.packets[index].held)) {
             Kind::BetweenRouters => {
                 if self.packets[index].mode == Mode::Adaptive1 {
+                    self.count_global_hop(index);
                     self.route_again(index);
                 }
                 self.forward(index);
@@ -43,25 +44,48 @@ impl<T: Topology> PacketNetwork<T> {
             random,
             load,
         );
-        let routed = self.routed.of(domain);
-        match path.is_minimal() {
-            true => routed.minimal += 1,
-            false => routed.non_minimal += 1,
+        if mode != Mode::Adaptive1 || path.is_at_end() {
+            self.routed.of(domain).count(path.is_minimal());
         }
         self.packets[index].path = path;
     }
 
-    /// Decides again at a later router.
+    fn count_global_hop(&mut self, index: u32) {
+        let packet = &mut self.packets[index];
+        let link = LinkId(self.links.link(packet.held));
+        let is_global = self.topology.kind(link) == LinkKind::Global;
+        packet.global_hops = packet.global_hops.saturating_add(is_global.into());
+    }
+
+    /// Decides again at a later router. At the last one, the path counts.
     fn route_again(&mut self, index: u32) {
-        let path = self.packets[index].path;
+        let Packet { path, domain, .. } = self.packets[index];
         if path.is_at_end() {
-            return;
+            let is_minimal = self.was_minimal(index);
+            return self.routed.of(domain).count(is_minimal);
         }
         let (links, flits) = (&self.links, self.packet_flits);
         let load = |link, _| load(links, link, flits);
         let random = || self.random.u64(..);
         self.packets[index].path =
             choose_again(&self.topology, &path, &self.profile.biases, random, load);
+    }
+
+    /// Whether the hops of a packet at its last router are those of a minimal path: one link between
+    /// groups, or no hop too many where groups are not left.
+    fn was_minimal(&self, index: u32) -> bool {
+        let packet = &self.packets[index];
+        let Message { from, to, .. } = self.transfers[packet.message].message;
+        let from = if packet.is_response { to } else { from };
+        match packet.global_hops {
+            0 => {
+                let distance = self
+                    .topology
+                    .distance(self.topology.router(from), packet.path.to());
+                u32::from(packet.path.hop()) <= distance
+            }
+            hops => hops == 1,
+        }
     }
 
     /// Sends a packet over its next link, or appends it to the link's queue.

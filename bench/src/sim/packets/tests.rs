@@ -1,4 +1,4 @@
-use toroid_fabric::routes::{Dragonfly, Operation, TorusNetwork};
+use toroid_fabric::routes::{Dragonfly, LinkKind, Operation, TorusNetwork};
 
 use super::*;
 use crate::sim::profile::NicCosts;
@@ -267,4 +267,47 @@ fn a_packet_over_the_limit_is_named() {
         error.to_string(),
         "profile \"bgp\": a packet of 528 bytes is too large: at most 496 are possible"
     );
+}
+
+#[test]
+fn diversions_count_as_the_hops_that_they_make() {
+    let mut network = dragonfly(Profile::aries());
+    // Requests and responses of a flit, all of them between groups.
+    let messages = 64 * 200;
+    for message in 0..messages {
+        let from = message % 64;
+        network.send(put(from, (from + 16) % 64, 0, Mode::Adaptive1));
+    }
+    run(&mut network);
+    let routed = network.routed();
+    let packets = 2 * u64::from(messages);
+    assert_eq!(routed.minimal + routed.non_minimal, packets);
+    let topology = network.topology();
+    let links = (0..topology.links()).map(LinkId);
+    let global = links.filter(|link| topology.kind(*link) == LinkKind::Global);
+    let passed: u64 = global.map(|link| network.link_bytes(link) / FLIT).sum();
+    assert!(routed.non_minimal > packets / 100, "{routed:?}");
+    assert_eq!(routed.non_minimal, passed - packets, "{routed:?}");
+}
+
+#[test]
+fn a_card_that_sends_responses_is_not_stalled() {
+    // Each node sends to the farthest one of its ring, and answers another.
+    let mut network = network(TorusNetwork::new([9, 1, 1]).unwrap(), Profile::aries());
+    for from in 0..9 {
+        network.send(put(from, (from + 4) % 9, 128 << 10, Mode::InOrder));
+    }
+    let (warm, end) = (20_000 * TICKS, 100_000 * TICKS);
+    network.timer(warm, 100);
+    network.timer(end, 101);
+    let mut used = [0; 2];
+    while let Some(happening) = network.next() {
+        if let Happening::Timer(token) = happening {
+            let stalled = network.counters(NodeId(0), 0, Mode::InOrder).stalled_cycles * 10;
+            let link = network.links.link(network.links.card_to_router(0, false));
+            used[token as usize - 100] = stalled + network.links.busy(link);
+        }
+    }
+    let share = (used[1] - used[0]) as f64 / (end - warm) as f64;
+    assert!((0.99..1.005).contains(&share), "{share}");
 }
