@@ -20,8 +20,8 @@ use crate::report::Report;
 use crate::results::Keep;
 use crate::worker::files;
 use crate::{
-    compare, domains, ether, fabric, kv, link, micro, need, noise, page, programs, roles, simulate,
-    sweep,
+    compare, domains, ether, fabric, hosts, kv, link, micro, need, noise, page, programs, roles,
+    simulate, sweep,
 };
 
 /// Benchmarks of communication domains on this machine.
@@ -92,6 +92,12 @@ enum Command {
     /// Starts a private agent and leaves nothing behind. Needs the program fi_pingpong of Debian's
     /// package libfabric-bin; root is not needed.
     Fabric(Common),
+
+    /// Measure changes of membership among many hosts.
+    ///
+    /// Starts private agents, each a host of its own, and hollow hosts: sessions that confirm changes
+    /// without carrying them out. Leaves nothing behind; root is not needed.
+    Hosts(Common),
 
     /// Measure how exactly links keep rates and latencies, and what their model costs.
     ///
@@ -252,6 +258,7 @@ impl Command {
             | Command::Programs(programs::Options { common, .. })
             | Command::Ether(common)
             | Command::Fabric(common)
+            | Command::Hosts(common)
             | Command::Link(common) => common.json,
             Command::Noise(options) => options.is_json(),
             Command::Simulate(options) => options.is_json(),
@@ -280,6 +287,7 @@ impl Command {
             }
             Command::Ether(common) => ether::measure(common.effort(), progress)?,
             Command::Fabric(common) => fabric::measure(common.effort(), progress)?,
+            Command::Hosts(common) => hosts::measure(common.effort(), progress)?,
             Command::Link(common) => link::measure(common.effort(), progress)?,
             Command::Need(options) => need::measure(options, progress)?,
             Command::Report(options) => page::write(options)?,

@@ -187,27 +187,26 @@ impl Cluster {
         torus: Torus,
         driver_argument: Option<&str>,
     ) -> Result<Self, ClusterError> {
+        let driver = |argument| ["/proc/self/exe", argument].map(Into::into).into();
+        Self::start_as(|state| {
+            Ok(Config {
+                fabric,
+                torus: Some(torus),
+                driver_command: driver_argument.map(driver),
+                ..private(state.into())
+            })
+        })
+    }
+
+    /// Starts an agent with the configuration for a private state directory.
+    pub(crate) fn start_as(
+        config: impl FnOnce(&Path) -> Result<Config, ClusterError>,
+    ) -> Result<Self, ClusterError> {
         let (sender, news) = mpsc::channel();
         forward_signals(sender.clone()).map_err(system("handle signals"))?;
         check_signals()?;
         let directory = Directory::create().map_err(system("make a private directory"))?;
-        let driver = |argument| ["/proc/self/exe", argument].map(Into::into).into();
-        let agent = spawn_background(&Config {
-            state: directory.0.clone(),
-            data: directory.0.join("data"),
-            fresh: false,
-            torus: Some(torus),
-            driver_command: driver_argument.map(driver),
-            offload: None,
-            // The input of `compare` may be there.
-            share_tmp: true,
-            fabric,
-            precision: None,
-            limits: Limits::default(),
-            lifeline: true,
-            hosts: None,
-            ack_timeout_ms: PATIENCE_MS,
-        });
+        let agent = spawn_background(&config(&directory.0)?);
         // A signal may have reached the agent before it left this session.
         let agent =
             agent.map_err(|error| interruption(&news, SIGNAL_DELAY).unwrap_or(error.into()))?;
@@ -464,6 +463,26 @@ impl Drop for Cluster {
         if let Some(agent) = self.agent.take() {
             let _ = agent.end();
         }
+    }
+}
+
+/// Configuration of an agent that ends with this process, without Ethernet.
+pub(crate) fn private(state: PathBuf) -> Config {
+    Config {
+        data: state.join("data"),
+        state,
+        fresh: false,
+        torus: None,
+        driver_command: None,
+        offload: None,
+        // The input of `compare` may be there.
+        share_tmp: true,
+        fabric: None,
+        precision: None,
+        limits: Limits::default(),
+        lifeline: true,
+        hosts: None,
+        ack_timeout_ms: PATIENCE_MS,
     }
 }
 

@@ -1,15 +1,15 @@
 //! The command `toroid-bench`: benchmarks of communication domains.
 //!
-//! A measuring command (`compare`, `domains`, `ether`, `fabric`, `kv`, `link`, `micro`, `programs`) is
-//! a list of measurements. From the bottom up:
+//! A measuring command (`compare`, `domains`, `ether`, `fabric`, `hosts`, `kv`, `link`, `micro`,
+//! `programs`) is a list of measurements. From the bottom up:
 //!
 //! * [`worker`]: a process in a node that carries out orders; the measured operations.
 //! * [`cluster`]: a private agent, its nodes, and the workers in them; [`roles`]: the roles of this
 //!   program. [`veth`], [`relay`] and [`pair`] connect nodes without a domain.
 //! * [`samples`], [`stats`], [`runner`]: the samples of a round; their statistics; turns between
 //!   measurements.
-//! * [`compare`], [`domains`], [`ether`], [`fabric`], [`kv`], [`micro`], [`programs`]: the
-//!   commands.
+//! * [`compare`], [`domains`], [`ether`], [`fabric`], [`hosts`], [`kv`], [`micro`], [`programs`]:
+//!   the commands.
 //! * [`noise`]: the noise of a host, and of the network between any two hosts.
 //! * [`sim`]: simulated fabrics; [`simulate`]: the command of the same name, and what it is checked
 //!   against.
@@ -35,6 +35,7 @@ mod domains;
 mod ether;
 mod fabric;
 mod features;
+mod hosts;
 mod kv;
 mod link;
 mod links;

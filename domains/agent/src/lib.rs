@@ -27,6 +27,7 @@
 //! | `proxy` | the target proxy, a process that serves peers on other hosts |
 //! | `fdstore` | the file descriptor store, which outlives the agent |
 //! | `channel` | encrypted connections between hosts |
+//! | [`hollow`] | followers without nodes, for measurements |
 //! | [`store`] | records on disk: the directory of domains, the audit log |
 
 #![forbid(unsafe_code)]
@@ -39,6 +40,7 @@ pub mod doctor;
 mod emulation;
 mod error;
 mod fdstore;
+pub mod hollow;
 mod interfaces;
 mod members;
 mod net;

@@ -27,6 +27,7 @@ mod gateway;
 mod histories;
 mod hostile;
 mod hosts;
+mod hosts_bench;
 mod hosts_far;
 mod hosts_frames;
 mod identity;

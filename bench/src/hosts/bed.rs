@@ -1,0 +1,213 @@
+//! The measured hosts: a leader and its followers, real and hollow.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
+use toroid_agent::Config;
+use toroid_agent::background::{Background, spawn_background};
+use toroid_agent::hollow::HollowHost;
+use toroid_fabric::{NodeId, Torus};
+use toroid_model::hosts::{HostConfig, Provider};
+
+use crate::cluster::{Cluster, ClusterError, check_signals, private, system};
+use crate::memory::kib_field;
+use crate::samples::Samples;
+
+/// A place for each host.
+const TORUS: &str = "8x8x4";
+
+/// The domain that is made and removed.
+const CHANGING: &str = "changing";
+
+/// Digits of the key that the hosts of a run share, in a directory of the user's alone.
+const KEY_DIGITS: usize = 64;
+
+/// A leader and its followers. Dropping it ends them, followers first.
+pub struct Bed {
+    hollow: Vec<HollowHost>,
+    real: Vec<Background>,
+    leader: Cluster,
+    /// Configuration of the leader, from which those of the followers are derived.
+    config: HostConfig,
+    /// Places of nodes, by host.
+    places: Vec<String>,
+}
+
+impl Bed {
+    /// Starts a leader that has `domains` domains of two nodes of its own.
+    pub fn start(domains: u32) -> Result<Self, ClusterError> {
+        let torus: Torus = TORUS.parse()?;
+        let mut config = None;
+        let leader = Cluster::start_as(|state| {
+            let hosts = leader(torus, write_key(state)?)?;
+            config = Some(hosts.clone());
+            Ok(Config {
+                hosts: Some(hosts),
+                ..private(state.into())
+            })
+        })?;
+        let places = (0..torus.nodes()).filter_map(|node| torus.place(NodeId(node)));
+        let mut bed = Bed {
+            hollow: Vec::new(),
+            real: Vec::new(),
+            leader,
+            config: config.ok_or(ClusterError::NoServer)?,
+            places: places.map(|place| place.to_string()).collect(),
+        };
+        let own = [bed.places[0].clone()];
+        for domain in 0..domains {
+            check_signals()?;
+            let name = format!("other-{domain}");
+            bed.leader.control()?.create(&name, &own, None, None)?;
+        }
+        Ok(bed)
+    }
+
+    /// Number of hosts.
+    pub fn hosts(&self) -> usize {
+        1 + self.real.len() + self.hollow.len()
+    }
+
+    /// Adds real followers until there are `count` hosts.
+    pub fn add_real(&mut self, count: usize) -> Result<(), ClusterError> {
+        while self.hosts() < count {
+            check_signals()?;
+            let config = self.follower();
+            let state = self.leader.path(&config.host);
+            self.real.push(spawn_background(&Config {
+                hosts: Some(config),
+                ..private(state)
+            })?);
+        }
+        self.settle()
+    }
+
+    /// Adds hollow followers until there are `count` hosts. Each takes `delay` to confirm.
+    pub fn add_hollow(&mut self, count: usize, delay: Duration) -> Result<(), ClusterError> {
+        while self.hosts() < count {
+            check_signals()?;
+            let hollow = HollowHost::follow(self.follower(), delay);
+            self.hollow.push(hollow.map_err(ClusterError::ours)?);
+        }
+        self.settle()
+    }
+
+    /// Waits until all hosts have all changes so far: a domain of all of them concerns each.
+    fn settle(&mut self) -> Result<(), ClusterError> {
+        let all = self.places[..self.hosts()].to_vec();
+        let control = self.leader.control()?;
+        control.create(CHANGING, &all, None, None)?;
+        Ok(control.remove(CHANGING)?)
+    }
+
+    /// Makes a domain of a node of each of two followers, and removes it, `count` times. The times
+    /// are those of the former. The hosts are the first `among` of all.
+    pub fn changes(&mut self, count: usize, among: usize) -> Result<Samples, ClusterError> {
+        let mut samples = Samples::default();
+        let followers = self.places[1..among].to_vec();
+        for n in 0..count {
+            check_signals()?;
+            let two = [n, n + 1].map(|n| followers[n % followers.len()].clone());
+            let control = self.leader.control()?;
+            let start = Instant::now();
+            control.create(CHANGING, &two, None, None)?;
+            samples.record(start.elapsed(), 0, true);
+            control.remove(CHANGING)?;
+        }
+        Ok(samples)
+    }
+
+    /// Processor time of the agents of all real followers, also of threads that have ended.
+    pub fn followers_cpu(&self) -> Result<Duration, ClusterError> {
+        let mut total = Duration::ZERO;
+        for agent in &self.real {
+            let clock = clock_getcpuclockid(Pid::from_raw(agent.pid() as i32));
+            let time = clock.and_then(clock_gettime);
+            let time = time.map_err(|error| system("read a processor clock")(error.into()))?;
+            total += Duration::from(time);
+        }
+        Ok(total)
+    }
+
+    /// Number of real followers.
+    pub fn real_followers(&self) -> usize {
+        self.real.len()
+    }
+
+    /// Bytes of memory of the leader's agent.
+    pub fn leader_memory(&self) -> Option<u64> {
+        let status = format!("/proc/{}/status", self.leader.agent_pid()?);
+        kib_field(status.as_ref(), "VmRSS:")
+    }
+
+    fn follower(&self) -> HostConfig {
+        let number = self.hosts();
+        HostConfig {
+            host: name(number),
+            nodes: [number as u32].into(),
+            // No host connects to it: it has no Ethernet, and its node no processes.
+            listen: local(0),
+            hosts: [(name(0), self.config.listen)].into(),
+            ..self.config.clone()
+        }
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        self.hollow.clear();
+        for agent in self.real.drain(..) {
+            // It ends with its lifeline in any case.
+            let _ = agent.end();
+        }
+    }
+}
+
+fn name(host: usize) -> String {
+    format!("h{host}")
+}
+
+fn local(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+/// Configuration of the leader.
+fn leader(torus: Torus, key: PathBuf) -> Result<HostConfig, ClusterError> {
+    let free = TcpListener::bind(local(0)).and_then(|listener| listener.local_addr());
+    let others = (1..torus.nodes() as usize).map(|host| (name(host), local(1)));
+    Ok(HostConfig {
+        host: name(0),
+        torus,
+        nodes: [0].into(),
+        aliases: BTreeMap::new(),
+        listen: free.map_err(system("find a free port"))?,
+        key,
+        directory: name(0),
+        provider: Provider::Tcp,
+        rdma: None,
+        hosts: others.collect(),
+    })
+}
+
+fn write_key(state: &Path) -> Result<PathBuf, ClusterError> {
+    let path = state.join("key");
+    let mut digits = String::new();
+    while digits.len() < KEY_DIGITS {
+        digits += &format!("{:016x}", fastrand::u64(..));
+    }
+    fs::create_dir_all(state)
+        .and_then(|()| {
+            let mut options = OpenOptions::new();
+            options.write(true).create_new(true).mode(0o600).open(&path)
+        })
+        .and_then(|mut file| file.write_all(digits.as_bytes()))
+        .map_err(system("write a key"))?;
+    Ok(path)
+}

@@ -1,0 +1,77 @@
+//! Hollow hosts: followers that carry nothing, for measurements with more hosts than one machine has
+//! room for.
+
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use toroid_model::hosts::HostConfig;
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_protocol::hosts::{Claim, HostRequest, HostResponse};
+
+use crate::cluster::link::Link;
+use crate::cluster::{Cluster, unreachable};
+use crate::error::{AgentError, during};
+use crate::threads;
+
+/// Any free port of this machine: no other host connects to a hollow one.
+const NO_ADDRESS: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
+
+/// A follower that confirms every update and carries nothing out. It has no state on disk, no
+/// processes, and its nodes exist in the leader's directory only. Dropping it ends its session.
+#[derive(Debug)]
+pub struct HollowHost {
+    link: Arc<Link>,
+}
+
+impl HollowHost {
+    /// Follows the leader of `config`, and takes `delay` to confirm each update.
+    ///
+    /// # Errors
+    /// The key cannot be read, or the leader cannot be reached or refuses the host.
+    pub fn follow(config: HostConfig, delay: Duration) -> Result<Self, Refusal> {
+        let leader = config.directory.clone();
+        let claim = Claim {
+            nodes: config.nodes.clone(),
+            aliases: config.aliases.clone(),
+        };
+        let config = HostConfig {
+            listen: NO_ADDRESS,
+            ..config
+        };
+        let (cluster, _) = Cluster::new(config).map_err(|error| error.refusal())?;
+        let session = cluster
+            .dial(&leader, Some(claim))
+            .map_err(|error| unreachable(&leader, &error.to_string(), ""))?;
+        let link = Link::new(leader, session.writer);
+        let attended = Arc::clone(&link);
+        let attend = move || {
+            attended.attend(session.reader, move |request| confirm(&request, delay));
+        };
+        threads::start(attend)
+            .map_err(during("start the thread of a hollow host"))
+            .map_err(|error: AgentError| error.refusal())?;
+        Ok(HollowHost { link })
+    }
+}
+
+impl Drop for HollowHost {
+    fn drop(&mut self) {
+        self.link.end();
+    }
+}
+
+fn confirm(request: &HostRequest, delay: Duration) -> HostResponse {
+    match request {
+        HostRequest::Adopt(_) => {
+            thread::sleep(delay);
+            HostResponse::Done
+        }
+        _ => HostResponse::Refused(Refusal::new(
+            RefusalKind::Invalid,
+            "the host is hollow",
+            "only hosts with an agent of their own serve others",
+        )),
+    }
+}
