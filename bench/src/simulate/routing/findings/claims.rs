@@ -1,15 +1,13 @@
-//! Findings of the paper: found here, not found, or undecided, with the figures that say so.
+//! Each claim of the paper by the figures of a run.
 
-use std::fmt::Write;
-
-use super::contender::Contender;
-use super::experiment::{Experiment, Iterations, Measured};
-use super::placement::Placement;
-use super::plan::{FEW_LINKS, LARGE_EXCHANGE, MANY_LINKS, SMALL, SMALL_EXCHANGE, TINY};
-use super::rows::{normalised, qcd, time};
-use super::verdict::{Found, compare, ratio};
-use super::workload::Pattern;
-use crate::report::Fields;
+use super::super::contender::Contender;
+use super::super::experiment::{Iterations, Measured};
+use super::super::placement::Placement;
+use super::super::plan::{FEW_LINKS, LARGE_EXCHANGE, MANY_LINKS, SMALL, SMALL_EXCHANGE, TINY};
+use super::super::rows::{normalised, qcd, time};
+use super::super::verdict::{Found, compare, ratio};
+use super::super::workload::Pattern;
+use super::{All, Verdict};
 use crate::stats::{Estimate, Summary, median, quotient};
 use crate::table;
 
@@ -30,178 +28,8 @@ const STEADY: f64 = 0.05;
 /// Share of all packets that old information must add to those on non-minimal paths.
 const PHANTOM: f64 = 0.01;
 
-/// A claim of the paper beside figures of the simulator.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Finding {
-    pub name: &'static str,
-    pub claim: &'static str,
-    /// `None` if the experiments were not part of the run.
-    pub found: Option<Found>,
-    /// The figure that decides, such as a ratio of times.
-    pub figure: Option<f64>,
-    pub evidence: String,
-}
-
-impl Finding {
-    /// The finding as an object.
-    pub fn fields(&self) -> Fields {
-        Fields::default()
-            .with("finding", self.name)
-            .with("claim", self.claim)
-            .with("verdict", self.verdict())
-            .with("figure", self.figure)
-            .with("evidence", &self.evidence)
-    }
-
-    fn verdict(&self) -> &'static str {
-        self.found.map_or("not run", Found::name)
-    }
-}
-
-/// The findings as lines for people.
-pub fn text(findings: &[Finding]) -> String {
-    let mut text = String::new();
-    for finding in findings {
-        let verdict = finding.verdict();
-        let Finding {
-            name,
-            claim,
-            evidence,
-            ..
-        } = finding;
-        let _ = writeln!(text, "{verdict:9}  {name}: {claim}\n           {evidence}");
-    }
-    text
-}
-
-/// The findings that rows show.
-pub fn all(measured: &[Measured]) -> Vec<Finding> {
-    let all = All(measured);
-    let of = |(name, claim, decide): (_, _, fn(&All<'_>) -> Option<Verdict>)| {
-        let verdict = decide(&all);
-        Finding {
-            name,
-            claim,
-            found: verdict.as_ref().map(|verdict| verdict.found),
-            figure: verdict.as_ref().map(|verdict| verdict.figure),
-            evidence: match verdict {
-                Some(verdict) => verdict.evidence,
-                None => "its experiments were not chosen, or have no such figure".into(),
-            },
-        }
-    };
-    CLAIMS.map(of).into()
-}
-
-/// Whether the finding is there, the figure that decides, and all figures.
-struct Verdict {
-    found: Found,
-    figure: f64,
-    evidence: String,
-}
-
-type Claim = (&'static str, &'static str, fn(&All<'_>) -> Option<Verdict>);
-
-const CLAIMS: [Claim; 12] = [
-    (
-        "intra-group",
-        "within a group the default mode is faster, as high bias stalls more",
-        |all| all.intra_group(),
-    ),
-    (
-        "inter-group",
-        "between groups high bias is faster and its latency lower, with many global links",
-        |all| all.inter_group(),
-    ),
-    (
-        "calm",
-        "between groups latency varies less with high bias, with many global links",
-        |all| all.calm(),
-    ),
-    (
-        "few-links",
-        "with few global links the default mode is faster between groups",
-        |all| all.few_links(),
-    ),
-    (
-        "phantom-congestion",
-        "old information sends more packets the long way, by 1 % of all or more",
-        |all| all.phantom(),
-    ),
-    (
-        "alltoall",
-        "small exchanges between all are faster with high bias, large ones with the default mode",
-        |all| all.alltoall(),
-    ),
-    (
-        "auto",
-        "auto is within 10 % of the better static mode in 80 % of the cases",
-        |all| all.auto(),
-    ),
-    (
-        "broadcast",
-        "auto oscillates between modes in a large broadcast",
-        |all| all.broadcast(),
-    ),
-    (
-        "sweep3d",
-        "auto oscillates between modes in a large sweep3d",
-        |all| all.sweep3d(),
-    ),
-    (
-        "placements",
-        "medians and quartile distances rise: blade, blades, chassis, groups (Figure 3)",
-        |all| all.placements(SMALL),
-    ),
-    (
-        "placements-1-kib",
-        "the same without bandwidth, at 1 KiB",
-        |all| all.placements(TINY),
-    ),
-    (
-        "neighbour",
-        "a neighbour in another domain raises latency and QCD(latency) of a job",
-        |all| all.neighbour(),
-    ),
-];
-
-/// All experiments of a run.
-struct All<'a>(&'a [Measured]);
-
 impl All<'_> {
-    /// The ping-pong of this length, or the longest one, beside neighbours on a machine with this
-    /// many global links.
-    fn ping_pong(
-        &self,
-        bytes: Option<usize>,
-        placement: Placement,
-        links: u32,
-    ) -> Option<&Measured> {
-        let is_it = |experiment: &Experiment| {
-            experiment.workload.pattern == Pattern::PingPong
-                && bytes.is_none_or(|bytes| experiment.workload.bytes == bytes)
-                && experiment.placement == placement
-                && experiment.machine.global_links == links
-                && experiment.machine.snapshot_age_ns > 0
-                && experiment.neighbours.is_some()
-        };
-        let all = self.0.iter().filter(|measured| is_it(&measured.experiment));
-        all.max_by_key(|measured| measured.experiment.workload.bytes)
-    }
-
-    fn of_pattern(&self, pattern: Pattern, bytes: Option<usize>) -> Option<&Measured> {
-        self.find(|experiment| {
-            let workload = experiment.workload;
-            let is_size = bytes.is_none_or(|bytes| workload.bytes == bytes);
-            workload.pattern == pattern && experiment.placement == Placement::Groups && is_size
-        })
-    }
-
-    fn find(&self, is_it: impl Fn(&Experiment) -> bool) -> Option<&Measured> {
-        self.0.iter().find(|measured| is_it(&measured.experiment))
-    }
-
-    fn intra_group(&self) -> Option<Verdict> {
+    pub(super) fn intra_group(&self) -> Option<Verdict> {
         let measured = self.ping_pong(None, Placement::Blades, MANY_LINKS)?;
         let (high, pair) = (normalised(measured, HIGH_BIAS)?, Pair::of(measured)?);
         let [stalls, latency] = [pair.stalls, pair.latency];
@@ -223,7 +51,7 @@ impl All<'_> {
         })
     }
 
-    fn inter_group(&self) -> Option<Verdict> {
+    pub(super) fn inter_group(&self) -> Option<Verdict> {
         let measured = self.ping_pong(None, Placement::Groups, MANY_LINKS)?;
         let (high, pair) = (normalised(measured, HIGH_BIAS)?, Pair::of(measured)?);
         let [default, with_bias] = pair.latency;
@@ -238,7 +66,7 @@ impl All<'_> {
         })
     }
 
-    fn calm(&self) -> Option<Verdict> {
+    pub(super) fn calm(&self) -> Option<Verdict> {
         let (mut found, mut texts, mut calmer) = (Found::Yes, Vec::new(), 0);
         for bytes in [Some(TINY), Some(SMALL), None] {
             let measured = self.ping_pong(bytes, Placement::Groups, MANY_LINKS)?;
@@ -260,7 +88,7 @@ impl All<'_> {
         })
     }
 
-    fn few_links(&self) -> Option<Verdict> {
+    pub(super) fn few_links(&self) -> Option<Verdict> {
         let measured = self.ping_pong(None, Placement::Groups, FEW_LINKS)?;
         let high = normalised(measured, HIGH_BIAS)?;
         Some(Verdict {
@@ -270,7 +98,7 @@ impl All<'_> {
         })
     }
 
-    fn phantom(&self) -> Option<Verdict> {
+    pub(super) fn phantom(&self) -> Option<Verdict> {
         let old = self.ping_pong(None, Placement::Groups, MANY_LINKS)?;
         let fresh = self.find(|experiment| experiment.machine.snapshot_age_ns == 0)?;
         let share = |measured: &Measured| Some(measured.of(DEFAULT)?.routed.share_non_minimal());
@@ -286,7 +114,7 @@ impl All<'_> {
         })
     }
 
-    fn alltoall(&self) -> Option<Verdict> {
+    pub(super) fn alltoall(&self) -> Option<Verdict> {
         let [small, large] = [SMALL_EXCHANGE, LARGE_EXCHANGE]
             .map(|bytes| normalised(self.of_pattern(Pattern::Alltoall, Some(bytes))?, HIGH_BIAS));
         let (small, large) = (small?, large?);
@@ -301,7 +129,7 @@ impl All<'_> {
         })
     }
 
-    fn auto(&self) -> Option<Verdict> {
+    pub(super) fn auto(&self) -> Option<Verdict> {
         let over = |measured: &Measured| {
             let is_default_better = time(measured, DEFAULT)? <= time(measured, HIGH_BIAS)?;
             let better = if is_default_better {
@@ -343,15 +171,15 @@ impl All<'_> {
         })
     }
 
-    fn broadcast(&self) -> Option<Verdict> {
+    pub(super) fn broadcast(&self) -> Option<Verdict> {
         oscillation(self.of_pattern(Pattern::Broadcast, None)?)
     }
 
-    fn sweep3d(&self) -> Option<Verdict> {
+    pub(super) fn sweep3d(&self) -> Option<Verdict> {
         oscillation(self.of_pattern(Pattern::Sweep3d, None)?)
     }
 
-    fn placements(&self, bytes: usize) -> Option<Verdict> {
+    pub(super) fn placements(&self, bytes: usize) -> Option<Verdict> {
         let mut all = Vec::new();
         for placement in Placement::ALL {
             let measured = self.ping_pong(Some(bytes), placement, MANY_LINKS)?;
@@ -376,7 +204,7 @@ impl All<'_> {
         })
     }
 
-    fn neighbour(&self) -> Option<Verdict> {
+    pub(super) fn neighbour(&self) -> Option<Verdict> {
         let beside = self.ping_pong(Some(SMALL), Placement::Groups, MANY_LINKS)?;
         let alone = self.find(|experiment| experiment.neighbours.is_none())?;
         let [with, without] =
