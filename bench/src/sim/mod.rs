@@ -4,18 +4,24 @@
 //! timers, and [`Network::next`] returns what happens next, in virtual time. Nothing here has a
 //! clock, a thread or I/O, and the same calls give the same trace, bit by bit.
 //!
-//! * [`wheel`]: the event queue.
+//! * [`wheel`]: the event queue; `agenda`: its events, timers and happenings.
 //! * [`profile`]: rates, latencies and buffers of a fabric.
 //! * [`chunks`]: chunks on the clocks of the link model, for large fabrics.
 //! * [`packets`]: packets with responses, virtual channels and credits, for routing.
+//! * `transfer`, `cards`: messages and network cards of both levels.
 //!
 //! Topologies, routes and counters are those of [`toroid_fabric::routes`], which the live send path
 //! uses as well.
 
+mod agenda;
+mod cards;
 pub mod chunks;
 pub mod packets;
 pub mod profile;
 mod slab;
+#[cfg(test)]
+mod tests;
+mod transfer;
 pub mod wheel;
 
 use std::fmt;
@@ -53,6 +59,29 @@ pub struct Message {
     pub domain: u16,
     /// Number that [`Happening`]s of the message carry.
     pub token: u64,
+}
+
+impl Message {
+    /// A put in domain 0, with the number of its node as the token.
+    pub fn put(from: u32, to: u32, bytes: u64, mode: Mode) -> Self {
+        Message {
+            from: NodeId(from),
+            to: NodeId(to),
+            bytes,
+            operation: Operation::Put,
+            mode,
+            domain: 0,
+            token: from.into(),
+        }
+    }
+
+    /// A get, otherwise as [`Message::put`].
+    pub fn get(from: u32, to: u32, bytes: u64, mode: Mode) -> Self {
+        Message {
+            operation: Operation::Get,
+            ..Self::put(from, to, bytes, mode)
+        }
+    }
 }
 
 /// What a program waits for. Times are those of [`Network::now`].
@@ -177,6 +206,9 @@ struct Size(u64);
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.1} GiB", self.0 as f64 / (1 << 30) as f64)
+        match self.0 >> 30 {
+            0 => write!(f, "{} MiB", self.0 >> 20),
+            _ => write!(f, "{:.1} GiB", self.0 as f64 / (1 << 30) as f64),
+        }
     }
 }

@@ -1,5 +1,8 @@
 //! A pool of entries by number, with a list of free numbers.
 
+/// End of a list of entries.
+pub const NONE: u32 = u32::MAX;
+
 /// Entries of one type. Numbers of removed entries are used again, the last one first.
 #[derive(Debug)]
 pub struct Slab<E> {

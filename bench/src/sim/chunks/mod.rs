@@ -6,26 +6,30 @@
 //! one packet are packets without buffers; larger ones share links in larger turns, at less cost.
 //!
 //! Each request chunk has a response chunk, with the bytes of a get, or the headers that answer a
-//! put. A card sends a chunk of a message when the last one has left and
-//! [the window](super::profile::NicCosts::window) has room.
+//! put. A card sends its next chunk when the last one has left: requests and responses in turns, and
+//! requests while [the window](super::profile::NicCosts::window) has room.
 //!
-//! What is left out: buffers are endless, so no link ever waits for another (no back-pressure, no
-//! stalls but those of the window), and routing knows the present queue of the first link alone.
+//! What is left out: buffers are endless, so no link ever waits for another. There is no back-pressure
+//! and no stalled cycle, without which [application-aware
+//! routing](toroid_fabric::routes::policy::SelectRouting) does not decide as on a machine. Routing
+//! knows the present queue of the first link alone.
 
 mod costs;
+mod ends;
+mod routers;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use toroid_fabric::NodeId;
 use toroid_fabric::model::{self, Reach, Reserved, Stage, VectorClocks};
-use toroid_fabric::routes::{
-    Counters, LinkId, Load, Mode, Operation, Path, Topology, choose, choose_again,
-};
+use toroid_fabric::routes::{Counters, LinkId, Mode, Path, Topology};
 
 use self::costs::Stages;
+use super::agenda::{Agenda, Next};
+use super::cards::Cards;
 use super::profile::FLIT;
 use super::slab::Slab;
-use super::wheel::Wheel;
+use super::transfer::Transfer;
 use super::{Busiest, Happening, Message, Network, Profile, Routed, SimulationError, TICKS, Ticks};
 
 /// Bytes of a chunk at which errors are small and events few.
@@ -43,22 +47,19 @@ pub struct ChunkNetwork<T> {
     topology: T,
     profile: Profile,
     /// Packets of a chunk.
-    packets: u64,
+    packets: u32,
     stages: Stages,
     clocks: VectorClocks,
-    wheel: Wheel<Event>,
+    agenda: Agenda<Event>,
     chunks: Slab<Chunk>,
     transfers: Slab<Transfer>,
-    timers: Slab<u64>,
-    cards: Vec<Card>,
-    counters: HashMap<(NodeId, u16, Mode), Counters>,
-    happenings: VecDeque<Happening>,
+    cards: Cards,
+    senders: Vec<Sender>,
     random: fastrand::Rng,
     routed: Routed,
-    events: u64,
 }
 
-/// What happens at a tick: to a chunk, a card or a timer.
+/// What happens at a tick to a chunk or a card.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     /// The first byte has reached a router.
@@ -67,7 +68,6 @@ enum Event {
     Arrival(u32),
     /// The card of a node has sent a chunk.
     Card(u32),
-    Timer(u32),
 }
 
 /// A chunk, in one cache line: large simulations wait for memory.
@@ -93,35 +93,14 @@ struct Chunk {
 
 const _: () = assert!(size_of::<Chunk>() == 64);
 
-/// A message under way.
-#[derive(Clone, Copy, Debug)]
-struct Transfer {
-    message: Message,
-    /// Bytes that no chunk has yet.
-    unsent: u64,
-    /// Packets of requests that have not arrived.
-    requests: u64,
-    /// Packets of responses that have not arrived.
-    responses: u64,
-    /// Next message of the card.
-    next: u32,
-}
-
-/// A card of a node, with a queue of messages.
-#[derive(Clone, Copy, Debug)]
-struct Card {
-    head: u32,
-    tail: u32,
-    /// Packets without a response.
-    outstanding: u32,
+/// The sending side of a card.
+#[derive(Clone, Debug, Default)]
+struct Sender {
+    /// Requests that have arrived, without a response.
+    requests: VecDeque<u32>,
     /// Whether an event at the end of a chunk is scheduled.
-    is_sending: bool,
-    /// Since when the window holds a chunk.
-    held: Option<Ticks>,
+    is_scheduled: bool,
 }
-
-/// End of a list.
-const NONE: u32 = u32::MAX;
 
 impl<T: Topology> ChunkNetwork<T> {
     /// An idle fabric whose messages are cut into chunks of `chunk` bytes, rounded up to whole
@@ -155,27 +134,18 @@ impl<T: Topology> ChunkNetwork<T> {
             });
         }
         let stages = Stages::new(&topology, &profile);
-        let card = Card {
-            head: NONE,
-            tail: NONE,
-            outstanding: 0,
-            is_sending: false,
-            held: None,
-        };
+        let cycle = profile.nic.service(FLIT).max(1);
         Ok(ChunkNetwork {
-            packets: chunk.div_ceil(profile.payload.into()),
+            packets: chunk.div_ceil(profile.payload.into()) as u32,
             clocks: VectorClocks::new(stages.clocks()),
             stages,
-            wheel: Wheel::new(),
+            agenda: Agenda::new(),
             chunks: Slab::new(),
             transfers: Slab::new(),
-            timers: Slab::new(),
-            cards: vec![card; topology.nodes() as usize],
-            counters: HashMap::new(),
-            happenings: VecDeque::new(),
+            cards: Cards::new(topology.nodes(), cycle),
+            senders: vec![Sender::default(); topology.nodes() as usize],
             random: fastrand::Rng::with_seed(seed),
             routed: Routed::default(),
-            events: 0,
             topology,
             profile,
         })
@@ -183,10 +153,10 @@ impl<T: Topology> ChunkNetwork<T> {
 
     /// Estimated bytes of a simulation in which each node has a message of [`MAX_CHUNK`] under way.
     pub fn memory(topology: &T) -> u64 {
-        let chunk = size_of::<Chunk>() as u64 + Wheel::<Event>::MEMORY;
+        let chunk = size_of::<Chunk>() as u64 + Agenda::<Event>::MEMORY;
         let message = size_of::<Transfer>() as u64 + 16 * chunk;
         let clock = size_of::<Reserved>() as u64;
-        let node = size_of::<Card>() as u64 + 2 * clock + message;
+        let node = Cards::MEMORY + size_of::<Sender>() as u64 + 2 * clock + message;
         u64::from(topology.nodes()) * node + u64::from(topology.links()) * clock
     }
 
@@ -200,203 +170,20 @@ impl<T: Topology> ChunkNetwork<T> {
         self.chunks.is_empty() && self.transfers.is_empty()
     }
 
-    /// Sends the next chunk of a card, if there is one and the window has room.
-    fn inject(&mut self, node: u32) {
-        let now = self.wheel.now();
-        let card = &mut self.cards[node as usize];
-        let index = card.head;
-        if index == NONE || card.is_sending {
-            return;
-        }
-        let transfer = &mut self.transfers[index];
-        let payload = u64::from(self.profile.payload);
-        let bytes = transfer.unsent.min(self.packets * payload);
-        let packets = bytes.div_ceil(payload).max(1) as u16;
-        if card.outstanding > 0 && card.outstanding + u32::from(packets) > self.profile.nic.window {
-            card.held.get_or_insert(now);
-            return;
-        }
-        let held = card.held.take().map_or(0, |since| now - since);
-        transfer.unsent -= bytes;
-        card.outstanding += u32::from(packets);
-        card.is_sending = true;
-        if transfer.unsent == 0 {
-            card.head = transfer.next;
-        }
-        let message = transfer.message;
-        self.launch(index, bytes as u32, packets, now, false);
-        let clock = self.stages.sender_clock(node);
-        let free_at = self.clocks.reserved(clock).until.div_ceil(FINER);
-        self.wheel.schedule(free_at, Event::Card(node));
-        let payload = if message.operation == Operation::Put {
-            bytes
-        } else {
-            0
-        };
-        let flits =
-            u64::from(self.profile.header_flits() * u32::from(packets)) + payload.div_ceil(FLIT);
-        let counters = self
-            .counters
-            .entry((message.from, message.domain, message.mode));
-        let counters = counters.or_default();
-        counters.request_flits += flits;
-        counters.stalled_cycles += held / self.profile.nic.service(FLIT).max(1);
+    /// Requests of all cards without response.
+    pub fn outstanding(&self) -> u64 {
+        self.cards.outstanding()
     }
 
-    /// Lets a chunk with `payload` bytes of a message leave the card of its first node.
-    fn launch(
-        &mut self,
-        transfer: u32,
-        payload: u32,
-        packets: u16,
-        sent: Ticks,
-        is_response: bool,
-    ) {
-        let message = self.transfers[transfer].message;
-        let is_carrier = (message.operation == Operation::Get) == is_response;
-        let carried = if is_carrier { payload } else { 0 };
-        let (from, to) = match is_response {
-            true => (message.to, message.from),
-            false => (message.from, message.to),
-        };
-        let wire = carried + u32::from(packets) * self.profile.header;
-        let mut reach = Reach::at(self.wheel.now() * FINER);
-        reserve(
-            &mut reach,
-            &self.stages.sender(from.0, carried > 0),
-            &self.clocks,
-            wire,
-        );
-        let path = self.route((from, to), message.mode);
-        let index = self.chunks.insert(Chunk {
-            reach,
-            sent,
-            path,
-            transfer,
-            to: to.0,
-            payload,
-            wire,
-            packets,
-            is_response,
-            is_adaptive: message.mode == Mode::Adaptive1,
-        });
-        self.wheel
-            .schedule(reach.head / FINER, Event::Router(index));
-    }
-
-    fn route(&mut self, (from, to): (NodeId, NodeId), mode: Mode) -> Path {
-        let ends = (self.topology.router(from), self.topology.router(to));
-        let load = load(
-            &self.clocks,
-            &self.profile,
-            &self.topology,
-            self.wheel.now(),
-        );
-        let random = || self.random.u64(..);
-        let biases = &self.profile.biases;
-        let path = choose(&self.topology, mode, ends, biases, random, load);
-        if path.is_minimal() {
-            self.routed.minimal += 1;
-        } else {
-            self.routed.non_minimal += 1;
-        }
-        path
-    }
-
-    /// A chunk at a router reserves the next link, or the receiving card.
     #[inline]
-    fn forward(&mut self, index: u32) {
-        let chunk = &mut self.chunks[index];
-        if chunk.is_adaptive && chunk.path.hop() > 0 && !chunk.path.is_at_end() {
-            let load = load(
-                &self.clocks,
-                &self.profile,
-                &self.topology,
-                self.wheel.now(),
-            );
-            let random = || self.random.u64(..);
-            let biases = &self.profile.biases;
-            chunk.path = choose_again(&self.topology, &chunk.path, biases, random, load);
-        }
-        match self.topology.step(&mut chunk.path) {
-            Some(step) => {
-                let stage = self.stages.link(step.link, self.topology.kind(step.link));
-                reserve(&mut chunk.reach, &stage, &self.clocks, chunk.wire);
-                let head = chunk.reach.head / FINER;
-                self.wheel.schedule(head, Event::Router(index));
-            }
-            None => {
-                let stage = self.stages.receiver(chunk.to);
-                reserve(&mut chunk.reach, &stage, &self.clocks, chunk.wire);
-                let tail = chunk.reach.tail.div_ceil(FINER);
-                self.wheel.schedule(tail, Event::Arrival(index));
-            }
-        }
-    }
-
-    /// A request has arrived and is answered.
-    fn answer(&mut self, chunk: Chunk) {
-        let transfer = &mut self.transfers[chunk.transfer];
-        transfer.requests -= u64::from(chunk.packets);
-        if transfer.requests == 0 && transfer.message.operation == Operation::Put {
-            let delivered = Happening::Delivered(transfer.message.token);
-            self.happenings.push_back(delivered);
-        }
-        self.launch(
-            chunk.transfer,
-            chunk.payload,
-            chunk.packets,
-            chunk.sent,
-            true,
-        );
-    }
-
-    /// A response has arrived and makes room in the window.
-    fn complete(&mut self, chunk: Chunk) {
-        let transfer = &mut self.transfers[chunk.transfer];
-        transfer.responses -= u64::from(chunk.packets);
-        let is_last = transfer.responses == 0;
-        let Message {
-            from,
-            operation,
-            mode,
-            domain,
-            token,
-            ..
-        } = transfer.message;
-        let latency = (self.wheel.now() - chunk.sent) / TICKS;
-        let counters = self.counters.entry((from, domain, mode)).or_default();
-        counters.packets += u64::from(chunk.packets);
-        counters.latency_ns += latency * u64::from(chunk.packets);
-        self.cards[from.0 as usize].outstanding -= u32::from(chunk.packets);
-        if is_last {
-            self.transfers.remove(chunk.transfer);
-            if operation == Operation::Get {
-                self.happenings.push_back(Happening::Delivered(token));
-            }
-            self.happenings.push_back(Happening::Completed(token));
-        }
-        self.inject(from.0);
-    }
-
     fn happen(&mut self, event: Event) {
         match event {
             Event::Router(index) => self.forward(index),
-            Event::Arrival(index) => {
-                let chunk = self.chunks.remove(index);
-                if chunk.is_response {
-                    self.complete(chunk);
-                } else {
-                    self.answer(chunk);
-                }
-            }
+            Event::Arrival(index) if self.chunks[index].is_response => self.complete(index),
+            Event::Arrival(index) => self.answer(index),
             Event::Card(node) => {
-                self.cards[node as usize].is_sending = false;
+                self.senders[node as usize].is_scheduled = false;
                 self.inject(node);
-            }
-            Event::Timer(index) => {
-                let token = self.timers.remove(index);
-                self.happenings.push_back(Happening::Timer(token));
             }
         }
     }
@@ -404,48 +191,31 @@ impl<T: Topology> ChunkNetwork<T> {
 
 impl<T: Topology> Network for ChunkNetwork<T> {
     fn now(&self) -> Ticks {
-        self.wheel.now()
+        self.agenda.now()
     }
 
     fn send(&mut self, message: Message) {
-        let payload = u64::from(self.profile.payload);
-        let packets = message.bytes.div_ceil(payload).max(1);
-        let index = self.transfers.insert(Transfer {
-            message,
-            unsent: message.bytes,
-            requests: packets,
-            responses: packets,
-            next: NONE,
-        });
-        let card = &mut self.cards[message.from.0 as usize];
-        if card.head == NONE {
-            card.head = index;
-        } else {
-            self.transfers[card.tail].next = index;
-        }
-        card.tail = index;
+        let flow = self.cards.flow(message.from.0, message.domain);
+        let index = (self.transfers).insert(Transfer::new(message, flow, &self.profile));
+        self.cards.enqueue(&mut self.transfers, index);
         self.inject(message.from.0);
     }
 
     fn timer(&mut self, at: Ticks, token: u64) {
-        let index = self.timers.insert(token);
-        self.wheel.schedule(at, Event::Timer(index));
+        self.agenda.timer(at, token);
     }
 
     fn next(&mut self) -> Option<Happening> {
         loop {
-            if let Some(happening) = self.happenings.pop_front() {
-                return Some(happening);
+            match self.agenda.next()? {
+                Next::Event(event) => self.happen(event),
+                Next::Happening(what) => return Some(what),
             }
-            let (_, event) = self.wheel.pop()?;
-            self.events += 1;
-            self.happen(event);
         }
     }
 
     fn counters(&self, node: NodeId, domain: u16, mode: Mode) -> Counters {
-        let counters = self.counters.get(&(node, domain, mode));
-        counters.copied().unwrap_or_default()
+        self.cards.counters(node.0, domain, mode)
     }
 
     /// By the time for which the link was reserved, each chunk of which is rounded up to 1/64 ns.
@@ -471,7 +241,7 @@ impl<T: Topology> Network for ChunkNetwork<T> {
     }
 
     fn events(&self) -> u64 {
-        self.events
+        self.agenda.events()
     }
 }
 
@@ -480,24 +250,6 @@ impl<T: Topology> Network for ChunkNetwork<T> {
 fn reserve(reach: &mut Reach, stage: &Stage, clocks: &VectorClocks, wire: u32) {
     // Without a limit of the wait no stage refuses.
     reach.cross(stage, clocks, wire.into(), u64::MAX);
-}
-
-/// What a router knows of a link: the packets for which the link is reserved.
-fn load<'a>(
-    clocks: &'a VectorClocks,
-    profile: &'a Profile,
-    topology: &'a impl Topology,
-    now: Ticks,
-) -> impl Fn(LinkId, u8) -> Load + 'a {
-    let wire = u64::from(profile.payload + profile.header);
-    move |link, _| {
-        let backlog = clocks.reserved(link.0).until.saturating_sub(now * FINER) / FINER;
-        let packet = profile.link(topology.kind(link)).service(wire).max(1);
-        Load {
-            queue: u32::try_from(backlog / packet).unwrap_or(u32::MAX),
-            credits: 0,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -2,14 +2,16 @@
 
 use toroid_fabric::routes::Topology;
 
-use super::links::{NONE, Next};
-use super::packet::{Packet, Transfer};
-use super::{Event, Happening, PacketNetwork};
+use super::links::Next;
+use super::packet::Packet;
+use super::{Event, Happening, Message, PacketNetwork};
+use crate::sim::slab::NONE;
+use crate::sim::transfer::Transfer;
 
 impl<T: Topology> PacketNetwork<T> {
     /// Sends a request or a response of a card, in turns if both are ready.
     pub(super) fn inject(&mut self, node: u32) {
-        let now = self.wheel.now();
+        let now = self.agenda.now();
         let (request, response) = (
             self.links.card_to_router(node, false),
             self.links.card_to_router(node, true),
@@ -31,8 +33,8 @@ impl<T: Topology> PacketNetwork<T> {
         let may_respond = flits.is_some_and(|flits| self.links.has_credits(response, flits));
         let may_request = transfer.is_some_and(|index| {
             let transfer = &self.transfers[index];
-            let flits = transfer.request(transfer.sent, &self.profile);
-            self.links.has_credits(request, flits)
+            let flits = transfer.request(transfer.sent, 1, &self.profile);
+            self.links.has_credits(request, flits as u8)
         });
         if transfer.is_some() && !may_request {
             self.cards.cards[node as usize]
@@ -54,10 +56,9 @@ impl<T: Topology> PacketNetwork<T> {
 
     /// Sends the next request of a message.
     fn request(&mut self, node: u32, index: u32) {
-        let now = self.wheel.now();
-        let transfer = &mut self.transfers[index];
-        let flits = transfer.request(transfer.sent, &self.profile);
-        transfer.sent += 1;
+        let now = self.agenda.now();
+        let transfer = &self.transfers[index];
+        let flits = transfer.request(transfer.sent, 1, &self.profile) as u8;
         let Transfer { message, flow, .. } = *transfer;
         let is_put = transfer.is_put();
         let (from, to) = (
@@ -78,7 +79,7 @@ impl<T: Topology> PacketNetwork<T> {
             domain: message.domain,
         });
         self.cards.stalled(node, &self.transfers, now);
-        self.cards.sent(node, &self.transfers);
+        self.cards.sent(node, &mut self.transfers, 1);
         self.cards.sums(flow, message.mode).request_flits += u64::from(flits);
         self.cards.cards[node as usize].was_response = false;
         let channel = self.links.card_to_router(node, false);
@@ -87,7 +88,7 @@ impl<T: Topology> PacketNetwork<T> {
 
     /// Sends the first response of a card's queue.
     fn respond(&mut self, node: u32, channel: u32) {
-        self.cards.stalled(node, &self.transfers, self.wheel.now());
+        self.cards.stalled(node, &self.transfers, self.agenda.now());
         let packet = self.links.unlink(&self.packets, channel);
         let has_payload = !self.transfers[self.packets[packet].message].is_put();
         self.cards.cards[node as usize].was_response = true;
@@ -105,8 +106,8 @@ impl<T: Topology> PacketNetwork<T> {
         let least = if has_payload { self.packet_ticks } else { 0 };
         let sent = self
             .links
-            .send(channel, packet.flits, self.wheel.now(), next, least);
-        self.wheel.schedule(sent.arrival, Event::Arrival(index));
+            .send(channel, packet.flits, self.agenda.now(), next, least);
+        self.agenda.schedule(sent.arrival, Event::Arrival(index));
     }
 
     /// A packet is in the memory of its last node.
@@ -117,8 +118,8 @@ impl<T: Topology> PacketNetwork<T> {
             is_response,
             ..
         } = self.packets[index];
-        let returned = self.wheel.now() + self.links.latency(held);
-        self.wheel.schedule(
+        let returned = self.agenda.now() + self.links.latency(held);
+        self.agenda.schedule(
             returned,
             Event::Credit {
                 flits,
@@ -138,7 +139,7 @@ impl<T: Topology> PacketNetwork<T> {
         let number = transfer.arrived;
         transfer.arrived += 1;
         let message = transfer.message;
-        packet.flits = transfer.response(number, &self.profile);
+        packet.flits = transfer.response(number, 1, &self.profile) as u8;
         packet.global_hops = 0;
         packet.is_response = true;
         packet.node = message.from.0;
@@ -148,11 +149,10 @@ impl<T: Topology> PacketNetwork<T> {
         );
         packet.path = self.topology.minimal(from, to, 0);
         if transfer.is_put() {
-            let bytes = transfer.payload(number, &self.profile);
+            let bytes = transfer.payload(number, 1, &self.profile);
             self.cards.deliver(message.to.0, message.domain, bytes);
             if transfer.arrived == transfer.packets {
-                self.happenings
-                    .push_back(Happening::Delivered(message.token));
+                self.agenda.report(Happening::Delivered(message.token));
             }
         }
         let channel = self.links.card_to_router(message.to.0, true);
@@ -162,28 +162,23 @@ impl<T: Topology> PacketNetwork<T> {
 
     /// Ends a request.
     fn receive_response(&mut self, index: u32) {
-        let packet = self.packets.remove(index);
-        let transfer = &mut self.transfers[packet.message];
-        let number = transfer.answered;
-        transfer.answered += 1;
-        let Transfer { message, flow, .. } = *transfer;
+        let Packet { message, sent, .. } = self.packets.remove(index);
+        let transfer = &mut self.transfers[message];
         if !transfer.is_put() {
-            let bytes = transfer.payload(number, &self.profile);
-            self.cards.deliver(message.from.0, message.domain, bytes);
+            let bytes = transfer.payload(transfer.answered, 1, &self.profile);
+            let Message { from, domain, .. } = transfer.message;
+            self.cards.deliver(from.0, domain, bytes);
         }
-        if transfer.answered == transfer.packets {
+        let latency = self.agenda.now() - sent;
+        let is_last = self.cards.answered(transfer, 1, latency);
+        let Transfer { message: of, .. } = *transfer;
+        if is_last {
             if !transfer.is_put() {
-                self.happenings
-                    .push_back(Happening::Delivered(message.token));
+                self.agenda.report(Happening::Delivered(of.token));
             }
-            self.happenings
-                .push_back(Happening::Completed(message.token));
-            self.transfers.remove(packet.message);
+            self.agenda.report(Happening::Completed(of.token));
+            self.transfers.remove(message);
         }
-        let sums = self.cards.sums(flow, message.mode);
-        sums.packets += 1;
-        sums.latency += self.wheel.now() - packet.sent;
-        self.cards.cards[message.from.0 as usize].outstanding -= 1;
-        self.inject(message.from.0);
+        self.inject(of.from.0);
     }
 }

@@ -10,13 +10,11 @@ use super::costs::{Class, FROM_CARD, MAX_FLITS, TO_CARD, classes, fastest};
 use super::packet::Packets;
 use super::snapshot::Snapshots;
 use crate::sim::profile::FLIT;
+use crate::sim::slab::NONE;
 use crate::sim::{Profile, TICKS, Ticks};
 
-/// End of a list.
-pub const NONE: u32 = u32::MAX;
-
 /// A directed link.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Link {
     /// End of the packet on the link.
     free_at: Ticks,
@@ -81,18 +79,11 @@ impl Links {
             Some(card) if card < nodes => FROM_CARD,
             Some(_) => TO_CARD,
         };
-        let links: Vec<Link> = (0..between_routers + 2 * nodes)
-            .map(|number| Link {
-                free_at: 0,
-                busy: 0,
-                carried: 0,
-                waiting: 0,
-                queued: 0,
-                used: 0,
-                class: of(number),
-                is_scheduled: false,
-            })
-            .collect();
+        let idle = |number| Link {
+            class: of(number),
+            ..Link::default()
+        };
+        let links: Vec<Link> = (0..between_routers + 2 * nodes).map(idle).collect();
         let channels = links.iter().flat_map(|link| {
             let channel = Channel {
                 head: NONE,
@@ -123,7 +114,7 @@ impl Links {
         links * (channels + size_of::<Link>() as u64 + Snapshots::MEMORY)
     }
 
-    /// The channel of a link between routers. Requests and responses have channels of their own.
+    /// The virtual channel of a link. Requests and responses have channels of their own.
     #[inline]
     pub fn channel(&self, link: LinkId, channel: u8, is_response: bool) -> u32 {
         link.0 << self.shift | u32::from(channel) << 1 | u32::from(is_response)
@@ -132,13 +123,13 @@ impl Links {
     /// The channel from a card to its router.
     #[inline]
     pub fn card_to_router(&self, node: u32, is_response: bool) -> u32 {
-        (self.between_routers + node) << self.shift | u32::from(is_response)
+        self.channel(LinkId(self.between_routers + node), 0, is_response)
     }
 
     /// The channel from a router to a card.
     #[inline]
     pub fn router_to_card(&self, node: u32, is_response: bool) -> u32 {
-        (self.between_routers + self.nodes + node) << self.shift | u32::from(is_response)
+        self.card_to_router(self.nodes + node, is_response)
     }
 
     /// The link of a channel.

@@ -24,7 +24,6 @@
 //!
 //! [`routes::choose`]: toroid_fabric::routes::choose
 
-mod cards;
 mod costs;
 mod ends;
 mod links;
@@ -32,35 +31,31 @@ mod packet;
 mod routers;
 mod snapshot;
 
-use std::collections::VecDeque;
-
 use toroid_fabric::NodeId;
 use toroid_fabric::routes::{Counters, LinkId, Mode, Topology};
 
-use self::cards::Cards;
 use self::costs::MAX_FLITS;
-use self::links::{Kind, Links, NONE};
-use self::packet::{Packet, Packets, Transfer};
+use self::links::{Kind, Links};
+use self::packet::{Packet, Packets};
+use super::agenda::{self, Agenda};
+use super::cards::Cards;
 use super::profile::FLIT;
-use super::wheel::Wheel;
+use super::slab::Slab;
+use super::transfer::Transfer;
 use super::{Busiest, Happening, Message, Network, Profile, Routed, SimulationError, Ticks};
-use crate::sim::slab::Slab;
 
 /// A simulated fabric at the level of packets.
 #[derive(Debug)]
 pub struct PacketNetwork<T> {
     topology: T,
     profile: Profile,
-    wheel: Wheel<Event>,
+    agenda: Agenda<Event>,
     links: Links,
     cards: Cards,
     packets: Packets,
     transfers: Slab<Transfer>,
-    timers: Slab<u64>,
-    happenings: VecDeque<Happening>,
     random: fastrand::Rng,
     routed: ByDomain,
-    events: u64,
     /// Flits of load that count as a packet.
     packet_flits: u32,
     /// Ticks that a packet with payload takes the sender's card at least.
@@ -78,11 +73,7 @@ enum Event {
     /// A link with waiting packets is free.
     Free(u32),
     /// A buffer behind a link is free.
-    Credit {
-        flits: u8,
-        channel: u32,
-    },
-    Timer(u32),
+    Credit { flits: u8, channel: u32 },
 }
 
 impl ByDomain {
@@ -122,16 +113,13 @@ impl<T: Topology> PacketNetwork<T> {
         }
         let cycle = profile.nic.service(FLIT).max(1);
         Ok(PacketNetwork {
-            wheel: Wheel::new(),
+            agenda: Agenda::new(),
             links: Links::new(&topology, &profile),
             cards: Cards::new(topology.nodes(), cycle),
             packets: Slab::new(),
             transfers: Slab::new(),
-            timers: Slab::new(),
-            happenings: VecDeque::new(),
             random: fastrand::Rng::with_seed(seed),
             routed: ByDomain::default(),
-            events: 0,
             packet_flits: profile.most_flits(),
             packet_ticks: profile.nic.packet_ns * super::TICKS,
             topology,
@@ -141,7 +129,7 @@ impl<T: Topology> PacketNetwork<T> {
 
     /// Estimated bytes of a simulation in which all windows are full.
     pub fn memory(topology: &T, profile: &Profile) -> u64 {
-        let packet = size_of::<Packet>() as u64 + 3 * Wheel::<Event>::MEMORY;
+        let packet = size_of::<Packet>() as u64 + 3 * Agenda::<Event>::MEMORY;
         let window = u64::from(profile.nic.window) * packet;
         Links::memory(topology) + u64::from(topology.nodes()) * (Cards::MEMORY + window)
     }
@@ -153,11 +141,7 @@ impl<T: Topology> PacketNetwork<T> {
 
     /// Requests of all cards without response.
     pub fn outstanding(&self) -> u64 {
-        self.cards
-            .cards
-            .iter()
-            .map(|card| u64::from(card.outstanding))
-            .sum()
+        self.cards.outstanding()
     }
 
     /// Most requests without response that any card has had.
@@ -186,6 +170,21 @@ impl<T: Topology> PacketNetwork<T> {
     pub fn busy(&self, link: LinkId) -> Ticks {
         self.links.busy(link.0)
     }
+
+    #[inline]
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Arrival(packet) => self.arrive(packet),
+            Event::Credit { flits, channel } => self.credit(channel, flits),
+            Event::Free(link) => {
+                self.links.woken(link);
+                match self.links.kind(link) {
+                    Kind::FromCard(node) => self.inject(node),
+                    _ => self.serve(link),
+                }
+            }
+        }
+    }
 }
 
 fn check(profile: &Profile) -> Result<(), SimulationError> {
@@ -210,52 +209,27 @@ fn check(profile: &Profile) -> Result<(), SimulationError> {
 
 impl<T: Topology> Network for PacketNetwork<T> {
     fn now(&self) -> Ticks {
-        self.wheel.now()
+        self.agenda.now()
     }
 
     fn send(&mut self, message: Message) {
         let flow = self.cards.flow(message.from.0, message.domain);
-        let packets = message.bytes.div_ceil(self.profile.payload.into()).max(1);
-        let index = self.transfers.insert(Transfer {
-            message,
-            packets: u32::try_from(packets).unwrap_or(u32::MAX),
-            sent: 0,
-            arrived: 0,
-            answered: 0,
-            flow,
-            next: NONE,
-        });
+        let index = (self.transfers).insert(Transfer::new(message, flow, &self.profile));
         self.cards.enqueue(&mut self.transfers, index);
         self.inject(message.from.0);
     }
 
     fn timer(&mut self, at: Ticks, token: u64) {
-        let index = self.timers.insert(token);
-        self.wheel.schedule(at, Event::Timer(index));
+        self.agenda.timer(at, token);
     }
 
     fn next(&mut self) -> Option<Happening> {
         loop {
-            if let Some(happening) = self.happenings.pop_front() {
-                return Some(happening);
-            }
-            let (now, event) = self.wheel.pop()?;
-            self.events += 1;
-            self.links.snapshots.advance(now);
-            match event {
-                Event::Arrival(packet) => self.arrive(packet),
-                Event::Credit { flits, channel } => self.credit(channel, flits),
-                Event::Free(link) => {
-                    self.links.woken(link);
-                    match self.links.kind(link) {
-                        Kind::FromCard(node) => self.inject(node),
-                        _ => self.serve(link),
-                    }
-                }
-                Event::Timer(index) => {
-                    let token = self.timers.remove(index);
-                    return Some(Happening::Timer(token));
-                }
+            let next = self.agenda.next()?;
+            self.links.snapshots.advance(self.agenda.now());
+            match next {
+                agenda::Next::Event(event) => self.happen(event),
+                agenda::Next::Happening(what) => return Some(what),
             }
         }
     }
@@ -286,7 +260,7 @@ impl<T: Topology> Network for PacketNetwork<T> {
     }
 
     fn events(&self) -> u64 {
-        self.events
+        self.agenda.events()
     }
 }
 

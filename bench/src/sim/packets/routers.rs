@@ -101,7 +101,7 @@ impl<T: Topology> PacketNetwork<T> {
         };
         let (link, flits) = (self.links.link(channel), packet.flits);
         let queue = self.links.queue(channel, last != Kind::BetweenRouters);
-        let may_begin = self.links.may_begin(link, self.wheel.now());
+        let may_begin = self.links.may_begin(link, self.agenda.now());
         if may_begin && !self.links.has_waiting(queue) && self.links.has_credits(channel, flits) {
             return self.transmit(index, channel);
         }
@@ -132,11 +132,11 @@ impl<T: Topology> PacketNetwork<T> {
             _ => Next::Router,
         };
         let flits = packet.flits;
-        let sent = self.links.send(channel, flits, self.wheel.now(), next, 0);
+        let sent = self.links.send(channel, flits, self.agenda.now(), next, 0);
         let held = std::mem::replace(&mut packet.held, channel);
-        self.wheel.schedule(sent.arrival, Event::Arrival(index));
+        self.agenda.schedule(sent.arrival, Event::Arrival(index));
         let returned = sent.left + self.links.latency(held);
-        self.wheel.schedule(
+        self.agenda.schedule(
             returned,
             Event::Credit {
                 flits,
@@ -147,7 +147,7 @@ impl<T: Topology> PacketNetwork<T> {
 
     pub(super) fn wake(&mut self, link: u32) {
         if let Some(at) = self.links.wake(link) {
-            self.wheel.schedule(at, Event::Free(link));
+            self.agenda.schedule(at, Event::Free(link));
         }
     }
 
@@ -157,7 +157,7 @@ impl<T: Topology> PacketNetwork<T> {
         match self.links.kind(link) {
             Kind::FromCard(node) => self.inject(node),
             _ if !self.links.is_waited_for(channel) => {}
-            _ if self.links.may_begin(link, self.wheel.now()) => self.serve(link),
+            _ if self.links.may_begin(link, self.agenda.now()) => self.serve(link),
             _ => self.wake(link),
         }
     }

@@ -2,6 +2,7 @@ use toroid_fabric::routes::{Dragonfly, LinkKind, Operation, TorusNetwork};
 
 use super::*;
 use crate::sim::profile::NicCosts;
+use crate::sim::tests::run;
 use crate::sim::{TICKS, nanoseconds};
 
 const MEMORY: u64 = 1 << 30;
@@ -19,34 +20,6 @@ fn dragonfly(profile: Profile) -> PacketNetwork<Dragonfly> {
     network(Dragonfly::new([4, 2, 4, 2], Some(2)).unwrap(), profile)
 }
 
-fn put(from: u32, to: u32, bytes: u64, mode: Mode) -> Message {
-    Message {
-        from: NodeId(from),
-        to: NodeId(to),
-        bytes,
-        operation: Operation::Put,
-        mode,
-        domain: 0,
-        token: u64::from(from),
-    }
-}
-
-fn get(from: u32, to: u32, bytes: u64, mode: Mode) -> Message {
-    Message {
-        operation: Operation::Get,
-        ..put(from, to, bytes, mode)
-    }
-}
-
-/// All happenings with their times.
-fn run(network: &mut impl Network) -> Vec<(Ticks, Happening)> {
-    let mut happenings = Vec::new();
-    while let Some(happening) = network.next() {
-        happenings.push((network.now(), happening));
-    }
-    happenings
-}
-
 /// Random messages of all nodes of a domain, both ends of which have the same remainder.
 fn send_random(network: &mut PacketNetwork<impl Topology>, domains: u16, seed: u64, mode: Mode) {
     let mut random = fastrand::Rng::with_seed(seed);
@@ -61,7 +34,7 @@ fn send_random(network: &mut PacketNetwork<impl Topology>, domains: u16, seed: u
                 } else {
                     Operation::Get
                 },
-                ..put(from, to, random.u64(0..1_000), mode)
+                ..Message::put(from, to, random.u64(0..1_000), mode)
             };
             network.send(message);
         }
@@ -79,7 +52,7 @@ fn an_idle_put_takes_the_latencies_and_the_slowest_link() {
         (42, 1_400.0),
     ] {
         let mut network = torus();
-        network.send(put(0, to, 8, Mode::InOrder));
+        network.send(Message::put(0, to, 8, Mode::InOrder));
         let happenings = run(&mut network);
         let rate = if to == 0 { 12.8 } else { 5.25 };
         let expected = latencies + 32.0 / rate;
@@ -101,8 +74,8 @@ fn an_idle_put_takes_the_latencies_and_the_slowest_link() {
 #[test]
 fn counters_have_the_packets_and_flits_of_the_operations() {
     let mut network = dragonfly(Profile::aries());
-    network.send(put(0, 40, 100, Mode::Adaptive0));
-    network.send(get(0, 41, 100, Mode::Adaptive3));
+    network.send(Message::put(0, 40, 100, Mode::Adaptive0));
+    network.send(Message::get(0, 41, 100, Mode::Adaptive3));
     let happenings: Vec<_> = run(&mut network)
         .into_iter()
         .map(|(_, happening)| happening)
@@ -156,7 +129,7 @@ fn fixed_modes_keep_to_their_paths() {
     for (mode, share) in cases {
         let mut network = dragonfly(Profile::aries());
         for from in 0..32 {
-            network.send(put(from, from + 32, 4096, mode));
+            network.send(Message::put(from, from + 32, 4096, mode));
         }
         run(&mut network);
         assert_eq!(network.routed().share_non_minimal(), share, "{mode}");
@@ -196,11 +169,11 @@ fn domains_share_links_and_deliver_nothing_to_each_other() {
 #[test]
 fn two_domains_of_a_card_take_turns() {
     let mut network = torus();
-    network.send(put(0, 1, 64_000, Mode::InOrder));
+    network.send(Message::put(0, 1, 64_000, Mode::InOrder));
     let other = Message {
         domain: 1,
         token: 77,
-        ..put(0, 1, 64, Mode::InOrder)
+        ..Message::put(0, 1, 64, Mode::InOrder)
     };
     network.send(other);
     assert_eq!(run(&mut network)[0].1, Happening::Delivered(77));
@@ -220,7 +193,7 @@ fn cycles_per_flit(cycles: u64) -> (f64, u32) {
     };
     let mut network = dragonfly(profile);
     let packets = 4 * 1024;
-    network.send(put(0, 1, packets * 64, Mode::InOrder));
+    network.send(Message::put(0, 1, packets * 64, Mode::InOrder));
     let (end, _) = run(&mut network)[1];
     let flits = network.counters(NodeId(0), 0, Mode::InOrder).request_flits;
     let sending = end - 4 * quarter * TICKS;
@@ -276,7 +249,7 @@ fn diversions_count_as_the_hops_that_they_make() {
     let messages = 64 * 200;
     for message in 0..messages {
         let from = message % 64;
-        network.send(put(from, (from + 16) % 64, 0, Mode::Adaptive1));
+        network.send(Message::put(from, (from + 16) % 64, 0, Mode::Adaptive1));
     }
     run(&mut network);
     let routed = network.routed();
@@ -295,7 +268,7 @@ fn a_card_that_sends_responses_is_not_stalled() {
     // Each node sends to the farthest one of its ring, and answers another.
     let mut network = network(TorusNetwork::new([9, 1, 1]).unwrap(), Profile::aries());
     for from in 0..9 {
-        network.send(put(from, (from + 4) % 9, 128 << 10, Mode::InOrder));
+        network.send(Message::put(from, (from + 4) % 9, 128 << 10, Mode::InOrder));
     }
     let (warm, end) = (20_000 * TICKS, 100_000 * TICKS);
     network.timer(warm, 100);

@@ -1,7 +1,7 @@
 //! Noisy neighbours: another domain with random traffic on the links of the measured one.
 
 use toroid_fabric::NodeId;
-use toroid_fabric::routes::{Mode, Operation};
+use toroid_fabric::routes::Mode;
 
 use crate::sim::{Happening, Message, Network, TICKS, Ticks};
 use crate::simulate::ranks::{Beside, FIRST_TOKEN_BESIDE};
@@ -95,14 +95,11 @@ impl Neighbours {
 
     fn send(&mut self, network: &mut dyn Network, at: usize) {
         self.bursts[at].left -= 1;
+        let (from, to) = (self.nodes[at], self.bursts[at].to);
         network.send(Message {
-            from: self.nodes[at],
-            to: self.bursts[at].to,
-            bytes: self.traffic.bytes,
-            operation: Operation::Put,
-            mode: Mode::Adaptive0,
             domain: DOMAIN,
             token: FIRST_TOKEN_BESIDE + at as u64,
+            ..Message::put(from.0, to.0, self.traffic.bytes, Mode::Adaptive0)
         });
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use toroid_fabric::routes::{Mode, Operation, TorusNetwork};
+use toroid_fabric::routes::{Mode, TorusNetwork};
 
 use super::Placement;
 use super::placement::Nodes;
@@ -198,14 +198,10 @@ impl<N: Network> Job<'_, N> {
     fn get(&mut self, client: usize) {
         let (case, get) = (self.case, self.left[client]);
         let server = case.placement.server(&self.nodes, client, get, self.seed);
+        let from = self.nodes.clients[client];
         self.network.send(Message {
-            from: self.nodes.clients[client],
-            to: server,
-            bytes: case.bytes,
-            operation: Operation::Get,
-            mode: Mode::InOrder,
-            domain: 0,
             token: client as u64,
+            ..Message::get(from.0, server.0, case.bytes, Mode::InOrder)
         });
     }
 }

@@ -3,8 +3,7 @@
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use toroid_fabric::NodeId;
-use toroid_fabric::routes::{Mode, Operation, TorusNetwork};
+use toroid_fabric::routes::{Mode, TorusNetwork};
 
 use super::{Bar, Check, Outcome};
 use crate::plan::Effort;
@@ -107,15 +106,7 @@ fn chunks(size: u32, targets: &[u32]) -> Result<Vec<f64>> {
     let torus = TorusNetwork::new([size; 3])?;
     let mut network = ChunkNetwork::new(torus, profile, DEFAULT_CHUNK, 1, u64::MAX)?;
     for (from, to) in targets.iter().enumerate() {
-        network.send(Message {
-            from: NodeId(from as u32),
-            to: NodeId(*to),
-            bytes: BYTES,
-            operation: Operation::Put,
-            mode: Mode::InOrder,
-            domain: 0,
-            token: from as u64,
-        });
+        network.send(Message::put(from as u32, *to, BYTES, Mode::InOrder));
     }
     let mut finishes = Vec::with_capacity(targets.len());
     while let Some(happening) = network.next() {

@@ -1,11 +1,10 @@
-//! Network cards: queues of messages, the window, and counters.
+//! Network cards of both levels: queues of messages, the window, and counters.
 
 use toroid_fabric::routes::{Counters, Mode};
 
-use super::links::NONE;
-use super::packet::Transfer;
-use crate::sim::slab::Slab;
-use crate::sim::{TICKS, Ticks};
+use super::slab::{NONE, Slab};
+use super::transfer::Transfer;
+use super::{TICKS, Ticks};
 
 /// A network card.
 #[derive(Clone, Copy, Debug)]
@@ -16,9 +15,9 @@ pub struct Card {
     pub most_outstanding: u32,
     /// The time since which a request is ready, the link is idle, and back-pressure holds it.
     pub held_since: Option<Ticks>,
-    /// Whether the last packet was a response.
+    /// Whether the last packet or chunk was a response.
     pub was_response: bool,
-    /// Queue of flows; each sends a packet, then the next one.
+    /// Queue of flows; each sends a packet or a chunk, then the next one.
     first: u32,
     last: u32,
 }
@@ -142,15 +141,16 @@ impl Cards {
         }
     }
 
-    /// The message of [`Cards::next`] has sent a packet. Another flow of the card is next.
+    /// The message of [`Cards::next`] has sent packets. Another flow of the card is next.
     #[inline]
-    pub fn sent(&mut self, node: u32, transfers: &Slab<Transfer>) {
+    pub fn sent(&mut self, node: u32, transfers: &mut Slab<Transfer>, packets: u32) {
         let card = &mut self.cards[node as usize];
-        card.outstanding += 1;
+        card.outstanding += packets;
         card.most_outstanding = card.most_outstanding.max(card.outstanding);
         let flow = card.first;
         let state = &mut self.flows[flow as usize];
-        let transfer = &transfers[state.head];
+        let transfer = &mut transfers[state.head];
+        transfer.sent += packets;
         let is_last = transfer.sent == transfer.packets;
         if is_last {
             state.head = transfer.next;
@@ -174,6 +174,18 @@ impl Cards {
         card.last = flow;
     }
 
+    /// Responses to a message have arrived, with this latency each. Returns whether they are the last.
+    #[inline]
+    pub fn answered(&mut self, transfer: &mut Transfer, packets: u32, latency: Ticks) -> bool {
+        let Transfer { message, flow, .. } = *transfer;
+        transfer.answered += packets;
+        let sums = self.sums(flow, message.mode);
+        sums.packets += u64::from(packets);
+        sums.latency += latency * Ticks::from(packets);
+        self.cards[message.from.0 as usize].outstanding -= packets;
+        transfer.answered == transfer.packets
+    }
+
     /// Sums of a flow and mode.
     #[inline]
     pub fn sums(&mut self, flow: u32, mode: Mode) -> &mut Sums {
@@ -185,6 +197,12 @@ impl Cards {
     pub fn deliver(&mut self, node: u32, domain: u16, bytes: u64) {
         let flow = self.flow(node, domain);
         self.flows[flow as usize].delivered += bytes;
+    }
+
+    /// Requests of all cards without response.
+    pub fn outstanding(&self) -> u64 {
+        let outstanding = self.cards.iter().map(|card| u64::from(card.outstanding));
+        outstanding.sum()
     }
 
     /// Bytes that arrived at a node in a domain.
