@@ -1,5 +1,10 @@
 //! Texts of errors.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use anyhow::{Result, anyhow};
+
 /// The error and its causes, from the outermost one, joined by colons. A cause whose text already
 /// ends the text before it is left out: some errors display their source.
 pub fn with_causes(error: &anyhow::Error) -> String {
@@ -10,6 +15,19 @@ pub fn with_causes(error: &anyhow::Error) -> String {
         }
     }
     text
+}
+
+/// Runs code; a panic is an error with its message. Nothing that the code changed is used afterwards.
+pub fn without_panic<T>(what: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
+    let went = catch_unwind(AssertUnwindSafe(run));
+    went.unwrap_or_else(|panic| Err(anyhow!("{what} panicked: {}", of_panic(&*panic))))
+}
+
+/// The message of a panic.
+pub fn of_panic(panic: &(dyn Any + Send)) -> &str {
+    let owned = panic.downcast_ref::<String>().map(String::as_str);
+    let text = owned.or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("without a message")
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Memory available to a run: free memory of the machine, limited by control groups.
+//! Memory available to a run: free memory of the machine, limited by control groups and by the
+//! address space of the process.
 
 use std::fs;
 use std::path::Path;
@@ -6,11 +7,15 @@ use std::path::Path;
 /// Mount point of the control group hierarchies.
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// Bytes available to this process; `None` if neither the machine nor a control group tells.
+/// Bytes available to this process; `None` if neither the machine nor a limit tells.
 pub fn available() -> Option<u64> {
     let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let groups = limit_of_groups(Path::new(GROUPS), &membership);
-    field("MemAvailable:").into_iter().chain(groups).min()
+    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let used = kib_field("/proc/self/status".as_ref(), "VmSize:").unwrap_or_default();
+    let addresses = limit_of_addresses(&limits).map(|limit| limit.saturating_sub(used));
+    let all = field("MemAvailable:").into_iter().chain(groups);
+    all.chain(addresses).min()
 }
 
 /// Bytes of this machine.
@@ -40,6 +45,15 @@ pub fn kib_field(file: &Path, name: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = rest.split_whitespace().next()?.parse().ok()?;
     kib.checked_mul(1024)
+}
+
+/// Bytes of address space that the process may have (`ulimit -v`), if limited. `limits` has the format
+/// of `/proc/self/limits`.
+fn limit_of_addresses(limits: &str) -> Option<u64> {
+    const NAME: &str = "Max address space";
+    let rest = limits.lines().find_map(|line| line.strip_prefix(NAME))?;
+    // "unlimited" does not parse.
+    rest.split_whitespace().next()?.parse().ok()
 }
 
 /// Smallest limit of the groups in `membership` (format of `/proc/self/cgroup`) and their parents.
@@ -96,6 +110,19 @@ mod tests {
         assert_eq!(limit(), Some(4096));
         assert_eq!(limit_of_groups(dir.path(), "0::/hidden\n"), Some(8192));
         assert_eq!(limit_of_groups(dir.path(), ""), None);
+    }
+
+    #[test]
+    fn the_soft_limit_of_addresses_holds() {
+        let limits = |soft: &str| {
+            format!(
+                "Limit                     Soft Limit           Hard Limit           Units     \n\
+                 Max address space         {soft:20} unlimited            bytes     \n"
+            )
+        };
+        assert_eq!(limit_of_addresses(&limits("1073741824")), Some(1 << 30));
+        assert_eq!(limit_of_addresses(&limits("unlimited")), None);
+        assert_eq!(limit_of_addresses(""), None);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //!   [`ranks`].
 //! * [`routing`] compares routing modes and policies.
 //! * [`scale`]: gets of a store on tori of up to 65,536 nodes and more.
+//! * [`turns`]: simulations on all processors.
 //! * [`validate`] compares the simulator with closed forms, other simulators and published figures.
 
 mod fabric;
@@ -12,9 +13,11 @@ pub mod ranks;
 pub mod routing;
 mod run;
 pub mod scale;
+mod turns;
 pub mod validate;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use clap::error::ErrorKind;
 use clap::{Args, Subcommand};
 
 use crate::progress::Progress;
@@ -82,4 +85,9 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
         Command::Scale(options) => scale::measure(options, progress),
         Command::Validate(options) => validate::measure(options, progress),
     }
+}
+
+/// An error of the command line, with exit status 2.
+fn refuse<T>(message: String) -> Result<T> {
+    bail!(clap::Error::raw(ErrorKind::ValueValidation, message + "\n"))
 }

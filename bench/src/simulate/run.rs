@@ -3,9 +3,8 @@
 use std::str::FromStr;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
-use clap::error::ErrorKind;
 use toroid_fabric::NodeId;
 use toroid_fabric::routes::policy::{Fixed, Policy, Recorded, Report as Traffic, SelectRouting};
 use toroid_fabric::routes::{Mode, ParseModeError};
@@ -13,11 +12,13 @@ use toroid_fabric::routes::{Mode, ParseModeError};
 use super::fabric::{Fabric, Level};
 use super::placement::Placement;
 use super::ranks::{self, Costs, Job};
+use super::refuse;
+use crate::causes::without_panic;
 use crate::plan::Common;
 use crate::progress::Progress;
 use crate::report::{Fields, Report};
 use crate::sim::chunks::{DEFAULT_CHUNK, MAX_CHUNK};
-use crate::sim::{Network, TICKS};
+use crate::sim::{Busiest, Network, TICKS};
 use crate::table::{self, Table};
 use crate::worker::programs::rank::{Meter, Usage};
 use crate::worker::programs::task::{Name, Task};
@@ -45,13 +46,13 @@ pub struct Options {
     #[arg(long, value_name = "LEVEL", default_value = "chunks")]
     level: Level,
 
-    /// Bytes of a chunk.
-    #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_CHUNK,
+    /// Bytes of a chunk, at the level of chunks [default: 4096].
+    #[arg(long, value_name = "BYTES",
         value_parser = clap::value_parser!(u64).range(1..=MAX_CHUNK))]
-    chunk: u64,
+    chunk: Option<u64>,
 
-    /// Routing mode: default (adaptive0, in an alltoall adaptive1), auto, or one of adaptive0,
-    /// adaptive1, adaptive2, adaptive3, min-hash, nmin-hash, in-order.
+    /// Routing mode: default (adaptive0, in an alltoall adaptive1), auto (with --level packets), or
+    /// one of adaptive0, adaptive1, adaptive2, adaptive3, min-hash, nmin-hash, in-order.
     #[arg(long, value_name = "MODE", default_value = "default")]
     routing: Routing,
 
@@ -131,16 +132,30 @@ struct Done {
 /// Options that do not fit together, with exit status 2; a program that fails or waits for ever.
 pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
     let effort = options.common.effort();
+    check(options)?;
     let task = Task::new(options.program, effort);
     let nodes = nodes(options, &task)?;
     progress.say(format!("{task} on {} nodes", nodes.len()));
     let start = Instant::now();
-    let done = run(options, &task, &nodes)?;
+    let done = without_panic("the simulation", || run(options, &task, &nodes))?;
     let mut report = Report::new(effort, start, Fields::default());
     let fields = fields(options, &task, &done);
     report.list("rows", vec![fields]);
     report.text = text(options, &task, &done).to_string();
     Ok(report)
+}
+
+/// Refuses options without effect.
+fn check(options: &Options) -> Result<()> {
+    match (options.level, options.routing, options.chunk) {
+        (Level::Chunks, Routing::Auto, _) => refuse(
+            "auto decides by stalled cycles, which chunks do not have: add --level packets".into(),
+        ),
+        (Level::Packets, _, Some(_)) => {
+            refuse("--chunk has no effect on --level packets: leave one of both out".into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The nodes of the ranks.
@@ -158,16 +173,12 @@ fn nodes(options: &Options, task: &Task) -> Result<Vec<NodeId>> {
     Ok(placed)
 }
 
-/// An error of the command line.
-fn refuse<T>(message: String) -> Result<T> {
-    bail!(clap::Error::raw(ErrorKind::ValueValidation, message + "\n"))
-}
-
 fn run(options: &Options, task: &Task, nodes: &[NodeId]) -> Result<Done> {
     let Options {
         level, chunk, seed, ..
     } = options;
-    let mut network = options.fabric.build(*level, *chunk, *seed)?;
+    let chunk = chunk.unwrap_or(DEFAULT_CHUNK);
+    let mut network = options.fabric.build(*level, chunk, *seed)?;
     let policy = |_: &NodeId| Recorded::new(options.routing.policy());
     let mut policies: Vec<_> = nodes.iter().map(policy).collect();
     let overhead = (options.overhead_ns * TICKS as f64) as u64;
@@ -209,9 +220,15 @@ impl Done {
         times.max().unwrap_or_default()
     }
 
+    /// Share of the time in sends and receives; 0 if no time passes.
     fn communication(&self) -> f64 {
-        let elapsed = self.sum(|usage| usage.elapsed_ns);
+        let elapsed = self.sum(|usage| usage.elapsed_ns).max(1);
         self.sum(|usage| usage.communication_ns) as f64 / elapsed as f64
+    }
+
+    /// The link with the most work, if any has carried bytes.
+    fn busiest(&self) -> Option<Busiest> {
+        self.network.busiest().filter(|link| link.bytes > 0)
     }
 
     /// Modes with their bytes, headers of the message layer included, if any.
@@ -223,7 +240,7 @@ impl Done {
 }
 
 fn fields(options: &Options, task: &Task, done: &Done) -> Fields {
-    let busiest = done.network.busiest();
+    let busiest = done.busiest();
     let events = done.network.events();
     let by_mode = |fields: Fields, (mode, bytes): (Mode, u64)| fields.with(mode.name(), bytes);
     Fields::default()
@@ -283,7 +300,7 @@ fn text(options: &Options, task: &Task, done: &Done) -> Table {
     let megabytes = done.sum(|usage| usage.bytes) as f64 / 1e6;
     let messages = done.sum(|usage| usage.messages);
     line("messages", format!("{messages} with {megabytes:.2} MB"));
-    if let Some(link) = done.network.busiest() {
+    if let Some(link) = done.busiest() {
         let megabytes = link.bytes as f64 / 1e6;
         let name = fabric.link(link.link);
         line(
@@ -315,6 +332,9 @@ fn routing(options: &Options, done: &Done) -> String {
         )
     };
     let shares: Vec<String> = done.modes().map(share).collect();
+    if shares.is_empty() {
+        return format!("{}: no messages", options.routing.name());
+    }
     let non_minimal = table::percent(Some(done.network.routed().share_non_minimal()));
     format!(
         "{}: {} of the bytes; {} decisions, {} switches; {non_minimal} not minimal",
@@ -347,10 +367,8 @@ mod tests {
 
     #[test]
     fn a_program_runs_at_both_levels_in_the_same_time_each_time() {
-        for level in ["chunks", "packets"] {
-            let line = format!(
-                "barrier --quick --nodes 8 --fabric torus:2x2x2 --level {level} --routing auto"
-            );
+        for level in ["chunks", "packets --routing auto"] {
+            let line = format!("barrier --quick --nodes 8 --fabric torus:2x2x2 --level {level}");
             let [first, again] = [0; 2].map(|_| measured(&line).unwrap());
             assert_eq!(first["messages"], 200 * 8 * 3);
             assert_eq!(first["elapsed_ns"], again["elapsed_ns"]);
@@ -359,6 +377,25 @@ mod tests {
                 "{first}"
             );
         }
+    }
+
+    #[test]
+    fn a_rank_alone_sends_nothing_and_has_figures() {
+        let words = "run barrier --quick --nodes 1 --fabric torus:2x2x2".split(' ');
+        let Line { options } = Line::try_parse_from(words).unwrap();
+        let report = measure(&options, &Progress::new()).unwrap();
+        let row = &json!(report)["rows"][0];
+        assert_eq!(
+            (&row["messages"], &row["communication"]),
+            (&json!(0), &json!(0.0))
+        );
+        assert_eq!(row["busiest_link"], Value::Null);
+        assert!(
+            report.text.contains("default: no messages"),
+            "{}",
+            report.text
+        );
+        assert!(!report.text.contains("NaN"), "{}", report.text);
     }
 
     #[test]
@@ -379,6 +416,14 @@ mod tests {
             ("ep --fabric torus:0x1x1", "a network has no size of 0"),
             ("ep --fabric ring:4", "\"ring:4\" is no network"),
             ("ep --routing best", "\"best\" is no routing mode"),
+            (
+                "ep --routing auto",
+                "auto decides by stalled cycles, which chunks do not have: add --level packets",
+            ),
+            (
+                "ep --level packets --chunk 64",
+                "--chunk has no effect on --level packets",
+            ),
             ("ep --operation-ns -1", "unexpected argument"),
         ] {
             let refused = measured(line).unwrap_err();

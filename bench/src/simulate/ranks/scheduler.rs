@@ -13,6 +13,7 @@ use super::deadlock::{self, Wish};
 use super::posts::Posts;
 use super::rank::{Answer, Call, Packet, Received, SimulatedRank};
 use super::{FIRST_TOKEN_BESIDE, Job, Stop};
+use crate::causes::of_panic;
 use crate::sim::Happening;
 
 /// Bytes of a rank's stack, of which the kernel gives only used pages.
@@ -111,7 +112,7 @@ impl<'a, T: 'static> Scheduler<'a, T> {
                 slot.result = Some(result);
             }
             Err(panic) => {
-                let message = message(&*panic);
+                let message = of_panic(&*panic).to_owned();
                 return Err(Stop::Panic { rank, message });
             }
         }
@@ -206,10 +207,4 @@ impl<'a, T: 'static> Scheduler<'a, T> {
         }
         Err(Stop::Deadlock(deadlock::describe(&wishes)))
     }
-}
-
-fn message(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("without a message").to_owned()
 }

@@ -9,8 +9,8 @@ use super::contender::Contender;
 use super::experiment::Measured;
 use super::plan;
 use super::rows;
-use super::turns::on_all_processors;
 use crate::report::Row;
+use crate::simulate::turns::on_all_processors;
 use crate::stats::{Estimate, of_ratio};
 use crate::table::{self, Table};
 

@@ -22,8 +22,8 @@ use super::contender::Contender;
 use super::experiment::{Experiment, Iterations, Machine};
 use super::neighbours::Traffic;
 use super::placement::Placement;
-use super::turns::on_all_processors;
 use super::workload::{Pattern, Workload};
+use crate::simulate::turns::on_all_processors;
 use crate::stats::{mean, median};
 use crate::table;
 

@@ -4,10 +4,7 @@
 //! goes meets all of them. The network, its neighbours and the policies keep their state between
 //! rounds.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use toroid_fabric::NodeId;
 use toroid_fabric::routes::policy::{Policy, Recorded, Report};
 use toroid_fabric::routes::{Counters, Dragonfly, Mode};
@@ -16,6 +13,7 @@ use super::contender::Contender;
 use super::neighbours::{self, Neighbours, Traffic};
 use super::placement::{Allocation, Placement};
 use super::workload::Workload;
+use crate::causes::without_panic;
 use crate::memory;
 use crate::sim::packets::PacketNetwork;
 use crate::sim::{Network, Profile, Routed, TICKS, Ticks, nanoseconds};
@@ -284,17 +282,8 @@ fn since(report: &Report, earlier: &Report) -> Report {
 
 /// Runs code of a policy: errors have its name, also if it panics.
 fn named<T>(contender: &Contender, run: impl FnOnce() -> Result<T>) -> Result<T> {
-    let result = match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(result) => result,
-        Err(panic) => Err(anyhow!("the policy panicked: {}", text(&*panic))),
-    };
+    let result = without_panic("the policy", run);
     result.with_context(|| format!("with policy {}", contender.name()))
-}
-
-fn text(panic: &(dyn Any + Send)) -> &str {
-    let owned = panic.downcast_ref::<String>().map(String::as_str);
-    let text = owned.or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("without a message")
 }
 
 #[cfg(test)]

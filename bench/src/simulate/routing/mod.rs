@@ -24,7 +24,6 @@ mod neighbours;
 pub mod placement;
 mod plan;
 mod rows;
-mod turns;
 mod verdict;
 pub mod workload;
 
@@ -33,6 +32,8 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 
+use super::refuse;
+use super::turns::on_all_processors;
 use crate::plan::Common;
 use crate::progress::Progress;
 use crate::report::{Fields, Report};
@@ -65,7 +66,7 @@ impl Options {
 /// Runs all experiments on all processors.
 ///
 /// # Errors
-/// No workload has a chosen name; an experiment that stops.
+/// No workload has a chosen name, with exit status 2; an experiment that stops.
 pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
     let start = Instant::now();
     let effort = options.common.effort();
@@ -73,9 +74,10 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
         workloads: &options.workload,
         placements: &options.placement,
     };
-    let experiments = plan::experiments(effort, options.seed, &chosen)?;
+    let experiments = plan::experiments(effort, options.seed, &chosen);
+    let experiments = experiments.or_else(|none| refuse(none.to_string()))?;
     progress.expect(experiments.len());
-    let measured = turns::on_all_processors(&experiments, |experiment| {
+    let measured = on_all_processors(&experiments, |experiment| {
         progress.step(experiment.workload);
         experiment.run()
     })?;

@@ -7,7 +7,6 @@
 pub mod placement;
 pub mod run;
 
-use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 
@@ -16,6 +15,8 @@ use clap::Args;
 
 pub use self::placement::Placement;
 use self::run::{Case, Measured};
+use super::refuse;
+use super::turns::on_all_processors;
 use crate::machine;
 use crate::memory;
 use crate::plan::{Effort, or_all};
@@ -91,15 +92,15 @@ const MEGABYTES: Show = |row, name| table::decimals(row.known(name), 1);
 /// Simulates all tori.
 ///
 /// # Errors
-/// A number of nodes that is no power of two or too large, an item or a chunk of a wrong size, too
-/// little memory.
+/// A number of nodes that is no power of two or too large, an item or a chunk of a wrong size, with
+/// exit status 2; too little memory.
 pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
     let start = Instant::now();
-    let mut cases = cases(options)?;
+    let mut cases = cases(options).or_else(|wrong| refuse(wrong.to_string()))?;
     // The largest first: the processors then end together.
     cases.sort_by_key(|case| std::cmp::Reverse(case.weight()));
     progress.expect(cases.len());
-    let mut measured = run_all(cases, progress)?;
+    let mut measured = run_all(&cases, progress)?;
     measured.sort_by_key(|(case, _)| (case.placement, case.bytes, case.nodes));
     Ok(report(options, start, &measured))
 }
@@ -141,32 +142,14 @@ fn cases(options: &Options) -> Result<Vec<Case>> {
 }
 
 /// Runs the cases on all processors.
-fn run_all(cases: Vec<Case>, progress: &Progress) -> Result<Vec<(Case, Measured)>> {
+fn run_all(cases: &[Case], progress: &Progress) -> Result<Vec<(Case, Measured)>> {
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let memory = memory::available().unwrap_or(u64::MAX) / threads as u64;
-    let (cases, measured) = (Mutex::new(cases.into_iter()), Mutex::new(Vec::new()));
-    let work = || -> Result<()> {
-        loop {
-            let case = cases.lock().ok().and_then(|mut cases| cases.next());
-            let Some(case) = case else { return Ok(()) };
-            let result = case.run(memory).with_context(|| case.to_string())?;
-            progress.step(case);
-            if let Ok(mut measured) = measured.lock() {
-                measured.push((case, result));
-            }
-        }
-    };
-    thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-        let own = work();
-        let joined = others.into_iter().map(|other| {
-            other
-                .join()
-                .unwrap_or_else(|_| Err(anyhow::anyhow!("a simulation panicked")))
-        });
-        joined.fold(own, Result::and)
-    })?;
-    Ok(measured.into_inner().unwrap_or_default())
+    on_all_processors(cases, |case| {
+        let measured = case.run(memory).with_context(|| case.to_string())?;
+        progress.step(case);
+        Ok((*case, measured))
+    })
 }
 
 fn report(options: &Options, start: Instant, measured: &[(Case, Measured)]) -> Report {
@@ -223,10 +206,9 @@ mod tests {
         options: Options,
     }
 
-    fn parse(line: &str) -> Result<Options, String> {
+    fn parse(line: &str) -> Result<Options> {
         let words = std::iter::once("scale").chain(line.split_whitespace());
-        let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
-        Ok(line.options)
+        Ok(Line::try_parse_from(words)?.options)
     }
 
     #[test]
@@ -301,13 +283,11 @@ mod tests {
             ("--placement far", "random, compact or nearest"),
             ("--gets 0", "1.."),
         ] {
-            let error = parse(line).and_then(|options| {
-                cases(&options)
-                    .map(|_| ())
-                    .map_err(|error| error.to_string())
-            });
-            let error = error.unwrap_err();
-            assert!(error.contains(wanted), "{line}: {error}");
+            let error = parse(line).and_then(|options| measure(&options, &Progress::new()));
+            let error = error.map(|_| ()).unwrap_err();
+            assert!(error.to_string().contains(wanted), "{line}: {error}");
+            let usage = error.downcast_ref::<clap::Error>().unwrap();
+            assert_eq!(usage.exit_code(), 2, "{line}");
         }
     }
 }
