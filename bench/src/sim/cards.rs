@@ -174,7 +174,8 @@ impl Cards {
         card.last = flow;
     }
 
-    /// Responses to a message have arrived, with this latency each. Returns whether they are the last.
+    /// Responses to a message have arrived, with this latency each. Returns whether they are the
+    /// last.
     #[inline]
     pub fn answered(&mut self, transfer: &mut Transfer, packets: u32, latency: Ticks) -> bool {
         let Transfer { message, flow, .. } = *transfer;

@@ -60,8 +60,8 @@ fn random_puts() -> Vec<Message> {
     (0..64 * 4).map(|n| put(n % 64)).collect()
 }
 
-/// Chunks of a packet count what packets do. The latency of a longer one ends with its last response,
-/// and that of a packet with its own.
+/// Chunks of a packet count what packets do. The latency of a longer one ends with its last
+/// response, and that of a packet with its own.
 #[test]
 fn counters_of_chunks_are_those_of_packets() {
     let profile = Profile::aries();

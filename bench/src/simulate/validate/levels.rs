@@ -5,13 +5,12 @@
 //! turns by the age of their requests: the last message ends at the same time, others end earlier.
 
 use anyhow::Result;
-use toroid_fabric::NodeId;
-use toroid_fabric::routes::{Mode, Operation, TorusNetwork};
+use toroid_fabric::routes::{Mode, TorusNetwork};
 
-use super::{Bar, Check, Outcome};
+use super::{Bar, Check, Outcome, last_delivery};
 use crate::sim::chunks::{ChunkNetwork, DEFAULT_CHUNK};
 use crate::sim::packets::PacketNetwork;
-use crate::sim::{Happening, Message, Network, Profile, nanoseconds};
+use crate::sim::{Message, Network, Profile, nanoseconds};
 use crate::simulate::scale::Placement;
 use crate::simulate::scale::run::{Case, profile};
 
@@ -26,15 +25,16 @@ pub const CHUNKS: Check = Check {
 };
 
 /// By how much chunks are faster than packets under full load, with endless buffers and with those of a
-/// round trip.
+/// round trip. The same seeds give the same figures: a change of either level, not chance, misses a bar.
 pub const BACK_PRESSURE: Check = Check {
     name: "back-pressure",
     is_long: false,
     run: |_| {
-        let endless = TORI.into_iter().map(|torus| under_load(torus, ENDLESS));
-        endless
-            .chain(TORI.into_iter().map(|torus| under_load(torus, 0)))
-            .collect()
+        let endless = TORI.into_iter().zip(FASTER_ENDLESS);
+        let endless = endless.map(|(torus, most)| under_load(torus, ENDLESS, most));
+        let short = TORI.into_iter().zip(FASTER);
+        let short = short.map(|(torus, most)| under_load(torus, 0, most));
+        endless.chain(short).collect()
     },
 };
 
@@ -43,6 +43,11 @@ const ENDLESS: u32 = 4096;
 
 /// Nodes, and simulations of which a figure is the mean.
 const TORI: [(u32, u64); 3] = [(8, 16), (64, 4), (512, 1)];
+
+/// Largest shares by which chunks may be faster on each torus: measured ones (3.5, 2.8 and 3.8 % with
+/// endless buffers, 3.7, 8.5 and 22.0 % with those of a round trip) and about a quarter of them.
+const FASTER_ENDLESS: [f64; 3] = [0.045, 0.035, 0.05];
+const FASTER: [f64; 3] = [0.045, 0.11, 0.275];
 
 /// Gets of 64 KiB of each client from random servers.
 const GETS: u32 = 10;
@@ -107,13 +112,13 @@ fn against_packets((nodes, rounds): (u32, u64)) -> Result<Outcome> {
     })
 }
 
-fn under_load((nodes, rounds): (u32, u64), link_buffer: u32) -> Result<Outcome> {
+fn under_load((nodes, rounds): (u32, u64), link_buffer: u32, most: f64) -> Result<Outcome> {
     let buffers = match link_buffer {
         0 => "of 3 packets",
         _ => "endless",
     };
     let what = format!("mean finish of {GETS} gets, {nodes} nodes, buffers {buffers}, us");
-    outcome("packets", what, Bar::AtMost, rounds, |seed| {
+    outcome("packets", what, Bar::Below(most), rounds, |seed| {
         let case = case(nodes, DEFAULT_CHUNK, seed);
         let torus = TorusNetwork::new(case.shape())?;
         let profile = with_buffers(link_buffer);
@@ -149,21 +154,8 @@ fn permutation(network: &mut impl Network, nodes: u32, seed: u64) -> f64 {
     let mut cycle: Vec<u32> = (0..nodes).collect();
     fastrand::Rng::with_seed(seed).shuffle(&mut cycle);
     for (n, node) in cycle.iter().enumerate() {
-        network.send(Message {
-            from: NodeId(*node),
-            to: NodeId(cycle[(n + 1) % cycle.len()]),
-            bytes: BYTES,
-            operation: Operation::Get,
-            mode: Mode::InOrder,
-            domain: 0,
-            token: u64::from(*node),
-        });
+        let from = cycle[(n + 1) % cycle.len()];
+        network.send(Message::get(*node, from, BYTES, Mode::InOrder));
     }
-    let mut last = 0.0;
-    while let Some(happening) = network.next() {
-        if let Happening::Delivered(_) = happening {
-            last = nanoseconds(network.now()) / 1e3;
-        }
-    }
-    last
+    nanoseconds(last_delivery(network)) / 1e3
 }

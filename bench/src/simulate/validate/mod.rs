@@ -4,28 +4,33 @@
 //! A [`Check`] computes one or several [`Outcome`]s. Checks run on all processors. A new check is a
 //! function in a file here, and an entry in [`CHECKS`].
 
+mod caminos;
 mod closed;
 mod equation;
 mod levels;
 mod live;
+mod load;
+mod outcome;
 mod packets;
 mod published;
 mod simgrid;
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
+pub use outcome::{Bar, Outcome};
+
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use clap::Args;
 
-use crate::causes::with_causes;
+use super::refuse;
+use super::turns::on_all_processors;
+use crate::causes::{with_causes, without_panic};
 use crate::machine;
 use crate::plan::Effort;
 use crate::progress::Progress;
 use crate::report::{Fields, Report};
-use crate::table::{self, Table};
+use crate::sim::{Happening, Network, Ticks};
+use crate::table::Table;
 
 // Not a doc comment, which would replace the text of the command.
 #[derive(Args)]
@@ -62,6 +67,7 @@ const CHECKS: &[Check] = &[
     closed::TORNADO,
     closed::QUEUE,
     simgrid::PERMUTATION,
+    caminos::UNIFORM,
     live::LIVE,
     published::FARTHEST,
     packets::PUBLISHED,
@@ -79,66 +85,10 @@ pub struct Check {
     pub run: fn(Effort) -> Result<Vec<Outcome>>,
 }
 
-/// Result of a comparison.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// What the simulator is compared with.
-    pub against: &'static str,
-    /// The compared figure, with its unit.
-    pub what: String,
-    pub bar: Bar,
-    /// Expected figure; the limit itself for [`Bar::AtMost`] and [`Bar::AtLeast`].
-    pub expected: f64,
-    pub measured: f64,
-}
-
-/// Largest difference between expected and measured figures.
-#[derive(Clone, Copy, Debug)]
-pub enum Bar {
-    /// A share of the expected figure.
-    Within(f64),
-    /// The expected figure is the largest one allowed.
-    AtMost,
-    /// The expected figure is the smallest one allowed.
-    AtLeast,
-}
-
-impl Outcome {
-    /// Difference as a share of the expected figure; of 0 itself, the measured figure.
-    fn error(&self) -> f64 {
-        match self.expected {
-            0.0 => self.measured,
-            expected => self.measured / expected - 1.0,
-        }
-    }
-
-    fn holds(&self) -> bool {
-        match self.bar {
-            Bar::Within(share) => self.error().abs() <= share,
-            Bar::AtMost => self.measured <= self.expected,
-            Bar::AtLeast => self.measured >= self.expected,
-        }
-    }
-
-    fn bar(&self) -> String {
-        match self.bar {
-            Bar::Within(share) => format!("{} %", share * 100.0),
-            Bar::AtMost => "at most".into(),
-            Bar::AtLeast => "at least".into(),
-        }
-    }
-
-    fn fields(&self) -> Fields {
-        Fields::default()
-            .with("against", self.against)
-            .with("what", &self.what)
-            .with("bar", self.bar())
-            .with("expected", self.expected)
-            .with("measured", self.measured)
-            .with("error", self.error())
-            .with("holds", self.holds())
-    }
-}
+/// Why a comparison with a program that few have was left out, which is no failure.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Skipped(String);
 
 /// A finished check.
 struct Done {
@@ -150,7 +100,7 @@ struct Done {
 /// Runs the comparisons.
 ///
 /// # Errors
-/// No comparison has one of the chosen names.
+/// No comparison has one of the chosen names, with exit status 2.
 pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
     let start = Instant::now();
     let effort = if options.full {
@@ -158,9 +108,10 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
     } else {
         Effort::Default
     };
-    let checks = chosen(&options.names, options.full)?;
+    let checks = chosen(&options.names, options.full);
+    let checks = checks.or_else(|unknown| refuse(unknown.to_string()))?;
     progress.expect(checks.len());
-    let done = run(&checks, effort, progress);
+    let done = run(&checks, effort, progress)?;
     Ok(report(effort, start, &done))
 }
 
@@ -182,33 +133,17 @@ fn chosen(names: &[String], is_full: bool) -> Result<Vec<&'static Check>> {
 }
 
 /// Runs checks on all processors; results are in the order of `checks`.
-fn run(checks: &[&'static Check], effort: Effort, progress: &Progress) -> Vec<Done> {
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::new());
-    let work = || {
-        while let Some(check) = checks.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let start = Instant::now();
-            let finished = Done {
-                name: check.name,
-                outcomes: (check.run)(effort),
-                seconds: start.elapsed().as_secs_f64(),
-            };
-            progress.step(check.name);
-            done.lock()
-                .unwrap_or_else(|lock| lock.into_inner())
-                .push(finished);
-        }
-    };
-    thread::scope(|scope| {
-        let threads = thread::available_parallelism().map_or(1, Into::into);
-        for _ in 1..threads.min(checks.len()) {
-            scope.spawn(work);
-        }
-        work();
-    });
-    let mut done = done.into_inner().unwrap_or_else(|lock| lock.into_inner());
-    done.sort_by_key(|done| checks.iter().position(|check| check.name == done.name));
-    done
+fn run(checks: &[&'static Check], effort: Effort, progress: &Progress) -> Result<Vec<Done>> {
+    on_all_processors(checks, |check| {
+        let start = Instant::now();
+        let outcomes = without_panic("the check", || (check.run)(effort));
+        progress.step(check.name);
+        Ok(Done {
+            name: check.name,
+            outcomes,
+            seconds: start.elapsed().as_secs_f64(),
+        })
+    })
 }
 
 fn report(effort: Effort, start: Instant, done: &[Done]) -> Report {
@@ -222,7 +157,7 @@ fn report(effort: Effort, start: Instant, done: &[Done]) -> Report {
         let outcomes = outcomes.as_deref().unwrap_or_default();
         for outcome in outcomes {
             fields.push(outcome.fields());
-            table.row(cells(outcome));
+            table.row(outcome.cells());
             if !outcome.holds() {
                 missed.push(format!("{name}: {}", outcome.what));
             }
@@ -230,9 +165,13 @@ fn report(effort: Effort, start: Instant, done: &[Done]) -> Report {
     }
     for Done { name, outcomes, .. } in done {
         let Err(error) = outcomes else { continue };
-        fields.push(not_run(name, &with_causes(error)));
-        table.row(["NOT RUN", name, &with_causes(error), "-", "-", "-", "-"]);
-        missed.push(format!("{name} did not run"));
+        let (why, is_skipped) = (with_causes(error), error.is::<Skipped>());
+        let verdict = if is_skipped { "SKIPPED" } else { "NOT RUN" };
+        table.row([verdict, name, &why, "-", "-", "-", "-"]);
+        fields.push(not_run(name, &why, is_skipped));
+        if !is_skipped {
+            missed.push(format!("{name} did not run"));
+        }
     }
     report.list("rows", fields);
     report.list("checks", done.iter().map(Done::fields).collect());
@@ -245,21 +184,19 @@ fn report(effort: Effort, start: Instant, done: &[Done]) -> Report {
     report
 }
 
-fn cells(outcome: &Outcome) -> [String; 7] {
-    let verdict = if outcome.holds() { "holds" } else { "MISSED" };
-    [
-        verdict.into(),
-        outcome.against.into(),
-        outcome.what.clone(),
-        figure(outcome.expected),
-        figure(outcome.measured),
-        format!("{:+.2} %", outcome.error() * 100.0),
-        outcome.bar(),
-    ]
+/// Time at which the last message is delivered, when nothing else is sent.
+fn last_delivery(network: &mut impl Network) -> Ticks {
+    let mut last = 0;
+    while let Some(happening) = network.next() {
+        if let Happening::Delivered(_) = happening {
+            last = network.now();
+        }
+    }
+    last
 }
 
 /// A row of a comparison that did not run.
-fn not_run(name: &str, why: &str) -> Fields {
+fn not_run(name: &str, why: &str, is_skipped: bool) -> Fields {
     let none = None::<f64>;
     Fields::default()
         .with("against", name)
@@ -268,15 +205,7 @@ fn not_run(name: &str, why: &str) -> Fields {
         .with("expected", none)
         .with("measured", none)
         .with("error", none)
-        .with("holds", false)
-}
-
-fn figure(value: f64) -> String {
-    if value != 0.0 && value.abs() < 1.0 {
-        format!("{value:.4}")
-    } else {
-        table::digits(value)
-    }
+        .with("holds", (!is_skipped).then_some(false))
 }
 
 impl Done {
@@ -293,35 +222,6 @@ mod tests {
 
     use super::*;
 
-    fn outcome(bar: Bar, expected: f64, measured: f64) -> Outcome {
-        Outcome {
-            against: "closed form",
-            what: "latency in us".into(),
-            bar,
-            expected,
-            measured,
-        }
-    }
-
-    #[test]
-    fn bars_are_shares_or_limits() {
-        for (bar, measured, holds) in [
-            (Bar::Within(0.02), 1.0199, true),
-            (Bar::Within(0.02), 0.97, false),
-            (Bar::AtMost, 1.0, true),
-            (Bar::AtMost, 1.1, false),
-            (Bar::AtLeast, 1.0, true),
-            (Bar::AtLeast, 0.9, false),
-            (Bar::Within(0.02), f64::NAN, false),
-        ] {
-            assert_eq!(
-                outcome(bar, 1.0, measured).holds(),
-                holds,
-                "{bar:?} {measured}"
-            );
-        }
-    }
-
     #[test]
     fn a_missed_bar_and_a_check_that_cannot_run_are_named_failures() {
         let done = |name, outcomes| Done {
@@ -329,13 +229,16 @@ mod tests {
             outcomes,
             seconds: 0.5,
         };
-        let good = outcome(Bar::Within(0.02), 2.0, 2.01);
+        let good = Outcome::example(Bar::Within(0.02), 2.0, 2.01);
         let report_of = |done: &[Done]| report(Effort::Default, Instant::now(), done);
         let held = report_of(&[done("latency", Ok(vec![good.clone()]))]);
         assert_eq!(held.failure, None);
         let missed = report_of(&[
             done("other", Err(anyhow::anyhow!("apt install it"))),
-            done("latency", Ok(vec![good, outcome(Bar::AtMost, 1.0, 2.0)])),
+            done(
+                "latency",
+                Ok(vec![good, Outcome::example(Bar::AtMost, 1.0, 2.0)]),
+            ),
         ]);
         let failure = "bars missed: latency: latency in us; other did not run";
         assert_eq!(missed.failure.as_deref(), Some(failure));
@@ -344,12 +247,31 @@ mod tests {
         assert_eq!(json["rows"][1]["error"], 1.0);
         let why = (&json["rows"][2]["what"], &json["rows"][2]["holds"]);
         assert_eq!(why, (&json!("apt install it"), &json!(false)));
+        let skipped = report_of(&[done("rare", Err(Skipped("no program".into()).into()))]);
+        assert_eq!(skipped.failure, None);
+        assert_eq!(json!(skipped)["rows"][0]["holds"], Value::Null);
+        assert!(skipped.text.contains("SKIPPED"), "{}", skipped.text);
         let line = missed.text.lines().find(|line| line.starts_with("NOT RUN"));
         assert!(
             line.is_some_and(|line| line.contains("apt install it")),
             "{}",
             missed.text
         );
+    }
+
+    #[test]
+    fn a_check_that_panics_has_not_run() {
+        const PANICS: Check = Check {
+            name: "panics",
+            is_long: false,
+            // Without the message of the panic hook.
+            run: |_| std::panic::resume_unwind(Box::new("odd")),
+        };
+        let done = run(&[&PANICS], Effort::Default, &Progress::new()).unwrap();
+        let failure = report(Effort::Default, Instant::now(), &done).failure;
+        assert_eq!(failure.as_deref(), Some("bars missed: panics did not run"));
+        let error = done[0].outcomes.as_ref().unwrap_err();
+        assert_eq!(error.to_string(), "the check panicked: odd");
     }
 
     #[test]

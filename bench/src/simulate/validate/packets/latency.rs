@@ -4,10 +4,10 @@ use anyhow::{Result, ensure};
 use toroid_fabric::NodeId;
 use toroid_fabric::routes::{Dragonfly, Mode, Topology, TorusNetwork};
 
-use super::super::{Bar, Check, Outcome};
-use super::{CLOSED_FORM, last_delivery, network, put};
+use super::super::{Bar, Check, Outcome, last_delivery};
+use super::{CLOSED_FORM, network};
 use crate::plan::Effort;
-use crate::sim::{Network, Profile, nanoseconds};
+use crate::sim::{Message, Network, Profile, nanoseconds};
 
 /// Latencies of the path, and the bytes on its slowest link.
 pub const IDLE: Check = Check {
@@ -56,7 +56,7 @@ impl Idle {
         let wire = bytes.div_ceil(16) * 16 + u64::from(profile.header);
         idle.expected_ns += wire as f64 * 1e9 / slowest as f64;
         let mut network = network(topology.clone(), profile.clone(), 1)?;
-        network.send(put(from, to, bytes, Mode::InOrder));
+        network.send(Message::put(from, to, bytes, Mode::InOrder));
         idle.measured_ns = nanoseconds(last_delivery(&mut network));
         Ok(idle)
     }
@@ -115,7 +115,7 @@ fn bgp(packets: u32) -> Result<Outcome> {
     let profile = Profile::bgp();
     let bytes = u64::from(packets * profile.payload);
     let mut network = network(TorusNetwork::new([4, 4, 4])?, profile, 1)?;
-    network.send(put(0, 1, bytes, Mode::InOrder));
+    network.send(Message::put(0, 1, bytes, Mode::InOrder));
     Ok(Outcome {
         against: CLOSED_FORM,
         what: format!("put of {packets} x 240 B to a neighbour, bgp, us"),

@@ -5,10 +5,10 @@ use toroid_fabric::NodeId;
 use toroid_fabric::routes::{Counters, Mode, TorusNetwork};
 
 use super::super::{Bar, Check, Outcome};
-use super::{CLOSED_FORM, network, put};
+use super::{CLOSED_FORM, network};
 use crate::plan::Effort;
 use crate::sim::profile::{LinkCosts, NicCosts};
-use crate::sim::{Happening, Network, Profile, TICKS, Ticks};
+use crate::sim::{Happening, Message, Network, Profile, TICKS, Ticks};
 
 /// Packets that arrive at a link at random: M/D/1.
 pub const POISSON: Check = Check {
@@ -59,9 +59,9 @@ fn wait(load: f64) -> Result<Outcome> {
             Happening::Timer(_) if (sent.len() as u64) < PACKETS => {
                 let token = sent.len() as u64;
                 sent.push(now);
-                network.send(crate::sim::Message {
+                network.send(Message {
                     token,
-                    ..put(0, 1, 64, Mode::InOrder)
+                    ..Message::put(0, 1, 64, Mode::InOrder)
                 });
                 at += interval(&mut random, service as f64 / load);
                 network.timer(at as Ticks, ARRIVAL);
@@ -106,7 +106,7 @@ fn little(_: Effort) -> Result<Vec<Outcome>> {
             }
             Happening::Timer(node) => {
                 let (from, to) = (node as u32, random.u32(0..nodes as u32));
-                network.send(put(from, to, 256, Mode::Adaptive0));
+                network.send(Message::put(from, to, 256, Mode::Adaptive0));
                 let next = &mut next[node as usize];
                 *next += interval(&mut random, 120.0 * TICKS as f64);
                 network.timer(*next as Ticks, node);

@@ -4,7 +4,7 @@ use anyhow::Result;
 use toroid_fabric::routes::{Dragonfly, LinkId, LinkKind, Mode, Topology, TorusNetwork};
 
 use super::super::{Bar, Check, Outcome};
-use super::{network, put};
+use super::network;
 use crate::plan::Effort;
 use crate::sim::profile::NicCosts;
 use crate::sim::{Happening, Message, Network, Profile, TICKS};
@@ -109,7 +109,7 @@ fn hops<T: Topology>(
     let bytes = packets * u64::from(profile.payload + 2 * profile.header);
     let mut network = network(topology, profile, 1)?;
     for from in 0..nodes {
-        network.send(put(from, from ^ bits, MESSAGE, mode));
+        network.send(Message::put(from, from ^ bits, MESSAGE, mode));
     }
     while network.next().is_some() {}
     let links = (0..network.topology().links()).map(LinkId);
@@ -165,7 +165,7 @@ fn share_after_burst(age_ns: u64) -> Result<f64> {
         for from in 0..64 {
             network.send(Message {
                 domain: 1,
-                ..put(from, (from + 16) % 64, 8 << 10, Mode::Adaptive3)
+                ..Message::put(from, (from + 16) % 64, 8 << 10, Mode::Adaptive3)
             });
         }
         let mut left = 64;
@@ -181,7 +181,7 @@ fn share_after_burst(age_ns: u64) -> Result<f64> {
         while let Some(happening) = network.next() {
             if let Happening::Timer(n) = happening {
                 let from = (n as u32 * 13 + seed as u32) % 64;
-                network.send(put(from, (from + 16) % 64, 64, Mode::Adaptive0));
+                network.send(Message::put(from, (from + 16) % 64, 64, Mode::Adaptive0));
             }
         }
         let routed = network.routed_in(0);

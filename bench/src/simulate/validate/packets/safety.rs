@@ -5,7 +5,7 @@ use toroid_fabric::NodeId;
 use toroid_fabric::routes::{Dragonfly, LinkId, Mode, Operation, Topology, TorusNetwork};
 
 use super::super::{Bar, Check, Outcome};
-use super::{CLOSED_FORM, network, put};
+use super::{CLOSED_FORM, network};
 use crate::plan::Effort;
 use crate::sim::packets::PacketNetwork;
 use crate::sim::profile::NicCosts;
@@ -62,7 +62,7 @@ fn random_traffic(name: &str, topology: impl Topology, packets: u64) -> Result<V
         network.send(Message {
             operation,
             token: from.into(),
-            ..put(from, to, bytes, Mode::ALL[random.usize(..7)])
+            ..Message::put(from, to, bytes, Mode::ALL[random.usize(..7)])
         });
         sent < packets
     };
@@ -187,7 +187,7 @@ fn cycles_per_flit(cycles: u64) -> Result<f64> {
     };
     let topology = Dragonfly::new([1, 1, 1, 2], None)?;
     let mut network = network(topology, Profile { nic, ..aries }, 1)?;
-    network.send(put(0, 1, PACKETS * 64, Mode::InOrder));
+    network.send(Message::put(0, 1, PACKETS * 64, Mode::InOrder));
     let mut end = 0;
     while let Some(happening) = network.next() {
         if let Happening::Completed(_) = happening {

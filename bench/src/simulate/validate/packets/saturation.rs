@@ -1,13 +1,13 @@
 //! Saturated links: the time of a pattern is that of the bytes on its busiest link.
 
 use anyhow::Result;
-use toroid_fabric::NodeId;
 use toroid_fabric::routes::{Dragonfly, Mode, Topology, TorusNetwork};
 
-use super::super::{Bar, Check, Outcome};
-use super::{CLOSED_FORM, last_delivery, network, put};
+use super::super::load::busiest_ns;
+use super::super::{Bar, Check, Outcome, last_delivery};
+use super::{CLOSED_FORM, network};
 use crate::plan::Effort;
-use crate::sim::{Network, Profile, nanoseconds};
+use crate::sim::{Message, Network, Profile, nanoseconds};
 
 /// Tornado, incast and a permutation by fixed routes.
 pub const SATURATION: Check = Check {
@@ -39,43 +39,17 @@ fn saturation(_: Effort) -> Result<Vec<Outcome>> {
 
 fn outcome<T: Topology + Clone>(name: &str, topology: &T, flows: Flows) -> Result<Outcome> {
     let profile = Profile::aries();
-    let expected = busiest_ns(topology, &profile, &flows);
+    let puts = flows.iter();
+    let puts = puts.map(|(from, to)| Message::put(*from, *to, BYTES, Mode::InOrder));
+    let puts: Vec<Message> = puts.collect();
+    let expected = busiest_ns(topology, &profile, &puts);
     let mut network = network(topology.clone(), profile, 1)?;
-    for (from, to) in &flows {
-        network.send(put(*from, *to, BYTES, Mode::InOrder));
-    }
+    puts.iter().for_each(|put| network.send(*put));
     Ok(Outcome {
         against: CLOSED_FORM,
-        what: format!("{name}: {} puts of {BYTES} B, us", flows.len()),
+        what: format!("{name}: {} puts of {BYTES} B, us", puts.len()),
         bar: Bar::Within(0.02),
         expected: expected / 1e3,
         measured: nanoseconds(last_delivery(&mut network)) / 1e3,
     })
-}
-
-/// Nanoseconds that the busiest link or card needs for its bytes, those of responses included.
-fn busiest_ns<T: Topology>(topology: &T, profile: &Profile, flows: &Flows) -> f64 {
-    let packets = BYTES / u64::from(profile.payload);
-    let request = (packets * u64::from(profile.payload + profile.header)) as f64;
-    let response = (packets * u64::from(profile.header)) as f64;
-    let mut links = vec![0.0; topology.links() as usize];
-    let nodes = topology.nodes() as usize;
-    let (mut sent, mut received) = (vec![0.0; nodes], vec![0.0; nodes]);
-    let mut add = |from: u32, to: u32, bytes: f64| {
-        sent[from as usize] += bytes;
-        received[to as usize] += bytes;
-        let ends = (topology.router(NodeId(from)), topology.router(NodeId(to)));
-        let path = topology.minimal(ends.0, ends.1, 0);
-        for step in topology.steps(&path) {
-            let rate = profile.link(topology.kind(step.link)).rate;
-            links[step.link.0 as usize] += bytes * 1e9 / rate as f64;
-        }
-    };
-    for (from, to) in flows {
-        add(*from, *to, request);
-        add(*to, *from, response);
-    }
-    let cards = sent.into_iter().chain(received);
-    let cards = cards.map(|bytes| bytes * 1e9 / profile.nic.rate as f64);
-    links.into_iter().chain(cards).fold(0.0, f64::max)
 }
