@@ -19,6 +19,7 @@
 //! | `start` | an agent's begin and end: its directories, takeover from a killed one, background |
 //! | `server` | connections of clients to the control socket and to node sockets |
 //! | `sessions` | sessions with the agents of other hosts |
+//! | `control` | when a change is decided, sent to followers and answered |
 //! | `core` | the host, and changes of membership, names and rights |
 //! | `members` | attached processes: their regions, channels and listeners, and revocation |
 //! | `nodes` | namespaces, users and control groups of nodes, and commands in them |
@@ -35,6 +36,7 @@
 mod channel;
 mod cluster;
 mod config;
+mod control;
 mod core;
 pub mod doctor;
 mod emulation;

@@ -1,6 +1,8 @@
 //! Several hosts, one set of domains: each host's agent carries some of the nodes, one of them holds
 //! the directory.
 
+use std::time::{Duration, Instant};
+
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tests::cluster::leaves_nothing;
@@ -287,6 +289,59 @@ fn a_cable_is_cut_in_the_middle_of_a_shrink() {
     a.meets("b");
     a.agent.toroid("domain grow blue 1,1,0").ok();
     hosts.agree();
+}
+
+/// Other tenants once waited 31 s for it.
+#[test]
+fn a_process_that_does_not_acknowledge_delays_its_own_domain_only() {
+    leaves_nothing(|| {
+        let hosts = Hosts::down_yet(3);
+        let [a, b, c] = hosts.each();
+        let slow = Oddities {
+            ack_timeout: Some(60_000),
+            ..Oddities::default()
+        };
+        a.try_up(slow).ok();
+        b.try_up(slow).ok();
+        c.up();
+        a.meets("b");
+        a.meets("c");
+        a.agent.domain("blue", &["*,0,0", "0,1,0"]);
+        a.agent.domain("red", &["1,0,0", "*,1,0"]);
+        let (near, _) = a.agent.owner("0,0,0");
+        let (far, _) = b.agent.owner("0,1,0");
+        let pids = [near.pid_in_node(), far.pid_in_node()];
+        pids.into_iter().for_each(stop);
+        // One waits for a process on its own host, which is the leader; the other for one elsewhere.
+        let shrinks = ["blue 1,0,0", "red 1,1,0"];
+        let shrinks = shrinks.map(|what| a.agent.start(&format!("domain shrink {what}")));
+        for (host, domain) in [(a, "blue"), (b, "red")] {
+            let has_begun = || host.agent.ask(&format!("domain show {domain}"))["epoch"] == 2;
+            eventually("the shrink has begun", has_begun);
+        }
+        let begun = Instant::now();
+        a.agent.toroid("domain create green *,2,0").ok();
+        c.agent.toroid("domain create white 0,2,0").ok();
+        a.agent.toroid("domain create grey *,0,0").ok();
+        a.agent.toroid("domain rm grey").ok();
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(10), "it took {took:?}");
+        assert_eq!(c.agent.ask("domain show green")["members"][1]["host"], "c");
+        // The same node again: in this order on every host.
+        let again = a.agent.start("domain grow blue 1,0,0");
+        assert_eq!(a.agent.ask("domain show blue")["epoch"], 2);
+        for pid in pids {
+            send(pid, Signal::SIGCONT);
+        }
+        for shrink in shrinks {
+            shrink.wait().ok();
+        }
+        again.wait().ok();
+        hosts.agree();
+        let members = |domain| a.agent.ask(&format!("domain show {domain}"))["members"].clone();
+        let count = |domain| members(domain).as_array().map(Vec::len);
+        assert_eq!([count("blue"), count("red")], [Some(3), Some(2)]);
+    });
 }
 
 #[test]

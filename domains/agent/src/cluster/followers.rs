@@ -1,9 +1,7 @@
-//! The followers of the leader, and the progress of each.
+//! The followers of the leader.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use toroid_fabric::NodeId;
 use toroid_model::directory::Directory;
@@ -12,34 +10,15 @@ use toroid_protocol::hosts::{DirectoryUpdate, Hello, HostRequest, HostResponse};
 
 use super::Cluster;
 use super::link::{Link, NoAnswer};
-
-/// Time that a change waits for a connected host that it concerns.
-const TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Time that a change waits for a connected host that it does not concern: names resolve there soon
-/// after.
-const COURTESY: Duration = Duration::from_secs(2);
-
-/// Pauses before an update is sent again to a host that failed to apply it.
-const BACKOFF: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
-
-/// A follower: a host that follows the directory.
-#[derive(Debug)]
-pub(crate) struct Follower {
-    pub(crate) link: Arc<Link>,
-    /// Number of the last change that is in effect there.
-    has: Option<u64>,
-    /// Number of the change that failed there, and the reason.
-    failed: Option<(u64, String)>,
-    /// Number of the last change that is in effect there with exceptions, and these.
-    except: Option<(u64, String)>,
-}
+use crate::control::core::{Answer, TIMEOUT};
+use crate::control::{FollowerEntry, Updates};
 
 /// Entry of a connected follower. Dropping it removes the follower, however its session ends.
 #[derive(Debug)]
 pub(crate) struct Place<'a> {
     cluster: &'a Cluster,
     pub(crate) link: &'a Arc<Link>,
+    _entry: FollowerEntry,
 }
 
 impl Drop for Place<'_> {
@@ -95,57 +74,51 @@ impl Cluster {
         Err(Refusal::new(RefusalKind::Invalid, message, remedy))
     }
 
-    pub(crate) fn place<'a>(&'a self, link: &'a Arc<Link>) -> Place<'a> {
-        let follower = Follower {
-            link: Arc::clone(link),
-            has: None,
-            failed: None,
-            except: None,
-        };
-        self.followers().insert(link.host.clone(), follower);
-        Place {
+    /// Enters a follower. Its updates are for [`Cluster::tell`].
+    pub(crate) fn place<'a>(&'a self, link: &'a Arc<Link>) -> (Place<'a>, Updates) {
+        self.followers().insert(link.host.clone(), Arc::clone(link));
+        let (entry, updates) = self.control.join(&link.host);
+        let place = Place {
             cluster: self,
             link,
-        }
+            _entry: entry,
+        };
+        (place, updates)
     }
 
     fn forget(&self, link: &Arc<Link>) {
         let mut followers = self.followers();
-        if followers
-            .get(&link.host)
-            .is_some_and(|follower| Arc::ptr_eq(&follower.link, link))
-        {
+        let its = followers.get(&link.host);
+        if its.is_some_and(|present| Arc::ptr_eq(present, link)) {
             followers.remove(&link.host);
         }
-        drop(followers);
-        self.heard.notify_all();
-        self.publication.wake();
     }
 
-    /// Sends the directory to a follower, and then every change, until its session ends.
-    pub(crate) fn tell(&self, link: &Arc<Link>) {
-        let mut has = None;
-        let mut pause = BACKOFF[0];
-        while let Some((number, adoption)) = self.publication.after(has, || link.has_ended()) {
-            match self.let_adopt(link, adoption) {
+    /// Carries updates to a follower until its session ends.
+    pub(crate) fn tell(&self, link: &Arc<Link>, updates: &Updates) {
+        let host = &link.host;
+        while let Some(update) = updates.next() {
+            let answer = match self.let_adopt(link, update.directory) {
                 Ok(HostResponse::Done) => {
-                    (has, pause) = (Some(number), BACKOFF[0]);
-                    self.note_progress(link, number, Progress::Done);
+                    self.problems.clear(host);
+                    Answer::Done
                 }
                 Ok(HostResponse::DoneExcept(what)) => {
-                    tracing::warn!("host {} follows, but: {what}", link.host);
-                    (has, pause) = (Some(number), BACKOFF[0]);
-                    self.note_progress(link, number, Progress::Except(what));
+                    tracing::warn!("host {host} follows, but: {what}");
+                    self.problems.note(host, &what);
+                    Answer::Except(what)
                 }
                 Ok(HostResponse::Refused(refusal)) => {
-                    tracing::warn!("host {} cannot follow: {refusal}", link.host);
-                    self.note_progress(link, number, Progress::Failed(refusal.message));
-                    has = None;
-                    thread::sleep(pause);
-                    pause = BACKOFF[1].min(pause * 2);
+                    tracing::warn!("host {host} cannot follow: {refusal}");
+                    self.problems.note(host, &refusal.message);
+                    Answer::Failed(refusal.message)
                 }
-                Ok(_) | Err(NoAnswer::Late | NoAnswer::Ended) => link.end(),
-            }
+                Ok(_) | Err(NoAnswer::Late | NoAnswer::Ended) => {
+                    link.end();
+                    continue;
+                }
+            };
+            updates.answer(update.number, answer);
         }
     }
 
@@ -161,96 +134,6 @@ impl Cluster {
                 }
                 answer => return answer,
             }
-        }
-    }
-
-    fn note_progress(&self, link: &Arc<Link>, number: u64, progress: Progress) {
-        let mut followers = self.followers();
-        let its = followers.get_mut(&link.host);
-        let Some(its) = its.filter(|follower| Arc::ptr_eq(&follower.link, link)) else {
-            return;
-        };
-        match progress {
-            Progress::Done => {
-                (its.has, its.failed) = (Some(number), None);
-                self.problems.clear(&link.host);
-            }
-            Progress::Except(what) => {
-                self.problems.note(&link.host, &what);
-                (its.has, its.failed) = (Some(number), None);
-                its.except = Some((number, what));
-            }
-            Progress::Failed(why) => {
-                self.problems.note(&link.host, &why);
-                its.failed = Some((number, why));
-            }
-        }
-        drop(followers);
-        self.heard.notify_all();
-    }
-
-    /// Waits until everything published is in effect on all connected hosts. Returns the concerned
-    /// hosts where it is not, with the reasons.
-    pub(crate) fn await_hosts(&self, concerned: &BTreeSet<String>) -> BTreeMap<String, String> {
-        let number = self.publication.number();
-        let begun = Instant::now();
-        let mut followers = self.followers();
-        loop {
-            let timeout = |(host, follower): (&String, &Follower)| {
-                let timeout = if concerned.contains(host) {
-                    TIMEOUT
-                } else {
-                    COURTESY
-                };
-                follower.lacks(number).then_some(timeout)
-            };
-            let timeout = followers.iter().filter_map(timeout).max();
-            let left = timeout.unwrap_or_default().saturating_sub(begun.elapsed());
-            if left.is_zero() {
-                break;
-            }
-            self.heard.wait_for(&mut followers, left);
-        }
-        let others = concerned.iter().filter(|host| **host != self.config.host);
-        others
-            .filter_map(|host| {
-                let why = match followers.get(host) {
-                    None => Some("its agent is away".into()),
-                    Some(follower) => follower.why_not(number),
-                };
-                Some((host.clone(), why?))
-            })
-            .collect()
-    }
-}
-
-/// Result of a change at a follower.
-enum Progress {
-    Done,
-    Except(String),
-    Failed(String),
-}
-
-impl Follower {
-    /// Whether the host may still apply a change.
-    fn lacks(&self, number: u64) -> bool {
-        let has_failed = self
-            .failed
-            .as_ref()
-            .is_some_and(|(failed, _)| *failed >= number);
-        self.has.is_none_or(|has| has < number) && !has_failed && !self.link.has_ended()
-    }
-
-    /// Reason why a change is not in effect there.
-    fn why_not(&self, number: u64) -> Option<String> {
-        match &self.failed {
-            _ if self.has.is_some_and(|has| has >= number) => {
-                let except = self.except.as_ref().filter(|(last, _)| *last >= number);
-                except.map(|(_, what)| what.clone())
-            }
-            Some((_, why)) => Some(why.clone()),
-            None if self.link.has_ended() => Some("its agent has just gone".into()),
-            None => Some(format!("it has not answered in {} s", TIMEOUT.as_secs())),
         }
     }
 }

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! One agent, the leader, has the directory. Each follower keeps a copy, with which its nodes go on
-//! while the leader is away, and makes no change by itself. The leader [`publish`]es durable
-//! changes and waits for the [`followers`] that a change concerns. A [`link`] is a session with
+//! while the leader is away, and makes no change by itself. The leader sends durable changes to its
+//! [`followers`] and waits for those that a change concerns, see [`crate::control`]. A [`link`] is a session with
 //! another agent; [`unauthenticated`] connections have not shown the pre-shared key yet. Processes
 //! of one host reach nodes of another with [`tickets`]. [`crate::sessions`] serves the requests of
 //! other agents.
@@ -19,7 +19,6 @@
 pub(crate) mod followers;
 pub(crate) mod link;
 pub(crate) mod problems;
-pub(crate) mod publish;
 pub(crate) mod tickets;
 pub(crate) mod unauthenticated;
 
@@ -38,11 +37,10 @@ use toroid_protocol::hosts::{Claim, Hello, HostMessage, HostRequest, HostRespons
 use crate::channel::SessionError;
 use crate::channel::secret::Secret;
 use crate::channel::secure::{self, HANDSHAKE, Session};
+use crate::control::Control;
 use crate::error::AgentError;
-use followers::Follower;
 use link::{Link, NoAnswer};
 use problems::Problems;
-use publish::Publication;
 use tickets::Tickets;
 
 /// Time that `toroid up` waits for the leader, which may be away.
@@ -56,12 +54,10 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 pub(crate) struct Cluster {
     pub(crate) config: HostConfig,
     pub(crate) secret: Secret,
-    /// Durable changes (leader).
-    pub(crate) publication: Arc<Publication>,
+    /// Control of changes and of followers (leader).
+    pub(crate) control: Arc<Control>,
     /// Connected followers by host (leader).
-    pub(crate) followers: Mutex<BTreeMap<String, Follower>>,
-    /// Signals progress, arrival or end of a follower.
-    pub(crate) heard: Condvar,
+    pub(crate) followers: Mutex<BTreeMap<String, Arc<Link>>>,
     /// Link to the leader (follower).
     pub(crate) leader: Mutex<LeaderLink>,
     /// Signals the first copy of the directory.
@@ -90,12 +86,12 @@ impl Cluster {
             address: config.listen,
             source,
         })?;
+        let control = Arc::new(Control::new(Some(config.host.clone())));
         let cluster = Cluster {
             config,
             secret,
-            publication: Arc::default(),
+            control,
             followers: Mutex::default(),
-            heard: Condvar::new(),
             leader: Mutex::default(),
             came: Condvar::new(),
             peers: Mutex::default(),
@@ -239,7 +235,7 @@ impl Cluster {
         self.leader.lock()
     }
 
-    pub(crate) fn followers(&self) -> MutexGuard<'_, BTreeMap<String, Follower>> {
+    pub(crate) fn followers(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Link>>> {
         self.followers.lock()
     }
 

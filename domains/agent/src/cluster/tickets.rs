@@ -114,10 +114,7 @@ impl fmt::Debug for Tickets {
 
 impl Cluster {
     pub(crate) fn link_of(&self, host: &str) -> Option<std::sync::Arc<Link>> {
-        let follower = self
-            .followers()
-            .get(host)
-            .map(|follower| follower.link.clone());
+        let follower = self.followers().get(host).cloned();
         let leader = || {
             let is_it = !self.is_leader() && host == self.config.directory;
             self.leader().link.clone().filter(|_| is_it)

@@ -1,7 +1,7 @@
 //! Changes of the directory, from any socket. The rights are checked on the directory that is about
 //! to change.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use toroid_fabric::NodeId;
 use toroid_model::directory::{Directory, MemberSpec, Wanted};
@@ -12,8 +12,12 @@ use toroid_protocol::hosts::Requester;
 use toroid_protocol::{connection_request, query_request};
 
 use super::audit::Caller;
-use super::host::{Host, only_node, parse_subnet};
+use super::fair_queue::Turn;
+use super::host::{Host, names, only_node, parse_subnet};
+use super::membership::Departure;
 use super::quotas::{self, Whose};
+use crate::control::Underway;
+use crate::control::core::Lacking;
 
 /// Condition under which a request is still valid when its turn has come.
 #[derive(Clone, Copy, Debug)]
@@ -26,8 +30,7 @@ pub(crate) enum Standing {
     Owner(Option<u32>),
 }
 
-/// Carries out a change when its turn has come, on a follower by asking the leader; `None` for any
-/// other request.
+/// Carries out a change, on a follower by asking the leader; `None` for any other request.
 pub(crate) fn carry_out(
     host: &Host,
     caller: &Caller,
@@ -37,33 +40,28 @@ pub(crate) fn carry_out(
     if !request.is_change() {
         return None;
     }
-    let actor = caller.actor;
-    let follows = host.cluster.as_ref().filter(|cluster| !cluster.is_leader());
-    let turn = match follows {
-        Some(_) => Ok(None),
-        None => host.changes.take(actor).map(Some),
-    };
-    let _turn = match turn {
-        Ok(turn) => turn,
-        Err(refusal) => return Some(Err(refusal)),
-    };
+    match host.cluster.as_ref().filter(|cluster| !cluster.is_leader()) {
+        Some(cluster) => Some(
+            check_standing(host, caller.actor, standing)
+                .and_then(|who| cluster.forward(who, caller.pid, request)),
+        ),
+        None => carry_out_everywhere(host, caller, standing, request),
+    }
+}
+
+/// Checks that the request is still valid. Returns its origin for the leader.
+fn check_standing(host: &Host, actor: Actor, standing: Standing) -> Result<Requester, Refusal> {
     // Read before the generation: an owner after that has the node only after the generation's end.
     let who = host
         .members
         .directory(|directory| Requester::of(actor, directory));
-    if let Actor::Node(node) = actor
-        && !stands(host, node, standing)
-    {
-        let message = "the node's processes have ended, or it has changed hands";
-        return Some(Err(Refusal::new(
+    match actor {
+        Actor::Node(node) if !stands(host, node, standing) => Err(Refusal::new(
             RefusalKind::Denied,
-            message,
+            "the node's processes have ended, or it has changed hands",
             "attach anew",
-        )));
-    }
-    match follows {
-        Some(cluster) => Some(cluster.forward(who, caller.pid, request)),
-        None => carry_out_everywhere(host, actor, request),
+        )),
+        _ => Ok(who),
     }
 }
 
@@ -75,37 +73,124 @@ fn stands(host: &Host, node: NodeId, standing: Standing) -> bool {
     }
 }
 
-/// Carries out a change here, and waits until it is in effect on all hosts that it concerns.
-fn carry_out_everywhere(
-    host: &Host,
-    actor: Actor,
-    request: &Request,
-) -> Option<Result<Reply, Refusal>> {
-    let Some(cluster) = &host.cluster else {
-        return carry_out_now(host, actor, request);
-    };
-    let before = host.members.directory(Directory::clone);
-    let result = carry_out_now(host, actor, request)?;
-    let now = host.members.directory(Directory::clone);
-    let mut concerned = now.concerned_since(&before);
-    // A change that was made earlier and is requested again may not be in effect everywhere yet.
-    if let Ok(Reply::Domain(info)) = &result
-        && let Ok(domain) = now.domain(&info.name)
-    {
-        let hosts = domain.members.keys().filter_map(|node| now.host_of(*node));
-        concerned.extend(hosts.map(str::to_owned));
-    }
-    let lacking = cluster.await_hosts(&concerned);
-    Some(result.and_then(|reply| {
-        if lacking.is_empty() {
-            Ok(reply)
-        } else {
-            Err(not_everywhere(&lacking))
-        }
-    }))
+/// A change that was made, and departures whose effects on this host are not complete.
+struct Made {
+    reply: Reply,
+    departure: Option<Departure>,
 }
 
-fn not_everywhere(lacking: &BTreeMap<String, String>) -> Refusal {
+impl From<Reply> for Made {
+    fn from(reply: Reply) -> Self {
+        Made {
+            reply,
+            departure: None,
+        }
+    }
+}
+
+/// Carries out a change here, and waits until it is in effect on all hosts that it concerns. The
+/// turn is not held during the wait for processes and hosts.
+fn carry_out_everywhere(
+    host: &Host,
+    caller: &Caller,
+    standing: Standing,
+    request: &Request,
+) -> Option<Result<Reply, Refusal>> {
+    let actor = caller.actor;
+    let (underway, turn) = match take_turn(host, actor, request) {
+        Ok(taken) => taken,
+        Err(refusal) => return Some(Err(refusal)),
+    };
+    if let Err(refusal) = check_standing(host, actor, standing) {
+        return Some(Err(refusal));
+    }
+    let before = host.members.directory(Directory::clone);
+    let Made { reply, departure } = match decide(host, actor, request)? {
+        Ok(made) => made,
+        Err(refusal) => return Some(Err(refusal)),
+    };
+    let concerned = concerned_hosts(host, &before, &reply);
+    underway.decided(concerned, caller.host.as_deref().map(str::to_owned));
+    drop(turn);
+    if let Some(departure) = departure {
+        host.await_acknowledgements(&departure);
+        let _turn = host.changes.retake();
+        host.finish_departure(departure);
+    }
+    let lacking = underway.await_hosts();
+    Some(if lacking.is_empty() {
+        Ok(reply)
+    } else {
+        Err(not_everywhere(&lacking))
+    })
+}
+
+/// Takes a turn in which no earlier change of the request's domains still takes effect here.
+fn take_turn<'h>(
+    host: &'h Host,
+    actor: Actor,
+    request: &Request,
+) -> Result<(Underway<'h>, Turn<'h>), Refusal> {
+    let look = || host.members.directory(|d| domains_of(d, actor, request));
+    loop {
+        let turn = host.changes.take(actor)?;
+        let mut underway = host.control.begin(actor, look())?;
+        if underway.may_decide {
+            return Ok((underway, turn));
+        }
+        drop(turn);
+        underway.await_domains();
+        let turn = host.changes.take(actor)?;
+        if look().is_subset(&underway.domains) {
+            return Ok((underway, turn));
+        }
+    }
+}
+
+/// Domains whose members a request may change.
+fn domains_of(directory: &Directory, actor: Actor, request: &Request) -> BTreeSet<String> {
+    match request {
+        Request::DomainCreate(new) => [new.name.clone()].into(),
+        Request::NodeAlloc(wanted) => wanted.domain.iter().cloned().collect(),
+        Request::DomainGrow { name, .. }
+        | Request::DomainShrink { name, .. }
+        | Request::DomainRemove { name }
+        | Request::DomainManage { name, .. }
+        | Request::DomainSet { name, .. }
+        | Request::GatewayAdd { domain: name, .. }
+        | Request::GatewayRemove { domain: name, .. }
+        | Request::LinkSet { domain: name, .. }
+        | Request::LinkRemove { domain: name, .. } => [name.clone()].into(),
+        Request::NodeChown { nodes, .. } | Request::NodeFree { nodes } => {
+            // A set that cannot be resolved is refused later.
+            let nodes = actor.resolve(directory, nodes).unwrap_or_default();
+            let domains = nodes.iter().flat_map(|node| names(directory, *node));
+            domains.collect()
+        }
+        _ => BTreeSet::new(),
+    }
+}
+
+/// Other hosts on which something is to be done before a change is in effect.
+fn concerned_hosts(host: &Host, before: &Directory, reply: &Reply) -> BTreeSet<String> {
+    if host.cluster.is_none() {
+        return BTreeSet::new();
+    }
+    host.members.directory(|now| {
+        let mut concerned = now.concerned_since(before);
+        // A change that was made earlier and is requested again may not be in effect everywhere
+        // yet.
+        if let Reply::Domain(info) = reply
+            && let Ok(domain) = now.domain(&info.name)
+        {
+            let hosts = domain.members.keys().filter_map(|node| now.host_of(*node));
+            concerned.extend(hosts.map(str::to_owned));
+        }
+        concerned
+    })
+}
+
+fn not_everywhere(lacking: &Lacking) -> Refusal {
     let hosts: Vec<String> = lacking
         .iter()
         .map(|(host, why)| format!("on host {host}: {why}"))
@@ -119,8 +204,9 @@ fn not_everywhere(lacking: &BTreeMap<String, String>) -> Refusal {
     Refusal::new(RefusalKind::Failed, message, remedy)
 }
 
-fn carry_out_now(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Refusal>> {
-    Some(match request {
+/// Makes a change durable and brings it into effect here, except for departures.
+fn decide(host: &Host, actor: Actor, request: &Request) -> Option<Result<Made, Refusal>> {
+    let reply = match request {
         Request::DomainCreate(new) => create(host, actor, new),
         Request::DomainGrow {
             name,
@@ -136,8 +222,19 @@ fn carry_out_now(host: &Host, actor: Actor, request: &Request) -> Option<Result<
             };
             host.grow(actor, name, nodes, spec).map(Reply::Domain)
         }
-        Request::DomainShrink { name, nodes } => host.shrink(actor, name, nodes).map(Reply::Domain),
-        Request::DomainRemove { name } => host.remove(actor, name).map(|()| Reply::Done),
+        Request::DomainShrink { name, nodes } => {
+            let shrunk = host.shrink(actor, name, nodes);
+            return Some(shrunk.map(|(info, departure)| Made {
+                reply: Reply::Domain(info),
+                departure: Some(departure),
+            }));
+        }
+        Request::DomainRemove { name } => {
+            return Some(host.remove(actor, name).map(|departure| Made {
+                reply: Reply::Done,
+                departure: Some(departure),
+            }));
+        }
         Request::DomainManage {
             name,
             nodes,
@@ -188,7 +285,8 @@ fn carry_out_now(host: &Host, actor: Actor, request: &Request) -> Option<Result<
             limits,
         } => quotas::set(host, actor, Whose { user: *user, nodes }, limits),
         query_request!() | connection_request!() | Request::Down => return None,
-    })
+    };
+    Some(reply.map(Made::from))
 }
 
 fn create(host: &Host, actor: Actor, new: &NewDomain) -> Result<Reply, Refusal> {

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 
@@ -23,8 +23,9 @@ struct State {
     /// Ticket that may take its turn next and has not done so yet.
     drawn: Option<u64>,
     last_ticket: u64,
-    /// Waiting actors in the order of service, each with its tickets.
-    waiting: VecDeque<(Actor, VecDeque<u64>)>,
+    /// Waiting actors in the order of service, each with its tickets. `None` stands for changes
+    /// that have had a turn.
+    waiting: VecDeque<(Option<Actor>, VecDeque<u64>)>,
 }
 
 /// A turn: no other change is made while this lives.
@@ -37,36 +38,54 @@ impl FairQueue {
     /// # Errors
     /// [`RefusalKind::Exhausted`] if too many changes of this actor wait.
     pub(crate) fn take(&self, actor: Actor) -> Result<Turn<'_>, Refusal> {
-        let mut state = self.state.lock();
+        let state = self.state.lock();
+        if state.is_taken {
+            state.check(actor)?;
+        }
+        Ok(self.wait(state, Some(actor)))
+    }
+
+    /// Waits for a further turn of a change that has had one.
+    pub(crate) fn retake(&self) -> Turn<'_> {
+        self.wait(self.state.lock(), None)
+    }
+
+    fn wait(&self, mut state: MutexGuard<'_, State>, actor: Option<Actor>) -> Turn<'_> {
         if !state.is_taken {
             state.is_taken = true;
-            return Ok(Turn(self));
+            return Turn(self);
         }
-        let ticket = state.queue(actor)?;
+        let ticket = state.queue(actor);
         let not_yet = |state: &mut State| state.drawn != Some(ticket);
         self.passed.wait_while(&mut state, not_yet);
         state.drawn = None;
-        Ok(Turn(self))
+        Turn(self)
     }
 }
 
 impl State {
-    fn queue(&mut self, actor: Actor) -> Result<u64, Refusal> {
+    fn check(&self, actor: Actor) -> Result<(), Refusal> {
+        let is_limited = !matches!(actor, Actor::Administrator(_));
+        let mut waiting = self.waiting.iter();
+        let theirs = waiting.find(|(who, _)| *who == Some(actor));
+        if is_limited && theirs.is_some_and(|(_, tickets)| tickets.len() >= MAX_WAITING) {
+            return Err(Refusal::new(
+                RefusalKind::Exhausted,
+                format!("{MAX_WAITING} changes of {actor} wait for their turn already"),
+                "try again when some have been made",
+            ));
+        }
+        Ok(())
+    }
+
+    fn queue(&mut self, actor: Option<Actor>) -> u64 {
         self.last_ticket += 1;
         let ticket = self.last_ticket;
-        let is_limited = !matches!(actor, Actor::Administrator(_));
         match self.waiting.iter_mut().find(|(who, _)| *who == actor) {
-            Some((_, tickets)) if is_limited && tickets.len() >= MAX_WAITING => {
-                return Err(Refusal::new(
-                    RefusalKind::Exhausted,
-                    format!("{MAX_WAITING} changes of {actor} wait for their turn already"),
-                    "try again when some have been made",
-                ));
-            }
             Some((_, tickets)) => tickets.push_back(ticket),
             None => self.waiting.push_back((actor, [ticket].into())),
         }
-        Ok(ticket)
+        ticket
     }
 
     /// Draws the next ticket. An actor with more tickets goes to the end.
@@ -102,23 +121,33 @@ mod tests {
     #[test]
     fn actors_are_served_round_robin() {
         let mut state = State::default();
-        let tickets = [ALICE, ALICE, ALICE, BOB, BOB].map(|actor| state.queue(actor).unwrap());
-        let [a1, a2, a3, b1, b2] = tickets;
+        let again = None;
+        let actors = [
+            Some(ALICE),
+            Some(ALICE),
+            Some(ALICE),
+            Some(BOB),
+            Some(BOB),
+            again,
+        ];
+        let [a1, a2, a3, b1, b2, again] = actors.map(|actor| state.queue(actor));
         let served: Vec<u64> = std::iter::from_fn(|| state.draw()).collect();
-        assert_eq!(served, [a1, b1, a2, b2, a3]);
+        assert_eq!(served, [a1, b1, again, a2, b2, a3]);
     }
 
     #[test]
     fn one_actor_fills_only_its_own_queue() {
         let mut state = State::default();
         for _ in 0..MAX_WAITING {
-            state.queue(ALICE).unwrap();
+            state.check(ALICE).unwrap();
+            state.queue(Some(ALICE));
         }
-        let refusal = state.queue(ALICE).unwrap_err();
+        let refusal = state.check(ALICE).unwrap_err();
         assert_eq!(refusal.kind, RefusalKind::Exhausted);
-        state.queue(BOB).unwrap();
+        state.check(BOB).unwrap();
         for _ in 0..2 * MAX_WAITING {
-            state.queue(Actor::Administrator(0)).unwrap();
+            state.check(Actor::Administrator(0)).unwrap();
+            state.queue(Some(Actor::Administrator(0)));
         }
     }
 

@@ -17,6 +17,7 @@ use super::audit::Audit;
 use super::base::Base;
 use super::fair_queue::FairQueue;
 use crate::cluster::Cluster;
+use crate::control::Control;
 use crate::emulation::Emulation;
 use crate::fdstore::FdStore;
 use crate::fdstore::takeover;
@@ -75,6 +76,8 @@ pub(crate) struct Host {
     pub(crate) members: Members,
     pub(crate) ending: mpsc::Sender<Ending>,
     pub(crate) is_ending: AtomicBool,
+    /// Control of changes and followers.
+    pub(crate) control: Arc<Control>,
     /// Turns for changes. Functions that make changes expect their caller to have its turn.
     pub(crate) changes: FairQueue,
 }

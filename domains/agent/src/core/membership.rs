@@ -21,6 +21,16 @@ use crate::members::Changed;
 /// Additional wait for acknowledgements for each domain when nodes leave several at once.
 const ACK_TIMEOUT_EACH: Duration = Duration::from_millis(2);
 
+/// Durable departures of members whose effects on this host are not complete.
+#[derive(Debug)]
+pub(super) struct Departure {
+    changed: Vec<Changed>,
+    /// Members before and after.
+    concerned: BTreeSet<NodeId>,
+    /// Generation of the driver before it was told.
+    generation: Option<u32>,
+}
+
 impl Host {
     /// Creates a domain. Its interfaces are up and its names resolve when this returns.
     pub(crate) fn create(
@@ -71,21 +81,22 @@ impl Host {
         self.join(change, directory)
     }
 
-    /// Takes nodes out of a domain. The change is durable before any process sees it. When this
-    /// returns, the leavers' packets are cut, they get no new access, and the remaining processes
-    /// have acknowledged or have had their time.
+    /// Takes nodes out of a domain. The change is durable before any process sees it. When its
+    /// effects are complete, the leavers' packets are cut, they get no new access, and the
+    /// remaining processes have acknowledged or have had their time.
     ///
     /// A user that takes nodes out of another user's domain does not want them back there: their
     /// consent is withdrawn.
-    pub(crate) fn shrink(
+    pub(super) fn shrink(
         &self,
         actor: Actor,
         name: &str,
         nodes: &[String],
-    ) -> Result<DomainInfo, Refusal> {
+    ) -> Result<(DomainInfo, Departure), Refusal> {
         let (change, directory) = self.plan_shrink(actor, name, nodes)?;
-        let domain = self.leave(change, directory)?;
-        Ok(self.describe(&domain))
+        let domain = change.domain.clone();
+        let departure = self.begin_departure(vec![change], directory)?;
+        Ok((self.describe(&domain), departure))
     }
 
     /// Cost of that shrink at this moment, refused where the shrink would be.
@@ -119,12 +130,12 @@ impl Host {
     }
 
     /// Removes a domain: all members leave.
-    pub(crate) fn remove(&self, actor: Actor, name: &str) -> Result<(), Refusal> {
+    pub(super) fn remove(&self, actor: Actor, name: &str) -> Result<Departure, Refusal> {
         let (change, directory) = self.members.plan(|directory| {
             actor.may_own(directory, actor.named(directory, name)?)?;
             Ok::<_, Refusal>(directory.remove(name)?)
         })?;
-        self.leave(change, directory).map(drop)
+        self.begin_departure(vec![change], directory)
     }
 
     /// Makes a change that concerns no connection between nodes.
@@ -223,19 +234,26 @@ impl Host {
         }
     }
 
-    pub(crate) fn leave(&self, change: Change, directory: Directory) -> Result<Domain, Refusal> {
-        let domain = change.domain.clone();
-        self.leave_all(vec![change], directory)?;
-        Ok(domain)
-    }
-
-    /// Takes nodes out of several domains at once. The acknowledgements of all are awaited
-    /// together, because other changes wait for their turn.
+    /// Takes nodes out of several domains at once, in one turn. The acknowledgements of all are
+    /// awaited together, because other changes wait for their turn.
     pub(crate) fn leave_all(
         &self,
         changes: Vec<Change>,
         directory: Directory,
     ) -> Result<(), Refusal> {
+        let departure = self.begin_departure(changes, directory)?;
+        self.await_acknowledgements(&departure);
+        self.finish_departure(departure);
+        Ok(())
+    }
+
+    /// Makes departures durable and tells driver and processes. [`Host::await_acknowledgements`]
+    /// and [`Host::finish_departure`] follow.
+    fn begin_departure(
+        &self,
+        changes: Vec<Change>,
+        directory: Directory,
+    ) -> Result<Departure, Refusal> {
         // First, so that leavers open no further region that would have to migrate again.
         self.members.note_leaving(&changes);
         for change in &changes {
@@ -263,8 +281,27 @@ impl Host {
             }
             changed
         };
-        let changed: Vec<Changed> = changes.into_iter().map(cut).collect();
-        self.complete(&changed, self.ack_timeout);
+        Ok(Departure {
+            changed: changes.into_iter().map(cut).collect(),
+            concerned,
+            generation,
+        })
+    }
+
+    /// Waits until the remaining processes have acknowledged departures. The caller needs no turn,
+    /// if no other change of these domains is made meanwhile.
+    pub(super) fn await_acknowledgements(&self, departure: &Departure) {
+        self.complete(&departure.changed, self.ack_timeout);
+    }
+
+    /// Completes acknowledged departures, in a turn.
+    pub(super) fn finish_departure(&self, departure: Departure) {
+        let Departure {
+            changed,
+            concerned,
+            generation,
+        } = departure;
+        let directory = self.members.directory(Directory::clone);
         // The change is made: a hosts file that cannot be written does not undo it.
         if let Err(refusal) = self.write_hosts(&directory, &concerned) {
             tracing::warn!("{refusal}");
@@ -276,7 +313,6 @@ impl Host {
             generation,
         );
         self.settle_gateways();
-        Ok(())
     }
 
     /// Whether a change removes the domain's gateway from its members.

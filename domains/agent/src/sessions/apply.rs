@@ -8,7 +8,7 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 use toroid_protocol::hosts::DirectoryUpdate;
 
-use crate::cluster::publish::apply;
+use crate::control::log::apply;
 use crate::core::host::Host;
 use crate::nodes::HostedNode;
 use crate::nodes::generation::Closed;

@@ -17,8 +17,9 @@ use super::{lookup, tickets};
 use crate::channel::SessionError;
 use crate::channel::secure::Session;
 use crate::cluster::Cluster;
-use crate::cluster::followers::{Follower, Place, name_nodes};
+use crate::cluster::followers::{Place, name_nodes};
 use crate::cluster::link::{Link, stay_alive};
+use crate::control::Updates;
 use crate::core::audit::Caller;
 use crate::core::changes::{Standing, carry_out};
 use crate::core::host::Host;
@@ -56,7 +57,7 @@ pub(crate) fn receive(
         return Ok(());
     };
     match admit_follower(cluster, host, &link, &claim) {
-        Ok(place) => lead(host, cluster, &place, hello, session),
+        Ok((place, updates)) => lead(host, cluster, (&place, updates), hello, session),
         Err(refusal) => refuse(host, cluster, &hello, session, refusal),
     }
 }
@@ -79,7 +80,7 @@ fn refuse(
 fn lead(
     host: &Arc<Host>,
     cluster: &Arc<Cluster>,
-    place: &Place<'_>,
+    (place, updates): (&Place<'_>, Updates),
     hello: Arc<Hello>,
     session: Session,
 ) -> Result<(), SessionError> {
@@ -88,7 +89,7 @@ fn lead(
     tracing::info!("host {name} follows");
     cluster.problems.clear(&name);
     let (publisher, told) = (Arc::clone(cluster), Arc::clone(place.link));
-    threads::start(move || publisher.tell(&told))?;
+    threads::start(move || publisher.tell(&told, &updates))?;
     let (served, known) = (Arc::clone(host), Arc::clone(cluster));
     let end = place.link.attend(session.reader, move |ask| {
         serve(&served, &known, &hello, ask)
@@ -157,10 +158,10 @@ fn admit_follower<'a>(
     host: &Host,
     link: &'a Arc<Link>,
     claim: &Claim,
-) -> Result<Place<'a>, Refusal> {
+) -> Result<(Place<'a>, Updates), Refusal> {
     let name = &link.host;
     let _turn = host.changes.take(Actor::Administrator(host.identity.uid))?;
-    let is_there = |follower: &Follower| !follower.link.has_ended();
+    let is_there = |link: &Arc<Link>| !link.has_ended();
     if cluster.followers().get(name).is_some_and(is_there) {
         return Err(Refusal::new(
             RefusalKind::Exists,
@@ -266,11 +267,11 @@ mod tests {
         let cluster = cluster();
         let [ours, _theirs] = sessions();
         let early = Link::new("b".into(), ours.writer);
-        let first = cluster.place(&early);
+        let (first, _) = cluster.place(&early);
         assert!(cluster.followers().contains_key("b"));
         let [ours, _theirs] = sessions();
         let late = Link::new("b".into(), ours.writer);
-        let second = cluster.place(&late);
+        let (second, _) = cluster.place(&late);
         drop(first);
         assert!(early.has_ended() && !late.has_ended());
         assert!(cluster.followers().contains_key("b"));

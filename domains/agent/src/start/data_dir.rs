@@ -11,7 +11,7 @@ use toroid_fabric::Torus;
 use toroid_model::directory::Directory;
 
 use crate::cluster::Cluster;
-use crate::cluster::publish::Publishing;
+use crate::control::publishing::Publishing;
 use crate::error::{AgentError, in_data};
 use crate::store::file::FileStore;
 use crate::store::names::name_for;
@@ -119,9 +119,9 @@ impl DataDir {
                 if !changes.is_empty() {
                     store.commit(&changes)?;
                 }
-                cluster.publication.begin(ours.records());
-                let publication = Arc::clone(&cluster.publication);
-                Ok((ours, Box::new(Publishing::new(store, publication))))
+                cluster.control.set_records(ours.records());
+                let control = Arc::clone(&cluster.control);
+                Ok((ours, Box::new(Publishing::new(store, control))))
             }
             Some(_) if names.is_empty() && directory.domains().next().is_some() => {
                 Err(AgentError::OwnDirectory { directory: path() })

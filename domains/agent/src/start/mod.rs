@@ -27,6 +27,7 @@ use toroid_protocol::driver::PortError;
 
 use crate::cluster::Cluster;
 use crate::config::Config;
+use crate::control::Control;
 use crate::core::audit::Audit;
 use crate::core::base::Base;
 use crate::core::fair_queue::FairQueue;
@@ -342,8 +343,13 @@ fn build(
     let proxy = cluster
         .as_ref()
         .map(|cluster| ProxySupervisor::new(&mut takeover, cluster.config.rdma.is_some()));
+    let control = match &cluster {
+        Some(cluster) => Arc::clone(&cluster.control),
+        None => Arc::new(Control::new(None)),
+    };
     let host = Host {
         proxy: proxy.map(Arc::new),
+        control,
         audit,
         state: state.path().into(),
         data: data.path().into(),

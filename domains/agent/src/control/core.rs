@@ -1,0 +1,410 @@
+//! Control of changes as a state machine, without threads, sockets or a clock.
+//!
+//! [`Core::handle`] takes an event and returns actions. The stages of a change are in this order:
+//!
+//! | stage | ends when |
+//! |---|---|
+//! | [`Stage::Queued`] | no earlier change of its domains still takes effect on this host |
+//! | [`Stage::Deciding`] | it is durable, and numbered |
+//! | [`Stage::Here`] | it is in effect on this host |
+//! | [`Stage::Elsewhere`] | it is in effect on the other hosts that it concerns: the reply follows |
+//!
+//! Deciding is serial. Two changes of one domain take effect here one after another, and on each
+//! follower in the order of their numbers. Changes of different domains wait for each other in no
+//! stage but the second.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use toroid_model::directory::records::{Changes, Records};
+use toroid_model::rights::Actor;
+use toroid_protocol::hosts::DirectoryUpdate;
+
+use super::log::Log;
+
+/// Time that a change waits for a connected host that it concerns.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time that a change waits for the asking host if it does not concern that host, whose users look
+/// at their host's copy afterwards.
+pub(super) const COURTESY: Duration = Duration::from_secs(2);
+
+/// Pauses before an update is sent again to a host that failed to apply it.
+const BACKOFF: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
+
+/// Most unfinished changes of one user or node. An administrator's are not limited.
+pub(super) const MAX_UNFINISHED: usize = 17;
+
+/// Number of a change, in order of arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ChangeId(pub(super) u64);
+
+/// Number of a follower's session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SessionId(pub(super) u64);
+
+/// An event.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// A change of these domains was requested.
+    Asked {
+        change: ChangeId,
+        actor: Actor,
+        domains: BTreeSet<String>,
+    },
+    /// Records were made durable.
+    Durable(Changes),
+    /// All records of a change are durable. It concerns these hosts.
+    Decided {
+        change: ChangeId,
+        concerned: BTreeSet<String>,
+        /// Host where it was requested.
+        asker: Option<String>,
+    },
+    /// A decided change is in effect on this host.
+    InEffect(ChangeId),
+    /// The requester needs no reply, because the change was refused.
+    Dropped(ChangeId),
+    /// A follower has a new session.
+    Joined { host: String, session: SessionId },
+    /// A follower has answered an update.
+    Answered {
+        host: String,
+        session: SessionId,
+        number: u64,
+        answer: Answer,
+    },
+    /// A session has ended.
+    Left { host: String, session: SessionId },
+    /// Time has passed.
+    Tick,
+}
+
+/// Result of an update at a follower.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    /// In effect.
+    Done,
+    /// In effect with exceptions.
+    Except(String),
+    /// Not in effect, and the follower's copy is as before.
+    Failed(String),
+}
+
+/// An action.
+#[derive(Debug)]
+pub(super) enum Action {
+    /// Decide the change in its turn.
+    Decide(ChangeId),
+    /// Refuse the change: its actor has too many unfinished ones.
+    Refuse(ChangeId),
+    /// Send a follower the update to this number. It has answered all others.
+    Send { session: SessionId, update: Update },
+    /// Reply to the requester. The change lacks effect on these hosts, for these reasons.
+    Reply { change: ChangeId, lacking: Lacking },
+}
+
+/// Update of a follower's directory, to the state after change `number`.
+#[derive(Debug)]
+pub(crate) struct Update {
+    pub(crate) number: u64,
+    pub(crate) directory: DirectoryUpdate,
+}
+
+/// Hosts, with reasons.
+pub(crate) type Lacking = BTreeMap<String, String>;
+
+/// State of the control of changes.
+#[derive(Debug)]
+pub(super) struct Core {
+    /// Name of this host, if there are several.
+    host: Option<String>,
+    log: Log,
+    followers: BTreeMap<String, Follower>,
+    changes: BTreeMap<ChangeId, Change>,
+}
+
+#[derive(Debug)]
+struct Follower {
+    session: SessionId,
+    /// Number of the last change that is in effect there.
+    has: Option<u64>,
+    /// Number of the directory there, if known.
+    base: Option<u64>,
+    is_asked: bool,
+    /// Number of the change that failed there, and the reason.
+    failed: Option<(u64, String)>,
+    /// Number of the last change that is in effect there with exceptions, and these.
+    except: Option<(u64, String)>,
+    /// Earliest time of the next update, after a failure.
+    retry: Option<Instant>,
+    pause: Duration,
+}
+
+#[derive(Debug)]
+struct Change {
+    actor: Actor,
+    domains: BTreeSet<String>,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Queued,
+    Deciding,
+    Here(Effect),
+    Elsewhere(Effect, Instant),
+}
+
+/// Effect of a durable change on other hosts.
+#[derive(Debug, Default)]
+struct Effect {
+    number: u64,
+    concerned: BTreeSet<String>,
+    asker: Option<String>,
+}
+
+impl Core {
+    pub(super) fn new(host: Option<String>) -> Self {
+        Core {
+            host,
+            log: Log::default(),
+            followers: BTreeMap::new(),
+            changes: BTreeMap::new(),
+        }
+    }
+
+    /// Sets the records before the first change.
+    pub(super) fn begin(&mut self, records: Records) {
+        self.log = Log::new(records);
+    }
+
+    /// Takes an event. Returns the actions that it makes possible.
+    pub(super) fn handle(&mut self, now: Instant, event: Event) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match event {
+            Event::Asked {
+                change,
+                actor,
+                domains,
+            } => self.ask(change, actor, domains, &mut actions),
+            Event::Durable(changes) => self.log.append(changes),
+            Event::Decided {
+                change,
+                mut concerned,
+                asker,
+            } => {
+                concerned.retain(|host| Some(host) != self.host.as_ref());
+                let number = self.log.number();
+                if let Some(change) = self.changes.get_mut(&change) {
+                    change.stage = Stage::Here(Effect {
+                        number,
+                        concerned,
+                        asker,
+                    });
+                }
+            }
+            Event::InEffect(change) => {
+                if let Some(change) = self.changes.get_mut(&change)
+                    && let Stage::Here(effect) = &mut change.stage
+                {
+                    change.stage = Stage::Elsewhere(std::mem::take(effect), now);
+                }
+            }
+            Event::Dropped(change) => _ = self.changes.remove(&change),
+            Event::Joined { host, session } => {
+                self.followers.insert(host, Follower::new(session));
+            }
+            Event::Answered {
+                host,
+                session,
+                number,
+                answer,
+            } => {
+                if let Some(follower) = self.in_session(&host, session) {
+                    follower.hear(now, number, answer);
+                }
+            }
+            Event::Left { host, session } => {
+                if self.in_session(&host, session).is_some() {
+                    self.followers.remove(&host);
+                }
+            }
+            Event::Tick => {}
+        }
+        self.let_decide(&mut actions);
+        self.update_followers(now, &mut actions);
+        self.reply(now, &mut actions);
+        actions
+    }
+
+    /// Time of the next [`Event::Tick`], if one is needed.
+    pub(super) fn wake(&self) -> Option<Instant> {
+        let retries = self.followers.values().filter_map(|its| its.retry);
+        let deadlines = self.changes.values().filter_map(|change| {
+            let Stage::Elsewhere(effect, since) = &change.stage else {
+                return None;
+            };
+            let is_late = |host| self.awaits(host, effect.number);
+            let timeout = if effect.concerned.iter().any(is_late) {
+                TIMEOUT
+            } else {
+                COURTESY
+            };
+            Some(*since + timeout)
+        });
+        retries.chain(deadlines).min()
+    }
+
+    fn ask(
+        &mut self,
+        id: ChangeId,
+        actor: Actor,
+        domains: BTreeSet<String>,
+        actions: &mut Vec<Action>,
+    ) {
+        let is_limited = !matches!(actor, Actor::Administrator(_));
+        let theirs = self.changes.values().filter(|its| its.actor == actor);
+        if is_limited && theirs.count() >= MAX_UNFINISHED {
+            return actions.push(Action::Refuse(id));
+        }
+        let change = Change {
+            actor,
+            domains,
+            stage: Stage::Queued,
+        };
+        self.changes.insert(id, change);
+    }
+
+    /// Lets changes be decided whose domains no earlier change uses here.
+    fn let_decide(&mut self, actions: &mut Vec<Action>) {
+        let mut used: BTreeSet<String> = BTreeSet::new();
+        for (id, change) in &mut self.changes {
+            if matches!(change.stage, Stage::Elsewhere(..)) {
+                continue;
+            }
+            if matches!(change.stage, Stage::Queued) && used.is_disjoint(&change.domains) {
+                change.stage = Stage::Deciding;
+                actions.push(Action::Decide(*id));
+            }
+            used.extend(change.domains.iter().cloned());
+        }
+    }
+
+    /// Sends every follower without an open question the changes that it lacks, as one update.
+    fn update_followers(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        let number = self.log.number();
+        for follower in self.followers.values_mut() {
+            let may_send = !follower.is_asked && follower.retry.is_none_or(|at| at <= now);
+            if may_send && follower.base != Some(number) {
+                follower.is_asked = true;
+                follower.retry = None;
+                actions.push(Action::Send {
+                    session: follower.session,
+                    update: Update {
+                        number,
+                        directory: self.log.since(follower.base),
+                    },
+                });
+            }
+        }
+    }
+
+    /// Replies to changes that wait for no host any more.
+    fn reply(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        let mut changes = std::mem::take(&mut self.changes);
+        changes.retain(|id, change| {
+            let Stage::Elsewhere(effect, since) = &change.stage else {
+                return true;
+            };
+            let waited = now.saturating_duration_since(*since);
+            let awaits = |host: &String| self.awaits(host, effect.number);
+            let is_awaited = waited < TIMEOUT && effect.concerned.iter().any(awaits)
+                || waited < COURTESY && effect.asker.iter().any(awaits);
+            if !is_awaited {
+                let lacking = self.lacking(effect);
+                actions.push(Action::Reply {
+                    change: *id,
+                    lacking,
+                });
+            }
+            is_awaited
+        });
+        self.changes = changes;
+    }
+
+    /// Whether a host is connected and may still apply a change.
+    fn awaits(&self, host: &String, number: u64) -> bool {
+        let follower = self.followers.get(host);
+        follower.is_some_and(|follower| follower.lacks(number))
+    }
+
+    fn lacking(&self, effect: &Effect) -> Lacking {
+        let why_not = |host: &String| {
+            let why = match self.followers.get(host) {
+                None => Some("its agent is away".into()),
+                Some(follower) => follower.why_not(effect.number),
+            };
+            Some((host.clone(), why?))
+        };
+        effect.concerned.iter().filter_map(why_not).collect()
+    }
+
+    fn in_session(&mut self, host: &str, session: SessionId) -> Option<&mut Follower> {
+        let follower = self.followers.get_mut(host);
+        follower.filter(|follower| follower.session == session)
+    }
+}
+
+impl Follower {
+    fn new(session: SessionId) -> Self {
+        Follower {
+            session,
+            has: None,
+            base: None,
+            is_asked: false,
+            failed: None,
+            except: None,
+            retry: None,
+            pause: BACKOFF[0],
+        }
+    }
+
+    fn hear(&mut self, now: Instant, number: u64, answer: Answer) {
+        self.is_asked = false;
+        if let Answer::Failed(why) = answer {
+            self.base = None;
+            self.failed = Some((number, why));
+            self.retry = Some(now + self.pause);
+            self.pause = BACKOFF[1].min(self.pause * 2);
+            return;
+        }
+        (self.has, self.base) = (Some(number), Some(number));
+        self.failed = None;
+        self.pause = BACKOFF[0];
+        if let Answer::Except(what) = answer {
+            self.except = Some((number, what));
+        }
+    }
+
+    /// Whether the host may still apply a change.
+    fn lacks(&self, number: u64) -> bool {
+        let has_failed = self
+            .failed
+            .as_ref()
+            .is_some_and(|(failed, _)| *failed >= number);
+        self.has.is_none_or(|has| has < number) && !has_failed
+    }
+
+    /// Reason why a change is not in effect there.
+    fn why_not(&self, number: u64) -> Option<String> {
+        match &self.failed {
+            _ if self.has.is_some_and(|has| has >= number) => {
+                let except = self.except.as_ref().filter(|(last, _)| *last >= number);
+                except.map(|(_, what)| what.clone())
+            }
+            Some((_, why)) => Some(why.clone()),
+            None => Some(format!("it has not answered in {} s", TIMEOUT.as_secs())),
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Control of changes: what is decided when, which follower is sent which update, and when a change
+//! is answered. [`core`] decides all of it; here are the threads and channels around it.
+//!
+//! A thread that makes a change takes its turn, [begins](Control::begin), makes the change durable,
+//! notes that ([`Underway::decided`]), brings the change into effect on this host, and
+//! [waits](Underway::await_hosts) for the others. The turn ends before the thread waits for
+//! processes or for other hosts. One thread for each follower carries updates there.
+//!
+//! Order of locks: a turn of [`crate::core::fair_queue`], then the store of [`crate::members`],
+//! then the lock here.
+
+pub(crate) mod core;
+pub(crate) mod log;
+pub(crate) mod publishing;
+#[cfg(test)]
+mod simulation;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use toroid_model::directory::records::{Changes, Records};
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_model::rights::Actor;
+
+use self::core::{Action, Answer, ChangeId, Core, Event, Lacking, MAX_UNFINISHED};
+use self::core::{SessionId, Update};
+
+/// The core with the channels to the threads that carry out its actions. Its lock is taken last,
+/// and never held during I/O.
+#[derive(Debug)]
+pub(crate) struct Control(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    core: Core,
+    last: u64,
+    changes: HashMap<ChangeId, Sender<Word>>,
+    sessions: HashMap<SessionId, Sender<Update>>,
+}
+
+/// Message to the thread of a change.
+#[derive(Debug)]
+enum Word {
+    Decide,
+    Refuse,
+    Reply(Lacking),
+}
+
+/// A change that has begun. Dropping it ends the change, if it was refused.
+#[derive(Debug)]
+pub(crate) struct Underway<'a> {
+    control: &'a Control,
+    id: ChangeId,
+    words: Receiver<Word>,
+    /// The domains that it may change.
+    pub(crate) domains: BTreeSet<String>,
+    /// Whether no earlier change of its domains still takes effect on this host.
+    pub(crate) may_decide: bool,
+}
+
+/// Entry of a connected follower. Dropping it ends the follower's updates.
+#[derive(Debug)]
+pub(crate) struct FollowerEntry {
+    control: Arc<Control>,
+    host: String,
+    session: SessionId,
+}
+
+/// Updates for a follower.
+#[derive(Debug)]
+pub(crate) struct Updates {
+    control: Arc<Control>,
+    host: String,
+    session: SessionId,
+    updates: Receiver<Update>,
+}
+
+impl Control {
+    /// Control of a host with this name, if there are several.
+    pub(crate) fn new(host: Option<String>) -> Self {
+        Control(Mutex::new(State {
+            core: Core::new(host),
+            last: 0,
+            changes: HashMap::new(),
+            sessions: HashMap::new(),
+        }))
+    }
+
+    /// Sets the durable records before the first change.
+    pub(crate) fn set_records(&self, records: Records) {
+        self.0.lock().core.begin(records);
+    }
+
+    /// Notes that records are durable.
+    pub(crate) fn note_durable(&self, changes: &Changes) {
+        self.0.lock().handle(Event::Durable(changes.clone()));
+    }
+
+    /// Begins a change of these domains. The caller has its turn, and keeps it only if the change
+    /// [may be decided](Underway::may_decide) now.
+    ///
+    /// # Errors
+    /// [`RefusalKind::Exhausted`] if too many changes of this actor are unfinished.
+    pub(crate) fn begin(
+        &self,
+        actor: Actor,
+        domains: BTreeSet<String>,
+    ) -> Result<Underway<'_>, Refusal> {
+        let (sender, words) = channel();
+        let mut state = self.0.lock();
+        let id = ChangeId(state.next());
+        state.changes.insert(id, sender);
+        state.handle(Event::Asked {
+            change: id,
+            actor,
+            domains: domains.clone(),
+        });
+        drop(state);
+        let mut underway = Underway {
+            control: self,
+            id,
+            words,
+            domains,
+            may_decide: false,
+        };
+        match underway.words.try_recv() {
+            Ok(Word::Refuse) => Err(Refusal::new(
+                RefusalKind::Exhausted,
+                format!("{MAX_UNFINISHED} changes of {actor} are not complete yet"),
+                "try again when some have been made",
+            )),
+            word => {
+                underway.may_decide = word.is_ok();
+                Ok(underway)
+            }
+        }
+    }
+
+    /// Adds a follower. The first update is the whole directory.
+    pub(crate) fn join(self: &Arc<Self>, host: &str) -> (FollowerEntry, Updates) {
+        let (sender, updates) = channel();
+        let mut state = self.0.lock();
+        let session = SessionId(state.next());
+        state.sessions.insert(session, sender);
+        state.handle(Event::Joined {
+            host: host.into(),
+            session,
+        });
+        drop(state);
+        let entry = FollowerEntry {
+            control: Arc::clone(self),
+            host: host.into(),
+            session,
+        };
+        let updates = Updates {
+            control: Arc::clone(self),
+            host: host.into(),
+            session,
+            updates,
+        };
+        (entry, updates)
+    }
+
+    fn handle(&self, event: Event) {
+        self.0.lock().handle(event);
+    }
+
+    /// Waits for a message; `None` if none can come. Each thread that sets a timer of the core
+    /// waits here afterwards, so none is missed.
+    fn wait<T>(&self, messages: &Receiver<T>) -> Option<T> {
+        loop {
+            let wake = self.0.lock().core.wake();
+            let received = match wake {
+                None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(wake) => messages.recv_timeout(wake.saturating_duration_since(Instant::now())),
+            };
+            match received {
+                Ok(message) => return Some(message),
+                Err(RecvTimeoutError::Timeout) => self.handle(Event::Tick),
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+    }
+}
+
+impl State {
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Hands an event to the core, and its actions to their threads.
+    fn handle(&mut self, event: Event) {
+        for action in self.core.handle(Instant::now(), event) {
+            // A thread that is gone has said so, or does in its next event.
+            let _ = match action {
+                Action::Decide(change) => self.tell(change, Word::Decide),
+                Action::Refuse(change) => self.tell(change, Word::Refuse),
+                Action::Reply { change, lacking } => self.tell(change, Word::Reply(lacking)),
+                Action::Send { session, update } => {
+                    let sender = self.sessions.get(&session);
+                    sender.is_some_and(|sender| sender.send(update).is_ok())
+                }
+            };
+        }
+    }
+
+    fn tell(&self, change: ChangeId, word: Word) -> bool {
+        let sender = self.changes.get(&change);
+        sender.is_some_and(|sender| sender.send(word).is_ok())
+    }
+}
+
+impl Underway<'_> {
+    /// Waits until the change may be decided. The caller has no turn.
+    pub(crate) fn await_domains(&mut self) {
+        self.may_decide = matches!(self.control.wait(&self.words), Some(Word::Decide));
+    }
+
+    /// Notes that the change is durable, which hosts it concerns, and where it was requested. The
+    /// caller still has its turn, so no later change is durable.
+    pub(crate) fn decided(&self, concerned: BTreeSet<String>, asker: Option<String>) {
+        self.control.handle(Event::Decided {
+            change: self.id,
+            concerned,
+            asker,
+        });
+    }
+
+    /// Notes that the decided change is in effect on this host. Waits until it is on the other
+    /// hosts that it concerns. Returns those where it is not.
+    pub(crate) fn await_hosts(self) -> Lacking {
+        self.control.handle(Event::InEffect(self.id));
+        match self.control.wait(&self.words) {
+            Some(Word::Reply(lacking)) => lacking,
+            // The core gives a decided change no other word.
+            _ => Lacking::new(),
+        }
+    }
+}
+
+impl Drop for Underway<'_> {
+    fn drop(&mut self) {
+        let mut state = self.control.0.lock();
+        state.changes.remove(&self.id);
+        state.handle(Event::Dropped(self.id));
+    }
+}
+
+impl Updates {
+    /// Waits for the next update; `None` after the end of the session.
+    pub(crate) fn next(&self) -> Option<Update> {
+        self.control.wait(&self.updates)
+    }
+
+    /// Notes the result of an update.
+    pub(crate) fn answer(&self, number: u64, answer: Answer) {
+        self.control.handle(Event::Answered {
+            host: self.host.clone(),
+            session: self.session,
+            number,
+            answer,
+        });
+    }
+}
+
+impl Drop for FollowerEntry {
+    fn drop(&mut self) {
+        let mut state = self.control.0.lock();
+        state.sessions.remove(&self.session);
+        state.handle(Event::Left {
+            host: self.host.clone(),
+            session: self.session,
+        });
+    }
+}
