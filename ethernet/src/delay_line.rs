@@ -14,7 +14,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use toroid_fabric::Partition;
-use toroid_fabric::model::{ClockId, Clocks, Nanos, Passage, Route};
+use toroid_fabric::model::{ClockId, Clocks, Nanos, Passage, Route, Stage, StageList};
 use toroid_fabric::routing::Trip;
 
 use crate::forward::End;
@@ -49,15 +49,47 @@ pub(crate) struct Frame {
     pub(crate) clock: Option<ClockId>,
 }
 
+/// The route of a frame.
+#[derive(Clone, Debug)]
+pub(crate) enum Course {
+    /// The same for all frames.
+    Fixed(Arc<Route>),
+    /// Chosen for a packet; counts what its frames meet.
+    Chosen(Trip),
+}
+
+impl Course {
+    /// Counts a frame that has passed all stages.
+    pub(crate) fn passed(&self, passage: &Passage) {
+        if let Course::Chosen(trip) = self {
+            trip.passed(passage);
+        }
+    }
+}
+
+impl StageList for Course {
+    fn stage(&self, at: usize) -> Option<Stage> {
+        match self {
+            Course::Fixed(route) => route.stage(at),
+            Course::Chosen(trip) => trip.stage(at),
+        }
+    }
+
+    fn base(&self) -> Nanos {
+        match self {
+            Course::Fixed(route) => route.base(),
+            Course::Chosen(trip) => trip.base(),
+        }
+    }
+}
+
 /// Stages that a frame has not reserved yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Ahead {
     pub(crate) passage: Passage,
-    pub(crate) route: Arc<Route>,
+    pub(crate) course: Course,
     /// Drawn from [`Route::jitter`].
     pub(crate) delay: Nanos,
-    /// Counts what the frame meets, if its route was chosen.
-    pub(crate) trip: Option<Trip>,
 }
 
 /// Frames under way.
@@ -215,24 +247,21 @@ impl Frame {
     fn advance<C: Clocks>(&mut self, time: Nanos, clocks: Option<&C>) {
         let Some(Ahead {
             passage,
-            route,
+            course,
             delay,
-            trip,
         }) = &mut self.ahead
         else {
             return;
         };
         if let Some(clocks) = clocks {
-            passage.advance(route, clocks, time.saturating_add(AHEAD));
-            if let Some(reaches) = passage.reaches(route) {
+            passage.advance(course, clocks, time.saturating_add(AHEAD));
+            if let Some(reaches) = passage.reaches(course) {
                 self.due = reaches;
                 return;
             }
         }
-        self.due = passage.times(route, *delay).arrival;
-        if let Some(trip) = trip {
-            trip.passed(passage);
-        }
+        self.due = passage.times(course, *delay).arrival;
+        course.passed(passage);
         self.ahead = None;
     }
 }

@@ -10,6 +10,7 @@ use toroid_model::info::Lateness;
 use toroid_model::link::{DomainLinks, Latency, LinkSpec, Mode, Rate as LinkRate};
 use toroid_protocol::agent::NewDomain;
 
+use super::decision::Decisions;
 use super::hook::Hook;
 use super::plan::{Carrier, Key, Knob, LONG, Mtu, Op, Rate, SHORT, WINDOW};
 use super::report::figure;
@@ -55,6 +56,9 @@ const WRITE: usize = 4096;
 /// Sending rate of datagrams over the rate of the link, and without a limit in bytes per second.
 const SURPLUS: f64 = 1.05;
 const FAST: f64 = 1e9;
+
+/// Size of the torus whose counters are read.
+const COUNTED: u16 = 4;
 
 /// Nodes, processes in them, and what connects them.
 pub struct Bed {
@@ -138,6 +142,10 @@ impl Bed {
         if key.knob == Knob::Off {
             return self.measure_hook(key).map_err(ClusterError::ours);
         }
+        if key.knob == Knob::Routing {
+            let found = self.measure_op(key.op, None, key.slice(self.effort))?;
+            return Ok(alone(found.value));
+        }
         self.count += 1;
         let (link, alone) = (self.link(key), self.beside(key));
         let (base_slice, slice) = (key.base_slice(self.effort), key.slice(self.effort));
@@ -180,14 +188,7 @@ impl Bed {
             Op::Packet(bytes) => self.hook.packets(bytes, slice)?,
             _ => self.hook.reads(SHORT, slice)?,
         };
-        Ok(Samples::default()
-            .with(figure::SET, 0.0)
-            .with(figure::BASE, beside.without)
-            .with(figure::MEASURED, beside.with)
-            .with(figure::LATE_P50, 0.0)
-            .with(figure::LATE_P99, 0.0)
-            .with(figure::LATE_SHARE, 0.0)
-            .with(figure::CPU, 0.0))
+        Ok(alone(Some(beside.with)).with(figure::BASE, beside.without))
     }
 
     /// The links to set.
@@ -271,7 +272,7 @@ impl Bed {
         if let Some(link) = report.links.first() {
             outcome.lateness = match key.carrier {
                 Carrier::Rdma | Carrier::Channel => link.rdma,
-                Carrier::Ethernet | Carrier::Tbf => link.ethernet,
+                Carrier::Ethernet | Carrier::Tbf | Carrier::Router => link.ethernet,
             };
         }
         // Without links the agent forgets the record.
@@ -325,6 +326,14 @@ impl Bed {
                 let wire = flow.arrivals_per_s().map(|rate| rate * frame);
                 Outcome::of(wire, flow.errors)
             }
+            Op::Decision(side, mode) => {
+                let decisions = Decisions::new(side, mode).map_err(ClusterError::ours)?;
+                Outcome::of(Some(decisions.decision(time)), 0)
+            }
+            Op::Counters => {
+                let decisions = Decisions::new(COUNTED, None).map_err(ClusterError::ours)?;
+                Outcome::of(Some(decisions.counters(time)), 0)
+            }
         };
         outcome.took = start.elapsed();
         Ok(outcome)
@@ -351,6 +360,17 @@ impl Outcome {
             took: Duration::ZERO,
         }
     }
+}
+
+/// A result in this process, where nothing is late.
+fn alone(value: Option<f64>) -> Samples {
+    Samples::default()
+        .with(figure::SET, 0.0)
+        .with(figure::MEASURED, value)
+        .with(figure::LATE_P50, 0.0)
+        .with(figure::LATE_P99, 0.0)
+        .with(figure::LATE_SHARE, 0.0)
+        .with(figure::CPU, 0.0)
 }
 
 /// Half the time of an operation: the request takes the other half.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
+use toroid_fabric::routes::Mode;
 
 use crate::plan::Effort;
 use crate::table;
@@ -21,6 +22,8 @@ pub enum Carrier {
     Ethernet,
     /// Frames of a veth pair with the kernel's token bucket filter.
     Tbf,
+    /// No bytes: the choice of their route.
+    Router,
 }
 
 /// What is set, and what the result is compared with.
@@ -38,6 +41,8 @@ pub enum Knob {
     Both,
     /// Nothing. The code of the model should change nothing.
     Off,
+    /// A way to choose routes, the time of which has a bound.
+    Routing,
 }
 
 /// A measured operation. Lengths are in bytes.
@@ -54,6 +59,11 @@ pub enum Op {
     /// The driver's own record of the time between the TAPs: what the kernels add on both sides
     /// varies by more than the error.
     Frame,
+    /// The choice of a route through a torus of this size in each dimension, in a mode or by `auto`,
+    /// under load. [`Mode::Adaptive1`] chooses at each hop.
+    Decision(u16, Option<Mode>),
+    /// A look at what was counted for one peer, in all modes.
+    Counters,
 }
 
 /// Interfaces of a pair of nodes.
@@ -132,6 +142,7 @@ impl Key {
             Op::Stream(..) => effort.quick_or(400, 1000),
             Op::Frame => effort.quick_or(250, 1000),
             Op::Read(_) | Op::Reads(..) | Op::Packet(_) => 50,
+            Op::Decision(..) | Op::Counters => 20,
         };
         Duration::from_millis(ms)
     }
@@ -160,6 +171,16 @@ impl fmt::Display for Key {
                 write!(f, "{transport}, MTU {}{plain}", mtu.bytes())?;
             }
             Op::Frame => write!(f, "TAP to TAP")?,
+            Op::Decision(side, mode) => {
+                let name = mode.map_or("auto", Mode::name);
+                let each = if mode == Some(Mode::Adaptive1) {
+                    " at a hop"
+                } else {
+                    ""
+                };
+                write!(f, "decision by {name}{each}, torus of {side}x{side}x{side}")?;
+            }
+            Op::Counters => write!(f, "counters of a peer")?,
         }
         match (self.knob, self.latency, self.rate) {
             (Knob::Both, Some(ns), _) if !self.is_time() => {
@@ -312,6 +333,23 @@ pub fn keys(effort: Effort) -> Vec<Key> {
         let op = Op::Stream(Transport::Tcp, Mtu::Veth);
         keys.push(rate(Carrier::Tbf, op, Rate::Bytes(mbit * MBIT)));
     }
+    let decisions = [4, 8].into_iter().flat_map(|side| {
+        let modes = [
+            Mode::Adaptive0,
+            Mode::Adaptive1,
+            Mode::Adaptive2,
+            Mode::Adaptive3,
+        ];
+        let modes = modes.map(Some).into_iter().chain([None]);
+        modes.map(move |mode| Op::Decision(side, mode))
+    });
+    keys.extend(decisions.chain([Op::Counters]).map(|op| Key {
+        carrier: Carrier::Router,
+        knob: Knob::Routing,
+        op,
+        latency: None,
+        rate: None,
+    }));
     keys
 }
 

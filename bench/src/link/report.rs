@@ -42,6 +42,10 @@ const EFFECT: f64 = 0.02;
 /// Largest median lateness of frames in nanoseconds.
 const LATENESS_NS: f64 = 2000.0;
 
+/// Longest choice of a route, and longest look at counters, in nanoseconds.
+const DECISION_NS: f64 = 100.0;
+const COUNTERS_NS: f64 = 20.0;
+
 /// Draws of intervals.
 const SEED: u64 = 1;
 
@@ -74,7 +78,7 @@ impl<'a> Found<'a> {
         };
         let base = median(&of(figure::BASE));
         let measured = match key.knob {
-            Knob::Latency | Knob::Spin | Knob::Rate => {
+            Knob::Latency | Knob::Spin | Knob::Rate | Knob::Routing => {
                 stats::estimate(&of(figure::MEASURED), SEED, median)
             }
             Knob::Both | Knob::Off => base.and_then(|base| {
@@ -106,6 +110,7 @@ impl<'a> Found<'a> {
             Knob::Latency | Knob::Rate => self.set,
             Knob::Spin => Some(self.base? + self.key.operations() * self.set?),
             Knob::Both | Knob::Off => self.base,
+            Knob::Routing => None,
         }
     }
 
@@ -173,6 +178,15 @@ impl<'a> Found<'a> {
             (_, Knob::Rate, Op::Stream(_, Mtu::Plain)) => share(PLAIN_ERROR, error),
             (_, Knob::Rate, _) => share(ERROR, error),
             (_, Knob::Both, _) => share(EFFECT, error),
+            (_, Knob::Routing, op) => {
+                let bound = if op == Op::Counters {
+                    COUNTERS_NS
+                } else {
+                    DECISION_NS
+                };
+                let measured = counts(self.measured.map(|found| found.value));
+                (bound, measured, table::time as fn(_) -> _)
+            }
             (_, Knob::Off, _) => {
                 let furthest = self.measured.zip(self.base).map(|(found, base)| {
                     let ratio = found.interval.map(|end| end / base - 1.0);
@@ -183,11 +197,12 @@ impl<'a> Found<'a> {
         };
         let set = match self.key.knob {
             Knob::Latency | Knob::Spin | Knob::Rate => format!(", {}", self.show(self.set)),
-            Knob::Both | Knob::Off => String::new(),
+            Knob::Both | Knob::Off | Knob::Routing => String::new(),
         };
         let off = match self.key.op {
             Op::Frame => "late by the driver's record, median",
             _ if self.key.knob == Knob::Off => "effect, end of the interval",
+            _ if self.key.knob == Knob::Routing => "median",
             _ => "error",
         };
         let what = format!("{}{set}: {off}", self.key);
@@ -270,13 +285,14 @@ pub fn report(effort: Effort, start: Instant, tc: &str, measured: &[(Key, Series
     };
     report.text = format!(
         "{}\n{rounds} rounds in turns without a model, {:.0} s; shared memory stands in for RDMA\n\n\
-         {}\n{}\n{}\n{}\n{}",
+         {}\n{}\n{}\n{}\n{}\n{}",
         machine::describe(),
         start.elapsed().as_secs_f64(),
         of(Carrier::Rdma, "RDMA"),
         of(Carrier::Channel, "Channels"),
         of(Carrier::Ethernet, "Ethernet, between TAPs"),
         of(Carrier::Tbf, &format!("Kernel veth, {tc}")),
+        of(Carrier::Router, "Routes through a torus"),
         target::render(&targets),
     );
     report
@@ -317,6 +333,8 @@ mod tests {
                     (Knob::Spin, Op::Read(_)) => (5e4, 100.0, 25_100.0),
                     (Knob::Spin, _) => (5e4, 100.0, 50_100.0),
                     (Knob::Both | Knob::Off, _) => (0.0, 5e4, 5e4),
+                    (Knob::Routing, _) if factor == 1.0 => (0.0, 0.0, 10.0),
+                    (Knob::Routing, _) => (0.0, 0.0, 1e3),
                 };
                 let noise = 1.0 + 1e-4 * f64::from(round - 2);
                 series.add(
@@ -360,9 +378,9 @@ mod tests {
                 .map(|row| row[key].as_str().unwrap().into())
                 .collect()
         };
-        let paths = ["channel", "ethernet", "rdma", "tbf"].map(String::from);
+        let paths = ["channel", "ethernet", "rdma", "router", "tbf"].map(String::from);
         assert_eq!(names(rows, "path"), paths.into());
-        let knobs = ["both", "latency", "off", "rate", "spin"].map(String::from);
+        let knobs = ["both", "latency", "off", "rate", "routing", "spin"].map(String::from);
         assert_eq!(names(rows, "knob"), knobs.into());
         assert_eq!(names(rows, "id").len(), rows.len());
     }

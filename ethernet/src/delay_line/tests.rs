@@ -90,15 +90,15 @@ fn send(
     (number, now, bytes): (u32, Nanos, u64),
 ) {
     let mut passage = Passage::enter(route, clocks, now, bytes).unwrap();
-    passage.advance(route, clocks, now + AHEAD);
-    let reaches = passage.reaches(route);
+    let course = Course::Fixed(Arc::clone(route));
+    passage.advance(&course, clocks, now + AHEAD);
+    let reaches = passage.reaches(&course);
+    let arrival = passage.times(&course, 0).arrival;
     let ahead = reaches.map(|_| Ahead {
         passage,
-        route: Arc::clone(route),
+        course,
         delay: 0,
-        trip: None,
     });
-    let arrival = passage.times(route, 0).arrival;
     let frame = Frame {
         ahead,
         ..frame(number, reaches.unwrap_or(arrival))

@@ -23,15 +23,15 @@ use std::sync::Arc;
 
 use toroid_fabric::model::{
     ClockId, Costs, Flow, FlowPath, FlowRule, Jitter, LocalClocks, Nanos, Passage, Path, QueueFull,
-    Route, SharedClocks, carry,
+    Route, SharedClocks, StageList, carry,
 };
 use toroid_fabric::routes::Operation;
-use toroid_fabric::routing::{Leg, RouteRecords, Router, Trip};
+use toroid_fabric::routing::{Leg, RouteRecords, Router};
 use toroid_fabric::{NodeId, Partition};
 use toroid_model::ethernet::DropReason;
 use toroid_model::link::{GatewayPath, LinkModel};
 
-use crate::delay_line::{AHEAD, Ahead, DelayLine, Frame, Link};
+use crate::delay_line::{AHEAD, Ahead, Course, DelayLine, Frame, Link};
 use crate::forward::{End, Ingress, NextHop};
 use crate::offload::Offload;
 use crate::port::SwitchPort;
@@ -73,11 +73,12 @@ struct Domain {
 
 /// Way of frames from one node to another.
 struct Way {
+    /// The route without choice.
     route: Arc<Route>,
     /// Chooses a route for each packet.
     router: Option<Arc<Router>>,
-    /// The chosen one of the present packet.
-    trip: Option<Trip>,
+    /// The route of the present packet.
+    course: Course,
     /// Time that an empty frame takes without other traffic, by the gateway if there is one.
     alone: Nanos,
     /// Whether frames pay nothing.
@@ -383,7 +384,7 @@ impl Domain {
 
     /// The clock of the first stage of a way.
     fn clock(&self, way: usize) -> Option<ClockId> {
-        self.ways[way].route.stages.first().map(|stage| stage.clock)
+        self.ways[way].course.stage(0).map(|stage| stage.clock)
     }
 
     /// Charges a frame on some ways. Returns the arrival at the last receiver.
@@ -418,10 +419,11 @@ impl Way {
         let alone = carry(&route, &idle, 0, 0, 2 * route.jitter.reach()).arrival;
         let pays = route.stages.iter().any(|its| its.costs != Costs::default());
         let is_free = !pays && route.loss <= 0.0 && route.jitter == Jitter::None && route.base == 0;
+        let route = Arc::new(route);
         Way {
-            route: Arc::new(route),
+            course: Course::Fixed(Arc::clone(&route)),
+            route,
             router: None,
-            trip: None,
             alone,
             is_free,
             part: (0, 1),
@@ -432,9 +434,7 @@ impl Way {
     /// Chooses the route of the next packet.
     fn choose(&mut self, clocks: &SharedClocks, now: Nanos, bytes: impl Fn() -> u64) {
         if let Some(router) = &self.router {
-            let trip = router.send(clocks, now, bytes(), Operation::Put);
-            self.route = Arc::clone(&trip.route);
-            self.trip = Some(trip);
+            self.course = Course::Chosen(router.send(clocks, now, bytes(), Operation::Put));
         }
     }
 
@@ -449,28 +449,26 @@ impl Way {
         bytes: u64,
         random: &mut fastrand::Rng,
     ) -> Result<Arrival, DropReason> {
-        let Way { route, .. } = self;
+        let Way { route, course, .. } = self;
         let delay = route.jitter.draw(random);
+        // Chosen routes have no limit.
         let passage = Passage::enter(route, clocks, now, bytes);
         let mut passage = passage.map_err(|QueueFull| DropReason::QueueFull)?;
-        passage.advance(route, clocks, now + AHEAD);
+        passage.advance(course, clocks, now + AHEAD);
         if route.loss > 0.0 && random.f64() < route.loss {
             return Err(DropReason::Lost);
         }
-        Ok(match passage.reaches(route) {
+        Ok(match passage.reaches(course) {
             None => {
-                if let Some(trip) = &self.trip {
-                    trip.passed(&passage);
-                }
-                Arrival::at(passage.times(route, delay).arrival)
+                course.passed(&passage);
+                Arrival::at(passage.times(course, delay).arrival)
             }
             Some(due) => Arrival {
                 due,
                 ahead: Some(Ahead {
                     passage,
-                    route: Arc::clone(route),
+                    course: course.clone(),
                     delay,
-                    trip: self.trip.clone(),
                 }),
             },
         })
@@ -479,12 +477,12 @@ impl Way {
     /// Number of frames of `bytes` that pass the slowest stage within [`PART`], at least one. Over
     /// several stages each frame moves alone.
     fn frames_in_part(&mut self, bytes: usize) -> usize {
-        if self.route.stages.len() > 1 {
+        if self.course.stage(1).is_some() {
             return 1;
         }
         if self.part.0 != bytes {
             let clocks = LocalClocks::default();
-            let arrive = |()| carry(&self.route, &clocks, 0, bytes as u64, 0).arrival;
+            let arrive = |()| carry(&self.course, &clocks, 0, bytes as u64, 0).arrival;
             let [first, second] = [(); 2].map(arrive);
             let most = PART / (second - first).max(1);
             self.part = (bytes, most.max(1) as usize);

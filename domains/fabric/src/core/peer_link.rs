@@ -123,14 +123,13 @@ impl Way {
     /// arrival.
     pub(crate) fn carry_out(&self, now: Nanos, bytes: u64, random: &mut fastrand::Rng) -> Nanos {
         let delay = self.delay(Leg::Out, random);
-        let trip = self.trip(Leg::Out, now, &Freight::of(bytes));
-        let route = trip.as_ref().map_or(&self.out, |trip| &*trip.route);
+        let Some(trip) = self.trip(Leg::Out, now, &Freight::of(bytes)) else {
+            return carry(&self.out, &*self.clocks, now, bytes, delay).arrival;
+        };
         let mut passage = Passage::new(now, bytes);
-        passage.advance(route, &*self.clocks, Nanos::MAX);
-        if let Some(trip) = &trip {
-            trip.passed(&passage);
-        }
-        passage.times(route, delay).arrival
+        passage.advance(&trip, &*self.clocks, Nanos::MAX);
+        trip.passed(&passage);
+        passage.times(&trip, delay).arrival
     }
 
     /// The time until which a sender spins that wants to post a message at `now`; reserves the

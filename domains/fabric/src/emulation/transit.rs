@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Way;
 use super::timer::NEVER;
 use crate::core::peer_link::{Freight, Leg};
-use crate::model::{Nanos, Passage};
+use crate::model::{Nanos, Passage, SharedClocks, StageList};
 use crate::routing::Trip;
 
 /// A message on its way, which reserves a stage when the message reaches it.
@@ -53,21 +53,41 @@ impl Journey {
         let Some(way) = self.way.as_ref().filter(|_| self.arrival == NEVER) else {
             return NEVER;
         };
-        let route = match &self.trip {
-            Some(trip) => &trip.route,
-            None => way.route(self.leg),
+        let (passage, delay) = (&mut self.passage, self.delay);
+        let reached = match &self.trip {
+            Some(trip) => pass(passage, trip, &way.clocks, until, delay),
+            None => pass(passage, way.route(self.leg), &way.clocks, until, delay),
         };
-        self.passage.advance(route, &*way.clocks, until);
-        match self.passage.reaches(route) {
-            Some(next) => next,
-            None => {
-                self.arrival = self.passage.times(route, self.delay).arrival;
+        match reached {
+            Reached::Stage(next) => next,
+            Reached::End(arrival) => {
+                self.arrival = arrival;
                 if let Some(trip) = &self.trip {
                     trip.passed(&self.passage);
                 }
                 NEVER
             }
         }
+    }
+}
+
+/// Times of a message on its way.
+enum Reached {
+    Stage(Nanos),
+    End(Nanos),
+}
+
+fn pass(
+    passage: &mut Passage,
+    route: &impl StageList,
+    clocks: &SharedClocks,
+    until: Nanos,
+    delay: Nanos,
+) -> Reached {
+    passage.advance(route, clocks, until);
+    match passage.reaches(route) {
+        Some(next) => Reached::Stage(next),
+        None => Reached::End(passage.times(route, delay).arrival),
     }
 }
 

@@ -23,7 +23,7 @@ mod shared;
 pub use clocks::{ClockId, Clocks, LocalClocks, Reserved, VectorClocks};
 pub use draw::Jitter;
 pub use flow::{Flow, FlowPath, FlowRule};
-pub use shared::{ClockRecord, FlowRecord, Path, SharedClocks, record_of};
+pub use shared::{ClockRecord, FlowRecord, LinkClocks, Path, SharedClocks, record_of};
 
 /// Nanoseconds of `CLOCK_MONOTONIC`, or of any other clock that starts at 0.
 pub type Nanos = u64;
@@ -122,6 +122,26 @@ pub struct Route {
     pub base: Nanos,
 }
 
+/// Stages that a message passes one after another.
+pub trait StageList {
+    /// The stage at a place, from 0 on; `None` behind the last one.
+    fn stage(&self, at: usize) -> Option<Stage>;
+
+    /// As [`Route::base`].
+    fn base(&self) -> Nanos;
+}
+
+impl StageList for Route {
+    #[inline]
+    fn stage(&self, at: usize) -> Option<Stage> {
+        self.stages.get(at).copied()
+    }
+
+    fn base(&self) -> Nanos {
+        self.base
+    }
+}
+
 /// Times of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
@@ -140,7 +160,13 @@ pub struct QueueFull;
 /// `delay` is an additional latency, as drawn from [`Route::jitter`].
 ///
 /// Messages of one sender arrive in order if `delay` is constant; queues keep the order otherwise.
-pub fn carry(route: &Route, clocks: &impl Clocks, now: Nanos, bytes: u64, delay: Nanos) -> Times {
+pub fn carry(
+    route: &impl StageList,
+    clocks: &impl Clocks,
+    now: Nanos,
+    bytes: u64,
+    delay: Nanos,
+) -> Times {
     let mut passage = Passage::new(now, bytes);
     passage.advance(route, clocks, Nanos::MAX);
     passage.times(route, delay)
@@ -213,28 +239,28 @@ impl Passage {
     }
 
     /// Time at which the message reaches the next stage; `None` behind the last one.
-    pub fn reaches(&self, route: &Route) -> Option<Nanos> {
-        let stage = route.stages.get(self.stages)?;
-        Some(self.ready_for(stage) / TICKS)
+    pub fn reaches(&self, route: &impl StageList) -> Option<Nanos> {
+        let stage = route.stage(self.stages)?;
+        Some(self.ready_for(&stage) / TICKS)
     }
 
     /// Reserves the stages that the message reaches until then.
-    pub fn advance(&mut self, route: &Route, clocks: &impl Clocks, until: Nanos) {
-        while let Some(stage) = route.stages.get(self.stages) {
-            let is_far = self.ready_for(stage) / TICKS > until;
+    pub fn advance(&mut self, route: &impl StageList, clocks: &impl Clocks, until: Nanos) {
+        while let Some(stage) = route.stage(self.stages) {
+            let is_far = self.ready_for(&stage) / TICKS > until;
             // Without a limit no stage refuses.
-            if is_far || self.pass(stage, clocks, u64::MAX).is_none() {
+            if is_far || self.pass(&stage, clocks, u64::MAX).is_none() {
                 break;
             }
         }
     }
 
     /// Times of a message behind the last stage, and `delay`, as drawn from [`Route::jitter`].
-    pub fn times(&self, route: &Route, delay: Nanos) -> Times {
+    pub fn times(&self, route: &impl StageList, delay: Nanos) -> Times {
         let arrival = self.reach.tail.div_ceil(TICKS).saturating_add(delay);
         Times {
             start: self.start / TICKS,
-            arrival: arrival.saturating_sub(route.base).max(self.ready),
+            arrival: arrival.saturating_sub(route.base()).max(self.ready),
         }
     }
 

@@ -9,7 +9,8 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::clocks::{ClockId, Clocks, start};
 use super::{FlowPath, MAX_BACKLOG, Nanos, TICKS, ticks};
@@ -83,7 +84,18 @@ pub struct FlowRecord {
 
 /// The table, as one process maps it.
 #[derive(Debug)]
-pub struct SharedClocks(Mapping);
+pub struct SharedClocks {
+    memory: Mapping,
+    /// Entries found so far by [`LinkClocks`], by the number of the link; 0: none yet.
+    found: OnceLock<Box<[AtomicU32]>>,
+}
+
+/// Clocks of numbered links, for many looks: each clock is searched once.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkClocks<'a> {
+    clocks: &'a SharedClocks,
+    found: &'a [AtomicU32],
+}
 
 impl SharedClocks {
     /// Bytes of the memory, of which only used parts occupy pages.
@@ -102,7 +114,10 @@ impl SharedClocks {
     /// # Errors
     /// The system's; a file that is too short is refused.
     pub fn map(memory: &File) -> io::Result<Self> {
-        Ok(SharedClocks(Mapping::of_file(memory, Self::LEN, true)?))
+        Ok(SharedClocks {
+            memory: Mapping::of_file(memory, Self::LEN, true)?,
+            found: OnceLock::new(),
+        })
     }
 
     /// The time by which all processes reserve: `CLOCK_MONOTONIC`.
@@ -147,14 +162,16 @@ impl SharedClocks {
         }
     }
 
-    /// Nanoseconds that a message which is ready at `ready` would wait for a stage.
-    pub fn backlog(&self, clock: ClockId, ready: Nanos) -> Nanos {
-        let free_at = self
-            .existing(clock)
-            .and_then(|entry| self.word(entry + FREE_AT))
-            .map_or(0, |word| word.load(Ordering::Relaxed));
-        let wait = free_at.saturating_sub(ticks(ready)) / TICKS;
-        wait.min(MAX_BACKLOG)
+    /// The clocks of `links` links, which have the same numbers in all calls.
+    pub fn links(&self, links: u32) -> LinkClocks<'_> {
+        let found = self.found.get_or_init(|| {
+            let links = 0..links;
+            links.map(|_| AtomicU32::new(0)).collect()
+        });
+        LinkClocks {
+            clocks: self,
+            found,
+        }
     }
 
     /// Reservations that found the table full, and so had no queue.
@@ -164,7 +181,7 @@ impl SharedClocks {
     }
 
     fn word(&self, at: usize) -> Option<&AtomicU64> {
-        self.0.word(at as u64 * 8)
+        self.memory.word(at as u64 * 8)
     }
 
     /// First word of the entry of a clock, which is claimed if the clock has none yet; `None` if
@@ -199,6 +216,31 @@ impl SharedClocks {
             }
         }
         None
+    }
+}
+
+impl LinkClocks<'_> {
+    /// The time until which a link is reserved; 0 if no message has passed the link yet.
+    #[inline]
+    pub fn reserved_until(&self, link: u32, clock: impl FnOnce() -> ClockId) -> Nanos {
+        let found = self.found.get(link as usize);
+        let entry = match found.map_or(0, |found| found.load(Ordering::Relaxed)) {
+            0 => match self.clocks.existing(clock()) {
+                Some(entry) => self.keep(link, entry),
+                None => return 0,
+            },
+            entry => entry as usize - 1,
+        };
+        let free_at = self.clocks.word(entry + FREE_AT);
+        free_at.map_or(0, |free_at| free_at.load(Ordering::Relaxed)) / TICKS
+    }
+
+    #[cold]
+    fn keep(&self, link: u32, entry: usize) -> usize {
+        if let Some(found) = self.found.get(link as usize) {
+            found.store(entry as u32 + 1, Ordering::Relaxed);
+        }
+        entry
     }
 }
 

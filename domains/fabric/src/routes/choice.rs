@@ -94,7 +94,7 @@ pub fn choose_by<T: Topology + ?Sized>(
     (from, to): (RouterId, RouterId),
     biases: &Biases,
     mut random: impl FnMut() -> u64,
-    load: impl Fn(&Path) -> u64,
+    load: impl FnMut(&Path) -> u64,
 ) -> Path {
     match mode {
         _ if from == to => topology.minimal(from, to, 0),
@@ -127,7 +127,10 @@ pub fn choose_again<T: Topology + ?Sized>(
     let mut best = Best::new(bias, |path: &Path| at_first(topology, path, &load));
     best.offer(*path);
     for is_minimal in [true, true, false, false] {
-        if let Some(path) = topology.divert(path, is_minimal, random()) {
+        let random = random();
+        if best.score > 0
+            && let Some(path) = topology.divert(path, is_minimal, random)
+        {
             best.offer(path);
         }
     }
@@ -153,7 +156,7 @@ struct Best<L> {
     score: u64,
 }
 
-impl<L: Fn(&Path) -> u64> Best<L> {
+impl<L: FnMut(&Path) -> u64> Best<L> {
     fn new(bias: Bias, load: L) -> Self {
         Best {
             bias,
@@ -165,6 +168,10 @@ impl<L: Fn(&Path) -> u64> Best<L> {
 
     #[inline]
     fn offer(&mut self, path: Path) {
+        // No load is less than none.
+        if self.score == 0 {
+            return;
+        }
         let load = (self.load)(&path);
         let is_behind_via = path.is_minimal() || !path.is_before_via();
         let score = if is_behind_via {

@@ -113,6 +113,24 @@ impl TorusNetwork {
         RouterId(x + self.sizes[0] * (y + self.sizes[1] * z))
     }
 
+    /// A number for the links of a path that has not begun: two paths between the same routers with
+    /// the same number take the same links.
+    #[inline]
+    pub(crate) fn key(&self, path: &Path) -> u64 {
+        let (at, via) = (self.place(path.at), self.place(path.via));
+        // Either way round is as long as the other one.
+        let ties = |a: [u32; 3], b: [u32; 3]| {
+            let is_tie = |n: usize| u32::from(2 * a[n].abs_diff(b[n]) == self.sizes[n]) << n;
+            is_tie(0) | is_tie(1) | is_tie(2)
+        };
+        let ties = match path.is_before_via() {
+            true => ties(at, via) | ties(via, self.place(path.to)) << 3,
+            false => ties(at, via),
+        };
+        let choice = path.choice & (ties << WAYS | 7);
+        u64::from(path.via.0) << 32 | u64::from(choice)
+    }
+
     /// A random router that is neither of these two.
     fn intermediate(&self, from: RouterId, to: RouterId, choice: u64) -> Option<RouterId> {
         let others = self.nodes().checked_sub(2)?;

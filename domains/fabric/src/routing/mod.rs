@@ -12,14 +12,17 @@
 //! its answer. Counters are in the memory of the domain ([`RouteRecords`]), to which other domains
 //! have no access.
 
+mod candidates;
 mod record;
 
 pub use record::{RouteRecord, RouteRecords};
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use crate::model::{ClockId, Costs, Nanos, Passage, Path, Route, SharedClocks, Stage};
+use crate::model::{
+    ClockId, Costs, LinkClocks, MAX_BACKLOG, Nanos, Passage, Path, Route, SharedClocks, Stage,
+    StageList,
+};
 use crate::os::thread::lock;
 use crate::routes::counters::CYCLE_NS;
 use crate::routes::model::{PACKET, flits, packets};
@@ -29,10 +32,8 @@ use crate::routes::{
     TorusNetwork, choose_again, choose_by,
 };
 use crate::topology::{NodeId, Torus};
+use candidates::{Candidates, reserved_until};
 use record::Entry;
-
-/// Most routes that a router keeps.
-const MAX_ROUTES: usize = 1024;
 
 /// Stages of all routes from one node to another.
 #[derive(Clone, Debug)]
@@ -43,7 +44,7 @@ pub struct Stages {
     pub link: Costs,
     /// Stages of the receiver.
     pub after: Vec<Stage>,
-    /// As [`Route::base`].
+    /// As [`Route::base`](crate::model::Route::base).
     pub base: Nanos,
 }
 
@@ -72,7 +73,9 @@ struct State {
     policy: Recorded<Box<dyn Policy>>,
     mode: Mode,
     random: fastrand::Rng,
-    known: HashMap<routes::Path, Arc<Route>>,
+    candidates: Candidates,
+    /// Links of the last route of [`Mode::Adaptive1`].
+    links: Vec<LinkId>,
     /// Counted since the policy learned, by mode.
     counted: [Counters; Mode::ALL.len()],
 }
@@ -80,20 +83,19 @@ struct State {
 /// A message under way on a chosen route.
 #[derive(Clone, Debug)]
 pub struct Trip {
-    /// The route.
-    pub route: Arc<Route>,
+    links: Arc<[LinkId]>,
     mode: Mode,
-    /// The router of the requests.
+    /// The router that chose the links.
     router: Arc<Router>,
     leg: TripLeg,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 enum TripLeg {
     /// A request of an operation.
     Request(Operation),
-    /// The answer to a get, or an acknowledgement without bytes.
-    Answer,
+    /// The answer to a get, or an acknowledgement without bytes, with the router of the requests.
+    Answer(Arc<Router>),
 }
 
 impl Router {
@@ -116,7 +118,8 @@ impl Router {
                 policy: Recorded::new(policy),
                 mode: Mode::Adaptive0,
                 random: fastrand::Rng::new(),
-                known: HashMap::new(),
+                candidates: Candidates::default(),
+                links: Vec::new(),
                 counted: Default::default(),
             }),
         }
@@ -143,14 +146,14 @@ impl Router {
         let before = *state.policy.report();
         let mode = state.policy.choose(&message);
         state.mode = mode;
-        let (route, is_minimal) = self.choose(&mut state, clocks, now, mode);
+        let (links, is_minimal) = self.choose(&mut state, clocks, now, mode);
         if let Some(entry) = self.entry {
             let report = state.policy.report();
             self.records
                 .decided(entry, mode, &before, report, is_minimal);
         }
         Trip {
-            route,
+            links,
             mode,
             router: Arc::clone(self),
             leg: TripLeg::Request(operation),
@@ -158,95 +161,83 @@ impl Router {
     }
 
     /// The route of an answer, in the mode of the last request of `requests`.
-    pub fn answer(&self, requests: &Arc<Router>, clocks: &SharedClocks, now: Nanos) -> Trip {
+    pub fn answer(
+        self: &Arc<Self>,
+        requests: &Arc<Router>,
+        clocks: &SharedClocks,
+        now: Nanos,
+    ) -> Trip {
         let mode = lock(&requests.state).mode;
-        let route = self.choose(&mut lock(&self.state), clocks, now, mode).0;
+        let links = self.choose(&mut lock(&self.state), clocks, now, mode).0;
         Trip {
-            route,
+            links,
             mode,
-            router: Arc::clone(requests),
-            leg: TripLeg::Answer,
+            router: Arc::clone(self),
+            leg: TripLeg::Answer(Arc::clone(requests)),
         }
     }
 
-    /// A route in a mode, and whether it is minimal.
+    /// The links of a route in a mode, and whether it is minimal.
     fn choose(
         &self,
         state: &mut State,
         clocks: &SharedClocks,
         now: Nanos,
         mode: Mode,
-    ) -> (Arc<Route>, bool) {
-        let State { random, known, .. } = state;
+    ) -> (Arc<[LinkId]>, bool) {
+        let State {
+            random, candidates, ..
+        } = state;
+        let (network, latency) = (&self.network, self.stages.link.latency);
         let ends = (RouterId(self.leg.from.0), RouterId(self.leg.to.0));
         let biases = Biases::default();
-        let load = |path: &routes::Path| self.load(path, clocks, now);
-        let path = choose_by(&self.network, mode, ends, &biases, || random.u64(..), load);
-        if mode == Mode::Adaptive1 {
-            return self.hop_by_hop(path, clocks, now, random);
+        let clocks = clocks.links(network.links());
+        let load = |path: &routes::Path| {
+            let links = candidates.links(network, path);
+            self.packets_in(candidates::wait(clocks, links, now, latency))
+        };
+        let path = choose_by(network, mode, ends, &biases, || random.u64(..), load);
+        match mode {
+            Mode::Adaptive1 => self.hop_by_hop(path, clocks, now, state),
+            _ => {
+                let links = candidates.links(network, &path);
+                (Arc::clone(links), path.is_minimal())
+            }
         }
-        if known.len() >= MAX_ROUTES && !known.contains_key(&path) {
-            known.clear();
-        }
-        let route = known.entry(path).or_insert_with(|| {
-            let links = self.network.steps(&path).map(|step| step.link);
-            Arc::new(self.stages.route(links))
-        });
-        (Arc::clone(route), path.is_minimal())
     }
 
     /// A route that each router on the way decides again.
     fn hop_by_hop(
         &self,
         mut path: routes::Path,
-        clocks: &SharedClocks,
+        clocks: LinkClocks<'_>,
         now: Nanos,
-        random: &mut fastrand::Rng,
-    ) -> (Arc<Route>, bool) {
-        let mut links = Vec::new();
+        State { random, links, .. }: &mut State,
+    ) -> (Arc<[LinkId]>, bool) {
+        links.clear();
+        let wait = |link, ready| {
+            let wait = reserved_until(clocks, link).saturating_sub(ready);
+            wait.min(MAX_BACKLOG)
+        };
         let mut head = now;
         while let Some(step) = self.network.step(&mut path) {
             links.push(step.link);
-            head += self.wait(step.link, clocks, head) + self.stages.link.latency;
+            head += wait(step.link, head) + self.stages.link.latency;
             let load = |link, _| Load {
-                queue: u32::try_from(self.packets_in(self.wait(link, clocks, head)))
-                    .unwrap_or(u32::MAX),
+                queue: u32::try_from(self.packets_in(wait(link, head))).unwrap_or(u32::MAX),
                 credits: 0,
             };
             let biases = Biases::default();
             path = choose_again(&self.network, &path, &biases, || random.u64(..), load);
         }
         let least = self.network.distance(RouterId(self.leg.from.0), path.to());
-        let is_minimal = links.len() as u32 == least;
-        (Arc::new(self.stages.route(links.into_iter())), is_minimal)
-    }
-
-    /// Packets for whose time the first byte of a message would wait at the links of a path.
-    fn load(&self, path: &routes::Path, clocks: &SharedClocks, now: Nanos) -> u64 {
-        let (mut head, mut waits) = (now, 0);
-        for step in self.network.steps(path) {
-            let wait = self.wait(step.link, clocks, head);
-            waits += wait;
-            head += wait + self.stages.link.latency;
-        }
-        self.packets_in(waits)
-    }
-
-    fn wait(&self, link: LinkId, clocks: &SharedClocks, ready: Nanos) -> Nanos {
-        clocks.backlog(ClockId::hop(TorusNetwork::hop(link)), ready)
+        (Arc::from(&links[..]), links.len() as u32 == least)
     }
 
     /// Packets that a link passes in a time.
     fn packets_in(&self, time: Nanos) -> u64 {
         const SECOND: u64 = 1_000_000_000;
         time.saturating_mul(self.stages.link.rate / PACKET) / SECOND
-    }
-
-    /// Latency of the links of a route.
-    fn latency(&self, route: &Route) -> Nanos {
-        let ends = self.stages.before.len() + self.stages.after.len();
-        let links = route.stages.len().saturating_sub(ends) as u64;
-        links * self.stages.link.latency
     }
 }
 
@@ -271,11 +262,7 @@ impl State {
 impl Stages {
     /// The route over some links.
     pub fn route(&self, links: impl Iterator<Item = LinkId>) -> Route {
-        let links = links.map(|link| Stage {
-            clock: ClockId::hop(TorusNetwork::hop(link)),
-            costs: self.link,
-            whole: false,
-        });
+        let links = links.map(|link| self.of_link(link));
         let (before, after) = (self.before.iter().copied(), self.after.iter().copied());
         Route {
             stages: before.chain(links).chain(after).collect(),
@@ -283,32 +270,67 @@ impl Stages {
             ..Route::default()
         }
     }
+
+    fn of_link(&self, link: LinkId) -> Stage {
+        Stage {
+            clock: ClockId::hop(TorusNetwork::hop(link)),
+            costs: self.link,
+            whole: false,
+        }
+    }
+}
+
+impl StageList for Trip {
+    #[inline]
+    fn stage(&self, at: usize) -> Option<Stage> {
+        let stages = &self.router.stages;
+        let Some(at) = at.checked_sub(stages.before.len()) else {
+            return stages.before.get(at).copied();
+        };
+        match self.links.get(at) {
+            Some(link) => Some(stages.of_link(*link)),
+            None => stages.after.get(at - self.links.len()).copied(),
+        }
+    }
+
+    fn base(&self) -> Nanos {
+        self.router.stages.base
+    }
 }
 
 impl Trip {
+    /// The links that the message takes, one after another.
+    pub fn links(&self) -> &[LinkId] {
+        &self.links
+    }
+
     /// Counts the message, or a part of it, when it has passed the links of the route.
     pub fn passed(&self, passage: &Passage) {
         let [first, later] = passage.waits();
         let bytes = passage.bytes();
-        let (operation, stalled, waited) = match self.leg {
+        let (operation, stalled, waited) = match &self.leg {
             TripLeg::Request(Operation::Put) => (Some(Operation::Put), first, later),
             TripLeg::Request(Operation::Get) => (None, first, 0),
-            TripLeg::Answer if bytes > 0 => (Some(Operation::Get), 0, first + later),
-            TripLeg::Answer => return,
+            TripLeg::Answer(_) if bytes > 0 => (Some(Operation::Get), 0, first + later),
+            TripLeg::Answer(_) => return,
         };
         let mut counted = Counters {
             stalled_cycles: (stalled as f64 / CYCLE_NS) as u64,
             ..Counters::default()
         };
         if let Some(operation) = operation {
-            let latency = 2 * self.router.latency(&self.route) + waited;
+            let one_way = self.links.len() as u64 * self.router.stages.link.latency;
             counted.request_flits = flits(bytes, operation);
             counted.packets = packets(bytes);
-            counted.latency_ns = counted.packets.saturating_mul(latency);
+            counted.latency_ns = counted.packets.saturating_mul(2 * one_way + waited);
         }
-        lock(&self.router.state).counted[self.mode as usize] += counted;
-        if let Some(entry) = self.router.entry {
-            self.router.records.count(entry, self.mode, &counted);
+        let router = match &self.leg {
+            TripLeg::Request(_) => &self.router,
+            TripLeg::Answer(requests) => requests,
+        };
+        lock(&router.state).counted[self.mode as usize] += counted;
+        if let Some(entry) = router.entry {
+            router.records.count(entry, self.mode, &counted);
         }
     }
 }

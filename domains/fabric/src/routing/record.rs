@@ -24,8 +24,10 @@ const PROBES: usize = 64;
 
 const MODES: usize = Mode::ALL.len();
 
-/// Name, decisions, switches, skipped bytes, messages, non-minimal messages.
+/// Name, decisions, switches, skipped bytes, messages without a decision, non-minimal messages.
 const HEAD: usize = 6;
+
+const DECISIONS: usize = 1;
 
 /// Bytes and the four counters.
 const OF_MODE: usize = 5;
@@ -101,10 +103,10 @@ impl RouteRecords {
             after.decisions - before.decisions,
             after.switches - before.switches,
             after.skipped_bytes - before.skipped_bytes,
-            1,
+            u64::from(after.decisions == before.decisions),
             u64::from(!is_minimal),
         ];
-        for (word, n) in (1..).zip(counts) {
+        for (word, n) in (DECISIONS..).zip(counts) {
             self.add(entry, word, n);
         }
         let bytes = after.bytes_of(mode) - before.bytes_of(mode);
@@ -178,9 +180,10 @@ impl RouteRecord {
             &mut self.messages,
             &mut self.non_minimal,
         ];
-        for (word, sum) in (1..).zip(head) {
+        for (word, sum) in (DECISIONS..).zip(head) {
             *sum = sum.saturating_add(load(word));
         }
+        self.messages = self.messages.saturating_add(load(DECISIONS));
         for mode in Mode::ALL {
             let first = of_mode(mode);
             let bytes = &mut self.bytes[mode as usize];

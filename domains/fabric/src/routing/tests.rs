@@ -50,8 +50,8 @@ impl Rig {
     fn send(&self, count: usize, bytes: u64) -> Vec<usize> {
         let message = |_| {
             let trip = self.router.send(&self.clocks, NOW, bytes, Operation::Put);
-            carry(&trip.route, &self.clocks, NOW, bytes, 0);
-            trip.route.stages.len()
+            carry(&trip, &self.clocks, NOW, bytes, 0);
+            trip.links().len()
         };
         (0..count).map(message).collect()
     }
@@ -100,7 +100,7 @@ fn a_message_that_waits_counts_stalled_cycles() {
     let [first, second] = [(); 2].map(|()| {
         let trip = rig.router.send(&rig.clocks, NOW, 425, Operation::Put);
         let mut passage = Passage::new(NOW, 425);
-        passage.advance(&trip.route, &rig.clocks, Nanos::MAX);
+        passage.advance(&trip, &rig.clocks, Nanos::MAX);
         trip.passed(&passage);
         passage.waits()
     });
@@ -131,7 +131,7 @@ fn an_operation_counts_when_it_has_passed_and_a_get_with_its_answer() {
     let (out, back) = (fixed(Mode::NminHash), fixed(Mode::InOrder));
     let pass = |trip: &Trip, rig: &Rig, bytes| {
         let mut passage = Passage::new(NOW, bytes);
-        passage.advance(&trip.route, &rig.clocks, Nanos::MAX);
+        passage.advance(trip, &rig.clocks, Nanos::MAX);
         trip.passed(&passage);
         passage.waits()[0]
     };
@@ -144,7 +144,7 @@ fn an_operation_counts_when_it_has_passed_and_a_get_with_its_answer() {
     assert_eq!(counted(), Counters::default());
     let answers = [(); 2].map(|()| back.router.answer(&out.router, &back.clocks, NOW));
     let waits = answers.each_ref().map(|trip| pass(trip, &back, 4096));
-    let links = answers[0].route.stages.len() as u64;
+    let links = answers[0].links().len() as u64;
     assert!(links > 1 && waits[1] > waits[0]);
     assert_eq!(counted().packets, 2 * packets(4096));
     assert_eq!(counted().request_flits, 2 * flits(4096, Operation::Get));
