@@ -1,12 +1,14 @@
 //! Domains, their members, epochs, numbers and subnets, and names of nodes.
 //!
 //! Pure state: no I/O and no clock. A change is one method call that happens entirely or not at
-//! all. A clone is cheap, because domains are shared until they change. To make a change durable,
-//! apply it to a clone first.
+//! all. A clone is cheap, because domains are shared until they change, and the cost of a change
+//! does not depend on the number of other domains. To make a change durable, apply it to a clone
+//! first.
 //!
 //! [`records`] has the form in which a store keeps it.
 
 mod domain;
+mod domains;
 mod error;
 mod hosts;
 mod links;
@@ -32,6 +34,8 @@ use crate::link::DomainLinks;
 use crate::names::{is_alias, is_domain_name, is_uplink_name};
 use crate::nodeset::{self, Names, NodeSetError};
 use crate::quota::{Amounts, Tenant};
+use crate::shared_map::SharedMap;
+use domains::Domains;
 
 /// Default MTU of a domain in bytes.
 pub const DEFAULT_MTU: u32 = 9000;
@@ -49,7 +53,7 @@ pub const MAX_ALIASES: usize = 16;
 #[derive(Clone, Debug)]
 pub struct Directory {
     torus: Torus,
-    domains: BTreeMap<String, Arc<Domain>>,
+    domains: Domains,
     aliases: Arc<BTreeMap<String, NodeId>>,
     /// Owners and consents of nodes that differ from a free node.
     ownerships: Arc<BTreeMap<NodeId, Ownership>>,
@@ -57,11 +61,15 @@ pub struct Directory {
     limits: Arc<BTreeMap<Tenant, Amounts>>,
     /// Nodes of each host, if there are several hosts.
     hosts: Arc<BTreeMap<String, BTreeSet<NodeId>>>,
+    /// Host of each node in `hosts`.
+    carriers: SharedMap<NodeId, Arc<str>>,
     /// The next number that no domain has had; 0 when there is none.
     next_id: u16,
     /// Numbers of removed domains and their last epochs, the oldest first. The keys only order
     /// them.
-    freed: Arc<BTreeMap<u64, (u16, u32)>>,
+    freed: SharedMap<u64, (u16, u32)>,
+    /// Key in `freed` of each number there.
+    freed_at: SharedMap<u16, u64>,
     /// First candidate of the search for a free subnet, so that subnets are reused late.
     next_subnet: u32,
     /// User without default limits, besides root: the user of the agent. Not a record.
@@ -75,13 +83,15 @@ impl Directory {
     pub fn new(torus: Torus) -> Self {
         Directory {
             torus,
-            domains: BTreeMap::new(),
+            domains: Domains::default(),
             aliases: Arc::default(),
             ownerships: Arc::default(),
             limits: Arc::default(),
             hosts: Arc::default(),
+            carriers: SharedMap::default(),
             next_id: 1,
-            freed: Arc::default(),
+            freed: SharedMap::default(),
+            freed_at: SharedMap::default(),
             next_subnet: 0,
             administrator: 0,
             default_bytes: None,
@@ -112,7 +122,7 @@ impl Directory {
 
     /// All domains, in order of their names.
     pub fn domains(&self) -> impl Iterator<Item = &Domain> {
-        self.domains.values().map(Arc::as_ref)
+        self.domains.iter()
     }
 
     /// The domain with this name.
@@ -121,18 +131,17 @@ impl Directory {
     /// [`DirectoryError::NoSuchDomain`].
     pub fn domain(&self, name: &str) -> Result<&Domain, DirectoryError> {
         let missing = || DirectoryError::NoSuchDomain(name.into());
-        self.domains.get(name).map(Arc::as_ref).ok_or_else(missing)
+        self.domains.get(name).ok_or_else(missing)
     }
 
     /// The domain with this number.
     pub fn domain_by_id(&self, id: u32) -> Option<&Domain> {
-        self.domains().find(|domain| u32::from(domain.id) == id)
+        self.domains.by_id(id)
     }
 
     /// The domains of which `node` is a member, in order of their names.
     pub fn domains_of(&self, node: NodeId) -> impl Iterator<Item = &Domain> {
-        self.domains()
-            .filter(move |domain| domain.members.contains_key(&node))
+        self.domains.of(node)
     }
 
     /// The aliases of `node`, in order.
@@ -192,7 +201,7 @@ impl Directory {
         if !is_domain_name(&wanted.name) {
             return Err(DirectoryError::BadName(wanted.name));
         }
-        if self.domains.contains_key(&wanted.name) {
+        if self.domains.contains(&wanted.name) {
             return Err(DirectoryError::DomainExists(wanted.name));
         }
         let mtu = wanted.mtu.unwrap_or(DEFAULT_MTU);
@@ -225,8 +234,7 @@ impl Directory {
             },
             members,
         };
-        let shared = Arc::new(domain.clone());
-        self.domains.insert(domain.name.clone(), shared);
+        self.domains.put(domain.clone());
         Ok(Change {
             joined: domain.nodes(),
             domain,
@@ -271,19 +279,17 @@ impl Directory {
                 });
             }
         }
-        let domain = self.domain_mut(name)?;
         let joined = nodes - &domain.nodes();
-        domain
-            .members
-            .extend(joined.iter().map(|node| (*node, spec)));
-        if domain.epoch > 1 {
-            let epoch = domain.epoch;
-            domain
-                .since
-                .extend(joined.iter().map(|node| (*node, epoch)));
-        }
+        let domain = self.change(name, |domain| {
+            let joined = || joined.iter();
+            domain.members.extend(joined().map(|node| (*node, spec)));
+            if domain.epoch > 1 {
+                let epoch = domain.epoch;
+                domain.since.extend(joined().map(|node| (*node, epoch)));
+            }
+        })?;
         Ok(Change {
-            domain: domain.clone(),
+            domain,
             joined,
             left: BTreeSet::new(),
         })
@@ -300,16 +306,17 @@ impl Directory {
         nodes: &BTreeSet<NodeId>,
     ) -> Result<Change, DirectoryError> {
         let left = self.leavers(name, nodes)?;
-        let domain = self.domain_mut(name)?;
-        domain.members.retain(|node, _| !left.contains(node));
-        domain.since.retain(|node, _| !left.contains(node));
-        domain.retain_links();
-        domain
-            .gateway
-            .take_if(|gateway| left.contains(&gateway.node));
-        domain.epoch += 1;
+        let domain = self.change(name, |domain| {
+            domain.members.retain(|node, _| !left.contains(node));
+            domain.since.retain(|node, _| !left.contains(node));
+            domain.retain_links();
+            domain
+                .gateway
+                .take_if(|gateway| left.contains(&gateway.node));
+            domain.epoch += 1;
+        })?;
         Ok(Change {
-            domain: domain.clone(),
+            domain,
             joined: BTreeSet::new(),
             left,
         })
@@ -347,14 +354,18 @@ impl Directory {
     /// [`DirectoryError::NoSuchDomain`].
     pub fn remove(&mut self, name: &str) -> Result<Change, DirectoryError> {
         let missing = || DirectoryError::NoSuchDomain(name.into());
-        let domain = self.domains.remove(name).ok_or_else(missing)?;
+        let domain = self.domains.take(name).ok_or_else(missing)?;
         let mut domain = Arc::unwrap_or_clone(domain);
         domain.epoch += 1;
-        let freed = Arc::make_mut(&mut self.freed);
-        let last = freed.last_key_value().map_or(0, |(order, _)| *order);
-        freed.insert(last + 1, (domain.id, domain.epoch));
-        let everywhere: BTreeSet<NodeId> = self.ownerships.keys().copied().collect();
-        self.amend(&everywhere, |ownership| {
+        let last = self.freed.last().map_or(0, |(order, _)| *order);
+        self.free_id(last + 1, domain.id, domain.epoch);
+        let names_it = |ownership: &Ownership| {
+            ownership.consents.contains(name) || ownership.taken_for.as_deref() == Some(name)
+        };
+        let concerned = self.ownerships.iter();
+        let concerned = concerned.filter(|(_, ownership)| names_it(ownership));
+        let concerned: BTreeSet<NodeId> = concerned.map(|(node, _)| *node).collect();
+        self.amend(&concerned, |ownership| {
             ownership.consents.remove(name);
             ownership.taken_for.take_if(|domain| domain == name);
         });
@@ -385,13 +396,13 @@ impl Directory {
                 nodes: self.places(&others),
             });
         }
-        let domain = self.domain_mut(name)?;
-        domain.managers = if revoke {
-            &domain.managers - nodes
-        } else {
-            &domain.managers | nodes
-        };
-        Ok(domain.clone())
+        self.change(name, |domain| {
+            domain.managers = if revoke {
+                &domain.managers - nodes
+            } else {
+                &domain.managers | nodes
+            };
+        })
     }
 
     /// Changes access, routing and owner of a domain; `None` keeps a property.
@@ -405,11 +416,11 @@ impl Directory {
         forward: Option<bool>,
         owner: Option<u32>,
     ) -> Result<Domain, DirectoryError> {
-        let domain = self.domain_mut(name)?;
-        domain.public = public.unwrap_or(domain.public);
-        domain.forward = forward.unwrap_or(domain.forward);
-        domain.owner = owner.unwrap_or(domain.owner);
-        Ok(domain.clone())
+        self.change(name, |domain| {
+            domain.public = public.unwrap_or(domain.public);
+            domain.forward = forward.unwrap_or(domain.forward);
+            domain.owner = owner.unwrap_or(domain.owner);
+        })
     }
 
     /// Connects a domain to the outside.
@@ -455,9 +466,7 @@ impl Directory {
                 });
             }
         }
-        let domain = self.domain_mut(name)?;
-        domain.gateway = Some(gateway);
-        Ok(domain.clone())
+        self.change(name, |domain| domain.gateway = Some(gateway))
     }
 
     /// Ends a domain's connection to the outside, if it is at this node.
@@ -469,19 +478,28 @@ impl Directory {
             domain: name.into(),
             node: self.places(&[node].into()),
         };
-        let domain = self.domain_mut(name)?;
-        match domain.gateway.take_if(|gateway| gateway.node == node) {
-            Some(_) => Ok(domain.clone()),
-            None => Err(missing),
+        let present = self.domain(name)?.gateway.as_ref();
+        if present.is_none_or(|gateway| gateway.node != node) {
+            return Err(missing);
         }
+        self.change(name, |domain| domain.gateway = None)
     }
 
-    fn domain_mut(&mut self, name: &str) -> Result<&mut Domain, DirectoryError> {
-        let missing = || DirectoryError::NoSuchDomain(name.into());
-        self.domains
-            .get_mut(name)
-            .map(Arc::make_mut)
-            .ok_or_else(missing)
+    /// Changes a domain, except for its name. Returns the domain after that.
+    fn change(
+        &mut self,
+        name: &str,
+        change: impl FnOnce(&mut Domain),
+    ) -> Result<Domain, DirectoryError> {
+        let mut domain = self.domain(name)?.clone();
+        change(&mut domain);
+        self.domains.put(domain.clone());
+        Ok(domain)
+    }
+
+    fn free_id(&mut self, order: u64, id: u16, epoch: u32) {
+        self.freed.insert(order, (id, epoch));
+        self.freed_at.insert(id, order);
     }
 
     /// A number and the epoch to begin with.
@@ -492,14 +510,16 @@ impl Directory {
             return Ok((id, 1));
         }
         let exhausted = DirectoryError::Exhausted("numbers");
-        let freed = Arc::make_mut(&mut self.freed);
-        let (_, (id, epoch)) = freed.pop_first().ok_or(exhausted)?;
+        let first = self.freed.first().map(|(order, freed)| (*order, *freed));
+        let (order, (id, epoch)) = first.ok_or(exhausted)?;
+        self.freed.remove(&order);
+        self.freed_at.remove(&id);
         Ok((id, epoch + 1))
     }
 
     fn check_subnet(&self, subnet: Subnet) -> Result<Subnet, DirectoryError> {
         subnet.check_for(self.torus)?;
-        match self.domain_of_subnet(subnet) {
+        match self.domains.overlapping(subnet) {
             None => Ok(subnet),
             Some(other) => Err(DirectoryError::SubnetTaken {
                 subnet,
@@ -513,16 +533,11 @@ impl Directory {
         let count = Subnet::candidates(self.torus);
         let mut turn = (self.next_subnet..count).chain(0..self.next_subnet);
         let candidate = |n| Subnet::candidate(self.torus, n);
-        let free = turn.find(|n| self.domain_of_subnet(candidate(*n)).is_none());
+        let free = turn.find(|n| self.domains.overlapping(candidate(*n)).is_none());
         let n = free.ok_or(DirectoryError::Exhausted("subnets"))?;
         let subnet = candidate(n);
         self.next_subnet = (n + 1) % count;
         Ok(subnet)
-    }
-
-    fn domain_of_subnet(&self, subnet: Subnet) -> Option<&Domain> {
-        self.domains()
-            .find(|domain| domain.subnet.overlaps(&subnet))
     }
 }
 

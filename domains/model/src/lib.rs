@@ -30,3 +30,4 @@ pub mod rdma;
 pub mod refusal;
 pub mod rights;
 mod settings;
+mod shared_map;

@@ -7,7 +7,7 @@
 //! | [`Stage::Queued`] | no earlier change of its domains still takes effect on this host |
 //! | [`Stage::Deciding`] | it is durable, and numbered |
 //! | [`Stage::Here`] | it is in effect on this host |
-//! | [`Stage::Elsewhere`] | it is in effect on the other hosts that it concerns: the reply follows |
+//! | [`Stage::Elsewhere`] | it is in effect on the other hosts that it concerns: the reply |
 //!
 //! Deciding is serial. Two changes of one domain take effect here one after another, and on each
 //! follower in the order of their numbers. Changes of different domains wait for each other in no

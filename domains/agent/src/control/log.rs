@@ -32,7 +32,7 @@ impl Log {
     }
 
     pub(super) fn append(&mut self, changes: Changes) {
-        apply(&mut self.records, changes.clone());
+        changes.apply_to(&mut self.records);
         self.number += 1;
         self.last.push_back(changes);
         if self.last.len() > MAX_LOG {
@@ -56,14 +56,6 @@ impl Log {
             _ => DirectoryUpdate::Whole(self.records.clone()),
         }
     }
-}
-
-/// Applies changes to records.
-pub(crate) fn apply(records: &mut Records, changes: Changes) {
-    for key in &changes.remove {
-        records.remove(key);
-    }
-    records.extend(changes.put);
 }
 
 fn merge(all: &mut Changes, later: &Changes) {
@@ -102,7 +94,7 @@ mod tests {
         let DirectoryUpdate::Changes { put, remove } = log.since(Some(0)) else {
             panic!("not the whole")
         };
-        apply(&mut records, Changes { put, remove });
+        Changes { put, remove }.apply_to(&mut records);
         assert_eq!((log.number(), &records), (3, &log.records));
         assert_eq!(records, changes(&[("b", "2"), ("c", "2")], &[]).put);
         for _ in 0..MAX_LOG {

@@ -10,7 +10,7 @@
 //! then the lock here.
 
 pub(crate) mod core;
-pub(crate) mod log;
+mod log;
 pub(crate) mod publishing;
 #[cfg(test)]
 mod simulation;

@@ -197,23 +197,28 @@ impl Host {
         Ok(info)
     }
 
-    /// Does the same for a decision of the leader: the nodes are members, even if their ports here
-    /// fail, which a node's root can spoil. Returns the problem of the ports.
+    /// Does the same for decisions of the leader, all in one: the nodes are members, even if their
+    /// ports here fail, which a node's root can spoil. Returns the problems of ports.
     pub(crate) fn join_as_decided(
         &self,
-        change: Change,
-        directory: Directory,
-    ) -> Result<Option<Refusal>, Refusal> {
-        let spoiled = self.add_ports(&change, &directory).err();
-        let prepared = self.write_hosts(&directory, &change.domain.nodes());
-        if let Err(refusal) = prepared.and_then(|()| self.members.keep(&directory)) {
-            self.take_back(&change);
+        changes: Vec<Change>,
+        directory: &Directory,
+    ) -> Result<Vec<Refusal>, Refusal> {
+        let add = |change: &Change| self.add_ports(change, directory).err();
+        let spoiled: Vec<Refusal> = changes.iter().filter_map(add).collect();
+        let members = changes.iter().flat_map(|its| its.domain.members.keys());
+        let here = members.copied().filter(|id| self.node(*id).is_some());
+        let prepared = self.write_hosts(directory, &here.collect());
+        if let Err(refusal) = prepared.and_then(|()| self.members.keep(directory)) {
+            changes.iter().for_each(|change| self.take_back(change));
             return Err(refusal);
         }
-        let domain = change.domain.clone();
-        self.members.change(change, directory);
-        if !domain.links.is_empty() {
-            self.tell_links(&domain);
+        for change in changes {
+            let linked = (!change.domain.links.is_empty()).then(|| change.domain.clone());
+            self.members.change(change, directory.clone());
+            if let Some(domain) = linked {
+                self.tell_links(&domain);
+            }
         }
         Ok(spoiled)
     }
@@ -422,7 +427,9 @@ impl Host {
                 driver.add(port, node.network());
             }
         }
-        self.sync_ports(&change.domain, |node| change.joined.contains(&node))?;
+        if change.joined.iter().any(|id| self.node(*id).is_some()) {
+            self.sync_ports(&change.domain, |node| change.joined.contains(&node))?;
+        }
         if is_torus && !has_base {
             self.measure_ethernet(&change.domain);
             self.tell_all_links();

@@ -1,5 +1,6 @@
 //! Application of the leader's directory at a follower: by the changes that its own agent would
-//! make, in one turn. Members that left meanwhile are cut off first.
+//! make, in one turn. Members that left meanwhile are cut off first. The effort depends on the
+//! differences, not on the number of domains.
 
 use toroid_model::directory::Directory;
 use toroid_model::directory::records::Changes;
@@ -8,7 +9,6 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 use toroid_protocol::hosts::DirectoryUpdate;
 
-use crate::control::log::apply;
 use crate::core::host::Host;
 use crate::nodes::HostedNode;
 use crate::nodes::generation::Closed;
@@ -18,7 +18,7 @@ use crate::nodes::generation::Closed;
 pub(crate) fn adopt(host: &Host, adoption: DirectoryUpdate) -> Result<Vec<Refusal>, Refusal> {
     let _turn = host.changes.take(Actor::Administrator(host.identity.uid))?;
     let present = host.members.directory(Directory::clone);
-    let next = read(&present, adoption)?.administered_as(&present);
+    let next = read(&present, adoption)?;
     if next.torus() != present.torus() {
         let message = format!("its directory is of a torus {}", next.torus());
         return Err(Refusal::new(RefusalKind::Invalid, message, ""));
@@ -31,15 +31,13 @@ pub(crate) fn adopt(host: &Host, adoption: DirectoryUpdate) -> Result<Vec<Refusa
 }
 
 fn read(present: &Directory, adoption: DirectoryUpdate) -> Result<Directory, Refusal> {
-    let records = match adoption {
-        DirectoryUpdate::Whole(records) => records,
-        DirectoryUpdate::Changes { put, remove } => {
-            let mut records = present.records();
-            apply(&mut records, Changes { put, remove });
-            records
+    let next = match adoption {
+        DirectoryUpdate::Whole(records) => {
+            Directory::from_records(&records).map(|next| next.administered_as(present))
         }
+        DirectoryUpdate::Changes { put, remove } => present.with(&Changes { put, remove }),
     };
-    Directory::from_records(&records).map_err(|error| {
+    next.map_err(|error| {
         let message = format!("the directory that came makes no sense: {error}");
         Refusal::new(
             RefusalKind::Failed,
@@ -63,20 +61,22 @@ fn carry_out(
     if !given.is_empty() {
         host.empty(&given)?;
     }
-    let mut exceptions = Vec::new();
-    for (change, directory) in transition.joining {
-        exceptions.extend(host.join_as_decided(change, directory)?);
+    let mut exceptions = if transition.joining.is_empty() {
+        host.members.adopt(next.clone())?;
+        Vec::new()
+    } else {
+        host.join_as_decided(transition.joining, &next)?
+    };
+    if transition.is_moved {
+        host.tell_all_remote(&next);
     }
-    host.members.adopt(next.clone())?;
-    host.tell_all_remote(&next);
     for domain in &transition.altered {
         exceptions.extend(host.tell_members(domain).err());
     }
     for domain in &transition.relinked {
         exceptions.extend(host.adopt_links(domain).err());
     }
-    let carried = host.nodes.iter().map(|node| node.id).collect();
-    host.write_hosts(&next, &carried)?;
+    host.write_hosts(&next, &transition.renamed)?;
     if !transition.altered.is_empty() {
         host.settle_gateways();
     }

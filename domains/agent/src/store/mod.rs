@@ -217,8 +217,7 @@ pub(crate) mod memory {
             let mut memory = self.0.lock();
             let mood = memory.1;
             if mood != Mood::Full {
-                memory.0.retain(|key, _| !changes.remove.contains(key));
-                memory.0.extend(changes.put.clone());
+                changes.apply_to(&mut memory.0);
             }
             match mood {
                 Mood::Well => Ok(()),

@@ -16,9 +16,7 @@ impl Directory {
 
     /// The host that carries a node.
     pub fn host_of(&self, node: NodeId) -> Option<&str> {
-        let mut hosts = self.hosts.iter();
-        let (host, _) = hosts.find(|(_, nodes)| nodes.contains(&node))?;
-        Some(host)
+        self.carriers.get(&node).map(AsRef::as_ref)
     }
 
     /// Whether any host carries a node.
@@ -31,34 +29,54 @@ impl Directory {
     /// # Errors
     /// [`DirectoryError::Carried`] when another one does.
     pub fn claim(&mut self, host: &str, nodes: &BTreeSet<NodeId>) -> Result<(), DirectoryError> {
-        for (other, theirs) in &*self.hosts {
-            let both = nodes & theirs;
-            if other != host && !both.is_empty() {
-                return Err(DirectoryError::Carried {
-                    nodes: self.places(&both),
-                    host: other.clone(),
-                });
-            }
+        let other = |node: &NodeId| self.host_of(*node).filter(|other| *other != host);
+        if let Some(other) = nodes.iter().find_map(other) {
+            let theirs = self.hosts.get(other).cloned().unwrap_or_default();
+            return Err(DirectoryError::Carried {
+                nodes: self.places(&(nodes & &theirs)),
+                host: other.into(),
+            });
         }
         if self.hosts.get(host) != Some(nodes) {
-            Arc::make_mut(&mut self.hosts).insert(host.into(), nodes.clone());
+            self.set_host(host, Some(nodes.clone()));
         }
         Ok(())
     }
 
     /// Assigns nodes to a host, also if other hosts carried them.
     pub fn take_over(&mut self, host: &str, nodes: &BTreeSet<NodeId>) {
-        let hosts = Arc::make_mut(&mut self.hosts);
-        for theirs in hosts.values_mut() {
-            theirs.retain(|node| !nodes.contains(node));
+        let theirs = self
+            .hosts
+            .iter()
+            .filter(|(other, theirs)| other.as_str() != host && !theirs.is_disjoint(nodes));
+        let rest = theirs.map(|(other, theirs)| (other.clone(), theirs - nodes));
+        for (other, rest) in rest.collect::<Vec<_>>() {
+            self.set_host(&other, Some(rest));
         }
-        hosts.insert(host.into(), nodes.clone());
+        self.set_host(host, Some(nodes.clone()));
+    }
+
+    /// Notes the nodes of a host, which no other host has, or forgets the host.
+    pub(super) fn set_host(&mut self, host: &str, nodes: Option<BTreeSet<NodeId>>) {
+        for node in self.hosts.get(host).into_iter().flatten() {
+            self.carriers.remove(node);
+        }
+        let name: Arc<str> = host.into();
+        for node in nodes.iter().flatten() {
+            self.carriers.insert(*node, Arc::clone(&name));
+        }
+        let hosts = Arc::make_mut(&mut self.hosts);
+        match nodes {
+            Some(nodes) => hosts.insert(host.into(), nodes),
+            None => hosts.remove(host),
+        };
     }
 
     /// Forgets hosts that are not among these.
     pub fn keep_hosts(&mut self, is_one: impl Fn(&str) -> bool) {
-        if self.hosts.keys().any(|host| !is_one(host)) {
-            Arc::make_mut(&mut self.hosts).retain(|host, _| is_one(host));
+        let others = self.hosts.keys().filter(|host| !is_one(host));
+        for host in others.cloned().collect::<Vec<_>>() {
+            self.set_host(&host, None);
         }
     }
 
@@ -79,18 +97,11 @@ impl Directory {
     /// The hosts on which something is to be done before `self`, which was `old`, is in effect.
     pub fn concerned_since(&self, old: &Directory) -> BTreeSet<String> {
         let mut nodes = BTreeSet::new();
-        let mut add = |domain: &Domain| nodes.extend(domain.members.keys());
-        for domain in self.domains() {
-            let before = old.domain(&domain.name).ok();
-            if before != Some(domain) {
-                add(domain);
-                before.into_iter().for_each(&mut add);
-            }
+        for difference in self.domains.differences(&old.domains) {
+            let versions = difference.old.into_iter().chain(difference.new);
+            nodes.extend(versions.flat_map(|domain| domain.members.keys()));
         }
-        let is_gone = |domain: &&Domain| self.domain(&domain.name).is_err();
-        old.domains().filter(is_gone).for_each(&mut add);
-        let all = self.ownerships.keys().chain(old.ownerships.keys());
-        nodes.extend(all.filter(|node| self.owner_of(**node) != old.owner_of(**node)));
+        nodes.extend(self.given_since(old));
         nodes.extend(self.renamed_since(old));
         let mut everywhere = false;
         for tenant in self.limited_since(old) {
@@ -100,21 +111,35 @@ impl Directory {
                 Tenant::Node(node) => drop(nodes.insert(node)),
             }
         }
-        let concerns = |its: &BTreeSet<NodeId>| everywhere || !its.is_disjoint(&nodes);
-        let hosts = self.hosts.iter().filter(|(_, its)| concerns(its));
-        hosts.map(|(host, _)| host.clone()).collect()
+        if everywhere {
+            return self.hosts.keys().cloned().collect();
+        }
+        let hosts = nodes.iter().filter_map(|node| self.host_of(*node));
+        hosts.map(str::to_owned).collect()
+    }
+
+    /// Nodes with another owner than before.
+    pub(super) fn given_since(&self, old: &Directory) -> BTreeSet<NodeId> {
+        if Arc::ptr_eq(&self.ownerships, &old.ownerships) {
+            return BTreeSet::new();
+        }
+        let all = self.ownerships.keys().chain(old.ownerships.keys());
+        let is_given = |node: &&NodeId| self.owner_of(**node) != old.owner_of(**node);
+        all.filter(is_given).copied().collect()
     }
 
     /// Nodes whose aliases differ from those before, and the fellow members, which use these names.
-    fn renamed_since(&self, old: &Directory) -> BTreeSet<NodeId> {
+    pub(super) fn renamed_since(&self, old: &Directory) -> BTreeSet<NodeId> {
+        if Arc::ptr_eq(&self.aliases, &old.aliases) {
+            return BTreeSet::new();
+        }
         let ours = self.aliases.iter();
         let ours = ours.filter(|(alias, node)| old.aliases.get(*alias) != Some(*node));
         let theirs = old.aliases.iter();
         let theirs = theirs.filter(|(alias, node)| self.aliases.get(*alias) != Some(*node));
         let mut nodes: BTreeSet<NodeId> = ours.chain(theirs).map(|(_, node)| *node).collect();
-        let is_in = |domain: &&Domain| domain.members.keys().any(|node| nodes.contains(node));
-        let fellows: Vec<&Domain> = self.domains().filter(is_in).collect();
-        nodes.extend(fellows.into_iter().flat_map(|domain| domain.members.keys()));
+        let domains: Vec<&Domain> = nodes.iter().flat_map(|n| self.domains_of(*n)).collect();
+        nodes.extend(domains.into_iter().flat_map(|domain| domain.members.keys()));
         nodes
     }
 

@@ -92,9 +92,7 @@ impl Directory {
     }
 
     fn put_links(&mut self, name: &str, links: DomainLinks) -> Result<Domain, DirectoryError> {
-        let domain = self.domain_mut(name)?;
-        domain.links = links;
-        Ok(domain.clone())
+        self.change(name, |domain| domain.links = links)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use toroid_fabric::NodeId;
 
-use super::{Directory, DirectoryError};
+use super::{Directory, DirectoryError, Domain};
 use crate::quota::{Amounts, Resource, Tenant};
 
 /// Owner and consents of a node, also the form of its record.
@@ -70,11 +70,11 @@ impl Directory {
         if self.aliases.values().any(|node| given.contains(node)) {
             Arc::make_mut(&mut self.aliases).retain(|_, node| !given.contains(node));
         }
-        for domain in self.domains.values_mut() {
-            if !domain.managers.is_disjoint(&given) {
-                let domain = Arc::make_mut(domain);
-                domain.managers = &domain.managers - &given;
-            }
+        let is_managed = |domain: &&Domain| !domain.managers.is_disjoint(&given);
+        let managed: Vec<Domain> = self.domains().filter(is_managed).cloned().collect();
+        for mut domain in managed {
+            domain.managers = &domain.managers - &given;
+            self.domains.put(domain);
         }
     }
 

@@ -57,6 +57,15 @@ impl Changes {
         }
     }
 
+    /// Makes the changes in records.
+    pub fn apply_to(&self, records: &mut Records) {
+        for key in &self.remove {
+            records.remove(key);
+        }
+        let put = self.put.iter();
+        records.extend(put.map(|(key, value)| (key.clone(), value.clone())));
+    }
+
     /// Whether nothing differs.
     pub fn is_empty(&self) -> bool {
         self.put.is_empty() && self.remove.is_empty()
@@ -150,18 +159,16 @@ impl Directory {
         changes.put
     }
 
-    /// Changes since an older version of the same directory. The cost depends on the changes,
-    /// except for one comparison of pointers for each domain.
+    /// Changes since an older version of the same directory. The cost depends on the changes.
     pub fn changes_since(&self, old: &Directory) -> Changes {
         let mut changes = Changes::default();
         if (self.next_id, self.next_subnet) != (old.next_id, old.next_subnet) {
             put(&mut changes, NUMBERS_KEY.into(), &self.numbers());
         }
-        let domain = |name: &String| format!("{DOMAIN}{name}");
-        // Shared domains are equal by their address.
-        compare(&mut changes, &old.domains, &self.domains, domain, |d| {
-            DomainRecord::of(d)
-        });
+        for difference in self.domains.differences(&old.domains) {
+            let key = format!("{DOMAIN}{}", difference.name);
+            put_or_remove(&mut changes, key, difference.new.map(DomainRecord::of));
+        }
         let alias = |alias: &String| format!("{ALIAS}{alias}");
         compare(&mut changes, &old.aliases, &self.aliases, alias, |n| n.0);
         let node = |node: &NodeId| format!("{NODE}{}", node.0);
@@ -180,10 +187,9 @@ impl Directory {
         );
         let host = |host: &String| format!("{HOST}{host}");
         compare(&mut changes, &old.hosts, &self.hosts, host, numbers);
-        let order = |order: &u64| format!("{FREED}{order:020}");
-        compare(&mut changes, &old.freed, &self.freed, order, |number| {
-            *number
-        });
+        for (order, _, number) in self.freed.differences(&old.freed) {
+            put_or_remove(&mut changes, format!("{FREED}{order:020}"), number);
+        }
         changes
     }
 
@@ -200,8 +206,7 @@ impl Directory {
         let torus: Torus = torus.parse().map_err(invalid(TORUS_KEY))?;
         let mut directory = Directory::new(torus);
         let numbers: Numbers = required(records, NUMBERS_KEY)?;
-        directory.next_id = numbers.next_id;
-        directory.next_subnet = numbers.next_subnet % Subnet::candidates(torus);
+        directory.set_numbers(&numbers);
         let fixed = [FORMAT_KEY, TORUS_KEY, NUMBERS_KEY];
         for (key, value) in records {
             if fixed.contains(&key.as_str()) {
@@ -210,6 +215,103 @@ impl Directory {
             directory.restore(key, value)?;
         }
         Ok(directory)
+    }
+
+    /// The directory after changes of its records, as [`Directory::from_records`] would read it.
+    /// Only the changed records are read.
+    ///
+    /// # Errors
+    /// [`RecordError`], for the first record that is not as it should be.
+    pub fn with(&self, changes: &Changes) -> Result<Self, RecordError> {
+        let numbers = changes.put.get(NUMBERS_KEY);
+        let numbers: Option<Numbers> =
+            numbers.map(|value| parse(NUMBERS_KEY, value)).transpose()?;
+        if self.is_replaced_by(changes, numbers.as_ref()) {
+            let mut records = self.records();
+            changes.apply_to(&mut records);
+            return Ok(Self::from_records(&records)?.administered_as(self));
+        }
+        let mut next = self.clone();
+        if let Some(numbers) = numbers {
+            next.set_numbers(&numbers);
+        }
+        // First, because numbers, subnets and nodes may go from one record to another.
+        let changed = changes.remove.iter().chain(changes.put.keys());
+        changed.for_each(|key| next.forget(key));
+        for (key, value) in changes.put.iter().filter(|(key, _)| *key != NUMBERS_KEY) {
+            next.restore(key, value)?;
+        }
+        next.check_consents(&changes.remove)?;
+        Ok(next)
+    }
+
+    /// Whether changes concern what all other records depend on.
+    fn is_replaced_by(&self, changes: &Changes, numbers: Option<&Numbers>) -> bool {
+        let has_changed = |key: &str| changes.put.contains_key(key) || changes.remove.contains(key);
+        let is_lower = |numbers: &Numbers| {
+            let is_used_up = |id| id == 0;
+            is_used_up(self.next_id) && !is_used_up(numbers.next_id)
+                || !is_used_up(numbers.next_id) && numbers.next_id < self.next_id
+        };
+        has_changed(FORMAT_KEY)
+            || has_changed(TORUS_KEY)
+            || changes.remove.contains(NUMBERS_KEY)
+            || numbers.is_some_and(is_lower)
+    }
+
+    /// Removes what a record describes.
+    fn forget(&mut self, key: &str) {
+        if let Some(name) = key.strip_prefix(DOMAIN) {
+            self.domains.take(name);
+        } else if let Some(alias) = key.strip_prefix(ALIAS) {
+            Arc::make_mut(&mut self.aliases).remove(alias);
+        } else if let Some(number) = key.strip_prefix(NODE)
+            && let Ok(number) = number.parse()
+        {
+            Arc::make_mut(&mut self.ownerships).remove(&NodeId(number));
+        } else if let Some(uid) = key.strip_prefix(QUOTA_OF_USER)
+            && let Ok(uid) = uid.parse()
+        {
+            Arc::make_mut(&mut self.limits).remove(&Tenant::User(uid));
+        } else if let Some(number) = key.strip_prefix(QUOTA_OF_NODE)
+            && let Ok(number) = number.parse()
+        {
+            Arc::make_mut(&mut self.limits).remove(&Tenant::Node(NodeId(number)));
+        } else if let Some(name) = key.strip_prefix(HOST) {
+            self.set_host(name, None);
+        } else if let Some(order) = key.strip_prefix(FREED)
+            && let Ok(order) = order.parse::<u64>()
+            && let Some((id, _)) = self.freed.remove(&order)
+        {
+            self.freed_at.remove(&id);
+        }
+    }
+
+    /// Checks that no node consents to domains that are gone, as [`Directory::restore_node`] does.
+    fn check_consents(&mut self, removed: &BTreeSet<String>) -> Result<(), RecordError> {
+        let names = removed.iter().filter_map(|key| key.strip_prefix(DOMAIN));
+        let gone: BTreeSet<&str> = names.filter(|name| !self.domains.contains(name)).collect();
+        if gone.is_empty() {
+            return Ok(());
+        }
+        let is_gone = |name: &String| gone.contains(name.as_str());
+        let mut taken = BTreeSet::new();
+        for (node, ownership) in &*self.ownerships {
+            if let Some(name) = ownership.consents.iter().find(|name| is_gone(name)) {
+                let reason = format!("consents to domain {name}, which is not there");
+                return Err(invalid(&format!("{NODE}{}", node.0))(reason));
+            }
+            if ownership.taken_for.as_ref().is_some_and(is_gone) {
+                taken.insert(*node);
+            }
+        }
+        self.amend(&taken, |ownership| ownership.taken_for = None);
+        Ok(())
+    }
+
+    fn set_numbers(&mut self, numbers: &Numbers) {
+        self.next_id = numbers.next_id;
+        self.next_subnet = numbers.next_subnet % Subnet::candidates(self.torus);
     }
 
     fn restore(&mut self, key: &str, value: &str) -> Result<(), RecordError> {
@@ -243,7 +345,7 @@ impl Directory {
             let order = order.parse().map_err(invalid(key))?;
             let (id, epoch) = parse(key, value)?;
             self.check_number(id, epoch).map_err(invalid(key))?;
-            Arc::make_mut(&mut self.freed).insert(order, (id, epoch));
+            self.free_id(order, id, epoch);
             Ok(())
         } else {
             Err(RecordError::Unknown(key.into()))
@@ -314,14 +416,14 @@ impl Directory {
         if !domain.gateway.as_ref().is_none_or(is_sound) {
             return Err("has a gateway that can be none".into());
         }
-        self.domains.insert(name.into(), Arc::new(domain));
+        self.domains.put(domain);
         Ok(())
     }
 
     /// Domains come before nodes in the order of keys.
     fn restore_node(&mut self, number: u32, mut ownership: Ownership) -> Result<(), String> {
         let node = self.known(number)?;
-        let is_missing = |name: &String| !self.domains.contains_key(name);
+        let is_missing = |name: &String| !self.domains.contains(name);
         if let Some(name) = ownership.consents.iter().find(|name| is_missing(name)) {
             return Err(format!("consents to domain {name}, which is not there"));
         }
@@ -353,8 +455,7 @@ impl Directory {
         if !given_out || epoch == 0 {
             return Err(format!("has number {id} and epoch {epoch}"));
         }
-        let is_free = self.freed.values().any(|(freed, _)| *freed == id);
-        if is_free || self.domain_by_id(id.into()).is_some() {
+        if self.freed_at.contains_key(&id) || self.domain_by_id(id.into()).is_some() {
             Err(format!("has number {id}, which another record has, too"))
         } else {
             Ok(())
@@ -434,6 +535,13 @@ fn compare<K: Ord, V: PartialEq, R: Serialize>(
     }
     let gone = old.keys().filter(|name| !new.contains_key(name));
     changes.remove.extend(gone.map(key));
+}
+
+fn put_or_remove(changes: &mut Changes, key: String, value: Option<impl Serialize>) {
+    match value {
+        Some(value) => put(changes, key, &value),
+        None => _ = changes.remove.insert(key),
+    }
 }
 
 fn put(changes: &mut Changes, key: String, value: &impl Serialize) {

@@ -2,11 +2,11 @@
 //! versions.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use toroid_fabric::NodeId;
 
-use super::{Change, Directory, Domain, MemberSpec};
+use super::domains::Difference;
+use super::{Change, Directory, Domain, MemberSpec, Ownership};
 
 /// Actions from one directory to another, in their order.
 #[derive(Debug)]
@@ -16,14 +16,18 @@ pub struct Transition {
     /// Directory after they have left. Given nodes keep their former owners, which must stay
     /// recorded until the nodes have been emptied.
     pub meanwhile: Directory,
-    /// Then joining members, and the directory after each of these changes.
-    pub joining: Vec<(Change, Directory)>,
+    /// Then joining members. After them, the directory is the new one.
+    pub joining: Vec<Change>,
     /// Domains whose routes differ.
     pub altered: Vec<Domain>,
     /// Domains whose links differ.
     pub relinked: Vec<Domain>,
     /// Nodes with another owner.
     pub given: BTreeSet<NodeId>,
+    /// Nodes with other aliases, and their fellow members.
+    pub renamed: BTreeSet<NodeId>,
+    /// Whether other hosts carry nodes than before.
+    pub is_moved: bool,
 }
 
 /// The other directory is older than the known one, or was begun anew.
@@ -39,63 +43,100 @@ pub struct Backwards {
 }
 
 impl Transition {
-    /// Transition from `old` to `new`.
+    /// Transition from `old` to `new`. The cost depends on the differences.
     pub fn between(old: &Directory, new: &Directory) -> Result<Self, Backwards> {
-        let mut leaving = Vec::new();
-        let mut meanwhile = new.clone();
-        meanwhile.domains.clear();
-        for domain in old.domains() {
-            let next = same(domain, new);
-            let stays = next.map_or_else(BTreeSet::new, |next| stayed(domain, next));
-            let left = &domain.nodes() - &stays;
-            check_age(domain, next.is_some() && left.is_empty(), new)?;
-            match next {
-                Some(next) => {
-                    let rest = restricted(next, &stays);
-                    if next.epoch > domain.epoch {
-                        leaving.push(leave(rest.clone(), left));
-                    }
-                    meanwhile.put(rest);
+        let mut transition = Transition {
+            leaving: Vec::new(),
+            meanwhile: new.clone(),
+            joining: Vec::new(),
+            altered: Vec::new(),
+            relinked: Vec::new(),
+            given: new.given_since(old),
+            renamed: new.renamed_since(old),
+            is_moved: new.hosts != old.hosts,
+        };
+        let mut missing = BTreeSet::new();
+        for Difference {
+            name,
+            old: before,
+            new: after,
+        } in new.domains.differences(&old.domains)
+        {
+            if let Some(before) = before {
+                transition.leave(before, new)?;
+            }
+            let meanwhile = match before.map(|before| rest(before, new)) {
+                Some(Some(rest)) => {
+                    let nodes = rest.nodes();
+                    transition.meanwhile.domains.put(rest);
+                    Some(nodes)
                 }
-                None => {
-                    let mut end = restricted(domain, &BTreeSet::new());
-                    end.epoch = end.epoch.saturating_add(1);
-                    leaving.push(leave(end, left));
+                _ => {
+                    transition.meanwhile.domains.take(name);
+                    missing.insert(name);
+                    None
                 }
+            };
+            if let Some(after) = after {
+                transition.join(after, meanwhile);
+            }
+            if let (Some(before), Some(after)) = (before, after) {
+                transition.alter(before, after);
             }
         }
-        let given = given(old, new);
-        meanwhile.leave_owners(&given, old);
-        meanwhile.forget_missing_domains();
-        let mut transition = Transition {
-            leaving,
-            joining: Vec::new(),
-            altered: altered(old, new, |domain| (&domain.gateway, domain.forward)),
-            relinked: altered(old, new, |domain| &domain.links),
-            given,
-            meanwhile,
-        };
-        transition.join(new);
+        let Transition {
+            meanwhile, given, ..
+        } = &mut transition;
+        meanwhile.leave_owners(given, old);
+        meanwhile.forget_domains(&missing);
         Ok(transition)
     }
 
-    fn join(&mut self, new: &Directory) {
-        let mut directory = self.meanwhile.clone();
-        for domain in new.domains() {
-            let present = directory.domain(&domain.name).map(Domain::nodes);
-            let joined = &domain.nodes() - present.as_ref().unwrap_or(&BTreeSet::new());
-            if present.is_ok() && joined.is_empty() {
-                continue;
+    fn leave(&mut self, before: &Domain, new: &Directory) -> Result<(), Backwards> {
+        let next = same(before, new);
+        let stays = next.map_or_else(BTreeSet::new, |next| stayed(before, next));
+        let left = &before.nodes() - &stays;
+        check_age(before, next.is_some() && left.is_empty(), new)?;
+        match next {
+            Some(next) if next.epoch > before.epoch => {
+                self.leaving.push(leave(restricted(next, &stays), left));
             }
-            directory.put(domain.clone());
-            let change = Change {
+            Some(_) => {}
+            None => {
+                let mut end = restricted(before, &BTreeSet::new());
+                end.epoch = end.epoch.saturating_add(1);
+                self.leaving.push(leave(end, left));
+            }
+        }
+        Ok(())
+    }
+
+    fn join(&mut self, domain: &Domain, present: Option<BTreeSet<NodeId>>) {
+        let is_new = present.is_none();
+        let joined = &domain.nodes() - &present.unwrap_or_default();
+        if is_new || !joined.is_empty() {
+            self.joining.push(Change {
                 domain: domain.clone(),
                 joined,
                 left: BTreeSet::new(),
-            };
-            self.joining.push((change, directory.clone()));
+            });
         }
     }
+
+    fn alter(&mut self, before: &Domain, after: &Domain) {
+        if (&before.gateway, before.forward) != (&after.gateway, after.forward) {
+            self.altered.push(after.clone());
+        }
+        if before.links != after.links {
+            self.relinked.push(after.clone());
+        }
+    }
+}
+
+/// A domain in another directory, with the members that stayed.
+fn rest(domain: &Domain, new: &Directory) -> Option<Domain> {
+    let next = same(domain, new)?;
+    Some(restricted(next, &stayed(domain, next)))
 }
 
 impl Directory {
@@ -106,10 +147,6 @@ impl Directory {
         self
     }
 
-    fn put(&mut self, domain: Domain) {
-        self.domains.insert(domain.name.clone(), Arc::new(domain));
-    }
-
     /// Restores the owners that nodes have in another directory.
     fn leave_owners(&mut self, nodes: &BTreeSet<NodeId>, other: &Directory) {
         for node in nodes {
@@ -118,18 +155,23 @@ impl Directory {
         }
     }
 
-    /// Removes consents to absent domains.
-    fn forget_missing_domains(&mut self) {
-        let domains = self.domains.clone();
-        let nodes: BTreeSet<NodeId> = self.ownerships.keys().copied().collect();
+    /// Removes consents to domains that are absent.
+    fn forget_domains(&mut self, missing: &BTreeSet<&str>) {
+        let is_missing = |name: &String| missing.contains(name.as_str());
+        let consents = |its: &Ownership| its.consents.iter().any(is_missing);
+        let nodes = self.ownerships.iter().filter(|(_, its)| consents(its));
+        let nodes: BTreeSet<NodeId> = nodes.map(|(node, _)| *node).collect();
         self.amend(&nodes, |ownership| {
-            ownership.consents.retain(|name| domains.contains_key(name));
+            ownership.consents.retain(|name| !is_missing(name));
         });
     }
 
     /// The epoch that a number has come to.
     fn epoch_of(&self, id: u16) -> Option<u32> {
-        let freed = self.freed.values().find(|(freed, _)| *freed == id);
+        let freed = self
+            .freed_at
+            .get(&id)
+            .and_then(|order| self.freed.get(order));
         let present = || self.domain_by_id(id.into()).map(|domain| domain.epoch);
         freed.map(|(_, epoch)| *epoch).or_else(present)
     }
@@ -183,25 +225,6 @@ fn leave(domain: Domain, left: BTreeSet<NodeId>) -> Change {
     }
 }
 
-/// Present domains with another property than before.
-fn altered<'d, T: PartialEq>(
-    old: &'d Directory,
-    new: &'d Directory,
-    property: impl Fn(&'d Domain) -> T,
-) -> Vec<Domain> {
-    let is_altered = |domain: &&'d Domain| {
-        let before = old.domain(&domain.name);
-        before.is_ok_and(|before| property(before) != property(domain))
-    };
-    new.domains().filter(is_altered).cloned().collect()
-}
-
-fn given(old: &Directory, new: &Directory) -> BTreeSet<NodeId> {
-    let all = old.ownerships.keys().chain(new.ownerships.keys());
-    let is_given = |node: &&NodeId| old.owner_of(**node) != new.owner_of(**node);
-    all.filter(is_given).copied().collect()
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -218,11 +241,10 @@ mod tests {
 
     fn between(old: &Directory, new: &Directory) -> Transition {
         let transition = Transition::between(old, new).unwrap();
-        // Each intermediate copy is valid, because a host may be killed at any point.
-        let steps = transition.joining.iter().map(|(_, directory)| directory);
-        for step in steps.chain([&transition.meanwhile]) {
-            Directory::from_records(&step.records()).unwrap();
-        }
+        // The intermediate copy is valid, because a host may be killed at any point.
+        let records = transition.meanwhile.records();
+        let meanwhile = Directory::from_records(&records).unwrap();
+        assert_eq!(meanwhile.records(), records);
         transition
     }
 
@@ -247,11 +269,9 @@ mod tests {
         assert_eq!(change.domain.nodes(), nodes(&[0, 2]));
         let joining = transition.joining.iter();
         let joined: Vec<_> = joining
-            .map(|(change, _)| (&*change.domain.name, change.joined.clone()))
+            .map(|change| (&*change.domain.name, change.joined.clone()))
             .collect();
         assert_eq!(joined, [("blue", nodes(&[5])), ("red", nodes(&[0]))]);
-        let last = &transition.joining.last().unwrap().1;
-        assert_eq!(last.records(), new.records());
     }
 
     #[test]
@@ -265,7 +285,7 @@ mod tests {
         new.admit("blue", &nodes(&[1]), limited).unwrap();
         let transition = between(&blue(), &new);
         assert_eq!(transition.leaving[0].left, nodes(&[1]));
-        assert_eq!(transition.joining[0].0.joined, nodes(&[1]));
+        assert_eq!(transition.joining[0].joined, nodes(&[1]));
         // A host that has seen this has nothing to do.
         let transition = between(&new, &new);
         assert!(transition.leaving.is_empty());
@@ -291,7 +311,7 @@ mod tests {
         new.create(wanted("blue", &[0, 1])).unwrap();
         let anew = between(&blue(), &new);
         assert_eq!(anew.leaving[0].left, nodes(&[0, 1, 2]));
-        assert_eq!(anew.joining[0].0.joined, nodes(&[0, 1]));
+        assert_eq!(anew.joining[0].joined, nodes(&[0, 1]));
     }
 
     #[test]
@@ -339,10 +359,8 @@ mod tests {
         let transition = between(&old, &new);
         assert_eq!(transition.given, nodes(&[1, 2]));
         assert_eq!(transition.leaving[0].left, nodes(&[1, 2]));
-        let joining = transition.joining.iter().map(|(_, directory)| directory);
-        for step in joining.chain([&transition.meanwhile]) {
-            assert_eq!(between(step, &new).given, transition.given);
-        }
+        let rest = between(&transition.meanwhile, &new);
+        assert_eq!(rest.given, transition.given);
     }
 
     #[test]
@@ -429,11 +447,34 @@ mod tests {
                 .flat_map(|change| change.left.iter().map(|node| (change.domain.id, *node)))
                 .collect();
             prop_assert_eq!(told, gone);
-            let last = transition.joining.last().map_or(&transition.meanwhile, |(_, last)| last);
+            // The members of the intermediate copy and those that join are the new ones.
+            let mut last = transition.meanwhile.clone();
+            for change in &transition.joining {
+                let before = last.domain(&change.domain.name).map(Domain::nodes);
+                let both = &before.unwrap_or_default() | &change.joined;
+                prop_assert_eq!(both, change.domain.nodes());
+                last.domains.put(change.domain.clone());
+            }
             for domain in new.domains() {
                 prop_assert_eq!(last.domain(&domain.name).unwrap(), domain);
             }
             prop_assert_eq!(last.domains().count(), new.domains().count());
+            // A follower reads only what has changed.
+            let read = old.with(&new.changes_since(&old)).unwrap();
+            prop_assert_eq!(read.records(), new.records());
+            for id in 0..u16::MAX {
+                prop_assert_eq!(read.epoch_of(id), new.epoch_of(id));
+                if id > new.next_id { break; }
+            }
+            for node in (0..8).map(NodeId) {
+                prop_assert!(read.domains_of(node).eq(new.domains_of(node)));
+                let is_in = |domain: &&Domain| domain.members.contains_key(&node);
+                prop_assert!(new.domains_of(node).eq(new.domains().filter(is_in)));
+            }
+            for domain in new.domains() {
+                let found = read.domains.overlapping(domain.subnet).map(|found| &found.name);
+                prop_assert_eq!(found, Some(&domain.name));
+            }
         }
     }
 }

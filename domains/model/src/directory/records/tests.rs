@@ -154,3 +154,64 @@ fn invalid_records_are_refused_and_named() {
         assert!(error.to_string().contains(key), "{error}");
     }
 }
+
+/// A follower reads only what has changed.
+#[test]
+fn changed_records_are_checked_as_all_are() {
+    let mut old = Directory::new("2x2x2".parse().unwrap());
+    old.create(wanted("blue", &[0, 1])).unwrap();
+    old.create(wanted("red", &[1, 2])).unwrap();
+    old.create(wanted("white", &[3])).unwrap();
+    old.remove("white").unwrap();
+    old.claim("a", &nodes(&[0, 1])).unwrap();
+    old.claim("b", &nodes(&[2, 3])).unwrap();
+    old.consent(&nodes(&[5]), "red", false).unwrap();
+    let records = old.records();
+    let [blue, red] = ["domain/blue", "domain/red"].map(|key| records[key].as_str());
+    let (freed, node) = ("freed/00000000000000000001", "node/5");
+    type Puts<'a> = &'a [(&'a str, &'a str)];
+    let cases: [(Puts<'_>, &[&str], bool); 15] = [
+        (&[], &[], true),
+        (&[("domain/blue", red), ("domain/red", blue)], &[], true),
+        (&[("domain/blue", red)], &[], false),
+        (&[("domain/grey", red)], &["domain/red", node], true),
+        (&[("domain/grey", red)], &["domain/red"], false),
+        (&[], &["domain/red"], false),
+        (&[(freed, "[1,1]")], &[], false),
+        (&[(freed, "[1,1]")], &["domain/blue"], true),
+        (&[("host/a", "[2]")], &[], false),
+        (&[("host/a", "[2,3]"), ("host/b", "[0,1]")], &[], true),
+        (&[("node/6", r#"{"consents":["grey"]}"#)], &[], false),
+        (
+            &[("numbers", r#"{"next_id":2,"next_subnet":0}"#)],
+            &[],
+            false,
+        ),
+        (
+            &[("numbers", r#"{"next_id":9,"next_subnet":0}"#)],
+            &[],
+            true,
+        ),
+        (&[("torus", "\"1x1x1\"")], &[], false),
+        (&[("alias/db", "7"), ("what", "0")], &["format"], false),
+    ];
+    for (put, remove, is_valid) in cases {
+        let put = put
+            .iter()
+            .map(|(key, value)| (key.to_string(), value.to_string()));
+        let changes = Changes {
+            put: put.collect(),
+            remove: remove.iter().map(ToString::to_string).collect(),
+        };
+        let mut all = records.clone();
+        changes.apply_to(&mut all);
+        let whole = Directory::from_records(&all).map(|directory| directory.records());
+        let part = old.with(&changes).map(|directory| directory.records());
+        assert_eq!(
+            (whole.is_ok(), part.is_ok()),
+            (is_valid, is_valid),
+            "{changes:?}"
+        );
+        assert_eq!(whole.ok(), part.ok(), "{changes:?}");
+    }
+}

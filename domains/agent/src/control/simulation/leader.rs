@@ -1,0 +1,205 @@
+//! The leader: its core, requests, decisions, and the check of its replies.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use toroid_model::directory::records::Changes;
+use toroid_model::rights::Actor;
+
+use super::{Asked, DECISION, DOMAINS, EFFECT, EXCEPTION, HEALTHY, Happening, Mutant, VERSION};
+use super::{World, hosts_in, name};
+use crate::control::core::{Action, COURTESY, ChangeId, Core, Event, Lacking, MAX_UNFINISHED};
+
+impl World {
+    pub(super) fn start_leader(&mut self) {
+        let mut core = Core::new(Some("leader".into()));
+        core.begin(self.records.clone());
+        self.core = Some(core);
+        for host in 0..self.followers.len() {
+            self.disturb(host, 2_000);
+            self.after(200, Happening::Connect(host));
+        }
+    }
+
+    pub(super) fn handle(&mut self, event: Event) -> Result<(), String> {
+        let Some(core) = &mut self.core else {
+            return Ok(());
+        };
+        let actions = core.handle(self.start + self.now, event);
+        let wake = core.wake();
+        for action in actions {
+            match action {
+                Action::Decide(change) => {
+                    self.deciding.push_back(change);
+                    if self.deciding.len() == 1 {
+                        self.after(DECISION, Happening::Decide(change));
+                    }
+                }
+                Action::Refuse(change) => {
+                    let asked = self.asked.values();
+                    if asked.count() <= MAX_UNFINISHED {
+                        return Err(format!("{change:?} is refused for nothing"));
+                    }
+                    self.asked.remove(&change);
+                }
+                Action::Send { session, update } => self.send(session, update)?,
+                Action::Reply { change, lacking } => self.check_reply(change, &lacking)?,
+            }
+        }
+        if let Some(wake) = wake {
+            // As a thread does that sleeps until then.
+            let wake = wake.saturating_duration_since(self.start).max(self.now);
+            if !self.has_tick(wake) {
+                self.at(wake, Happening::Tick);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn has_tick(&self, at: Duration) -> bool {
+        let mut same = self.happenings.range((at, 0)..=(at, u64::MAX));
+        same.any(|(_, happening)| matches!(happening, Happening::Tick))
+    }
+
+    pub(super) fn request(&mut self) -> Result<(), String> {
+        if self.core.is_none() {
+            return Ok(());
+        }
+        self.last += 1;
+        let id = ChangeId(self.last);
+        let domain = self.rng.usize(0..DOMAINS.len());
+        let asker = self.rng.usize(0..=self.followers.len());
+        let asker = (asker < self.followers.len()).then_some(asker);
+        let asked = Asked {
+            domain,
+            at: self.now,
+            asker,
+            version: None,
+            concerned: BTreeSet::new(),
+            is_in_effect: false,
+        };
+        self.tell(|| format!("{id:?} of {} asked at {asker:?}", DOMAINS[domain]));
+        self.asked.insert(id, asked);
+        let domains = if self.is(Mutant::NoOrder) {
+            BTreeSet::new()
+        } else {
+            [DOMAINS[domain].to_owned()].into()
+        };
+        let actor = Actor::User(self.rng.u32(1..4));
+        self.handle(Event::Asked {
+            change: id,
+            actor,
+            domains,
+        })
+    }
+
+    /// Decides the first change in the queue: other hosts in the domain than before.
+    pub(super) fn decide(&mut self, id: ChangeId) -> Result<(), String> {
+        let Some(asked) = self.asked.get(&id).cloned() else {
+            return Ok(());
+        };
+        let under_way = |other: &Asked| {
+            other.domain == asked.domain && other.version.is_some() && !other.is_in_effect
+        };
+        if self.asked.values().any(under_way) {
+            return Err(format!(
+                "{id:?} is decided while one of its domain is not in effect"
+            ));
+        }
+        let key = format!("domain/{}", DOMAINS[asked.domain]);
+        let before = hosts_in(self.records.get(&key).map_or("", String::as_str));
+        let all = 0..self.followers.len();
+        let after: BTreeSet<usize> = all.filter(|_| self.rng.u32(0..3) == 0).collect();
+        let version = self.versions.len();
+        let mut changes = Changes::default();
+        changes.put.insert(VERSION.into(), version.to_string());
+        if after.is_empty() {
+            changes.remove.insert(key);
+        } else {
+            let text: Vec<String> = after.iter().map(usize::to_string).collect();
+            changes.put.insert(key, text.join(" "));
+        }
+        changes.apply_to(&mut self.records);
+        self.versions.push(self.records.clone());
+        let concerned = &before | &after;
+        self.tell(|| format!("{id:?} is version {version}, concerns {concerned:?}"));
+        let names = |hosts: &BTreeSet<usize>| hosts.iter().map(|n| name(*n)).collect();
+        let told = match self.mutant {
+            Some(Mutant::NoWait) => BTreeSet::new(),
+            Some(Mutant::WaitForAll) => names(&(0..self.followers.len()).collect()),
+            _ => names(&concerned),
+        };
+        if let Some(asked) = self.asked.get_mut(&id) {
+            asked.version = Some(version);
+            asked.concerned = concerned;
+        }
+        if !self.is(Mutant::Unpublished) || self.rng.u32(0..4) > 0 {
+            self.handle(Event::Durable(changes))?;
+        }
+        self.handle(Event::Decided {
+            change: id,
+            concerned: told,
+            asker: asked.asker.map(name),
+        })?;
+        let is_slow = DOMAINS[asked.domain] == "slow" && self.rng.bool();
+        let most = if is_slow { 10_000 } else { EFFECT };
+        self.after(most, Happening::InEffect(id));
+        if self.is(Mutant::Early) {
+            self.handle(Event::InEffect(id))?;
+        }
+        self.deciding.pop_front();
+        if let Some(next) = self.deciding.front() {
+            self.after(DECISION, Happening::Decide(*next));
+        }
+        Ok(())
+    }
+
+    pub(super) fn be_in_effect(&mut self, id: ChangeId) -> Result<(), String> {
+        let Some(asked) = self.asked.get_mut(&id) else {
+            return Ok(());
+        };
+        asked.is_in_effect = true;
+        self.tell(|| format!("{id:?} is in effect at the leader"));
+        self.handle(Event::InEffect(id))
+    }
+
+    /// The contract of a reply.
+    pub(super) fn check_reply(&mut self, id: ChangeId, lacking: &Lacking) -> Result<(), String> {
+        self.tell(|| format!("{id:?} is answered, lacking {lacking:?}"));
+        let asked = self.asked.remove(&id);
+        let asked = asked.ok_or_else(|| format!("{id:?} is answered twice"))?;
+        self.replies += 1;
+        let version = asked.version.ok_or("a reply before the decision")?;
+        if !asked.is_in_effect {
+            return Err(format!("{id:?} is answered before it is in effect here"));
+        }
+        let was_troubled = |host: usize| {
+            let follower = &self.followers[host];
+            let is_troubled = follower.session.is_none() || !follower.faults.is_empty();
+            is_troubled || follower.trouble >= asked.at
+        };
+        for host in &asked.concerned {
+            let follower = &self.followers[*host];
+            let lacks = lacking.get(&name(*host));
+            if lacks.is_none() && follower.version() < version {
+                return Err(format!("{id:?} is not in effect on host {host}"));
+            }
+            let is_excepted = lacks.is_some_and(|why| why == EXCEPTION);
+            if lacks.is_some() && !is_excepted && !was_troubled(*host) {
+                return Err(format!("{id:?} lacks host {host}: {lacks:?}"));
+            }
+        }
+        let waited = self.now - asked.at;
+        // Changes of the slow domain wait for each other here.
+        let may_wait = DOMAINS[asked.domain] == "slow"
+            || asked.concerned.iter().any(|host| was_troubled(*host));
+        let courtesy = asked.asker.is_some_and(was_troubled);
+        let most = HEALTHY + if courtesy { COURTESY } else { Duration::ZERO };
+        if !may_wait && waited > most {
+            return Err(format!(
+                "{id:?} took {waited:?} for hosts that it does not concern"
+            ));
+        }
+        Ok(())
+    }
+}

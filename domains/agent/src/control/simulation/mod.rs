@@ -1,0 +1,318 @@
+//! Simulation of clusters on virtual time: a leader, whose [`Core`] is the real one, and followers
+//! with their own durable copies. Each seed gives a cluster, its changes and its faults; a failing
+//! seed prints its story.
+
+mod followers;
+mod leader;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use toroid_model::directory::records::Records;
+use toroid_protocol::hosts::DirectoryUpdate;
+
+use super::core::{Answer, ChangeId, Core, Event, SessionId, Update};
+
+/// Key of the record with the version of the directory.
+const VERSION: &str = "version";
+
+const DOMAINS: [&str; 5] = ["slow", "red", "green", "blue", "white"];
+
+/// Exception of a host that applies a change.
+const EXCEPTION: &str = "a port is spoiled";
+
+/// Time of a seed's changes and faults, before all faults end.
+const FAULTY: Duration = Duration::from_secs(40);
+
+/// Time after which nothing may be open any more.
+const END: Duration = Duration::from_secs(200);
+
+/// Steps after which a seed does not come to rest.
+const MOST_STEPS: usize = 100_000;
+
+/// Longest healthy steps: a message, an application, a decision and its effect on the leader.
+const MESSAGE: u64 = 20;
+const APPLICATION: u64 = 60;
+const DECISION: u64 = 5;
+const EFFECT: u64 = 40;
+
+/// Longest time of a change without faulty hosts: it waits for one update under way at each host
+/// before its own, and for earlier changes of its domain.
+const HEALTHY: Duration = Duration::from_millis(1500);
+
+/// Time after which both sides notice a cut connection.
+const NOTICED: u64 = 5_000;
+
+/// A rule that a simulation breaks, to show that the checks find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mutant {
+    /// No other host is awaited.
+    NoWait,
+    /// All hosts are awaited.
+    WaitForAll,
+    /// A follower answers before its copy is durable and in effect.
+    AnswerFirst,
+    /// A change is said to be in effect here when it is durable.
+    Early,
+    /// Changes of one domain are not ordered here.
+    NoOrder,
+    /// A failed update is said to be done.
+    FailedIsDone,
+    /// A durable change is not published.
+    Unpublished,
+}
+
+/// Something that happens at its time.
+#[derive(Debug)]
+enum Happening {
+    Request,
+    Decide(ChangeId),
+    InEffect(ChangeId),
+    Arrive(usize, SessionId, Update),
+    Applied(usize, SessionId, u64, DirectoryUpdate, u64),
+    Reply(usize, SessionId, u64, Answer),
+    Tick,
+    Fault,
+    End(usize, Fault),
+    Notice(usize, SessionId),
+    Connect(usize),
+    Restart,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// A member process does not acknowledge.
+    Stuck,
+    /// The cable is cut.
+    Cut,
+    /// The agent is killed.
+    Killed,
+    /// The disk is full.
+    Full,
+}
+
+/// A follower.
+#[derive(Debug, Default)]
+struct Follower {
+    records: Records,
+    session: Option<SessionId>,
+    faults: Vec<Fault>,
+    /// Time until which it is or was in trouble.
+    trouble: Duration,
+    /// Messages that a cut cable holds, to it and from it.
+    held: VecDeque<Happening>,
+    /// Applications that do not end while a process is stuck.
+    stuck: VecDeque<Happening>,
+    /// Time until which it applies an earlier update.
+    busy: Duration,
+    /// Number of its agent. An application of an earlier one has ended with it.
+    run: u64,
+    /// The agent that has the session.
+    session_run: u64,
+    /// Time of the last message each way.
+    last: [Duration; 2],
+}
+
+/// A change that was requested.
+#[derive(Clone, Debug)]
+struct Asked {
+    domain: usize,
+    at: Duration,
+    asker: Option<usize>,
+    version: Option<usize>,
+    concerned: BTreeSet<usize>,
+    is_in_effect: bool,
+}
+
+struct World {
+    rng: Rng,
+    mutant: Option<Mutant>,
+    story: Option<String>,
+    start: Instant,
+    now: Duration,
+    happenings: BTreeMap<(Duration, u64), Happening>,
+    last: u64,
+    /// Absent while the leader is killed.
+    core: Option<Core>,
+    /// The leader's durable directory, and each version of it.
+    records: Records,
+    versions: Vec<Records>,
+    deciding: VecDeque<ChangeId>,
+    asked: BTreeMap<ChangeId, Asked>,
+    followers: Vec<Follower>,
+    replies: usize,
+}
+
+/// Runs a seed; returns the number of replies, or the broken invariant.
+fn run(seed: u64, mutant: Option<Mutant>, tell: bool) -> Result<usize, String> {
+    let mut world = World::new(seed, mutant, tell);
+    let result = world.live();
+    result
+        .map(|()| world.replies)
+        .map_err(|broken| format!("seed {seed}: {broken}\n{}", world.story.unwrap_or_default()))
+}
+
+impl World {
+    fn new(seed: u64, mutant: Option<Mutant>, tell: bool) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let count = rng.usize(2..6);
+        let records = Records::from([(VERSION.into(), "0".into())]);
+        let mut world = World {
+            mutant,
+            story: tell.then(String::new),
+            start: Instant::now(),
+            now: Duration::ZERO,
+            happenings: BTreeMap::new(),
+            last: 0,
+            core: None,
+            versions: vec![records.clone()],
+            records,
+            deciding: VecDeque::new(),
+            asked: BTreeMap::new(),
+            followers: (0..count).map(|_| Follower::default()).collect(),
+            replies: 0,
+            rng,
+        };
+        world.start_leader();
+        for _ in 0..world.rng.usize(5..40) {
+            let at = world.within(FAULTY);
+            world.at(at, Happening::Request);
+        }
+        for _ in 0..world.rng.usize(0..8) {
+            let at = world.within(FAULTY);
+            world.at(at, Happening::Fault);
+        }
+        world
+    }
+
+    fn live(&mut self) -> Result<(), String> {
+        let mut steps = 0;
+        while let Some(((at, _), happening)) = self.happenings.pop_first() {
+            self.now = at;
+            steps += 1;
+            if at > END || steps > MOST_STEPS {
+                return Err("it does not come to rest".into());
+            }
+            self.happen(happening)?;
+        }
+        let last = self.versions.len() - 1;
+        for (n, follower) in self.followers.iter().enumerate() {
+            if follower.version() != last {
+                return Err(format!(
+                    "host {n} has version {} of {last}",
+                    follower.version()
+                ));
+            }
+        }
+        match self.asked.keys().next() {
+            Some(change) => Err(format!("{change:?} got no reply")),
+            None => Ok(()),
+        }
+    }
+
+    fn happen(&mut self, happening: Happening) -> Result<(), String> {
+        match happening {
+            Happening::Request => self.request(),
+            Happening::Decide(change) => self.decide(change),
+            Happening::InEffect(change) => self.be_in_effect(change),
+            Happening::Arrive(..) | Happening::Reply(..) => self.arrive(happening),
+            Happening::Applied(host, session, number, update, run) => {
+                self.apply(host, session, number, update, run)
+            }
+            Happening::Tick => self.handle(Event::Tick),
+            Happening::Fault => self.fail(),
+            Happening::End(host, fault) => self.recover(host, fault),
+            Happening::Notice(host, session) => self.notice(host, session),
+            Happening::Connect(host) => self.connect(host),
+            Happening::Restart => {
+                self.tell(|| "the leader is back".into());
+                self.start_leader();
+                Ok(())
+            }
+        }
+    }
+
+    fn at(&mut self, time: Duration, happening: Happening) {
+        self.last += 1;
+        self.happenings.insert((time, self.last), happening);
+    }
+
+    fn after(&mut self, most_ms: u64, happening: Happening) {
+        let pause = Duration::from_millis(self.rng.u64(1..=most_ms));
+        self.at(self.now + pause, happening);
+    }
+
+    fn within(&mut self, time: Duration) -> Duration {
+        Duration::from_micros(self.rng.u64(0..time.as_micros() as u64))
+    }
+
+    fn tell(&mut self, what: impl FnOnce() -> String) {
+        if let Some(story) = &mut self.story {
+            let _ = writeln!(story, "{:9.3} s  {}", self.now.as_secs_f64(), what());
+        }
+    }
+
+    fn is(&self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
+    }
+
+    /// Notes that a host is in trouble for some time.
+    fn disturb(&mut self, host: usize, time_ms: u64) {
+        let until = self.now + Duration::from_millis(time_ms);
+        let trouble = &mut self.followers[host].trouble;
+        *trouble = until.max(*trouble);
+    }
+}
+
+impl Follower {
+    fn version(&self) -> usize {
+        let version = self.records.get(VERSION);
+        version.map_or(0, |text| text.parse().unwrap_or(0))
+    }
+}
+
+fn name(host: usize) -> String {
+    format!("host{host}")
+}
+
+fn hosts_in(text: &str) -> BTreeSet<usize> {
+    text.split_whitespace()
+        .filter_map(|n| n.parse().ok())
+        .collect()
+}
+
+/// Panics with the story of a failing seed.
+#[track_caller]
+fn must_hold(seed: u64) -> usize {
+    run(seed, None, false).unwrap_or_else(|_| match run(seed, None, true) {
+        Err(story) => panic!("{story}"),
+        Ok(_) => panic!("seed {seed} failed only once"),
+    })
+}
+
+#[test]
+fn clusters_keep_their_contract_in_all_seeds() {
+    let replies: usize = (0..4_000).map(must_hold).sum();
+    assert!(replies > 40_000, "only {replies} replies");
+}
+
+#[test]
+fn the_simulation_finds_every_mutant() {
+    use Mutant::*;
+    for mutant in [
+        NoWait,
+        WaitForAll,
+        AnswerFirst,
+        Early,
+        NoOrder,
+        FailedIsDone,
+        Unpublished,
+    ] {
+        let found = (0..500).find_map(|seed| run(seed, Some(mutant), true).err());
+        let story = found.unwrap_or_else(|| panic!("no seed finds {mutant:?}"));
+        // Its story tells what led there.
+        assert!(story.lines().count() > 3, "{mutant:?}: {story}");
+    }
+}
