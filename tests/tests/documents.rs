@@ -1,9 +1,11 @@
-//! README.md and `docs/` as a reader meets them: each relative link leads somewhere, and prose has no
-//! long lines.
+//! README.md and `docs/` as a reader meets them: each relative link leads somewhere, prose has no
+//! long lines, and the declared file can be applied.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use toroid_model::declare::{self, Surroundings};
 
 /// Characters of a line of prose, at most.
 const WIDTH: usize = 100;
@@ -129,4 +131,20 @@ fn anchors_are_those_of_github() {
         targets("see [it](a.md#b), `[no](c)`, [far](https://d)"),
         ["a.md#b"]
     );
+}
+
+#[test]
+fn the_documented_file_is_a_good_one() {
+    let around = Surroundings {
+        torus: "4x4x4".parse().expect("a torus"),
+        aliases: BTreeMap::new(),
+        user: &|name| (name == "alice").then_some(1000),
+    };
+    let documents = documents();
+    let handbook = &documents[Path::new("docs/operating.md")];
+    let file = handbook.split("```toml\n").nth(1).expect("a file");
+    let file = file.split("```").next().expect("its end");
+    let file = declare::parse(file, &around).unwrap_or_else(|problems| panic!("{problems:?}"));
+    assert_eq!(file.domains["blue"].members.len(), 5);
+    assert_eq!(file.owners.len(), 4);
 }

@@ -152,15 +152,6 @@ fn every_key_is_read() {
 }
 
 #[test]
-fn the_documented_file_is_a_good_one() {
-    let text = include_str!("../../../../docs/operating.md");
-    let file = text.split("```toml\n").nth(1).unwrap();
-    let file = good(file.split("```").next().unwrap());
-    assert_eq!(file.domains["blue"].members.len(), 5);
-    assert_eq!(file.owners.len(), 4);
-}
-
-#[test]
 fn mistakes_are_reported_with_their_line() {
     in_blue("nodse = []", &["nodse", "\"nodes\"?"]);
     is_wrong("\n\n[domian.blue]\n", 3, &["domian", "\"domain\"?"]);
