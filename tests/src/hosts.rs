@@ -47,6 +47,8 @@ pub struct Oddities<'a> {
     pub key: Option<&'a str>,
     /// The limit for acknowledgements, in milliseconds.
     pub ack_timeout: Option<u32>,
+    /// Encryption, on or off.
+    pub encryption: Option<&'a str>,
     /// A torus to emulate.
     pub fabric: Option<&'a str>,
 }
@@ -161,6 +163,9 @@ impl Host {
         );
         if let Some(timeout) = oddities.ack_timeout {
             text += &format!("ack-timeout = {timeout}\n");
+        }
+        if let Some(encryption) = oddities.encryption {
+            text += &format!("encryption = \"{encryption}\"\n");
         }
         text += "[hosts]\n";
         for (name, address) in &self.others {

@@ -14,7 +14,7 @@ use toroid_agent::Config;
 use toroid_agent::background::{Background, spawn_background};
 use toroid_agent::hollow::HollowHost;
 use toroid_fabric::{NodeId, Torus};
-use toroid_model::hosts::{HostConfig, Provider};
+use toroid_model::hosts::{Encryption, HostConfig, Provider};
 
 use crate::cluster::{Cluster, ClusterError, check_signals, private, system};
 use crate::memory::kib_field;
@@ -191,6 +191,7 @@ fn leader(torus: Torus, key: PathBuf) -> Result<HostConfig, ClusterError> {
         key,
         directory: name(0),
         provider: Provider::Tcp,
+        encryption: Encryption::On,
         rdma: None,
         hosts: others.collect(),
     })

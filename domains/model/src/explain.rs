@@ -9,7 +9,7 @@ use serde::Serialize;
 use toroid_fabric::Place;
 
 use crate::as_text;
-use crate::hosts::Provider;
+use crate::hosts::{Encryption, Provider};
 use crate::info::{DomainInfo, HostInfo, HostState, MemberInfo, NodeInfo, Status};
 
 /// Descriptions on which an explanation is based.
@@ -98,8 +98,12 @@ pub enum Guard {
     TargetProxy,
     /// The RDMA device of that host accepts the keys of present grants only.
     RemoteKeys,
-    /// Packets between hosts are not encrypted: an attacker in between could alter them.
+    /// The connection between the hosts is encrypted and authenticated.
+    Encryption,
+    /// Nothing is encrypted between the hosts: an attacker in between reads and alters it.
     Network,
+    /// RDMA between the hosts is not encrypted: an attacker in between reads and alters it.
+    RdmaNetwork,
     /// Packets stay within the namespaces of the node.
     Node,
     /// All nodes run as one user, so their processes could reach into each other.
@@ -115,7 +119,11 @@ impl fmt::Display for Guard {
             Guard::RemoteDriver => "the other host's driver, which checks source and epoch again",
             Guard::TargetProxy => "the target proxy of the other host, which checks every request",
             Guard::RemoteKeys => "its RDMA device, which knows only what is granted at that moment",
-            Guard::Network => "the network between the hosts, where nothing is encrypted",
+            Guard::Encryption => "encryption of the connection between the hosts",
+            Guard::Network => {
+                "the network between the hosts, where nothing is encrypted (encryption = \"off\")"
+            }
+            Guard::RdmaNetwork => "the network between the hosts, where RDMA is not encrypted",
             Guard::Node => "the node itself",
             Guard::Cooperation => "cooperation, because nodes have no users of their own",
         })
@@ -339,8 +347,6 @@ impl Facts<'_> {
                 "they connect again and again; see `toroid status` and agent.log on both hosts",
             ));
         }
-        let guards = [Guard::Driver, Guard::RemoteDriver, Guard::Network];
-        let guards = self.with_cooperation(&guards);
         let address = |host: &HostInfo| {
             let address = host.address.rsplit_once(':');
             address.map_or_else(|| host.address.clone(), |(address, _)| address.into())
@@ -357,6 +363,16 @@ impl Facts<'_> {
             (None, Some(Provider::Verbs)) => "verbs or tcp".into(),
             _ => by_connection(),
         };
+        let may_be_rdma = !matches!(
+            (known, self.status.between_hosts),
+            (Some(Provider::Tcp), _) | (None, None | Some(Provider::Tcp))
+        );
+        let guards = [
+            Guard::Driver,
+            Guard::RemoteDriver,
+            self.network(may_be_rdma),
+        ];
+        let guards = self.with_cooperation(&guards);
         let provider = format!("{} over {over}", kind(stacks));
         Path {
             limit: near.limit,
@@ -383,10 +399,19 @@ impl Facts<'_> {
     fn remote_rdma(&self) -> Path {
         let provider = self.status.between_hosts.unwrap_or_default();
         let guards: &[Guard] = match provider {
-            Provider::Tcp => &[Guard::TargetProxy, Guard::Network],
-            Provider::Verbs => &[Guard::RemoteKeys, Guard::TargetProxy, Guard::Network],
+            Provider::Tcp => &[Guard::TargetProxy, self.network(false)],
+            Provider::Verbs => &[Guard::RemoteKeys, Guard::TargetProxy, self.network(true)],
         };
         Path::yes(&provider.to_string(), &self.with_cooperation(guards))
+    }
+
+    /// Protection of what travels between two hosts.
+    fn network(&self, may_be_rdma: bool) -> Guard {
+        match self.status.encryption {
+            Some(Encryption::On) if may_be_rdma => Guard::RdmaNetwork,
+            Some(Encryption::On) => Guard::Encryption,
+            _ => Guard::Network,
+        }
     }
 
     fn with_cooperation(&self, guards: &[Guard]) -> Vec<Guard> {

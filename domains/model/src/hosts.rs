@@ -8,6 +8,7 @@
 //! key = "/etc/toroid/key"
 //! directory = "a"                    # whose agent holds the directory
 //! provider = "verbs"                 # between hosts; absent: tcp
+//! encryption = "off"                 # of data between hosts; absent: on
 //! device = "mlx5_0"                  # with provider verbs; absent: the first, as the next three
 //! port = 1
 //! gid-index = 3
@@ -41,7 +42,7 @@ use crate::settings::{Key, Lines, Problem, Value};
 /// The most other hosts.
 pub const MAX_HOSTS: usize = 255;
 
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "host",
     "torus",
     "nodes",
@@ -49,6 +50,7 @@ const KEYS: [&str; 18] = [
     "key",
     "directory",
     "provider",
+    "encryption",
     "device",
     "port",
     "gid-index",
@@ -82,6 +84,9 @@ pub struct HostConfig {
     pub directory: String,
     /// Provider between nodes of different hosts.
     pub provider: Provider,
+    /// Whether data between hosts is encrypted.
+    #[serde(default)]
+    pub encryption: Encryption,
     /// RDMA device, with provider verbs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<Rdma>,
@@ -98,6 +103,17 @@ pub enum Provider {
     Tcp,
     /// RDMA devices, beside such connections.
     Verbs,
+}
+
+/// Whether data between hosts is encrypted. Data that RDMA devices carry never is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Encryption {
+    /// Data is encrypted and authenticated. Hosts without encryption are refused.
+    #[default]
+    On,
+    /// Data travels in the clear: attackers on the path read and forge it.
+    Off,
 }
 
 /// A file.
@@ -134,6 +150,16 @@ impl FromStr for Provider {
     }
 }
 
+as_text::display_serde_name!(Encryption);
+
+impl FromStr for Encryption {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        as_text::variant(text).ok_or("encryption is \"on\" or \"off\"")
+    }
+}
+
 /// Reads a file. Paths in it are as they are written.
 ///
 /// # Errors
@@ -164,6 +190,8 @@ impl File<'_> {
         let holder = directory.and_then(|value| self.host(value));
         let provider = table.get("provider").map(|value| self.parsed(value));
         let provider = provider.unwrap_or(Some(Provider::default()));
+        let encryption = table.get("encryption").map(|value| self.parsed(value));
+        let encryption = encryption.unwrap_or(Some(Encryption::default()));
         let rdma = self.rdma(table, provider);
         let hosts = self.hosts(table);
         if let (Some(host), Some(holder), Some(value)) = (&host, &holder, directory)
@@ -192,6 +220,7 @@ impl File<'_> {
                 key: key?,
                 directory: holder?,
                 provider: provider?,
+                encryption: encryption?,
                 rdma,
                 hosts,
             },
@@ -394,6 +423,7 @@ db = "0,1,1"
         assert_eq!((host.host.as_str(), host.holds_directory()), ("a", false));
         assert_eq!(host.nodes.len(), 4);
         assert_eq!(host.provider, Provider::Tcp);
+        assert_eq!(host.encryption, Encryption::On);
         assert_eq!(host.hosts["b"].port(), 7470);
         let db = host.torus.node("0,1,1".parse().unwrap()).unwrap();
         assert_eq!(host.aliases["db"], db.0);
@@ -427,6 +457,19 @@ db = "0,1,1"
     }
 
     #[test]
+    fn only_the_word_off_switches_encryption_off() {
+        let with = |value: &str| {
+            let text = SOUND.replace("state = \"/run/a\"", &format!("encryption = {value}"));
+            parse(&text).map(|file| file.host.encryption)
+        };
+        assert_eq!(with("\"on\""), Ok(Encryption::On));
+        assert_eq!(with("\"off\""), Ok(Encryption::Off));
+        for other in ["false", "\"\"", "\"no\"", "\"OFF\""] {
+            assert!(with(other).is_err(), "{other}");
+        }
+    }
+
+    #[test]
     fn mistakes_are_reported_with_their_line() {
         let bad = [
             ("host = \"a\"", "host = \"A\"", 1, "names no host"),
@@ -445,6 +488,7 @@ db = "0,1,1"
             ("500", "0", 7, "0 is not from 1"),
             ("offload = false", "offload = 0", 8, "true or false"),
             ("state = ", "provider = ", 9, "there are tcp and verbs"),
+            ("state = ", "encryption = ", 9, "\"on\" or \"off\""),
             (
                 "state = \"/run/a\"",
                 "device = \"mlx5_0\"",

@@ -10,7 +10,7 @@ use crate::as_text;
 use crate::directory::MemberSpec;
 use crate::ethernet::{DropReason, OffloadKind};
 use crate::gateway::GatewayKind;
-use crate::hosts::Provider;
+use crate::hosts::{Encryption, Provider};
 use crate::link::{DomainLinks, LinkSpec, Pair, Routing};
 use crate::placement::Figures;
 use crate::quota::Amounts;
@@ -37,6 +37,12 @@ pub struct Status {
     /// Provider between nodes of different hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub between_hosts: Option<Provider>,
+    /// Encryption of data between hosts, except by RDMA devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<Encryption>,
+    /// Cipher of the connections that this host opens, if they are encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cipher: Option<String>,
     /// The RDMA device that is used for that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<Rdma>,

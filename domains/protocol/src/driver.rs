@@ -17,13 +17,15 @@ use toroid_model::ethernet::{DropReason, OffloadKind};
 use toroid_model::link::LinkModel;
 use toroid_model::rdma::Rdma;
 
+use crate::seal::SealKeys;
+
 /// Request of the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum DriverRequest {
     /// First in a session. Removes ports and remote members that are not among these, as by
     /// [`DriverRequest::RemovePort`], links of domains without ports among these, and tunnels to
-    /// other hosts than these, or all tunnels if the RDMA device differs. Answered by
+    /// other hosts than these, or all tunnels if the RDMA device or encryption differs. Answered by
     /// [`DriverResponse::Tunnels`].
     Retain {
         /// Numbers of domains and nodes.
@@ -33,6 +35,9 @@ pub enum DriverRequest {
         /// The RDMA device for frames between hosts, if there is one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         rdma: Option<Rdma>,
+        /// Whether tunnels are encrypted.
+        #[serde(default)]
+        sealed: bool,
     },
     /// Makes an interface, or takes over a present one, as after a restart of the driver. One
     /// descriptor: the network namespace of the node. A present port may be added again with
@@ -70,6 +75,9 @@ pub enum DriverRequest {
         /// Whether this side offers RDMA streams; the other side answers.
         #[serde(default)]
         asks: bool,
+        /// Keys of the connection; `None` for a clear one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        keys: Option<SealKeys>,
     },
     /// Connects these domains to external networks, and no others.
     Uplinks {
@@ -334,6 +342,7 @@ mod tests {
                 ports: vec![(7, 3)],
                 hosts: vec!["b".into()],
                 rdma: Some(Rdma::default()),
+                sealed: true,
             },
             DriverRequest::AddPort(port()),
             DriverRequest::AddRemote {
@@ -343,6 +352,7 @@ mod tests {
             DriverRequest::Tunnel {
                 host: "b".into(),
                 asks: true,
+                keys: None,
             },
             DriverRequest::RemovePort {
                 domain_id: 7,

@@ -12,7 +12,7 @@ use toroid_fabric::{NodeId, Torus};
 use toroid_model::as_text;
 use toroid_model::directory::Directory;
 use toroid_model::directory::records::{Changes, Records};
-use toroid_model::hosts::Provider;
+use toroid_model::hosts::{Encryption, Provider};
 use toroid_model::refusal::Refusal;
 use toroid_model::rights::Actor;
 
@@ -61,6 +61,8 @@ pub struct Hello {
     pub torus: Torus,
     /// Provider between its nodes and those of other hosts.
     pub provider: Provider,
+    /// Whether it encrypts data between hosts.
+    pub encryption: Encryption,
     /// Nodes and aliases of a follower of the other host's directory.
     pub follows: Option<Claim>,
 }

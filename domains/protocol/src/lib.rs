@@ -9,7 +9,7 @@
 //! | [`node`] | an agent and the first process of a node |
 //! | [`proxy`] | an agent and its target proxy |
 //!
-//! [`wire`] frames messages with descriptors over Unix sockets; [`liveness`] ties a process to the
+//! [`seal`] has the keys of a sealed connection with another host. [`wire`] frames messages with descriptors over Unix sockets; [`liveness`] ties a process to the
 //! holders of the other end.
 
 #![forbid(unsafe_code)]
@@ -21,4 +21,5 @@ pub mod hosts;
 pub mod liveness;
 pub mod node;
 pub mod proxy;
+pub mod seal;
 pub mod wire;

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use toroid_model::rdma::Rdma;
 
+use crate::seal::SealKeys;
+
 /// Request of the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case", deny_unknown_fields)]
@@ -31,16 +33,22 @@ pub struct Service {
     /// The RDMA device for that memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<Rdma>,
+    /// Keys of the connection with that host; `None` for a clear one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keys: Option<SealKeys>,
 }
 
 /// A relayed connection.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Carriage {
     /// The node of the process.
     pub from: u32,
     /// Whether packets travel on it; otherwise operations.
     pub packets: bool,
+    /// Keys of the connection with the other host; `None` for a clear one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keys: Option<SealKeys>,
 }
 
 /// Request of the target proxy.

@@ -9,6 +9,7 @@ use toroid_client::rdma::prepare_line;
 use toroid_fabric::Partition;
 use toroid_model::rdma::Rdma;
 use toroid_protocol::driver::Uplink as UplinkSpec;
+use toroid_protocol::seal::SealKeys;
 use tracing::warn;
 
 use super::rdma_streams::StreamSupervisor;
@@ -23,6 +24,7 @@ impl ControlPath {
         wanted: &[PortKey],
         hosts: &[String],
         rdma: Option<Rdma>,
+        sealed: bool,
     ) -> Result<(), SwitchEnded> {
         let wanted: HashSet<PortKey> = wanted.iter().copied().collect();
         let present = self.ports.keys().chain(&self.remote_members);
@@ -35,7 +37,7 @@ impl ControlPath {
         // All tunnels are made anew for another RDMA device or none.
         let is_same = std::mem::replace(&mut self.rdma, rdma) == self.rdma;
         let stay = if is_same { hosts } else { &[] };
-        for id in self.tunnels.except(stay) {
+        for id in self.tunnels.except(stay, sealed) {
             self.switch.call(move |switch| switch.cut_tunnel(id.host))?;
             self.tunnels.remove(id);
         }
@@ -56,11 +58,13 @@ impl ControlPath {
         &mut self,
         host: String,
         asks: bool,
+        keys: Option<SealKeys>,
         socket: Option<OwnedFd>,
     ) -> Result<(), SwitchEnded> {
+        let keys = keys.as_ref().map(|SealKeys(keys)| keys);
         let number = self.host(&host);
-        let (id, by_rdma) = self.tunnels.add(number, host.clone());
-        let connected = match socket.map(|socket| Tunnel::new(socket, by_rdma)) {
+        let (id, by_rdma) = self.tunnels.add(number, host.clone(), keys.is_some());
+        let connected = match socket.map(|socket| Tunnel::new(socket, keys, by_rdma)) {
             Some(Ok(tunnel)) => self.use_tunnel(id, tunnel, host, asks)?,
             Some(Err(error)) => Err(error),
             None => Err(io::ErrorKind::NotConnected.into()),

@@ -229,11 +229,16 @@ impl ControlPath {
     ) -> Result<Option<DriverResponse>, SwitchEnded> {
         debug!(?command, "from the agent");
         match command {
-            DriverRequest::Retain { ports, hosts, rdma } => self.retain(&ports, &hosts, rdma)?,
+            DriverRequest::Retain {
+                ports,
+                hosts,
+                rdma,
+                sealed,
+            } => self.retain(&ports, &hosts, rdma, sealed)?,
             DriverRequest::AddPort(port) => self.add(port, descriptors.into_iter().next())?,
             DriverRequest::AddRemote { host, port } => self.add_remote(&host, port)?,
-            DriverRequest::Tunnel { host, asks } => {
-                self.connect_tunnel(host, asks, descriptors.into_iter().next())?;
+            DriverRequest::Tunnel { host, asks, keys } => {
+                self.connect_tunnel(host, asks, keys, descriptors.into_iter().next())?;
             }
             DriverRequest::RemovePort { domain_id, node } => self.remove((domain_id, node))?,
             DriverRequest::Epoch { domain_id, epoch } => self.raise_epoch(domain_id, epoch)?,

@@ -31,6 +31,7 @@ struct Up {
     name: String,
     number: u64,
     by_rdma: bool,
+    is_sealed: bool,
 }
 
 impl Tunnels {
@@ -64,7 +65,12 @@ impl Tunnels {
 
     /// Records a tunnel before its use, because the tunnel may end before the use has succeeded.
     /// Returns its identity and its counter of packets over RDMA.
-    pub(super) fn add(&self, host: HostId, name: String) -> (TunnelId, Arc<AtomicU64>) {
+    pub(super) fn add(
+        &self,
+        host: HostId,
+        name: String,
+        is_sealed: bool,
+    ) -> (TunnelId, Arc<AtomicU64>) {
         let mut state = self.lock();
         state.count += 1;
         let number = state.count;
@@ -73,6 +79,7 @@ impl Tunnels {
             name,
             number,
             by_rdma: false,
+            is_sealed,
         };
         state.up.insert(host, up);
         state.notify();
@@ -107,10 +114,11 @@ impl Tunnels {
         }
     }
 
-    /// Tunnels to hosts that are not among `hosts`.
-    pub(super) fn except(&self, hosts: &[String]) -> Vec<TunnelId> {
+    /// Tunnels to hosts that are not among `hosts`, or not sealed or clear as these must be.
+    pub(super) fn except(&self, hosts: &[String], sealed: bool) -> Vec<TunnelId> {
         let state = self.lock();
-        let others = state.up.iter().filter(|(_, up)| !hosts.contains(&up.name));
+        let stays = |up: &Up| hosts.contains(&up.name) && up.is_sealed == sealed;
+        let others = state.up.iter().filter(|(_, up)| !stays(up));
         others
             .map(|(&host, &Up { number, .. })| TunnelId { host, number })
             .collect()

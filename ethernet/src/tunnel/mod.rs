@@ -5,6 +5,9 @@
 //! the frame. GSO packets and frames without checksums cross unchanged; the other driver does the offloads
 //! that its ports do not accept.
 //!
+//! The bytes of the connection are [sealed](toroid_fabric::tcp::secure), unless the hosts have
+//! encryption off. Those of RDMA streams are clear.
+//!
 //! **No host waits for another.** Packets that the connection does not accept at once wait in a queue,
 //! and packets that do not fit there are lost, as in any network with a slow receiver.
 //!
@@ -28,6 +31,7 @@ pub use queues::ReceiveBuffer;
 use queues::SendQueue;
 use rdma_stream::StreamEnd;
 pub use signal::Signal;
+use toroid_fabric::tcp::secure::Keys;
 
 /// Number of another host. The control path knows the names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,18 +53,23 @@ pub(crate) struct Tunnel {
 }
 
 impl Tunnel {
-    /// Takes a connected TCP socket, and the counter of packets over RDMA.
+    /// Takes a connected TCP socket, its keys unless it is clear, and the counter of packets over
+    /// RDMA.
     ///
     /// # Errors
     /// The system's: the descriptor is no such socket.
-    pub(crate) fn new(socket: OwnedFd, by_rdma: Arc<AtomicU64>) -> io::Result<Self> {
+    pub(crate) fn new(
+        socket: OwnedFd,
+        keys: Option<&Keys>,
+        by_rdma: Arc<AtomicU64>,
+    ) -> io::Result<Self> {
         toroid_fabric::tcp::tune::for_packets(&socket)?;
         let connection = TcpStream::from(socket);
         connection.set_nonblocking(true)?;
         Ok(Tunnel {
             connection,
-            send_queue: RefCell::default(),
-            received: ReceiveBuffer::default(),
+            send_queue: RefCell::new(SendQueue::new(keys)),
+            received: ReceiveBuffer::new(keys),
             unknown_domain: 0,
             stream: None,
             by_rdma,
@@ -143,7 +152,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         drop(listener.accept().unwrap());
-        let mut tunnel = Tunnel::new(ours.into(), Arc::default()).unwrap();
+        let mut tunnel = Tunnel::new(ours.into(), None, Arc::default()).unwrap();
         let ended = (0..1000).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(1));
             tunnel.send(&HEADER, &[7; 16 << 10]).is_err()

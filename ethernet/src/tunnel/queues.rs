@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
 
+use toroid_fabric::tcp::secure::{Incoming, Keys, Sealing};
+
 use super::header::{Message, MessageHeader, ProtocolViolation, TunnelHeader};
 use super::signal::Signal;
 use crate::offload::MAX_PACKET;
@@ -14,32 +16,45 @@ const MAX_QUEUED: usize = 4 << 20;
 /// Packets shorter than this are collected, and sent in one call.
 const SHORT: usize = 16 << 10;
 
+/// Bytes that are sealed before they are sent.
+const SEALED: usize = 128 << 10;
+
 /// Bytes of a receive buffer. A header and a packet fit beside them, and the buffer limits how many shorter
 /// packets delay others.
 const RECEIVE_BUFFER: usize = 2 * (TunnelHeader::LEN + MAX_PACKET);
 
 /// Bytes that have arrived and are not processed yet.
-#[derive(Debug, Default)]
-pub struct ReceiveBuffer {
-    bytes: Vec<u8>,
-    start: usize,
-    end: usize,
+#[derive(Debug)]
+pub struct ReceiveBuffer(Incoming);
+
+impl Default for ReceiveBuffer {
+    /// A buffer of clear bytes.
+    fn default() -> Self {
+        ReceiveBuffer::new(None)
+    }
 }
 
 impl ReceiveBuffer {
+    /// A buffer of sealed bytes, or of clear ones without keys.
+    pub fn new(keys: Option<&Keys>) -> Self {
+        ReceiveBuffer(Incoming::new(RECEIVE_BUFFER, keys))
+    }
+
     /// Reads once; returns the number of bytes.
     ///
     /// # Errors
-    /// The system's; [`io::ErrorKind::UnexpectedEof`] at the end.
+    /// The system's; [`io::ErrorKind::UnexpectedEof`] at the end; a
+    /// [`RecordError`](toroid_fabric::tcp::secure::RecordError).
     pub fn fill(&mut self, mut from: impl Read) -> io::Result<usize> {
-        self.bytes.resize(RECEIVE_BUFFER, 0);
-        self.bytes.copy_within(self.start..self.end, 0);
-        (self.start, self.end) = (0, self.end - self.start);
+        self.0.compact();
         // There is room, because less than one message is left.
-        match from.read(&mut self.bytes[self.end..])? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        match from.read(self.0.place())? {
+            0 => {
+                self.0.check_end().map_err(io::Error::other)?;
+                Err(io::ErrorKind::UnexpectedEof.into())
+            }
             len => {
-                self.end += len;
+                self.0.received(len).map_err(io::Error::other)?;
                 Ok(len)
             }
         }
@@ -47,7 +62,7 @@ impl ReceiveBuffer {
 
     /// Whether the next message, or a protocol violation, is complete.
     pub(crate) fn has_next(&self) -> bool {
-        let bytes = &self.bytes[self.start..self.end];
+        let bytes = self.0.text();
         bytes.first_chunk().is_some_and(|header| {
             let is_complete = |len| TunnelHeader::LEN + len <= bytes.len();
             MessageHeader::read(header).map_or(true, |header| is_complete(header.body_len()))
@@ -59,16 +74,15 @@ impl ReceiveBuffer {
     /// # Errors
     /// [`ProtocolViolation`], from then on.
     pub fn next_message(&mut self) -> Result<Option<Message<'_>>, ProtocolViolation> {
-        let Some(header) = self.bytes[self.start..self.end].first_chunk() else {
+        let Some(header) = self.0.text().first_chunk() else {
             return Ok(None);
         };
         let header = MessageHeader::read(header)?;
-        let from = self.start + TunnelHeader::LEN;
-        if self.end - from < header.body_len() {
+        let len = TunnelHeader::LEN + header.body_len();
+        if self.0.text().len() < len {
             return Ok(None);
         }
-        self.start = from + header.body_len();
-        let body = &self.bytes[from..self.start];
+        let body = &self.0.take(len)[TunnelHeader::LEN..];
         Ok(Some(match header {
             MessageHeader::Packet(header, _) => Message::Packet(header, body),
             MessageHeader::Signal => {
@@ -83,6 +97,8 @@ impl ReceiveBuffer {
 #[derive(Debug, Default)]
 pub(super) struct SendQueue {
     bytes: VecDeque<u8>,
+    /// Sealed bytes to send before those, if the connection is sealed.
+    sealing: Option<Sealing>,
     /// The connection has accepted part of the given bytes. Nothing is written before the connection
     /// is writable again.
     pub(super) is_blocked: bool,
@@ -90,6 +106,14 @@ pub(super) struct SendQueue {
 }
 
 impl SendQueue {
+    /// A queue for a sealed connection, or for a clear one without keys.
+    pub(super) fn new(keys: Option<&Keys>) -> Self {
+        SendQueue {
+            sealing: keys.map(Sealing::new),
+            ..SendQueue::default()
+        }
+    }
+
     /// Sends or queues a packet.
     ///
     /// # Errors
@@ -126,7 +150,8 @@ impl SendQueue {
 
     /// Sends queued bytes, as many as `to` accepts.
     pub(super) fn flush(&mut self, to: impl Write) {
-        if !self.bytes.is_empty() && !self.is_blocked {
+        let unsent = self.sealing.as_ref().map_or(0, Sealing::unsent);
+        if self.bytes.len() + unsent > 0 && !self.is_blocked {
             self.write(to, [&[], &[]]);
         }
     }
@@ -136,20 +161,46 @@ impl SendQueue {
     fn write(&mut self, mut to: impl Write, [a, b]: [&[u8]; 2]) -> usize {
         let (first, second) = self.bytes.as_slices();
         let queued = self.bytes.len();
-        let parts = [first, second, a, b].map(IoSlice::new);
-        let sent = match to.write_vectored(&parts) {
-            Ok(sent) => sent,
+        let parts = [first, second, a, b];
+        let written = match &mut self.sealing {
+            Some(sealing) => {
+                let sent = seal(sealing, &mut to, parts);
+                sent.map(|sent| (sent, sealing.unsent() > 0))
+            }
+            None => to
+                .write_vectored(&parts.map(IoSlice::new))
+                .map(|sent| (sent, false)),
+        };
+        let (sent, is_full) = match written {
+            Ok(written) => written,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return 0,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => (0, true),
             Err(_) => {
                 self.has_ended = true;
-                0
+                (0, true)
             }
         };
-        self.is_blocked = sent < queued + a.len() + b.len();
+        self.is_blocked = is_full || sent < queued + a.len() + b.len();
         self.bytes.drain(..sent.min(queued));
         sent.saturating_sub(queued)
     }
+}
+
+/// Seals these bytes, as long as `to` accepts what is sealed. Returns how many were sealed.
+fn seal(sealing: &mut Sealing, mut to: impl Write, parts: [&[u8]; 4]) -> io::Result<usize> {
+    let mut sealed = 0;
+    if !sealing.flush(|bytes| to.write(bytes))? {
+        return Ok(0);
+    }
+    for piece in parts.iter().flat_map(|part| part.chunks(SEALED)) {
+        sealing.write(piece);
+        sealed += piece.len();
+        if sealing.unsent() >= SEALED && !sealing.flush(|bytes| to.write(bytes))? {
+            return Ok(sealed);
+        }
+    }
+    sealing.flush(|bytes| to.write(bytes))?;
+    Ok(sealed)
 }
 
 #[cfg(test)]
@@ -158,6 +209,7 @@ mod tests {
     use super::super::header::tests::HEADER;
     use super::super::signal::SignalKind;
     use super::*;
+    use toroid_fabric::tcp::secure::{Cipher, KEY, RecordError};
 
     /// A writer that accepts `room` bytes.
     #[derive(Default)]
@@ -191,8 +243,23 @@ mod tests {
         (0..len).map(|n| (n * 7 + len) as u8).collect()
     }
 
+    const KEYS: Keys = Keys {
+        cipher: Cipher::AesGcm,
+        send: [1; KEY],
+        receive: [2; KEY],
+    };
+
     #[test]
     fn packets_arrive_whole_in_pieces_of_any_size() {
+        packets_arrive_whole(None);
+    }
+
+    #[test]
+    fn sealed_packets_arrive_whole_in_pieces_of_any_size() {
+        packets_arrive_whole(Some(KEYS));
+    }
+
+    fn packets_arrive_whole(keys: Option<Keys>) {
         let lens = [
             24,
             25,
@@ -205,7 +272,8 @@ mod tests {
             24,
         ];
         for step in [1, 13, 4096, 100_000, usize::MAX] {
-            let (mut send_queue, mut narrow) = (SendQueue::default(), Narrow::default());
+            let mut send_queue = SendQueue::new(keys.as_ref());
+            let mut narrow = Narrow::default();
             for len in lens {
                 narrow.room = step.min(1 << 20);
                 send_queue.is_blocked = false;
@@ -214,13 +282,19 @@ mod tests {
                     .send(&mut narrow, &HEADER.to_bytes(len), &packet)
                     .unwrap();
             }
-            while !send_queue.bytes.is_empty() {
+            while !send_queue.bytes.is_empty() || send_queue.is_blocked {
                 narrow.room = 1 << 20;
                 send_queue.is_blocked = false;
                 send_queue.flush(&mut narrow);
             }
-            let (mut buffer, mut rest, mut received) =
-                (ReceiveBuffer::default(), &narrow.taken[..], vec![]);
+            let is_clear = narrow
+                .taken
+                .windows(64)
+                .any(|all| packet(1514).starts_with(all));
+            assert_eq!(is_clear, keys.is_none());
+            let keys = keys.as_ref().map(Keys::mirrored);
+            let mut buffer = ReceiveBuffer::new(keys.as_ref());
+            let (mut rest, mut received) = (&narrow.taken[..], vec![]);
             while !rest.is_empty() {
                 let (now, later) = rest.split_at(step.min(rest.len()));
                 let mut now = now;
@@ -238,6 +312,27 @@ mod tests {
             }
             assert_eq!(received, lens, "by {step}");
         }
+    }
+
+    #[test]
+    fn an_altered_record_is_an_error_with_a_name() {
+        let mut send_queue = SendQueue::new(Some(&KEYS));
+        let mut narrow = Narrow {
+            room: 1 << 20,
+            ..Narrow::default()
+        };
+        let packet = packet(SHORT);
+        let header = HEADER.to_bytes(SHORT);
+        send_queue.send(&mut narrow, &header, &packet).unwrap();
+        narrow.taken[100] ^= 1;
+        let mut buffer = ReceiveBuffer::new(Some(&KEYS.mirrored()));
+        let error = buffer.fill(&narrow.taken[..]).unwrap_err();
+        assert_eq!(error.to_string(), RecordError::Altered.to_string());
+        assert!(!buffer.has_next());
+        let mut buffer = ReceiveBuffer::new(Some(&KEYS.mirrored()));
+        buffer.fill(&narrow.taken[..50]).unwrap();
+        let error = buffer.fill(&[][..]).unwrap_err();
+        assert_eq!(error.to_string(), RecordError::Cut.to_string());
     }
 
     #[test]

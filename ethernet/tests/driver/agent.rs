@@ -116,6 +116,7 @@ impl Agent {
             ports: ports.to_vec(),
             hosts: hosts.iter().map(|host| (*host).into()).collect(),
             rdma: None,
+            sealed: false,
         });
         self.tunnels()
     }
@@ -128,7 +129,11 @@ impl Agent {
     /// Gives the driver a tunnel. Returns the hosts with tunnels.
     pub(crate) fn connect(&mut self, host: &str, socket: TcpStream) -> Vec<String> {
         let host = host.into();
-        let command = DriverRequest::Tunnel { host, asks: false };
+        let command = DriverRequest::Tunnel {
+            host,
+            asks: false,
+            keys: None,
+        };
         self.commands.send(&command, &[socket.as_fd()]).unwrap();
         self.tunnels()
     }

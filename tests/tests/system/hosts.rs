@@ -72,7 +72,7 @@ fn what_is_of_another_host_says_so() {
     assert_eq!(far["rdma"]["provider"], "tcp");
     assert_eq!(
         far["rdma"]["enforced_by"],
-        serde_json::json!(["adapter", "network"])
+        serde_json::json!(["adapter", "encryption"])
     );
     let carrier = far["ethernet"]["provider"].as_str().unwrap();
     assert_eq!(carrier, "tap over tcp, 10.99.0.1 - 10.99.0.2");
@@ -161,10 +161,13 @@ def answer(words):
                 break
             heard += some
         return heard
-opening = lambda kind, lowest, highest: b"toroid" + kind + bytes([lowest, highest]) + bytes(7 + 48)
+opening = lambda kind, lowest, highest, cipher=0: (
+    b"toroid" + kind + bytes([lowest, highest, cipher]) + bytes(6 + 48))
 print("version", answer(opening(b"s", 200, 201))[:9])
 print("key", answer(opening(b"s", 0, 255))[:7])
-print("ticket", answer(opening(b"d", 0, 255))[:7])
+print("ticket", answer(opening(b"d", 0, 255, ord("a")))[:7])
+print("clear", answer(opening(b"d", 0, 255))[:7])
+print("cipher", answer(opening(b"d", 0, 255, ord("x")))[:7])
 print("nonsense", answer(b"GET / HTTP/1.1\r\n" * 4))
 idle = [connect() for _ in range(200)]
 print("idle")
@@ -180,9 +183,11 @@ fn strangers_get_no_further_and_keep_nobody_out() {
     strangers.says("idle");
     let heard = strangers.so_far();
     // Its own versions come with the answer.
-    assert!(heard.contains(r"version b'toroidv\x02\x02'"), "{heard}");
+    assert!(heard.contains(r"version b'toroidv\x03\x03'"), "{heard}");
     assert!(heard.contains("key b'toroidk'"), "{heard}");
     assert!(heard.contains("ticket b'toroidt'"), "{heard}");
+    assert!(heard.contains("clear b'toroidc'"), "{heard}");
+    assert!(heard.contains("cipher b'toroidc'"), "{heard}");
     assert!(heard.contains("nonsense b''"), "{heard}");
     a.objects_to("b", "key is another");
     b.up();

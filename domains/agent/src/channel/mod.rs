@@ -3,12 +3,14 @@
 //! ```text
 //!   host a                                     host b
 //!   agent ── session: Noise with the shared key ── agent      control: directory, changes, tickets
-//!   process ─────── data connection ────────────── agent      a provider's own protocol
+//!   process ─────── data connection ────────────── agent      a provider's own protocol, sealed
 //! ```
 //!
 //! [`opening`] is the start of both kinds of connection: 64 bytes each way, before which nothing is
-//! granted. [`secure`] has a session's encryption and framing, [`secret`] the pre-shared key.
+//! granted. [`secure`] has a session's encryption and framing, [`secret`] the pre-shared key,
+//! [`data`] the handshake of data connections.
 
+pub(crate) mod data;
 pub(crate) mod opening;
 pub mod secret;
 pub(crate) mod secure;
@@ -49,6 +51,15 @@ pub enum SessionError {
     /// A data connection presented an unknown, used or expired ticket.
     #[error("the ticket of a data connection is unknown, was used, or has expired")]
     BadTicket,
+    /// The two sides have no cipher for a data connection in common.
+    #[error(
+        "it knows not the cipher of the data connection, or only one side encrypts; use the same \
+         release and the same `encryption` on both"
+    )]
+    Cipher,
+    /// The other side of a data connection has not the secret of the ticket.
+    #[error("it has not proven that it issued the ticket; look for what stands between the hosts")]
+    NotTheIssuer,
     /// A record of the session was altered on its way.
     #[error("what it sent was altered on its way")]
     Altered,
@@ -68,6 +79,8 @@ impl SessionError {
             SessionError::WrongKey => "wrong key",
             SessionError::Busy => "busy",
             SessionError::BadTicket => "bad ticket",
+            SessionError::Cipher => "cipher",
+            SessionError::NotTheIssuer => "not the issuer",
             SessionError::Altered => "altered",
             SessionError::Malformed(_) => "malformed",
         }

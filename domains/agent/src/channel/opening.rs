@@ -3,15 +3,16 @@
 //! ```text
 //!  0        6      7         8          9      16                        64
 //!  +--------+------+---------+----------+------+--------------------------+
-//!  | toroid | kind | lowest  | highest  | zero | proof                    |   connecting side
+//!  | toroid | kind | lowest  | highest  | tag  | proof                    |   connecting side
 //!  +--------+------+---------+----------+------+--------------------------+
 //!  | toroid | word | lowest  | highest  | zero | proof                    |   accepting side
 //!  +--------+------+---------+----------+------+--------------------------+
 //! ```
 //!
 //! For a session ([`Kind::Session`]) the proofs are the two messages of the handshake: the first
-//! can be made only with the key. For data ([`Kind::Data`]) the first is the ticket and the second
-//! zero. A [`Word`] answers a bad opening with the reason, in the clear. The reason tells the other
+//! can be made only with the key. For data ([`Kind::Data`]) the tag names the cipher and the ticket,
+//! and the proofs are the two messages of a handshake with the ticket's secret; without encryption
+//! the tag is zero, the first proof the ticket and the second zero. A [`Word`] answers a bad opening with the reason, in the clear. The reason tells the other
 //! side nothing that it could not find out, and is only a hint, because any router on the way may
 //! write it. Both sides are of fixed length, so an unauthenticated connection takes 64 bytes and no
 //! more.
@@ -25,17 +26,21 @@ pub(crate) const OPENING: usize = 64;
 pub(crate) const PROOF: usize = 48;
 
 /// Lowest and highest version of the session protocol of this release.
-pub(super) const VERSIONS: (u8, u8) = (2, 2);
+pub(super) const VERSIONS: (u8, u8) = (3, 3);
 
 const MAGIC: Range<usize> = 0..6;
 const WORD_AT: usize = 6;
 const LOWEST_AT: usize = 7;
 const HIGHEST_AT: usize = 8;
+const TAG_AT: Range<usize> = HIGHEST_AT + 1..PREAMBLE;
 const PROOF_AT: Range<usize> = OPENING - PROOF..OPENING;
+
+/// Bytes of a tag: a cipher, and an identifier of a ticket.
+pub(crate) const TAG: usize = TAG_AT.end - TAG_AT.start;
 
 const TOROID: &[u8; 6] = b"toroid";
 
-/// Bytes before the proof. Both handshake messages depend on them.
+/// Bytes before the proof.
 pub(super) const PREAMBLE: usize = OPENING - PROOF;
 
 /// Purpose of a connection.
@@ -62,6 +67,8 @@ pub(crate) enum Word {
     Busy = b'b',
     /// The ticket is unknown, used or expired.
     BadTicket = b't',
+    /// The cipher is unknown, or only one of the two sides encrypts.
+    Cipher = b'c',
 }
 
 /// An opening of either side.
@@ -71,6 +78,8 @@ pub(crate) struct Opening<W> {
     pub(crate) word: W,
     /// Lowest and highest version of the sender.
     pub(crate) versions: (u8, u8),
+    /// Cipher and ticket of a data connection; otherwise zero.
+    pub(crate) tag: [u8; TAG],
     /// The handshake message or ticket.
     pub(crate) proof: [u8; PROOF],
 }
@@ -78,6 +87,11 @@ pub(crate) struct Opening<W> {
 /// Meaning of the seventh byte.
 pub(crate) trait Says: Copy + 'static {
     const ALL: &'static [Self];
+
+    /// Whether the tag may differ from zero.
+    fn has_tag(self) -> bool {
+        self.byte() == Kind::Data as u8
+    }
 
     fn byte(self) -> u8;
 
@@ -99,35 +113,53 @@ macro_rules! says {
 }
 
 says!(Kind: Session, Data);
-says!(Word: Welcome, Version, WrongKey, Busy, BadTicket);
+says!(Word: Welcome, Version, WrongKey, Busy, BadTicket, Cipher);
 
 impl<W: Says> Opening<W> {
     /// Makes an opening of this release.
     pub(crate) fn new(word: W, proof: [u8; PROOF]) -> Self {
+        Opening::tagged(word, [0; TAG], proof)
+    }
+
+    /// The same with a tag.
+    pub(crate) fn tagged(word: W, tag: [u8; TAG], proof: [u8; PROOF]) -> Self {
         Opening {
             word,
             versions: VERSIONS,
+            tag,
             proof,
         }
     }
 
     /// Parses an opening; `None` for any other bytes.
     pub(crate) fn parse(bytes: &[u8; OPENING]) -> Option<Self> {
-        let is_one = &bytes[MAGIC] == TOROID && bytes[HIGHEST_AT + 1..PREAMBLE] == [0; 7];
-        let mut proof = [0; PROOF];
+        let (mut tag, mut proof) = ([0; TAG], [0; PROOF]);
+        tag.copy_from_slice(&bytes[TAG_AT]);
         proof.copy_from_slice(&bytes[PROOF_AT]);
         let word = W::from_byte(bytes[WORD_AT])?;
+        let is_one = &bytes[MAGIC] == TOROID && (word.has_tag() || tag == [0; TAG]);
         is_one.then_some(Opening {
             word,
             versions: (bytes[LOWEST_AT], bytes[HIGHEST_AT]),
+            tag,
             proof,
         })
     }
 
     pub(crate) fn bytes(&self) -> [u8; OPENING] {
         let mut bytes = [0; OPENING];
-        bytes[..PREAMBLE].copy_from_slice(&preamble(self.word, self.versions));
+        bytes[..PREAMBLE].copy_from_slice(&self.preamble());
         bytes[PROOF_AT].copy_from_slice(&self.proof);
+        bytes
+    }
+
+    /// The bytes before the proof. Both handshake messages depend on them.
+    pub(super) fn preamble(&self) -> [u8; PREAMBLE] {
+        let mut bytes = [0; PREAMBLE];
+        bytes[MAGIC].copy_from_slice(TOROID);
+        bytes[WORD_AT] = self.word.byte();
+        (bytes[LOWEST_AT], bytes[HIGHEST_AT]) = self.versions;
+        bytes[TAG_AT].copy_from_slice(&self.tag);
         bytes
     }
 
@@ -138,30 +170,24 @@ impl<W: Says> Opening<W> {
     }
 }
 
-/// Makes the bytes before the proof.
-pub(super) fn preamble<W: Says>(word: W, versions: (u8, u8)) -> [u8; PREAMBLE] {
-    let mut bytes = [0; PREAMBLE];
-    bytes[MAGIC].copy_from_slice(TOROID);
-    bytes[WORD_AT] = word.byte();
-    (bytes[LOWEST_AT], bytes[HIGHEST_AT]) = versions;
-    bytes
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn only_a_well_formed_opening_is_parsed() {
-        let sent = Opening::new(Kind::Data, [7; PROOF]);
+        let sent = Opening::new(Kind::Session, [7; PROOF]);
         let bytes = sent.bytes();
         let read = Opening::<Kind>::parse(&bytes).unwrap();
         assert_eq!(
             (read.word, read.versions, read.proof),
-            (Kind::Data, VERSIONS, [7; PROOF])
+            (Kind::Session, VERSIONS, [7; PROOF])
         );
         assert!(Opening::<Word>::parse(&bytes).is_none());
-        // The bytes behind the versions are reserved for later releases, and zero until then.
+        let data = Opening::tagged(Kind::Data, [5; TAG], [7; PROOF]);
+        let read = Opening::<Kind>::parse(&data.bytes()).unwrap();
+        assert_eq!((read.word, read.tag), (Kind::Data, [5; TAG]));
+        // Other openings have no tag.
         for at in (0..=WORD_AT).chain(HIGHEST_AT + 1..PREAMBLE) {
             let mut other = bytes;
             other[at] ^= 0x80;

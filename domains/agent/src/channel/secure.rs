@@ -28,8 +28,8 @@ use toroid_protocol::wire::MAX_PAYLOAD;
 use toroid_protocol::wire::is_too_deep;
 
 use super::SessionError;
-use super::opening::{Kind, OPENING, Opening, PREAMBLE, PROOF, VERSIONS, Word, preamble};
-use super::secret::Secret;
+use super::opening::{Kind, OPENING, Opening, PREAMBLE, PROOF, VERSIONS, Word};
+use super::secret::{KEY, Secret};
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 
@@ -66,8 +66,8 @@ pub(crate) struct Session {
 /// # Errors
 /// [`SessionError`].
 pub(crate) fn connect(stream: TcpStream, secret: &Secret) -> Result<Session, SessionError> {
-    let begin = preamble(Kind::Session, VERSIONS);
-    let mut handshake = builder(secret, &begin)?
+    let begin = Opening::new(Kind::Session, [0; PROOF]).preamble();
+    let mut handshake = builder(PATTERN, secret.bytes(), &begin)?
         .build_initiator()
         .map_err(|_| SessionError::Altered)?;
     let mut proof = [0; PROOF];
@@ -83,19 +83,6 @@ pub(crate) fn connect(stream: TcpStream, secret: &Secret) -> Result<Session, Ses
     let understood = handshake.read_message(&answer.proof, &mut [0; PROOF]);
     understood.map_err(|_| SessionError::WrongKey)?;
     Session::new(stream, handshake, version)
-}
-
-/// Presents a ticket. Afterwards the connection carries a provider's protocol.
-///
-/// # Errors
-/// [`SessionError`].
-pub(crate) fn present(stream: &TcpStream, ticket: [u8; PROOF]) -> Result<(), SessionError> {
-    let mut stream = stream;
-    stream.write_all(&Opening::new(Kind::Data, ticket).bytes())?;
-    read_answer(stream, Instant::now() + HANDSHAKE)?;
-    // The provider sets its own time limits.
-    stream.set_read_timeout(None)?;
-    Ok(())
 }
 
 /// Opens a session, as the accepting side, when all of the other's opening has come. Until a first
@@ -116,8 +103,8 @@ pub(crate) fn accept(
             theirs: opening.versions,
         });
     };
-    let begin = preamble(opening.word, opening.versions);
-    let mut handshake = builder(secret, &begin)?
+    let begin = opening.preamble();
+    let mut handshake = builder(PATTERN, secret.bytes(), &begin)?
         .build_responder()
         .map_err(|_| SessionError::Altered)?;
     let understood = handshake.read_message(&opening.proof, &mut [0; PROOF]);
@@ -142,16 +129,24 @@ pub(crate) fn refuse(stream: &TcpStream, word: Word) {
     let _ = stream.write_all(&Opening::new(word, [0; PROOF]).bytes());
 }
 
-fn builder<'a>(secret: &'a Secret, begin: &'a [u8; PREAMBLE]) -> Result<Builder<'a>, SessionError> {
+/// A handshake with this secret, whose messages depend on `begin`.
+pub(super) fn builder<'a>(
+    pattern: &str,
+    secret: &'a [u8; KEY],
+    begin: &'a [u8; PREAMBLE],
+) -> Result<Builder<'a>, SessionError> {
     let impossible = |error| SessionError::Io(io::Error::other(format!("{error}")));
-    let pattern = PATTERN.parse().map_err(impossible)?;
-    let builder = Builder::new(pattern).psk(0, secret.bytes());
+    let pattern = pattern.parse().map_err(impossible)?;
+    let builder = Builder::new(pattern).psk(0, secret);
     builder
         .and_then(|builder| builder.prologue(begin))
         .map_err(impossible)
 }
 
-fn read_answer(stream: &TcpStream, deadline: Instant) -> Result<Opening<Word>, SessionError> {
+pub(super) fn read_answer(
+    stream: &TcpStream,
+    deadline: Instant,
+) -> Result<Opening<Word>, SessionError> {
     let mut bytes = [0; OPENING];
     read_until(stream, &mut bytes, deadline)?;
     let answer = Opening::<Word>::parse(&bytes).ok_or(SessionError::NoAgent)?;
@@ -164,6 +159,7 @@ fn read_answer(stream: &TcpStream, deadline: Instant) -> Result<Opening<Word>, S
         Word::WrongKey => Err(SessionError::WrongKey),
         Word::Busy => Err(SessionError::Busy),
         Word::BadTicket => Err(SessionError::BadTicket),
+        Word::Cipher => Err(SessionError::Cipher),
     }
 }
 

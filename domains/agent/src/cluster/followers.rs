@@ -40,8 +40,8 @@ impl Cluster {
         name_nodes(directory, &nodes, &ours.aliases);
     }
 
-    /// Checks that the other agent is a host of this cluster with the same torus, provider and
-    /// leader.
+    /// Checks that the other agent is a host of this cluster with the same torus, provider,
+    /// encryption and leader.
     pub(crate) fn check(&self, hello: &Hello, version: u8) -> Result<(), Refusal> {
         let ours = &self.config;
         let message = if hello.version != version {
@@ -61,6 +61,11 @@ impl Cluster {
             format!(
                 "host {} is connected by {}, and host {} by {}",
                 hello.host, hello.provider, ours.host, ours.provider
+            )
+        } else if hello.encryption != ours.encryption {
+            format!(
+                "host {} has encryption {}, and host {} {}",
+                hello.host, hello.encryption, ours.host, ours.encryption
             )
         } else if hello.follows.is_some() && !ours.holds_directory() {
             format!(

@@ -28,7 +28,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use toroid_model::hosts::HostConfig;
+use toroid_fabric::tcp::secure::Cipher;
+use toroid_model::hosts::{Encryption, HostConfig};
 use toroid_model::info::{HostInfo, HostState};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::{Reply, Request};
@@ -87,6 +88,7 @@ impl Cluster {
             source,
         })?;
         let control = Arc::new(Control::new(Some(config.host.clone())));
+        let tickets = Tickets::new(config.encryption);
         let cluster = Cluster {
             config,
             secret,
@@ -95,7 +97,7 @@ impl Cluster {
             leader: Mutex::default(),
             came: Condvar::new(),
             peers: Mutex::default(),
-            tickets: Tickets::default(),
+            tickets,
             problems: Problems::default(),
         };
         Ok((cluster, listener))
@@ -104,6 +106,11 @@ impl Cluster {
     /// Whether this agent is the leader.
     pub(crate) fn is_leader(&self) -> bool {
         self.config.holds_directory()
+    }
+
+    /// Cipher of the data connections that this host opens; `None` if they are clear.
+    pub(crate) fn cipher(&self) -> Option<Cipher> {
+        (self.config.encryption == Encryption::On).then(Cipher::fastest)
     }
 
     /// Waits for the first copy of the directory if this is a follower, unless its leader is away.
@@ -126,6 +133,7 @@ impl Cluster {
             to: host.into(),
             torus: self.config.torus,
             provider: self.config.provider,
+            encryption: self.config.encryption,
             follows,
         }))?;
         loop {

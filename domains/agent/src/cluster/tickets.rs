@@ -2,8 +2,8 @@
 //! node's memory.
 //!
 //! The process's agent asks the other agent for a ticket in their session, and presents the ticket
-//! on a connection of its own, which it then passes on. A ticket is good for one connection, and
-//! for a short time.
+//! on a connection of its own, which it then passes on with the keys that the two agree on. A ticket
+//! is good for one connection, and for a short time.
 
 use std::collections::HashMap;
 use std::net::TcpStream;
@@ -14,12 +14,15 @@ use std::{fmt, io};
 use parking_lot::Mutex;
 use toroid_fabric::NodeId;
 use toroid_model::directory::Directory;
+use toroid_model::hosts::Encryption;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::hosts::{HostResponse, NodePair, TicketPurpose};
+use toroid_protocol::seal::SealKeys;
 
 use super::Cluster;
 use super::link::Link;
-use crate::channel::opening::{Opening, PROOF, Word};
+use crate::channel::data::{self, Presented, Ticket, TicketId};
+use crate::channel::opening::{Kind, Opening, PROOF, Word};
 use crate::channel::secure::{self, Session};
 use crate::{random, threads};
 
@@ -29,13 +32,12 @@ const EXPIRES: Duration = Duration::from_secs(10);
 /// Most unused tickets.
 const MAX_TICKETS: usize = 4096;
 
-/// A ticket as it is presented.
-pub(crate) type Proof = [u8; PROOF];
-
 /// A connection that has shown its ticket. No byte has been read or written since.
 #[derive(Debug)]
 pub(crate) struct DataConnection {
     pub(crate) stream: TcpStream,
+    /// Keys of its records; `None` if encryption is off.
+    pub(crate) keys: Option<SealKeys>,
     /// Host at the other end.
     pub(crate) host: String,
     /// Purpose of the ticket.
@@ -45,20 +47,28 @@ pub(crate) struct DataConnection {
 type Server = Box<dyn Fn(DataConnection) + Send + Sync>;
 
 /// Issued tickets, and the server of the connections that present them.
-#[derive(Default)]
 pub(crate) struct Tickets {
-    tickets: Mutex<HashMap<Proof, Ticket>>,
+    tickets: Mutex<HashMap<TicketId, Issued>>,
+    encryption: Encryption,
     pub(crate) server: OnceLock<Server>,
 }
 
-#[derive(Debug)]
-struct Ticket {
+struct Issued {
+    ticket: Ticket,
     host: String,
     wanted: TicketPurpose,
     until: Instant,
 }
 
 impl Tickets {
+    pub(crate) fn new(encryption: Encryption) -> Self {
+        Tickets {
+            tickets: Mutex::default(),
+            encryption,
+            server: OnceLock::new(),
+        }
+    }
+
     /// Sets the server of data connections, which must not block. No ticket is issued before.
     pub(crate) fn serve(&self, server: impl Fn(DataConnection) + Send + Sync + 'static) {
         // A second server is a bug of the agent.
@@ -67,7 +77,7 @@ impl Tickets {
 
     /// Issues a ticket to another host.
     pub(crate) fn issue(&self, host: &str, wanted: TicketPurpose) -> Result<String, Refusal> {
-        let proof: Proof = random::bytes()?;
+        let ticket = Ticket(random::bytes()?);
         let now = Instant::now();
         let mut tickets = self.tickets.lock();
         tickets.retain(|_, ticket| ticket.until > now);
@@ -78,30 +88,52 @@ impl Tickets {
                 "try again later",
             ));
         }
-        let ticket = Ticket {
+        let issued = Issued {
+            ticket,
             host: host.into(),
             wanted,
             until: now + EXPIRES,
         };
-        tickets.insert(proof, ticket);
-        Ok(random::to_hex(&proof))
+        // A ticket with the same identifier, one in billions, is good no more.
+        tickets.insert(ticket.id(), issued);
+        Ok(random::to_hex(&ticket.0))
     }
 
     /// Serves a connection that presents a ticket, or rejects it.
-    pub(crate) fn redeem(&self, stream: TcpStream, proof: Proof) {
-        let ticket = self.tickets.lock().remove(&proof);
-        let ticket = ticket.filter(|ticket| ticket.until > Instant::now());
-        let (Some(ticket), Some(server)) = (ticket, self.server.get()) else {
+    pub(crate) fn redeem(&self, stream: TcpStream, opening: &Opening<Kind>) {
+        let (presented, id) = Presented::of(opening);
+        let cipher = match (self.encryption, presented) {
+            (Encryption::On, Presented::Sealed(cipher)) => Some(cipher),
+            (Encryption::Off, Presented::Clear) => None,
+            _ => return secure::refuse(&stream, Word::Cipher),
+        };
+        // Every attempt uses the ticket up.
+        let issued = self.tickets.lock().remove(&id);
+        let issued = issued.filter(|issued| issued.until > Instant::now());
+        let (Some(issued), Some(server)) = (issued, self.server.get()) else {
             return secure::refuse(&stream, Word::BadTicket);
         };
-        let welcome = Opening::new(Word::Welcome, [0; PROOF]).bytes();
-        if std::io::Write::write_all(&mut &stream, &welcome).is_err() {
-            return;
-        }
+        let keys = match cipher {
+            Some(cipher) => match data::accept(&stream, opening, issued.ticket, cipher) {
+                Ok(keys) => Some(SealKeys(keys)),
+                Err(_) => return,
+            },
+            None => {
+                if issued.ticket.0 != opening.proof {
+                    return secure::refuse(&stream, Word::BadTicket);
+                }
+                let welcome = Opening::new(Word::Welcome, [0; PROOF]).bytes();
+                if io::Write::write_all(&mut &stream, &welcome).is_err() {
+                    return;
+                }
+                None
+            }
+        };
         server(DataConnection {
             stream,
-            host: ticket.host,
-            wanted: ticket.wanted,
+            keys,
+            host: issued.host,
+            wanted: issued.wanted,
         });
     }
 }
@@ -168,13 +200,16 @@ pub(crate) fn may_connect(
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
     use std::net::TcpListener;
     use std::sync::mpsc::channel;
 
+    use toroid_fabric::tcp::secure::{Cipher, Keys};
     use toroid_model::directory::{Wanted as NewDomain, full_members};
 
     use super::*;
     use crate::channel::SessionError;
+    use crate::channel::opening::{OPENING, TAG};
 
     const BETWEEN: NodePair = NodePair {
         from: 1,
@@ -185,18 +220,57 @@ mod tests {
     const WANTED: TicketPurpose = TicketPurpose::Node(BETWEEN);
 
     /// Result of presenting a ticket.
-    fn present(tickets: &Tickets, ticket: &str) -> Result<(), SessionError> {
+    fn present_with(
+        tickets: &Tickets,
+        ticket: &str,
+        cipher: Option<Cipher>,
+    ) -> Result<Option<Keys>, SessionError> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let theirs = listener.accept().unwrap().0;
-        let proof = random::from_hex(ticket).unwrap();
-        tickets.redeem(theirs, proof);
-        secure::present(&ours, proof)
+        let ticket = Ticket(random::from_hex(ticket).unwrap());
+        std::thread::scope(|scope| {
+            let presenting = scope.spawn(|| data::present(&ours, ticket, cipher));
+            let mut bytes = [0; OPENING];
+            (&mut &theirs).read_exact(&mut bytes).unwrap();
+            tickets.redeem(theirs, &Opening::parse(&bytes).unwrap());
+            presenting.join().unwrap()
+        })
+    }
+
+    /// The same as this host's file says.
+    fn present(tickets: &Tickets, ticket: &str) -> Result<Option<Keys>, SessionError> {
+        let cipher = (tickets.encryption == Encryption::On).then_some(Cipher::AesGcm);
+        present_with(tickets, ticket, cipher)
+    }
+
+    #[test]
+    fn a_connection_without_or_with_an_unknown_cipher_is_refused() {
+        for (encryption, wrong) in [
+            (Encryption::On, None),
+            (Encryption::Off, Some(Cipher::AesGcm)),
+        ] {
+            let tickets = Tickets::new(encryption);
+            tickets.serve(|connection| panic!("{connection:?}"));
+            let ticket = tickets.issue("b", WANTED).unwrap();
+            let error = present_with(&tickets, &ticket, wrong).unwrap_err();
+            assert!(matches!(error, SessionError::Cipher), "{error}");
+        }
+        let tag = [b'x'; TAG];
+        let opening = Opening::tagged(Kind::Data, tag, [0; PROOF]);
+        let opening = Opening::parse(&opening.bytes()).unwrap();
+        assert_eq!(Presented::of(&opening).0, Presented::Unknown);
     }
 
     #[test]
     fn a_ticket_is_valid_once_and_expires() {
-        let tickets = Tickets::default();
+        for encryption in [Encryption::On, Encryption::Off] {
+            a_ticket_is_valid_once_and_expires_with(encryption);
+        }
+    }
+
+    fn a_ticket_is_valid_once_and_expires_with(encryption: Encryption) {
+        let tickets = Tickets::new(encryption);
         let early = tickets.issue("b", WANTED).unwrap();
         // There is no server yet.
         present(&tickets, &early).unwrap_err();
@@ -204,13 +278,17 @@ mod tests {
         let served = Mutex::new(served);
         tickets.serve(move |connection| served.lock().send(connection).unwrap());
         let ticket = tickets.issue("b", WANTED).unwrap();
-        present(&tickets, &ticket).unwrap();
+        let presented = present(&tickets, &ticket).unwrap();
         let connection = connections.recv().unwrap();
         let DataConnection {
             stream,
+            keys,
             host,
             wanted,
         } = connection;
+        let ours = presented.map(|keys| SealKeys(keys.mirrored()));
+        assert_eq!(ours, keys);
+        assert_eq!(keys.is_some(), encryption == Encryption::On);
         assert_eq!((host.as_str(), wanted), ("b", WANTED));
         // The server gets it without a byte read.
         stream.take_error().unwrap();

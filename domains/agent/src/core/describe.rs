@@ -40,6 +40,12 @@ impl Host {
             nodes: self.nodes.len() as u32,
             hosts: self.describe_hosts(),
             between_hosts: self.cluster.as_ref().map(|c| c.config.provider),
+            encryption: self.cluster.as_ref().map(|c| c.config.encryption),
+            cipher: self
+                .cluster
+                .as_ref()
+                .and_then(|c| c.cipher())
+                .map(|c| c.to_string()),
             rdma: self.rdma(),
             domains: domains.count() as u32,
             provider: "shm".into(),

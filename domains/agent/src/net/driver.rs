@@ -127,6 +127,8 @@ pub(crate) struct Others {
     pub(crate) hosts: Vec<String>,
     /// RDMA device for frames to and from them.
     pub(crate) rdma: Option<Rdma>,
+    /// Whether tunnels to them are encrypted.
+    pub(crate) sealed: bool,
 }
 
 /// A port and its network namespace.
@@ -555,8 +557,18 @@ impl State {
             .chain(self.remote.keys())
             .copied()
             .collect();
-        let Others { hosts, rdma } = others.clone();
-        self.send(&DriverRequest::Retain { ports, hosts, rdma }, None);
+        let Others {
+            hosts,
+            rdma,
+            sealed,
+        } = others.clone();
+        let retain = DriverRequest::Retain {
+            ports,
+            hosts,
+            rdma,
+            sealed,
+        };
+        self.send(&retain, None);
         self.send_all_links();
         for (port, network) in self.ports.values() {
             self.send(&DriverRequest::AddPort(port.clone()), Some(network.as_fd()));

@@ -1,5 +1,6 @@
 //! Copying of bytes between a process of this host and another host.
 
+use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -8,8 +9,10 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+use toroid_fabric::tcp::secure::{Incoming, Keys, RecordError, Sealing};
 use toroid_fabric::tcp::tune;
 use toroid_protocol::proxy::Carriage;
+use toroid_protocol::seal::SealKeys;
 
 /// Bytes that are copied at a time: as many as the longest part of an operation.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -17,9 +20,9 @@ const BUFFER_BYTES: usize = 64 * 1024;
 /// Time without progress, after the end of one side, until the other is closed.
 const LINGER: Duration = Duration::from_secs(60);
 
-/// Copies bytes in both directions until both sides have ended. Bytes that a side sent before its
-/// end still arrive.
-pub(super) fn carry(carriage: Carriage, remote: &TcpStream, local: &UnixStream) {
+/// Copies bytes in both directions until both sides have ended, and seals and opens those of the
+/// other host. Bytes that a side sent before its end still arrive.
+pub(super) fn carry(carriage: &Carriage, remote: &TcpStream, local: &UnixStream) {
     let tuned = if carriage.packets {
         tune::for_packets(remote)
     } else {
@@ -28,11 +31,20 @@ pub(super) fn carry(carriage: Carriage, remote: &TcpStream, local: &UnixStream) 
     if let Err(error) = tuned {
         tracing::warn!("a connection with another host is not as it should be: {error}");
     }
+    let keys = carriage.keys.as_ref().map(|SealKeys(keys)| keys);
+    let (mut inward, mut outward) = (Direction::inward(keys), Direction::outward(keys));
     let (remote, local) = (remote.as_fd(), local.as_fd());
-    let (mut inward, mut outward) = (Direction::new(), Direction::new());
     while !(inward.is_over && outward.is_over) {
         let (came, went) = (inward.carry(remote, local), outward.carry(local, remote));
-        if came || went || sleep(remote, local, &inward, &outward) {
+        let moved = came.and_then(|came| Ok(came | went?));
+        let has_moved = match moved {
+            Ok(has_moved) => has_moved,
+            Err(error) => {
+                tracing::warn!("node number {} loses a connection: {error}", carriage.from);
+                return;
+            }
+        };
+        if has_moved || sleep(remote, local, &inward, &outward) {
             continue;
         }
         if inward.has_ended || outward.has_ended || has_hung_up(remote) {
@@ -43,10 +55,10 @@ pub(super) fn carry(carriage: Carriage, remote: &TcpStream, local: &UnixStream) 
 
 /// One direction.
 struct Direction {
-    /// Bytes to be sent are those from `head` to `end`.
-    buffer: Box<[u8]>,
-    head: usize,
-    end: usize,
+    /// Received bytes.
+    buffer: Incoming,
+    /// Sealed bytes that wait to be sent, if the target is another host and encryption is on.
+    sealing: Option<Sealing>,
     /// Nothing more comes.
     has_ended: bool,
     /// The target takes nothing more. Further bytes are discarded: leaving them unread would reset
@@ -57,19 +69,27 @@ struct Direction {
 }
 
 impl Direction {
-    fn new() -> Self {
+    /// From the other host.
+    fn inward(keys: Option<&Keys>) -> Self {
         Direction {
-            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
-            head: 0,
-            end: 0,
+            buffer: Incoming::new(BUFFER_BYTES, keys),
+            sealing: None,
             has_ended: false,
             is_refused: false,
             is_over: false,
         }
     }
 
+    /// To the other host.
+    fn outward(keys: Option<&Keys>) -> Self {
+        Direction {
+            sealing: keys.map(Sealing::new),
+            ..Direction::inward(None)
+        }
+    }
+
     fn is_empty(&self) -> bool {
-        self.head == self.end
+        self.buffer.text().is_empty() && self.sealing.as_ref().is_none_or(|all| all.unsent() == 0)
     }
 
     /// Whether the direction waits for its source.
@@ -78,37 +98,37 @@ impl Direction {
     }
 
     /// Copies available bytes; returns whether anything happened.
-    fn carry(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> bool {
+    ///
+    /// # Errors
+    /// [`RecordError`]: the connection must end.
+    fn carry(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<bool, RecordError> {
         let mut has_moved = false;
         if self.is_hungry() {
-            match recv(from, &mut *self.buffer, RecvFlags::DONTWAIT) {
+            match recv(from, self.buffer.place(), RecvFlags::DONTWAIT) {
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Ok((0, _)) | Err(_) => {
+                    self.buffer.check_end()?;
                     self.has_ended = true;
                     has_moved = true;
                 }
                 Ok((count, _)) => {
-                    (self.head, self.end) = (0, count);
+                    self.buffer.received(count)?;
                     has_moved = true;
                 }
             }
         }
         if !self.is_empty() && !self.is_refused {
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            match send(to, &self.buffer[self.head..self.end], flags) {
-                Err(Errno::AGAIN | Errno::INTR) => {}
+            match self.send(to) {
+                Ok(count) => has_moved |= count > 0,
                 Err(_) => {
                     self.is_refused = true;
-                    has_moved = true;
-                }
-                Ok(count) => {
-                    self.head += count;
                     has_moved = true;
                 }
             }
         }
         if self.is_refused {
-            self.head = self.end;
+            self.buffer.consume(usize::MAX);
+            self.sealing.iter_mut().for_each(Sealing::forget);
         }
         if self.has_ended && self.is_empty() && !self.is_over {
             self.is_over = true;
@@ -116,7 +136,30 @@ impl Direction {
             // This fails only after the other side has ended.
             let _ = shutdown(to, Shutdown::Write);
         }
-        has_moved
+        Ok(has_moved)
+    }
+
+    /// Sends what the target takes; returns the number of bytes.
+    fn send(&mut self, to: BorrowedFd<'_>) -> io::Result<usize> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let Some(sealing) = &mut self.sealing else {
+            return match send(to, self.buffer.text(), flags) {
+                Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+                sent => {
+                    let count = sent?;
+                    self.buffer.consume(count);
+                    Ok(count)
+                }
+            };
+        };
+        sealing.write(self.buffer.take(usize::MAX));
+        let mut count = 0;
+        sealing.flush(|bytes| {
+            let sent = send(to, bytes, flags)?;
+            count += sent;
+            Ok(sent)
+        })?;
+        Ok(count)
     }
 }
 
@@ -168,15 +211,18 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
+    use toroid_fabric::tcp::secure::{Cipher, KEY};
+
     use super::*;
 
-    const PACKETS: Carriage = Carriage {
-        from: 0,
-        packets: true,
+    const KEYS: Keys = Keys {
+        cipher: Cipher::AesGcm,
+        send: [1; KEY],
+        receive: [2; KEY],
     };
 
     /// Starts copying on a thread; returns both ends and the thread.
-    fn carriage() -> (TcpStream, UnixStream, thread::JoinHandle<()>) {
+    fn carriage(keys: Option<Keys>) -> (TcpStream, UnixStream, thread::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let theirs = listener.accept().unwrap().0;
@@ -185,14 +231,19 @@ mod tests {
         remote
             .set_read_timeout(Some(Duration::from_millis(1)))
             .unwrap();
-        let carrying = thread::spawn(move || carry(PACKETS, &remote, &local));
+        let packets = Carriage {
+            from: 0,
+            packets: true,
+            keys: keys.map(SealKeys),
+        };
+        let carrying = thread::spawn(move || carry(&packets, &remote, &local));
         (theirs, ours, carrying)
     }
 
     /// All bytes once got lost when the remote side answered after the local one had closed.
     #[test]
     fn bytes_sent_before_the_end_arrive() {
-        let (mut remote, mut local, carrying) = carriage();
+        let (mut remote, mut local, carrying) = carriage(None);
         let sent: Vec<u8> = (0..1_000_000u32).map(|n| n as u8).collect();
         let all = sent.clone();
         let sending = thread::spawn(move || local.write_all(&all));
@@ -208,9 +259,87 @@ mod tests {
         carrying.join().unwrap();
     }
 
+    /// Two carriages in a row: the bytes in between are those between hosts.
+    #[test]
+    fn sealed_bytes_arrive_and_do_not_travel_in_the_clear() {
+        let (mut near, mut ours, carrying) = carriage(Some(KEYS));
+        let (mut far, mut theirs, carrying_there) = carriage(Some(KEYS.mirrored()));
+        let text: Vec<u8> = (0..1_000_000u32).map(|n| (n / 3) as u8).collect();
+        let sent = text.clone();
+        let sending = thread::spawn(move || {
+            ours.write_all(&sent).unwrap();
+            ours.shutdown(std::net::Shutdown::Write).unwrap();
+            let mut answer = Vec::new();
+            ours.read_to_end(&mut answer).unwrap();
+            answer
+        });
+        let (mut back, mut forth) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+        let answering = thread::spawn(move || {
+            let mut heard = Vec::new();
+            theirs.read_to_end(&mut heard).unwrap();
+            theirs.write_all(b"the answer").unwrap();
+            heard
+        });
+        let returning = thread::spawn(move || {
+            io::copy(&mut back, &mut forth).unwrap();
+            forth.shutdown(std::net::Shutdown::Write).unwrap();
+        });
+        let mut between = Vec::new();
+        near.read_to_end(&mut between).unwrap();
+        assert!(between.len() > text.len());
+        assert!(!between.windows(16).any(|window| {
+            text.windows(16)
+                .step_by(48)
+                .take(64)
+                .any(|part| part == window)
+        }));
+        far.write_all(&between).unwrap();
+        far.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(answering.join().unwrap() == text);
+        returning.join().unwrap();
+        assert_eq!(sending.join().unwrap(), b"the answer");
+        drop((near, far));
+        carrying.join().unwrap();
+        carrying_there.join().unwrap();
+    }
+
+    #[test]
+    fn altered_and_cut_records_end_the_connection() {
+        let record = {
+            let mut sealing = Sealing::new(&KEYS.mirrored());
+            let mut record = Vec::new();
+            sealing.write(b"text");
+            let mut take = |bytes: &[u8]| {
+                record.extend_from_slice(bytes);
+                Ok(bytes.len())
+            };
+            assert!(sealing.flush(&mut take).unwrap());
+            record
+        };
+        let mut altered = record.clone();
+        altered[5] ^= 1;
+        let cut = &record[..10];
+        for (bytes, heard) in [
+            ([&record[..], &altered].concat(), b"text".as_slice()),
+            ([&record[..], &record].concat(), b"text"),
+            (altered.clone(), b""),
+            (cut.to_vec(), b""),
+        ] {
+            let (mut remote, mut local, carrying) = carriage(Some(KEYS));
+            remote.write_all(&bytes).unwrap();
+            remote.shutdown(std::net::Shutdown::Write).unwrap();
+            let mut all = Vec::new();
+            local.read_to_end(&mut all).unwrap();
+            // A text before may be lost with the connection, but nothing else comes.
+            assert!(heard.starts_with(&all), "{all:?}");
+            carrying.join().unwrap();
+            local.write_all(b"more").unwrap_err();
+        }
+    }
+
     #[test]
     fn silence_does_not_end_a_connection() {
-        let (mut remote, mut local, carrying) = carriage();
+        let (mut remote, mut local, carrying) = carriage(None);
         for byte in 0..3 {
             thread::sleep(Duration::from_millis(20));
             remote.write_all(&[byte]).unwrap();

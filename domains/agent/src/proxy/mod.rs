@@ -6,6 +6,8 @@
 //!                                       (carries bytes)             (serves, as node F)  listeners of node T
 //! ```
 //!
+//! The two proxies encrypt what travels between them, with keys that the agents have agreed on.
+//!
 //! The proxy attaches to its own agent in the name of each remote node that it serves, like any
 //! process of a node. So the end of a node's access ends the remote process's access with the same
 //! guarantees: regions are fenced and migrate, channels end, epochs are acknowledged.
@@ -120,7 +122,7 @@ impl TargetProxy {
                 let entry = Entry::add(self, CARRIED, NodeId(carriage.from), 0)?;
                 threads::start(move || {
                     let _entry = entry;
-                    carry::carry(carriage, &remote.into(), &local.into());
+                    carry::carry(&carriage, &remote.into(), &local.into());
                 })?;
             }
         }

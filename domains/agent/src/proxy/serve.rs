@@ -11,11 +11,12 @@ use toroid_client::member::{Dial, Domain, Member, MemberError};
 use toroid_fabric::emulation;
 use toroid_fabric::link::LinkCheck;
 use toroid_fabric::provider::Channel;
-use toroid_fabric::tcp::{self, Cutter, Opened, tune};
+use toroid_fabric::tcp::{self, Connection, Opened, tune};
 use toroid_fabric::{Access, Epoch, NodeId, OpError, Partition, Protocol, RemoteKey};
 use toroid_model::rdma::Rdma;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::proxy::Service;
+use toroid_protocol::seal::SealKeys;
 
 use super::TargetProxy;
 use super::accounts::{Entry, OPEN};
@@ -39,24 +40,28 @@ struct Attached<'a> {
 pub(super) fn serve(proxy: &Arc<TargetProxy>, service: &Service, socket: OwnedFd) {
     let from = NodeId(service.from);
     let result = Attached::new(proxy, from).and_then(|attached| {
-        let socket = Arc::new(socket);
+        let keys = service.keys.clone().map(|SealKeys(keys)| keys);
+        let connection = Connection::new(socket, keys);
+        let fault = connection.fault();
         let (partition, to) = (Partition(service.partition), NodeId(service.to));
         // Booked before the check of membership. The remote process gets the end from its own
         // agent; a remote side that does not listen must not hold this connection for ever.
         attached
             .member
-            .cut_when_revoked(partition, to, Cutter::of(&socket));
+            .cut_when_revoked(partition, to, connection.cutter());
         let domain = attached.member.domain(&service.domain)?;
         if !are_members(&domain, partition, to) {
             return Err(MemberError::Revoked);
         }
-        match service.protocol {
-            None => operate(proxy, &domain, to, service.rdma.as_ref(), socket),
-            Some(protocol) => {
-                let rdma = service.rdma.as_ref();
-                relay(proxy, &domain, to, Protocol(protocol), rdma, socket)
-            }
+        let rdma = service.rdma.as_ref();
+        let served = match service.protocol {
+            None => operate(proxy, &domain, to, rdma, connection),
+            Some(protocol) => relay(proxy, &domain, to, Protocol(protocol), rdma, connection),
+        };
+        if let Some(fault) = fault.get() {
+            tracing::warn!("node number {} loses a connection: {fault}", service.from);
         }
+        served
     });
     if let Err(error) = result {
         tracing::info!(
@@ -81,9 +86,9 @@ fn operate(
     domain: &Domain,
     to: NodeId,
     rdma: Option<&Rdma>,
-    socket: Arc<OwnedFd>,
+    connection: Connection,
 ) -> Result<(), MemberError> {
-    tune::for_serving(&socket)?;
+    tune::for_serving(&connection)?;
     let regions = Regions {
         proxy,
         domain,
@@ -93,7 +98,7 @@ fn operate(
     };
     #[cfg(not(feature = "verbs"))]
     let _ = rdma;
-    tcp::serve(socket, &regions).map_err(|error| MemberError::Agent(error.to_string()))
+    tcp::serve(connection, &regions).map_err(|error| MemberError::Agent(error.to_string()))
 }
 
 /// Relays packets to a listener, and back.
@@ -103,9 +108,9 @@ fn relay(
     to: NodeId,
     protocol: Protocol,
     rdma: Option<&Rdma>,
-    socket: Arc<OwnedFd>,
+    connection: Connection,
 ) -> Result<(), MemberError> {
-    tune::for_packets(&socket)?;
+    tune::for_packets(&connection)?;
     let member = domain.member();
     let check = LinkCheck {
         partition: domain.partition(),
@@ -115,7 +120,7 @@ fn relay(
         since: Epoch(0),
     };
     let membership = domain.membership();
-    let mut remote = tcp::Channel::open(socket, to, check, membership, Arc::default(), None)?;
+    let mut remote = tcp::Channel::open(connection, to, check, membership, Arc::default(), None)?;
     let place = member.torus().place(to).ok_or(MemberError::Revoked)?;
     let local = domain.connect(place, protocol);
     let local = match local.map(emulation::Channel::into_provider) {

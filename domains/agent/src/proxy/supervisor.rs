@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use toroid_fabric::NodeId;
+use toroid_model::hosts::{Encryption, HostConfig};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::proxy::{ProxyEvent, ProxyRequest};
 use toroid_protocol::wire::{Reader, WireError, Writer};
@@ -42,6 +43,7 @@ pub(crate) struct ProxySupervisor {
     kept: Mutex<Option<Entry>>,
     /// Whether new proxies have an RDMA device.
     has_rdma: bool,
+    encryption: Encryption,
     state: Mutex<State>,
     ended: Condvar,
 }
@@ -75,13 +77,27 @@ impl ProxySupervisor {
     /// not name the device any more.
     const RDMA: &str = "rdma";
 
-    /// Makes a supervisor without a proxy. The predecessor's is taken over later.
-    pub(crate) fn new(takeover: &mut Takeover, has_rdma: bool) -> Self {
+    /// Key in the fd store of the mark that all connections of the proxy are encrypted. The
+    /// predecessor may have had encryption off, or be of a release without.
+    const SEALED: &str = "sealed";
+
+    /// Makes a supervisor without a proxy. The predecessor's is taken over later, or ended if it
+    /// may have clear connections that the configuration forbids.
+    pub(crate) fn new(takeover: &mut Takeover, config: &HostConfig) -> Self {
         let may_have_registrations = takeover.inherit(Self::RDMA).is_some();
+        let is_sealed = takeover.inherit(Self::SEALED).is_some();
+        let mut kept = takeover.inherit(Self::KEY);
+        if config.encryption == Encryption::On && !is_sealed {
+            kept.take()
+                .and_then(SupervisedChild::take_over)
+                .iter()
+                .for_each(end_clear);
+        }
         ProxySupervisor {
             fd_store: Arc::clone(&takeover.fd_store),
-            kept: Mutex::new(takeover.inherit(Self::KEY)),
-            has_rdma,
+            kept: Mutex::new(kept),
+            has_rdma: config.rdma.is_some(),
+            encryption: config.encryption,
             state: Mutex::new(State {
                 may_have_registrations,
                 ..State::default()
@@ -94,7 +110,7 @@ impl ProxySupervisor {
     pub(crate) fn keep(&self) {
         let state = self.state.lock();
         if let Some((process, _)) = &state.process {
-            self.keep_rdma(state.may_have_registrations);
+            self.keep_marks(state.may_have_registrations);
             process.keep(&self.fd_store, Self::KEY);
         }
     }
@@ -113,11 +129,17 @@ impl ProxySupervisor {
         self.state.lock().may_have_registrations
     }
 
-    fn keep_rdma(&self, may_have_registrations: bool) {
-        if may_have_registrations {
-            self.fd_store.put(Self::RDMA, &(), &[])
-        } else {
-            self.fd_store.remove(Self::RDMA)
+    fn keep_marks(&self, may_have_registrations: bool) {
+        let is_sealed = self.encryption == Encryption::On;
+        for (key, is_marked) in [
+            (Self::RDMA, may_have_registrations),
+            (Self::SEALED, is_sealed),
+        ] {
+            if is_marked {
+                self.fd_store.put(key, &(), &[])
+            } else {
+                self.fd_store.remove(key)
+            }
         }
     }
 
@@ -173,16 +195,8 @@ impl ProxySupervisor {
             process.kill();
             Arc::clone(&process.handle)
         });
-        let begun = Instant::now();
-        let complain = || {
-            let seconds = begun.elapsed().as_secs();
-            tracing::error!(
-                "the process for other hosts was killed and has not ended for {seconds} s; what \
-                 was shared with them waits for that"
-            );
-        };
         if let Some(handle) = handle {
-            outlast_killed(&handle, COMPLAINT, complain);
+            await_end(&handle);
         }
     }
 
@@ -205,7 +219,7 @@ impl ProxySupervisor {
         state.may_have_registrations =
             self.has_rdma || state.is_inherited && state.may_have_registrations;
         // First, because a later agent may take over the process at any time.
-        self.keep_rdma(state.may_have_registrations);
+        self.keep_marks(state.may_have_registrations);
         process.keep(&self.fd_store, Self::KEY);
         state.process = Some((process, orders));
         drop(state);
@@ -249,6 +263,26 @@ impl ProxySupervisor {
             .wait_while_for(&mut state, |state| !state.ending, time);
         state.ending
     }
+}
+
+/// Ends a predecessor's proxy whose connections may be clear.
+fn end_clear(process: &SupervisedChild) {
+    tracing::warn!("connections with other hosts are made anew, because encryption is on now");
+    process.kill();
+    await_end(&process.handle);
+}
+
+/// Waits for the end of a killed proxy.
+fn await_end(handle: &OwnedFd) {
+    let begun = Instant::now();
+    let complain = || {
+        let seconds = begun.elapsed().as_secs();
+        tracing::error!(
+            "the process for other hosts was killed and has not ended for {seconds} s; what \
+             was shared with them waits for that"
+        );
+    };
+    outlast_killed(handle, COMPLAINT, complain);
 }
 
 /// Starts the target proxy of a host among several, and supervises it. `attach` gets its

@@ -76,7 +76,8 @@ fn reach(
         partition: partition.0,
         protocol,
     });
-    let remote = OwnedFd::from(host.data_connection(&carrier, wanted)?);
+    let (remote, keys) = host.data_connection(&carrier, wanted)?;
+    let remote = OwnedFd::from(remote);
     let (ours, theirs) = UnixStream::pair().map_err(|error| {
         let message = format!("no descriptor for a connection: {error}");
         Refusal::new(
@@ -88,6 +89,7 @@ fn reach(
     let carriage = Carriage {
         from: from.0,
         packets: protocol.is_some(),
+        keys,
     };
     let ends = [remote.as_fd(), theirs.as_fd()];
     proxy.order(&ProxyRequest::Carry(carriage), &ends)?;

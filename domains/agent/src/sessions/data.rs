@@ -7,6 +7,7 @@ use std::sync::Arc;
 use toroid_model::refusal::Refusal;
 use toroid_protocol::hosts::{NodePair, TicketPurpose};
 use toroid_protocol::proxy::{ProxyRequest, Service};
+use toroid_protocol::seal::SealKeys;
 
 use super::tunnels;
 use crate::cluster::Cluster;
@@ -27,9 +28,12 @@ fn receive(host: &Arc<Host>, connection: DataConnection) {
         TicketPurpose::Frames => tunnels::receive(host, connection),
         TicketPurpose::Node(between) => {
             let DataConnection {
-                stream, host: from, ..
+                stream,
+                keys,
+                host: from,
+                ..
             } = connection;
-            if let Err(refusal) = serve_node(host, between, stream) {
+            if let Err(refusal) = serve_node(host, between, stream, keys) {
                 tracing::warn!("host {from} connects in vain: {refusal}");
             }
         }
@@ -37,7 +41,12 @@ fn receive(host: &Arc<Host>, connection: DataConnection) {
 }
 
 /// Passes a connection of a remote process to the target proxy.
-fn serve_node(host: &Host, between: NodePair, stream: TcpStream) -> Result<(), Refusal> {
+fn serve_node(
+    host: &Host,
+    between: NodePair,
+    stream: TcpStream,
+    keys: Option<SealKeys>,
+) -> Result<(), Refusal> {
     let domain = host.members.directory(|directory| {
         let domain = directory.domain_by_id(between.partition)?;
         Some(domain.name.clone())
@@ -53,6 +62,7 @@ fn serve_node(host: &Host, between: NodePair, stream: TcpStream) -> Result<(), R
         partition: between.partition,
         protocol: between.protocol,
         rdma: host.rdma(),
+        keys,
     };
     proxy.order(&ProxyRequest::Serve(service), &[stream.as_fd()])
 }

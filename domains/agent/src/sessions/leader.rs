@@ -236,7 +236,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    use toroid_model::hosts::{HostConfig, Provider};
+    use toroid_model::hosts::{Encryption, HostConfig, Provider};
 
     use super::*;
     use crate::cluster::link::tests::sessions;
@@ -255,6 +255,7 @@ mod tests {
             key,
             directory: "a".into(),
             provider: Provider::Tcp,
+            encryption: Encryption::On,
             rdma: None,
             hosts: [("b".into(), "127.0.0.1:1".parse().unwrap())].into(),
         };

@@ -90,7 +90,7 @@ impl Listener {
             return;
         }
         match opening.word {
-            Kind::Data => self.cluster.tickets.redeem(stream, opening.proof),
+            Kind::Data => self.cluster.tickets.redeem(stream, &opening),
             Kind::Session => {
                 if let Err(error) = self.begin_session(stream, address, &opening) {
                     self.host

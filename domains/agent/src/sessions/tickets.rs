@@ -7,8 +7,10 @@ use toroid_fabric::NodeId;
 use toroid_model::directory::Directory;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::hosts::{HostRequest, HostResponse, NodePair, TicketPurpose};
+use toroid_protocol::seal::SealKeys;
 
-use crate::channel::secure::{self, HANDSHAKE, SILENCE};
+use crate::channel::data::{self, Ticket};
+use crate::channel::secure::{HANDSHAKE, SILENCE};
 use crate::cluster::link::Link;
 use crate::cluster::tickets::may_connect;
 use crate::cluster::{Cluster, unreachable};
@@ -62,13 +64,13 @@ fn has_listener(host: &Host, directory: &Directory, between: NodePair) -> Result
 }
 
 impl Host {
-    /// Opens a data connection to another host. Takes as long as the network does, and at most some
-    /// seconds.
+    /// Opens a data connection to another host, and agrees on keys unless encryption is off. Takes
+    /// as long as the network does, and at most some seconds.
     pub(crate) fn data_connection(
         &self,
         carrier: &str,
         wanted: TicketPurpose,
-    ) -> Result<TcpStream, Refusal> {
+    ) -> Result<(TcpStream, Option<SealKeys>), Refusal> {
         let Some(cluster) = &self.cluster else {
             return Err(unreachable(
                 carrier,
@@ -79,9 +81,10 @@ impl Host {
         cluster.check_directory()?;
         let link = self.link_to(cluster, carrier)?;
         let failed = |why: String| unreachable(carrier, &why, REMEDY);
-        let proof = match link.ask(HostRequest::Ticket(wanted), SILENCE) {
+        let ticket = match link.ask(HostRequest::Ticket(wanted), SILENCE) {
             Ok(HostResponse::Ticket(text)) => {
-                from_hex(&text).ok_or_else(|| failed("bad ticket".into()))?
+                let bytes = from_hex(&text).ok_or_else(|| failed("bad ticket".into()))?;
+                Ticket(bytes)
             }
             Ok(HostResponse::Refused(refusal)) => return Err(refusal),
             Ok(_) => return Err(failed("it does not answer as it should".into())),
@@ -91,8 +94,9 @@ impl Host {
         let address = address.ok_or_else(|| failed("its address is unknown".into()))?;
         let stream = TcpStream::connect_timeout(address, HANDSHAKE);
         let stream = stream.map_err(|error| failed(error.to_string()))?;
-        secure::present(&stream, proof).map_err(|error| failed(error.to_string()))?;
-        Ok(stream)
+        let keys = data::present(&stream, ticket, cluster.cipher());
+        let keys = keys.map_err(|error| failed(error.to_string()))?;
+        Ok((stream, keys.map(SealKeys)))
     }
 
     /// Session with another host, opened if there is none.

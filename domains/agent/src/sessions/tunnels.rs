@@ -54,9 +54,9 @@ fn keep(host: &Host, cluster: &Cluster, driver: &Driver, other: &str) {
             continue;
         }
         match host.data_connection(other, TicketPurpose::Frames) {
-            Ok(stream) => {
+            Ok((stream, keys)) => {
                 tracing::info!("connected to the driver of host {other}");
-                driver.add_tunnel(other, true, stream.into());
+                driver.add_tunnel(other, true, keys, stream.into());
             }
             Err(refusal) => tracing::debug!("no connection to the driver of {other}: {refusal}"),
         }
@@ -72,9 +72,12 @@ pub(crate) fn receive(host: &Host, connection: DataConnection) {
         return;
     };
     let DataConnection {
-        stream, host: from, ..
+        stream,
+        keys,
+        host: from,
+        ..
     } = connection;
-    let hand_over = move || driver.add_tunnel(&from, false, stream.into());
+    let hand_over = move || driver.add_tunnel(&from, false, keys, stream.into());
     // Without a thread the connection ends, and is made again.
     let _ = threads::start(hand_over);
 }

@@ -16,7 +16,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use toroid_fabric::{NodeId, Torus};
-use toroid_model::hosts::HostConfig;
+use toroid_model::hosts::{Encryption, HostConfig};
 use toroid_model::info::Limits;
 use toroid_model::limits::MAX_NODES;
 use toroid_model::refusal::Refusal;
@@ -313,6 +313,7 @@ fn build(
                 Others {
                     hosts: cluster.config.hosts.keys().cloned().collect(),
                     rdma: cluster.config.rdma.clone(),
+                    sealed: cluster.config.encryption == Encryption::On,
                 },
             ),
             None => Default::default(),
@@ -342,7 +343,7 @@ fn build(
     let base = Base::inherit(&mut takeover);
     let proxy = cluster
         .as_ref()
-        .map(|cluster| ProxySupervisor::new(&mut takeover, cluster.config.rdma.is_some()));
+        .map(|cluster| ProxySupervisor::new(&mut takeover, &cluster.config));
     let control = match &cluster {
         Some(cluster) => Arc::clone(&cluster.control),
         None => Arc::new(Control::new(None)),

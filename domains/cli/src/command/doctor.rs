@@ -8,6 +8,7 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::Uid;
 use toroid_agent::doctor::{self, Asker, Finding};
 use toroid_agent::trial;
+use toroid_model::hosts::Encryption;
 use toroid_model::info::Status;
 
 use super::{Run, Session};
@@ -45,6 +46,9 @@ fn examine(places: &Places, show: Show) -> Result<u8, Failure> {
     let ours = [data(status.as_ref()), agent(places, status.as_ref())];
     diagnosis.findings.push(limits());
     diagnosis.findings.push(provider(status.as_ref()));
+    diagnosis
+        .findings
+        .extend(status.as_ref().and_then(encryption));
     // After the version, before optional features.
     diagnosis.findings.splice(1..1, ours);
     let exit = u8::from(!diagnosis.is_ready());
@@ -118,6 +122,19 @@ fn provider(status: Option<&Status>) -> Finding {
             error.remedy(),
         ),
     }
+}
+
+/// Encryption between hosts, if the agent has others.
+fn encryption(status: &Status) -> Option<Finding> {
+    let (check, text) = ("encryption", super::status::encryption(status)?);
+    Some(match status.encryption {
+        Some(Encryption::On) => Finding::ok(check, text),
+        _ => Finding::limited(
+            check,
+            text,
+            "remove `encryption` from the files of all hosts, and start their agents again",
+        ),
+    })
 }
 
 /// Also shows where an agent could be started.

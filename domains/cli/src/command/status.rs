@@ -1,7 +1,7 @@
 //! `toroid status`: the agent, its torus, hosts, limits and provider.
 
 use clap::Args;
-use toroid_model::hosts::Provider;
+use toroid_model::hosts::{Encryption, Provider};
 use toroid_model::info::{HostInfo, Limits, Status as Info};
 
 use super::{DONE, Run, Session};
@@ -35,6 +35,9 @@ pub(crate) fn print(status: &Info, show: Show) {
     match status.between_hosts {
         None => line!("provider   {}", status.provider),
         Some(other) => line!("provider   {}, between hosts {other}", status.provider),
+    }
+    if let Some(encryption) = encryption(status) {
+        line!("encryption {encryption}");
     }
     if let Some(fabric) = &status.fabric {
         line!("fabric     {fabric}, emulated");
@@ -71,6 +74,22 @@ pub(crate) fn print(status: &Info, show: Show) {
         let label = if status.rootless { "rootless" } else { "users" };
         line!("{label:11}nodes are separated for convenience, not against malice");
     }
+}
+
+/// What is encrypted between hosts, and what is not; `None` without other hosts.
+pub(super) fn encryption(status: &Info) -> Option<String> {
+    let by_rdma = status.between_hosts == Some(Provider::Verbs);
+    let cipher = || status.cipher.as_deref().unwrap_or("an unknown cipher");
+    Some(match (status.encryption?, by_rdma) {
+        (Encryption::On, false) => format!("on: all data between hosts, by {}", cipher()),
+        (Encryption::On, true) => format!(
+            "on: data between hosts, by {}; but what RDMA devices carry is NOT encrypted",
+            cipher()
+        ),
+        (Encryption::Off, _) => {
+            "OFF: data between hosts is not encrypted; who is on the way reads and forges it".into()
+        }
+    })
 }
 
 fn print_host(host: &HostInfo) {

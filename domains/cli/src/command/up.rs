@@ -31,6 +31,7 @@ A file for --config; each host has its own, and docs/hosts.md explains it:
   key = \"/etc/toroid/key\"         # 64 hexadecimal digits, the same on all hosts, mode 600
   directory = \"a\"                 # whose agent holds the directory
   provider = \"tcp\"                # between hosts, tcp or verbs; absent: tcp
+  encryption = \"on\"              # of data between hosts, on or off; absent: on
   device = \"mlx5_0\"               # with provider verbs; absent: the first, as the next three
   port = 1
   gid-index = 3

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use rustix::net::{Shutdown, shutdown};
 
+use super::secure::Connection;
 use super::stream::{Cut, Cutter, Stream};
 use super::wire::{End, Frame, Malformed};
 use crate::core::channel::{ChannelError, MAX_PAYLOAD, PacketChannel, total_len};
@@ -108,7 +109,7 @@ impl Channel {
     /// # Errors
     /// The system's: no descriptor left.
     pub fn open(
-        socket: impl Into<Arc<OwnedFd>>,
+        connection: impl Into<Connection>,
         local: NodeId,
         check: LinkCheck,
         membership: Membership,
@@ -117,7 +118,7 @@ impl Channel {
     ) -> io::Result<Self> {
         Ok(Channel {
             // Twice as much, so that remaining bytes are seldom moved to the start.
-            stream: Stream::new(socket, 2 * WINDOW),
+            stream: Stream::new(connection, 2 * WINDOW),
             wake: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             is_armed: false,
             woken: None,
@@ -204,6 +205,7 @@ impl Channel {
         let ended = match self.stream.pull() {
             Ok(0) => pushed.err().map(|Cut| ChannelError::Unreachable),
             Ok(_) => self.scan().err().map(|Malformed| ChannelError::Corrupt),
+            Err(Cut) if self.stream.has_fault() => Some(ChannelError::Corrupt),
             Err(Cut) => Some(ChannelError::Unreachable),
         };
         self.end = self.end.or(ended);

@@ -7,6 +7,9 @@
 //! at that moment, and [`relay()`] carries packets to a channel of `shm`. So the target process takes
 //! no part in either. [`wire`] has the messages.
 //!
+//! Connections within a host are clear. Those between hosts are [`secure`]: the callers agree on keys
+//! and pass them with the socket.
+//!
 //! The other end may be malicious and may go away at any time. Then every operation ends with an
 //! error, within the reply timeout of [`queue_pair`] or the timeouts of [`tune`].
 
@@ -18,6 +21,7 @@ mod in_flight;
 pub mod queue_pair;
 pub mod region;
 pub mod relay;
+pub mod secure;
 pub mod serve;
 mod stream;
 #[cfg(test)]
@@ -30,5 +34,6 @@ pub use channel::Channel;
 pub use queue_pair::QueuePair;
 pub use region::RemoteRegion;
 pub use relay::{RemoteEnd, relay};
+pub use secure::Connection;
 pub use serve::{DeviceTarget, Opened, Regions, serve};
 pub use stream::Cutter;

@@ -1,7 +1,6 @@
 //! One-sided operations over a connection: the initiating side.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,6 +8,7 @@ use super::batch;
 use super::handles::Handles;
 use super::in_flight::{self, InFlight, Sent, split_reply, target};
 use super::region::{Grant, RemoteRegion};
+use super::secure::Connection;
 use super::stream::{Cut, Cutter, Stream};
 use super::wire::{CHUNK, Malformed, Reply, Request};
 use crate::core::endpoint::{AsRegion, Completion, Endpoint, Operation, Pending, PostError, Read};
@@ -62,14 +62,14 @@ impl<R> QueuePair<R> {
     /// yet polled, over a connection whose other end [serves](super::serve::serve) it. All operations
     /// end with `status`.
     pub fn new(
-        socket: impl Into<Arc<OwnedFd>>,
+        connection: impl Into<Connection>,
         peer: NodeId,
         partition: Partition,
         depth: usize,
         status: Arc<Status>,
     ) -> Self {
         QueuePair {
-            stream: Stream::new(socket, ROOM),
+            stream: Stream::new(connection, ROOM),
             peer,
             partition,
             depth,
@@ -283,7 +283,12 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
                 true
             }
             Err(Cut) => {
-                self.fail(OpError::Unreachable);
+                let has_fault = self.stream.has_fault();
+                self.fail(if has_fault {
+                    OpError::Corrupt
+                } else {
+                    OpError::Unreachable
+                });
                 false
             }
         }

@@ -2,10 +2,9 @@
 
 use std::fmt::Debug;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::time::Duration;
 
+use super::secure::Connection;
 use super::stream::{Cut, Stream};
 use super::wire::{CHUNK, Failure, Malformed, Reply, Request, Transfer};
 use super::words::{read_whole, write_whole};
@@ -104,10 +103,11 @@ pub trait DeviceTarget: Debug {
 /// replies, no request is executed.
 ///
 /// # Errors
-/// [`Malformed`] when the other side breaks the protocol; the connection is cut.
-pub fn serve(socket: impl Into<Arc<OwnedFd>>, regions: &impl Regions) -> Result<(), Malformed> {
+/// [`Malformed`] when the other side breaks the protocol; the connection is cut. The
+/// [fault](Connection::fault) tells of records that did not open.
+pub fn serve(connection: impl Into<Connection>, regions: &impl Regions) -> Result<(), Malformed> {
     let mut server = Server {
-        stream: Stream::new(socket, ROOM),
+        stream: Stream::new(connection, ROOM),
         regions,
         opened: Vec::new(),
         has_failed: false,

@@ -1,8 +1,9 @@
-//! A connected socket and the bytes in transit.
+//! A connected socket and the bytes in transit, which are [sealed](super::secure) between hosts.
 //!
 //! Only [`Stream::sleep`] blocks. Other processes may hold the socket too, so its flags do not
 //! matter.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -11,21 +12,26 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 
+use super::secure::{Connection, Fault, Incoming, RecordError, Sealing};
+
 /// The connection has ended, without a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cut;
+
+/// Bytes that are sealed at a time.
+const BATCH: usize = 64 * 1024;
 
 /// A connected stream socket.
 #[derive(Debug)]
 pub(super) struct Stream {
     socket: Arc<OwnedFd>,
-    /// Bytes to send; those before `sent` have been sent.
+    /// Bytes to send; those before `sent` have been sent, or are sealed.
     outgoing: Vec<u8>,
     sent: usize,
-    /// Received bytes; those from `head` to `end` are unprocessed.
-    incoming: Box<[u8]>,
-    head: usize,
-    end: usize,
+    /// Sealed bytes to send before those, if the connection is sealed.
+    sealing: Option<Sealing>,
+    incoming: Incoming,
+    fault: Fault,
 }
 
 /// Ends a connection from another thread, and wakes a sleeper on it.
@@ -54,14 +60,19 @@ impl Cutter {
 
 impl Stream {
     /// A stream with a buffer of `room` bytes for received, unprocessed bytes.
-    pub(super) fn new(socket: impl Into<Arc<OwnedFd>>, room: usize) -> Self {
+    pub(super) fn new(connection: impl Into<Connection>, room: usize) -> Self {
+        let Connection {
+            socket,
+            keys,
+            fault,
+        } = connection.into();
         Stream {
-            socket: socket.into(),
+            socket,
             outgoing: Vec::new(),
             sent: 0,
-            incoming: vec![0; room].into_boxed_slice(),
-            head: 0,
-            end: 0,
+            sealing: keys.as_ref().map(Sealing::new),
+            incoming: Incoming::new(room, keys.as_ref()),
+            fault,
         }
     }
 
@@ -85,13 +96,29 @@ impl Stream {
 
     /// Bytes that wait to be sent.
     pub(super) fn unsent(&self) -> usize {
-        self.outgoing.len() - self.sent
+        let sealed = self.sealing.as_ref().map_or(0, Sealing::unsent);
+        self.outgoing.len() - self.sent + sealed
     }
 
     /// Sends as much as the socket takes; returns whether that was all.
     pub(super) fn push(&mut self) -> Result<bool, Cut> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        if let Some(sealing) = &mut self.sealing {
+            let mut send = |bytes: &[u8]| Ok(send(&self.socket, bytes, flags)?);
+            loop {
+                if !sealing.flush(&mut send).map_err(|_: io::Error| Cut)? {
+                    return Ok(false);
+                }
+                let rest = &self.outgoing[self.sent..];
+                if rest.is_empty() {
+                    break;
+                }
+                let batch = &rest[..rest.len().min(BATCH)];
+                sealing.write(batch);
+                self.sent += batch.len();
+            }
+        }
         while self.unsent() > 0 {
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             match send(&self.socket, &self.outgoing[self.sent..], flags) {
                 Ok(count) => self.sent += count,
                 Err(Errno::INTR) => {}
@@ -117,64 +144,67 @@ impl Stream {
     pub(super) fn forget_outgoing(&mut self) {
         self.outgoing.clear();
         self.sent = 0;
+        if let Some(sealing) = &mut self.sealing {
+            sealing.forget();
+        }
     }
 
-    /// Receives as much as there is and fits; returns the number of bytes.
+    /// Receives as much as there is and fits; returns the number of bytes, which of a sealed
+    /// connection are those of whole records.
     pub(super) fn pull(&mut self) -> Result<usize, Cut> {
-        self.make_room();
-        if self.end == self.incoming.len() {
+        let room = self.incoming.place();
+        if room.is_empty() {
             return Ok(0);
         }
-        loop {
-            let room = &mut self.incoming[self.end..];
-            match recv(&self.socket, room, RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Err(Cut),
-                Ok((count, _)) => {
-                    self.end += count;
-                    return Ok(count);
-                }
+        let received = loop {
+            match recv(&self.socket, &mut *room, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => break Err(self.incoming.check_end().err()),
+                Ok((count, _)) => break self.incoming.received(count).map_err(Some),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(0),
                 Err(_) => return Err(Cut),
             }
-        }
+        };
+        received.map_err(|error| self.end(error))
     }
 
-    /// Moves unprocessed bytes to the start, when there are none or little room is behind them.
-    fn make_room(&mut self) {
-        let is_cramped = self.incoming.len() - self.end < self.incoming.len() / 4;
-        if self.head == self.end || is_cramped {
-            self.incoming.copy_within(self.head..self.end, 0);
-            self.end -= self.head;
-            self.head = 0;
+    /// Ends a connection whose records do not open.
+    fn end(&mut self, error: Option<RecordError>) -> Cut {
+        if let Some(error) = error {
+            self.fault.set(error);
+            self.cutter().cut();
         }
+        Cut
+    }
+
+    /// Whether received records did not open.
+    pub(super) fn has_fault(&self) -> bool {
+        self.fault.get().is_some()
     }
 
     /// Received, unprocessed bytes.
     pub(super) fn incoming(&self) -> &[u8] {
-        &self.incoming[self.head..self.end]
+        self.incoming.text()
     }
 
     /// Received, unprocessed bytes, to be changed in place.
     pub(super) fn incoming_mut(&mut self) -> &mut [u8] {
-        &mut self.incoming[self.head..self.end]
+        self.incoming.text_mut()
     }
 
     /// Whether nothing can be received before bytes are consumed.
     pub(super) fn is_full(&self) -> bool {
-        self.end - self.head == self.incoming.len()
+        self.incoming.is_full()
     }
 
     /// Marks the first `count` bytes as processed.
     pub(super) fn consume(&mut self, count: usize) {
-        self.head = self.end.min(self.head.saturating_add(count));
+        self.incoming.consume(count);
     }
 
     /// Removes bytes in the middle.
     pub(super) fn take_out(&mut self, at: usize, count: usize) {
-        let start = self.head + at;
-        self.incoming.copy_within(start + count..self.end, start);
-        self.end -= count;
+        self.incoming.take_out(at, count);
     }
 
     /// Sleeps until the socket takes outgoing bytes, the connection has ended, `timeout` has passed or,

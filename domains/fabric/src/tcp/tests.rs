@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use super::secure::{Cipher, KEY, Keys, RecordError};
 use super::wire::Malformed;
-use super::{Opened, QueuePair, Regions, serve};
+use super::{Connection, Opened, QueuePair, Regions, serve};
 use crate::core::region::Region;
 use crate::error::OpError;
 use crate::key::{Access, Partition, RegionId, RemoteKey};
@@ -23,6 +24,13 @@ use crate::topology::NodeId;
 const HERE: NodeId = NodeId(0);
 const THERE: NodeId = NodeId(1);
 const PARTITION: Partition = Partition(7);
+
+/// Keys of the initiating side.
+const KEYS: Keys = Keys {
+    cipher: Cipher::ChaChaPoly,
+    send: [1; KEY],
+    receive: [2; KEY],
+};
 
 /// Timeout of a hang.
 const FOR_EVER: Duration = Duration::from_secs(20);
@@ -41,8 +49,8 @@ fn connection() -> (OwnedFd, UnixStream) {
     (ours.into(), theirs)
 }
 
-fn pair(socket: OwnedFd, depth: usize) -> QueuePair {
-    QueuePair::new(socket, THERE, PARTITION, depth, Arc::default())
+fn pair(connection: impl Into<Connection>, depth: usize) -> QueuePair {
+    QueuePair::new(connection, THERE, PARTITION, depth, Arc::default())
 }
 
 /// The regions of a host.
@@ -72,9 +80,19 @@ impl Host {
 
     /// A queue pair that is served.
     fn serve(self: &Arc<Self>, depth: usize) -> (QueuePair, JoinHandle<Result<(), Malformed>>) {
+        self.serve_with(depth, None)
+    }
+
+    /// The same over a sealed connection.
+    fn serve_with(
+        self: &Arc<Self>,
+        depth: usize,
+        keys: Option<Keys>,
+    ) -> (QueuePair, JoinHandle<Result<(), Malformed>>) {
         let (ours, theirs) = connection();
+        let theirs = Connection::new(OwnedFd::from(theirs), keys.as_ref().map(Keys::mirrored));
         let host = Arc::clone(self);
-        let server = thread::spawn(move || serve(OwnedFd::from(theirs), &*host));
-        (pair(ours, depth), server)
+        let server = thread::spawn(move || serve(theirs, &*host));
+        (pair(Connection::new(ours, keys), depth), server)
     }
 }

@@ -152,9 +152,10 @@ fn outsiders_hear_of_common_domains_and_the_remedy() {
 
 #[test]
 fn frames_between_hosts_need_their_drivers_connection() {
-    let told = |frames: bool, over: Option<&str>, here: &str| {
+    let told_with = |encryption, frames: bool, over: Option<&str>, here: &str| {
         let mut status = status("tap", false, Some(7));
         status.between_hosts = Some(Provider::Verbs);
+        status.encryption = Some(encryption);
         let host = |name: &str, state: &str, frames: bool, over: Option<&str>| {
             let fields = json!({
                 "name": name, "address": format!("10.0.0.{}:7470", name.len()), "directory": false,
@@ -179,25 +180,30 @@ fn frames_between_hosts_need_their_drivers_connection() {
         let answer = facts.explain(place(1), place(0), None);
         answer.domains[0].ethernet.clone()
     };
+    let told = |frames, over, here: &str| told_with(Encryption::On, frames, over, here);
+    let guards = |network| [Guard::Driver, Guard::RemoteDriver, network];
     let open = told(true, Some("tcp"), "here");
     assert_eq!(open.provider.unwrap(), "tap over tcp, 10.0.0.2 - 10.0.0.1");
-    let guards = [Guard::Driver, Guard::RemoteDriver, Guard::Network];
-    assert_eq!(open.enforced_by, guards);
+    assert_eq!(open.enforced_by, guards(Guard::Encryption));
+    let clear = told_with(Encryption::Off, true, Some("tcp"), "here");
+    assert_eq!(clear.enforced_by, guards(Guard::Network));
     let open = told(true, Some("verbs"), "here");
     assert_eq!(open.provider.unwrap(), "tap over verbs");
-    assert_eq!(open.enforced_by, guards);
+    assert_eq!(open.enforced_by, guards(Guard::RdmaNetwork));
     // Between two others.
     let open = told(false, None, "connected");
     assert_eq!(open.provider.unwrap(), "tap over verbs or tcp");
+    assert_eq!(open.enforced_by, guards(Guard::RdmaNetwork));
     let objection = told(false, None, "here").objection.unwrap();
     assert!(objection.reason.contains("bb and a are not connected"));
 }
 
 #[test]
 fn rdma_devices_between_hosts_accept_granted_keys_only() {
-    let told = |provider: Provider| {
+    let told = |provider: Provider, encryption| {
         let mut status = status("tap", false, Some(7));
         status.between_hosts = Some(provider);
+        status.encryption = Some(encryption);
         let (mut nodes, domains) = (nodes(), domains());
         nodes[0].host = Some("a".into());
         nodes[1].host = Some("b".into());
@@ -210,10 +216,15 @@ fn rdma_devices_between_hosts_accept_granted_keys_only() {
         let rdma = answer.domains[0].rdma.clone();
         (rdma.provider.unwrap(), rdma.enforced_by)
     };
-    let tcp = vec![Guard::TargetProxy, Guard::Network];
-    assert_eq!(told(Provider::Tcp), ("tcp".into(), tcp.clone()));
-    let verbs = [vec![Guard::RemoteKeys], tcp].concat();
-    assert_eq!(told(Provider::Verbs), ("verbs".into(), verbs));
+    for (encryption, by_tcp, by_rdma) in [
+        (Encryption::On, Guard::Encryption, Guard::RdmaNetwork),
+        (Encryption::Off, Guard::Network, Guard::Network),
+    ] {
+        let tcp = vec![Guard::TargetProxy, by_tcp];
+        assert_eq!(told(Provider::Tcp, encryption), ("tcp".into(), tcp));
+        let verbs = vec![Guard::RemoteKeys, Guard::TargetProxy, by_rdma];
+        assert_eq!(told(Provider::Verbs, encryption), ("verbs".into(), verbs));
+    }
 }
 
 #[test]

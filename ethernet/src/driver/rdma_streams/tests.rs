@@ -196,7 +196,7 @@ impl Side {
         thread::spawn(|| switch.run());
         let handle = Arc::new(handle);
         let by_rdma = Arc::<AtomicU64>::default();
-        let tunnel = Tunnel::new(stream.into(), Arc::clone(&by_rdma)).unwrap();
+        let tunnel = Tunnel::new(stream.into(), None, Arc::clone(&by_rdma)).unwrap();
         let id = TunnelId {
             host: OTHER,
             number: 1,

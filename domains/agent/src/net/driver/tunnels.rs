@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use toroid_model::hosts::Provider;
 use toroid_protocol::driver::{DriverRequest, DriverResponse};
+use toroid_protocol::seal::SealKeys;
 
 use super::{Driver, State};
 
@@ -15,11 +16,18 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 impl Driver {
     /// Gives the driver a tunnel to another host. The driver of one of the two hosts `asks` for
     /// RDMA.
-    pub(crate) fn add_tunnel(&self, host: &str, asks: bool, socket: OwnedFd) {
+    pub(crate) fn add_tunnel(
+        &self,
+        host: &str,
+        asks: bool,
+        keys: Option<SealKeys>,
+        socket: OwnedFd,
+    ) {
         let mut state = self.state.lock();
         let order = DriverRequest::Tunnel {
             host: host.into(),
             asks,
+            keys,
         };
         state.send(&order, Some(socket.as_fd()));
         // Until the driver says otherwise.

@@ -80,8 +80,20 @@ fn a_batch_of_many_reads_of_every_length_is_exact() {
 /// Both sides send more than the connection holds.
 #[test]
 fn long_transfers_in_both_directions_do_not_block_each_other() {
+    long_transfers(None);
+}
+
+#[test]
+fn long_sealed_transfers_in_both_directions_do_not_block_each_other() {
+    long_transfers(Some(KEYS));
+}
+
+fn long_transfers(keys: Option<Keys>) {
     let len = 8 << 20;
-    let (owner, mut pair, remote) = served(len, 64);
+    let host = Arc::new(Host::default());
+    let owner = host.export(1, len);
+    let (mut pair, _) = host.serve_with(64, keys);
+    let remote = open(&mut pair, 1).unwrap();
     owner.write(0, &vec![5; len]).unwrap();
     let (from, to) = (Region::local(len).unwrap(), Region::local(len).unwrap());
     from.write(0, &vec![6; len]).unwrap();
@@ -252,6 +264,22 @@ fn a_client_that_breaks_the_protocol_is_disconnected() {
     assert_eq!(say(&host, &request[..39]), (vec![], Ok(())));
     request[2] = 1;
     assert_eq!(say(&host, &request), (vec![], Err(Malformed)));
+}
+
+/// The server has other keys, as after a change of any record on its way.
+#[test]
+fn records_that_do_not_open_end_operations_and_are_named() {
+    let (ours, theirs) = connection();
+    let connection = Connection::new(OwnedFd::from(theirs), Some(KEYS));
+    let fault = connection.fault();
+    let host = Arc::new(Host::default());
+    let owner = host.export(1, 8);
+    let server = thread::spawn(move || serve(connection, &*host));
+    let mut pair = pair(Connection::new(ours, Some(KEYS)), 1);
+    assert_eq!(open(&mut pair, 1).unwrap_err(), OpError::Unreachable);
+    assert_eq!(server.join().unwrap(), Ok(()));
+    assert_eq!(fault.get(), Some(RecordError::Altered));
+    assert_eq!(owner.load(0), Ok(0));
 }
 
 #[test]

@@ -29,9 +29,9 @@ fn membership() -> Membership {
     Membership::at(Epoch(5))
 }
 
-fn end(socket: OwnedFd, local: NodeId, peer: NodeId) -> Channel {
+fn end(connection: impl Into<Connection>, local: NodeId, peer: NodeId) -> Channel {
     let status = Arc::default();
-    Channel::open(socket, local, check(peer), membership(), status, None).unwrap()
+    Channel::open(connection, local, check(peer), membership(), status, None).unwrap()
 }
 
 fn near_end(ends: ChannelEnds, local: NodeId, peer: NodeId, status: &Arc<Status>) -> shm::Channel {
@@ -153,7 +153,10 @@ fn the_last_frame_determines_the_error() {
 #[test]
 fn credit_arrives_behind_packets_that_are_not_taken() {
     let (ours, theirs) = connection();
-    let (mut ours, mut theirs) = (end(ours, HERE, THERE), end(theirs.into(), THERE, HERE));
+    let (mut ours, mut theirs) = (
+        end(ours, HERE, THERE),
+        end(OwnedFd::from(theirs), THERE, HERE),
+    );
     theirs.send(&[b"not taken"]).unwrap();
     for _ in 0..3 * channel::WINDOW / 60_000 {
         while ours.send(&[&[1; 60_000]]) == Err(ChannelError::Full) {
@@ -247,7 +250,10 @@ fn packets_behind_the_mark_wait_until_it_is_lifted() {
 #[test]
 fn holds_of_packets_that_wait_to_be_taken_overlap() {
     let (ours, theirs) = connection();
-    let (mut ours, mut theirs) = (end(ours, HERE, THERE), end(theirs.into(), THERE, HERE));
+    let (mut ours, mut theirs) = (
+        end(ours, HERE, THERE),
+        end(OwnedFd::from(theirs), THERE, HERE),
+    );
     let (second, now) = (1_000_000_000, monotonic());
     for _ in 0..2 {
         let hold = Hold::until(now + second, now);
@@ -277,30 +283,57 @@ struct Relayed {
 }
 
 fn relayed() -> Relayed {
+    relayed_with(None)
+}
+
+/// The same over a sealed connection.
+fn relayed_with(keys: Option<Keys>) -> Relayed {
     let (socket, card) = connection();
+    let card = Connection::new(OwnedFd::from(card), keys.as_ref().map(Keys::mirrored));
     let (process, near) = ChannelEnds::create(RING_BYTES).unwrap();
     let [status, relay_status] = [(); 2].map(|()| Arc::<Status>::default());
     let near = near_end(near, HERE, THERE, &relay_status);
     let relay_waker = near.waker();
-    let card = end(card.into(), THERE, HERE);
+    let card = end(card, THERE, HERE);
     Relayed {
         process: near_end(process, THERE, HERE, &status),
         status,
         relay_status,
         relay_waker,
-        remote: end(socket, HERE, THERE),
+        remote: end(Connection::new(socket, keys), HERE, THERE),
         relay: thread::spawn(move || relay(near, card)),
     }
 }
 
 #[test]
 fn packets_are_relayed_both_ways_at_the_pace_of_the_receiver() {
+    packets_are_relayed(relayed());
+}
+
+#[test]
+fn sealed_packets_are_relayed_both_ways_at_the_pace_of_the_receiver() {
+    packets_are_relayed(relayed_with(Some(KEYS)));
+}
+
+#[test]
+fn a_record_that_does_not_open_ends_a_channel_as_corrupt() {
+    let (ours, theirs) = connection();
+    let mut receiver = end(Connection::new(ours, Some(KEYS)), HERE, THERE);
+    // Records of the same direction, as if its own came back.
+    let theirs = Connection::new(OwnedFd::from(theirs), Some(KEYS));
+    let mut sender = end(theirs, THERE, HERE);
+    send(&mut sender, b"words");
+    assert_eq!(receive(&mut receiver), Err(ChannelError::Corrupt));
+    assert_eq!(receive(&mut sender), Err(ChannelError::Unreachable));
+}
+
+fn packets_are_relayed(relayed: Relayed) {
     let Relayed {
         mut process,
         mut remote,
         relay,
         ..
-    } = relayed();
+    } = relayed;
     let lengths = [0, 1, 64, 1500, 65_536, MAX_PAYLOAD];
     let bytes = move |n: usize| vec![n as u8; lengths[n % lengths.len()]];
     let echo = thread::spawn(move || {
