@@ -17,6 +17,7 @@ use toroid_fabric::{NodeId, Torus};
 use toroid_model::hosts::{Encryption, HostConfig, Provider};
 
 use crate::cluster::{Cluster, ClusterError, check_signals, private, system};
+use crate::directory::Directory;
 use crate::memory::kib_field;
 use crate::samples::Samples;
 
@@ -29,10 +30,17 @@ const CHANGING: &str = "changing";
 /// Digits of the key that the hosts of a run share, in a directory of the user's alone.
 const KEY_DIGITS: usize = 64;
 
+/// An agent that follows the leader. Its files are in a directory of its own: after a kill, each
+/// agent removes its directory when it has ended.
+struct Follower {
+    agent: Background,
+    directory: Directory,
+}
+
 /// A leader and its followers. Dropping it ends them, followers first.
 pub struct Bed {
     hollow: Vec<HollowHost>,
-    real: Vec<Background>,
+    real: Vec<Follower>,
     leader: Cluster,
     /// Configuration of the leader, from which those of the followers are derived.
     config: HostConfig,
@@ -79,12 +87,12 @@ impl Bed {
     pub fn add_real(&mut self, count: usize) -> Result<(), ClusterError> {
         while self.hosts() < count {
             check_signals()?;
-            let config = self.follower();
-            let state = self.leader.path(&config.host);
-            self.real.push(spawn_background(&Config {
-                hosts: Some(config),
-                ..private(state)
-            })?);
+            let directory = Directory::create().map_err(system("make a private directory"))?;
+            let agent = spawn_background(&Config {
+                hosts: Some(self.follower()),
+                ..private(directory.0.clone())
+            })?;
+            self.real.push(Follower { agent, directory });
         }
         self.settle()
     }
@@ -127,8 +135,9 @@ impl Bed {
     /// Processor time of the agents of all real followers, also of threads that have ended.
     pub fn followers_cpu(&self) -> Result<Duration, ClusterError> {
         let mut total = Duration::ZERO;
-        for agent in &self.real {
-            let clock = clock_getcpuclockid(Pid::from_raw(agent.pid() as i32));
+        for follower in &self.real {
+            let pid = Pid::from_raw(follower.agent.pid() as i32);
+            let clock = clock_getcpuclockid(pid);
             let time = clock.and_then(clock_gettime);
             let time = time.map_err(|error| system("read a processor clock")(error.into()))?;
             total += Duration::from(time);
@@ -163,9 +172,10 @@ impl Bed {
 impl Drop for Bed {
     fn drop(&mut self) {
         self.hollow.clear();
-        for agent in self.real.drain(..) {
+        for Follower { agent, directory } in self.real.drain(..) {
             // It ends with its lifeline in any case.
             let _ = agent.end();
+            drop(directory);
         }
     }
 }
