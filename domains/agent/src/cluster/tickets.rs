@@ -102,13 +102,13 @@ impl Tickets {
     /// Serves a connection that presents a ticket, or rejects it.
     pub(crate) fn redeem(&self, stream: TcpStream, opening: &Opening<Kind>) {
         let (presented, id) = Presented::of(opening);
+        // Every attempt uses the ticket up: a clear one has shown all of it.
+        let issued = self.tickets.lock().remove(&id);
         let cipher = match (self.encryption, presented) {
             (Encryption::On, Presented::Sealed(cipher)) => Some(cipher),
             (Encryption::Off, Presented::Clear) => None,
             _ => return secure::refuse(&stream, Word::Cipher),
         };
-        // Every attempt uses the ticket up.
-        let issued = self.tickets.lock().remove(&id);
         let issued = issued.filter(|issued| issued.until > Instant::now());
         let (Some(issued), Some(server)) = (issued, self.server.get()) else {
             return secure::refuse(&stream, Word::BadTicket);

@@ -177,9 +177,10 @@ impl Stream {
         Cut
     }
 
-    /// Whether received records did not open.
+    /// Whether received records did not open. One that is cut is that of a peer that has ended.
     pub(super) fn has_fault(&self) -> bool {
-        self.fault.get().is_some()
+        let fault = self.fault.get();
+        fault.is_some_and(|fault| fault != RecordError::Cut)
     }
 
     /// Received, unprocessed bytes.

@@ -17,6 +17,8 @@ pub struct Incoming {
     sealed: usize,
     filled: usize,
     opener: Option<Opener>,
+    /// The first error. Nothing is opened afterwards.
+    error: Option<RecordError>,
 }
 
 impl Incoming {
@@ -72,13 +74,25 @@ impl Incoming {
             self.sealed = self.filled;
             return Ok(self.end - before);
         };
-        while let Some(len) = Opener::record_len(&self.bytes[self.sealed..self.filled])? {
-            let record = self.sealed..self.sealed + len;
-            if record.end > self.filled {
-                break;
+        while self.error.is_none() {
+            let opened =
+                Opener::record_len(&self.bytes[self.sealed..self.filled]).and_then(|len| {
+                    let Some(len) = len.filter(|len| self.sealed + len <= self.filled) else {
+                        return Ok(false);
+                    };
+                    let record = self.sealed..self.sealed + len;
+                    self.sealed = record.end;
+                    self.end += opener.open(&mut self.bytes, record, self.end)?;
+                    Ok(true)
+                });
+            match opened {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => self.error = Some(error),
             }
-            self.sealed = record.end;
-            self.end += opener.open(&mut self.bytes, record, self.end)?;
+        }
+        if let Some(error) = self.error {
+            return Err(error);
         }
         if self.sealed == self.filled {
             (self.sealed, self.filled) = (self.end, self.end);

@@ -95,6 +95,14 @@ fn a_record_that_was_altered_repeated_reordered_or_left_out_does_not_open() {
         assert_eq!(bad(&[first, first]), Err(RecordError::Altered));
         assert_eq!(bad(&[second, first]), Err(RecordError::Altered));
         assert_eq!(bad(&[first, third]), Err(RecordError::Altered));
+        // No later record opens.
+        let mut altered = first.clone();
+        altered[first.len() - 1] ^= 1;
+        let mut incoming = ends(cipher).1;
+        for record in [&altered, second] {
+            assert_eq!(receive(&mut incoming, record), Err(RecordError::Altered));
+        }
+        assert_eq!(incoming.text(), b"");
         // A record of the other direction comes back.
         let mut mirrored = Sealing::new(&keys(cipher).mirrored());
         let other = records(&mut mirrored, &[b"first"]);
