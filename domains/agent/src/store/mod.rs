@@ -26,6 +26,10 @@ pub trait Store: Debug + Send {
     /// # Errors
     /// [`StoreError`]. Whether the changes were made is then only known by [`Store::load`].
     fn commit(&mut self, changes: &Changes) -> Result<(), StoreError>;
+
+    /// Takes note that the directory which is in effect has these changes, and that they are
+    /// durable.
+    fn note(&mut self, _changes: &Changes) {}
 }
 
 /// A store of a directory. After an error the next use reads the records of the store.
@@ -50,12 +54,14 @@ impl RecoveringStore {
     /// # Errors
     /// [`StoreError`]; `old` stays valid.
     pub fn keep(&mut self, old: &Directory, new: &Directory) -> Result<(), StoreError> {
-        let changes = if self.uncertain {
-            Changes::between(&self.store.load()?, &new.records())
+        let made = new.changes_since(old);
+        let committed = if self.uncertain {
+            let changes = Changes::between(&self.store.load()?, &new.records());
+            self.commit(&changes)
         } else {
-            new.changes_since(old)
+            self.commit(&made)
         };
-        if let Err(error) = self.commit(&changes) {
+        if let Err(error) = committed {
             // The change may have been made nevertheless, and the next agent would find it.
             let undone = self.store.load().and_then(|found| {
                 let changes = Changes::between(&found, &old.records());
@@ -69,6 +75,9 @@ impl RecoveringStore {
             });
         }
         self.uncertain = false;
+        if !made.is_empty() {
+            self.store.note(&made);
+        }
         Ok(())
     }
 
