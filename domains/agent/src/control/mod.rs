@@ -25,7 +25,7 @@ use toroid_model::directory::records::{Changes, Records};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 
-use self::core::{Action, Answer, ChangeId, Core, Event, Lacking, MAX_UNFINISHED};
+use self::core::{Action, Answer, COURTESY, ChangeId, Core, Event, Lacking, MAX_UNFINISHED};
 use self::core::{SessionId, Update};
 
 /// The core with the channels to the threads that carry out its actions. Its lock is taken last,
@@ -168,14 +168,17 @@ impl Control {
         self.0.lock().handle(event);
     }
 
-    /// Waits for a message; `None` if none can come. Each thread that sets a timer of the core
-    /// waits here afterwards, so none is missed.
+    /// Waits for a message; `None` if none can come. A thread that makes a timer of the core earlier
+    /// may not wait here, so while there is a timer the core is asked every [`COURTESY`].
     fn wait<T>(&self, messages: &Receiver<T>) -> Option<T> {
         loop {
             let wake = self.0.lock().core.wake();
             let received = match wake {
                 None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(wake) => messages.recv_timeout(wake.saturating_duration_since(Instant::now())),
+                Some(wake) => {
+                    let pause = wake.saturating_duration_since(Instant::now());
+                    messages.recv_timeout(pause.min(COURTESY))
+                }
             };
             match received {
                 Ok(message) => return Some(message),

@@ -111,6 +111,10 @@ fn carry_out_everywhere(
     };
     let concerned = concerned_hosts(host, &before, &reply);
     underway.decided(concerned, caller.host.as_deref().map(str::to_owned));
+    if departure.is_some() {
+        // The next change may give a leaver to somebody else.
+        host.await_driver();
+    }
     drop(turn);
     if let Some(departure) = departure {
         host.await_acknowledgements(&departure);
@@ -140,7 +144,7 @@ fn take_turn<'h>(
         }
         drop(turn);
         underway.await_domains();
-        let turn = host.changes.take(actor)?;
+        let turn = host.changes.retake();
         if look().is_subset(&underway.domains) {
             return Ok((underway, turn));
         }

@@ -293,6 +293,16 @@ impl Host {
         })
     }
 
+    /// Waits until the driver has removed the ports that it was told to remove.
+    pub(super) fn await_driver(&self) {
+        match self.driver.as_ref().map(|driver| driver.sync()) {
+            Some(Ok(errors)) => log_errors(&errors),
+            // It has been killed, and forwards nothing.
+            Some(Err(error)) => tracing::warn!("{error}"),
+            None => {}
+        }
+    }
+
     /// Waits until the remaining processes have acknowledged departures. The caller needs no turn,
     /// if no other change of these domains is made meanwhile.
     pub(super) fn await_acknowledgements(&self, departure: &Departure) {

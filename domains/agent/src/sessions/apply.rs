@@ -30,6 +30,13 @@ pub(crate) fn adopt(host: &Host, adoption: DirectoryUpdate) -> Result<Vec<Refusa
     carry_out(host, transition, next)
 }
 
+/// Whether the effects of the last update may be incomplete: it failed, or this is the first of a
+/// session.
+fn may_lack_effects(host: &Host) -> bool {
+    let cluster = host.cluster.as_ref();
+    cluster.is_some_and(|cluster| cluster.leader().differs)
+}
+
 fn read(present: &Directory, adoption: DirectoryUpdate) -> Result<Directory, Refusal> {
     let next = match adoption {
         DirectoryUpdate::Whole(records) => {
@@ -67,7 +74,8 @@ fn carry_out(
     } else {
         host.join_as_decided(transition.joining, &next)?
     };
-    if transition.is_moved {
+    let is_whole = may_lack_effects(host);
+    if transition.is_moved || is_whole {
         host.tell_all_remote(&next);
     }
     for domain in &transition.altered {
@@ -76,8 +84,13 @@ fn carry_out(
     for domain in &transition.relinked {
         exceptions.extend(host.adopt_links(domain).err());
     }
-    host.write_hosts(&next, &transition.renamed)?;
-    if !transition.altered.is_empty() {
+    let renamed = if is_whole {
+        host.nodes.iter().map(|node| node.id).collect()
+    } else {
+        transition.renamed
+    };
+    host.write_hosts(&next, &renamed)?;
+    if is_whole || !transition.altered.is_empty() {
         host.settle_gateways();
     }
     Ok(exceptions)
