@@ -11,10 +11,10 @@
 //!
 //! One agent, the leader, has the directory. Each follower keeps a copy, with which its nodes go on
 //! while the leader is away, and makes no change by itself. The leader sends durable changes to its
-//! [`followers`] and waits for those that a change concerns, see [`crate::control`]. A [`link`] is a session with
-//! another agent; [`unauthenticated`] connections have not shown the pre-shared key yet. Processes
-//! of one host reach nodes of another with [`tickets`]. [`crate::sessions`] serves the requests of
-//! other agents.
+//! [`followers`] and waits for those that a change concerns, see [`crate::control`]. A [`link`] is a
+//! session with another agent; [`unauthenticated`] connections have not shown the pre-shared key
+//! yet. Processes of one host reach nodes of another with [`tickets`]. [`crate::sessions`] serves
+//! the requests of other agents.
 
 pub(crate) mod followers;
 pub(crate) mod link;
