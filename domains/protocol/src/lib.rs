@@ -9,8 +9,8 @@
 //! | [`node`] | an agent and the first process of a node |
 //! | [`proxy`] | an agent and its target proxy |
 //!
-//! [`seal`] has the keys of a sealed connection with another host. [`wire`] frames messages with descriptors over Unix sockets; [`liveness`] ties a process to the
-//! holders of the other end.
+//! [`seal`] has the keys of a sealed connection with another host. [`wire`] frames messages with
+//! descriptors over Unix sockets; [`liveness`] ties a process to the holders of the other end.
 
 #![forbid(unsafe_code)]
 

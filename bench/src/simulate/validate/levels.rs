@@ -25,7 +25,8 @@ pub const CHUNKS: Check = Check {
 };
 
 /// By how much chunks are faster than packets under full load, with endless buffers and with those of a
-/// round trip. The same seeds give the same figures: a change of either level, not chance, misses a bar.
+/// round trip. The same seeds give the same figures: a change of either level, not chance,
+/// misses a bar.
 pub const BACK_PRESSURE: Check = Check {
     name: "back-pressure",
     is_long: false,

@@ -12,10 +12,10 @@
 //! For a session ([`Kind::Session`]) the proofs are the two messages of the handshake: the first
 //! can be made only with the key. For data ([`Kind::Data`]) the tag names the cipher and the ticket,
 //! and the proofs are the two messages of a handshake with the ticket's secret; without encryption
-//! the tag is zero, the first proof the ticket and the second zero. A [`Word`] answers a bad opening with the reason, in the clear. The reason tells the other
-//! side nothing that it could not find out, and is only a hint, because any router on the way may
-//! write it. Both sides are of fixed length, so an unauthenticated connection takes 64 bytes and no
-//! more.
+//! the tag is zero, the first proof the ticket and the second zero. A [`Word`] answers a bad opening
+//! with the reason, in the clear. The reason tells the other side nothing that it could not find
+//! out, and is only a hint, because any router on the way may write it. Both sides are of fixed
+//! length, so an unauthenticated connection takes 64 bytes and no more.
 
 use std::ops::Range;
 
