@@ -58,8 +58,10 @@ const MEMORY_SHARE: u64 = 4;
 /// datagrams.
 const EMULATED: u32 = 5;
 
-/// Round trips of messages in a turn.
-const ROUND_TRIPS: u32 = 1000;
+/// Round trips of messages in a sample, and samples in a turn. In most samples both sides keep their
+/// processors throughout.
+const ROUND_TRIPS: u32 = 50;
+const SAMPLES: u32 = 20;
 
 /// The input and the time of a run.
 #[derive(Clone, Debug)]
@@ -390,12 +392,20 @@ impl Bed {
             time: self.slowness * self.effort.slice(test),
             batch,
         };
-        let order = self.job(test, working_set)?.order(salt, pace);
+        let job = self.job(test, working_set)?;
+        let repeats = match job {
+            Job::Messages(_) => SAMPLES,
+            _ => 1,
+        };
+        let order = job.order(salt, pace);
         let client = match &mut self.outside {
             Some(outside) if test.path == Path::Bridge => outside,
             _ => &mut self.active,
         };
-        let mut samples: Samples = self.cluster.ask(client, &order)?;
+        let mut samples = Samples::default();
+        for _ in 0..repeats {
+            samples.extend(&self.cluster.ask(client, &order)?);
+        }
         if test.op == Op::Write {
             let count = samples.ops;
             let check = Order::CheckWrites { bytes, count, salt };

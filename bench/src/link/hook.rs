@@ -75,12 +75,14 @@ impl Hook {
             let far = listener.accept(LOOK).context("no channel came")?;
             Ok::<_, anyhow::Error>([near, far].map(provider::Channel::Shm))
         };
-        let mut without = connect()?;
-        let mut with = connect()?.map(|end| emulation::Channel::new(end, Arc::default()));
+        // Each batch has channels of its own: where their memory lies decides more than the code does.
         in_turns(
             time,
-            || exchange(&mut without, bytes),
-            || exchange(&mut with, bytes),
+            || exchange(&mut connect()?, bytes),
+            || {
+                let link = |end| emulation::Channel::new(end, Arc::default());
+                exchange(&mut connect()?.map(link), bytes)
+            },
         )
     }
 }

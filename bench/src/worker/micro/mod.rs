@@ -147,12 +147,10 @@ pub fn serve(carrier: Carrier, domain: &Domain) -> Result<u16> {
         let _bound = Bound::new(None, processor)?;
         LiveHost::new(Box::new(move || listening.accept()), shared)?.serve()
     };
-    let run = move || match follow() {
-        Err(error) if error.downcast_ref() != Some(&ChannelError::PeerDead) => {
-            eprintln!("toroid-bench: {error}");
-        }
-        // The leader has ended.
-        _ => {}
+    let run = move || match follow().map_err(|error| (error.downcast_ref().copied(), error)) {
+        // The leader has ended, over sockets perhaps with something unread.
+        Ok(()) | Err((Some(ChannelError::PeerDead | ChannelError::Unreachable), _)) => {}
+        Err((_, error)) => eprintln!("toroid-bench: {error}"),
     };
     thread::Builder::new().name("follower".into()).spawn(run)?;
     Ok(port)

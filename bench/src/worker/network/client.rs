@@ -14,8 +14,9 @@ use crate::worker::sampler::{Pace, Work, sample};
 /// Messages at the start of a stream that are verified instead of counted.
 const VERIFIED: u64 = 64;
 
-/// Longest wait for an answer.
-pub const PATIENCE: Duration = Duration::from_secs(2);
+/// Longest wait for an answer. A segment that is lost twice needs 3 s: RFC 6298 begins with 1 s, and
+/// doubles it.
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Measures round trips of messages of `bytes` bytes with `server`; a sample is half a round trip.
 pub fn round_trips(
