@@ -14,7 +14,7 @@ use toroid_agent::Config;
 use toroid_agent::background::{Background, spawn_background};
 use toroid_agent::hollow::HollowHost;
 use toroid_fabric::{NodeId, Torus};
-use toroid_model::hosts::{Encryption, HostConfig, Provider};
+use toroid_model::hosts::{Admission, Encryption, HostConfig, Provider};
 
 use crate::cluster::{Cluster, ClusterError, check_signals, private, system};
 use crate::directory::Directory;
@@ -202,6 +202,7 @@ fn leader(torus: Torus, key: PathBuf) -> Result<HostConfig, ClusterError> {
         directory: name(0),
         provider: Provider::Tcp,
         encryption: Encryption::On,
+        admission: Admission::Key,
         rdma: None,
         hosts: others.collect(),
     })

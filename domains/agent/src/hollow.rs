@@ -10,6 +10,7 @@ use toroid_model::hosts::HostConfig;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::hosts::{Claim, HostRequest, HostResponse};
 
+use crate::channel::key_pair::KeyPair;
 use crate::cluster::link::Link;
 use crate::cluster::{Cluster, unreachable};
 use crate::error::{AgentError, during};
@@ -40,9 +41,11 @@ impl HollowHost {
             listen: NO_ADDRESS,
             ..config
         };
-        let (cluster, _) = Cluster::new(config).map_err(|error| error.refusal())?;
+        let keys = KeyPair::generate().map_err(during("make a key pair"));
+        let made = keys.and_then(|keys| Cluster::new(config, keys));
+        let (cluster, _) = made.map_err(|error| error.refusal())?;
         let session = cluster
-            .dial(&leader, Some(claim))
+            .dial(&leader, None, Some(claim))
             .map_err(|error| unreachable(&leader, &error.to_string(), ""))?;
         let link = Link::new(leader, session.writer);
         let attended = Arc::clone(&link);

@@ -10,6 +10,7 @@
 mod domain;
 mod domains;
 mod error;
+mod host_keys;
 mod hosts;
 mod links;
 mod ownership;
@@ -30,6 +31,7 @@ use toroid_fabric::{NodeId, Torus};
 
 use crate::addressing::Subnet;
 use crate::gateway::{Gateway, GatewayKind};
+use crate::host_key::PublicKey;
 use crate::link::DomainLinks;
 use crate::names::{is_alias, is_domain_name, is_uplink_name};
 use crate::nodeset::{self, Names, NodeSetError};
@@ -63,6 +65,8 @@ pub struct Directory {
     hosts: Arc<BTreeMap<String, BTreeSet<NodeId>>>,
     /// Host of each node in `hosts`.
     carriers: SharedMap<NodeId, Arc<str>>,
+    /// Keys of each admitted host; none for a removed one.
+    host_keys: Arc<BTreeMap<String, Vec<PublicKey>>>,
     /// The next number that no domain has had; 0 when there is none.
     next_id: u16,
     /// Numbers of removed domains and their last epochs, the oldest first. The keys only order
@@ -89,6 +93,7 @@ impl Directory {
             limits: Arc::default(),
             hosts: Arc::default(),
             carriers: SharedMap::default(),
+            host_keys: Arc::default(),
             next_id: 1,
             freed: SharedMap::default(),
             freed_at: SharedMap::default(),

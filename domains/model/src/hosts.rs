@@ -9,6 +9,7 @@
 //! directory = "a"                    # whose agent holds the directory
 //! provider = "verbs"                 # between hosts; absent: tcp
 //! encryption = "off"                 # of data between hosts; absent: on
+//! admission = "manual"               # of new hosts, at the leader; absent: key
 //! device = "mlx5_0"                  # with provider verbs; absent: the first, as the next three
 //! port = 1
 //! gid-index = 3
@@ -42,7 +43,7 @@ use crate::settings::{Key, Lines, Problem, Value};
 /// The most other hosts.
 pub const MAX_HOSTS: usize = 255;
 
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 20] = [
     "host",
     "torus",
     "nodes",
@@ -51,6 +52,7 @@ const KEYS: [&str; 19] = [
     "directory",
     "provider",
     "encryption",
+    "admission",
     "device",
     "port",
     "gid-index",
@@ -78,7 +80,7 @@ pub struct HostConfig {
     pub aliases: BTreeMap<String, u32>,
     /// Address at which its agent listens to other agents.
     pub listen: SocketAddr,
-    /// The file with the key that all share.
+    /// The file with the key that all share, which admits new hosts.
     pub key: PathBuf,
     /// Name of the host whose agent holds the directory.
     pub directory: String,
@@ -87,6 +89,9 @@ pub struct HostConfig {
     /// Whether data between hosts is encrypted.
     #[serde(default)]
     pub encryption: Encryption,
+    /// What admits a new host, at the leader.
+    #[serde(default)]
+    pub admission: Admission,
     /// RDMA device, with provider verbs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<Rdma>,
@@ -114,6 +119,17 @@ pub enum Encryption {
     On,
     /// Data travels in the clear: attackers on the path read and forge it.
     Off,
+}
+
+/// What admits a new host to the directory, besides an administrator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Admission {
+    /// The pre-shared key.
+    #[default]
+    Key,
+    /// Nothing.
+    Manual,
 }
 
 /// A file.
@@ -160,6 +176,16 @@ impl FromStr for Encryption {
     }
 }
 
+as_text::display_serde_name!(Admission);
+
+impl FromStr for Admission {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        as_text::variant(text).ok_or("admission is \"key\" or \"manual\"")
+    }
+}
+
 /// Reads a file. Paths in it are as they are written.
 ///
 /// # Errors
@@ -192,6 +218,8 @@ impl File<'_> {
         let provider = provider.unwrap_or(Some(Provider::default()));
         let encryption = table.get("encryption").map(|value| self.parsed(value));
         let encryption = encryption.unwrap_or(Some(Encryption::default()));
+        let admission = table.get("admission").map(|value| self.parsed(value));
+        let admission = admission.unwrap_or(Some(Admission::default()));
         let rdma = self.rdma(table, provider);
         let hosts = self.hosts(table);
         if let (Some(host), Some(holder), Some(value)) = (&host, &holder, directory)
@@ -221,6 +249,7 @@ impl File<'_> {
                 directory: holder?,
                 provider: provider?,
                 encryption: encryption?,
+                admission: admission?,
                 rdma,
                 hosts,
             },
@@ -424,6 +453,7 @@ db = "0,1,1"
         assert_eq!(host.nodes.len(), 4);
         assert_eq!(host.provider, Provider::Tcp);
         assert_eq!(host.encryption, Encryption::On);
+        assert_eq!(host.admission, Admission::Key);
         assert_eq!(host.hosts["b"].port(), 7470);
         let db = host.torus.node("0,1,1".parse().unwrap()).unwrap();
         assert_eq!(host.aliases["db"], db.0);
@@ -489,6 +519,7 @@ db = "0,1,1"
             ("offload = false", "offload = 0", 8, "true or false"),
             ("state = ", "provider = ", 9, "there are tcp and verbs"),
             ("state = ", "encryption = ", 9, "\"on\" or \"off\""),
+            ("state = ", "admission = ", 9, "\"key\" or \"manual\""),
             (
                 "state = \"/run/a\"",
                 "device = \"mlx5_0\"",

@@ -1,7 +1,6 @@
 //! Messages between the agents of two hosts.
 //!
-//! The connecting agent sends [`HostMessage::Alive`], which is short and proves that it has the
-//! key, and [`HostMessage::Hello`]. The other answers [`HostMessage::Welcome`] or
+//! The connecting agent sends [`HostMessage::Hello`]. The other answers [`HostMessage::Welcome`] or
 //! [`HostMessage::Refused`]. Then both send requests and responses, in any order, and
 //! [`HostMessage::Alive`] periodically.
 

@@ -164,7 +164,7 @@ def answer(words):
 opening = lambda kind, lowest, highest, cipher=0: (
     b"toroid" + kind + bytes([lowest, highest, cipher]) + bytes(6 + 48))
 print("version", answer(opening(b"s", 200, 201))[:9])
-print("key", answer(opening(b"s", 0, 255))[:7])
+print("key", answer(opening(b"s", 0, 255) + bytes(96))[:7])
 print("ticket", answer(opening(b"d", 0, 255, ord("a")))[:7])
 print("clear", answer(opening(b"d", 0, 255))[:7])
 print("cipher", answer(opening(b"d", 0, 255, ord("x")))[:7])
@@ -183,13 +183,13 @@ fn strangers_get_no_further_and_keep_nobody_out() {
     strangers.says("idle");
     let heard = strangers.so_far();
     // Its own versions come with the answer.
-    assert!(heard.contains(r"version b'toroidv\x03\x03'"), "{heard}");
-    assert!(heard.contains("key b'toroidk'"), "{heard}");
+    assert!(heard.contains(r"version b'toroidv\x04\x04'"), "{heard}");
+    assert!(heard.contains("key b'toroidw'"), "{heard}");
     assert!(heard.contains("ticket b'toroidt'"), "{heard}");
     assert!(heard.contains("clear b'toroidc'"), "{heard}");
     assert!(heard.contains("cipher b'toroidc'"), "{heard}");
     assert!(heard.contains("nonsense b''"), "{heard}");
-    a.objects_to("b", "key is another");
+    a.objects_to("b", "has not proven its key");
     b.up();
     a.meets("b");
     a.agent.domain("blue", &["*,*,0"]);

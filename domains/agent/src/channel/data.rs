@@ -11,13 +11,13 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::Instant;
 
-use snow::HandshakeState;
+use snow::{Builder, HandshakeState};
 use toroid_fabric::tcp::secure::{Cipher, Keys};
 
 use super::SessionError;
-use super::opening::{Kind, Opening, PROOF, TAG, Word};
+use super::opening::{Kind, Opening, PREAMBLE, PROOF, TAG, Word};
 use super::secret::KEY;
-use super::secure::{HANDSHAKE, builder, read_answer, refuse};
+use super::secure::{HANDSHAKE, read_answer, refuse};
 
 /// Bytes of an identifier.
 pub(crate) const ID: usize = TAG - 1;
@@ -132,6 +132,20 @@ pub(crate) fn accept(
     let mut to = stream;
     to.write_all(&Opening::new(Word::Welcome, proof).bytes())?;
     Ok(keys(handshake, cipher).mirrored())
+}
+
+/// A handshake with this secret, whose messages depend on `begin`.
+fn builder<'a>(
+    pattern: &str,
+    secret: &'a [u8; KEY],
+    begin: &'a [u8; PREAMBLE],
+) -> Result<Builder<'a>, SessionError> {
+    let impossible = |_| SessionError::Cipher;
+    let builder = Builder::new(pattern.parse().map_err(impossible)?);
+    builder
+        .psk(0, secret)
+        .and_then(|builder| builder.prologue(begin))
+        .map_err(impossible)
 }
 
 fn pattern(cipher: Cipher) -> String {

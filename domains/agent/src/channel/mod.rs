@@ -2,20 +2,25 @@
 //!
 //! ```text
 //!   host a                                     host b
-//!   agent ── session: Noise with the shared key ── agent      control: directory, changes, tickets
+//!   agent ── session: Noise with both key pairs ── agent      control: directory, changes, tickets
 //!   process ─────── data connection ────────────── agent      a provider's own protocol, sealed
 //! ```
 //!
 //! [`opening`] is the start of both kinds of connection: 64 bytes each way, before which nothing is
-//! granted. [`secure`] has a session's encryption and framing, [`secret`] the pre-shared key,
-//! [`data`] the handshake of data connections.
+//! granted. [`handshake`] authenticates a session, with the [`key_pair`] of each host and the
+//! [`secret`] that all share; [`secure`] has its encryption and framing. [`data`] is the handshake of
+//! data connections.
 
 pub(crate) mod data;
+pub(crate) mod handshake;
+pub(crate) mod key_pair;
 pub(crate) mod opening;
 pub mod secret;
 pub(crate) mod secure;
 
 use std::io;
+
+use toroid_model::host_key::PublicKey;
 
 /// Failure of a connection to another host's agent.
 #[derive(Debug, thiserror::Error)]
@@ -42,9 +47,24 @@ pub enum SessionError {
         /// Lowest and highest version of the other side.
         theirs: (u8, u8),
     },
-    /// The other side has another key, or the handshake was altered on its way.
-    #[error("its pre-shared key is another than ours; the file that `key` names must be the same")]
+    /// The other side is not admitted, and has another pre-shared key.
+    #[error(
+        "it is not admitted, and its pre-shared key is another than ours; the file that `key` \
+         names must be the same, or see `toroid host admit --help`"
+    )]
     WrongKey,
+    /// The other side is admitted with another key.
+    #[error(
+        "it shows another key than the host of that name, {0}; if that host is new or has lost its \
+         data, admit its new key: `toroid host admit --help`"
+    )]
+    OtherKey(PublicKey),
+    /// This host's directory has no key of the other one yet.
+    #[error("it is not admitted yet, see `toroid host ls` on the leader")]
+    NotAdmitted,
+    /// The other side has not completed the handshake of the key that it shows.
+    #[error("it has not proven its key; what it sent was altered, or recorded earlier")]
+    Unproven,
     /// The other side takes no more unauthenticated connections.
     #[error("it has too many connections that are not authenticated yet")]
     Busy,
@@ -77,6 +97,9 @@ impl SessionError {
             SessionError::NoAgent => "no agent",
             SessionError::Version { .. } => "version",
             SessionError::WrongKey => "wrong key",
+            SessionError::OtherKey(_) => "other key",
+            SessionError::NotAdmitted => "not admitted",
+            SessionError::Unproven => "unproven",
             SessionError::Busy => "busy",
             SessionError::BadTicket => "bad ticket",
             SessionError::Cipher => "cipher",

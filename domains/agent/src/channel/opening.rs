@@ -9,13 +9,14 @@
 //!  +--------+------+---------+----------+------+--------------------------+
 //! ```
 //!
-//! For a session ([`Kind::Session`]) the proofs are the two messages of the handshake: the first
-//! can be made only with the key. For data ([`Kind::Data`]) the tag names the cipher and the ticket,
+//! For a session ([`Kind::Session`]) the first proof begins with the first message of the
+//! [`handshake`](super::handshake), and the second is the begin of the next, whose rest follows. For
+//! data ([`Kind::Data`]) the tag names the cipher and the ticket,
 //! and the proofs are the two messages of a handshake with the ticket's secret; without encryption
 //! the tag is zero, the first proof the ticket and the second zero. A [`Word`] answers a bad opening
 //! with the reason, in the clear. The reason tells the other side nothing that it could not find
-//! out, and is only a hint, because any router on the way may write it. Both sides are of fixed
-//! length, so an unauthenticated connection takes 64 bytes and no more.
+//! out, and is only a hint, because any router on the way may write it. All messages before the
+//! other side has proven itself are of fixed length.
 
 use std::ops::Range;
 
@@ -26,7 +27,7 @@ pub(crate) const OPENING: usize = 64;
 pub(crate) const PROOF: usize = 48;
 
 /// Lowest and highest version of the session protocol of this release.
-pub(super) const VERSIONS: (u8, u8) = (3, 3);
+pub(super) const VERSIONS: (u8, u8) = (4, 4);
 
 const MAGIC: Range<usize> = 0..6;
 const WORD_AT: usize = 6;
@@ -61,8 +62,6 @@ pub(crate) enum Word {
     Welcome = b'w',
     /// The two sides have no version in common.
     Version = b'v',
-    /// The connecting side has another key.
-    WrongKey = b'k',
     /// Too many connections are not authenticated yet.
     Busy = b'b',
     /// The ticket is unknown, used or expired.
@@ -113,7 +112,7 @@ macro_rules! says {
 }
 
 says!(Kind: Session, Data);
-says!(Word: Welcome, Version, WrongKey, Busy, BadTicket, Cipher);
+says!(Word: Welcome, Version, Busy, BadTicket, Cipher);
 
 impl<W: Says> Opening<W> {
     /// Makes an opening of this release.

@@ -1,9 +1,4 @@
-//! Sessions: Noise with the pre-shared key, and messages of any length.
-//!
-//! The pattern is `NNpsk0`: both sides prove that they have the key, and each session has keys of
-//! its own, which the pre-shared key does not reveal later. A side without the key fails with its
-//! first 64 bytes. A side that repeats recorded bytes fails with its first message, because that
-//! depends on the answer.
+//! Sessions after their [`handshake`](super::handshake): messages of any length.
 //!
 //! ```text
 //!  0        2
@@ -23,15 +18,13 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use snow::{Builder, HandshakeState, StatelessTransportState};
+use snow::{HandshakeState, StatelessTransportState};
 use toroid_protocol::wire::MAX_PAYLOAD;
 use toroid_protocol::wire::is_too_deep;
 
 use super::SessionError;
-use super::opening::{Kind, OPENING, Opening, PREAMBLE, PROOF, VERSIONS, Word};
-use super::secret::{KEY, Secret};
-
-const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+use super::handshake::Peer;
+use super::opening::{OPENING, Opening, PROOF, VERSIONS, Word};
 
 /// Bytes that encryption adds to a record.
 const TAG: usize = 16;
@@ -39,9 +32,6 @@ const TAG: usize = 16;
 /// The longest record, and the longest plain text in one.
 const MAX_RECORD: usize = 65_535;
 const MAX_TEXT: usize = MAX_RECORD - TAG;
-
-/// Longest record from a side that has not proven yet that its opening is no repetition.
-const MAX_FIRST_RECORD: usize = 256;
 
 /// Bytes of a message's length.
 const LENGTH: usize = 4;
@@ -59,66 +49,7 @@ pub(crate) struct Session {
     pub(crate) writer: Writer,
     /// Agreed version of the protocol.
     pub(crate) version: u8,
-}
-
-/// Opens a session, as the connecting side.
-///
-/// # Errors
-/// [`SessionError`].
-pub(crate) fn connect(stream: TcpStream, secret: &Secret) -> Result<Session, SessionError> {
-    let begin = Opening::new(Kind::Session, [0; PROOF]).preamble();
-    let mut handshake = builder(PATTERN, secret.bytes(), &begin)?
-        .build_initiator()
-        .map_err(|_| SessionError::Altered)?;
-    let mut proof = [0; PROOF];
-    let written = handshake.write_message(&[], &mut proof);
-    written.map_err(|_| SessionError::Altered)?;
-    let deadline = Instant::now() + HANDSHAKE;
-    (&stream).write_all(&Opening::new(Kind::Session, proof).bytes())?;
-    let answer = read_answer(&stream, deadline)?;
-    let version = answer.agreed().ok_or(SessionError::Version {
-        ours: VERSIONS,
-        theirs: answer.versions,
-    })?;
-    let understood = handshake.read_message(&answer.proof, &mut [0; PROOF]);
-    understood.map_err(|_| SessionError::WrongKey)?;
-    Session::new(stream, handshake, version)
-}
-
-/// Opens a session, as the accepting side, when all of the other's opening has come. Until a first
-/// short record proves the opening, it may be a repetition: [`HANDSHAKE`] is the time for that
-/// record.
-///
-/// # Errors
-/// [`SessionError`]; the other side has got the reason.
-pub(crate) fn accept(
-    stream: TcpStream,
-    opening: &Opening<Kind>,
-    secret: &Secret,
-) -> Result<Session, SessionError> {
-    let Some(version) = opening.agreed() else {
-        refuse(&stream, Word::Version);
-        return Err(SessionError::Version {
-            ours: VERSIONS,
-            theirs: opening.versions,
-        });
-    };
-    let begin = opening.preamble();
-    let mut handshake = builder(PATTERN, secret.bytes(), &begin)?
-        .build_responder()
-        .map_err(|_| SessionError::Altered)?;
-    let understood = handshake.read_message(&opening.proof, &mut [0; PROOF]);
-    if understood.is_err() {
-        refuse(&stream, Word::WrongKey);
-        return Err(SessionError::WrongKey);
-    }
-    let mut proof = [0; PROOF];
-    let written = handshake.write_message(&[], &mut proof);
-    written.map_err(|_| SessionError::Altered)?;
-    (&stream).write_all(&Opening::new(Word::Welcome, proof).bytes())?;
-    let mut session = Session::new(stream, handshake, version)?;
-    session.reader.doubts = Some(Instant::now() + HANDSHAKE);
-    Ok(session)
+    pub(crate) peer: Peer,
 }
 
 /// Answers an opening with the reason of its rejection. A new connection's buffer has room for
@@ -127,20 +58,6 @@ pub(crate) fn refuse(stream: &TcpStream, word: Word) {
     let mut stream = stream;
     // If the write fails nevertheless, the other side sees the end of the connection.
     let _ = stream.write_all(&Opening::new(word, [0; PROOF]).bytes());
-}
-
-/// A handshake with this secret, whose messages depend on `begin`.
-pub(super) fn builder<'a>(
-    pattern: &str,
-    secret: &'a [u8; KEY],
-    begin: &'a [u8; PREAMBLE],
-) -> Result<Builder<'a>, SessionError> {
-    let impossible = |error| SessionError::Io(io::Error::other(format!("{error}")));
-    let pattern = pattern.parse().map_err(impossible)?;
-    let builder = Builder::new(pattern).psk(0, secret);
-    builder
-        .and_then(|builder| builder.prologue(begin))
-        .map_err(impossible)
 }
 
 pub(super) fn read_answer(
@@ -156,7 +73,6 @@ pub(super) fn read_answer(
             ours: VERSIONS,
             theirs: answer.versions,
         }),
-        Word::WrongKey => Err(SessionError::WrongKey),
         Word::Busy => Err(SessionError::Busy),
         Word::BadTicket => Err(SessionError::BadTicket),
         Word::Cipher => Err(SessionError::Cipher),
@@ -164,7 +80,7 @@ pub(super) fn read_answer(
 }
 
 /// Fills `bytes`, and gives up at the deadline however slowly bytes come.
-fn read_until(
+pub(super) fn read_until(
     mut stream: &TcpStream,
     bytes: &mut [u8],
     deadline: Instant,
@@ -205,22 +121,21 @@ fn timed_out(error: io::Error) -> io::Error {
 }
 
 impl Session {
-    fn new(
-        stream: TcpStream,
+    pub(super) fn new(
+        stream: Arc<TcpStream>,
         handshake: HandshakeState,
         version: u8,
+        peer: Peer,
     ) -> Result<Self, SessionError> {
         let cipher = handshake.into_stateless_transport_mode();
         let cipher = Arc::new(cipher.map_err(|_| SessionError::Altered)?);
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(SILENCE))?;
         stream.set_write_timeout(Some(SILENCE))?;
-        let stream = Arc::new(stream);
         let reader = Reader {
             stream: Arc::clone(&stream),
             cipher: Arc::clone(&cipher),
             nonce: 0,
-            doubts: None,
         };
         let writer = Writer(Arc::new(Sending {
             stream,
@@ -231,6 +146,7 @@ impl Session {
             reader,
             writer,
             version,
+            peer,
         })
     }
 }
@@ -242,8 +158,6 @@ pub(crate) struct Reader {
     cipher: Arc<StatelessTransportState>,
     /// Number of the next record.
     nonce: u64,
-    /// Deadline for the first record of the other side, until that has come.
-    doubts: Option<Instant>,
 }
 
 impl Reader {
@@ -281,9 +195,6 @@ impl Reader {
         let mut length = [0; 2];
         self.read(&mut length)?;
         let length = usize::from(u16::from_le_bytes(length));
-        if self.doubts.is_some() && length > MAX_FIRST_RECORD {
-            return Err(SessionError::Altered);
-        }
         let mut sealed = vec![0; length];
         self.read(&mut sealed)?;
         let mut text = vec![0; sealed.len()];
@@ -295,16 +206,10 @@ impl Reader {
         }
         text.truncate(length);
         self.nonce += 1;
-        if self.doubts.take().is_some() {
-            self.stream.set_read_timeout(Some(SILENCE))?;
-        }
         Ok(text)
     }
 
     fn read(&mut self, bytes: &mut [u8]) -> Result<(), SessionError> {
-        if let Some(deadline) = self.doubts {
-            return read_until(&self.stream, bytes, deadline);
-        }
         let mut stream = &*self.stream;
         stream.read_exact(bytes).map_err(broken)
     }
@@ -370,11 +275,6 @@ impl Writer {
         stream.write_all(&record).map_err(broken)
     }
 
-    /// Whether the two are clones of each other.
-    pub(crate) fn is_of_same_session(&self, other: &Writer) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-
     /// Ends the session.
     pub(crate) fn shut_down(&self) {
         shut_down(&self.0.stream);
@@ -388,33 +288,10 @@ fn shut_down(stream: &TcpStream) {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
     use std::thread;
 
     use super::*;
-
-    fn sockets() -> (TcpStream, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (ours, listener.accept().unwrap().0)
-    }
-
-    fn opening(stream: &TcpStream) -> Opening<Kind> {
-        let mut bytes = [0; OPENING];
-        (&mut &*stream).read_exact(&mut bytes).unwrap();
-        Opening::parse(&bytes).unwrap()
-    }
-
-    /// Results of both sides of a session with these keys.
-    fn meet(ours: u8, theirs: u8) -> [Result<Session, SessionError>; 2] {
-        let (stream, other) = sockets();
-        thread::scope(|scope| {
-            let connecting = scope.spawn(move || connect(stream, &Secret::of(ours)));
-            let opening = opening(&other);
-            let accepted = accept(other, &opening, &Secret::of(theirs));
-            [connecting.join().unwrap(), accepted]
-        })
-    }
+    use crate::channel::handshake::tests::meet;
 
     fn pair() -> [Session; 2] {
         meet(1, 1).map(Result::unwrap)
@@ -436,75 +313,6 @@ mod tests {
         drop(ours);
         let end = theirs.reader.receive::<String>().unwrap_err();
         assert!(matches!(end, SessionError::Closed), "{end}");
-    }
-
-    #[test]
-    fn another_key_is_refused_with_the_reason_on_both_sides() {
-        for side in meet(1, 2) {
-            let error = side.unwrap_err();
-            assert!(matches!(error, SessionError::WrongKey), "{error}");
-        }
-    }
-
-    #[test]
-    fn another_version_is_refused_with_the_reason_on_both_sides() {
-        let (ours, other) = sockets();
-        let other_version = Opening {
-            versions: (200, 201),
-            ..Opening::new(Kind::Session, [0; PROOF])
-        };
-        let error = accept(other, &other_version, &Secret::of(1)).unwrap_err();
-        assert!(error.to_string().contains("200 to 201"), "{error}");
-        let answer = read_answer(&ours, Instant::now() + HANDSHAKE).unwrap_err();
-        assert!(matches!(answer, SessionError::Version { .. }), "{answer}");
-    }
-
-    #[test]
-    fn another_protocol_is_reported_as_no_agent() {
-        let (ours, mut other) = sockets();
-        other.write_all(&[b'H'; OPENING]).unwrap();
-        let error = connect(ours, &Secret::of(1)).unwrap_err();
-        assert!(matches!(error, SessionError::NoAgent), "{error}");
-    }
-
-    /// A recorded opening can be repeated, but not the records after it.
-    #[test]
-    fn a_repeated_opening_gives_no_session() {
-        let (first, heard) = sockets();
-        thread::scope(|scope| {
-            scope.spawn(move || connect(first, &Secret::of(1)));
-            let opening = opening(&heard);
-            drop(heard);
-            let (mut thief, other) = sockets();
-            let mut session = accept(other, &opening, &Secret::of(1)).unwrap();
-            thief.write_all(&[20, 0]).unwrap();
-            thief.write_all(&[0; 20]).unwrap();
-            let error = session.reader.receive::<String>().unwrap_err();
-            assert!(matches!(error, SessionError::Altered), "{error}");
-        });
-    }
-
-    /// Such a session was once held for as long as a byte came now and then.
-    #[test]
-    fn an_unproven_session_has_little_time_and_memory() {
-        let [ours, mut theirs] = pair();
-        theirs.reader.doubts = Some(Instant::now());
-        ours.writer.send(&"text").unwrap();
-        let late = theirs.reader.receive::<String>().unwrap_err();
-        assert!(
-            matches!(&late, SessionError::Io(e) if e.kind() == io::ErrorKind::TimedOut),
-            "{late}"
-        );
-        let [ours, mut theirs] = pair();
-        let text = "x".repeat(MAX_FIRST_RECORD);
-        ours.writer.send(&text).unwrap();
-        let long = theirs.reader.receive::<String>().unwrap_err();
-        assert!(matches!(long, SessionError::Altered), "{long}");
-        let [ours, mut theirs] = pair();
-        ours.writer.send(&"text").unwrap();
-        ours.writer.send(&text).unwrap();
-        theirs.reader.receive::<String>().unwrap();
-        assert_eq!(theirs.reader.receive::<String>().unwrap(), text);
     }
 
     /// Each session that failed early once left a thread and a socket, because the thread that

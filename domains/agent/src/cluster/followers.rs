@@ -29,7 +29,7 @@ impl Drop for Place<'_> {
 }
 
 impl Cluster {
-    /// Enters the nodes of the leader's own host in the directory, and removes hosts that its file
+    /// Enters the nodes and the key of the leader's own host in the directory, and removes hosts that its file
     /// does not name. The leader's claim wins: another host with a claim to the same nodes is
     /// refused when it connects.
     pub(crate) fn claim_own(&self, directory: &mut Directory) {
@@ -37,6 +37,7 @@ impl Cluster {
         directory.keep_hosts(|host| host == ours.host || ours.hosts.contains_key(host));
         let nodes: BTreeSet<NodeId> = ours.nodes.iter().copied().map(NodeId).collect();
         directory.take_over(&ours.host, &nodes);
+        directory.set_host_keys(&ours.host, vec![self.keys.lock().public()]);
         name_nodes(directory, &nodes, &ours.aliases);
     }
 

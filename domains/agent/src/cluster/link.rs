@@ -228,28 +228,16 @@ pub(crate) fn stay_alive(writer: &Writer) -> Result<(), SessionError> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::net::{TcpListener, TcpStream};
     use std::sync::mpsc;
 
     use toroid_protocol::hosts::{NodePair, TicketPurpose};
 
     use super::*;
-    use crate::channel::opening::{Kind, OPENING, Opening};
-    use crate::channel::secret::Secret;
-    use crate::channel::secure::{self, Session};
+    use crate::channel::handshake::tests::meet;
+    use crate::channel::secure::Session;
 
     pub(crate) fn sessions() -> [Session; 2] {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        thread::scope(|scope| {
-            let ours = scope.spawn(move || secure::connect(ours, &Secret::of(1)).unwrap());
-            let mut theirs = listener.accept().unwrap().0;
-            let mut bytes = [0; OPENING];
-            std::io::Read::read_exact(&mut theirs, &mut bytes).unwrap();
-            let opening = Opening::<Kind>::parse(&bytes).unwrap();
-            let theirs = secure::accept(theirs, &opening, &Secret::of(1)).unwrap();
-            [ours.join().unwrap(), theirs]
-        })
+        meet(1, 1).map(Result::unwrap)
     }
 
     const LONG: Duration = Duration::from_secs(60);

@@ -12,10 +12,11 @@
 //! One agent, the leader, has the directory. Each follower keeps a copy, with which its nodes go on
 //! while the leader is away, and makes no change by itself. The leader sends durable changes to its
 //! [`followers`] and waits for those that a change concerns, see [`crate::control`]. A [`link`] is a
-//! session with another agent; [`unauthenticated`] connections have not shown the pre-shared key
-//! yet. Processes of one host reach nodes of another with [`tickets`]. [`crate::sessions`] serves
+//! session with another agent; [`unauthenticated`] connections have not shown a key yet, and
+//! [`admission`] decides which keys are enough. Processes of one host reach nodes of another with [`tickets`]. [`crate::sessions`] serves
 //! the requests of other agents.
 
+pub(crate) mod admission;
 pub(crate) mod followers;
 pub(crate) mod link;
 pub(crate) mod problems;
@@ -24,20 +25,23 @@ pub(crate) mod unauthenticated;
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use toroid_fabric::tcp::secure::Cipher;
+use toroid_model::host_key::PublicKey;
 use toroid_model::hosts::{Encryption, HostConfig};
 use toroid_model::info::{HostInfo, HostState};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::{Reply, Request};
 use toroid_protocol::hosts::{Claim, Hello, HostMessage, HostRequest, HostResponse, Requester};
 
-use crate::channel::SessionError;
+use crate::channel::key_pair::KeyPair;
 use crate::channel::secret::Secret;
-use crate::channel::secure::{self, HANDSHAKE, Session};
+use crate::channel::secure::{HANDSHAKE, Session};
+use crate::channel::{SessionError, handshake};
 use crate::control::Control;
 use crate::error::AgentError;
 use link::{Link, NoAnswer};
@@ -54,7 +58,9 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) config: HostConfig,
+    /// Admits this host to the leader, and hosts to this one if it is the leader.
     pub(crate) secret: Secret,
+    pub(crate) keys: Mutex<KeyPair>,
     /// Control of changes and of followers (leader).
     pub(crate) control: Arc<Control>,
     /// Connected followers by host (leader).
@@ -80,8 +86,16 @@ pub(crate) struct LeaderLink {
 }
 
 impl Cluster {
-    /// Reads the key and binds the socket; no connection is accepted yet.
-    pub(crate) fn new(config: HostConfig) -> Result<(Self, TcpListener), AgentError> {
+    /// Does the same as [`Cluster::new`] with the key pair of this host, whose data are there.
+    pub(crate) fn open(config: HostConfig, data: &Path) -> Result<(Self, TcpListener), AgentError> {
+        Self::new(config, KeyPair::read_or_make(data)?)
+    }
+
+    /// Reads the pre-shared key and binds the socket; no connection is accepted yet.
+    pub(crate) fn new(
+        config: HostConfig,
+        keys: KeyPair,
+    ) -> Result<(Self, TcpListener), AgentError> {
         let secret = Secret::read(&config.key)?;
         let listener = TcpListener::bind(config.listen).map_err(|source| AgentError::Listen {
             address: config.listen,
@@ -92,6 +106,7 @@ impl Cluster {
         let cluster = Cluster {
             config,
             secret,
+            keys: Mutex::new(keys),
             control,
             followers: Mutex::default(),
             leader: Mutex::default(),
@@ -120,12 +135,20 @@ impl Cluster {
             .wait_while_for(&mut self.leader(), not_yet, FIRST_WORD);
     }
 
-    /// Opens a session with another agent, up to its `Welcome`.
-    pub(crate) fn dial(&self, host: &str, follows: Option<Claim>) -> Result<Session, CannotDial> {
+    /// Opens a session with another agent, up to its `Welcome`. `known` are the host's keys
+    /// according to this host's directory.
+    pub(crate) fn dial(
+        &self,
+        host: &str,
+        known: Option<&[PublicKey]>,
+        follows: Option<Claim>,
+    ) -> Result<Session, CannotDial> {
         let address = self.config.hosts.get(host);
         let address = address.ok_or_else(|| CannotDial::Unknown(host.into()))?;
         let stream = TcpStream::connect_timeout(address, HANDSHAKE).map_err(SessionError::Io)?;
-        let mut session = secure::connect(stream, &self.secret)?;
+        let keys = self.keys.lock().clone();
+        let mut session = handshake::connect(stream, &keys, &self.secret)?;
+        admission::check_dialled(&session.peer, known, host == self.config.directory)?;
         link::stay_alive(&session.writer)?;
         session.writer.send(&HostMessage::Hello(Hello {
             version: session.version,

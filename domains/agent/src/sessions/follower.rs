@@ -35,7 +35,7 @@ fn follow(host: &Arc<Host>, cluster: &Arc<Cluster>) {
     };
     let mut pause = BACKOFF[0];
     while !host.is_ending() {
-        match cluster.dial(leader, Some(claim.clone())) {
+        match host.dial(cluster, leader, Some(claim.clone())) {
             Ok(session) => {
                 pause = BACKOFF[0];
                 attend(host, cluster, session);

@@ -15,8 +15,10 @@ use toroid_protocol::hosts::{Claim, Hello, HostMessage, HostRequest, HostRespons
 
 use super::{lookup, tickets};
 use crate::channel::SessionError;
+use crate::channel::handshake::Peer;
 use crate::channel::secure::Session;
 use crate::cluster::Cluster;
+use crate::cluster::admission::{Entry, check_name};
 use crate::cluster::followers::{Place, name_nodes};
 use crate::cluster::link::{Link, stay_alive};
 use crate::control::Updates;
@@ -25,7 +27,7 @@ use crate::core::changes::{Standing, carry_out};
 use crate::core::host::Host;
 use crate::threads;
 
-/// Serves a session of a host that has shown the key, to its end.
+/// Serves a session of a host that has proven a key, to its end.
 pub(crate) fn receive(
     host: &Arc<Host>,
     cluster: &Arc<Cluster>,
@@ -41,14 +43,27 @@ pub(crate) fn receive(
             }
         }
     };
-    if let Err(refusal) = cluster.check(&hello, session.version) {
-        return refuse(host, cluster, &hello, session, refusal);
-    }
+    let admission = cluster.config.admission;
+    let checked = cluster.check(&hello, session.version).and_then(|()| {
+        host.members
+            .directory(|directory| check_name(directory, &session.peer, &hello.host, admission))
+    });
+    let entry = match checked {
+        Ok(entry) => entry,
+        Err(refusal) => return refuse(host, cluster, &hello, session, refusal),
+    };
     // From here on, other hosts may have to be awaited.
     stay_alive(&session.writer)?;
     let link = Link::new(hello.host.clone(), session.writer.clone());
     let hello = Arc::new(hello);
-    let Some(claim) = hello.follows.clone() else {
+    let claim = hello.follows.clone();
+    if claim.is_none() && entry == Entry::New {
+        let message = format!("host {} is not admitted yet", hello.host);
+        let remedy = "start its agent, and see `toroid host ls` on the leader";
+        let refusal = Refusal::new(RefusalKind::Denied, message, remedy);
+        return refuse(host, cluster, &hello, session, refusal);
+    }
+    let Some(claim) = claim else {
         session.writer.send(&HostMessage::Welcome)?;
         let (served, known) = (Arc::clone(host), Arc::clone(cluster));
         link.attend(session.reader, move |ask| {
@@ -56,7 +71,7 @@ pub(crate) fn receive(
         });
         return Ok(());
     };
-    match admit_follower(cluster, host, &link, &claim) {
+    match admit_follower(cluster, host, &link, &claim, &session.peer) {
         Ok((place, updates)) => lead(host, cluster, (&place, updates), hello, session),
         Err(refusal) => refuse(host, cluster, &hello, session, refusal),
     }
@@ -158,8 +173,10 @@ fn admit_follower<'a>(
     host: &Host,
     link: &'a Arc<Link>,
     claim: &Claim,
+    peer: &Peer,
 ) -> Result<(Place<'a>, Updates), Refusal> {
     let name = &link.host;
+    let admission = cluster.config.admission;
     let _turn = host.changes.take(Actor::Administrator(host.identity.uid))?;
     let is_there = |link: &Arc<Link>| !link.has_ended();
     if cluster.followers().get(name).is_some_and(is_there) {
@@ -175,6 +192,11 @@ fn admit_follower<'a>(
         if nodes.iter().any(|node| torus.place(*node).is_none()) {
             let message = format!("nodes that the torus {torus} does not have");
             return Err(Refusal::new(RefusalKind::Invalid, message, ""));
+        }
+        // Again, because the host may have been removed meanwhile.
+        if check_name(directory, peer, name, admission)? == Entry::New {
+            tracing::info!("host {name} is admitted with key {}", peer.key);
+            directory.set_host_keys(name, vec![peer.key]);
         }
         directory.claim(name, &nodes)?;
         name_nodes(directory, &nodes, &claim.aliases);
@@ -236,9 +258,10 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    use toroid_model::hosts::{Encryption, HostConfig, Provider};
+    use toroid_model::hosts::{Admission, Encryption, HostConfig, Provider};
 
     use super::*;
+    use crate::channel::key_pair::KeyPair;
     use crate::cluster::link::tests::sessions;
 
     fn cluster() -> Cluster {
@@ -256,10 +279,12 @@ mod tests {
             directory: "a".into(),
             provider: Provider::Tcp,
             encryption: Encryption::On,
+            admission: Admission::Key,
             rdma: None,
             hosts: [("b".into(), "127.0.0.1:1".parse().unwrap())].into(),
         };
-        Cluster::new(config).unwrap().0
+        let keys = KeyPair::generate().unwrap();
+        Cluster::new(config, keys).unwrap().0
     }
 
     /// A follower whose session broke just before its welcome was once locked out for ever.

@@ -1,21 +1,24 @@
-//! Connections from outside. Until it has shown the key or a ticket, a connection is
+//! Connections from outside. Until its opening is complete, a connection is
 //! [`unauthenticated`](crate::cluster::unauthenticated): 64 bytes are read and nothing is kept. A
-//! session may have been opened by repeated bytes: it has a thread and little time to prove its
-//! opening, and when there are too many unproven sessions, the oldest ends.
+//! session may have been opened by anybody: it has a thread and little time to prove a key, with a
+//! message of fixed length, and when there are too many unproven sessions, the oldest ends.
 
 use std::collections::VecDeque;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
+use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::hosts::HostMessage;
 
 use super::leader;
 use crate::channel::SessionError;
+use crate::channel::handshake::{self, Unproven};
 use crate::channel::opening::{Kind, Opening};
-use crate::channel::secure::{self, HANDSHAKE, Session, Writer};
+use crate::channel::secure::{HANDSHAKE, Session};
 use crate::cluster::Cluster;
+use crate::cluster::admission::check_stranger;
 use crate::cluster::unauthenticated::{NewConnection, Unauthenticated};
 use crate::core::host::Host;
 use crate::error::{AgentError, during};
@@ -24,7 +27,7 @@ use crate::threads;
 /// Sessions at a time, besides two of each host: some that are about to end.
 const MORE_SESSIONS: usize = 16;
 
-/// Most sessions whose openings may be repetitions.
+/// Most sessions that have proven no key yet.
 const MAX_UNPROVEN: usize = 32;
 
 /// Starts the thread that accepts connections of other hosts.
@@ -56,11 +59,11 @@ struct Listener {
 /// Sessions that were opened here.
 #[derive(Debug, Default)]
 struct Sessions {
-    /// Number of sessions with a proven opening.
+    /// Number of sessions with a proven key.
     proven: AtomicUsize,
     limit: usize,
-    /// Sessions whose opening may be a repetition; the oldest first.
-    unproven: Mutex<VecDeque<Writer>>,
+    /// Sessions that have proven no key yet; the oldest first.
+    unproven: Mutex<VecDeque<Arc<TcpStream>>>,
 }
 
 impl Listener {
@@ -106,54 +109,76 @@ impl Listener {
         address: SocketAddr,
         opening: &Opening<Kind>,
     ) -> Result<(), SessionError> {
-        let session = secure::accept(stream, opening, &self.cluster.secret)?;
+        let keys = self.cluster.keys.lock().clone();
+        let unproven = handshake::answer(stream, opening, &keys, &self.cluster.secret)?;
         let (host, cluster) = (Arc::clone(&self.host), Arc::clone(&self.cluster));
         let sessions = Arc::clone(&self.sessions);
-        let writer = session.writer.clone();
-        sessions.doubt(&writer);
+        let stream = Arc::clone(&unproven.stream);
+        sessions.doubt(&stream);
         let attend = move || {
+            let check = |session: Session| check_key(&host, &cluster, session);
             let received = sessions
-                .prove(session)
+                .prove(unproven, |unproven| {
+                    unproven.prove(&cluster.secret).and_then(check)
+                })
                 .and_then(|session| sessions.count(|| leader::receive(&host, &cluster, session)));
             if let Err(error) = received {
                 host.note_unauthenticated(&cluster, address, &error);
             }
         };
-        threads::start(attend).inspect_err(|_| self.sessions.settle(&writer))?;
+        threads::start(attend).inspect_err(|_| self.sessions.settle(&stream))?;
         Ok(())
     }
+}
+
+/// Refuses a host that has neither an admitted key nor the pre-shared one.
+fn check_key(host: &Host, cluster: &Cluster, session: Session) -> Result<Session, SessionError> {
+    let checked = host
+        .members
+        .directory(|directory| check_stranger(directory, &session.peer));
+    let Err(error) = checked else {
+        return Ok(session);
+    };
+    let message = format!(
+        "host {} has not admitted this host's key, and its pre-shared key is another",
+        cluster.config.host
+    );
+    let remedy = "compare the files that `key` names, or see `toroid host admit --help`";
+    let refusal = Refusal::new(RefusalKind::Denied, message, remedy);
+    session.writer.send(&HostMessage::Refused(refusal))?;
+    session.reader.see_off();
+    Err(error)
 }
 
 impl Sessions {
     /// Adds an unproven session, and ends the oldest if there are too many. An honest side proves
     /// its opening within the delay of the network.
-    fn doubt(&self, writer: &Writer) {
+    fn doubt(&self, stream: &Arc<TcpStream>) {
         let mut unproven = self.unproven();
-        unproven.push_back(writer.clone());
+        unproven.push_back(Arc::clone(stream));
         if unproven.len() > MAX_UNPROVEN
             && let Some(oldest) = unproven.pop_front()
         {
-            oldest.shut_down();
+            // This fails only after the connection has ended.
+            let _ = oldest.shutdown(Shutdown::Both);
         }
     }
 
-    /// Waits for the first message, which proves the opening.
-    fn prove(&self, mut session: Session) -> Result<Session, SessionError> {
-        let first = session.reader.receive();
-        self.settle(&session.writer);
-        match first? {
-            HostMessage::Alive => Ok(session),
-            other => {
-                let message = format!("{} comes too early", other.kind());
-                Err(SessionError::Malformed(message))
-            }
-        }
+    /// Waits for the proof of a key.
+    fn prove(
+        &self,
+        unproven: Unproven,
+        prove: impl FnOnce(Unproven) -> Result<Session, SessionError>,
+    ) -> Result<Session, SessionError> {
+        let stream = Arc::clone(&unproven.stream);
+        let proven = prove(unproven);
+        self.settle(&stream);
+        proven
     }
 
     /// Removes a session from the unproven ones.
-    fn settle(&self, writer: &Writer) {
-        self.unproven()
-            .retain(|other| !other.is_of_same_session(writer));
+    fn settle(&self, stream: &Arc<TcpStream>) {
+        self.unproven().retain(|other| !Arc::ptr_eq(other, stream));
     }
 
     /// Serves a session, if there are not too many.
@@ -168,7 +193,7 @@ impl Sessions {
         attended
     }
 
-    fn unproven(&self) -> MutexGuard<'_, VecDeque<Writer>> {
+    fn unproven(&self) -> MutexGuard<'_, VecDeque<Arc<TcpStream>>> {
         self.unproven.lock()
     }
 }
@@ -176,7 +201,7 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::link::tests::sessions;
+    use crate::channel::handshake::tests::{half_open, secret};
 
     /// Repeated openings once took the places of hosts, for any time.
     #[test]
@@ -187,17 +212,20 @@ mod tests {
         };
         let mut silent = Vec::new();
         for _ in 0..MAX_UNPROVEN + 1 {
-            let [ours, theirs] = sessions();
-            all.doubt(&theirs.writer);
-            silent.push([ours, theirs]);
+            let (thief, unproven) = half_open(false);
+            all.doubt(&unproven.stream);
+            silent.push((thief, unproven));
         }
         assert_eq!(all.unproven().len(), MAX_UNPROVEN);
-        let [thief, first] = silent.swap_remove(0);
-        assert!(all.prove(first).is_err());
+        let prove = |unproven| all.prove(unproven, |unproven| unproven.prove(&secret()));
+        // It was ended for the last one.
+        let (thief, first) = silent.swap_remove(0);
+        assert!(prove(first).is_err());
         drop(thief);
-        let [honest, last] = silent.pop().unwrap();
-        honest.writer.send(&HostMessage::Alive).unwrap();
-        let last = all.prove(last).unwrap();
+        let (honest, unproven) = half_open(true);
+        all.doubt(&unproven.stream);
+        let last = prove(unproven).unwrap();
+        drop(honest);
         assert_eq!(all.unproven().len(), MAX_UNPROVEN - 1);
         let second = || all.count(|| Ok(()));
         let attended = all.count(|| {

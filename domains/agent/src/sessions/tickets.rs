@@ -6,14 +6,14 @@ use std::sync::Arc;
 use toroid_fabric::NodeId;
 use toroid_model::directory::Directory;
 use toroid_model::refusal::{Refusal, RefusalKind};
-use toroid_protocol::hosts::{HostRequest, HostResponse, NodePair, TicketPurpose};
+use toroid_protocol::hosts::{Claim, HostRequest, HostResponse, NodePair, TicketPurpose};
 use toroid_protocol::seal::SealKeys;
 
 use crate::channel::data::{self, Ticket};
-use crate::channel::secure::{HANDSHAKE, SILENCE};
+use crate::channel::secure::{HANDSHAKE, SILENCE, Session};
 use crate::cluster::link::Link;
 use crate::cluster::tickets::may_connect;
-use crate::cluster::{Cluster, unreachable};
+use crate::cluster::{CannotDial, Cluster, unreachable};
 use crate::core::host::Host;
 use crate::random::from_hex;
 
@@ -27,6 +27,11 @@ pub(super) fn give_ticket(
     wanted: TicketPurpose,
 ) -> HostResponse {
     let directory = host.members.directory(Directory::clone);
+    if !directory.is_admitted(to) {
+        let message = format!("host {to} is not admitted, or was removed");
+        let refusal = Refusal::new(RefusalKind::Denied, message, "see `toroid host ls`");
+        return HostResponse::Refused(refusal);
+    }
     let permitted = match wanted {
         TicketPurpose::Node(between) => may_connect(&directory, to, &cluster.config.host, between)
             .and_then(|()| has_listener(host, &directory, between)),
@@ -99,12 +104,24 @@ impl Host {
         Ok((stream, keys.map(SealKeys)))
     }
 
+    /// Opens a session with another host, which must have its key in this host's directory.
+    pub(super) fn dial(
+        &self,
+        cluster: &Cluster,
+        to: &str,
+        follows: Option<Claim>,
+    ) -> Result<Session, CannotDial> {
+        let known = |directory: &Directory| directory.keys_of(to).map(<[_]>::to_vec);
+        let known = self.members.directory(known);
+        cluster.dial(to, known.as_deref(), follows)
+    }
+
     /// Session with another host, opened if there is none.
     pub(super) fn link_to(&self, cluster: &Cluster, carrier: &str) -> Result<Arc<Link>, Refusal> {
         if let Some(link) = cluster.link_of(carrier) {
             return Ok(link);
         }
-        let session = cluster.dial(carrier, None);
+        let session = self.dial(cluster, carrier, None);
         let session = session.map_err(|error| unreachable(carrier, &error.to_string(), REMEDY))?;
         cluster
             .add_peer(carrier, session)

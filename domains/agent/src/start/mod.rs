@@ -142,7 +142,8 @@ fn live(
         let chosen = toroid_client::rdma::check(rdma)?;
         tracing::info!("between hosts: {chosen}");
     }
-    let (cluster, others) = config.hosts.clone().map(Cluster::new).transpose()?.unzip();
+    let open = |hosts| Cluster::open(hosts, data.path());
+    let (cluster, others) = config.hosts.clone().map(open).transpose()?.unzip();
     catch_signals(&ending)?;
     if config.lifeline {
         watch_lifeline(&ending)?;

@@ -28,10 +28,11 @@ A file for --config; each host has its own, and docs/hosts.md explains it:
   torus = \"2x2x2\"
   nodes = [\"0,*,*\"]               # those that it carries
   listen = \"10.0.0.1:7470\"        # for the agents of other hosts
-  key = \"/etc/toroid/key\"         # 64 hexadecimal digits, the same on all hosts, mode 600
+  key = \"/etc/toroid/key\"         # admits this host; 64 hexadecimal digits, mode 600
   directory = \"a\"                 # whose agent holds the directory
   provider = \"tcp\"                # between hosts, tcp or verbs; absent: tcp
   encryption = \"on\"              # of data between hosts, on or off; absent: on
+  admission = \"key\"              # of new hosts, by that key or manual; absent: key
   device = \"mlx5_0\"               # with provider verbs; absent: the first, as the next three
   port = 1
   gid-index = 3

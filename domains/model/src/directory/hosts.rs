@@ -72,11 +72,16 @@ impl Directory {
         };
     }
 
-    /// Forgets hosts that are not among these.
+    /// Forgets hosts that are not among these, but not that a host was removed.
     pub fn keep_hosts(&mut self, is_one: impl Fn(&str) -> bool) {
         let others = self.hosts.keys().filter(|host| !is_one(host));
         for host in others.cloned().collect::<Vec<_>>() {
             self.set_host(&host, None);
+        }
+        let others = self.host_keys.iter();
+        let others = others.filter(|(host, keys)| !is_one(host) && !keys.is_empty());
+        for host in others.map(|(host, _)| host.clone()).collect::<Vec<_>>() {
+            self.forget_host_keys(&host);
         }
     }
 
@@ -103,7 +108,8 @@ impl Directory {
         }
         nodes.extend(self.given_since(old));
         nodes.extend(self.renamed_since(old));
-        let mut everywhere = false;
+        // Each host has sessions of its own with the others.
+        let mut everywhere = self.host_keys != old.host_keys;
         for tenant in self.limited_since(old) {
             match tenant {
                 // Each host counts the resources of a user.

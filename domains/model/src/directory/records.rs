@@ -27,6 +27,7 @@ use toroid_fabric::{NodeId, Torus};
 use super::{Directory, Domain, MAX_MTU, MIN_MTU, MemberSpec, Ownership, members, members_with};
 use crate::addressing::Subnet;
 use crate::gateway::Gateway;
+use crate::host_key::PublicKey;
 use crate::link::DomainLinks;
 use crate::names::{is_alias, is_domain_name, is_host_name, is_uplink_name};
 use crate::quota::{Amounts, Tenant};
@@ -84,6 +85,7 @@ const NODE: &str = "node/";
 const QUOTA_OF_USER: &str = "quota/user/";
 const QUOTA_OF_NODE: &str = "quota/node/";
 const HOST: &str = "host/";
+const HOST_KEYS: &str = "key/";
 const FREED: &str = "freed/";
 
 /// Why records are no directory.
@@ -187,6 +189,14 @@ impl Directory {
         );
         let host = |host: &String| format!("{HOST}{host}");
         compare(&mut changes, &old.hosts, &self.hosts, host, numbers);
+        let host = |host: &String| format!("{HOST_KEYS}{host}");
+        compare(
+            &mut changes,
+            &old.host_keys,
+            &self.host_keys,
+            host,
+            Vec::clone,
+        );
         for (order, _, number) in self.freed.differences(&old.freed) {
             put_or_remove(&mut changes, format!("{FREED}{order:020}"), number);
         }
@@ -279,6 +289,8 @@ impl Directory {
             Arc::make_mut(&mut self.limits).remove(&Tenant::Node(NodeId(number)));
         } else if let Some(name) = key.strip_prefix(HOST) {
             self.set_host(name, None);
+        } else if let Some(name) = key.strip_prefix(HOST_KEYS) {
+            self.forget_host_keys(name);
         } else if let Some(order) = key.strip_prefix(FREED)
             && let Ok(order) = order.parse::<u64>()
             && let Some((id, _)) = self.freed.remove(&order)
@@ -340,6 +352,9 @@ impl Directory {
             Ok(())
         } else if let Some(name) = key.strip_prefix(HOST) {
             self.restore_host(name, &parse(key, value)?)
+                .map_err(invalid(key))
+        } else if let Some(name) = key.strip_prefix(HOST_KEYS) {
+            self.restore_host_keys(name, parse(key, value)?)
                 .map_err(invalid(key))
         } else if let Some(order) = key.strip_prefix(FREED) {
             let order = order.parse().map_err(invalid(key))?;
@@ -443,6 +458,17 @@ impl Directory {
         }
         let nodes = self.all_known(numbers)?;
         self.claim(name, &nodes).map_err(|error| error.to_string())
+    }
+
+    fn restore_host_keys(&mut self, name: &str, keys: Vec<PublicKey>) -> Result<(), String> {
+        if !is_host_name(name) {
+            return Err("names no host".into());
+        }
+        if let Some(other) = keys.iter().find_map(|key| self.host_by_key(key)) {
+            return Err(format!("has a key that host {other} has, too"));
+        }
+        self.set_host_keys(name, keys);
+        Ok(())
     }
 
     fn restore_limits(&mut self, tenant: Tenant, limits: Amounts) {

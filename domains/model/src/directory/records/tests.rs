@@ -92,6 +92,8 @@ fn invalid_records_are_refused_and_named() {
         ("host/a", "[8]"),
         ("host/b", "[0]"),
         ("host/B", "[1]"),
+        ("key/a", r#"["00"]"#),
+        ("key/A", "[]"),
         (
             "domain/blue",
             &blue.replace("\"mtu\"", "\"since\":{\"2\":1},\"mtu\""),

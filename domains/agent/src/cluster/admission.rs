@@ -1,0 +1,155 @@
+//! Admission of hosts by their keys.
+//!
+//! The directory has the keys of the admitted hosts. A host with one of them needs no more. A new
+//! host must prove the pre-shared key to the leader, and the leader to the host; from then on each
+//! knows the other by its public key, and the pre-shared key is of no use in that name.
+
+use toroid_model::directory::Directory;
+use toroid_model::host_key::PublicKey;
+use toroid_model::hosts::Admission;
+use toroid_model::refusal::{Refusal, RefusalKind};
+
+use crate::channel::SessionError;
+use crate::channel::handshake::Peer;
+
+/// Result of a check of a connecting host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// The directory has its key.
+    Admitted,
+    /// The leader may enter its key.
+    New,
+}
+
+/// Checks the accepting side of a session. `known` are its keys in the directory. A host without a
+/// directory believes a leader that has the pre-shared key.
+pub(crate) fn check_dialled(
+    peer: &Peer,
+    known: Option<&[PublicKey]>,
+    is_leader: bool,
+) -> Result<(), SessionError> {
+    match known {
+        Some(keys) if keys.contains(&peer.key) => Ok(()),
+        Some(_) => Err(SessionError::OtherKey(peer.key)),
+        None if !peer.has_secret => Err(SessionError::WrongKey),
+        None if is_leader => Ok(()),
+        None => Err(SessionError::NotAdmitted),
+    }
+}
+
+/// Checks the connecting side of a session, before any message of it is read.
+pub(crate) fn check_stranger(directory: &Directory, peer: &Peer) -> Result<(), SessionError> {
+    if peer.has_secret || directory.host_by_key(&peer.key).is_some() {
+        Ok(())
+    } else {
+        Err(SessionError::WrongKey)
+    }
+}
+
+/// Checks the name that the connecting side has said.
+pub(crate) fn check_name(
+    directory: &Directory,
+    peer: &Peer,
+    host: &str,
+    admission: Admission,
+) -> Result<Entry, Refusal> {
+    let key = peer.key;
+    let owner = directory.host_by_key(&key);
+    let (message, remedy) = match directory.keys_of(host) {
+        Some(keys) if keys.contains(&key) => return Ok(Entry::Admitted),
+        _ if owner.is_some() => (
+            format!(
+                "host {host} shows the key of host {}",
+                owner.unwrap_or_default()
+            ),
+            "a copy of another host's data directory: remove its file `host.key`, and start it \
+             again"
+                .into(),
+        ),
+        Some([]) => (
+            format!("host {host} was removed"),
+            format!("to admit it again: `toroid host admit {host} {key}`"),
+        ),
+        Some(_) => (
+            format!("host {host} shows another key than the host that was admitted as {host}"),
+            format!(
+                "if that host is new or has lost its data: `toroid host admit {host} {key}`; \
+                 otherwise give it another name"
+            ),
+        ),
+        None if admission == Admission::Key && peer.has_secret => return Ok(Entry::New),
+        None => (
+            format!("host {host} is not admitted yet"),
+            format!("`toroid host admit {host} {key}`"),
+        ),
+    };
+    Err(Refusal::new(RefusalKind::Denied, message, remedy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(key: u8, has_secret: bool) -> Peer {
+        let key = PublicKey([key; 32]);
+        Peer { key, has_secret }
+    }
+
+    fn directory() -> Directory {
+        let mut directory = Directory::new("2x2x1".parse().unwrap());
+        directory.set_host_keys("a", vec![PublicKey([1; 32])]);
+        directory.set_host_keys("b", vec![PublicKey([2; 32]), PublicKey([3; 32])]);
+        directory.set_host_keys("c", Vec::new());
+        directory
+    }
+
+    #[test]
+    fn an_admitted_host_needs_its_key_alone_and_nobody_else_gets_its_name() {
+        let directory = directory();
+        let name = |peer: Peer, host| check_name(&directory, &peer, host, Admission::Key);
+        for key in [2, 3] {
+            assert_eq!(name(peer(key, false), "b"), Ok(Entry::Admitted));
+            check_stranger(&directory, &peer(key, false)).unwrap();
+        }
+        let refused = [
+            (peer(4, true), "b", "another key than", "admit b 0404"),
+            (peer(1, true), "b", "key of host a", "host.key"),
+            (peer(1, true), "d", "key of host a", "host.key"),
+            (peer(4, true), "c", "c was removed", "admit c 0404"),
+            (peer(4, false), "d", "not admitted", "admit d 0404"),
+        ];
+        for (peer, host, message, remedy) in refused {
+            let refusal = name(peer, host).unwrap_err();
+            assert!(refusal.message.contains(message), "{refusal}");
+            assert!(refusal.remedy.contains(remedy), "{refusal}");
+        }
+        check_stranger(&directory, &peer(4, false)).unwrap_err();
+    }
+
+    #[test]
+    fn a_new_host_is_admitted_by_the_pre_shared_key_unless_by_hand() {
+        let directory = directory();
+        let new = |has_secret, admission| {
+            check_name(&directory, &peer(4, has_secret), "d", admission).is_ok()
+        };
+        assert!(new(true, Admission::Key));
+        assert!(!new(true, Admission::Manual) && !new(false, Admission::Key));
+    }
+
+    #[test]
+    fn a_leader_is_believed_by_its_key_or_at_first_by_the_pre_shared_one() {
+        let keys = [PublicKey([1; 32])];
+        check_dialled(&peer(1, false), Some(&keys), true).unwrap();
+        check_dialled(&peer(1, true), None, true).unwrap();
+        let refused = [
+            (peer(4, true), Some(&keys[..]), true, "other key"),
+            (peer(4, true), Some(&[]), true, "other key"),
+            (peer(1, false), None, true, "wrong key"),
+            (peer(1, true), None, false, "not admitted"),
+        ];
+        for (peer, known, is_leader, kind) in refused {
+            let error = check_dialled(&peer, known, is_leader).unwrap_err();
+            assert_eq!(error.kind(), kind);
+        }
+    }
+}
