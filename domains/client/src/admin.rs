@@ -22,6 +22,7 @@ use toroid_model::allocation::Destination;
 use toroid_model::audit::AuditEvent;
 use toroid_model::directory::MemberSpec;
 use toroid_model::gateway::GatewayKind;
+use toroid_model::host_key::PublicKey;
 use toroid_model::info::{DomainInfo, MemberDrops, NodeInfo, QuotaInfo, ShrinkNeeds, Status};
 use toroid_model::placement::Policy;
 use toroid_model::quota::Resource;
@@ -352,6 +353,22 @@ impl Control {
             node: node.into(),
             domain: domain.into(),
         })
+    }
+
+    /// Admits a host with this key to the directory.
+    pub fn admit_host(&mut self, host: &str, key: PublicKey) -> Result<(), ClientError> {
+        let host = host.into();
+        self.call(&Request::HostAdmit { host, key })
+    }
+
+    /// Takes a host out of the directory.
+    pub fn remove_host(&mut self, host: &str) -> Result<(), ClientError> {
+        self.call(&Request::HostRemove { host: host.into() })
+    }
+
+    /// Gives the agent's host a new key pair.
+    pub fn rotate_host_key(&mut self) -> Result<(), ClientError> {
+        self.call(&Request::HostRotate { keys: Vec::new() })
     }
 
     /// Gives nodes to a user, or back to the agent.

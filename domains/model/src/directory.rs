@@ -67,6 +67,8 @@ pub struct Directory {
     carriers: SharedMap<NodeId, Arc<str>>,
     /// Keys of each admitted host; none for a removed one.
     host_keys: Arc<BTreeMap<String, Vec<PublicKey>>>,
+    /// Digest of the pre-shared key that a removed host had.
+    spent_secret: Option<Arc<str>>,
     /// The next number that no domain has had; 0 when there is none.
     next_id: u16,
     /// Numbers of removed domains and their last epochs, the oldest first. The keys only order
@@ -94,6 +96,7 @@ impl Directory {
             hosts: Arc::default(),
             carriers: SharedMap::default(),
             host_keys: Arc::default(),
+            spent_secret: None,
             next_id: 1,
             freed: SharedMap::default(),
             freed_at: SharedMap::default(),

@@ -10,6 +10,7 @@ use crate::as_text;
 use crate::directory::MemberSpec;
 use crate::ethernet::{DropReason, OffloadKind};
 use crate::gateway::GatewayKind;
+use crate::host_key::PublicKey;
 use crate::hosts::{Encryption, Provider};
 use crate::link::{DomainLinks, LinkSpec, Pair, Routing};
 use crate::placement::Figures;
@@ -122,10 +123,33 @@ pub struct HostInfo {
     /// verbs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frames_by_rdma: Option<u64>,
+    /// Whether the directory knows its key.
+    #[serde(default)]
+    pub admission: HostAdmission,
+    /// Its public key: the admitted one, or the one that it showed when it was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<PublicKey>,
     /// Present problem of the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
+
+/// Whether the directory knows a host's key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HostAdmission {
+    /// It has never connected.
+    #[default]
+    New,
+    /// It waits for `toroid host admit`.
+    Pending,
+    /// The directory has its key.
+    Admitted,
+    /// It was removed.
+    Removed,
+}
+
+as_text::display_serde_name!(HostAdmission);
 
 /// Whether another host's agent is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

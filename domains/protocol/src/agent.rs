@@ -23,6 +23,7 @@ use toroid_fabric::{Access, Place, RemoteKey, Torus};
 use toroid_model::as_text;
 use toroid_model::audit::AuditEvent;
 use toroid_model::gateway::GatewayKind;
+use toroid_model::host_key::PublicKey;
 use toroid_model::info::{
     DomainInfo, DomainMembers, LinkReport, MemberDrops, NodeInfo, QuotaInfo, ShrinkNeeds, Status,
 };
@@ -35,7 +36,7 @@ pub use types::{Bind, ChannelInfo, NewDomain, NodeAllocation, RemoteInfo, StackI
 pub use value::ReplyValue;
 
 /// The version of this protocol. An agent and a client of different versions refuse each other.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 
 /// The abstract name of the node socket.
 pub const NODE_SOCKET: &str = "toroid-agent";
@@ -119,6 +120,26 @@ pub enum Request {
         nodes: Vec<String>,
         /// Limits by resource.
         limits: BTreeMap<Resource, Option<u64>>,
+    },
+    /// Control socket, for administrators. Admits a host with this key to the directory. Reply:
+    /// [`Reply::Done`].
+    HostAdmit {
+        /// The host.
+        host: String,
+        /// Its public key.
+        key: PublicKey,
+    },
+    /// Control socket, for administrators. Takes the nodes of a host out of all domains, and ends
+    /// what the host has open. Reply: [`Reply::Done`], when all other hosts have done so.
+    HostRemove {
+        /// The host.
+        host: String,
+    },
+    /// Control socket, for administrators. Gives this host a new key pair. Reply: [`Reply::Done`].
+    HostRotate {
+        /// Between agents: the keys of the asking host from now on. From a client: none.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        keys: Vec<PublicKey>,
     },
     /// Control socket. In effect everywhere when [`Reply::Domain`] comes.
     DomainCreate(NewDomain),

@@ -79,6 +79,11 @@ pub enum DriverRequest {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         keys: Option<SealKeys>,
     },
+    /// Ends the tunnel to the driver of another host, if there is one.
+    EndTunnel {
+        /// The other host.
+        host: String,
+    },
     /// Connects these domains to external networks, and no others.
     Uplinks {
         /// At most one for each domain.
@@ -354,6 +359,7 @@ mod tests {
                 asks: true,
                 keys: None,
             },
+            DriverRequest::EndTunnel { host: "b".into() },
             DriverRequest::RemovePort {
                 domain_id: 7,
                 node: 3,

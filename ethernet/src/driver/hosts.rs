@@ -77,6 +77,14 @@ impl ControlPath {
         Ok(())
     }
 
+    pub(super) fn end_tunnel(&mut self, host: &str) -> Result<(), SwitchEnded> {
+        if let Some(id) = self.tunnels.to(host) {
+            self.switch.call(move |switch| switch.cut_tunnel(id.host))?;
+            self.tunnels.remove(id);
+        }
+        Ok(())
+    }
+
     /// Starts using a tunnel, with a supervisor of RDMA streams if a device is configured.
     fn use_tunnel(
         &self,

@@ -240,6 +240,7 @@ impl ControlPath {
             DriverRequest::Tunnel { host, asks, keys } => {
                 self.connect_tunnel(host, asks, keys, descriptors.into_iter().next())?;
             }
+            DriverRequest::EndTunnel { host } => self.end_tunnel(&host)?,
             DriverRequest::RemovePort { domain_id, node } => self.remove((domain_id, node))?,
             DriverRequest::Epoch { domain_id, epoch } => self.raise_epoch(domain_id, epoch)?,
             DriverRequest::Uplinks { uplinks } => self.connect(uplinks)?,

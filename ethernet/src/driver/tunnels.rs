@@ -124,6 +124,15 @@ impl Tunnels {
             .collect()
     }
 
+    /// The tunnel to a host.
+    pub(super) fn to(&self, host: &str) -> Option<TunnelId> {
+        let state = self.lock();
+        let mut up = state.up.iter();
+        let (&host, up) = up.find(|(_, up)| up.name == host)?;
+        let number = up.number;
+        Some(TunnelId { host, number })
+    }
+
     /// Packets over RDMA to and from each host.
     pub(super) fn by_rdma(&self) -> BTreeMap<String, u64> {
         let state = self.lock();

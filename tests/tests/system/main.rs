@@ -30,6 +30,7 @@ mod hosts;
 mod hosts_bench;
 mod hosts_far;
 mod hosts_frames;
+mod hosts_keys;
 mod hosts_sealed;
 mod identity;
 mod lifecycle;

@@ -22,15 +22,13 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Instant;
 
-use snow::params::HashChoice;
-use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::{Builder, HandshakeState};
 use toroid_model::host_key::PublicKey;
 
 use super::SessionError;
 use super::key_pair::KeyPair;
 use super::opening::{Kind, Opening, PREAMBLE, PROOF, VERSIONS, Word};
-use super::secret::{KEY, Secret};
+use super::secret::{KEY, Secret, blake2s};
 use super::secure::{HANDSHAKE, Session, read_answer, read_until, refuse};
 
 const PATTERN: &str = "Noise_XX_25519_ChaChaPoly_BLAKE2s";
@@ -183,12 +181,9 @@ impl Transcript {
 
     /// Proof that the host with this key has the pre-shared key.
     fn proof(&self, secret: &Secret, key: &PublicKey) -> [u8; MAC] {
-        let mut hash = DefaultResolver
-            .resolve_hash(&HashChoice::Blake2s)
-            .expect("the feature use-blake2 is on");
         let mut proof = [0; MAC];
         let text = [&b"toroid host"[..], &self.0, &key.0].concat();
-        hash.hmac(secret.bytes(), &text, &mut proof);
+        blake2s().hmac(secret.bytes(), &text, &mut proof);
         proof
     }
 }

@@ -59,8 +59,8 @@ pub enum SessionError {
          data, admit its new key: `toroid host admit --help`"
     )]
     OtherKey(PublicKey),
-    /// This host's directory has no key of the other one yet.
-    #[error("it is not admitted yet, see `toroid host ls` on the leader")]
+    /// This host's directory has no key of the other one, or it was removed.
+    #[error("it is not admitted, see `toroid host ls`")]
     NotAdmitted,
     /// The other side has not completed the handshake of the key that it shows.
     #[error("it has not proven its key; what it sent was altered, or recorded earlier")]

@@ -1,4 +1,4 @@
-//! The pre-shared key of the agents of all hosts. Its owner counts as an agent.
+//! The pre-shared key of all hosts, by which the leader and a new host trust each other at first.
 
 use std::fmt;
 use std::fs::File;
@@ -7,8 +7,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::Uid;
+use snow::params::HashChoice;
+use snow::resolvers::{CryptoResolver, DefaultResolver};
+use snow::types::Hash;
 
-use crate::random::from_hex;
+use crate::random::{from_hex, to_hex};
 
 /// Bytes of a key.
 pub(crate) const KEY: usize = 32;
@@ -65,10 +68,24 @@ impl Secret {
         &self.0
     }
 
+    /// Text by which to recognize the key.
+    pub(crate) fn digest(&self) -> String {
+        let mut hash = blake2s();
+        let mut digest = [0; KEY];
+        hash.hmac(&self.0, b"toroid spent key", &mut digest);
+        to_hex(&digest)
+    }
+
     #[cfg(test)]
     pub(crate) fn of(byte: u8) -> Self {
         Secret([byte; KEY])
     }
+}
+
+/// The hash function of all handshakes.
+pub(super) fn blake2s() -> Box<dyn Hash> {
+    let hash = DefaultResolver.resolve_hash(&HashChoice::Blake2s);
+    hash.expect("the feature use-blake2 is on")
 }
 
 /// The text of a file with a secret, which must belong to this user or root and be closed to all

@@ -7,8 +7,10 @@
 use toroid_model::directory::Directory;
 use toroid_model::host_key::PublicKey;
 use toroid_model::hosts::Admission;
+use toroid_model::info::{HostAdmission, HostInfo};
 use toroid_model::refusal::{Refusal, RefusalKind};
 
+use super::Cluster;
 use crate::channel::SessionError;
 use crate::channel::handshake::Peer;
 
@@ -30,6 +32,7 @@ pub(crate) fn check_dialled(
 ) -> Result<(), SessionError> {
     match known {
         Some(keys) if keys.contains(&peer.key) => Ok(()),
+        Some([]) => Err(SessionError::NotAdmitted),
         Some(_) => Err(SessionError::OtherKey(peer.key)),
         None if !peer.has_secret => Err(SessionError::WrongKey),
         None if is_leader => Ok(()),
@@ -46,12 +49,13 @@ pub(crate) fn check_stranger(directory: &Directory, peer: &Peer) -> Result<(), S
     }
 }
 
-/// Checks the name that the connecting side has said.
+/// Checks the name that the connecting side has said. `by_key` tells whether the pre-shared key
+/// admits new hosts.
 pub(crate) fn check_name(
     directory: &Directory,
     peer: &Peer,
     host: &str,
-    admission: Admission,
+    by_key: bool,
 ) -> Result<Entry, Refusal> {
     let key = peer.key;
     let owner = directory.host_by_key(&key);
@@ -73,17 +77,88 @@ pub(crate) fn check_name(
         Some(_) => (
             format!("host {host} shows another key than the host that was admitted as {host}"),
             format!(
-                "if that host is new or has lost its data: `toroid host admit {host} {key}`; \
-                 otherwise give it another name"
+                "if that host is new or has lost its data: `toroid host remove {host}`, then \
+                 `toroid host admit {host} {key}`; otherwise give it another name"
             ),
         ),
-        None if admission == Admission::Key && peer.has_secret => return Ok(Entry::New),
+        None if by_key && peer.has_secret => return Ok(Entry::New),
         None => (
             format!("host {host} is not admitted yet"),
             format!("`toroid host admit {host} {key}`"),
         ),
     };
     Err(Refusal::new(RefusalKind::Denied, message, remedy))
+}
+
+impl Cluster {
+    /// Whether the pre-shared key admits new hosts: not if a removed host had it.
+    fn admits_by_key(&self, directory: &Directory) -> bool {
+        let digest = self.secret.digest();
+        self.config.admission == Admission::Key && directory.spent_secret() != Some(&digest)
+    }
+
+    /// Checks the name that the connecting side has said, and notes the key of a host that waits
+    /// for admission.
+    pub(crate) fn check_name(
+        &self,
+        directory: &Directory,
+        peer: &Peer,
+        host: &str,
+    ) -> Result<Entry, Refusal> {
+        let checked = check_name(directory, peer, host, self.admits_by_key(directory));
+        let mut pending = self.pending.lock();
+        match checked {
+            Ok(_) => _ = pending.remove(host),
+            // Of a bounded number of hosts, because the caller knows each.
+            Err(_)
+                if !directory.is_admitted(host) && directory.host_by_key(&peer.key).is_none() =>
+            {
+                pending.insert(host.into(), peer.key);
+            }
+            Err(_) => {}
+        }
+        checked
+    }
+
+    /// The other hosts, except for removed ones.
+    pub(crate) fn others_in(&self, directory: &Directory) -> Vec<String> {
+        let hosts = self.config.hosts.keys();
+        hosts
+            .filter(|host| !directory.is_removed(host))
+            .cloned()
+            .collect()
+    }
+
+    /// Adds to a description whether the host is admitted, and its key.
+    pub(crate) fn describe_admission(&self, directory: &Directory, host: HostInfo) -> HostInfo {
+        let pending = self.pending.lock().get(&host.name).copied();
+        let own = (host.name == self.config.host).then(|| self.keys.lock().public());
+        let keys = directory.keys_of(&host.name);
+        let (admission, key) = match keys {
+            Some([.., newest]) => (HostAdmission::Admitted, Some(*newest)),
+            _ if pending.is_some() => (HostAdmission::Pending, pending),
+            Some(_) => (HostAdmission::Removed, None),
+            None => (HostAdmission::New, None),
+        };
+        HostInfo {
+            admission,
+            key: own.or(key),
+            ..host
+        }
+    }
+
+    /// Ends what a host has open here, except for connections of its nodes.
+    pub(crate) fn cut(&self, host: &str) {
+        let follower = self.followers().get(host).cloned();
+        let peer = self.peers().remove(host);
+        let incoming = self.incoming.lock().clone();
+        let incoming = incoming.into_iter().filter(|link| link.host == host);
+        // No lock is held, because the end of a session takes them.
+        for link in follower.into_iter().chain(peer).chain(incoming) {
+            link.end();
+        }
+        self.tickets.revoke(host);
+    }
 }
 
 #[cfg(test)]
@@ -106,7 +181,7 @@ mod tests {
     #[test]
     fn an_admitted_host_needs_its_key_alone_and_nobody_else_gets_its_name() {
         let directory = directory();
-        let name = |peer: Peer, host| check_name(&directory, &peer, host, Admission::Key);
+        let name = |peer: Peer, host| check_name(&directory, &peer, host, true);
         for key in [2, 3] {
             assert_eq!(name(peer(key, false), "b"), Ok(Entry::Admitted));
             check_stranger(&directory, &peer(key, false)).unwrap();
@@ -129,11 +204,10 @@ mod tests {
     #[test]
     fn a_new_host_is_admitted_by_the_pre_shared_key_unless_by_hand() {
         let directory = directory();
-        let new = |has_secret, admission| {
-            check_name(&directory, &peer(4, has_secret), "d", admission).is_ok()
-        };
-        assert!(new(true, Admission::Key));
-        assert!(!new(true, Admission::Manual) && !new(false, Admission::Key));
+        let new =
+            |has_secret, by_key| check_name(&directory, &peer(4, has_secret), "d", by_key).is_ok();
+        assert!(new(true, true));
+        assert!(!new(true, false) && !new(false, true));
     }
 
     #[test]
@@ -143,7 +217,7 @@ mod tests {
         check_dialled(&peer(1, true), None, true).unwrap();
         let refused = [
             (peer(4, true), Some(&keys[..]), true, "other key"),
-            (peer(4, true), Some(&[]), true, "other key"),
+            (peer(4, true), Some(&[]), true, "not admitted"),
             (peer(1, false), None, true, "wrong key"),
             (peer(1, true), None, false, "not admitted"),
         ];

@@ -33,7 +33,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use toroid_fabric::tcp::secure::Cipher;
 use toroid_model::host_key::PublicKey;
 use toroid_model::hosts::{Encryption, HostConfig};
-use toroid_model::info::{HostInfo, HostState};
+use toroid_model::info::{HostAdmission, HostInfo, HostState};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::{Reply, Request};
 use toroid_protocol::hosts::{Claim, Hello, HostMessage, HostRequest, HostResponse, Requester};
@@ -71,6 +71,12 @@ pub(crate) struct Cluster {
     pub(crate) came: Condvar,
     /// Sessions for tickets only, by host.
     pub(crate) peers: Mutex<BTreeMap<String, Arc<Link>>>,
+    /// Sessions of other hosts for tickets only.
+    pub(crate) incoming: Mutex<Vec<Arc<Link>>>,
+    /// Keys that other hosts have shown without being admitted.
+    pub(crate) pending: Mutex<BTreeMap<String, PublicKey>>,
+    /// Locked while this host's key pair changes.
+    pub(crate) rotation: Mutex<()>,
     pub(crate) tickets: Tickets,
     pub(crate) problems: Problems,
 }
@@ -112,6 +118,9 @@ impl Cluster {
             leader: Mutex::default(),
             came: Condvar::new(),
             peers: Mutex::default(),
+            incoming: Mutex::default(),
+            pending: Mutex::default(),
+            rotation: Mutex::default(),
             tickets,
             problems: Problems::default(),
         };
@@ -143,6 +152,9 @@ impl Cluster {
         known: Option<&[PublicKey]>,
         follows: Option<Claim>,
     ) -> Result<Session, CannotDial> {
+        if known.is_some_and(<[_]>::is_empty) {
+            return Err(SessionError::NotAdmitted.into());
+        }
         let address = self.config.hosts.get(host);
         let address = address.ok_or_else(|| CannotDial::Unknown(host.into()))?;
         let stream = TcpStream::connect_timeout(address, HANDSHAKE).map_err(SessionError::Io)?;
@@ -241,6 +253,8 @@ impl Cluster {
             frames: false,
             frames_over: None,
             frames_by_rdma: None,
+            admission: HostAdmission::New,
+            key: None,
             problem: self.problems.of(host),
         }
     }

@@ -99,6 +99,11 @@ impl Tickets {
         Ok(random::to_hex(&ticket.0))
     }
 
+    /// Makes all tickets of a host invalid.
+    pub(crate) fn revoke(&self, host: &str) {
+        self.tickets.lock().retain(|_, issued| issued.host != host);
+    }
+
     /// Serves a connection that presents a ticket, or rejects it.
     pub(crate) fn redeem(&self, stream: TcpStream, opening: &Opening<Kind>) {
         let (presented, id) = Presented::of(opening);
@@ -294,6 +299,13 @@ mod tests {
         stream.take_error().unwrap();
         let again = present(&tickets, &ticket).unwrap_err();
         assert!(matches!(again, SessionError::BadTicket), "{again}");
+        let revoked = tickets.issue("b", WANTED).unwrap();
+        let others = tickets.issue("c", WANTED).unwrap();
+        tickets.revoke("b");
+        let error = present(&tickets, &revoked).unwrap_err();
+        assert!(matches!(error, SessionError::BadTicket), "{error}");
+        present(&tickets, &others).unwrap();
+        assert_eq!(connections.recv().unwrap().host, "c");
         let late = tickets.issue("b", WANTED).unwrap();
         for ticket in tickets.tickets.lock().values_mut() {
             ticket.until = Instant::now();

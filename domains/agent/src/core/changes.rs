@@ -40,12 +40,39 @@ pub(crate) fn carry_out(
     if !request.is_change() {
         return None;
     }
+    if let Request::HostRotate { keys } = request
+        && caller.host.is_none()
+    {
+        return Some(if keys.is_empty() {
+            host.rotate_keys(caller).map(|()| Reply::Done)
+        } else {
+            let message = "a host makes its keys by itself";
+            Err(Refusal::new(
+                RefusalKind::Invalid,
+                message,
+                "use `toroid host rotate`",
+            ))
+        });
+    }
     match host.cluster.as_ref().filter(|cluster| !cluster.is_leader()) {
         Some(cluster) => Some(
             check_standing(host, caller.actor, standing)
                 .and_then(|who| cluster.forward(who, caller.pid, request)),
         ),
         None => carry_out_everywhere(host, caller, standing, request),
+    }
+}
+
+/// Makes a change for this host's agent, on a follower by asking the leader.
+pub(super) fn publish(host: &Host, caller: &Caller, request: &Request) -> Result<Reply, Refusal> {
+    match host.cluster.as_ref().filter(|cluster| !cluster.is_leader()) {
+        Some(cluster) => {
+            let who = check_standing(host, caller.actor, Standing::Own)?;
+            cluster.forward(who, caller.pid, request)
+        }
+        None => {
+            carry_out_everywhere(host, caller, Standing::Own, request).unwrap_or(Ok(Reply::Done))
+        }
     }
 }
 
@@ -105,11 +132,16 @@ fn carry_out_everywhere(
         return Some(Err(refusal));
     }
     let before = host.members.directory(Directory::clone);
-    let Made { reply, departure } = match decide(host, actor, request)? {
+    let Made { reply, departure } = match decide(host, caller, request)? {
         Ok(made) => made,
         Err(refusal) => return Some(Err(refusal)),
     };
-    let concerned = concerned_hosts(host, &before, &reply);
+    let mut concerned = concerned_hosts(host, &before, &reply);
+    if can_be_missed(caller, request) {
+        let cluster = host.cluster.as_ref();
+        let is_there = |other: &String| cluster.is_some_and(|c| c.followers().contains_key(other));
+        concerned.retain(is_there);
+    }
     underway.decided(concerned, caller.host.as_deref().map(str::to_owned));
     if departure.is_some() {
         // The next change may give a leaver to somebody else.
@@ -171,6 +203,10 @@ fn domains_of(directory: &Directory, actor: Actor, request: &Request) -> BTreeSe
             let domains = nodes.iter().flat_map(|node| names(directory, *node));
             domains.collect()
         }
+        Request::HostRemove { host } => {
+            let nodes = directory.hosts().get(host).into_iter().flatten();
+            nodes.flat_map(|node| names(directory, *node)).collect()
+        }
         _ => BTreeSet::new(),
     }
 }
@@ -194,6 +230,16 @@ fn concerned_hosts(host: &Host, before: &Directory, reply: &Reply) -> BTreeSet<S
     })
 }
 
+/// Whether a host that is away need not be awaited: it only lacks keys that another one shows
+/// later, and gets them when it returns. Followers must know each key of the leader.
+fn can_be_missed(caller: &Caller, request: &Request) -> bool {
+    match request {
+        Request::HostAdmit { .. } => true,
+        Request::HostRotate { .. } => caller.host.is_some(),
+        _ => false,
+    }
+}
+
 fn not_everywhere(lacking: &Lacking) -> Refusal {
     let hosts: Vec<String> = lacking
         .iter()
@@ -209,7 +255,8 @@ fn not_everywhere(lacking: &Lacking) -> Refusal {
 }
 
 /// Makes a change durable and brings it into effect here, except for departures.
-fn decide(host: &Host, actor: Actor, request: &Request) -> Option<Result<Made, Refusal>> {
+fn decide(host: &Host, caller: &Caller, request: &Request) -> Option<Result<Made, Refusal>> {
+    let actor = caller.actor;
     let reply = match request {
         Request::DomainCreate(new) => create(host, actor, new),
         Request::DomainGrow {
@@ -288,6 +335,16 @@ fn decide(host: &Host, actor: Actor, request: &Request) -> Option<Result<Made, R
             nodes,
             limits,
         } => quotas::set(host, actor, Whose { user: *user, nodes }, limits),
+        Request::HostAdmit { host: other, key } => {
+            host.admit_host(caller, other, *key).map(|()| Reply::Done)
+        }
+        Request::HostRemove { host: other } => {
+            return Some(host.remove_host(caller, other).map(|departure| Made {
+                reply: Reply::Done,
+                departure,
+            }));
+        }
+        Request::HostRotate { keys } => host.rekey_host(caller, keys).map(|()| Reply::Done),
         query_request!() | connection_request!() | Request::Down => return None,
     };
     Some(reply.map(Made::from))

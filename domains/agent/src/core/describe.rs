@@ -76,7 +76,11 @@ impl Host {
     }
 
     fn describe_hosts(&self) -> Vec<HostInfo> {
-        let hosts = self.cluster.iter().flat_map(|cluster| cluster.describe());
+        let directory = self.members.directory(Directory::clone);
+        let hosts = self.cluster.iter().flat_map(|cluster| {
+            let hosts = cluster.describe().into_iter();
+            hosts.map(|host| cluster.describe_admission(&directory, host))
+        });
         let Some(driver) = &self.driver else {
             return hosts.collect();
         };

@@ -254,7 +254,7 @@ impl Host {
 
     /// Makes departures durable and tells driver and processes. [`Host::await_acknowledgements`]
     /// and [`Host::finish_departure`] follow.
-    fn begin_departure(
+    pub(super) fn begin_departure(
         &self,
         changes: Vec<Change>,
         directory: Directory,

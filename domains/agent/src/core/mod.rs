@@ -1,5 +1,6 @@
 //! The host: its nodes, and the changes of membership that concern all of them.
 
+pub(crate) mod admission;
 pub(crate) mod allocation;
 pub(crate) mod audit;
 pub(crate) mod base;

@@ -27,7 +27,12 @@ pub(crate) fn adopt(host: &Host, adoption: DirectoryUpdate) -> Result<Vec<Refusa
         let remedy = "if that directory was begun anew, begin anew here, too: `toroid up --fresh`";
         Refusal::new(RefusalKind::Exists, error.to_string(), remedy)
     })?;
-    carry_out(host, transition, next)
+    let is_rekeyed = next.host_keys() != present.host_keys();
+    let exceptions = carry_out(host, transition, next)?;
+    if is_rekeyed {
+        host.cut_removed_hosts();
+    }
+    Ok(exceptions)
 }
 
 /// Whether the effects of the last update may be incomplete: it failed, or this is the first of a

@@ -18,7 +18,7 @@ use crate::channel::SessionError;
 use crate::channel::handshake::Peer;
 use crate::channel::secure::Session;
 use crate::cluster::Cluster;
-use crate::cluster::admission::{Entry, check_name};
+use crate::cluster::admission::Entry;
 use crate::cluster::followers::{Place, name_nodes};
 use crate::cluster::link::{Link, stay_alive};
 use crate::control::Updates;
@@ -43,11 +43,14 @@ pub(crate) fn receive(
             }
         }
     };
-    let admission = cluster.config.admission;
-    let checked = cluster.check(&hello, session.version).and_then(|()| {
-        host.members
-            .directory(|directory| check_name(directory, &session.peer, &hello.host, admission))
-    });
+    let (peer, name) = (session.peer, hello.host.clone());
+    let check_name = || {
+        let check = |directory: &Directory| cluster.check_name(directory, &peer, &name);
+        host.members.directory(check)
+    };
+    let checked = cluster
+        .check(&hello, session.version)
+        .and_then(|()| check_name());
     let entry = match checked {
         Ok(entry) => entry,
         Err(refusal) => return refuse(host, cluster, &hello, session, refusal),
@@ -64,6 +67,11 @@ pub(crate) fn receive(
         return refuse(host, cluster, &hello, session, refusal);
     }
     let Some(claim) = claim else {
+        let _entry = Incoming::enter(cluster, &link);
+        // Again, because the host may have been removed before it was entered.
+        if let Err(refusal) = check_name() {
+            return refuse(host, cluster, &hello, session, refusal);
+        }
         session.writer.send(&HostMessage::Welcome)?;
         let (served, known) = (Arc::clone(host), Arc::clone(cluster));
         link.attend(session.reader, move |ask| {
@@ -74,6 +82,26 @@ pub(crate) fn receive(
     match admit_follower(cluster, host, &link, &claim, &session.peer) {
         Ok((place, updates)) => lead(host, cluster, (&place, updates), hello, session),
         Err(refusal) => refuse(host, cluster, &hello, session, refusal),
+    }
+}
+
+/// Entry of a session for tickets among the incoming ones.
+struct Incoming<'a> {
+    cluster: &'a Cluster,
+    link: &'a Arc<Link>,
+}
+
+impl<'a> Incoming<'a> {
+    fn enter(cluster: &'a Cluster, link: &'a Arc<Link>) -> Self {
+        cluster.incoming.lock().push(Arc::clone(link));
+        Incoming { cluster, link }
+    }
+}
+
+impl Drop for Incoming<'_> {
+    fn drop(&mut self) {
+        let mut all = self.cluster.incoming.lock();
+        all.retain(|other| !Arc::ptr_eq(other, self.link));
     }
 }
 
@@ -176,7 +204,6 @@ fn admit_follower<'a>(
     peer: &Peer,
 ) -> Result<(Place<'a>, Updates), Refusal> {
     let name = &link.host;
-    let admission = cluster.config.admission;
     let _turn = host.changes.take(Actor::Administrator(host.identity.uid))?;
     let is_there = |link: &Arc<Link>| !link.has_ended();
     if cluster.followers().get(name).is_some_and(is_there) {
@@ -194,7 +221,7 @@ fn admit_follower<'a>(
             return Err(Refusal::new(RefusalKind::Invalid, message, ""));
         }
         // Again, because the host may have been removed meanwhile.
-        if check_name(directory, peer, name, admission)? == Entry::New {
+        if cluster.check_name(directory, peer, name)? == Entry::New {
             tracing::info!("host {name} is admitted with key {}", peer.key);
             directory.set_host_keys(name, vec![peer.key]);
         }
@@ -258,6 +285,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
+    use toroid_model::host_key::PublicKey;
     use toroid_model::hosts::{Admission, Encryption, HostConfig, Provider};
 
     use super::*;
@@ -285,6 +313,31 @@ mod tests {
         };
         let keys = KeyPair::generate().unwrap();
         Cluster::new(config, keys).unwrap().0
+    }
+
+    /// The disk of a removed host has the pre-shared key, too.
+    #[test]
+    fn a_pre_shared_key_that_a_removed_host_had_admits_nobody() {
+        let cluster = cluster();
+        let mut directory = Directory::new("2x1x1".parse().unwrap());
+        let peer = |byte| Peer {
+            key: PublicKey([byte; 32]),
+            has_secret: true,
+        };
+        let entry = cluster.check_name(&directory, &peer(1), "b").unwrap();
+        assert_eq!(entry, Entry::New);
+        directory.set_host_keys("c", vec![PublicKey([2; 32])]);
+        let digest = cluster.secret.digest();
+        directory.remove_host("c", &digest).unwrap();
+        for host in ["b", "c"] {
+            let refusal = cluster.check_name(&directory, &peer(3), host).unwrap_err();
+            assert!(refusal.remedy.contains("toroid host admit"), "{refusal}");
+            assert_eq!(cluster.pending.lock()[host], peer(3).key);
+        }
+        directory.set_host_keys("b", vec![PublicKey([3; 32])]);
+        let entry = cluster.check_name(&directory, &peer(3), "b").unwrap();
+        assert_eq!(entry, Entry::Admitted);
+        assert!(!cluster.pending.lock().contains_key("b"));
     }
 
     /// A follower whose session broke just before its welcome was once locked out for ever.

@@ -57,6 +57,7 @@ fn keep(host: &Host, cluster: &Cluster, driver: &Driver, other: &str) {
             Ok((stream, keys)) => {
                 tracing::info!("connected to the driver of host {other}");
                 driver.add_tunnel(other, true, keys, stream.into());
+                host.end_tunnel_if_removed(other);
             }
             Err(refusal) => tracing::debug!("no connection to the driver of {other}: {refusal}"),
         }
@@ -67,7 +68,7 @@ fn keep(host: &Host, cluster: &Cluster, driver: &Driver, other: &str) {
 
 /// Passes another host's tunnel to the driver, on a thread: the driver may not read at this moment,
 /// and other connections must not wait.
-pub(crate) fn receive(host: &Host, connection: DataConnection) {
+pub(crate) fn receive(host: &Arc<Host>, connection: DataConnection) {
     let Some(driver) = host.driver.clone() else {
         return;
     };
@@ -77,7 +78,11 @@ pub(crate) fn receive(host: &Host, connection: DataConnection) {
         host: from,
         ..
     } = connection;
-    let hand_over = move || driver.add_tunnel(&from, false, keys, stream.into());
+    let host = Arc::clone(host);
+    let hand_over = move || {
+        driver.add_tunnel(&from, false, keys, stream.into());
+        host.end_tunnel_if_removed(&from);
+    };
     // Without a thread the connection ends, and is made again.
     let _ = threads::start(hand_over);
 }

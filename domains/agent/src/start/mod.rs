@@ -312,7 +312,7 @@ fn build(
             Some(cluster) => (
                 remote_ports(&directory, &cluster.config.host, interfaces),
                 Others {
-                    hosts: cluster.config.hosts.keys().cloned().collect(),
+                    hosts: cluster.others_in(&directory),
                     rdma: cluster.config.rdma.clone(),
                     sealed: cluster.config.encryption == Encryption::On,
                 },

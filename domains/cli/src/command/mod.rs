@@ -12,6 +12,7 @@ mod explain;
 mod free;
 mod gateway;
 mod generate;
+mod host;
 mod ip;
 mod link;
 mod node;
@@ -100,6 +101,9 @@ enum Command {
     /// Connect domains to the outside (administrators only)
     #[command(subcommand, after_help = gateway::EXAMPLES)]
     Gateway(gateway::Gateway),
+    /// Admit and remove other hosts, and change keys (administrators only)
+    #[command(subcommand, after_help = host::EXAMPLES)]
+    Host(host::Host),
     /// Model the links of a domain: latency, rate, loss
     #[command(subcommand, after_help = link::EXAMPLES)]
     Link(link::Link),
@@ -170,6 +174,7 @@ impl CommandLine {
             Command::Node(command) => command.run(session),
             Command::Domain(command) => command.run(session),
             Command::Gateway(command) => command.run(session),
+            Command::Host(command) => command.run(session),
             Command::Link(command) => command.run(session),
             Command::Alloc(command) => command.run(session),
             Command::Free(command) => command.run(session),

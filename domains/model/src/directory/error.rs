@@ -47,6 +47,9 @@ pub enum DirectoryError {
     /// The node has as many as it may.
     #[error("node {0} has {MAX_ALIASES} aliases, and may have no more")]
     TooManyAliases(String),
+    /// No admitted host has that name.
+    #[error("no host called {0} is admitted")]
+    NoSuchHost(String),
     /// No domain has that name.
     #[error("no domain is called {0}")]
     NoSuchDomain(String),
@@ -196,6 +199,7 @@ impl From<DirectoryError> for Refusal {
                 "use one of those that it has; see `toroid node ls`".into(),
             ),
             E::NoSuchAlias(_) => (RefusalKind::NotFound, "see `toroid node ls`".into()),
+            E::NoSuchHost(_) => (RefusalKind::NotFound, "see `toroid host ls`".into()),
             E::NoSuchDomain(_) => (RefusalKind::NotFound, "see `toroid domain ls`".into()),
             E::NotMembers { ref domain, .. } => (
                 RefusalKind::NotFound,

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::Directory;
+use super::{Change, Directory, DirectoryError, Domain};
 use crate::host_key::PublicKey;
+use crate::names::is_host_name;
 
 impl Directory {
     /// Keys of each host that has been admitted: one, two during a rotation, none after the host
@@ -30,6 +31,41 @@ impl Directory {
         self.keys_of(host).is_some_and(|keys| !keys.is_empty())
     }
 
+    /// Whether a host was removed, and not admitted again.
+    pub fn is_removed(&self, host: &str) -> bool {
+        self.keys_of(host).is_some_and(<[_]>::is_empty)
+    }
+
+    /// Digest of the pre-shared key that a removed host had.
+    pub fn spent_secret(&self) -> Option<&str> {
+        self.spent_secret.as_deref()
+    }
+
+    /// Takes a host out of the directory: its nodes leave all domains, it carries none, and its
+    /// keys are valid no more. Returns the changes of the domains. Nobody is admitted with the
+    /// pre-shared key of this digest any more.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NoSuchHost`].
+    pub fn remove_host(&mut self, host: &str, secret: &str) -> Result<Vec<Change>, DirectoryError> {
+        if !self.is_admitted(host) {
+            return Err(DirectoryError::NoSuchHost(host.into()));
+        }
+        let nodes = self.hosts.get(host).cloned().unwrap_or_default();
+        let is_its = |domain: &&Domain| domain.members.keys().any(|node| nodes.contains(node));
+        let names: Vec<String> = self
+            .domains()
+            .filter(is_its)
+            .map(|d| d.name.clone())
+            .collect();
+        let changes = names.iter().map(|name| self.shrink(name, &nodes));
+        let changes = changes.collect::<Result<_, _>>()?;
+        self.set_host(host, None);
+        self.set_host_keys(host, Vec::new());
+        self.spent_secret = Some(secret.into());
+        Ok(changes)
+    }
+
     /// Gives a host these keys and no others.
     pub fn set_host_keys(&mut self, host: &str, keys: Vec<PublicKey>) {
         if self.keys_of(host) != Some(&keys) {
@@ -42,5 +78,65 @@ impl Directory {
         if self.host_keys.contains_key(host) {
             Arc::make_mut(&mut self.host_keys).remove(host);
         }
+    }
+
+    pub(super) fn restore_host_keys(
+        &mut self,
+        name: &str,
+        keys: Vec<PublicKey>,
+    ) -> Result<(), String> {
+        if !is_host_name(name) {
+            return Err("names no host".into());
+        }
+        if let Some(other) = keys.iter().find_map(|key| self.host_by_key(key)) {
+            return Err(format!("has a key that host {other} has, too"));
+        }
+        self.set_host_keys(name, keys);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use toroid_fabric::NodeId;
+
+    use super::*;
+    use crate::directory::sample::{nodes, wanted};
+
+    #[test]
+    fn a_removed_host_is_in_no_domain_and_its_name_stays_known() {
+        let mut directory = Directory::new("2x2x2".parse().unwrap());
+        let key = |byte| vec![PublicKey([byte; 32])];
+        for (host, first) in [("a", 0), ("b", 2), ("c", 4)] {
+            directory.claim(host, &nodes(&[first, first + 1])).unwrap();
+            directory.set_host_keys(host, key(first as u8));
+        }
+        directory.create(wanted("blue", &[0, 2, 3])).unwrap();
+        directory.create(wanted("red", &[1, 4])).unwrap();
+        directory.create(wanted("grey", &[2, 4])).unwrap();
+        let before = directory.clone();
+        let changes = directory.remove_host("b", "00").unwrap();
+        let left: Vec<_> = changes
+            .iter()
+            .map(|c| (&c.domain.name[..], c.left.len()))
+            .collect();
+        assert_eq!(left, [("blue", 2), ("grey", 1)]);
+        assert!(directory.is_removed("b") && !directory.is_admitted("b"));
+        assert_eq!(directory.host_by_key(&key(2)[0]), None);
+        assert!(directory.host_of(NodeId(2)).is_none() && !directory.is_free(NodeId(2)));
+        // Each other host has to end its sessions.
+        assert_eq!(
+            Vec::from_iter(directory.concerned_since(&before)),
+            ["a", "c"]
+        );
+        let copy = Directory::from_records(&directory.records()).unwrap();
+        assert!(copy.is_removed("b") && copy.spent_secret() == Some("00"));
+        let followed = before.with(&directory.changes_since(&before)).unwrap();
+        assert_eq!(followed.records(), directory.records());
+        let error = directory.remove_host("b", "00").unwrap_err();
+        assert_eq!(error, DirectoryError::NoSuchHost("b".into()));
+        // The file of the leader names a alone: others are forgotten, but not the removed one.
+        directory.keep_hosts(|host| host == "a");
+        assert!(directory.is_removed("b") && directory.keys_of("c").is_none());
     }
 }

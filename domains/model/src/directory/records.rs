@@ -27,7 +27,6 @@ use toroid_fabric::{NodeId, Torus};
 use super::{Directory, Domain, MAX_MTU, MIN_MTU, MemberSpec, Ownership, members, members_with};
 use crate::addressing::Subnet;
 use crate::gateway::Gateway;
-use crate::host_key::PublicKey;
 use crate::link::DomainLinks;
 use crate::names::{is_alias, is_domain_name, is_host_name, is_uplink_name};
 use crate::quota::{Amounts, Tenant};
@@ -86,6 +85,7 @@ const QUOTA_OF_USER: &str = "quota/user/";
 const QUOTA_OF_NODE: &str = "quota/node/";
 const HOST: &str = "host/";
 const HOST_KEYS: &str = "key/";
+const SPENT_SECRET: &str = "spent";
 const FREED: &str = "freed/";
 
 /// Why records are no directory.
@@ -197,6 +197,9 @@ impl Directory {
             host,
             Vec::clone,
         );
+        if self.spent_secret != old.spent_secret {
+            put_or_remove(&mut changes, SPENT_SECRET.into(), self.spent_secret());
+        }
         for (order, _, number) in self.freed.differences(&old.freed) {
             put_or_remove(&mut changes, format!("{FREED}{order:020}"), number);
         }
@@ -291,6 +294,8 @@ impl Directory {
             self.set_host(name, None);
         } else if let Some(name) = key.strip_prefix(HOST_KEYS) {
             self.forget_host_keys(name);
+        } else if key == SPENT_SECRET {
+            self.spent_secret = None;
         } else if let Some(order) = key.strip_prefix(FREED)
             && let Ok(order) = order.parse::<u64>()
             && let Some((id, _)) = self.freed.remove(&order)
@@ -356,6 +361,10 @@ impl Directory {
         } else if let Some(name) = key.strip_prefix(HOST_KEYS) {
             self.restore_host_keys(name, parse(key, value)?)
                 .map_err(invalid(key))
+        } else if key == SPENT_SECRET {
+            let digest: String = parse(key, value)?;
+            self.spent_secret = Some(digest.into());
+            Ok(())
         } else if let Some(order) = key.strip_prefix(FREED) {
             let order = order.parse().map_err(invalid(key))?;
             let (id, epoch) = parse(key, value)?;
@@ -458,17 +467,6 @@ impl Directory {
         }
         let nodes = self.all_known(numbers)?;
         self.claim(name, &nodes).map_err(|error| error.to_string())
-    }
-
-    fn restore_host_keys(&mut self, name: &str, keys: Vec<PublicKey>) -> Result<(), String> {
-        if !is_host_name(name) {
-            return Err("names no host".into());
-        }
-        if let Some(other) = keys.iter().find_map(|key| self.host_by_key(key)) {
-            return Err(format!("has a key that host {other} has, too"));
-        }
-        self.set_host_keys(name, keys);
-        Ok(())
     }
 
     fn restore_limits(&mut self, tenant: Tenant, limits: Amounts) {

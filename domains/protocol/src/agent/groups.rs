@@ -26,6 +26,9 @@ macro_rules! change_request {
             | $crate::agent::Request::NodeAlloc(_)
             | $crate::agent::Request::NodeFree { .. }
             | $crate::agent::Request::QuotaSet { .. }
+            | $crate::agent::Request::HostAdmit { .. }
+            | $crate::agent::Request::HostRemove { .. }
+            | $crate::agent::Request::HostRotate { .. }
     };
 }
 

@@ -36,6 +36,12 @@ impl Driver {
         }
     }
 
+    /// Ends the tunnel to another host: no frame passes after the next [`Driver::sync`].
+    pub(crate) fn end_tunnel(&self, host: &str) {
+        let order = DriverRequest::EndTunnel { host: host.into() };
+        self.state.lock().send(&order, None);
+    }
+
     /// Whether the driver has a tunnel to another host.
     pub(crate) fn has_tunnel(&self, host: &str) -> bool {
         self.state.lock().has_tunnel(host)

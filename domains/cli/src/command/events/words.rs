@@ -115,6 +115,9 @@ fn sentence(request: &Request) -> Option<String> {
             let limits: Vec<String> = limits.collect();
             format!("limit {}: {}", list(&whose), limits.join(", "))
         }
+        Request::HostAdmit { host, key } => format!("admit host {host} with key {key}"),
+        Request::HostRemove { host } => format!("remove host {host}"),
+        Request::HostRotate { .. } => "give the host a new key".into(),
         query_request!() | connection_request!() => return None,
     })
 }
