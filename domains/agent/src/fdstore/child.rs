@@ -26,12 +26,17 @@ pub(crate) struct SupervisedChild {
     /// For killing: another process may have got the number.
     pub(crate) handle: Arc<OwnedFd>,
     liveness: Writer,
+    /// Whether all its connections with other hosts are encrypted.
+    pub(crate) is_sealed: bool,
 }
 
 /// Record of a child in the fd store, with its liveness socket and process as descriptors.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     pid: u32,
+    /// False in the record of an agent that does not know the field.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    sealed: bool,
 }
 
 impl SupervisedChild {
@@ -47,11 +52,13 @@ impl SupervisedChild {
 
     /// Takes over the child of the predecessor, if it lives.
     pub(crate) fn take_over(kept: Entry) -> Option<Self> {
-        let (Record { pid }, [liveness, handle]) = kept.parse()?;
+        let (Record { pid, sealed }, [liveness, handle]) = kept.parse()?;
         if has_ended(&handle) {
             return None;
         }
-        Self::new(pid, handle, liveness.into()).ok()
+        let mut child = Self::new(pid, handle, liveness.into()).ok()?;
+        child.is_sealed = sealed;
+        Some(child)
     }
 
     fn new(pid: u32, handle: OwnedFd, liveness: UnixStream) -> io::Result<Self> {
@@ -61,12 +68,16 @@ impl SupervisedChild {
             pid,
             handle: Arc::new(handle),
             liveness,
+            is_sealed: false,
         })
     }
 
     /// Puts the child into the fd store.
     pub(crate) fn keep(&self, fd_store: &FdStore, key: &str) {
-        let record = Record { pid: self.pid };
+        let record = Record {
+            pid: self.pid,
+            sealed: self.is_sealed,
+        };
         let liveness = self.liveness.stream().as_fd();
         fd_store.put(key, &record, &[liveness, self.handle.as_fd()]);
     }

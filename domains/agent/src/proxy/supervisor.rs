@@ -15,10 +15,11 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::proxy::{ProxyEvent, ProxyRequest};
 use toroid_protocol::wire::{Reader, WireError, Writer};
 
+use crate::fdstore::FdStore;
 use crate::fdstore::child::SupervisedChild;
 use crate::fdstore::takeover::Takeover;
-use crate::fdstore::{Entry, FdStore};
-use crate::process::{ends_within, outlast, outlast_killed};
+
+use crate::process::{ends_within, has_ended, outlast, outlast_killed};
 use crate::threads;
 
 /// Pauses before restarts grow from the first to the second while the proxy keeps dying.
@@ -40,7 +41,7 @@ const COMPLAINT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct ProxySupervisor {
     fd_store: Arc<FdStore>,
-    kept: Mutex<Option<Entry>>,
+    kept: Mutex<Option<SupervisedChild>>,
     /// Whether new proxies have an RDMA device.
     has_rdma: bool,
     encryption: Encryption,
@@ -77,19 +78,15 @@ impl ProxySupervisor {
     /// not name the device any more.
     const RDMA: &str = "rdma";
 
-    /// Key in the fd store of the mark that all connections of the proxy are encrypted. The
-    /// predecessor may have had encryption off, or be of a release without.
-    const SEALED: &str = "sealed";
-
     /// Makes a supervisor without a proxy. The predecessor's is taken over later, or ended if it
     /// may have clear connections that the configuration forbids.
     pub(crate) fn new(takeover: &mut Takeover, config: &HostConfig) -> Self {
         let may_have_registrations = takeover.inherit(Self::RDMA).is_some();
-        let is_sealed = takeover.inherit(Self::SEALED).is_some();
-        let mut kept = takeover.inherit(Self::KEY);
-        if config.encryption == Encryption::On && !is_sealed {
-            kept.take()
-                .and_then(SupervisedChild::take_over)
+        let kept = takeover.inherit(Self::KEY);
+        let mut kept = kept.and_then(SupervisedChild::take_over);
+        // The predecessor may have had encryption off, or be of a release without.
+        if config.encryption == Encryption::On {
+            kept.take_if(|process| !process.is_sealed)
                 .iter()
                 .for_each(end_clear);
         }
@@ -110,7 +107,7 @@ impl ProxySupervisor {
     pub(crate) fn keep(&self) {
         let state = self.state.lock();
         if let Some((process, _)) = &state.process {
-            self.keep_marks(state.may_have_registrations);
+            self.keep_mark(state.may_have_registrations);
             process.keep(&self.fd_store, Self::KEY);
         }
     }
@@ -129,17 +126,11 @@ impl ProxySupervisor {
         self.state.lock().may_have_registrations
     }
 
-    fn keep_marks(&self, may_have_registrations: bool) {
-        let is_sealed = self.encryption == Encryption::On;
-        for (key, is_marked) in [
-            (Self::RDMA, may_have_registrations),
-            (Self::SEALED, is_sealed),
-        ] {
-            if is_marked {
-                self.fd_store.put(key, &(), &[])
-            } else {
-                self.fd_store.remove(key)
-            }
+    fn keep_mark(&self, may_have_registrations: bool) {
+        if may_have_registrations {
+            self.fd_store.put(Self::RDMA, &(), &[])
+        } else {
+            self.fd_store.remove(Self::RDMA)
         }
     }
 
@@ -202,7 +193,8 @@ impl ProxySupervisor {
 
     fn start(&self) -> io::Result<Instance> {
         let kept = self.kept.lock().take();
-        let (process, child) = match kept.and_then(SupervisedChild::take_over) {
+        let kept = kept.filter(|process| !has_ended(&process.handle));
+        let (mut process, child) = match kept {
             Some(process) => (process, None),
             None => {
                 let mut command = Command::new("/proc/self/exe");
@@ -211,6 +203,8 @@ impl ProxySupervisor {
                 (process, Some(child))
             }
         };
+        // One that this agent gives clear connections is not sealed any more.
+        process.is_sealed = self.encryption == Encryption::On;
         let (errands, orders) = process.open_channel(WRITE_TIMEOUT)?;
         let handle = Arc::clone(&process.handle);
         let mut state = self.state.lock();
@@ -219,7 +213,7 @@ impl ProxySupervisor {
         state.may_have_registrations =
             self.has_rdma || state.is_inherited && state.may_have_registrations;
         // First, because a later agent may take over the process at any time.
-        self.keep_marks(state.may_have_registrations);
+        self.keep_mark(state.may_have_registrations);
         process.keep(&self.fd_store, Self::KEY);
         state.process = Some((process, orders));
         drop(state);
