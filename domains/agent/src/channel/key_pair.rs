@@ -11,7 +11,6 @@ use snow::resolvers::{CryptoResolver, DefaultResolver};
 use toroid_model::host_key::PublicKey;
 
 use super::secret::{KEY, Secret, SecretError};
-use crate::error::{AgentError, in_data};
 use crate::random;
 use crate::store::ownership;
 
@@ -34,15 +33,15 @@ impl KeyPair {
     }
 
     /// Reads the key pair of this host, or makes one if there is none.
-    pub(crate) fn read_or_make(data: &Path) -> Result<Self, AgentError> {
+    pub(crate) fn read_or_make(data: &Path) -> Result<Self, SecretError> {
         let path = data.join(FILE);
         match Secret::read(&path) {
             Ok(private) => Ok(Self::of(*private.bytes())),
             Err(SecretError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 let made = Self::generate().and_then(|made| made.write(data).map(|()| made));
-                made.map_err(in_data(data))
+                made.map_err(|source| SecretError::Io { path, source })
             }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(error),
         }
     }
 

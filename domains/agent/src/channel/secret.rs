@@ -28,7 +28,7 @@ pub struct Secret([u8; KEY]);
 #[non_exhaustive]
 pub enum SecretError {
     /// Error of the system.
-    #[error("cannot read the key {}: {source}", path.display())]
+    #[error("cannot read or make the key {}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
