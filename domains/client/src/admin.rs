@@ -315,18 +315,20 @@ impl Control {
         })
     }
 
-    /// Changes access, routing and owner of a domain; `None` keeps a property.
+    /// Changes access, routing, sealing and owner of a domain; `None` keeps a property.
     pub fn set(
         &mut self,
         name: &str,
         public: Option<bool>,
         forward: Option<bool>,
+        sealed: Option<bool>,
         owner: Option<u32>,
     ) -> Result<DomainInfo, ClientError> {
         self.call(&Request::DomainSet {
             name: name.into(),
             public,
             forward,
+            sealed,
             owner,
         })
     }

@@ -233,6 +233,7 @@ impl Directory {
             managers: BTreeSet::new(),
             public: wanted.public,
             forward: false,
+            sealed: wanted.sealed,
             gateway: None,
             links: DomainLinks::default(),
             since: match epoch {
@@ -429,6 +430,14 @@ impl Directory {
             domain.forward = forward.unwrap_or(domain.forward);
             domain.owner = owner.unwrap_or(domain.owner);
         })
+    }
+
+    /// Lets members of different hosts talk over encrypted connections only, or over any.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NoSuchDomain`].
+    pub fn seal(&mut self, name: &str, sealed: bool) -> Result<Domain, DirectoryError> {
+        self.change(name, |domain| domain.sealed = sealed)
     }
 
     /// Connects a domain to the outside.

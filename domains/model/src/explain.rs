@@ -9,7 +9,7 @@ use serde::Serialize;
 use toroid_fabric::Place;
 
 use crate::as_text;
-use crate::hosts::{Encryption, Provider};
+use crate::hosts::{Encryption, Provider, unencrypted};
 use crate::info::{DomainInfo, HostInfo, HostState, MemberInfo, NodeInfo, Status};
 
 /// Descriptions on which an explanation is based.
@@ -191,12 +191,15 @@ impl Facts<'_> {
             Some(objection) => (Path::no(objection.clone()), Path::no(objection)),
             None => {
                 let stacks = stacks(info, from, to);
-                match self.hosts_of(from, to) {
-                    Some((here, there)) => (
+                match (self.hosts_of(from, to), self.breaks_seal(info)) {
+                    (Some(_), Some(objection)) => {
+                        (Path::no(objection.clone()), Path::no(objection))
+                    }
+                    (Some((here, there)), None) => (
                         self.remote_ethernet(here, there, &stacks),
                         self.remote_rdma(),
                     ),
-                    None => (self.ethernet(from == to, &stacks), self.rdma()),
+                    (None, _) => (self.ethernet(from == to, &stacks), self.rdma()),
                 }
             }
         };
@@ -206,6 +209,16 @@ impl Facts<'_> {
             ethernet,
             rdma,
         }
+    }
+
+    /// Objection to both paths between hosts, which a sealed domain must not use in the clear.
+    fn breaks_seal(&self, info: &DomainInfo) -> Option<Objection> {
+        let (provider, encryption) = (self.status.between_hosts?, self.status.encryption?);
+        let why = unencrypted(provider, encryption).filter(|_| info.sealed)?;
+        Some(Objection::new(
+            format!("domain {} is sealed, and the hosts have {why}", info.name),
+            "change the files of all hosts, or `toroid domain set --sealed false`",
+        ))
     }
 
     /// Objection to both paths.

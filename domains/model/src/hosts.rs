@@ -156,6 +156,15 @@ impl HostConfig {
     }
 }
 
+/// Reason why data between hosts is not encrypted, if some is not.
+pub fn unencrypted(provider: Provider, encryption: Encryption) -> Option<&'static str> {
+    match (provider, encryption) {
+        (Provider::Tcp, Encryption::On) => None,
+        (Provider::Verbs, _) => Some("provider = \"verbs\": RDMA between hosts is not encrypted"),
+        (_, Encryption::Off) => Some("encryption = \"off\": nothing between hosts is encrypted"),
+    }
+}
+
 as_text::display_serde_name!(Provider);
 
 impl FromStr for Provider {

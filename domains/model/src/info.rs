@@ -256,6 +256,9 @@ pub struct DomainInfo {
     /// members may announce themselves as routers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub forward: bool,
+    /// Whether its members of different hosts talk over encrypted connections only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sealed: bool,
     /// Connection to an external network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<GatewayInfo>,

@@ -196,6 +196,9 @@ pub enum Request {
         /// Whether it has routers.
         #[serde(default)]
         forward: Option<bool>,
+        /// Whether its members of different hosts talk over encrypted connections only.
+        #[serde(default)]
+        sealed: Option<bool>,
         /// The uid of its owner; for administrators.
         owner: Option<u32>,
     },

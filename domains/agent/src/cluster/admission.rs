@@ -4,9 +4,9 @@
 //! host must prove the pre-shared key to the leader, and the leader to the host; from then on each
 //! knows the other by its public key, and the pre-shared key is of no use in that name.
 
-use toroid_model::directory::Directory;
+use toroid_model::directory::{Directory, Domain};
 use toroid_model::host_key::PublicKey;
-use toroid_model::hosts::Admission;
+use toroid_model::hosts::{Admission, unencrypted};
 use toroid_model::info::{HostAdmission, HostInfo};
 use toroid_model::refusal::{Refusal, RefusalKind};
 
@@ -118,6 +118,20 @@ impl Cluster {
             Err(_) => {}
         }
         checked
+    }
+
+    /// Refuses a sealed domain, if data between hosts is not encrypted.
+    pub(crate) fn check_sealed(&self, domain: &Domain) -> Result<(), Refusal> {
+        let why = unencrypted(self.config.provider, self.config.encryption);
+        match why.filter(|_| domain.sealed) {
+            None => Ok(()),
+            Some(why) => Err(Refusal::new(
+                RefusalKind::Denied,
+                format!("domain {} is sealed, and this host has {why}", domain.name),
+                "let its members be on one host, change the files of all hosts, or `toroid domain \
+                 set --sealed false`",
+            )),
+        }
     }
 
     /// The other hosts, except for removed ones.

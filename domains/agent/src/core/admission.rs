@@ -1,8 +1,9 @@
 //! Hosts of the directory: `toroid host admit`, `remove` and `rotate`.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use toroid_model::directory::Directory;
+use toroid_model::directory::{Directory, Domain};
 use toroid_model::host_key::PublicKey;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::Request;
@@ -200,6 +201,20 @@ impl Host {
             directory.set_host_keys(host, keys.to_vec());
             Ok(())
         })
+    }
+
+    /// Refuses a sealed domain with members on several hosts, if data between these is not encrypted.
+    pub(super) fn check_sealed(
+        &self,
+        directory: &Directory,
+        domain: &Domain,
+    ) -> Result<(), Refusal> {
+        let hosts = domain.members.keys().map(|node| directory.host_of(*node));
+        let hosts: BTreeSet<Option<&str>> = hosts.collect();
+        match &self.cluster {
+            Some(cluster) if hosts.len() > 1 => cluster.check_sealed(domain),
+            _ => Ok(()),
+        }
     }
 
     fn among_hosts(&self) -> Result<&Arc<Cluster>, Refusal> {

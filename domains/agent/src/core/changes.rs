@@ -295,8 +295,9 @@ fn decide(host: &Host, caller: &Caller, request: &Request) -> Option<Result<Made
             name,
             public,
             forward,
+            sealed,
             owner,
-        } => set(host, actor, name, *public, *forward, *owner),
+        } => set(host, actor, name, (*public, *forward, *sealed), *owner),
         Request::GatewayAdd {
             node,
             domain,
@@ -362,6 +363,7 @@ fn create(host: &Host, actor: Actor, new: &NewDomain) -> Result<Reply, Refusal> 
         mtu: new.mtu,
         owner: new.owner.unwrap_or(caller),
         public: new.public,
+        sealed: new.sealed,
         ..Wanted::default()
     };
     let info = host.create(actor, wanted, new)?;
@@ -387,8 +389,7 @@ fn set(
     host: &Host,
     actor: Actor,
     name: &str,
-    public: Option<bool>,
-    forward: Option<bool>,
+    (public, forward, sealed): (Option<bool>, Option<bool>, Option<bool>),
     owner: Option<u32>,
 ) -> Result<Reply, Refusal> {
     let domain = host.edit(|directory| {
@@ -397,7 +398,13 @@ fn set(
             actor.may_administer("give domains away")?;
         }
         may_serve(host, owner)?;
-        Ok(directory.set(name, public, forward, owner)?)
+        let domain = directory.set(name, public, forward, owner)?;
+        let Some(sealed) = sealed else {
+            return Ok(domain);
+        };
+        let domain = directory.seal(name, sealed)?;
+        host.check_sealed(directory, &domain)?;
+        Ok(domain)
     })?;
     if forward.is_some() {
         host.tell_members(&domain)?;

@@ -235,6 +235,7 @@ impl Host {
             public: domain.public,
             managers: self.places(&domain.managers),
             forward: domain.forward,
+            sealed: domain.sealed,
             gateway: self.describe_gateway(domain),
             links: domain.links.renamed(|node| self.torus.place(node)),
             figures: Figures::of(self.torus, &domain.nodes()),

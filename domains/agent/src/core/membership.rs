@@ -56,7 +56,9 @@ impl Host {
             directory.check_carried(&members)?;
             directory.check_memberships(&members)?;
             let created = directory.create(wanted);
-            Ok::<_, Refusal>(created.map_err(|error| actor.may_read(directory, error))?)
+            let created = created.map_err(|error| actor.may_read(directory, error))?;
+            self.check_sealed(directory, &created.domain)?;
+            Ok::<_, Refusal>(created)
         })?;
         self.join(change, directory)
     }
@@ -76,7 +78,9 @@ impl Host {
             let new = &nodes - &domain.nodes();
             directory.check_carried(&new)?;
             directory.check_memberships(&new)?;
-            Ok::<_, Refusal>(directory.admit(name, &nodes, spec)?)
+            let grown = directory.admit(name, &nodes, spec)?;
+            self.check_sealed(directory, &grown.domain)?;
+            Ok::<_, Refusal>(grown)
         })?;
         self.join(change, directory)
     }
@@ -370,8 +374,7 @@ impl Host {
     /// caller waits for the driver afterwards.
     fn tell_remote(&self, domain: &Domain, directory: &Directory) {
         if let (Some(driver), Some(cluster)) = (&self.driver, &self.cluster) {
-            let ours = &cluster.config.host;
-            let remote = remote_ports_of(domain, directory, ours, self.interfaces);
+            let remote = remote_ports_of(domain, directory, cluster, self.interfaces);
             driver.set_remote(domain.id.into(), remote);
         }
     }

@@ -9,6 +9,7 @@ use toroid_netlink::{Netlink, NetlinkError};
 use toroid_protocol::driver::{Port, PortError};
 
 use super::host::find;
+use crate::cluster::Cluster;
 use crate::interfaces::Interfaces;
 use crate::net::driver::{PlacedPort, RemotePort};
 use crate::net::gateways::{self};
@@ -57,22 +58,24 @@ pub(crate) fn ports(
 /// Ports of members on other hosts, of domains that this host has members of.
 pub(crate) fn remote_ports(
     directory: &Directory,
-    ours: &str,
+    cluster: &Cluster,
     interfaces: Interfaces,
 ) -> Vec<RemotePort> {
-    let of = |domain| remote_ports_of(domain, directory, ours, interfaces);
+    let of = |domain| remote_ports_of(domain, directory, cluster, interfaces);
     directory.domains().flat_map(of).collect()
 }
 
 pub(super) fn remote_ports_of(
     domain: &Domain,
     directory: &Directory,
-    ours: &str,
+    cluster: &Cluster,
     interfaces: Interfaces,
 ) -> Vec<RemotePort> {
+    let ours = cluster.config.host.as_str();
     let host = |node: &NodeId| directory.host_of(*node);
     let is_here = domain.members.keys().any(|node| host(node) == Some(ours));
-    let members = domain.members.keys().filter(|_| is_here);
+    let may_pass = is_here && cluster.check_sealed(domain).is_ok();
+    let members = domain.members.keys().filter(|_| may_pass);
     let remote = members.filter_map(move |node| {
         let host = host(node).filter(|host| *host != ours)?;
         let torus = directory.torus();

@@ -285,6 +285,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
+    use toroid_model::directory::Wanted;
     use toroid_model::host_key::PublicKey;
     use toroid_model::hosts::{Admission, Encryption, HostConfig, Provider};
 
@@ -313,6 +314,29 @@ mod tests {
         };
         let keys = KeyPair::generate().unwrap();
         Cluster::new(config, keys).unwrap().0
+    }
+
+    #[test]
+    fn a_sealed_domain_is_refused_where_data_between_hosts_is_not_encrypted() {
+        let mut cluster = cluster();
+        let mut directory = Directory::new("2x1x1".parse().unwrap());
+        let wanted = Wanted {
+            name: "blue".into(),
+            ..Wanted::default()
+        };
+        let open = directory.create(wanted).unwrap().domain;
+        let sealed = directory.seal("blue", true).unwrap();
+        cluster.check_sealed(&sealed).unwrap();
+        for (provider, encryption, why) in [
+            (Provider::Verbs, Encryption::On, "verbs"),
+            (Provider::Tcp, Encryption::Off, "off"),
+        ] {
+            cluster.config.provider = provider;
+            cluster.config.encryption = encryption;
+            let refusal = cluster.check_sealed(&sealed).unwrap_err();
+            assert!(refusal.message.contains(why), "{refusal}");
+            cluster.check_sealed(&open).unwrap();
+        }
     }
 
     /// The disk of a removed host has the pre-shared key, too.

@@ -34,6 +34,7 @@ pub(super) fn give_ticket(
     }
     let permitted = match wanted {
         TicketPurpose::Node(between) => may_connect(&directory, to, &cluster.config.host, between)
+            .and_then(|()| is_sealed_as_wanted(cluster, &directory, between))
             .and_then(|()| has_listener(host, &directory, between)),
         TicketPurpose::Frames => match host.driver {
             Some(_) => Ok(()),
@@ -54,6 +55,16 @@ pub(super) fn give_ticket(
         )),
     });
     given.map_or_else(HostResponse::Refused, HostResponse::Ticket)
+}
+
+/// Checks that the connection is encrypted, if the domain is sealed.
+fn is_sealed_as_wanted(
+    cluster: &Cluster,
+    directory: &Directory,
+    between: NodePair,
+) -> Result<(), Refusal> {
+    let domain = directory.domain_by_id(between.partition);
+    domain.map_or(Ok(()), |domain| cluster.check_sealed(domain))
 }
 
 /// Checks that there is a listener for a ticket's packets, if it is for packets.

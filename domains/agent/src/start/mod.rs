@@ -310,7 +310,7 @@ fn build(
         let ports = ports(&directory, &nodes, interfaces);
         let (remote, others) = match &cluster {
             Some(cluster) => (
-                remote_ports(&directory, &cluster.config.host, interfaces),
+                remote_ports(&directory, cluster, interfaces),
                 Others {
                     hosts: cluster.others_in(&directory),
                     rdma: cluster.config.rdma.clone(),

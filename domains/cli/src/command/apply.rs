@@ -31,6 +31,7 @@ Example:
   managers = [\"0,0,0\"]            # absent: none
   public = true                   # absent: false
   forward = true                  # absent: false
+  sealed = true                   # absent: false
   subnet = \"10.64.3.0/24\"         # absent: as it is, or chosen
   mtu = 9000                      # absent: as it is, or 9000
   owner = \"alice\"                 # absent: as it is, or who applies the file
@@ -180,6 +181,7 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
             subnet,
             mtu,
             public,
+            sealed,
             owner,
         } => {
             let new = NewDomain {
@@ -191,6 +193,7 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
                 subnet: subnet.map(|subnet| subnet.to_string()),
                 mtu: *mtu,
                 public: *public,
+                sealed: *sealed,
                 owner: *owner,
             };
             agent.create_domain(new).map(drop)
@@ -199,8 +202,11 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
             domain,
             public,
             forward,
+            sealed,
             owner,
-        } => agent.set(domain, *public, *forward, *owner).map(drop),
+        } => agent
+            .set(domain, *public, *forward, *sealed, *owner)
+            .map(drop),
         Step::Grow {
             domain,
             nodes,

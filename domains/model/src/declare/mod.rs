@@ -9,6 +9,7 @@
 //! managers = ["0,0,0"]            # absent: none
 //! public = true                   # absent: false
 //! forward = true                  # absent: false
+//! sealed = true                   # absent: false
 //! subnet = "10.64.3.0/24"         # absent: as it is, or chosen
 //! mtu = 9000                      # absent: as it is, or 9000
 //! owner = "alice"                 # absent: as it is, or who applies the file
@@ -107,6 +108,8 @@ pub struct Declared {
     pub public: bool,
     /// Whether its members may be routers.
     pub forward: bool,
+    /// Whether its members of different hosts talk over encrypted connections only.
+    pub sealed: bool,
     /// IPv4 subnet.
     pub subnet: Option<Subnet>,
     /// Bytes.

@@ -186,8 +186,8 @@ impl Reader<'_> {
         }
         let table = self.lines.table(value)?;
         let keys = [
-            "nodes", "limited", "plain", "stacks", "managers", "public", "forward", "subnet",
-            "mtu", "owner", "link",
+            "nodes", "limited", "plain", "stacks", "managers", "public", "forward", "sealed",
+            "subnet", "mtu", "owner", "link",
         ];
         self.lines
             .check_keys(table, &format!("domain {name}"), &keys);
@@ -204,6 +204,7 @@ impl Reader<'_> {
             managers: self.node_sets(value("managers")),
             public: value("public").and_then(|v| self.lines.boolean(v)) == Some(true),
             forward: value("forward").and_then(|v| self.lines.boolean(v)) == Some(true),
+            sealed: value("sealed").and_then(|v| self.lines.boolean(v)) == Some(true),
             subnet: value("subnet").and_then(|v| self.subnet(v)),
             mtu: value("mtu").and_then(|v| self.lines.number(v, MIN_MTU..=MAX_MTU)),
             owner: value("owner").and_then(|v| self.uid(v)),

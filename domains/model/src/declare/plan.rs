@@ -199,6 +199,7 @@ impl Plan {
             subnet: wanted.subnet,
             mtu: wanted.mtu,
             public: wanted.public,
+            sealed: wanted.sealed,
             owner: wanted.owner,
         });
         if wanted.forward {
@@ -219,8 +220,23 @@ impl Plan {
             domain: name.into(),
             public,
             forward: None,
+            sealed: None,
             owner,
         };
+        let seal = |sealed| Step::Set {
+            domain: name.into(),
+            public: None,
+            forward: None,
+            sealed: Some(sealed),
+            owner: None,
+        };
+        // Before nodes join that need it.
+        if wanted.sealed && !present.sealed {
+            self.take.push(seal(true));
+        }
+        if present.sealed && !wanted.sealed {
+            self.give.push(seal(false));
+        }
         if present.forward && !wanted.forward {
             self.take.push(forward(name, false));
         }
@@ -366,6 +382,7 @@ fn forward(domain: &str, forward: bool) -> Step {
         domain: domain.into(),
         public: None,
         forward: Some(forward),
+        sealed: None,
         owner: None,
     }
 }

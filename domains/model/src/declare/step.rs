@@ -61,6 +61,8 @@ pub enum Step {
         subnet: Option<Subnet>,
         mtu: Option<u32>,
         public: bool,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        sealed: bool,
         owner: Option<u32>,
     },
     Grow {
@@ -75,6 +77,8 @@ pub enum Step {
         public: Option<bool>,
         #[serde(skip_serializing_if = "Option::is_none")]
         forward: Option<bool>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        sealed: Option<bool>,
         owner: Option<u32>,
     },
     /// Make managers.
@@ -155,6 +159,7 @@ impl fmt::Display for Step {
                 subnet,
                 mtu,
                 public,
+                sealed,
                 owner,
             } => {
                 write!(f, "create {domain}")?;
@@ -165,7 +170,8 @@ impl fmt::Display for Step {
                 optional(f, "subnet", subnet)?;
                 optional(f, "mtu", mtu)?;
                 optional(f, "owner", owner)?;
-                f.write_str(if *public { ", public" } else { "" })
+                f.write_str(if *public { ", public" } else { "" })?;
+                f.write_str(if *sealed { ", sealed" } else { "" })
             }
             Step::Grow {
                 domain,
@@ -189,6 +195,7 @@ impl fmt::Display for Step {
                 domain,
                 public,
                 forward,
+                sealed,
                 owner,
             } => {
                 write!(f, "change {domain}")?;
@@ -201,6 +208,11 @@ impl fmt::Display for Step {
                 f.write_str(match forward {
                     Some(true) => ", forwarding",
                     Some(false) => ", not forwarding",
+                    None => "",
+                })?;
+                f.write_str(match sealed {
+                    Some(true) => ", sealed",
+                    Some(false) => ", not sealed",
                     None => "",
                 })
             }

@@ -60,6 +60,7 @@ stacks = ["db"]
 managers = ["0,0,0"]
 public = true
 forward = true
+sealed = true
 subnet = "10.64.3.0/24"
 mtu = 1500
 owner = "alice"
@@ -99,8 +100,8 @@ fn every_key_is_read() {
     let blue = Declared {
         lines: DeclaredLines {
             domain: 2,
-            subnet: 10,
-            mtu: 11,
+            subnet: 11,
+            mtu: 12,
         },
         members: members(
             &places(&["0,0,0", "1,0,0", "3,3,3"]),
@@ -111,6 +112,7 @@ fn every_key_is_read() {
         managers: places(&["0,0,0"]),
         public: true,
         forward: true,
+        sealed: true,
         subnet: Some("10.64.3.0/24".parse().unwrap()),
         mtu: Some(1500),
         owner: Some(1000),
@@ -125,7 +127,7 @@ fn every_key_is_read() {
     };
     let empty = Declared {
         lines: DeclaredLines {
-            domain: 20,
+            domain: 21,
             ..DeclaredLines::default()
         },
         ..Declared::default()

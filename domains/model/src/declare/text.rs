@@ -194,6 +194,9 @@ impl Declared {
         if self.forward {
             writeln!(f, "forward = true")?;
         }
+        if self.sealed {
+            writeln!(f, "sealed = true")?;
+        }
         if let Some(subnet) = self.subnet {
             writeln!(f, "subnet = \"{subnet}\"")?;
         }

@@ -33,6 +33,8 @@ pub struct Domain {
     /// Whether nodes that are in another such domain, too, may forward packets between the two, and
     /// members may announce themselves as routers.
     pub forward: bool,
+    /// Whether its members of different hosts talk over encrypted connections only.
+    pub sealed: bool,
     /// Connection to an external network.
     pub gateway: Option<Gateway>,
     /// Links between members.
@@ -102,6 +104,8 @@ pub struct Wanted {
     pub owner: u32,
     /// Whether the owner of a node may add it.
     pub public: bool,
+    /// Whether its members of different hosts talk over encrypted connections only.
+    pub sealed: bool,
 }
 
 /// Members out of sets: full members, and those to which each field of [`MemberSpec`] applies.

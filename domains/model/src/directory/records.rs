@@ -143,6 +143,8 @@ struct DomainRecord {
     public: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     forward: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    sealed: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     gateway: Option<Gateway<u32>>,
     #[serde(default, skip_serializing_if = "DomainLinks::is_empty")]
@@ -417,6 +419,7 @@ impl Directory {
             managers: nodes(&record.managers)?,
             public: record.public,
             forward: record.forward,
+            sealed: record.sealed,
             gateway: gateway.transpose()?,
             links: record.links,
             since: self.restore_since(&record.since)?,
@@ -523,6 +526,7 @@ impl DomainRecord {
             managers: numbers(&domain.managers),
             public: domain.public,
             forward: domain.forward,
+            sealed: domain.sealed,
             gateway: domain.gateway.as_ref().map(|gateway| Gateway {
                 node: gateway.node.0,
                 uplink: gateway.uplink.clone(),

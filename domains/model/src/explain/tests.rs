@@ -152,7 +152,7 @@ fn outsiders_hear_of_common_domains_and_the_remedy() {
 
 #[test]
 fn frames_between_hosts_need_their_drivers_connection() {
-    let told_with = |encryption, frames: bool, over: Option<&str>, here: &str| {
+    let explain_with = |is_sealed, encryption, frames: bool, over: Option<&str>, here: &str| {
         let mut status = status("tap", false, Some(7));
         status.between_hosts = Some(Provider::Verbs);
         status.encryption = Some(encryption);
@@ -167,7 +167,8 @@ fn frames_between_hosts_need_their_drivers_connection() {
             host("a", here, false, None),
             host("bb", "connected", frames, over),
         ];
-        let (mut nodes, domains) = (nodes(), domains());
+        let (mut nodes, mut domains) = (nodes(), domains());
+        domains[0].sealed = is_sealed;
         for node in &mut nodes {
             let name = if node.id == 0 { "a" } else { "bb" };
             node.host = Some(name.into());
@@ -178,7 +179,10 @@ fn frames_between_hosts_need_their_drivers_connection() {
             domains: &domains,
         };
         let answer = facts.explain(place(1), place(0), None);
-        answer.domains[0].ethernet.clone()
+        answer.domains[0].clone()
+    };
+    let told_with = |encryption, frames, over, here: &str| {
+        explain_with(false, encryption, frames, over, here).ethernet
     };
     let told = |frames, over, here: &str| told_with(Encryption::On, frames, over, here);
     let guards = |network| [Guard::Driver, Guard::RemoteDriver, network];
@@ -190,6 +194,13 @@ fn frames_between_hosts_need_their_drivers_connection() {
     let open = told(true, Some("verbs"), "here");
     assert_eq!(open.provider.unwrap(), "tap over verbs");
     assert_eq!(open.enforced_by, guards(Guard::RdmaNetwork));
+    for encryption in [Encryption::On, Encryption::Off] {
+        let sealed = explain_with(true, encryption, true, Some("tcp"), "here");
+        let objection = sealed.rdma.objection.unwrap();
+        assert!(objection.reason.contains("blue is sealed"), "{objection}");
+        assert_eq!(sealed.ethernet.objection, Some(objection));
+        assert!(!sealed.may);
+    }
     // Between two others.
     let open = told(false, None, "connected");
     assert_eq!(open.provider.unwrap(), "tap over verbs or tcp");

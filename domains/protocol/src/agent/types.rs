@@ -69,6 +69,9 @@ pub struct NewDomain {
     pub mtu: Option<u32>,
     /// Whether the owner of a node may add it.
     pub public: bool,
+    /// Whether its members of different hosts talk over encrypted connections only.
+    #[serde(default)]
+    pub sealed: bool,
     /// Owner, if not the caller; for administrators.
     pub owner: Option<u32>,
 }

@@ -23,6 +23,9 @@ pub(crate) struct Create {
     /// Anyone may add their own nodes
     #[arg(long)]
     public: bool,
+    /// Members of different hosts talk over encrypted connections only
+    #[arg(long)]
+    sealed: bool,
     /// Owner of the domain, by name or number (administrators only) [default: the caller]
     #[arg(long, value_name = "USER", value_parser = values::user)]
     owner: Option<u32>,
@@ -71,6 +74,7 @@ impl Create {
             subnet: self.subnet,
             mtu: self.mtu,
             public: self.public,
+            sealed: self.sealed,
             owner: self.owner,
         }
     }
@@ -128,7 +132,7 @@ fn create_unless_exists(agent: &mut Control, new: NewDomain) -> Result<DomainInf
 }
 
 /// Properties: name, present value, wanted value.
-fn properties<'a>(present: &DomainInfo, new: &NewDomain) -> [(&'a str, String, Option<String>); 4] {
+fn properties<'a>(present: &DomainInfo, new: &NewDomain) -> [(&'a str, String, Option<String>); 5] {
     let text = |number: u32| number.to_string();
     [
         ("subnet", present.subnet.clone(), new.subnet.clone()),
@@ -138,6 +142,11 @@ fn properties<'a>(present: &DomainInfo, new: &NewDomain) -> [(&'a str, String, O
             "public",
             present.public.to_string(),
             new.public.then(|| true.to_string()),
+        ),
+        (
+            "sealed",
+            present.sealed.to_string(),
+            new.sealed.then(|| true.to_string()),
         ),
     ]
 }

@@ -106,12 +106,15 @@ pub(crate) struct Set {
     /// The domain
     name: String,
     /// Whether anyone may add their own nodes
-    #[arg(long, value_name = "BOOL", required_unless_present_any = ["owner", "forward"])]
+    #[arg(long, value_name = "BOOL", required_unless_present_any = ["owner", "forward", "sealed"])]
     public: Option<bool>,
     /// Routing: members that are also in another such domain may forward packets between the two
     /// and send IPv6 router advertisements
     #[arg(long, value_name = "ON|OFF", hide_possible_values = true)]
     forward: Option<Forward>,
+    /// Whether members of different hosts talk over encrypted connections only
+    #[arg(long, value_name = "BOOL")]
+    sealed: Option<bool>,
     /// New owner, by name or number (administrators only)
     #[arg(long, value_name = "USER", value_parser = values::user)]
     owner: Option<u32>,
@@ -159,10 +162,13 @@ impl Run for Domain {
                 name,
                 public,
                 forward,
+                sealed,
                 owner,
             }) => {
                 let forward = forward.map(|forward| forward == Forward::On);
-                session.connect()?.set(&name, public, forward, owner)?
+                session
+                    .connect()?
+                    .set(&name, public, forward, sealed, owner)?
             }
             Domain::Show(Named { name }) => session.connect()?.show(&name)?,
             Domain::Rm(rm) => {
@@ -250,6 +256,9 @@ pub(crate) fn print(domain: &DomainInfo, show: Show) {
     );
     if domain.public {
         line!("public: whoever owns a node may join with it");
+    }
+    if domain.sealed {
+        line!("sealed: members of different hosts talk over encrypted connections only");
     }
     if domain.forward {
         line!("forwards: members may be routers to other domains that forward");

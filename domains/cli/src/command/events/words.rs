@@ -50,6 +50,7 @@ fn sentence(request: &Request) -> Option<String> {
             name,
             public,
             forward,
+            sealed,
             owner,
         } => {
             let switch = |what: &str, on: &Option<bool>| {
@@ -57,7 +58,12 @@ fn sentence(request: &Request) -> Option<String> {
                 Some(format!("{what} {}", if *on { "on" } else { "off" }))
             };
             let owner = owner.map(|uid| format!("owner {}", names::user(uid)));
-            let changes = [switch("public", public), switch("forward", forward), owner];
+            let changes = [
+                switch("public", public),
+                switch("forward", forward),
+                switch("sealed", sealed),
+                owner,
+            ];
             let changes: Vec<String> = changes.into_iter().flatten().collect();
             format!("set {name}: {}", changes.join(", "))
         }

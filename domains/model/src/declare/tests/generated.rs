@@ -23,6 +23,7 @@ fn declarations() -> impl Strategy<Value = Declaration> {
         let domain = |((nodes, limited, plain, stacks, managers), public, owner): Parts| Declared {
             public,
             forward: public != (owner % 2 == 0),
+            sealed: owner % 3 == 0,
             owner: Some(owner),
             members: members(
                 &nodes,
@@ -165,10 +166,12 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             plain,
             stacks,
             public,
+            sealed,
             owner,
             ..
         } => {
             let new = Declared {
+                sealed: *sealed,
                 members: members(&nodes.0, &limited.0, &plain.0, &stacks.0),
                 public: *public,
                 owner: owner.or(Some(0)),
@@ -180,11 +183,13 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             domain,
             public,
             forward,
+            sealed,
             owner,
         } => {
             let domain = present.domains.get_mut(domain).unwrap();
             domain.public = public.unwrap_or(domain.public);
             domain.forward = forward.unwrap_or(domain.forward);
+            domain.sealed = sealed.unwrap_or(domain.sealed);
             domain.owner = owner.or(domain.owner);
         }
         Step::Grow {
