@@ -24,6 +24,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use nix::errno::Errno;
 
+mod bridge;
 pub mod namespace;
 
 /// Multicast group of changed links (RTNLGRP_LINK).

@@ -1,8 +1,15 @@
 use std::fs::File;
 use std::net::Ipv6Addr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
+use nix::ifaddrs::getifaddrs;
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::socket::{
+    AddressFamily as Family, MsgFlags, SockFlag, SockProtocol, SockType, bind, recv, send,
+    setsockopt, socket,
+};
+use nix::sys::time::TimeVal;
 
 use super::*;
 
@@ -75,4 +82,73 @@ fn a_veth_pair_is_made_configured_and_deleted() {
     let left = here.index("left").unwrap();
     here.delete(left).unwrap();
     assert!(there.link("right").is_err());
+}
+
+/// Needs root. Runs in namespaces of its own, which end with their descriptors.
+#[test]
+#[ignore = "needs root"]
+fn a_locked_port_admits_one_mac_address_and_nothing_is_flooded() {
+    let bridges = namespace::create().unwrap();
+    let members: Vec<File> = (0..3).map(|_| namespace::create().unwrap()).collect();
+    let mut here = Netlink::open_in(bridges.as_fd()).unwrap();
+    here.create_bridge("bridge").unwrap();
+    assert!(here.create_bridge("bridge").unwrap_err().already_exists());
+    let bridge = here.index("bridge").unwrap();
+    here.set_up(bridge).unwrap();
+    let mac = |member: u8| [6, 0, 1, member, 0, 0];
+    let mut sockets = Vec::new();
+    for (member, namespace) in (0..).zip(&members) {
+        let name = format!("port{member}");
+        here.create_veth(&name, "member", namespace.as_fd())
+            .unwrap();
+        let mut there = Netlink::open_in(namespace.as_fd()).unwrap();
+        let index = there.index("member").unwrap();
+        there.set_mac(index, mac(member)).unwrap();
+        there.set_up(index).unwrap();
+        let port = here.index(&name).unwrap();
+        here.add_locked_port(bridge, port, mac(member)).unwrap();
+        sockets.push(namespace::inside(namespace, packet_socket).unwrap());
+    }
+    let frame = |to: [u8; 6], from: [u8; 6], body: u8| {
+        let mut frame = [to.as_slice(), &from, &ETHERTYPE].concat();
+        frame.resize(60, body);
+        frame
+    };
+    // From the first member: forged, to an address of nobody, to the second member, to all.
+    for frame in [
+        frame(mac(1), mac(2), 1),
+        frame(mac(9), mac(0), 2),
+        frame(mac(1), mac(0), 3),
+        frame([0xff; 6], mac(0), 4),
+    ] {
+        send(sockets[0].as_raw_fd(), &frame, MsgFlags::empty()).unwrap();
+    }
+    let received = |member: usize| {
+        let mut frame = [0; 2000];
+        // Other frames are those of IPv6 in the kernels.
+        while frame[12..14] != ETHERTYPE {
+            recv(sockets[member].as_raw_fd(), &mut frame, MsgFlags::empty()).unwrap();
+        }
+        frame[14]
+    };
+    assert_eq!([received(1), received(1)], [3, 4]);
+    assert_eq!(received(2), 4);
+}
+
+/// An EtherType for experiments.
+const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
+
+/// A socket for all frames of the interface `member`.
+fn packet_socket() -> OwnedFd {
+    let all = SockProtocol::EthAll;
+    let socket = socket(Family::Packet, SockType::Raw, SockFlag::empty(), all).unwrap();
+    let mut interfaces = getifaddrs().unwrap();
+    let link = interfaces.find_map(|one| {
+        let is_it = one.interface_name == "member";
+        let address = one.address.filter(|_| is_it)?;
+        address.as_link_addr().copied()
+    });
+    bind(socket.as_raw_fd(), &link.unwrap()).unwrap();
+    setsockopt(&socket, ReceiveTimeout, &TimeVal::new(30, 0)).unwrap();
+    socket
 }
