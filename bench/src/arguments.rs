@@ -81,8 +81,8 @@ enum Command {
     /// which should be on a disk.
     Domains(Domains),
 
-    /// Measure the Ethernet of a domain beside a bare relay between two TAPs (the limit) and a veth
-    /// pair.
+    /// Measure the Ethernet of a domain beside a bare relay between two TAPs (the limit), a bridge
+    /// and a veth pair of the kernel.
     ///
     /// Starts a private agent and leaves nothing behind. Needs /dev/net/tun and root.
     Ether(Common),

@@ -29,7 +29,8 @@ pub enum Path {
     Veth,
     /// A node and an external host, through a gateway with address translation.
     Nat,
-    /// A node and an external host, through a bridge.
+    /// A node and an external host, through a bridge. In `ether`, two nodes over a bridge of the
+    /// kernel.
     Bridge,
     /// One process, `memcpy`.
     Memcpy,

@@ -1,8 +1,9 @@
 //! The nodes and all paths between them.
 //!
 //! The first node sends and the second receives; tests with many receivers or members use the nodes
-//! after them. The pair has a domain, a relay and a veth pair for each link. All are in the same
-//! two network namespaces, so that only the path differs, not the congestion control.
+//! after them. The pair has a domain, a relay, a bridge of the kernel and a veth pair for each link.
+//! All are in the same two network namespaces, so that only the path differs, not the congestion
+//! control. The bridges are in a namespace of their own.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use toroid_ethernet::offload::Capabilities;
 use toroid_fabric::Torus;
-use toroid_netlink::Netlink;
+use toroid_netlink::{Netlink, NetlinkError, namespace};
 use toroid_protocol::agent::NewDomain;
 
 use super::plan::{Delivery, IDLE, Key, LINKS, Link, RECEIVERS, Test, USERSPACE_LINKS, USUAL};
@@ -55,6 +56,8 @@ pub struct Bed {
     sender: Process,
     _receivers: Vec<Process>,
     _relays: Vec<Relay>,
+    /// The network namespace of all bridges, which ends with its descriptor.
+    _bridges: File,
     cluster: Cluster,
     /// Address of the second node's server by path and link.
     servers: HashMap<(Path, Link), SocketAddrV4>,
@@ -104,15 +107,18 @@ impl Bed {
             serve(Path::Smoltcp, link, address);
         }
         let mut relays = Vec::new();
+        let bridges = namespace::create().map_err(ClusterError::ours)?;
         let networks = [cluster.network(&nodes[0])?, cluster.network(&nodes[1])?];
         for (n, link) in (0..).zip(LINKS) {
             let domain = new_domain(&name("ether", link), &nodes[..2], link);
             let domain = cluster.control()?.create_domain(domain)?;
             serve(Path::Toroid, link, member(&domain, &nodes[1])?.ipv4);
-            relays.push(relay(&networks, link, addresses(2 * n))?);
-            serve(Path::Relay, link, addresses(2 * n)[1]);
-            veth(&networks, link, addresses(2 * n + 1))?;
-            serve(Path::Veth, link, addresses(2 * n + 1)[1]);
+            relays.push(relay(&networks, link, addresses(3 * n))?);
+            serve(Path::Relay, link, addresses(3 * n)[1]);
+            bridge(&bridges, &networks, link, addresses(3 * n + 1))?;
+            serve(Path::Bridge, link, addresses(3 * n + 1)[1]);
+            veth(&networks, link, addresses(3 * n + 2))?;
+            serve(Path::Veth, link, addresses(3 * n + 2)[1]);
         }
         let crowd = new_domain(CROWD, &nodes[..=RECEIVERS], USUAL);
         let crowd = cluster.control()?.create_domain(crowd)?;
@@ -135,6 +141,7 @@ impl Bed {
             sender,
             _receivers: receivers,
             _relays: relays,
+            _bridges: bridges,
             cluster,
             servers,
             crowd,
@@ -316,13 +323,49 @@ fn veth(networks: &[File; 2], link: Link, addresses: [Ipv4Addr; 2]) -> Result<()
     Netlink::open_in(near.as_fd())
         .and_then(|mut netlink| netlink.create_veth(&name, &name, far.as_fd()))
         .map_err(ClusterError::ours)?;
+    configure(&name, networks, link, addresses)
+}
+
+/// Connects both nodes to a bridge of the kernel that admits each node's own MAC address only.
+fn bridge(
+    bridges: &File,
+    networks: &[File; 2],
+    link: Link,
+    addresses: [Ipv4Addr; 2],
+) -> Result<(), ClusterError> {
+    let name = name("bridge", link);
+    let connect = || -> Result<(), NetlinkError> {
+        let mut netlink = Netlink::open_in(bridges.as_fd())?;
+        netlink.create_bridge(&name)?;
+        let bridge = netlink.index(&name)?;
+        for (end, network) in ["near", "far"].into_iter().zip(networks) {
+            let port = self::name(end, link);
+            netlink.create_veth(&port, &name, network.as_fd())?;
+            let port = netlink.index(&port)?;
+            netlink.set_mtu(port, link.mtu)?;
+            let member = Netlink::open_in(network.as_fd())?.link(&name)?;
+            let mac = member.mac.as_slice().try_into().unwrap_or_default();
+            netlink.add_locked_port(bridge, port, mac)?;
+        }
+        netlink.set_up(bridge)
+    };
+    connect().map_err(ClusterError::ours)?;
+    configure(&name, networks, link, addresses)
+}
+
+/// Configures both ends of a path of the kernel alone.
+fn configure(
+    name: &str,
+    networks: &[File; 2],
+    link: Link,
+    addresses: [Ipv4Addr; 2],
+) -> Result<(), ClusterError> {
     if !link.offload {
         for network in networks {
-            features::switch_off(network, &name, &features::OFFLOADS)
-                .map_err(ClusterError::ours)?;
+            features::switch_off(network, name, &features::OFFLOADS).map_err(ClusterError::ours)?;
         }
     }
-    pair::configure(&name, networks.each_ref(), link.mtu, addresses).map_err(ClusterError::ours)
+    pair::configure(name, networks.each_ref(), link.mtu, addresses).map_err(ClusterError::ours)
 }
 
 /// Name of an interface, at most 15 characters.

@@ -76,7 +76,7 @@ impl fmt::Display for Link {
 }
 
 /// The paths between the nodes' kernels.
-pub const OF_KERNELS: [Path; 3] = [Path::Toroid, Path::Relay, Path::Veth];
+pub const OF_KERNELS: [Path; 4] = [Path::Toroid, Path::Relay, Path::Bridge, Path::Veth];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -62,6 +62,7 @@ pub fn report(
         .with("torus", Bed::torus())
         .with("congestion_control", congestion_control)
         .with("relay", "two threads that block")
+        .with("bridge", "locked ports without learning")
         .with("veth_off", features::OFFLOADS);
     let mut report = Report::new(effort, start, config);
     report.rows("rows", &rows);
@@ -218,13 +219,16 @@ impl Rounds<'_> {
                 compared.push(by_path(Test::TcpStream, link, Path::Veth, "bits_per_s"));
             }
         }
-        compared.push(by_path(Test::TcpRr, USUAL, Path::Veth, "p50_ns"));
+        compared.push(by_path(Test::TcpStream, USUAL, Path::Bridge, "bits_per_s"));
+        for path in [Path::Bridge, Path::Veth] {
+            compared.push(by_path(Test::TcpRr, USUAL, path, "p50_ns"));
+        }
         compared.push(by_path(Test::UdpPps, USUAL, Path::Veth, "pps"));
         for link in FLOOD_LINKS {
             compared.push(by_path(Test::UdpFlood, link, Path::Relay, "bits_per_s"));
         }
         // CPU per byte: the reason why a userspace driver is slower than veth on busy processors.
-        for path in [Path::Toroid, Path::Relay] {
+        for path in [Path::Toroid, Path::Relay, Path::Bridge] {
             let stream = |path| Key::new(Test::TcpStream, path, LONGEST);
             compared.push(Compared {
                 name: format!(
@@ -253,7 +257,10 @@ fn by_path(test: Test, link: Link, than: Path, figure: &'static str) -> Compared
 }
 
 fn tables(rows: &[Row]) -> String {
-    let mut paths = Table::new(1, &["Between two nodes", "toroid", "relay", "veth"]);
+    let mut paths = Table::new(
+        1,
+        &["Between two nodes", "toroid", "relay", "bridge", "veth"],
+    );
     let toroid = json!({"path": Path::Toroid, "idle_members": null, "delivery": null});
     for first in rows.iter().filter(|row| row.has(&toroid)) {
         let by = |path| {
@@ -354,7 +361,7 @@ mod tests {
         assert_eq!(missed.len(), 1, "{missed:?}");
         assert!(missed[0]["name"].as_str().unwrap().contains("multicast"));
         assert!(report.text.contains("MISSED"));
-        assert_eq!(json["reported"].as_array().unwrap().len(), 13);
+        assert_eq!(json["reported"].as_array().unwrap().len(), 16);
     }
 
     #[test]

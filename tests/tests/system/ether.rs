@@ -32,7 +32,7 @@ const KEYS: [&str; 18] = [
     "rounds_of",
 ];
 
-const PATHS: [&str; 3] = ["toroid", "relay", "veth"];
+const PATHS: [&str; 4] = ["toroid", "relay", "bridge", "veth"];
 
 /// MTU and offload of every link on which a stream is measured.
 const LINKS: [(u32, bool); 5] = [
