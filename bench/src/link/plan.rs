@@ -62,7 +62,7 @@ pub enum Op {
     /// The choice of a route through a torus of this size in each dimension, in a mode or by `auto`,
     /// under load. [`Mode::Adaptive1`] chooses at each hop.
     Decision(u16, Option<Mode>),
-    /// A look at what was counted for one peer, in all modes.
+    /// A look at the counters of one peer in one mode.
     Counters,
 }
 
@@ -180,7 +180,7 @@ impl fmt::Display for Key {
                 };
                 write!(f, "decision by {name}{each}, torus of {side}x{side}x{side}")?;
             }
-            Op::Counters => write!(f, "counters of a peer")?,
+            Op::Counters => write!(f, "counters of a peer in a mode")?,
         }
         match (self.knob, self.latency, self.rate) {
             (Knob::Both, Some(ns), _) if !self.is_time() => {

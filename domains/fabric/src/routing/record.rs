@@ -85,6 +85,14 @@ impl RouteRecords {
         sum
     }
 
+    /// What was counted for a leg in one mode.
+    pub fn counters(&self, leg: Leg, mode: Mode) -> Counters {
+        let entry = self.search(name(leg), false);
+        entry.map_or_else(Counters::default, |entry| {
+            counters(mode, |word| self.load(entry, word))
+        })
+    }
+
     /// The entry of a leg; `None` if the table is full around it.
     pub(super) fn entry(&self, leg: Leg) -> Option<Entry> {
         self.search(name(leg), true)
@@ -185,21 +193,25 @@ impl RouteRecord {
         }
         self.messages = self.messages.saturating_add(load(DECISIONS));
         for mode in Mode::ALL {
-            let first = of_mode(mode);
             let bytes = &mut self.bytes[mode as usize];
-            *bytes = bytes.saturating_add(load(first));
-            self.counters[mode as usize] += Counters {
-                request_flits: load(first + 1),
-                stalled_cycles: load(first + 2),
-                packets: load(first + 3),
-                latency_ns: load(first + 4),
-            };
+            *bytes = bytes.saturating_add(load(of_mode(mode)));
+            self.counters[mode as usize] += counters(mode, &load);
         }
     }
 }
 
 fn of_mode(mode: Mode) -> usize {
     HEAD + OF_MODE * mode as usize
+}
+
+fn counters(mode: Mode, load: impl Fn(usize) -> u64) -> Counters {
+    let first = of_mode(mode);
+    Counters {
+        request_flits: load(first + 1),
+        stalled_cycles: load(first + 2),
+        packets: load(first + 3),
+        latency_ns: load(first + 4),
+    }
 }
 
 /// Name of a leg, never 0.

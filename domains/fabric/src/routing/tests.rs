@@ -106,7 +106,8 @@ fn a_message_that_waits_counts_stalled_cycles() {
     });
     // 425 bytes take 1 us, which is 800 cycles.
     assert_eq!((first, second), ([0, 0], [1000, 0]));
-    let counters = rig.record().counters[Mode::InOrder as usize];
+    let counters = rig.records.counters(LEG, Mode::InOrder);
+    assert_eq!(counters, rig.record().counters[Mode::InOrder as usize]);
     assert_eq!(counters.stalled_cycles, 800);
     assert_eq!(counters.packets, 2 * packets(425));
     assert_eq!(counters.request_flits, 2 * flits(425, Operation::Put));
