@@ -13,8 +13,8 @@
 //! while the leader is away, and makes no change by itself. The leader sends durable changes to its
 //! [`followers`] and waits for those that a change concerns, see [`crate::control`]. A [`link`] is a
 //! session with another agent; [`unauthenticated`] connections have not shown a key yet, and
-//! [`admission`] decides which keys are enough. Processes of one host reach nodes of another with [`tickets`]. [`crate::sessions`] serves
-//! the requests of other agents.
+//! [`admission`] decides which keys are enough. Processes of one host reach nodes of another with
+//! [`tickets`]. [`crate::sessions`] serves the requests of other agents.
 
 pub(crate) mod admission;
 pub(crate) mod followers;
