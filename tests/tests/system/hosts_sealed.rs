@@ -113,6 +113,15 @@ fn all_of_it_is_seen_with_encryption_off_and_the_commands_say_so() {
     assert_eq!(both, 2, "{explain}");
     let doctor = a.agent.toroid("doctor");
     assert!(doctor.text().contains("remove `encryption`"), "{doctor}");
+    let in_the_clear = |words: &str| {
+        let refused = b.agent.toroid(words);
+        refused.fails(6, &["is sealed", "encryption = \"off\""]);
+    };
+    in_the_clear("domain create red 0,0,0 0,1,0 --sealed");
+    in_the_clear("domain set blue --sealed true");
+    b.agent.toroid("domain create red *,1,0 --sealed").ok();
+    in_the_clear("domain grow red 0,0,0");
+    b.agent.toroid("domain rm red").ok();
     // Connections of the time before do not outlive it.
     for host in [a, b] {
         host.agent.kill_agent();
@@ -120,6 +129,7 @@ fn all_of_it_is_seen_with_encryption_off_and_the_commands_say_so() {
     a.up();
     b.up();
     hosts.agree();
+    b.agent.toroid("domain set blue --sealed true").ok();
     assert_eq!(found(&traffic(a, b)), [false; 3]);
 }
 
