@@ -80,8 +80,8 @@ fn a_removed_host_has_nothing_open_and_only_an_administrator_admits_it_again() {
         c.agent.cannot_reach("0,2,0", &address);
         b.objects_to("a", "b was removed");
         c.agent.reaches("0,2,0", "0-0-0.blue");
-        let again = a.agent.toroid("host remove b");
-        again.fails(4, &["no host called b is admitted"]);
+        // As after an answer that was lost.
+        a.agent.toroid("host remove b").ok();
         let leader = a.agent.toroid("host remove a");
         leader.fails(2, &["a holds the directory"]);
 

@@ -40,9 +40,14 @@ pub(crate) fn check_dialled(
     }
 }
 
-/// Checks the connecting side of a session, before any message of it is read.
-pub(crate) fn check_stranger(directory: &Directory, peer: &Peer) -> Result<(), SessionError> {
-    if peer.has_secret || directory.host_by_key(&peer.key).is_some() {
+/// Checks the connecting side of a session, before any message of it is read. The pre-shared key
+/// helps at the leader alone, which admits: on other hosts it may be one that a removed host had.
+pub(crate) fn check_stranger(
+    directory: &Directory,
+    peer: &Peer,
+    is_leader: bool,
+) -> Result<(), SessionError> {
+    if is_leader && peer.has_secret || directory.host_by_key(&peer.key).is_some() {
         Ok(())
     } else {
         Err(SessionError::WrongKey)
@@ -198,7 +203,7 @@ mod tests {
         let name = |peer: Peer, host| check_name(&directory, &peer, host, true);
         for key in [2, 3] {
             assert_eq!(name(peer(key, false), "b"), Ok(Entry::Admitted));
-            check_stranger(&directory, &peer(key, false)).unwrap();
+            check_stranger(&directory, &peer(key, false), false).unwrap();
         }
         let refused = [
             (peer(4, true), "b", "another key than", "admit b 0404"),
@@ -212,7 +217,9 @@ mod tests {
             assert!(refusal.message.contains(message), "{refusal}");
             assert!(refusal.remedy.contains(remedy), "{refusal}");
         }
-        check_stranger(&directory, &peer(4, false)).unwrap_err();
+        check_stranger(&directory, &peer(4, true), true).unwrap();
+        check_stranger(&directory, &peer(4, true), false).unwrap_err();
+        check_stranger(&directory, &peer(4, false), true).unwrap_err();
     }
 
     #[test]

@@ -142,10 +142,15 @@ impl Host {
             publish(self, caller, &Request::HostRotate { keys }).map(drop)
         };
         now_valid(&[former, keys.public()])?;
-        if let Err(error) = keys.write(&self.data) {
-            now_valid(&[former])?;
-            return Err(failed(error));
-        }
+        keys.write(&self.data).map_err(|error| {
+            // The file may be either one.
+            let message = format!("cannot keep the new key pair: {error}; both are valid");
+            Refusal::new(
+                RefusalKind::Failed,
+                message,
+                "see to that, and rotate again",
+            )
+        })?;
         let public = keys.public();
         *cluster.keys.lock() = keys;
         now_valid(&[public])

@@ -136,7 +136,7 @@ fn carry_out_everywhere(
         Ok(made) => made,
         Err(refusal) => return Some(Err(refusal)),
     };
-    let mut concerned = concerned_hosts(host, &before, &reply);
+    let mut concerned = concerned_hosts(host, &before, request, &reply);
     if can_be_missed(caller, request) {
         let cluster = host.cluster.as_ref();
         let is_there = |other: &String| cluster.is_some_and(|c| c.followers().contains_key(other));
@@ -212,10 +212,15 @@ fn domains_of(directory: &Directory, actor: Actor, request: &Request) -> BTreeSe
 }
 
 /// Other hosts on which something is to be done before a change is in effect.
-fn concerned_hosts(host: &Host, before: &Directory, reply: &Reply) -> BTreeSet<String> {
-    if host.cluster.is_none() {
+fn concerned_hosts(
+    host: &Host,
+    before: &Directory,
+    request: &Request,
+    reply: &Reply,
+) -> BTreeSet<String> {
+    let Some(cluster) = &host.cluster else {
         return BTreeSet::new();
-    }
+    };
     host.members.directory(|now| {
         let mut concerned = now.concerned_since(before);
         // A change that was made earlier and is requested again may not be in effect everywhere
@@ -225,6 +230,11 @@ fn concerned_hosts(host: &Host, before: &Directory, reply: &Reply) -> BTreeSet<S
         {
             let hosts = domain.members.keys().filter_map(|node| now.host_of(*node));
             concerned.extend(hosts.map(str::to_owned));
+        }
+        if let Request::HostRemove { .. } = request {
+            let others = now.host_keys().keys();
+            let others = others.filter(|other| **other != cluster.config.host);
+            concerned.extend(others.filter(|other| now.is_admitted(other)).cloned());
         }
         concerned
     })

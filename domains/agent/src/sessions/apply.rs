@@ -28,11 +28,12 @@ pub(crate) fn adopt(host: &Host, adoption: DirectoryUpdate) -> Result<Vec<Refusa
         Refusal::new(RefusalKind::Exists, error.to_string(), remedy)
     })?;
     let is_rekeyed = next.host_keys() != present.host_keys();
-    let exceptions = carry_out(host, transition, next)?;
+    let carried_out = carry_out(host, transition, next);
+    // Also after a failure: when the leader repeats the update, the keys are the same.
     if is_rekeyed {
         host.cut_removed_hosts();
     }
-    Ok(exceptions)
+    carried_out
 }
 
 /// Whether the effects of the last update may be incomplete: it failed, or this is the first of a

@@ -16,7 +16,7 @@ use toroid_protocol::hosts::{Claim, Hello, HostMessage, HostRequest, HostRespons
 use super::{lookup, tickets};
 use crate::channel::SessionError;
 use crate::channel::handshake::Peer;
-use crate::channel::secure::Session;
+use crate::channel::secure::{HANDSHAKE, Session};
 use crate::cluster::Cluster;
 use crate::cluster::admission::Entry;
 use crate::cluster::followers::{Place, name_nodes};
@@ -33,9 +33,11 @@ pub(crate) fn receive(
     cluster: &Arc<Cluster>,
     mut session: Session,
 ) -> Result<(), SessionError> {
+    let deadline = Instant::now() + HANDSHAKE;
     let hello = loop {
         match session.reader.receive()? {
-            HostMessage::Alive => {}
+            // One that stays without a name would keep the place of a host.
+            HostMessage::Alive if Instant::now() < deadline => {}
             HostMessage::Hello(hello) => break hello,
             other => {
                 let message = format!("{} is no hello", other.kind());

@@ -135,12 +135,12 @@ impl Listener {
 fn check_key(host: &Host, cluster: &Cluster, session: Session) -> Result<Session, SessionError> {
     let checked = host
         .members
-        .directory(|directory| check_stranger(directory, &session.peer));
+        .directory(|directory| check_stranger(directory, &session.peer, cluster.is_leader()));
     let Err(error) = checked else {
         return Ok(session);
     };
     let message = format!(
-        "host {} has not admitted this host's key, and its pre-shared key is another",
+        "host {} does not know this host's key, and the pre-shared key is another, or of no use there",
         cluster.config.host
     );
     let remedy = "compare the files that `key` names, or see `toroid host admit --help`";

@@ -42,14 +42,17 @@ impl Directory {
     }
 
     /// Takes a host out of the directory: its nodes leave all domains, it carries none, and its
-    /// keys are valid no more. Returns the changes of the domains. Nobody is admitted with the
-    /// pre-shared key of this digest any more.
+    /// keys are valid no more. Returns the changes of the domains, none for a removed host. Nobody is
+    /// admitted with the pre-shared key of this digest any more.
     ///
     /// # Errors
     /// [`DirectoryError::NoSuchHost`].
     pub fn remove_host(&mut self, host: &str, secret: &str) -> Result<Vec<Change>, DirectoryError> {
-        if !self.is_admitted(host) {
+        if self.keys_of(host).is_none() && !self.hosts.contains_key(host) {
             return Err(DirectoryError::NoSuchHost(host.into()));
+        }
+        if self.is_removed(host) {
+            return Ok(Vec::new());
         }
         let nodes = self.hosts.get(host).cloned().unwrap_or_default();
         let is_its = |domain: &&Domain| domain.members.keys().any(|node| nodes.contains(node));
@@ -133,8 +136,15 @@ mod tests {
         assert!(copy.is_removed("b") && copy.spent_secret() == Some("00"));
         let followed = before.with(&directory.changes_since(&before)).unwrap();
         assert_eq!(followed.records(), directory.records());
-        let error = directory.remove_host("b", "00").unwrap_err();
-        assert_eq!(error, DirectoryError::NoSuchHost("b".into()));
+        // The present pre-shared key may be another by now.
+        assert_eq!(directory.remove_host("b", "01").unwrap().len(), 0);
+        assert_eq!(directory.spent_secret(), Some("00"));
+        let error = directory.remove_host("d", "00").unwrap_err();
+        assert_eq!(error, DirectoryError::NoSuchHost("d".into()));
+        // One that has shown no key yet.
+        directory.claim("d", &nodes(&[6])).unwrap();
+        directory.remove_host("d", "00").unwrap();
+        assert!(directory.is_removed("d"));
         // The file of the leader names a alone: others are forgotten, but not the removed one.
         directory.keep_hosts(|host| host == "a");
         assert!(directory.is_removed("b") && directory.keys_of("c").is_none());
