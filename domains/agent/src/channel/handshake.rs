@@ -285,6 +285,19 @@ pub(crate) mod tests {
         }
     }
 
+    /// A side that sends a byte now and then has no more time.
+    #[test]
+    fn the_proof_of_a_key_has_a_deadline() {
+        let (thief, mut unproven) = half_open(false);
+        unproven.deadline = Instant::now();
+        let late = unproven.prove(&secret()).unwrap_err();
+        assert!(
+            matches!(&late, SessionError::Io(e) if e.kind() == std::io::ErrorKind::TimedOut),
+            "{late}"
+        );
+        thief.join().unwrap();
+    }
+
     #[test]
     fn another_version_is_refused_with_the_reason_on_both_sides() {
         let (ours, other) = sockets();

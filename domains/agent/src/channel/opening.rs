@@ -11,12 +11,12 @@
 //!
 //! For a session ([`Kind::Session`]) the first proof begins with the first message of the
 //! [`handshake`](super::handshake), and the second is the begin of the next, whose rest follows. For
-//! data ([`Kind::Data`]) the tag names the cipher and the ticket,
-//! and the proofs are the two messages of a handshake with the ticket's secret; without encryption
-//! the tag is zero, the first proof the ticket and the second zero. A [`Word`] answers a bad opening
-//! with the reason, in the clear. The reason tells the other side nothing that it could not find
-//! out, and is only a hint, because any router on the way may write it. All messages before the
-//! other side has proven itself are of fixed length.
+//! data ([`Kind::Data`]) the tag names the cipher and the ticket, and the proofs are the two messages
+//! of a handshake with the ticket's secret; without encryption the tag is zero, the first proof the
+//! ticket and the second zero. A [`Word`] answers a bad opening with the reason, in the clear. The
+//! reason tells the other side nothing that it could not find out, and is only a hint, because any
+//! router on the way may write it. All messages before the other side has proven itself are of fixed
+//! length.
 
 use std::ops::Range;
 

@@ -29,9 +29,9 @@ impl Drop for Place<'_> {
 }
 
 impl Cluster {
-    /// Enters the nodes and the key of the leader's own host in the directory, and removes hosts that its file
-    /// does not name. The leader's claim wins: another host with a claim to the same nodes is
-    /// refused when it connects.
+    /// Enters the nodes and the key of the leader's own host in the directory, and removes hosts
+    /// that its file does not name. The leader's claim wins: another host with a claim to the same
+    /// nodes is refused when it connects.
     pub(crate) fn claim_own(&self, directory: &mut Directory) {
         let ours = &self.config;
         directory.keep_hosts(|host| host == ours.host || ours.hosts.contains_key(host));

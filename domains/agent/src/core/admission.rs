@@ -153,7 +153,13 @@ impl Host {
         })?;
         let public = keys.public();
         *cluster.keys.lock() = keys;
-        now_valid(&[public])
+        now_valid(&[public]).map_err(|refusal| {
+            let message = format!(
+                "the new key pair is in use, but the former one is still valid: {}",
+                refusal.message
+            );
+            Refusal::new(refusal.kind, message, "see to that, and rotate again")
+        })
     }
 
     /// Refuses a rotation of the leader's keys without one of its followers: it would not recognize

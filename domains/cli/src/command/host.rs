@@ -12,7 +12,7 @@ use crate::output::table;
 pub(super) const EXAMPLES: &str = "\
 Examples:
   toroid host ls                     which hosts are admitted, and the key of each
-  toroid host admit b 5d0e...6f      admit host b with the key that `toroid host ls` shows there
+  toroid host admit b 5d0e...6f      admit host b with the key that `toroid host ls` shows on b
   toroid host remove b               its nodes leave all domains, its key is worth nothing
   toroid host rotate                 a new key for this host; nothing stops";
 
