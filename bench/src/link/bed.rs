@@ -11,9 +11,10 @@ use toroid_model::link::{DomainLinks, Latency, LinkSpec, Mode, Rate as LinkRate}
 use toroid_protocol::agent::NewDomain;
 
 use super::decision::Decisions;
-use super::hook::Hook;
+use super::hook::{Beside, Hook};
 use super::plan::{Carrier, Key, Knob, LONG, Mtu, Op, Rate, SHORT, WINDOW};
 use super::report::figure;
+use super::torus::TorusBed;
 use crate::cluster::{Cluster, ClusterError, Process, check_tun, member};
 use crate::plan::Effort;
 use crate::roles;
@@ -38,7 +39,7 @@ const PLAIN_DOMAIN: &str = "plain";
 const MEMORY: usize = 4 * LONG;
 
 /// Longer than attached processes take to learn of a change.
-const SETTLE: Duration = Duration::from_millis(5);
+pub(super) const SETTLE: Duration = Duration::from_millis(5);
 
 /// The longest time in which links are refused because the machine is busy, and the time between two
 /// attempts.
@@ -67,6 +68,7 @@ pub struct Bed {
     user: Process,
     cluster: Cluster,
     hook: Hook,
+    torus: TorusBed,
     /// The owner's sessions by interface.
     servers: [(Mtu, SocketAddrV4); 3],
     /// Version of `tc`.
@@ -126,6 +128,7 @@ impl Bed {
             user,
             cluster,
             hook: Hook::new(),
+            torus: TorusBed::prepare()?,
             servers: servers.map(|(mtu, ip)| (mtu, SocketAddrV4::new(ip, port))),
             tc,
             effort,
@@ -139,8 +142,12 @@ impl Bed {
 
     /// Measures once, with what it is compared with.
     pub fn measure(&mut self, key: &Key) -> Result<Samples, ClusterError> {
-        if key.knob == Knob::Off {
-            return self.measure_hook(key).map_err(ClusterError::ours);
+        if key.knob.is_off() {
+            let beside = match key.knob {
+                Knob::RoutingOff => self.torus.routing_off(key.op, key.slice(self.effort))?,
+                _ => self.hook(key).map_err(ClusterError::ours)?,
+            };
+            return Ok(alone(Some(beside.with)).with(figure::BASE, beside.without));
         }
         if key.knob == Knob::Routing {
             let found = self.measure_op(key.op, None, key.slice(self.effort))?;
@@ -182,13 +189,12 @@ impl Bed {
             .with(figure::CPU, late.cpu_ns as f64 / took))
     }
 
-    fn measure_hook(&self, key: &Key) -> anyhow::Result<Samples> {
+    fn hook(&self, key: &Key) -> anyhow::Result<Beside> {
         let slice = key.slice(self.effort);
-        let beside = match key.op {
-            Op::Packet(bytes) => self.hook.packets(bytes, slice)?,
-            _ => self.hook.reads(SHORT, slice)?,
-        };
-        Ok(alone(Some(beside.with)).with(figure::BASE, beside.without))
+        match key.op {
+            Op::Packet(bytes) => self.hook.packets(bytes, slice),
+            _ => self.hook.reads(SHORT, slice),
+        }
     }
 
     /// The links to set.

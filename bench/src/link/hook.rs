@@ -26,7 +26,7 @@ const ROUND_TRIPS: u32 = 2000;
 /// Longest sleep in a wait, and time after which the other thread hangs.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Nanoseconds of an operation without the code and with it: medians of batches in turns.
+/// Nanoseconds of an operation without something and with it: medians of batches in turns.
 #[derive(Clone, Copy, Debug)]
 pub struct Beside {
     pub without: f64,
@@ -60,11 +60,10 @@ impl Hook {
         let pair = || provider::QueuePair::Shm(shm::QueuePair::new(self.far.id(), PARTITION, 1));
         let mut without = pair();
         let mut with = emulation::QueuePair::new(pair(), Arc::default());
-        in_turns(
-            time,
-            || read(&mut without, &remote, &local),
-            || read(&mut with, &remote, &local),
-        )
+        in_turns(time, |is_with| match is_with {
+            true => read(&mut with, &remote, &local),
+            false => read(&mut without, &remote, &local),
+        })
     }
 
     /// Half a round trip of packets of `bytes` bytes between two threads.
@@ -76,31 +75,24 @@ impl Hook {
             Ok::<_, anyhow::Error>([near, far].map(provider::Channel::Shm))
         };
         // Each batch has channels of its own: where their memory lies decides more than the code does.
-        in_turns(
-            time,
-            || exchange(&mut connect()?, bytes),
-            || {
-                let link = |end| emulation::Channel::new(end, Arc::default());
-                exchange(&mut connect()?.map(link), bytes)
-            },
-        )
+        let link = |end| emulation::Channel::new(end, Arc::default());
+        in_turns(time, |is_with| match is_with {
+            true => exchange(&mut connect()?.map(link), bytes),
+            false => exchange(&mut connect()?, bytes),
+        })
     }
 }
 
-/// Medians of two kinds of batches, the order of which changes.
-fn in_turns(
+/// Medians of batches without and with something, the order of which changes.
+pub fn in_turns<E>(
     time: Duration,
-    mut without: impl FnMut() -> Result<f64>,
-    mut with: impl FnMut() -> Result<f64>,
-) -> Result<Beside> {
+    mut batch: impl FnMut(bool) -> Result<f64, E>,
+) -> Result<Beside, E> {
     let (mut each, start) = ([Vec::new(), Vec::new()], Instant::now());
     while each[1].is_empty() || start.elapsed() < time {
-        if each[0].len() % 2 == 0 {
-            each[0].push(without()?);
-            each[1].push(with()?);
-        } else {
-            each[1].push(with()?);
-            each[0].push(without()?);
+        let is_with_first = each[0].len() % 2 == 1;
+        for is_with in [is_with_first, !is_with_first] {
+            each[usize::from(is_with)].push(batch(is_with)?);
         }
     }
     let [without, with] = each.map(|batches| median(&batches).unwrap_or_default());

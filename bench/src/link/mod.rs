@@ -1,13 +1,14 @@
 //! The command `link`: how exactly the link model keeps what is set, and what the model costs.
 //!
-//! [`plan`] has the measurements, [`bed`] two nodes, [`hook`] the code without a model,
-//! [`decision`] the choice of routes, [`report`] rows, targets and tables.
+//! [`plan`] has the measurements, [`bed`] two nodes, [`hook`] the code without a model, [`torus`] two
+//! nodes of an emulated torus, [`decision`] the choice of routes, [`report`] rows, targets and tables.
 
 pub mod bed;
 pub mod decision;
 pub mod hook;
 pub mod plan;
 pub mod report;
+mod torus;
 
 use std::time::Instant;
 

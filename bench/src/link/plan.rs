@@ -41,8 +41,17 @@ pub enum Knob {
     Both,
     /// Nothing. The code of the model should change nothing.
     Off,
+    /// The routing `off` on an emulated torus. It should change nothing.
+    RoutingOff,
     /// A way to choose routes, the time of which has a bound.
     Routing,
+}
+
+impl Knob {
+    /// Whether the result should equal the one beside, within the interval of their ratio.
+    pub fn is_off(self) -> bool {
+        matches!(self, Knob::Off | Knob::RoutingOff)
+    }
 }
 
 /// A measured operation. Lengths are in bytes.
@@ -138,7 +147,7 @@ impl Key {
     /// Duration of one measurement with the model.
     pub fn slice(&self, effort: Effort) -> Duration {
         let ms = match self.op {
-            _ if self.knob == Knob::Off => 200,
+            _ if self.knob.is_off() => 200,
             Op::Stream(..) => effort.quick_or(400, 1000),
             Op::Frame => effort.quick_or(250, 1000),
             Op::Read(_) | Op::Reads(..) | Op::Packet(_) => 50,
@@ -191,6 +200,7 @@ impl fmt::Display for Key {
             }
             (Knob::Spin, ..) => write!(f, ", sender spins"),
             (Knob::Off, ..) => write!(f, ", with and without the code"),
+            (Knob::RoutingOff, ..) => write!(f, " through a torus, with and without routing off"),
             _ => Ok(()),
         }
     }
@@ -291,15 +301,15 @@ pub fn keys(effort: Effort) -> Vec<Key> {
             .map(latency(Carrier::Channel, Knob::Latency, packet)),
     );
     keys.push(latency(Carrier::Channel, Knob::Spin, packet)(5 * US));
-    keys.extend(
+    keys.extend([Knob::Off, Knob::RoutingOff].into_iter().flat_map(|knob| {
         [(Carrier::Rdma, Op::Read(SHORT)), (Carrier::Channel, packet)].map(|(carrier, op)| Key {
             carrier,
-            knob: Knob::Off,
+            knob,
             op,
             latency: None,
             rate: None,
-        }),
-    );
+        })
+    }));
     let frames = few(
         &[
             50 * US,

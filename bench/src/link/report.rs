@@ -17,7 +17,7 @@ pub mod figure {
     /// The setting, in the unit of [`MEASURED`].
     pub const SET: &str = "set";
     /// The same operation without a model; of two knobs, with the measured one alone; of none,
-    /// without the model's code.
+    /// without the model's code; of the routing `off`, without a choice of routes.
     pub const BASE: &str = "base";
     /// Nanoseconds, or bytes per second.
     pub const MEASURED: &str = "measured";
@@ -81,7 +81,7 @@ impl<'a> Found<'a> {
             Knob::Latency | Knob::Spin | Knob::Rate | Knob::Routing => {
                 stats::estimate(&of(figure::MEASURED), SEED, median)
             }
-            Knob::Both | Knob::Off => base.and_then(|base| {
+            Knob::Both | Knob::Off | Knob::RoutingOff => base.and_then(|base| {
                 let pair = |round: &&Samples| {
                     let [measured, base] = [figure::MEASURED, figure::BASE];
                     Some((round.figure(measured)?, round.figure(base)?))
@@ -109,7 +109,7 @@ impl<'a> Found<'a> {
         match self.key.knob {
             Knob::Latency | Knob::Rate => self.set,
             Knob::Spin => Some(self.base? + self.key.operations() * self.set?),
-            Knob::Both | Knob::Off => self.base,
+            Knob::Both | Knob::Off | Knob::RoutingOff => self.base,
             Knob::Routing => None,
         }
     }
@@ -187,7 +187,7 @@ impl<'a> Found<'a> {
                 let measured = counts(self.measured.map(|found| found.value));
                 (bound, measured, table::time as fn(_) -> _)
             }
-            (_, Knob::Off, _) => {
+            (_, Knob::Off | Knob::RoutingOff, _) => {
                 let furthest = self.measured.zip(self.base).map(|(found, base)| {
                     let ratio = found.interval.map(|end| end / base - 1.0);
                     ratio.low.abs().max(ratio.high.abs())
@@ -197,11 +197,11 @@ impl<'a> Found<'a> {
         };
         let set = match self.key.knob {
             Knob::Latency | Knob::Spin | Knob::Rate => format!(", {}", self.show(self.set)),
-            Knob::Both | Knob::Off | Knob::Routing => String::new(),
+            _ => String::new(),
         };
         let off = match self.key.op {
             Op::Frame => "late by the driver's record, median",
-            _ if self.key.knob == Knob::Off => "effect, end of the interval",
+            _ if self.key.knob.is_off() => "effect, end of the interval",
             _ if self.key.knob == Knob::Routing => "median",
             _ => "error",
         };
@@ -332,7 +332,7 @@ mod tests {
                     (Knob::Latency | Knob::Rate, _) => (5e4, 100.0, 5e4),
                     (Knob::Spin, Op::Read(_)) => (5e4, 100.0, 25_100.0),
                     (Knob::Spin, _) => (5e4, 100.0, 50_100.0),
-                    (Knob::Both | Knob::Off, _) => (0.0, 5e4, 5e4),
+                    (Knob::Both | Knob::Off | Knob::RoutingOff, _) => (0.0, 5e4, 5e4),
                     (Knob::Routing, _) if factor == 1.0 => (0.0, 0.0, 10.0),
                     (Knob::Routing, _) => (0.0, 0.0, 1e3),
                 };
@@ -380,7 +380,16 @@ mod tests {
         };
         let paths = ["channel", "ethernet", "rdma", "router", "tbf"].map(String::from);
         assert_eq!(names(rows, "path"), paths.into());
-        let knobs = ["both", "latency", "off", "rate", "routing", "spin"].map(String::from);
+        let knobs = [
+            "both",
+            "latency",
+            "off",
+            "rate",
+            "routing",
+            "routing_off",
+            "spin",
+        ];
+        let knobs = knobs.map(String::from);
         assert_eq!(names(rows, "knob"), knobs.into());
         assert_eq!(names(rows, "id").len(), rows.len());
     }

@@ -131,15 +131,17 @@ fn planted_need(cluster: &Cluster) -> Option<f64> {
 }
 
 /// Path and knob of the rows that must have been measured.
-const MEASURED: [(&str, &str, usize); 12] = [
+const MEASURED: [(&str, &str, usize); 14] = [
     ("rdma", "latency", 4),
     ("rdma", "spin", 2),
     ("rdma", "rate", 4),
     ("rdma", "both", 2),
     ("rdma", "off", 1),
+    ("rdma", "routing_off", 1),
     ("channel", "latency", 2),
     ("channel", "spin", 1),
     ("channel", "off", 1),
+    ("channel", "routing_off", 1),
     ("ethernet", "latency", 3),
     ("ethernet", "rate", 6),
     ("tbf", "rate", 3),

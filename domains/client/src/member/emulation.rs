@@ -170,7 +170,8 @@ impl Emulated {
 #[cfg(test)]
 mod tests {
     use toroid_fabric::mem::memfd::create_memory;
-    use toroid_model::link::DomainLinks;
+    use toroid_fabric::model::{Nanos, carry};
+    use toroid_model::link::{DomainLinks, FabricProfile, Time, TorusLinks};
 
     use super::*;
 
@@ -225,6 +226,42 @@ mod tests {
             .change(BLUE, Some(LOCAL), None, Vec::new())
             .unwrap();
         assert!(!near.is_on() && !far.is_on() && !later.is_on());
+    }
+
+    /// Arrivals of messages to all nodes of a loaded torus, and of messages back, on a virtual clock.
+    fn arrivals(links: &str) -> Vec<[Nanos; 2]> {
+        let model = LinkModel::Torus(TorusLinks {
+            profile: FabricProfile::bgp(),
+            torus: "4x4x2".parse().unwrap(),
+            base: Time(0),
+            links: Box::new(DomainLinks {
+                default: links.parse().unwrap(),
+                ..DomainLinks::default()
+            }),
+        });
+        let memory = [clocks(), clocks()].into_iter().flatten();
+        let memory = memory.take(if links.is_empty() { 1 } else { 2 }).collect();
+        let mut emulation = Emulation::default();
+        emulation
+            .change(BLUE, Some(LOCAL), Some(model), memory)
+            .unwrap();
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut now = 0;
+        let messages = (0..2_000).map(|_| {
+            now += random.u64(..2_000);
+            let link = emulation.link(BLUE, LOCAL, NodeId(random.u32(1..32)));
+            let (way, bytes) = (link.way().unwrap(), random.u64(..20_000));
+            let back = carry(&way.back, &*way.clocks, now, bytes, 0).arrival;
+            [way.carry_out(now, bytes, &mut random), back]
+        });
+        messages.collect()
+    }
+
+    #[test]
+    fn routing_off_delays_messages_as_a_torus_without_a_choice_of_routes() {
+        let without = arrivals("");
+        assert_eq!(arrivals("routing=off"), without);
+        assert_ne!(arrivals("routing=nmin-hash"), without);
     }
 
     #[test]

@@ -121,7 +121,7 @@ impl Way {
 
     /// Reserves the whole way to the peer for a message that is ready at `now`; returns its
     /// arrival.
-    pub(crate) fn carry_out(&self, now: Nanos, bytes: u64, random: &mut fastrand::Rng) -> Nanos {
+    pub fn carry_out(&self, now: Nanos, bytes: u64, random: &mut fastrand::Rng) -> Nanos {
         let delay = self.delay(Leg::Out, random);
         let Some(trip) = self.trip(Leg::Out, now, &Freight::of(bytes)) else {
             return carry(&self.out, &*self.clocks, now, bytes, delay).arrival;
