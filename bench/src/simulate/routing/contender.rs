@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use toroid_fabric::routes::Mode;
-use toroid_fabric::routes::policy::{Fixed, Policy, Recorded, SelectRouting};
+use toroid_fabric::routes::policy::{
+    Fixed, ParameterError, Parameters, Policy, Recorded, SelectRouting,
+};
 
 use super::workload::Workload;
 
@@ -26,6 +28,8 @@ impl Contender {
     pub const HIGH_BIAS: &str = "high-bias";
     /// The name of [`Contender::auto`].
     pub const AUTO: &str = "auto";
+    /// The name of [`Contender::auto_with`].
+    pub const AUTO_WITH: &str = "auto-hysteresis";
 
     /// A policy by its constructor.
     pub fn new<P: Policy + 'static>(
@@ -52,6 +56,18 @@ impl Contender {
     /// The paper's application-aware routing.
     pub fn auto() -> Self {
         Self::new(Self::AUTO, SelectRouting::default)
+    }
+
+    /// The paper's routing with [hysteresis](Parameters::hysteresis), which the paper has not.
+    ///
+    /// # Errors
+    /// The hysteresis is no share from 0 to below 1.
+    pub fn auto_with(hysteresis: f64) -> Result<Self, ParameterError> {
+        let policy = SelectRouting::new(Parameters {
+            hysteresis,
+            ..Parameters::default()
+        })?;
+        Ok(Self::new(Self::AUTO_WITH, move || policy.clone()))
     }
 
     /// The contenders of the paper.
@@ -86,5 +102,40 @@ impl Contender {
 impl fmt::Debug for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use toroid_fabric::NodeId;
+    use toroid_fabric::routes::{Counters, Operation, Outgoing};
+
+    use super::*;
+
+    /// The estimate of high bias is a latency that is shorter by a sixth.
+    #[test]
+    fn hysteresis_demands_a_larger_gain() {
+        let second_mode = |contender: Contender| {
+            let policy = &mut contender.policies(1)[0];
+            let message = Outgoing {
+                to: NodeId(1),
+                bytes: 8192,
+                operation: Operation::Put,
+                is_alltoall: false,
+            };
+            let first = policy.choose(&message);
+            let counted = Counters {
+                request_flits: 640,
+                stalled_cycles: 0,
+                packets: 128,
+                latency_ns: 128 * 100_000,
+            };
+            policy.learn(first, &counted);
+            policy.choose(&message)
+        };
+        assert_eq!(second_mode(Contender::auto()), Mode::Adaptive3);
+        let with = |share| Contender::auto_with(share).unwrap();
+        assert_eq!(second_mode(with(0.1)), Mode::Adaptive3);
+        assert_eq!(second_mode(with(0.2)), Mode::Adaptive0);
     }
 }

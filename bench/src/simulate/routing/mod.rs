@@ -32,6 +32,7 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 
+use self::contender::Contender;
 use super::refuse;
 use super::turns::on_all_processors;
 use crate::plan::Common;
@@ -52,6 +53,11 @@ pub struct Options {
     #[arg(long)]
     placement: Vec<placement::Placement>,
 
+    /// Also run auto with hysteresis, as auto-hysteresis. It changes its mode only if the other one is
+    /// faster by this share of the predicted time, such as 0.1.
+    #[arg(long, value_name = "SHARE", value_parser = hysteresis)]
+    hysteresis: Option<f64>,
+
     /// Seed of allocations, networks and neighbours. Results of two seeds are not comparable.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -61,6 +67,21 @@ impl Options {
     pub fn is_json(&self) -> bool {
         self.common.json
     }
+
+    fn contenders(&self) -> Result<Vec<Contender>> {
+        let mut contenders = Contender::of_paper();
+        if let Some(hysteresis) = self.hysteresis {
+            contenders.push(Contender::auto_with(hysteresis)?);
+        }
+        Ok(contenders)
+    }
+}
+
+fn hysteresis(text: &str) -> Result<f64, String> {
+    let not_a_number = |_| format!("\"{text}\" is no share: write a number from 0 to below 1");
+    let hysteresis = text.parse().map_err(not_a_number)?;
+    let checked = Contender::auto_with(hysteresis).map(|_| hysteresis);
+    checked.map_err(|error| error.to_string())
 }
 
 /// Runs all experiments on all processors.
@@ -74,7 +95,8 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
         workloads: &options.workload,
         placements: &options.placement,
     };
-    let experiments = plan::experiments(effort, options.seed, &chosen);
+    let contenders = options.contenders()?;
+    let experiments = plan::experiments(effort, options.seed, &contenders, &chosen);
     let experiments = experiments.or_else(|none| refuse(none.to_string()))?;
     progress.expect(experiments.len());
     let measured = on_all_processors(&experiments, |experiment| {
@@ -92,6 +114,7 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
     let seconds = start.elapsed().as_secs_f64();
     let config = Fields::default()
         .with("seed", options.seed)
+        .with("hysteresis", options.hysteresis)
         .with("events", events)
         .with("events_per_s", events as f64 / seconds);
     let mut report = Report::new(effort, start, config);
@@ -107,4 +130,37 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<Report> {
         findings.iter().map(findings::Finding::fields).collect(),
     );
     Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn names(line: &str) -> Result<Vec<String>, String> {
+        let words = "command ".to_owned() + line;
+        let line = Line::try_parse_from(words.split_whitespace());
+        let line = line.map_err(|error| error.to_string())?;
+        let contenders = line.options.contenders().unwrap();
+        Ok(contenders.iter().map(|its| its.name().into()).collect())
+    }
+
+    #[test]
+    fn hysteresis_runs_beside_the_contenders_of_the_paper() {
+        let paper = ["default", "high-bias", "auto"];
+        assert_eq!(names("").unwrap(), paper);
+        let all = [&paper[..], &["auto-hysteresis"]].concat();
+        assert_eq!(names("--hysteresis 0.1").unwrap(), all);
+        for wrong in ["1", "-0.1", "much", "nan"] {
+            let error = names(&format!("--hysteresis={wrong}")).unwrap_err();
+            assert!(error.contains("from 0 to below 1"), "{error}");
+        }
+    }
 }

@@ -50,8 +50,17 @@ impl Chosen<'_> {
 ///
 /// # Errors
 /// None is chosen.
-pub fn experiments(effort: Effort, seed: u64, chosen: &Chosen<'_>) -> Result<Vec<Experiment>> {
-    let plan = Plan { effort, seed };
+pub fn experiments(
+    effort: Effort,
+    seed: u64,
+    contenders: &[Contender],
+    chosen: &Chosen<'_>,
+) -> Result<Vec<Experiment>> {
+    let plan = Plan {
+        effort,
+        seed,
+        contenders,
+    };
     let mut experiments = plan.ping_pongs();
     experiments.extend(plan.programs());
     experiments.retain(|experiment| chosen.has(experiment));
@@ -70,11 +79,10 @@ pub fn of_duel(seed: u64, contenders: &[Contender]) -> Vec<Experiment> {
     let plan = Plan {
         effort: Effort::Quick,
         seed,
+        contenders,
     };
-    let of = |bytes, ranks, pattern, placement| Experiment {
-        contenders: contenders.to_vec(),
-        ..plan.experiment([bytes, ranks, 12], pattern, placement)
-    };
+    let of =
+        |bytes, ranks, pattern, placement| plan.experiment([bytes, ranks, 12], pattern, placement);
     vec![
         of(LARGE_EXCHANGE, 16, Pattern::Alltoall, Placement::Groups),
         of(SMALL_EXCHANGE, 16, Pattern::Alltoall, Placement::Groups),
@@ -95,13 +103,14 @@ fn cost(experiment: &Experiment) -> usize {
     messages * experiment.workload.bytes.max(1 << 12) * experiment.rounds
 }
 
-struct Plan {
+struct Plan<'a> {
     effort: Effort,
     seed: u64,
+    contenders: &'a [Contender],
 }
 
-impl Plan {
-    /// An experiment with the paper's contenders beside neighbours.
+impl Plan<'_> {
+    /// An experiment beside neighbours.
     fn experiment(
         &self,
         [pattern_bytes, ranks, rounds]: [usize; 3],
@@ -119,7 +128,7 @@ impl Plan {
             neighbours: Some((NEIGHBOURS, Traffic::with_pause_ns(PAUSE_NS))),
             rounds,
             seed: self.seed,
-            contenders: Contender::of_paper(),
+            contenders: self.contenders.to_vec(),
         }
     }
 
@@ -191,7 +200,7 @@ mod tests {
                 workloads: &[],
                 placements: &[],
             };
-            for experiment in experiments(effort, 1, &chosen).unwrap() {
+            for experiment in experiments(effort, 1, &[], &chosen).unwrap() {
                 let machine = experiment.machine.dragonfly().unwrap();
                 let Experiment {
                     placement, ranks, ..
@@ -209,7 +218,7 @@ mod tests {
             workloads: &words,
             placements: &[],
         };
-        let error = experiments(Effort::Quick, 1, &chosen).unwrap_err();
+        let error = experiments(Effort::Quick, 1, &[], &chosen).unwrap_err();
         assert!(
             error.to_string().contains("workloads are ping-pong"),
             "{error}"
