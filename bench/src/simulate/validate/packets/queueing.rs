@@ -7,8 +7,9 @@ use toroid_fabric::routes::{Counters, Mode, TorusNetwork};
 use super::super::{Bar, Check, Outcome};
 use super::{CLOSED_FORM, network};
 use crate::plan::Effort;
+use crate::sim::packets::PacketNetwork;
 use crate::sim::profile::{LinkCosts, NicCosts};
-use crate::sim::{Happening, Message, Network, Profile, TICKS, Ticks};
+use crate::sim::{Happening, Message, Network, Profile, TICKS, Ticks, nanoseconds};
 
 /// Packets that arrive at a link at random: M/D/1.
 pub const POISSON: Check = Check {
@@ -79,54 +80,140 @@ fn wait(load: f64) -> Result<Outcome> {
     })
 }
 
-/// All nodes of a torus send at random times; the requests without response are counted at set times.
+/// What a network counts.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    /// Requests without response, at present.
+    under_way: u64,
+    packets: u64,
+    latency_ns: u64,
+}
+
+impl Counted {
+    fn of(network: &PacketNetwork<TorusNetwork>) -> Self {
+        let nodes = (0..NODES).map(|node| network.counters(NodeId(node), 0, Mode::Adaptive0));
+        let sum = nodes.fold(Counters::default(), |sum, counters| sum + counters);
+        Counted {
+            under_way: network.outstanding(),
+            packets: sum.packets,
+            latency_ns: sum.latency_ns,
+        }
+    }
+}
+
+/// Nodes of the torus, and the mean interval at which each sends.
+const NODES: u32 = 64;
+const INTERVAL_NS: f64 = 30.0;
+
 fn little(_: Effort) -> Result<Vec<Outcome>> {
+    under_way(200_000 * TICKS, Counted::of)
+}
+
+/// All nodes of a torus send single packets at random times. Their rate is that of the intervals, and
+/// their latency that of a trace of each packet: both are compared with what the network counts in
+/// `time`, and their product with the requests that it counts as under way.
+fn under_way(
+    time: Ticks,
+    count: impl Fn(&PacketNetwork<TorusNetwork>) -> Counted,
+) -> Result<Vec<Outcome>> {
     const SAMPLE: u64 = u64::MAX - 1;
     const PERIOD: Ticks = 37 * TICKS;
-    let (warm, end) = (20_000 * TICKS, 220_000 * TICKS);
-    let torus = TorusNetwork::new([4, 4, 4])?;
-    let mut network = network(torus, Profile::aries(), 1)?;
+    let warm = 20_000 * TICKS;
+    let mut network = network(TorusNetwork::new([4, 4, 4])?, Profile::aries(), 1)?;
     let mut random = fastrand::Rng::with_seed(2);
-    let nodes = 64;
-    let mut next = vec![0.0; nodes as usize];
-    for node in 0..nodes {
-        network.timer(0, node);
+    let mut next = [0.0; NODES as usize];
+    for node in 0..NODES {
+        network.timer(0, node.into());
     }
     network.timer(warm, SAMPLE);
-    let (mut before, mut samples, mut under_way) = (None, 0_u64, 0_u64);
+    let mut sent: Vec<Ticks> = Vec::new();
+    let (mut traced, mut latency) = (0_u64, 0);
+    let (mut before, mut samples, mut waiting) = (None, 0_u64, 0);
     while let Some(happening) = network.next() {
         let now = network.now();
         match happening {
-            _ if now >= end => break,
+            _ if now >= warm + time => break,
             Happening::Timer(SAMPLE) => {
-                before.get_or_insert_with(|| total(&network));
+                let counted = count(&network);
+                before.get_or_insert(counted);
                 samples += 1;
-                under_way += network.outstanding();
+                waiting += counted.under_way;
                 network.timer(now + PERIOD, SAMPLE);
             }
             Happening::Timer(node) => {
-                let (from, to) = (node as u32, random.u32(0..nodes as u32));
-                network.send(Message::put(from, to, 256, Mode::Adaptive0));
+                let (token, to) = (sent.len() as u64, random.u32(0..NODES));
+                sent.push(now);
+                network.send(Message {
+                    token,
+                    ..Message::put(node as u32, to, 64, Mode::Adaptive0)
+                });
                 let next = &mut next[node as usize];
-                *next += interval(&mut random, 120.0 * TICKS as f64);
+                *next += interval(&mut random, INTERVAL_NS * TICKS as f64);
                 network.timer(*next as Ticks, node);
+            }
+            Happening::Completed(token) if now >= warm => {
+                traced += 1;
+                latency += now - sent[token as usize];
             }
             _ => {}
         }
     }
-    let counted = total(&network).since(&before.context("no sample was taken")?);
-    let rate = counted.packets as f64 / ((end - warm) / TICKS) as f64;
-    let latency = counted.latency_ns as f64 / counted.packets as f64;
-    Ok(vec![Outcome {
+    let (before, after) = (before.context("no sample was taken")?, count(&network));
+    let packets = (after.packets - before.packets) as f64;
+    let rate = f64::from(NODES) / INTERVAL_NS;
+    let latency = nanoseconds(latency) / traced as f64;
+    let outcome = |what: &str, expected, measured| Outcome {
         against: CLOSED_FORM,
-        what: format!("Little's law: requests under way in 64 nodes, {rate:.2} a ns"),
+        what: format!("packets of {NODES} nodes: {what}"),
         bar: Bar::Within(0.02),
-        expected: rate * latency,
-        measured: under_way as f64 / samples as f64,
-    }])
+        expected,
+        measured,
+    };
+    Ok(vec![
+        outcome("counted in a ns", rate, packets / nanoseconds(time)),
+        outcome(
+            "counted latency against their trace, ns",
+            latency,
+            (after.latency_ns - before.latency_ns) as f64 / packets,
+        ),
+        outcome(
+            "Little's law, counted under way",
+            rate * latency,
+            waiting as f64 / samples as f64,
+        ),
+    ])
 }
 
-fn total(network: &impl Network) -> Counters {
-    let nodes = (0..64).map(|node| network.counters(NodeId(node), 0, Mode::Adaptive0));
-    nodes.fold(Counters::default(), |sum, counters| sum + counters)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Which outcomes hold if the network counts `distort`ed figures.
+    fn hold(distort: impl Fn(Counted) -> Counted) -> Vec<bool> {
+        let count = |network: &PacketNetwork<_>| distort(Counted::of(network));
+        let outcomes = under_way(40_000 * TICKS, count).unwrap();
+        outcomes.iter().map(Outcome::holds).collect()
+    }
+
+    #[test]
+    fn each_counter_is_compared_with_another_source() {
+        let more = |count: u64| count + count / 20;
+        assert_eq!(hold(|right| right), [true; 3]);
+        let under_way = |its: Counted| Counted {
+            under_way: more(its.under_way),
+            ..its
+        };
+        assert_eq!(hold(under_way), [true, true, false]);
+        let latency = |its: Counted| Counted {
+            latency_ns: more(its.latency_ns),
+            ..its
+        };
+        assert_eq!(hold(latency), [true, false, true]);
+        // The mean latency is one over the packets.
+        let packets = |its: Counted| Counted {
+            packets: more(its.packets),
+            ..its
+        };
+        assert_eq!(hold(packets), [false, false, true]);
+    }
 }
