@@ -51,6 +51,8 @@ pub struct Oddities<'a> {
     pub encryption: Option<&'a str>,
     /// A torus to emulate.
     pub fabric: Option<&'a str>,
+    /// Whether the directory begins anew.
+    pub fresh: bool,
 }
 
 impl Hosts {
@@ -142,6 +144,9 @@ impl Host {
         command.arg("up").arg("--config").arg(self.write(oddities));
         if let Some(fabric) = oddities.fabric {
             command.args(["--fabric", fabric]);
+        }
+        if oddities.fresh {
+            command.arg("--fresh");
         }
         run(&mut command)
     }

@@ -16,6 +16,7 @@ mod links;
 mod ownership;
 mod quota;
 pub mod records;
+pub mod revision;
 #[cfg(test)]
 pub(crate) mod sample;
 pub mod transition;
@@ -38,6 +39,7 @@ use crate::nodeset::{self, Names, NodeSetError};
 use crate::quota::{Amounts, Tenant};
 use crate::shared_map::SharedMap;
 use domains::Domains;
+use revision::Revision;
 
 /// Default MTU of a domain in bytes.
 pub const DEFAULT_MTU: u32 = 9000;
@@ -78,6 +80,10 @@ pub struct Directory {
     freed_at: SharedMap<u16, u64>,
     /// First candidate of the search for a free subnet, so that subnets are reused late.
     next_subnet: u32,
+    /// Absent if no agent has led the directory.
+    revision: Option<Revision>,
+    /// Whether some records are of a later revision.
+    is_partial: bool,
     /// User without default limits, besides root: the user of the agent. Not a record.
     administrator: u32,
     /// Default limit of registered bytes of other users. Not a record.
@@ -101,6 +107,8 @@ impl Directory {
             freed: SharedMap::default(),
             freed_at: SharedMap::default(),
             next_subnet: 0,
+            revision: None,
+            is_partial: false,
             administrator: 0,
             default_bytes: None,
         }

@@ -11,6 +11,7 @@ use toroid_fabric::{NodeId, Torus};
 use toroid_model::as_text;
 use toroid_model::directory::Directory;
 use toroid_model::directory::records::{Changes, Records};
+use toroid_model::directory::revision::Revision;
 use toroid_model::hosts::{Encryption, Provider};
 use toroid_model::refusal::Refusal;
 use toroid_model::rights::Actor;
@@ -62,6 +63,8 @@ pub struct Hello {
     pub provider: Provider,
     /// Whether it encrypts data between hosts.
     pub encryption: Encryption,
+    /// Revision of its directory, if it has one.
+    pub revision: Option<Revision>,
     /// Nodes and aliases of a follower of the other host's directory.
     pub follows: Option<Claim>,
 }
@@ -89,10 +92,15 @@ pub enum HostRequest {
         /// The request.
         request: Request,
     },
-    /// To a follower: the new directory.
+    /// To a follower: the new directory, with the record of its revision.
     Adopt(DirectoryUpdate),
     /// To any host: a ticket for a data connection.
-    Ticket(TicketPurpose),
+    Ticket {
+        /// Purpose of the connection.
+        wanted: TicketPurpose,
+        /// Revision of the directory by which the asking host wants it.
+        revision: Option<Revision>,
+    },
     /// To any host: its nodes that listen.
     Listeners(ListenerQuery),
 }

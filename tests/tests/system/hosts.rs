@@ -111,6 +111,21 @@ fn nodes_have_one_host_and_hosts_one_agent() {
     a.meets("b");
     hosts.agree();
     assert!(a.about("b")["problem"].is_null());
+
+    // Another history of the leader is none of the follower's.
+    let anew = Oddities {
+        fresh: true,
+        ..Oddities::default()
+    };
+    a.agent.down();
+    a.try_up(anew).ok();
+    for (host, other) in [(a, "b"), (b, "a")] {
+        host.objects_to(other, "host b has a directory of fabric");
+    }
+    b.agent.down();
+    b.try_up(anew).ok();
+    a.meets("b");
+    hosts.agree();
 }
 
 /// The most that one host carries was once the most that all of them did.

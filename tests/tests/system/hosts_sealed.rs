@@ -26,6 +26,7 @@ const OFF: Oddities<'_> = Oddities {
     key: None,
     ack_timeout: None,
     fabric: None,
+    fresh: false,
 };
 
 /// Uses every path between two hosts, with known bytes in memory, packets and frames. Returns what

@@ -204,7 +204,7 @@ fn most_served(ask: &HostRequest) -> usize {
             who: Requester::Administrator(_),
             ..
         } => MAX_SERVED,
-        HostRequest::Change { .. } | HostRequest::Ticket(_) | HostRequest::Listeners(_) => {
+        HostRequest::Change { .. } | HostRequest::Ticket { .. } | HostRequest::Listeners(_) => {
             MAX_SERVED - RESERVED
         }
     }
@@ -251,12 +251,16 @@ pub(crate) mod tests {
 
     fn ask(from: u32) -> HostRequest {
         let (to, partition, protocol) = (0, 0, None);
-        HostRequest::Ticket(TicketPurpose::Node(NodePair {
+        let pair = NodePair {
             from,
             to,
             partition,
             protocol,
-        }))
+        };
+        HostRequest::Ticket {
+            wanted: TicketPurpose::Node(pair),
+            revision: None,
+        }
     }
 
     fn says(answer: Result<HostResponse, NoAnswer>) -> String {
@@ -272,7 +276,11 @@ pub(crate) mod tests {
         let (go, gate) = mpsc::channel::<()>();
         let gate = Arc::new(Mutex::new(gate));
         let serve = move |ask| {
-            let HostRequest::Ticket(TicketPurpose::Node(between)) = ask else {
+            let HostRequest::Ticket {
+                wanted: TicketPurpose::Node(between),
+                ..
+            } = ask
+            else {
                 return HostResponse::Done;
             };
             if between.from == 1 {
@@ -310,7 +318,7 @@ pub(crate) mod tests {
         let (go, gate) = mpsc::channel::<()>();
         let gate = Arc::new(Mutex::new(gate));
         let serve = move |ask| {
-            if let HostRequest::Ticket(_) = ask {
+            if let HostRequest::Ticket { .. } = ask {
                 gate.lock().recv().ok();
             }
             HostResponse::Done

@@ -20,6 +20,7 @@ pub(crate) mod admission;
 pub(crate) mod followers;
 pub(crate) mod link;
 pub(crate) mod problems;
+pub(crate) mod revisions;
 pub(crate) mod tickets;
 pub(crate) mod unauthenticated;
 
@@ -31,6 +32,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use toroid_fabric::tcp::secure::Cipher;
+use toroid_model::directory::revision::Revision;
 use toroid_model::host_key::PublicKey;
 use toroid_model::hosts::{Encryption, HostConfig};
 use toroid_model::info::{HostAdmission, HostInfo, HostState};
@@ -145,11 +147,12 @@ impl Cluster {
     }
 
     /// Opens a session with another agent, up to its `Welcome`. `known` are the host's keys
-    /// according to this host's directory.
+    /// according to this host's directory, which is of this revision.
     pub(crate) fn dial(
         &self,
         host: &str,
         known: Option<&[PublicKey]>,
+        revision: Option<Revision>,
         follows: Option<Claim>,
     ) -> Result<Session, CannotDial> {
         if known.is_some_and(<[_]>::is_empty) {
@@ -169,6 +172,7 @@ impl Cluster {
             torus: self.config.torus,
             provider: self.config.provider,
             encryption: self.config.encryption,
+            revision,
             follows,
         }))?;
         loop {
@@ -304,4 +308,38 @@ pub(crate) enum CannotDial {
 pub(crate) fn unreachable(host: &str, why: &str, remedy: &str) -> Refusal {
     let message = format!("the agent of host {host} cannot be reached: {why}");
     Refusal::new(RefusalKind::Failed, message, remedy)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use toroid_model::hosts::{Admission, Provider};
+
+    use super::*;
+
+    /// Host `a`, the leader, with host `b`.
+    pub(crate) fn cluster() -> Cluster {
+        let directory = tempfile::tempdir().unwrap();
+        let key = directory.path().join("key");
+        fs::write(&key, "00".repeat(32)).unwrap();
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+        let config = HostConfig {
+            host: "a".into(),
+            torus: "2x1x1".parse().unwrap(),
+            nodes: [0].into(),
+            aliases: BTreeMap::new(),
+            listen: "127.0.0.1:0".parse().unwrap(),
+            key,
+            directory: "a".into(),
+            provider: Provider::Tcp,
+            encryption: Encryption::On,
+            admission: Admission::Key,
+            rdma: None,
+            hosts: [("b".into(), "127.0.0.1:1".parse().unwrap())].into(),
+        };
+        let keys = KeyPair::generate().unwrap();
+        Cluster::new(config, keys).unwrap().0
+    }
 }

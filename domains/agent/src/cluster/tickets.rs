@@ -3,7 +3,8 @@
 //!
 //! The process's agent asks the other agent for a ticket in their session, and presents the ticket
 //! on a connection of its own, which it then passes on with the keys that the two agree on. A ticket
-//! is good for one connection, and for a short time.
+//! is good for one connection, for a short time, and in the term in which it was issued: numbers of
+//! domains mean the same on both hosts then.
 
 use std::collections::HashMap;
 use std::net::TcpStream;
@@ -14,6 +15,7 @@ use std::{fmt, io};
 use parking_lot::Mutex;
 use toroid_fabric::NodeId;
 use toroid_model::directory::Directory;
+use toroid_model::directory::revision::{Revision, Term};
 use toroid_model::hosts::Encryption;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::hosts::{HostResponse, NodePair, TicketPurpose};
@@ -49,6 +51,8 @@ type Server = Box<dyn Fn(DataConnection) + Send + Sync>;
 /// Issued tickets, and the server of the connections that present them.
 pub(crate) struct Tickets {
     tickets: Mutex<HashMap<TicketId, Issued>>,
+    /// Term of this host's directory.
+    term: Mutex<Option<Term>>,
     encryption: Encryption,
     pub(crate) server: OnceLock<Server>,
 }
@@ -57,6 +61,7 @@ struct Issued {
     ticket: Ticket,
     host: String,
     wanted: TicketPurpose,
+    term: Option<Term>,
     until: Instant,
 }
 
@@ -64,6 +69,7 @@ impl Tickets {
     pub(crate) fn new(encryption: Encryption) -> Self {
         Tickets {
             tickets: Mutex::default(),
+            term: Mutex::default(),
             encryption,
             server: OnceLock::new(),
         }
@@ -75,8 +81,18 @@ impl Tickets {
         assert!(self.server.set(Box::new(server)).is_ok(), "there is one");
     }
 
-    /// Issues a ticket to another host.
-    pub(crate) fn issue(&self, host: &str, wanted: TicketPurpose) -> Result<String, Refusal> {
+    /// Sets the term of this host's directory. Tickets of another term are good no more.
+    pub(crate) fn set_term(&self, revision: Option<Revision>) {
+        *self.term.lock() = revision.map(|revision| revision.term);
+    }
+
+    /// Issues a ticket to another host, by a directory of this revision.
+    pub(crate) fn issue(
+        &self,
+        host: &str,
+        wanted: TicketPurpose,
+        revision: Option<Revision>,
+    ) -> Result<String, Refusal> {
         let ticket = Ticket(random::bytes()?);
         let now = Instant::now();
         let mut tickets = self.tickets.lock();
@@ -92,6 +108,7 @@ impl Tickets {
             ticket,
             host: host.into(),
             wanted,
+            term: revision.map(|revision| revision.term),
             until: now + EXPIRES,
         };
         // A ticket with the same identifier, one in billions, is good no more.
@@ -114,7 +131,8 @@ impl Tickets {
             (Encryption::Off, Presented::Clear) => None,
             _ => return secure::refuse(&stream, Word::Cipher),
         };
-        let issued = issued.filter(|issued| issued.until > Instant::now());
+        let term = *self.term.lock();
+        let issued = issued.filter(|its| its.until > Instant::now() && its.term == term);
         let (Some(issued), Some(server)) = (issued, self.server.get()) else {
             return secure::refuse(&stream, Word::BadTicket);
         };
@@ -215,6 +233,7 @@ mod tests {
     use super::*;
     use crate::channel::SessionError;
     use crate::channel::opening::{OPENING, TAG};
+    use crate::cluster::revisions::tests::revision;
 
     const BETWEEN: NodePair = NodePair {
         from: 1,
@@ -257,7 +276,7 @@ mod tests {
         ] {
             let tickets = Tickets::new(encryption);
             tickets.serve(|connection| panic!("{connection:?}"));
-            let ticket = tickets.issue("b", WANTED).unwrap();
+            let ticket = tickets.issue("b", WANTED, None).unwrap();
             let error = present_with(&tickets, &ticket, wrong).unwrap_err();
             assert!(matches!(error, SessionError::Cipher), "{error}");
         }
@@ -276,13 +295,13 @@ mod tests {
 
     fn a_ticket_is_valid_once_and_expires_with(encryption: Encryption) {
         let tickets = Tickets::new(encryption);
-        let early = tickets.issue("b", WANTED).unwrap();
+        let early = tickets.issue("b", WANTED, None).unwrap();
         // There is no server yet.
         present(&tickets, &early).unwrap_err();
         let (served, connections) = channel();
         let served = Mutex::new(served);
         tickets.serve(move |connection| served.lock().send(connection).unwrap());
-        let ticket = tickets.issue("b", WANTED).unwrap();
+        let ticket = tickets.issue("b", WANTED, None).unwrap();
         let presented = present(&tickets, &ticket).unwrap();
         let connection = connections.recv().unwrap();
         let DataConnection {
@@ -299,14 +318,14 @@ mod tests {
         stream.take_error().unwrap();
         let again = present(&tickets, &ticket).unwrap_err();
         assert!(matches!(again, SessionError::BadTicket), "{again}");
-        let revoked = tickets.issue("b", WANTED).unwrap();
-        let others = tickets.issue("c", WANTED).unwrap();
+        let revoked = tickets.issue("b", WANTED, None).unwrap();
+        let others = tickets.issue("c", WANTED, None).unwrap();
         tickets.revoke("b");
         let error = present(&tickets, &revoked).unwrap_err();
         assert!(matches!(error, SessionError::BadTicket), "{error}");
         present(&tickets, &others).unwrap();
         assert_eq!(connections.recv().unwrap().host, "c");
-        let late = tickets.issue("b", WANTED).unwrap();
+        let late = tickets.issue("b", WANTED, None).unwrap();
         for ticket in tickets.tickets.lock().values_mut() {
             ticket.until = Instant::now();
         }
@@ -315,6 +334,24 @@ mod tests {
         for nonsense in ["", "00", &"é".repeat(PROOF), &"0g".repeat(PROOF)] {
             assert!(random::from_hex::<PROOF>(nonsense).is_none());
         }
+    }
+
+    #[test]
+    fn a_ticket_is_invalid_in_another_term() {
+        let tickets = Tickets::new(Encryption::On);
+        let (served, connections) = channel();
+        let served = Mutex::new(served);
+        tickets.serve(move |connection| served.lock().send(connection).unwrap());
+        let [first, next] = [revision(1, 1, 5), revision(1, 2, 6)].map(Some);
+        tickets.set_term(first);
+        let [early, late] = [(); 2].map(|()| tickets.issue("b", WANTED, first).unwrap());
+        present(&tickets, &early).unwrap();
+        connections.recv().unwrap();
+        tickets.set_term(next);
+        let error = present(&tickets, &late).unwrap_err();
+        assert!(matches!(error, SessionError::BadTicket), "{error}");
+        let ticket = tickets.issue("b", WANTED, next).unwrap();
+        present(&tickets, &ticket).unwrap();
     }
 
     #[test]

@@ -204,13 +204,15 @@ impl Members {
         Ok(())
     }
 
-    /// Plans a change: returns its result and the directory after it.
+    /// Plans a change: returns its result and the directory after it, with the next revision.
     pub(crate) fn plan<T, E: Into<Refusal>>(
         &self,
         change: impl FnOnce(&mut Directory) -> Result<T, E>,
     ) -> Result<(T, Directory), Refusal> {
-        let mut directory = self.directory(Directory::clone);
+        let present = self.directory(Directory::clone);
+        let mut directory = present.clone();
         let result = change(&mut directory).map_err(Into::into)?;
+        directory.advance(&present);
         Ok((result, directory))
     }
 

@@ -9,6 +9,7 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 use toroid_protocol::hosts::DirectoryUpdate;
 
+use crate::cluster::revisions::check_update;
 use crate::core::host::Host;
 use crate::nodes::HostedNode;
 use crate::nodes::generation::Closed;
@@ -19,6 +20,7 @@ pub(crate) fn adopt(host: &Host, adoption: DirectoryUpdate) -> Result<Vec<Refusa
     let _turn = host.changes.take(Actor::Administrator(host.identity.uid))?;
     let present = host.members.directory(Directory::clone);
     let next = read(&present, adoption)?;
+    check_revision(host, &present, &next)?;
     if next.torus() != present.torus() {
         let message = format!("its directory is of a torus {}", next.torus());
         return Err(Refusal::new(RefusalKind::Invalid, message, ""));
@@ -28,12 +30,25 @@ pub(crate) fn adopt(host: &Host, adoption: DirectoryUpdate) -> Result<Vec<Refusa
         Refusal::new(RefusalKind::Exists, error.to_string(), remedy)
     })?;
     let is_rekeyed = next.host_keys() != present.host_keys();
+    let revision = next.revision();
     let carried_out = carry_out(host, transition, next);
     // Also after a failure: when the leader repeats the update, the keys are the same.
     if is_rekeyed {
         host.cut_removed_hosts();
     }
+    if let (Ok(_), Some(cluster)) = (&carried_out, &host.cluster) {
+        cluster.tickets.set_term(revision);
+    }
     carried_out
+}
+
+/// Refuses a directory of another fabric, or an older one than this host's copy.
+fn check_revision(host: &Host, present: &Directory, next: &Directory) -> Result<(), Refusal> {
+    let Some(cluster) = &host.cluster else {
+        return Ok(());
+    };
+    let (ours, leader) = (&cluster.config.host, &cluster.config.directory);
+    check_update((ours, present.revision()), (leader, next.revision()))
 }
 
 /// Whether the effects of the last update may be incomplete: it failed, or this is the first of a

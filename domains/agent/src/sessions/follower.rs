@@ -81,8 +81,9 @@ fn serve(host: &Arc<Host>, cluster: &Cluster, ask: HostRequest) -> HostResponse 
                 HostResponse::Refused(refusal)
             }
         },
-        HostRequest::Ticket(wanted) => {
-            tickets::give_ticket(host, cluster, &cluster.config.directory, wanted)
+        HostRequest::Ticket { wanted, revision } => {
+            let asking = (cluster.config.directory.as_str(), revision);
+            tickets::give_ticket(host, cluster, asking, wanted)
         }
         HostRequest::Listeners(sought) => {
             lookup::answer(host, cluster, &cluster.config.directory, sought)

@@ -21,6 +21,7 @@ use crate::cluster::Cluster;
 use crate::cluster::admission::Entry;
 use crate::cluster::followers::{Place, name_nodes};
 use crate::cluster::link::{Link, stay_alive};
+use crate::cluster::revisions;
 use crate::control::Updates;
 use crate::core::audit::Caller;
 use crate::core::changes::{Standing, carry_out};
@@ -50,8 +51,14 @@ pub(crate) fn receive(
         let check = |directory: &Directory| cluster.check_name(directory, &peer, &name);
         host.members.directory(check)
     };
+    let check_fabric = || {
+        let ours = host.members.directory(Directory::revision);
+        let ours = (cluster.config.host.as_str(), ours);
+        revisions::check_fabric((&name, hello.revision), ours)
+    };
     let checked = cluster
         .check(&hello, session.version)
+        .and_then(|()| check_fabric())
         .and_then(|()| check_name());
     let entry = match checked {
         Ok(entry) => entry,
@@ -81,7 +88,7 @@ pub(crate) fn receive(
         });
         return Ok(());
     };
-    match admit_follower(cluster, host, &link, &claim, &session.peer) {
+    match admit_follower(cluster, host, &link, (&hello, &claim), &session.peer) {
         Ok((place, updates)) => lead(host, cluster, (&place, updates), hello, session),
         Err(refusal) => refuse(host, cluster, &hello, session, refusal),
     }
@@ -149,7 +156,9 @@ fn serve(host: &Arc<Host>, cluster: &Cluster, hello: &Hello, ask: HostRequest) -
         HostRequest::Change { who, pid, request } if hello.follows.is_some() => {
             change(host, from, who, pid, &request)
         }
-        HostRequest::Ticket(wanted) => tickets::give_ticket(host, cluster, from, wanted),
+        HostRequest::Ticket { wanted, revision } => {
+            tickets::give_ticket(host, cluster, (from, revision), wanted)
+        }
         HostRequest::Listeners(sought) => lookup::answer(host, cluster, from, sought),
         _ => HostResponse::Refused(Refusal::new(
             RefusalKind::Invalid,
@@ -202,11 +211,13 @@ fn admit_follower<'a>(
     cluster: &'a Cluster,
     host: &Host,
     link: &'a Arc<Link>,
-    claim: &Claim,
+    (hello, claim): (&Hello, &Claim),
     peer: &Peer,
 ) -> Result<(Place<'a>, Updates), Refusal> {
     let name = &link.host;
     let _turn = host.changes.take(Actor::Administrator(host.identity.uid))?;
+    let ours = host.members.directory(Directory::revision);
+    revisions::check_update((name, hello.revision), (&cluster.config.host, ours))?;
     let is_there = |link: &Arc<Link>| !link.has_ended();
     if cluster.followers().get(name).is_some_and(is_there) {
         return Err(Refusal::new(
@@ -283,40 +294,13 @@ impl Host {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-
     use toroid_model::directory::Wanted;
     use toroid_model::host_key::PublicKey;
-    use toroid_model::hosts::{Admission, Encryption, HostConfig, Provider};
+    use toroid_model::hosts::{Encryption, Provider};
 
     use super::*;
-    use crate::channel::key_pair::KeyPair;
     use crate::cluster::link::tests::sessions;
-
-    fn cluster() -> Cluster {
-        let directory = tempfile::tempdir().unwrap();
-        let key = directory.path().join("key");
-        fs::write(&key, "00".repeat(32)).unwrap();
-        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
-        let config = HostConfig {
-            host: "a".into(),
-            torus: "2x1x1".parse().unwrap(),
-            nodes: [0].into(),
-            aliases: BTreeMap::new(),
-            listen: "127.0.0.1:0".parse().unwrap(),
-            key,
-            directory: "a".into(),
-            provider: Provider::Tcp,
-            encryption: Encryption::On,
-            admission: Admission::Key,
-            rdma: None,
-            hosts: [("b".into(), "127.0.0.1:1".parse().unwrap())].into(),
-        };
-        let keys = KeyPair::generate().unwrap();
-        Cluster::new(config, keys).unwrap().0
-    }
+    use crate::cluster::tests::cluster;
 
     #[test]
     fn a_sealed_domain_is_refused_where_data_between_hosts_is_not_encrypted() {

@@ -12,6 +12,7 @@ use toroid_protocol::seal::SealKeys;
 use crate::channel::data::{self, Ticket};
 use crate::channel::secure::{HANDSHAKE, SILENCE, Session};
 use crate::cluster::link::Link;
+use crate::cluster::revisions::{At, check_term};
 use crate::cluster::tickets::may_connect;
 use crate::cluster::{CannotDial, Cluster, unreachable};
 use crate::core::host::Host;
@@ -23,10 +24,14 @@ const REMEDY: &str = "see `toroid status` on both hosts; then try again";
 pub(super) fn give_ticket(
     host: &Host,
     cluster: &Cluster,
-    to: &str,
+    asking: At<'_>,
     wanted: TicketPurpose,
 ) -> HostResponse {
     let directory = host.members.directory(Directory::clone);
+    let (to, revision) = (asking.0, directory.revision());
+    if let Err(refusal) = check_term(asking, (&cluster.config.host, revision)) {
+        return HostResponse::Refused(refusal);
+    }
     if !directory.is_admitted(to) {
         let message = format!("host {to} is not admitted, or was removed");
         let refusal = Refusal::new(RefusalKind::Denied, message, "see `toroid host ls`");
@@ -47,7 +52,7 @@ pub(super) fn give_ticket(
     };
     let permitted = cluster.check_directory().and(permitted);
     let given = permitted.and_then(|()| match cluster.tickets.server.get() {
-        Some(_) => cluster.tickets.issue(to, wanted),
+        Some(_) => cluster.tickets.issue(to, wanted, revision),
         None => Err(Refusal::new(
             RefusalKind::Failed,
             format!("host {} serves no data connections", cluster.config.host),
@@ -97,7 +102,8 @@ impl Host {
         cluster.check_directory()?;
         let link = self.link_to(cluster, carrier)?;
         let failed = |why: String| unreachable(carrier, &why, REMEDY);
-        let ticket = match link.ask(HostRequest::Ticket(wanted), SILENCE) {
+        let revision = self.members.directory(Directory::revision);
+        let ticket = match link.ask(HostRequest::Ticket { wanted, revision }, SILENCE) {
             Ok(HostResponse::Ticket(text)) => {
                 let bytes = from_hex(&text).ok_or_else(|| failed("bad ticket".into()))?;
                 Ticket(bytes)
@@ -122,9 +128,11 @@ impl Host {
         to: &str,
         follows: Option<Claim>,
     ) -> Result<Session, CannotDial> {
-        let known = |directory: &Directory| directory.keys_of(to).map(<[_]>::to_vec);
-        let known = self.members.directory(known);
-        cluster.dial(to, known.as_deref(), follows)
+        let (known, revision) = self.members.directory(|directory| {
+            let keys = directory.keys_of(to).map(<[_]>::to_vec);
+            (keys, directory.revision())
+        });
+        cluster.dial(to, known.as_deref(), revision, follows)
     }
 
     /// Session with another host, opened if there is none.

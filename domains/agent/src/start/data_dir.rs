@@ -96,7 +96,8 @@ impl DataDir {
     }
 
     /// Does the same for one host of several, or a single one. A leader first enters its own nodes
-    /// and removes hosts that its file does not name; from then on its changes are published.
+    /// and removes hosts that its file does not name, and begins a term; from then on its changes
+    /// are published.
     pub(super) fn directory_among(
         &self,
         torus: Option<Torus>,
@@ -115,10 +116,9 @@ impl DataDir {
             Some(cluster) if cluster.is_leader() => {
                 let mut ours = directory.clone();
                 cluster.claim_own(&mut ours);
+                cluster.begin_term(&mut ours)?;
                 let changes = ours.changes_since(&directory);
-                if !changes.is_empty() {
-                    store.commit(&changes)?;
-                }
+                store.commit(&changes)?;
                 cluster.control.set_records(ours.records());
                 let control = Arc::clone(&cluster.control);
                 Ok((ours, Box::new(Publishing::new(store, control))))
@@ -126,7 +126,10 @@ impl DataDir {
             Some(_) if names.is_empty() && directory.domains().next().is_some() => {
                 Err(AgentError::OwnDirectory { directory: path() })
             }
-            Some(_) => Ok((directory, Box::new(store))),
+            Some(cluster) => {
+                cluster.tickets.set_term(directory.revision());
+                Ok((directory, Box::new(store)))
+            }
         }
     }
 
@@ -176,6 +179,7 @@ fn default_torus() -> Torus {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::tests::cluster;
 
     fn torus(text: &str) -> Torus {
         text.parse().unwrap()
@@ -206,6 +210,25 @@ mod tests {
         assert_eq!(directory.torus(), torus("2x2x2"));
         assert_ne!(data.set_aside().unwrap().unwrap(), aside);
         assert_eq!(data.set_aside().unwrap(), None);
+    }
+
+    #[test]
+    fn a_leader_begins_a_term_at_each_start() {
+        let base = tempfile::tempdir().unwrap();
+        let data = DataDir::take(base.path(), Path::new("/run/toroid")).unwrap();
+        let start = || {
+            let started = data.directory_among(None, Some(&cluster()));
+            started.unwrap().0.revision().unwrap()
+        };
+        let [first, second] = [(); 2].map(|()| start());
+        assert_eq!((first.term.number, second.term.number), (1, 2));
+        assert_eq!((first.number, second.number), (1, 2));
+        assert_eq!(first.fabric, second.fabric);
+        assert_ne!(first.term.nonce, second.term.nonce);
+        data.set_aside().unwrap();
+        let anew = start();
+        assert_ne!(anew.fabric, second.fabric);
+        assert_eq!(anew.term.number, 1);
     }
 
     /// Each `up --fresh` once left another file for ever.

@@ -12,14 +12,21 @@
 //! quota/node/7    {"bytes":1048576}
 //! host/a          [0,1,2,3]                    the nodes that it carries, where there are several hosts
 //! freed/00000000000000000001   [4,17]          a number that is free again, and its last epoch
+//! revision        {"fabric":"9d0c...","term":{"number":3,"nonce":52},"number":120}
+//! partial         true                         some records are of a later revision
 //! ```
 //!
 //! A release with another form of records raises `format` and reads the older forms in
 //! [`Directory::from_records`]. An older release refuses an unknown format.
 
+mod changes;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use changes::Changes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toroid_fabric::{NodeId, Torus};
@@ -33,44 +40,6 @@ use crate::quota::{Amounts, Tenant};
 
 /// All records of a directory: keys such as `domain/blue`, values as JSON.
 pub type Records = BTreeMap<String, String>;
-
-/// Difference between two versions of a directory.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
-    /// Records that are new or different.
-    pub put: Records,
-    /// Keys of records that are no more.
-    pub remove: BTreeSet<String>,
-}
-
-impl Changes {
-    /// Changes from `old` to `new`.
-    pub fn between(old: &Records, new: &Records) -> Self {
-        let differs = |(key, value): &(&String, &String)| old.get(*key) != Some(*value);
-        let put = new.iter().filter(differs);
-        let gone = old.keys().filter(|key| !new.contains_key(*key));
-        Changes {
-            put: put
-                .map(|(key, value)| (key.clone(), value.clone()))
-                .collect(),
-            remove: gone.cloned().collect(),
-        }
-    }
-
-    /// Makes the changes in records.
-    pub fn apply_to(&self, records: &mut Records) {
-        for key in &self.remove {
-            records.remove(key);
-        }
-        let put = self.put.iter();
-        records.extend(put.map(|(key, value)| (key.clone(), value.clone())));
-    }
-
-    /// Whether nothing differs.
-    pub fn is_empty(&self) -> bool {
-        self.put.is_empty() && self.remove.is_empty()
-    }
-}
 
 /// The version of the records.
 pub const FORMAT: u32 = 1;
@@ -87,6 +56,8 @@ const HOST: &str = "host/";
 const HOST_KEYS: &str = "key/";
 const SPENT_SECRET: &str = "spent";
 const FREED: &str = "freed/";
+const REVISION: &str = "revision";
+const PARTIAL: &str = "partial";
 
 /// Why records are no directory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -202,6 +173,13 @@ impl Directory {
         if self.spent_secret != old.spent_secret {
             put_or_remove(&mut changes, SPENT_SECRET.into(), self.spent_secret());
         }
+        if self.revision != old.revision {
+            put_or_remove(&mut changes, REVISION.into(), self.revision);
+        }
+        if self.is_partial != old.is_partial {
+            let partial = self.is_partial.then_some(true);
+            put_or_remove(&mut changes, PARTIAL.into(), partial);
+        }
         for (order, _, number) in self.freed.differences(&old.freed) {
             put_or_remove(&mut changes, format!("{FREED}{order:020}"), number);
         }
@@ -298,6 +276,10 @@ impl Directory {
             self.forget_host_keys(name);
         } else if key == SPENT_SECRET {
             self.spent_secret = None;
+        } else if key == REVISION {
+            self.revision = None;
+        } else if key == PARTIAL {
+            self.is_partial = false;
         } else if let Some(order) = key.strip_prefix(FREED)
             && let Ok(order) = order.parse::<u64>()
             && let Some((id, _)) = self.freed.remove(&order)
@@ -366,6 +348,12 @@ impl Directory {
         } else if key == SPENT_SECRET {
             let digest: String = parse(key, value)?;
             self.spent_secret = Some(digest.into());
+            Ok(())
+        } else if key == REVISION {
+            self.revision = Some(parse(key, value)?);
+            Ok(())
+        } else if key == PARTIAL {
+            self.is_partial = parse(key, value)?;
             Ok(())
         } else if let Some(order) = key.strip_prefix(FREED) {
             let order = order.parse().map_err(invalid(key))?;
@@ -593,6 +581,3 @@ fn invalid<E: ToString>(key: &str) -> impl Fn(E) -> RecordError {
         reason: reason.to_string(),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -85,8 +85,16 @@ impl Transition {
             }
         }
         let Transition {
-            meanwhile, given, ..
+            meanwhile,
+            joining,
+            given,
+            ..
         } = &mut transition;
+        if !joining.is_empty() || !given.is_empty() {
+            // Its records lie between the two revisions.
+            meanwhile.revision = old.revision;
+            meanwhile.is_partial = old.revision.is_some();
+        }
         meanwhile.leave_owners(given, old);
         meanwhile.forget_domains(&missing);
         Ok(transition)
@@ -231,6 +239,7 @@ mod tests {
 
     use super::*;
     use crate::directory::Wanted;
+    use crate::directory::revision::FabricId;
     use crate::directory::sample::{nodes, wanted};
 
     fn blue() -> Directory {
@@ -441,7 +450,16 @@ mod tests {
                         .map(|node| (domain.id, *node)));
                 }
             }
+            old.begin_term(FabricId(1), 1);
+            new.begin_term(FabricId(1), 2);
             let transition = between(&old, &new);
+            // A copy that claims a revision has its records.
+            let meanwhile = &transition.meanwhile;
+            if meanwhile.is_partial() {
+                prop_assert_eq!(meanwhile.revision(), old.revision());
+            } else {
+                prop_assert_eq!(meanwhile.records(), new.records());
+            }
             let leaving = transition.leaving.iter();
             let told: BTreeSet<(u16, NodeId)> = leaving
                 .flat_map(|change| change.left.iter().map(|node| (change.domain.id, *node)))

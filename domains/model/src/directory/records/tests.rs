@@ -1,4 +1,5 @@
 use super::*;
+use crate::directory::revision::FabricId;
 use crate::directory::sample::{nodes, owned, wanted};
 use crate::quota::Resource;
 
@@ -26,6 +27,7 @@ fn directory() -> Directory {
     directory.limit(&[Tenant::User(1000), Tenant::Node(NodeId(7))], &limits);
     directory.claim("a", &nodes(&[0, 1])).unwrap();
     directory.remove("gone").unwrap();
+    directory.begin_term(FabricId(1 << 127), u64::MAX);
     directory
 }
 
@@ -100,6 +102,8 @@ fn invalid_records_are_refused_and_named() {
         ),
         ("quota/user/1000", r#"{"colours":3}"#),
         ("freed/x", "[3,4]"),
+        ("revision", "{}"),
+        ("partial", "1"),
         ("freed/00000000000000000007", "[1,4]"),
         ("freed/00000000000000000007", "[9,4]"),
         ("domain/blue", "{"),

@@ -1,0 +1,189 @@
+//! Terms of this host, and comparison of the revisions of two hosts' directories.
+
+use std::io;
+
+use toroid_model::directory::Directory;
+use toroid_model::directory::revision::{FabricId, Revision};
+use toroid_model::refusal::{Refusal, RefusalKind};
+
+use super::Cluster;
+use crate::error::{AgentError, during};
+use crate::random;
+
+/// A host's name and the revision of its directory, if it has one.
+pub(crate) type At<'a> = (&'a str, Option<Revision>);
+
+impl Cluster {
+    /// Begins a term of the directory that this host leads, and a fabric if it is of none.
+    pub(crate) fn begin_term(&self, directory: &mut Directory) -> Result<(), AgentError> {
+        let drawn = || Ok((random::bytes()?, random::bytes()?));
+        let (fabric, nonce) = drawn().map_err(|refusal: Refusal| {
+            during("draw the random numbers of a term")(io::Error::other(refusal.message))
+        })?;
+        let fabric = FabricId(u128::from_ne_bytes(fabric));
+        directory.begin_term(fabric, u64::from_ne_bytes(nonce));
+        self.tickets.set_term(directory.revision());
+        Ok(())
+    }
+}
+
+/// Checks that a follower's copy may become the leader's directory: one of the same fabric that is
+/// not older.
+pub(crate) fn check_update(
+    (follower, copy): At<'_>,
+    (leader, next): At<'_>,
+) -> Result<(), Refusal> {
+    let (copy, next) = match (copy, next) {
+        (Some(copy), Some(next)) => (copy, next),
+        (None, Some(_)) => return Ok(()),
+        (_, None) => {
+            return Err(Refusal::new(
+                RefusalKind::Invalid,
+                format!("the directory of host {leader} has no revision"),
+                "use the same release on all hosts",
+            ));
+        }
+    };
+    check_fabric((follower, Some(copy)), (leader, Some(next)))?;
+    let [has, wanted] = [copy, next].map(|its| (its.term.number, its.number));
+    let message = if copy.term != next.term && has.0 == wanted.0 {
+        format!(
+            "host {leader} leads in another term {} than the one that host {follower} knows",
+            next.term.number
+        )
+    } else if wanted.0 < has.0 || wanted.1 < has.1 {
+        format!(
+            "the directory of host {leader} is older ({next}) than the copy on host {follower} \
+             ({copy})"
+        )
+    } else {
+        return Ok(());
+    };
+    let remedy = format!(
+        "if another agent has led since, name its host as `directory` in all files; if the data of \
+         host {leader} were restored from an old copy, begin anew on host {follower}: `toroid up \
+         --fresh`"
+    );
+    Err(Refusal::new(RefusalKind::Exists, message, remedy))
+}
+
+/// Checks that the directories of two hosts are of one fabric, as far as they are known.
+pub(crate) fn check_fabric((host, its): At<'_>, (other, others): At<'_>) -> Result<(), Refusal> {
+    let (Some(its), Some(others)) = (its, others) else {
+        return Ok(());
+    };
+    if its.fabric == others.fabric {
+        return Ok(());
+    }
+    let message = format!(
+        "host {host} has a directory of fabric {}, and host {other} of fabric {}",
+        its.fabric, others.fabric
+    );
+    let remedy = format!(
+        "if the directory of host {other} was begun anew, begin anew on host {host}, too: `toroid \
+         up --fresh`; otherwise correct `directory` and `[hosts]` in the files"
+    );
+    Err(Refusal::new(RefusalKind::Exists, message, remedy))
+}
+
+/// Checks that numbers of domains mean the same on two hosts.
+pub(crate) fn check_term((host, its): At<'_>, (other, others): At<'_>) -> Result<(), Refusal> {
+    check_fabric((host, its), (other, others))?;
+    let term = |revision: Option<Revision>| revision.map(|revision| revision.term);
+    if term(its) == term(others) {
+        return Ok(());
+    }
+    let text = |revision: Option<Revision>| {
+        revision.map_or("no term".into(), |its| format!("term {}", its.term.number))
+    };
+    Err(Refusal::new(
+        RefusalKind::Failed,
+        format!(
+            "host {host} has the directory of {}, and host {other} of {}",
+            text(its),
+            text(others)
+        ),
+        "try again when both follow the leader: see `toroid status` on both hosts",
+    ))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use toroid_model::directory::revision::{FabricId, Term};
+
+    use super::*;
+
+    /// A revision whose term has the nonce 0.
+    pub(crate) fn revision(fabric: u128, term: u64, number: u64) -> Revision {
+        Revision {
+            fabric: FabricId(fabric),
+            term: Term {
+                number: term,
+                nonce: 0,
+            },
+            number,
+        }
+    }
+
+    #[test]
+    fn a_copy_follows_its_own_fabric_and_never_goes_back() {
+        let copy = revision(7, 3, 20);
+        let check = |next| check_update(("b", Some(copy)), ("a", next));
+        for next in [copy, revision(7, 3, 25), revision(7, 4, 21)] {
+            check(Some(next)).unwrap();
+        }
+        check_update(("b", None), ("a", Some(copy))).unwrap();
+        let other_leader = Revision {
+            term: Term {
+                nonce: 1,
+                ..copy.term
+            },
+            ..revision(7, 3, 25)
+        };
+        let refused = [
+            (
+                Some(revision(8, 4, 30)),
+                "of fabric 0000",
+                "begin anew on host b",
+            ),
+            (
+                Some(revision(7, 2, 30)),
+                "is older (revision 30 of term 2)",
+                "restored",
+            ),
+            (Some(revision(7, 3, 19)), "is older", "restored"),
+            (Some(revision(7, 4, 19)), "is older", "restored"),
+            (Some(other_leader), "another term 3", "`directory`"),
+            (None, "no revision", "same release"),
+        ];
+        for (next, message, remedy) in refused {
+            let refusal = check(next).unwrap_err();
+            assert!(refusal.message.contains(message), "{refusal}");
+            assert!(refusal.message.contains("host a"), "{refusal}");
+            assert!(refusal.remedy.contains(remedy), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_domains_are_compared_within_a_term() {
+        let ours = ("c", Some(revision(7, 3, 20)));
+        check_term(("b", Some(revision(7, 3, 25))), ours).unwrap();
+        let refused = [
+            (Some(revision(8, 3, 20)), "of fabric"),
+            (
+                Some(revision(7, 2, 20)),
+                "host b has the directory of term 2",
+            ),
+            (
+                Some(revision(7, 4, 20)),
+                "host b has the directory of term 4",
+            ),
+            (None, "host b has the directory of no term"),
+        ];
+        for (theirs, message) in refused {
+            let refusal = check_term(("b", theirs), ours).unwrap_err();
+            assert!(refusal.message.contains(message), "{refusal}");
+            assert!(!refusal.remedy.is_empty());
+        }
+    }
+}
