@@ -33,15 +33,12 @@ use toml::de::DeTable;
 use toroid_fabric::{NodeId, Place, Torus};
 
 use crate::as_text;
-use crate::limits::MAX_ACK_TIMEOUT_MS;
+use crate::limits::{MAX_ACK_TIMEOUT_MS, MAX_HOSTS, MAX_NODES};
 use crate::names::{is_alias, is_host_name};
 use crate::nodeset::{self, Names};
 use crate::rdma::Rdma;
 use crate::refusal::Refusal;
 use crate::settings::{Key, Lines, Problem, Value};
-
-/// The most other hosts.
-pub const MAX_HOSTS: usize = 255;
 
 const KEYS: [&str; 20] = [
     "host",
@@ -231,6 +228,9 @@ impl File<'_> {
         let admission = admission.unwrap_or(Some(Admission::default()));
         let rdma = self.rdma(table, provider);
         let hosts = self.hosts(table);
+        if let Some(torus) = torus {
+            self.check_torus(table, torus, hosts.len() + 1);
+        }
         if let (Some(host), Some(holder), Some(value)) = (&host, &holder, directory)
             && host != holder
             && !hosts.contains_key(holder)
@@ -323,8 +323,11 @@ impl File<'_> {
             if let (Some(name), Some(address)) = (name, self.address(value)) {
                 hosts.insert(name, address);
             }
-            if hosts.len() > MAX_HOSTS {
-                let message = format!("more than {MAX_HOSTS} other hosts are too many");
+            if hosts.len() >= MAX_HOSTS {
+                let message = format!(
+                    "there are more than {MAX_HOSTS} hosts with this one; let fewer hosts carry \
+                     more nodes each, at most {MAX_NODES}"
+                );
                 self.lines.problem(key.span().start, message);
                 break;
             }
@@ -377,7 +380,30 @@ impl File<'_> {
                 Err(error) => self.lines.problem(set.span().start, Refusal::from(error)),
             }
         }
+        if nodes.len() > MAX_NODES as usize {
+            let message = format!(
+                "{} nodes are too many for one host: it carries at most {MAX_NODES}; let other \
+                 hosts carry the rest",
+                nodes.len()
+            );
+            self.lines.problem(value.span().start, message);
+        }
         nodes
+    }
+
+    /// Checks that the hosts can carry all nodes of the torus.
+    fn check_torus(&mut self, table: &DeTable<'_>, torus: Torus, hosts: usize) {
+        let least = torus.nodes().div_ceil(MAX_NODES);
+        if (hosts as u64) < u64::from(least)
+            && let Some(value) = table.get("torus")
+        {
+            let message = format!(
+                "{} nodes are too many for {hosts} hosts, which carry at most {MAX_NODES} each; \
+                 name at least {least} hosts, or choose a smaller torus",
+                torus.nodes()
+            );
+            self.lines.problem(value.span().start, message);
+        }
     }
 
     fn host(&mut self, value: &Value<'_>) -> Option<String> {
@@ -506,6 +532,63 @@ db = "0,1,1"
         for other in ["false", "\"\"", "\"no\"", "\"OFF\""] {
             assert!(with(other).is_err(), "{other}");
         }
+    }
+
+    /// A file with so many other hosts.
+    fn with_hosts(count: usize, torus: &str, nodes: &str) -> String {
+        let hosts = (1..count).map(|n| format!("h{n} = \"10.1.{}.{}:7470\"\n", n / 256, n % 256));
+        let hosts: String = hosts.collect();
+        SOUND
+            .replace("2x2x2", torus)
+            .replace("0,*,*", nodes)
+            .replace("0,1,1", "0,0,0")
+            .replace("[hosts]\n", &format!("[hosts]\n{hosts}"))
+    }
+
+    /// Of 65,534 nodes.
+    const LARGEST: &str = "151x31x14";
+
+    #[test]
+    fn the_largest_fabric_has_4096_hosts() {
+        let largest = with_hosts(MAX_HOSTS - 1, LARGEST, "0,0,*");
+        let host = parse(&largest).unwrap().host;
+        assert_eq!((host.hosts.len(), host.nodes.len()), (MAX_HOSTS - 1, 14));
+        assert_eq!(u64::from(host.torus.nodes()), Torus::MAX_NODES);
+        let problems = parse(&with_hosts(MAX_HOSTS, LARGEST, "0,0,*")).unwrap_err();
+        let [problem] = &problems[..] else {
+            panic!("{problems:?}")
+        };
+        assert!(
+            problem.message.contains("more than 4096 hosts"),
+            "{problem}"
+        );
+        assert!(problem.message.contains("let fewer hosts"), "{problem}");
+    }
+
+    /// The bounds are those of a host and of all hosts, each with its remedy.
+    #[test]
+    fn a_host_carries_1024_nodes_and_no_more() {
+        let most = parse(&with_hosts(2, "64x17x1", "*,0-15,0")).unwrap();
+        assert_eq!(most.host.nodes.len(), 1024);
+        let one = |count, torus, nodes, line, words: &[&str]| {
+            let problems = parse(&with_hosts(count, torus, nodes)).unwrap_err();
+            let [problem] = &problems[..] else {
+                panic!("{problems:?}")
+            };
+            assert_eq!(problem.line, line, "{problem}");
+            for words in words {
+                assert!(problem.message.contains(words), "{problem}");
+            }
+        };
+        let too_many = ["1025 nodes are too many for one host", "let other hosts"];
+        one(2, "41x25x2", "*,*,0", 3, &too_many);
+        parse(&with_hosts(1, "64x32x1", "0,0,0")).unwrap();
+        let too_few = ["2112 nodes are too many for 2 hosts", "at least 3 hosts"];
+        one(1, "64x33x1", "0,0,0", 2, &too_few);
+        parse(&with_hosts(63, LARGEST, "0,0,0")).unwrap();
+        one(62, LARGEST, "0,0,0", 2, &["for 63 hosts", "at least 64"]);
+        let beyond = ["65536 nodes is too large", "at most 65534"];
+        one(4000, "256x256x1", "0,0,0", 2, &beyond);
     }
 
     #[test]

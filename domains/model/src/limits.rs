@@ -3,6 +3,9 @@
 /// Maximum number of nodes of one host.
 pub const MAX_NODES: u32 = 1024;
 
+/// Maximum number of hosts. The largest torus then has 16 nodes of each.
+pub const MAX_HOSTS: usize = 4096;
+
 /// Time in milliseconds that a process has to acknowledge a change, unless the agent is configured otherwise.
 pub const ACK_TIMEOUT_MS: u64 = 200;
 
