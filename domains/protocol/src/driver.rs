@@ -242,8 +242,8 @@ pub struct Port {
     pub ipv4: Ipv4Addr,
     /// Prefix length of the IPv4 address.
     pub prefix: u8,
-    /// Number of nodes of the torus. The directory can assign an IPv4 address of the domain to
-    /// each, in the order of their numbers.
+    /// Number of IPv4 addresses that the directory can assign in the domain, from the second of
+    /// the subnet on.
     pub nodes: u32,
     /// IPv6 address, assigned without duplicate address detection.
     pub ipv6: Ipv6Addr,

@@ -19,7 +19,8 @@
 //! A member may use addresses of its own choice, except those that the directory has assigned to
 //! another member, may assign to a node of the torus, or has assigned in another domain
 //! ([`DropReason::ForeignAddress`]). No neighbour cache therefore holds the address of a node with
-//! another MAC address when the node becomes a member. A node routes packets from one of its
+//! another MAC address when the node becomes a member, except for the address of a former member,
+//! which is then corrected. A node routes packets from one of its
 //! domains into another only if both domains have routers ([`Port::forward`]); otherwise only the
 //! gateway of a domain brings packets from elsewhere. Members of domains without routers send no
 //! router advertisements either. The kernel of a node accepts packets for any of its addresses on
@@ -102,8 +103,12 @@ struct Bridge<X> {
     members: HashMap<Place, Member<X>>,
     /// Members on other hosts.
     remote: RemoteMembers,
+    /// Local and remote members by number of the node.
+    places: HashMap<u32, Place>,
     /// Members by assigned address.
     owners: HashMap<IpAddr, Place>,
+    /// The last former member that had an IPv4 address.
+    former: HashMap<Ipv4Addr, Place>,
     /// IPv4 addresses that the directory can assign; empty before the first member.
     assignable: Range<u32>,
     /// Multicast memberships, learned from frames.
@@ -288,16 +293,21 @@ impl<X> Bridges<X> {
     }
 
     /// Replies about the member at `place` to queries of other members before its membership, each
-    /// with the egress port of the requester. Each reply is returned once.
+    /// with the egress port of the requester. Each reply is returned once. If another member had its
+    /// IPv4 address, all get a reply, because their kernels may know the former owner.
     pub(crate) fn pending_replies(&self, partition: Partition, place: Place) -> Vec<(&X, Vec<u8>)> {
         let bridge = self.bridges.get(&partition);
         let Some((bridge, port)) = bridge.and_then(|s| Some((s, s.port(place)?))) else {
             return Vec::new();
         };
+        let former = bridge.former.get(&port.ipv4);
+        let is_reused = former.is_some_and(|former| *former != place);
         let of = |member| {
             let may_reach = Sender::Member(member).may_reach(port);
             let queries = member.pending.take(addresses(port));
-            let queries = queries.into_iter().filter(move |_| may_reach);
+            let is_other = member.port.place != place;
+            let asks = (is_reused && is_other).then(|| AddressQuery::of(&member.port, port.ipv4));
+            let queries = queries.into_iter().chain(asks).filter(move |_| may_reach);
             queries.map(|query| (&member.egress, query.reply(Mac(port.mac))))
         };
         bridge.members.values().flat_map(of).collect()
@@ -305,10 +315,7 @@ impl<X> Bridges<X> {
 
     /// Place of a member.
     pub(crate) fn place_of(&self, partition: Partition, node: NodeId) -> Option<Place> {
-        let bridge = self.bridges.get(&partition)?;
-        bridge
-            .place_of(node)
-            .or_else(|| bridge.remote.place_of(node))
+        self.bridges.get(&partition)?.place_of(node)
     }
 
     /// The ingress of the member at `place`; `None` if there is none.
@@ -387,7 +394,9 @@ impl<X> Bridge<X> {
             epoch: Epoch(0),
             members: HashMap::new(),
             remote: RemoteMembers::default(),
+            places: HashMap::new(),
             owners: HashMap::new(),
+            former: HashMap::new(),
             assignable: 0..0,
             snooping: RefCell::default(),
             uplink: None,
@@ -422,28 +431,31 @@ impl<X> Bridge<X> {
             return Err(AttachError::Taken(place));
         }
         self.epoch = Epoch(port.epoch);
-        let first = port.ipv4.to_bits().saturating_sub(port.node);
+        let first = Subnet::of(port).base.saturating_add(1);
         self.assignable = first..first.saturating_add(port.nodes);
+        self.places.insert(port.node, place);
         self.owners
             .extend(addresses.map(|address| (address, place)));
         Ok(())
     }
 
     fn detach(&mut self, node: NodeId) -> Option<X> {
-        let Some(place) = self.place_of(node) else {
-            self.detach_remote(node);
+        let place = self.place_of(node)?;
+        let Some(member) = self.members.remove(&place) else {
+            self.detach_remote(place);
             return None;
         };
-        let member = self.members.remove(&place)?;
         self.forget(&member.port);
         Some(member.egress)
     }
 
     fn forget(&mut self, port: &Port) {
         self.snooping.get_mut().forget(port.place);
+        self.places.remove(&port.node);
         for address in addresses(port) {
             self.owners.remove(&address);
         }
+        self.former.insert(port.ipv4, port.place);
     }
 
     /// The port of a local or remote member.
@@ -452,9 +464,9 @@ impl<X> Bridge<X> {
         here.or_else(|| self.remote.members.get(&place).map(|member| &member.port))
     }
 
+    /// The place of a local or remote member.
     fn place_of(&self, node: NodeId) -> Option<Place> {
-        let is_it = |member: &&Member<X>| member.port.node == node.0;
-        Some(self.members.values().find(is_it)?.port.place)
+        self.places.get(&node.0).copied()
     }
 
     /// The owner of an address that the directory has assigned, or that a kernel derives from a MAC

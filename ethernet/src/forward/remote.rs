@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, btree_map};
 
-use toroid_fabric::{Epoch, NodeId, Partition, Place};
+use toroid_fabric::{Epoch, Partition, Place};
 use toroid_model::ethernet::DropReason;
 use toroid_protocol::driver::Port;
 
@@ -51,13 +51,7 @@ impl RemoteMembers {
         self.members.insert(member.port.place, member);
     }
 
-    pub(super) fn place_of(&self, node: NodeId) -> Option<Place> {
-        let is_it = |member: &&RemoteMember| member.port.node == node.0;
-        Some(self.members.values().find(is_it)?.port.place)
-    }
-
-    fn remove(&mut self, node: NodeId) -> Option<RemoteMember> {
-        let place = self.place_of(node)?;
+    fn remove(&mut self, place: Place) -> Option<RemoteMember> {
         let member = self.members.remove(&place)?;
         if let btree_map::Entry::Occupied(mut entry) = self.hosts.entry(member.host) {
             let remote_host = entry.get_mut();
@@ -133,7 +127,7 @@ impl<X> Bridge<X> {
         {
             Some(before) if port.epoch >= self.epoch.0 => {
                 since = before;
-                self.remote.remove(NodeId(port.node));
+                self.remote.remove(port.place);
                 self.epoch.0 = port.epoch;
             }
             _ => self.register(&port)?,
@@ -142,8 +136,8 @@ impl<X> Bridge<X> {
         Ok(())
     }
 
-    pub(super) fn detach_remote(&mut self, node: NodeId) {
-        if let Some(member) = self.remote.remove(node) {
+    pub(super) fn detach_remote(&mut self, place: Place) {
+        if let Some(member) = self.remote.remove(place) {
             self.forget(&member.port);
         }
     }

@@ -13,6 +13,8 @@ use smoltcp::wire::{
     NdiscNeighborFlags, NdiscRepr,
 };
 
+use toroid_protocol::driver::Port;
+
 use crate::headers::frame::{Frame, HEADER_LEN};
 use crate::headers::mac::Mac;
 
@@ -45,6 +47,17 @@ impl AddressQuery {
         };
         let requester = frame.source();
         Some(AddressQuery { requester, query })
+    }
+
+    /// The query of a member, as its kernel would send it, for the owner of an IPv4 address.
+    pub(crate) fn of(requester: &Port, target: Ipv4Addr) -> Self {
+        AddressQuery {
+            requester: Mac(requester.mac),
+            query: Query::Arp {
+                from: requester.ipv4,
+                target,
+            },
+        }
     }
 
     /// The queried address.

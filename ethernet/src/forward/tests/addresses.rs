@@ -178,3 +178,52 @@ fn pending_queries_are_answered_when_a_node_becomes_a_member() {
     bridges.attach(port(7, 4), (7, 4)).unwrap();
     assert_eq!(replies(&bridges, 4).len(), 1);
 }
+
+/// A domain may have fewer addresses than the torus has nodes. A kernel keeps the MAC address of an
+/// idle neighbour for long, so that a new owner of the IPv4 address would not be reached for seconds.
+#[test]
+fn members_hear_of_the_new_owner_of_an_address() {
+    let mut bridges = bridges();
+    let limited = |x, reused: u8| Port {
+        limited: true,
+        ipv4: [10, 64, 0, reused].into(),
+        ..port(7, x)
+    };
+    bridges.set_limited(0, true);
+    bridges.detach(Partition(7), NodeId(2)).unwrap();
+    bridges.attach(limited(5, 3), (7, 5)).unwrap();
+    let replies = bridges.pending_replies(Partition(7), place(5));
+    let [((7, 1), frame)] = &replies[..] else {
+        panic!("to the full member only: {replies:?}")
+    };
+    assert_eq!(frame[..6], mac(7, 1));
+    assert_eq!(frame[22..32], [&mac(7, 5)[..], &[10, 64, 0, 3]].concat());
+    // The same owner again is known, and a new address had no owner.
+    for port in [limited(5, 3), limited(6, 7)] {
+        let place = port.place;
+        bridges.detach(Partition(7), NodeId(port.node));
+        bridges.attach(port, (7, place.x)).unwrap();
+        assert_eq!(bridges.pending_replies(Partition(7), place), []);
+    }
+    assert_eq!(bridges.place_of(Partition(7), NodeId(5)), Some(place(5)));
+    assert_eq!(bridges.place_of(Partition(7), NodeId(2)), None);
+}
+
+/// The addresses that can be assigned are those of the subnet, wherever a member is in the torus.
+#[test]
+fn an_address_by_index_reserves_the_subnet() {
+    let mut bridges = Bridges::default();
+    for (x, node, index) in [(1, 60_000, 1), (2, 9, 2)] {
+        let port = Port {
+            node,
+            ipv4: [10, 64, 0, index].into(),
+            nodes: 6,
+            ..port(7, x)
+        };
+        bridges.attach(port, (7, x)).unwrap();
+    }
+    let claims = |address| bridges.send(1, &ipv4_from(1, address));
+    assert!(claims([10, 64, 0, 1]).is_ok());
+    assert_eq!(claims([10, 64, 0, 6]), FOREIGN);
+    assert!(claims([10, 64, 0, 8]).is_ok(), "no member ever has it");
+}
