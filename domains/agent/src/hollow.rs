@@ -67,6 +67,7 @@ impl Drop for HollowHost {
 
 fn confirm(request: &HostRequest, delay: Duration) -> HostResponse {
     match request {
+        HostRequest::Page(_) => HostResponse::Done,
         HostRequest::Adopt(_) => {
             thread::sleep(delay);
             HostResponse::Done

@@ -92,6 +92,8 @@ pub enum HostRequest {
         /// The request.
         request: Request,
     },
+    /// To a follower: some records of the update that follows.
+    Page(Records),
     /// To a follower: the new directory, with the record of its revision.
     Adopt(DirectoryUpdate),
     /// To any host: a ticket for a data connection.

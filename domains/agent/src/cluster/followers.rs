@@ -10,6 +10,7 @@ use toroid_protocol::hosts::{DirectoryUpdate, Hello, HostRequest, HostResponse};
 
 use super::Cluster;
 use super::link::{Link, NoAnswer};
+use super::pages;
 use crate::control::core::{Answer, TIMEOUT};
 use crate::control::{FollowerEntry, Updates};
 
@@ -131,7 +132,14 @@ impl Cluster {
     /// Sends an update and waits for its result as long as the session lives: acknowledgements that
     /// take longer than a change waits are no reason to cut the host off.
     fn let_adopt(&self, link: &Link, adoption: DirectoryUpdate) -> Result<HostResponse, NoAnswer> {
-        let question = link.begin(HostRequest::Adopt(adoption))?;
+        let (pages, rest) = pages::split(adoption);
+        for page in pages {
+            match link.ask(HostRequest::Page(page), TIMEOUT)? {
+                HostResponse::Done => {}
+                other => return Ok(other),
+            }
+        }
+        let question = link.begin(HostRequest::Adopt(rest))?;
         loop {
             match question.wait(TIMEOUT) {
                 Err(NoAnswer::Late) => {

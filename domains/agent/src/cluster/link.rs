@@ -199,7 +199,8 @@ impl Drop for Question<'_> {
 /// places.
 fn most_served(ask: &HostRequest) -> usize {
     match ask {
-        HostRequest::Adopt(_)
+        HostRequest::Page(_)
+        | HostRequest::Adopt(_)
         | HostRequest::Change {
             who: Requester::Administrator(_),
             ..

@@ -19,6 +19,7 @@
 pub(crate) mod admission;
 pub(crate) mod followers;
 pub(crate) mod link;
+pub(crate) mod pages;
 pub(crate) mod problems;
 pub(crate) mod revisions;
 pub(crate) mod tickets;

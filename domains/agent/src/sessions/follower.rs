@@ -5,12 +5,13 @@ use std::thread;
 use std::time::Duration;
 
 use toroid_model::refusal::{Refusal, RefusalKind};
-use toroid_protocol::hosts::{Claim, HostRequest, HostResponse};
+use toroid_protocol::hosts::{Claim, DirectoryUpdate, HostRequest, HostResponse};
 
 use super::{apply, lookup, tickets};
 use crate::channel::secure::Session;
 use crate::cluster::Cluster;
 use crate::cluster::link::Link;
+use crate::cluster::pages::Pages;
 use crate::core::host::Host;
 use crate::error::{AgentError, during};
 use crate::threads;
@@ -57,30 +58,23 @@ fn attend(host: &Arc<Host>, cluster: &Arc<Cluster>, session: Session) {
     to_leader.differs = true;
     drop(to_leader);
     let (served, known) = (Arc::clone(host), Arc::clone(cluster));
-    let end = link.attend(session.reader, move |ask| serve(&served, &known, ask));
+    let pages = Arc::new(Pages::default());
+    let end = link.attend(session.reader, move |ask| {
+        serve(&served, &known, &pages, ask)
+    });
     cluster.leader().link = None;
     if !host.is_ending() {
         host.note_problem(cluster, leader, &format!("its session has ended: {end}"));
     }
 }
 
-fn serve(host: &Arc<Host>, cluster: &Cluster, ask: HostRequest) -> HostResponse {
+fn serve(host: &Arc<Host>, cluster: &Cluster, pages: &Pages, ask: HostRequest) -> HostResponse {
     match ask {
-        HostRequest::Adopt(adoption) => match apply::adopt(host, adoption) {
-            Ok(exceptions) => {
-                let mut leader = cluster.leader();
-                leader.has_come = true;
-                leader.differs = false;
-                drop(leader);
-                cluster.came.notify_all();
-                done_except(&exceptions)
-            }
-            Err(refusal) => {
-                cluster.leader().differs = true;
-                host.note_problem(cluster, &cluster.config.directory, &refusal.message);
-                HostResponse::Refused(refusal)
-            }
-        },
+        HostRequest::Page(records) => {
+            pages.add(records);
+            HostResponse::Done
+        }
+        HostRequest::Adopt(update) => adopt(host, cluster, pages.complete(update)),
         HostRequest::Ticket { wanted, revision } => {
             let asking = (cluster.config.directory.as_str(), revision);
             tickets::give_ticket(host, cluster, asking, wanted)
@@ -91,6 +85,24 @@ fn serve(host: &Arc<Host>, cluster: &Cluster, ask: HostRequest) -> HostResponse 
         HostRequest::Change { .. } => {
             let message = format!("host {} does not hold the directory", cluster.config.host);
             HostResponse::Refused(Refusal::new(RefusalKind::Invalid, message, ""))
+        }
+    }
+}
+
+fn adopt(host: &Arc<Host>, cluster: &Cluster, update: DirectoryUpdate) -> HostResponse {
+    match apply::adopt(host, update) {
+        Ok(exceptions) => {
+            let mut leader = cluster.leader();
+            leader.has_come = true;
+            leader.differs = false;
+            drop(leader);
+            cluster.came.notify_all();
+            done_except(&exceptions)
+        }
+        Err(refusal) => {
+            cluster.leader().differs = true;
+            host.note_problem(cluster, &cluster.config.directory, &refusal.message);
+            HostResponse::Refused(refusal)
         }
     }
 }
