@@ -1,6 +1,6 @@
 //! Changes of membership and names, which concern driver, attached processes and names alike.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -385,7 +385,16 @@ impl Host {
         }
     }
 
-    /// Does the same for all domains, after nodes went to other hosts.
+    /// Does the same for the domains of nodes that went to other hosts.
+    pub(crate) fn tell_moved(&self, directory: &Directory, moved: &BTreeSet<NodeId>) {
+        let domains = moved.iter().flat_map(|node| directory.domains_of(*node));
+        let domains: BTreeMap<u16, &Domain> = domains.map(|domain| (domain.id, domain)).collect();
+        for domain in domains.into_values() {
+            self.tell_remote(domain, directory);
+        }
+    }
+
+    /// Does the same for all domains.
     pub(crate) fn tell_all_remote(&self, directory: &Directory) {
         for domain in directory.domains() {
             self.tell_remote(domain, directory);

@@ -96,8 +96,10 @@ fn carry_out(
         host.join_as_decided(transition.joining, &next)?
     };
     let is_whole = may_lack_effects(host);
-    if transition.is_moved || is_whole {
+    if is_whole {
         host.tell_all_remote(&next);
+    } else {
+        host.tell_moved(&next, &transition.moved);
     }
     for domain in &transition.altered {
         exceptions.extend(host.tell_members(domain).err());

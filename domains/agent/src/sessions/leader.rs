@@ -227,6 +227,7 @@ fn admit_follower<'a>(
         ));
     }
     let nodes: BTreeSet<NodeId> = claim.nodes.iter().copied().map(NodeId).collect();
+    let before = host.members.directory(Directory::clone);
     host.edit(|directory| {
         let torus = directory.torus();
         if nodes.iter().any(|node| torus.place(*node).is_none()) {
@@ -242,7 +243,8 @@ fn admit_follower<'a>(
         name_nodes(directory, &nodes, &claim.aliases);
         Ok(())
     })?;
-    host.tell_all_remote(&host.members.directory(Directory::clone));
+    let now = host.members.directory(Directory::clone);
+    host.tell_moved(&now, &now.moved_since(&before));
     Ok(cluster.place(link))
 }
 

@@ -124,6 +124,12 @@ impl Directory {
         hosts.map(str::to_owned).collect()
     }
 
+    /// Nodes that another host carries than before, or none.
+    pub fn moved_since(&self, old: &Directory) -> BTreeSet<NodeId> {
+        let moved = self.carriers.differences(&old.carriers);
+        moved.into_iter().map(|(node, _, _)| *node).collect()
+    }
+
     /// Nodes with another owner than before.
     pub(super) fn given_since(&self, old: &Directory) -> BTreeSet<NodeId> {
         if Arc::ptr_eq(&self.ownerships, &old.ownerships) {
@@ -188,6 +194,19 @@ mod tests {
         assert_eq!(directory.host_of(NodeId(3)), Some("a"));
         directory.keep_hosts(|host| host != "c");
         assert_eq!(directory.host_of(NodeId(2)), None);
+    }
+
+    /// All hosts once looked at all domains whenever a host began to follow.
+    #[test]
+    fn only_nodes_of_another_host_than_before_have_moved() {
+        let before = two_hosts();
+        let mut now = before.clone();
+        now.claim("a", &nodes(&[0, 1])).unwrap();
+        assert_eq!(now.moved_since(&before), nodes(&[]));
+        now.claim("a", &nodes(&[0, 5])).unwrap();
+        now.take_over("c", &nodes(&[3, 6]));
+        assert_eq!(now.moved_since(&before), nodes(&[1, 3, 5, 6]));
+        assert_eq!(before.moved_since(&now), nodes(&[1, 3, 5, 6]));
     }
 
     #[test]

@@ -26,8 +26,8 @@ pub struct Transition {
     pub given: BTreeSet<NodeId>,
     /// Nodes with other aliases, and their fellow members.
     pub renamed: BTreeSet<NodeId>,
-    /// Whether other hosts carry nodes than before.
-    pub is_moved: bool,
+    /// Nodes that another host carries than before.
+    pub moved: BTreeSet<NodeId>,
 }
 
 /// The other directory is older than the known one, or was begun anew.
@@ -53,7 +53,7 @@ impl Transition {
             relinked: Vec::new(),
             given: new.given_since(old),
             renamed: new.renamed_since(old),
-            is_moved: new.hosts != old.hosts,
+            moved: new.moved_since(old),
         };
         let mut missing = BTreeSet::new();
         for Difference {
