@@ -7,6 +7,7 @@
 //!
 //! [`records`] has the form in which a store keeps it.
 
+mod aliases;
 mod domain;
 mod domains;
 mod error;
@@ -34,7 +35,7 @@ use crate::addressing::Subnet;
 use crate::gateway::{Gateway, GatewayKind};
 use crate::host_key::PublicKey;
 use crate::link::DomainLinks;
-use crate::names::{is_alias, is_domain_name, is_uplink_name};
+use crate::names::{is_domain_name, is_uplink_name};
 use crate::nodeset::{self, Names, NodeSetError};
 use crate::quota::{Amounts, Tenant};
 use crate::shared_map::SharedMap;
@@ -60,6 +61,8 @@ pub struct Directory {
     domains: Domains,
     aliases: Arc<BTreeMap<String, NodeId>>,
     /// Owners and consents of nodes that differ from a free node.
+    /// The same by node.
+    names: SharedMap<(NodeId, Arc<str>), ()>,
     ownerships: Arc<BTreeMap<NodeId, Ownership>>,
     /// Limits of tenants.
     limits: Arc<BTreeMap<Tenant, Amounts>>,
@@ -99,6 +102,7 @@ impl Directory {
             aliases: Arc::default(),
             ownerships: Arc::default(),
             limits: Arc::default(),
+            names: SharedMap::default(),
             hosts: Arc::default(),
             carriers: SharedMap::default(),
             host_keys: Arc::default(),
@@ -160,53 +164,12 @@ impl Directory {
         self.domains.of(node)
     }
 
-    /// The aliases of `node`, in order.
-    pub fn aliases_of(&self, node: NodeId) -> impl Iterator<Item = &str> {
-        let its = move |entry: &(&String, &NodeId)| *entry.1 == node;
-        self.aliases
-            .iter()
-            .filter(its)
-            .map(|(alias, _)| alias.as_str())
-    }
-
     /// The nodes that are in any of `sets`.
     ///
     /// # Errors
     /// [`NodeSetError`].
     pub fn resolve(&self, sets: &[String]) -> Result<BTreeSet<NodeId>, NodeSetError> {
         nodeset::resolve(sets, self.torus, self)
-    }
-
-    /// Gives a node a further name, unless it has it already.
-    ///
-    /// # Errors
-    /// [`DirectoryError::BadAlias`], [`DirectoryError::AliasExists`] and
-    /// [`DirectoryError::TooManyAliases`].
-    pub fn add_alias(&mut self, node: NodeId, alias: &str) -> Result<(), DirectoryError> {
-        if !is_alias(alias) {
-            return Err(DirectoryError::BadAlias(alias.into()));
-        }
-        if !self.aliases.contains_key(alias) && self.aliases_of(node).count() >= MAX_ALIASES {
-            return Err(DirectoryError::TooManyAliases(self.places(&[node].into())));
-        }
-        let aliases = Arc::make_mut(&mut self.aliases);
-        let owner = *aliases.entry(alias.into()).or_insert(node);
-        match self.torus.place(owner) {
-            Some(place) if owner != node => Err(DirectoryError::AliasExists {
-                alias: alias.into(),
-                place,
-            }),
-            _ => Ok(()),
-        }
-    }
-
-    /// Takes a name from its node, which it returns.
-    ///
-    /// # Errors
-    /// [`DirectoryError::NoSuchAlias`].
-    pub fn remove_alias(&mut self, alias: &str) -> Result<NodeId, DirectoryError> {
-        let removed = Arc::make_mut(&mut self.aliases).remove(alias);
-        removed.ok_or_else(|| DirectoryError::NoSuchAlias(alias.into()))
     }
 
     /// Creates a domain.

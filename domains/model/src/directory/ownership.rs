@@ -67,8 +67,9 @@ impl Directory {
                 ..Ownership::default()
             };
         });
-        if self.aliases.values().any(|node| given.contains(node)) {
-            Arc::make_mut(&mut self.aliases).retain(|_, node| !given.contains(node));
+        let names = given.iter().flat_map(|node| self.aliases_of(*node));
+        for alias in names.map(str::to_owned).collect::<Vec<_>>() {
+            self.take_alias(&alias);
         }
         let is_managed = |domain: &&Domain| !domain.managers.is_disjoint(&given);
         let managed: Vec<Domain> = self.domains().filter(is_managed).cloned().collect();

@@ -257,7 +257,7 @@ impl Directory {
         if let Some(name) = key.strip_prefix(DOMAIN) {
             self.domains.take(name);
         } else if let Some(alias) = key.strip_prefix(ALIAS) {
-            Arc::make_mut(&mut self.aliases).remove(alias);
+            self.take_alias(alias);
         } else if let Some(number) = key.strip_prefix(NODE)
             && let Ok(number) = number.parse()
         {
@@ -324,7 +324,7 @@ impl Directory {
             if !is_alias(alias) {
                 return Err(invalid(key)("names no alias"));
             }
-            Arc::make_mut(&mut self.aliases).insert(alias.into(), node);
+            self.put_alias(alias, node);
             Ok(())
         } else if let Some(number) = key.strip_prefix(NODE) {
             let node = number.parse().map_err(invalid(key))?;
