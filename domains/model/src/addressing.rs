@@ -1,11 +1,13 @@
-//! Addresses of members: all follow from the domain's number and the node's place, so that they
-//! need no storing and stay as they are when the domain grows and shrinks.
+//! Addresses of members. MAC and IPv6 addresses follow from the domain's number and the node's
+//! place, and so does the IPv4 address if the subnet has one for each node of the torus: these need
+//! no storing. A smaller subnet has addresses by index ([`crate::directory::Domain::address`]). All
+//! stay as they are when the domain grows and shrinks.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use toroid_fabric::{NodeId, Place, Torus};
+use toroid_fabric::{Place, Torus};
 
 /// The range from which subnets of domains are carved: 10.64.0.0/10.
 pub const RANGE: Subnet = Subnet {
@@ -20,8 +22,19 @@ pub const IPV6_PREFIX: u8 = 64;
 /// `toroi`.
 const ULA: [u16; 3] = [0xfd74, 0x6f72, 0x6f69];
 
-/// The longest prefix that a domain gets: even a small torus has a /24, which people can read.
+/// The longest prefix that a domain gets: even a small one has a /24, which people can read.
 const LONGEST_PREFIX: u8 = 24;
+
+/// Members for which a domain has addresses, unless more are wanted: those of the smallest subnet.
+pub const DEFAULT_CAPACITY: u32 = (1 << (32 - LONGEST_PREFIX)) - 2;
+
+/// Members for which a new domain has addresses: the `wanted` ones, by default
+/// [`DEFAULT_CAPACITY`] or as many as it begins with, and at most all nodes.
+pub fn capacity(torus: Torus, members: usize, wanted: Option<u32>) -> u32 {
+    let members = u32::try_from(members).unwrap_or(u32::MAX);
+    let capacity = wanted.unwrap_or(members.max(DEFAULT_CAPACITY));
+    capacity.clamp(1, torus.nodes())
+}
 
 /// The name of a node as a host, `x-y-z`, which is also the first label of its name in a domain.
 pub fn host_name(place: Place) -> String {
@@ -50,11 +63,11 @@ pub enum SubnetError {
         meant: Subnet,
     },
     /// Too few addresses.
-    #[error("{subnet} is too small for a torus of {nodes} nodes: it needs a /{prefix} or larger")]
+    #[error("{subnet} is too small for {nodes} nodes, which need a /{prefix} or larger")]
     TooSmall {
         /// The subnet.
         subnet: Subnet,
-        /// Nodes of the torus.
+        /// Nodes that may become members.
         nodes: u32,
         /// Longest sufficient prefix.
         prefix: u8,
@@ -91,23 +104,27 @@ impl Subnet {
         1 << (32 - self.prefix)
     }
 
+    /// Number of nodes that it has addresses for: not the first and the last.
+    pub fn capacity(&self) -> u32 {
+        u32::try_from(self.addresses().saturating_sub(2)).unwrap_or(u32::MAX)
+    }
+
     /// Whether the two share an address.
     pub fn overlaps(&self, other: &Subnet) -> bool {
         let shorter = self.prefix.min(other.prefix);
         Self::containing(self.base, shorter) == Self::containing(other.base, shorter)
     }
 
-    /// Checks that every node of `torus` finds an address in it.
+    /// Checks that so many nodes find an address in it.
     ///
     /// # Errors
     /// [`SubnetError::TooSmall`] and [`SubnetError::Reserved`].
-    pub fn check_for(&self, torus: Torus) -> Result<(), SubnetError> {
-        let prefix = longest_prefix(torus.nodes());
-        if self.prefix > prefix {
+    pub fn check_for(&self, nodes: u32) -> Result<(), SubnetError> {
+        if self.capacity() < nodes {
             return Err(SubnetError::TooSmall {
                 subnet: *self,
-                nodes: torus.nodes(),
-                prefix,
+                nodes,
+                prefix: longest_prefix(nodes),
             });
         }
         let reserved = ["0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3"];
@@ -122,20 +139,20 @@ impl Subnet {
         }
     }
 
-    /// The address of `node`: the linear index of its place, plus 1. The caller has checked
-    /// that the torus fits ([`Subnet::check_for`]).
-    pub fn address(&self, node: NodeId) -> Ipv4Addr {
-        Ipv4Addr::from_bits(self.base.to_bits().wrapping_add(node.0).wrapping_add(1))
+    /// The address with this index, from 0, below [`Subnet::capacity`].
+    pub fn address(&self, index: u32) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.base.to_bits().wrapping_add(index).wrapping_add(1))
     }
 
-    /// Number of subnets in [`RANGE`] that fit `torus`.
-    pub fn candidates(torus: Torus) -> u32 {
-        1 << (candidate_prefix(torus) - RANGE.prefix)
+    /// Number of subnets in [`RANGE`] that have addresses for so many nodes, and no more than they
+    /// need.
+    pub fn candidates(nodes: u32) -> u32 {
+        1 << (candidate_prefix(nodes) - RANGE.prefix)
     }
 
     /// Subnet number `n` of [`Subnet::candidates`], in order.
-    pub fn candidate(torus: Torus, n: u32) -> Subnet {
-        let prefix = candidate_prefix(torus);
+    pub fn candidate(nodes: u32, n: u32) -> Subnet {
+        let prefix = candidate_prefix(nodes);
         let offset = n.wrapping_shl(32 - u32::from(prefix));
         Subnet::containing(
             Ipv4Addr::from_bits(RANGE.base.to_bits().wrapping_add(offset)),
@@ -144,8 +161,8 @@ impl Subnet {
     }
 }
 
-fn candidate_prefix(torus: Torus) -> u8 {
-    longest_prefix(torus.nodes()).min(LONGEST_PREFIX)
+fn candidate_prefix(nodes: u32) -> u8 {
+    longest_prefix(nodes).clamp(RANGE.prefix, LONGEST_PREFIX)
 }
 
 /// The longest prefix with room for `nodes` addresses besides the first and the last.
@@ -227,13 +244,13 @@ pub fn parse_ipv6(address: Ipv6Addr) -> Option<(u16, Place)> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
+    use toroid_fabric::NodeId;
+
     use super::*;
 
     fn subnet(text: &str) -> Subnet {
-        text.parse().unwrap()
-    }
-
-    fn torus(text: &str) -> Torus {
         text.parse().unwrap()
     }
 
@@ -256,28 +273,47 @@ mod tests {
         ] {
             assert_eq!(parse_ipv6(other.parse().unwrap()), None, "{other}");
         }
-        assert_eq!(
-            subnet("10.64.7.0/24").address(NodeId(0)).to_string(),
-            "10.64.7.1"
-        );
+        assert_eq!(subnet("10.64.7.0/24").address(0).to_string(), "10.64.7.1");
     }
 
     #[test]
     fn the_largest_torus_still_fits() {
-        let largest = torus("256x254x1");
+        let torus: Torus = "151x31x14".parse().unwrap();
+        let largest = torus.nodes();
+        assert_eq!(u64::from(largest), Torus::MAX_NODES);
         let first = Subnet::candidate(largest, 0);
         assert_eq!(first.to_string(), "10.64.0.0/16");
-        assert_eq!(Subnet::candidates(largest), 64);
-        let last = first.address(NodeId(largest.nodes() - 1));
-        assert_eq!(Subnet::containing(last, first.prefix()), first, "{last}");
+        assert_eq!(
+            (Subnet::candidates(largest), first.capacity()),
+            (64, largest)
+        );
+        assert_eq!(first.address(largest - 1).to_string(), "10.64.255.254");
         assert_eq!(first.check_for(largest), Ok(()));
+        assert!(first.check_for(largest + 1).is_err());
+        // Each node has addresses of its own, from which its place can be read.
+        let mut all = HashSet::new();
+        for place in (0..largest).map(|n| torus.place(NodeId(n)).unwrap()) {
+            assert_eq!(parse_mac(mac(65_535, place)), Some((65_535, place)));
+            assert_eq!(parse_ipv6(ipv6(65_535, place)), Some((65_535, place)));
+            all.insert((mac(65_535, place), ipv6(65_535, place)));
+        }
+        assert_eq!(all.len(), largest as usize);
+    }
+
+    #[test]
+    fn candidates_are_as_large_as_needed() {
+        for (nodes, prefix) in [(1, 24), (254, 24), (255, 23), (1022, 22), (1023, 21)] {
+            assert_eq!(Subnet::candidate(nodes, 0).prefix(), prefix, "{nodes}");
+        }
+        let sizes = ["10.0.0.0/30", "10.0.0.0/31", "10.0.0.0/32", "0.0.0.0/0"];
+        let capacities = sizes.map(|text| subnet(text).capacity());
+        assert_eq!(capacities, [2, 0, 0, u32::MAX - 1]);
     }
 
     #[test]
     fn candidates_are_disjoint_and_in_range() {
-        let torus = torus("2x2x2");
-        let all = 0..Subnet::candidates(torus);
-        let all: Vec<Subnet> = all.map(|n| Subnet::candidate(torus, n)).collect();
+        let all = 0..Subnet::candidates(8);
+        let all: Vec<Subnet> = all.map(|n| Subnet::candidate(8, n)).collect();
         assert_eq!(all.len(), 1 << 14);
         assert_eq!(all[0].to_string(), "10.64.0.0/24");
         for pair in all.windows(2) {
@@ -317,7 +353,7 @@ mod tests {
                 meant: subnet("10.0.0.0/24"),
             })
         );
-        let (small, eight) = (subnet("10.0.0.0/29"), torus("2x2x2"));
+        let (small, eight) = (subnet("10.0.0.0/29"), 8);
         assert_eq!(
             small.check_for(eight),
             Err(SubnetError::TooSmall {

@@ -178,13 +178,14 @@ impl Directory {
                 Some(self.grow(name, &nodes)?)
             }
             Destination::Create(name) => {
-                self.check_owned_domains(owner, None)?;
-                Some(self.create(Wanted {
+                let wanted = Wanted {
                     name: name.clone(),
                     members: full_members(nodes.iter().copied()),
                     owner,
                     ..Wanted::default()
-                })?)
+                };
+                self.check_owned_domains(&wanted)?;
+                Some(self.create(wanted)?)
             }
         };
         Ok(Allocated { nodes, change })

@@ -7,6 +7,7 @@
 //!
 //! [`records`] has the form in which a store keeps it.
 
+mod addresses;
 mod aliases;
 mod domain;
 mod domains;
@@ -20,18 +21,19 @@ pub mod records;
 pub mod revision;
 #[cfg(test)]
 pub(crate) mod sample;
+mod subnets;
 pub mod transition;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use addresses::Addresses;
 pub use domain::{Change, Domain, MemberSpec, Wanted, full_members, members, members_with};
 pub use error::DirectoryError;
 pub use links::MAX_LINKS;
 pub use ownership::Ownership;
 use toroid_fabric::{NodeId, Torus};
 
-use crate::addressing::Subnet;
 use crate::gateway::{Gateway, GatewayKind};
 use crate::host_key::PublicKey;
 use crate::link::DomainLinks;
@@ -60,9 +62,9 @@ pub struct Directory {
     torus: Torus,
     domains: Domains,
     aliases: Arc<BTreeMap<String, NodeId>>,
-    /// Owners and consents of nodes that differ from a free node.
     /// The same by node.
     names: SharedMap<(NodeId, Arc<str>), ()>,
+    /// Owners and consents of nodes that differ from a free node.
     ownerships: Arc<BTreeMap<NodeId, Ownership>>,
     /// Limits of tenants.
     limits: Arc<BTreeMap<Tenant, Amounts>>,
@@ -81,7 +83,8 @@ pub struct Directory {
     freed: SharedMap<u64, (u16, u32)>,
     /// Key in `freed` of each number there.
     freed_at: SharedMap<u16, u64>,
-    /// First candidate of the search for a free subnet, so that subnets are reused late.
+    /// First of the smallest candidates of the search for a free subnet, so that these are reused
+    /// late.
     next_subnet: u32,
     /// Absent if no agent has led the directory.
     revision: Option<Revision>,
@@ -100,9 +103,9 @@ impl Directory {
             torus,
             domains: Domains::default(),
             aliases: Arc::default(),
+            names: SharedMap::default(),
             ownerships: Arc::default(),
             limits: Arc::default(),
-            names: SharedMap::default(),
             hosts: Arc::default(),
             carriers: SharedMap::default(),
             host_keys: Arc::default(),
@@ -187,10 +190,20 @@ impl Directory {
         if !(MIN_MTU..=MAX_MTU).contains(&mtu) {
             return Err(DirectoryError::BadMtu(mtu));
         }
+        let capacity = self.capacity_of(&wanted);
+        if wanted.members.len() > capacity as usize {
+            return Err(DirectoryError::Full {
+                domain: wanted.name,
+                capacity,
+                members: wanted.members.len(),
+            });
+        }
         let subnet = match wanted.subnet {
-            Some(subnet) => self.check_subnet(subnet)?,
-            None => self.choose_subnet()?,
+            Some(subnet) => self.check_subnet(subnet, capacity)?,
+            None => self.choose_subnet(capacity)?,
         };
+        let is_indexed = self.is_indexed(subnet);
+        let addresses = is_indexed.then(|| Addresses::of(wanted.members.keys().copied()));
         let (id, epoch) = self.take_id()?;
         let members = wanted.members;
         let since = |node: &NodeId| (*node, epoch);
@@ -201,6 +214,7 @@ impl Directory {
             owner: wanted.owner,
             mtu,
             subnet,
+            addresses,
             managers: BTreeSet::new(),
             public: wanted.public,
             forward: false,
@@ -260,7 +274,17 @@ impl Directory {
             }
         }
         let joined = nodes - &domain.nodes();
+        let mut addresses = domain.addresses.clone();
+        if let (Some(addresses), Some(capacity)) = (&mut addresses, domain.capacity()) {
+            let admitted = addresses.admit(&joined, &domain.members, capacity);
+            admitted.ok_or_else(|| DirectoryError::Full {
+                domain: name.into(),
+                capacity,
+                members: domain.members.len() + joined.len(),
+            })?;
+        }
         let domain = self.change(name, |domain| {
+            domain.addresses = addresses;
             let joined = || joined.iter();
             domain.members.extend(joined().map(|node| (*node, spec)));
             if domain.epoch > 1 {
@@ -289,6 +313,9 @@ impl Directory {
         let domain = self.change(name, |domain| {
             domain.members.retain(|node, _| !left.contains(node));
             domain.since.retain(|node, _| !left.contains(node));
+            if let Some(addresses) = &mut domain.addresses {
+                addresses.leave(&left, domain.epoch);
+            }
             domain.retain_links();
             domain
                 .gateway
@@ -503,29 +530,6 @@ impl Directory {
         self.freed.remove(&order);
         self.freed_at.remove(&id);
         Ok((id, epoch + 1))
-    }
-
-    fn check_subnet(&self, subnet: Subnet) -> Result<Subnet, DirectoryError> {
-        subnet.check_for(self.torus)?;
-        match self.domains.overlapping(subnet) {
-            None => Ok(subnet),
-            Some(other) => Err(DirectoryError::SubnetTaken {
-                subnet,
-                taken: other.subnet,
-                domain: other.name.clone(),
-            }),
-        }
-    }
-
-    fn choose_subnet(&mut self) -> Result<Subnet, DirectoryError> {
-        let count = Subnet::candidates(self.torus);
-        let mut turn = (self.next_subnet..count).chain(0..self.next_subnet);
-        let candidate = |n| Subnet::candidate(self.torus, n);
-        let free = turn.find(|n| self.domains.overlapping(candidate(*n)).is_none());
-        let n = free.ok_or(DirectoryError::Exhausted("subnets"))?;
-        let subnet = candidate(n);
-        self.next_subnet = (n + 1) % count;
-        Ok(subnet)
     }
 }
 

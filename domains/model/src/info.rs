@@ -248,6 +248,9 @@ pub struct DomainInfo {
     pub mtu: u32,
     /// IPv4 subnet `a.b.c.d/len`.
     pub subnet: String,
+    /// The most members that the subnet has addresses for; absent if all nodes can be members.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<u32>,
     /// Whether the owner of a node may add it.
     pub public: bool,
     /// Places of the nodes whose processes may change it.

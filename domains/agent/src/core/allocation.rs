@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use toroid_fabric::NodeId;
 use toroid_model::allocation::{Destination, Request as Wanted};
-use toroid_model::directory::Directory;
+use toroid_model::directory::{Directory, Wanted as NewDomain};
 use toroid_model::info::DomainInfo;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
@@ -33,7 +33,11 @@ impl Host {
                 (Some(name), true) => Destination::Create(name),
             };
             if let (Destination::Create(_), Some(owner)) = (&destination, actor.uid()) {
-                directory.check_owned_domains(owner, None)?;
+                directory.check_owned_domains(&NewDomain {
+                    owner,
+                    capacity: Some(asked.count),
+                    ..NewDomain::default()
+                })?;
             }
             let wanted = Wanted {
                 count: usize::try_from(asked.count).unwrap_or(usize::MAX),

@@ -134,8 +134,10 @@ impl Host {
             return;
         };
         let place = |(node, network): &(NodeId, Arc<OwnedFd>)| {
-            let socket = socket_in(network, domain.subnet.address(*node))?;
-            Ok::<_, io::Error>(socket)
+            let address = domain
+                .address(*node)
+                .ok_or(io::ErrorKind::AddrNotAvailable)?;
+            socket_in(network, address)
         };
         let measured = place(from).and_then(|from| exchange_datagrams(&from, &place(to)?));
         match measured {

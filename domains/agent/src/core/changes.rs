@@ -370,6 +370,7 @@ fn create(host: &Host, actor: Actor, new: &NewDomain) -> Result<Reply, Refusal> 
     let wanted = Wanted {
         name: new.name.clone(),
         subnet: parse_subnet(new.subnet.as_deref())?,
+        capacity: new.capacity,
         mtu: new.mtu,
         owner: new.owner.unwrap_or(caller),
         public: new.public,

@@ -221,7 +221,7 @@ impl Host {
                 stack: spec.userspace_stack,
                 ifname: has_interface(id).then(|| domain.name.clone()),
                 mac: mac_text(mac(domain.id, place)),
-                ipv4: domain.subnet.address(*id),
+                ipv4: domain.address(*id)?,
                 ipv6: ipv6(domain.id, place),
             })
         };
@@ -232,6 +232,7 @@ impl Host {
             owner: domain.owner,
             mtu: domain.mtu,
             subnet: domain.subnet.to_string(),
+            capacity: domain.capacity(),
             public: domain.public,
             managers: self.places(&domain.managers),
             forward: domain.forward,

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::fs::{OpenOptions, Permissions};
 use std::io;
-use std::net::IpAddr;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
@@ -81,7 +80,7 @@ impl Lines {
     fn of(directory: &Directory, domain: &Domain) -> Self {
         let of_member = |member: &NodeId| {
             let place = directory.torus().place(*member)?;
-            Some((*member, lines_of(directory, domain, *member, place)))
+            Some((*member, lines_of(directory, domain, *member, place)?))
         };
         let of_members: Vec<_> = domain.members.keys().filter_map(of_member).collect();
         Lines {
@@ -94,19 +93,23 @@ impl Lines {
     }
 }
 
-fn lines_of(directory: &Directory, domain: &Domain, member: NodeId, place: Place) -> [String; 2] {
-    let Domain { name, subnet, .. } = domain;
+fn lines_of(
+    directory: &Directory,
+    domain: &Domain,
+    member: NodeId,
+    place: Place,
+) -> Option<[String; 2]> {
+    let name = &domain.name;
     let short = host_name(place);
     let mut names = format!("{short}.{name}");
     for alias in directory.aliases_of(member) {
         names += &format!(" {alias}.{name}");
     }
-    let addresses: [IpAddr; 2] = [subnet.address(member).into(), ipv6(domain.id, place).into()];
-    let [v4, v6] = addresses;
-    [
+    let (v4, v6) = (domain.address(member)?, ipv6(domain.id, place));
+    Some([
         format!("{v4} {names} {short}\n{v6} {names} {short}\n"),
         format!("{v4} {names}\n{v6} {names}\n"),
-    ]
+    ])
 }
 
 /// Writes a hosts file in place, because nodes have mounted it. A reader meanwhile sees whole

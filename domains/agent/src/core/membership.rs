@@ -52,7 +52,7 @@ impl Host {
             let members = wanted.members.keys().copied().collect();
             actor.may_create(directory, &members)?;
             wanted.subnet.map_or(Ok(()), |s| actor.may_address(s))?;
-            directory.check_owned_domains(wanted.owner, wanted.subnet)?;
+            directory.check_owned_domains(&wanted)?;
             directory.check_carried(&members)?;
             directory.check_memberships(&members)?;
             let created = directory.create(wanted);
@@ -365,8 +365,9 @@ impl Host {
         let directory = self.members.directory(Directory::clone);
         self.tell_remote(domain, &directory);
         for node in domain.members.keys().filter_map(|id| self.node(*id)) {
-            let port = port(domain, node, self.torus, self.interfaces);
-            driver.add(port, node.network());
+            if let Some(port) = port(domain, node, self.torus, self.interfaces) {
+                driver.add(port, node.network());
+            }
         }
     }
 
@@ -443,9 +444,8 @@ impl Host {
             // Until the latency of Ethernet without links has been measured.
             driver.set_links(change.domain.id.into(), None);
         }
-        for id in &change.joined {
-            if let Some(node) = self.node(*id) {
-                let port = port(&change.domain, node, self.torus, self.interfaces);
+        for node in change.joined.iter().filter_map(|id| self.node(*id)) {
+            if let Some(port) = port(&change.domain, node, self.torus, self.interfaces) {
                 driver.add(port, node.network());
             }
         }

@@ -44,11 +44,9 @@ pub(crate) fn ports(
     let of = |domain: &Domain| {
         let members = domain.members.keys();
         let members = members.filter_map(|id| find(nodes, *id));
-        let placed = members.map(|node| {
-            (
-                port(domain, node, directory.torus(), interfaces),
-                node.network(),
-            )
+        let placed = members.filter_map(|node| {
+            let port = port(domain, node, directory.torus(), interfaces)?;
+            Some((port, node.network()))
         });
         placed.collect::<Vec<_>>()
     };
@@ -79,18 +77,19 @@ pub(super) fn remote_ports_of(
     let remote = members.filter_map(move |node| {
         let host = host(node).filter(|host| *host != ours)?;
         let torus = directory.torus();
-        let port = port_at(domain, *node, torus.place(*node)?, torus, interfaces);
+        let port = port_at(domain, *node, torus.place(*node)?, torus, interfaces)?;
         Some((port, host.to_owned()))
     });
     remote.collect()
 }
 
+/// Port of a node of this host; `None` for a node that has never been a member.
 pub(super) fn port(
     domain: &Domain,
     node: &HostedNode,
     torus: Torus,
     interfaces: Interfaces,
-) -> Port {
+) -> Option<Port> {
     port_at(domain, node.id, node.place, torus, interfaces)
 }
 
@@ -100,18 +99,18 @@ fn port_at(
     place: Place,
     torus: Torus,
     interfaces: Interfaces,
-) -> Port {
+) -> Option<Port> {
     let spec = domain.spec(node);
-    Port {
+    Some(Port {
         node: node.0,
         place,
         domain_id: domain.id.into(),
         epoch: domain.epoch,
         ifname: domain.name.clone(),
         mac: mac(domain.id, place),
-        ipv4: domain.subnet.address(node),
+        ipv4: domain.address(node)?,
         prefix: domain.subnet.prefix(),
-        nodes: torus.nodes(),
+        nodes: domain.capacity().unwrap_or(torus.nodes()),
         ipv6: ipv6(domain.id, place),
         ipv6_prefix: IPV6_PREFIX,
         mtu: domain.mtu,
@@ -120,5 +119,5 @@ fn port_at(
         gateway: gateways::way_out(domain, node),
         forward: domain.forward,
         stack: interfaces.is_stack(domain, node),
-    }
+    })
 }

@@ -33,6 +33,7 @@ Example:
   forward = true                  # absent: false
   sealed = true                   # absent: false
   subnet = \"10.64.3.0/24\"         # absent: as it is, or chosen
+  capacity = 1000                 # members that it can have; absent: 254, or the nodes
   mtu = 9000                      # absent: as it is, or 9000
   owner = \"alice\"                 # absent: as it is, or who applies the file
 
@@ -179,6 +180,7 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
             plain,
             stacks,
             subnet,
+            capacity,
             mtu,
             public,
             sealed,
@@ -191,6 +193,7 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
                 plain: plain.sets(),
                 stacks: stacks.sets(),
                 subnet: subnet.map(|subnet| subnet.to_string()),
+                capacity: *capacity,
                 mtu: *mtu,
                 public: *public,
                 sealed: *sealed,

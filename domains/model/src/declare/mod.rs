@@ -11,6 +11,7 @@
 //! forward = true                  # absent: false
 //! sealed = true                   # absent: false
 //! subnet = "10.64.3.0/24"         # absent: as it is, or chosen
+//! capacity = 1000                 # members that it can have; absent: 254, or the nodes
 //! mtu = 9000                      # absent: as it is, or 9000
 //! owner = "alice"                 # absent: as it is, or who applies the file
 //!
@@ -112,6 +113,9 @@ pub struct Declared {
     pub sealed: bool,
     /// IPv4 subnet.
     pub subnet: Option<Subnet>,
+    /// In a file, members for which it shall have addresses. In the state of an agent, those for
+    /// which it has some; absent if all nodes can be members.
+    pub capacity: Option<u32>,
     /// Bytes.
     pub mtu: Option<u32>,
     /// The uid of its owner.
@@ -127,6 +131,8 @@ pub struct DeclaredLines {
     pub domain: usize,
     /// Line of its subnet.
     pub subnet: usize,
+    /// Line of its capacity.
+    pub capacity: usize,
     /// Line of its MTU.
     pub mtu: usize,
 }

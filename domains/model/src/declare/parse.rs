@@ -7,7 +7,7 @@ use toml::de::DeTable;
 use toroid_fabric::{NodeId, Place, Torus};
 
 use super::{Declaration, Declared, DeclaredGateway, DeclaredLines, Holder};
-use crate::addressing::Subnet;
+use crate::addressing::{self, Subnet};
 use crate::directory::{DirectoryError, MAX_MTU, MIN_MTU, members};
 use crate::gateway::GatewayKind;
 use crate::link::{DomainLinks, LinkError, LinkSpec, Pair};
@@ -187,25 +187,29 @@ impl Reader<'_> {
         let table = self.lines.table(value)?;
         let keys = [
             "nodes", "limited", "plain", "stacks", "managers", "public", "forward", "sealed",
-            "subnet", "mtu", "owner", "link",
+            "subnet", "capacity", "mtu", "owner", "link",
         ];
         self.lines
             .check_keys(table, &format!("domain {name}"), &keys);
         let value = |key: &str| table.get(key);
         let [nodes, limited, plain, stacks] =
             ["nodes", "limited", "plain", "stacks"].map(|key| self.node_sets(value(key)));
+        let capacity = value("capacity").and_then(|v| self.capacity(v, nodes.len()));
+        let members = members(&nodes, &limited, &plain, &stacks);
         let domain = Declared {
             lines: DeclaredLines {
                 domain: self.lines.line(at),
                 subnet: self.line_of(value("subnet")),
+                capacity: self.line_of(value("capacity")),
                 mtu: self.line_of(value("mtu")),
             },
-            members: members(&nodes, &limited, &plain, &stacks),
+            capacity,
             managers: self.node_sets(value("managers")),
             public: value("public").and_then(|v| self.lines.boolean(v)) == Some(true),
             forward: value("forward").and_then(|v| self.lines.boolean(v)) == Some(true),
             sealed: value("sealed").and_then(|v| self.lines.boolean(v)) == Some(true),
-            subnet: value("subnet").and_then(|v| self.subnet(v)),
+            subnet: value("subnet").and_then(|v| self.subnet(v, members.len(), capacity)),
+            members,
             mtu: value("mtu").and_then(|v| self.lines.number(v, MIN_MTU..=MAX_MTU)),
             owner: value("owner").and_then(|v| self.uid(v)),
             links: value("link").map_or_else(DomainLinks::default, |v| self.links(v, &nodes)),
@@ -364,11 +368,27 @@ impl Reader<'_> {
         kind.ok()
     }
 
-    fn subnet(&mut self, value: &Value<'_>) -> Option<Subnet> {
+    fn capacity(&mut self, value: &Value<'_>, members: usize) -> Option<u32> {
+        let most = Torus::MAX_NODES as u32;
+        let capacity = self.lines.number(value, 1..=most)?;
+        if members > capacity as usize {
+            let message = format!("{members} nodes are members; write this number or a larger one");
+            self.lines.problem(value.span().start, message);
+        }
+        Some(capacity)
+    }
+
+    fn subnet(
+        &mut self,
+        value: &Value<'_>,
+        members: usize,
+        capacity: Option<u32>,
+    ) -> Option<Subnet> {
         let text = self.lines.string(value)?;
         let subnet = text.parse::<Subnet>();
+        let needed = addressing::capacity(self.around.torus, members, capacity);
         let checked = subnet.and_then(|subnet| {
-            subnet.check_for(self.around.torus)?;
+            subnet.check_for(needed)?;
             Ok(subnet)
         });
         match checked {

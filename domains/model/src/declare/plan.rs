@@ -197,6 +197,7 @@ impl Plan {
             plain: with(|spec| spec.no_offload),
             stacks: with(|spec| spec.userspace_stack),
             subnet: wanted.subnet,
+            capacity: wanted.capacity,
             mtu: wanted.mtu,
             public: wanted.public,
             sealed: wanted.sealed,
@@ -214,6 +215,7 @@ impl Plan {
         let at = wanted.lines;
         self.fixed(name, "subnet", present.subnet, wanted.subnet, at.subnet);
         self.fixed(name, "mtu", present.mtu, wanted.mtu, at.mtu);
+        self.check_capacity(name, present, wanted);
         let public = (present.public != wanted.public).then_some(wanted.public);
         let owner = wanted.owner.filter(|owner| Some(*owner) != present.owner);
         let set = |public: Option<bool>, owner: Option<u32>| Step::Set {
@@ -284,6 +286,25 @@ impl Plan {
             let message = format!(
                 "domain {name} has {what} {present}, which cannot become {wanted}; remove the \
                  domain first, or leave {what} as it is"
+            );
+            self.problem(line, message);
+        }
+    }
+
+    /// Checks that a present domain has addresses for its next members.
+    fn check_capacity(&mut self, name: &str, present: &Declared, wanted: &Declared) {
+        let Some(capacity) = present.capacity else {
+            return;
+        };
+        let (members, at) = (wanted.members.len(), wanted.lines);
+        let (needed, line) = match wanted.capacity {
+            Some(wanted) if wanted > capacity => (wanted, at.capacity),
+            _ => (u32::try_from(members).unwrap_or(u32::MAX), at.domain),
+        };
+        if needed > capacity {
+            let message = format!(
+                "domain {name} has IPv4 addresses for {capacity} members, and not for {needed}; \
+                 remove the domain first, or declare fewer"
             );
             self.problem(line, message);
         }

@@ -59,6 +59,8 @@ pub enum Step {
         stacks: Places,
         #[serde(serialize_with = "crate::as_text::optional::serialize")]
         subnet: Option<Subnet>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        capacity: Option<u32>,
         mtu: Option<u32>,
         public: bool,
         #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -157,6 +159,7 @@ impl fmt::Display for Step {
                 plain,
                 stacks,
                 subnet,
+                capacity,
                 mtu,
                 public,
                 sealed,
@@ -168,6 +171,7 @@ impl fmt::Display for Step {
                 members(f, " without offload for ", plain)?;
                 members(f, " without interfaces for ", stacks)?;
                 optional(f, "subnet", subnet)?;
+                optional(f, "capacity", capacity)?;
                 optional(f, "mtu", mtu)?;
                 optional(f, "owner", owner)?;
                 f.write_str(if *public { ", public" } else { "" })?;

@@ -62,6 +62,7 @@ public = true
 forward = true
 sealed = true
 subnet = "10.64.3.0/24"
+capacity = 60
 mtu = 1500
 owner = "alice"
 
@@ -101,7 +102,8 @@ fn every_key_is_read() {
         lines: DeclaredLines {
             domain: 2,
             subnet: 11,
-            mtu: 12,
+            capacity: 12,
+            mtu: 13,
         },
         members: members(
             &places(&["0,0,0", "1,0,0", "3,3,3"]),
@@ -114,6 +116,7 @@ fn every_key_is_read() {
         forward: true,
         sealed: true,
         subnet: Some("10.64.3.0/24".parse().unwrap()),
+        capacity: Some(60),
         mtu: Some(1500),
         owner: Some(1000),
         links: DomainLinks {
@@ -127,7 +130,7 @@ fn every_key_is_read() {
     };
     let empty = Declared {
         lines: DeclaredLines {
-            domain: 21,
+            domain: 22,
             ..DeclaredLines::default()
         },
         ..Declared::default()

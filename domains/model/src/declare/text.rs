@@ -200,6 +200,9 @@ impl Declared {
         if let Some(subnet) = self.subnet {
             writeln!(f, "subnet = \"{subnet}\"")?;
         }
+        if let Some(capacity) = self.capacity {
+            writeln!(f, "capacity = {capacity}")?;
+        }
         if let Some(mtu) = self.mtu {
             writeln!(f, "mtu = {mtu}")?;
         }

@@ -1,10 +1,12 @@
 //! A domain, its members, and changes of both.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 
 use serde::Serialize;
 use toroid_fabric::NodeId;
 
+use super::addresses::Addresses;
 use crate::addressing::Subnet;
 use crate::gateway::Gateway;
 use crate::link::DomainLinks;
@@ -24,6 +26,9 @@ pub struct Domain {
     pub mtu: u32,
     /// Subnet of its IPv4 addresses.
     pub subnet: Subnet,
+    /// Indexes of addresses in the subnet; `None` if it has one for each node of the torus, which
+    /// then has the index of its number.
+    pub(super) addresses: Option<Addresses>,
     /// Members, by node.
     pub members: BTreeMap<NodeId, MemberSpec>,
     /// Nodes whose processes may grow and shrink it.
@@ -51,6 +56,21 @@ impl Domain {
             (Some(of_a), Some(of_b)) => a == b || !(of_a.limited && of_b.limited),
             _ => false,
         }
+    }
+
+    /// The IPv4 address of a member, the same as long as it is one. Nodes that have never been
+    /// members may have none.
+    pub fn address(&self, member: NodeId) -> Option<Ipv4Addr> {
+        let index = match &self.addresses {
+            Some(addresses) => *addresses.indexes().get(&member)?,
+            None => member.0,
+        };
+        Some(self.subnet.address(index))
+    }
+
+    /// The most members that it has addresses for; `None` if all nodes can be members.
+    pub fn capacity(&self) -> Option<u32> {
+        self.addresses.as_ref().map(|_| self.subnet.capacity())
     }
 
     /// The kind of a member; of another node, that of a full member.
@@ -98,6 +118,9 @@ pub struct Wanted {
     pub members: BTreeMap<NodeId, MemberSpec>,
     /// Subnet, chosen when absent.
     pub subnet: Option<Subnet>,
+    /// Members for which it shall have addresses; when absent,
+    /// [`DEFAULT_CAPACITY`](crate::addressing::DEFAULT_CAPACITY) or those that it begins with.
+    pub capacity: Option<u32>,
     /// Bytes, [`DEFAULT_MTU`](super::DEFAULT_MTU) when absent.
     pub mtu: Option<u32>,
     /// The uid of its owner.

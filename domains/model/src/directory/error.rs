@@ -136,7 +136,17 @@ pub enum DirectoryError {
     /// Outside the possible.
     #[error("an MTU of {0} bytes is not possible")]
     BadMtu(u32),
-    /// The subnet cannot serve the torus.
+    /// The domain has no addresses for so many members.
+    #[error("domain {domain} has IPv4 addresses for {capacity} members, and not for {members}")]
+    Full {
+        /// The domain.
+        domain: String,
+        /// The most members that it can have.
+        capacity: u32,
+        /// Members that it would have.
+        members: usize,
+    },
+    /// The subnet cannot serve the members.
     #[error(transparent)]
     Subnet(#[from] SubnetError),
     /// Another domain has addresses of that subnet.
@@ -247,6 +257,14 @@ impl From<DirectoryError> for Refusal {
             E::BadMtu(_) => (
                 RefusalKind::Invalid,
                 format!("choose one from {MIN_MTU} to {MAX_MTU}"),
+            ),
+            E::Full { members, .. } => (
+                RefusalKind::Exhausted,
+                format!("create a domain with --capacity {members} or more"),
+            ),
+            E::Subnet(SubnetError::TooSmall { .. }) => (
+                RefusalKind::Invalid,
+                "choose another, leave --subnet out, or name the most members: --capacity".into(),
             ),
             E::Subnet(_) => (
                 RefusalKind::Invalid,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use toroid_fabric::NodeId;
 
-use super::Directory;
+use super::{Directory, Wanted};
 use crate::addressing::Subnet;
 use crate::quota::{Amounts, DEFAULTS, Exceeded, Resource, Tenant};
 
@@ -38,14 +38,14 @@ impl Directory {
         Ok(())
     }
 
-    /// Refuses one more domain of a user beyond its limits. Without `subnet`, the agent chooses
-    /// one.
+    /// Refuses one more domain of a user beyond its limits.
     ///
     /// # Errors
     /// [`Exceeded`].
-    pub fn check_owned_domains(&self, owner: u32, subnet: Option<Subnet>) -> Result<(), Exceeded> {
-        let tenant = Tenant::User(owner);
-        let subnet = subnet.unwrap_or_else(|| Subnet::candidate(self.torus(), 0));
+    pub fn check_owned_domains(&self, wanted: &Wanted) -> Result<(), Exceeded> {
+        let tenant = Tenant::User(wanted.owner);
+        let chosen = || Subnet::candidate(self.capacity_of(wanted), 0);
+        let subnet = wanted.subnet.unwrap_or_else(chosen);
         let mut more = one_domain();
         more.insert(Resource::Addresses, subnet.addresses());
         self.check_quota(tenant, &self.used(tenant), &more)
@@ -186,12 +186,22 @@ mod tests {
         let limits = [(Resource::Domains, Some(1))].into();
         directory.limit(&[Tenant::User(7), Tenant::Node(NodeId(0))], &limits);
         let nodes = |n| BTreeSet::from([NodeId(n)]);
-        assert_eq!(directory.check_owned_domains(7, None), Ok(()));
+        assert_eq!(
+            directory.check_owned_domains(&owned("next", 7, &[])),
+            Ok(())
+        );
         assert_eq!(directory.check_memberships(&nodes(0)), Ok(()));
         directory.create(owned("blue", 7, &[0])).unwrap();
-        assert!(directory.check_owned_domains(7, None).is_err());
+        assert!(
+            directory
+                .check_owned_domains(&owned("next", 7, &[]))
+                .is_err()
+        );
         assert!(directory.check_memberships(&nodes(0)).is_err());
-        assert_eq!(directory.check_owned_domains(8, None), Ok(()));
+        assert_eq!(
+            directory.check_owned_domains(&owned("next", 8, &[])),
+            Ok(())
+        );
         assert_eq!(directory.check_memberships(&nodes(1)), Ok(()));
     }
 
@@ -200,24 +210,24 @@ mod tests {
     fn one_user_leaves_addresses_to_others() {
         let mut directory = Directory::new("2x1x1".parse().unwrap());
         let subnet = |n: u32| -> Subnet { format!("10.{}.0.0/16", 64 + n).parse().unwrap() };
+        let wide = |n, owner| Wanted {
+            subnet: Some(subnet(n)),
+            ..owned(&format!("wide{n}"), owner, &[])
+        };
         for n in 0..4 {
-            assert_eq!(directory.check_owned_domains(7, Some(subnet(n))), Ok(()));
-            let wanted = Wanted {
-                subnet: Some(subnet(n)),
-                ..owned(&format!("wide{n}"), 7, &[])
-            };
-            directory.create(wanted).unwrap();
+            assert_eq!(directory.check_owned_domains(&wide(n, 7)), Ok(()));
+            directory.create(wide(n, 7)).unwrap();
         }
-        for subnet in [Some(subnet(4)), None] {
-            let error = directory.check_owned_domains(7, subnet).unwrap_err();
+        for wanted in [wide(4, 7), owned("next", 7, &[])] {
+            let error = directory.check_owned_domains(&wanted).unwrap_err();
             assert_eq!(
                 (error.resource, error.limit),
                 (Resource::Addresses, 1 << 18)
             );
         }
-        assert_eq!(directory.check_owned_domains(8, Some(subnet(4))), Ok(()));
+        assert_eq!(directory.check_owned_domains(&wide(4, 8)), Ok(()));
         let limits = [(Resource::Addresses, Some(1 << 20))].into();
         directory.limit(&[Tenant::User(7)], &limits);
-        assert_eq!(directory.check_owned_domains(7, Some(subnet(4))), Ok(()));
+        assert_eq!(directory.check_owned_domains(&wide(4, 7)), Ok(()));
     }
 }

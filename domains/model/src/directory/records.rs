@@ -16,10 +16,15 @@
 //! partial         true                         some records are of a later revision
 //! ```
 //!
+//! A domain whose subnet has fewer addresses than the torus has nodes also has the index of each
+//! member's address, and of former members (`"addresses":{"0":0,"7":1}`), with the epochs in which
+//! these left (`"left":{"7":2}`).
+//!
 //! A release with another form of records raises `format` and reads the older forms in
 //! [`Directory::from_records`]. An older release refuses an unknown format.
 
 mod changes;
+mod domain;
 #[cfg(test)]
 mod tests;
 
@@ -31,12 +36,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toroid_fabric::{NodeId, Torus};
 
-use super::{Directory, Domain, MAX_MTU, MIN_MTU, MemberSpec, Ownership, members, members_with};
+use super::{Directory, Ownership};
 use crate::addressing::Subnet;
-use crate::gateway::Gateway;
-use crate::link::DomainLinks;
-use crate::names::{is_alias, is_domain_name, is_host_name, is_uplink_name};
+use crate::names::{is_alias, is_host_name};
 use crate::quota::{Amounts, Tenant};
+use domain::DomainRecord;
 
 /// All records of a directory: keys such as `domain/blue`, values as JSON.
 pub type Records = BTreeMap<String, String>;
@@ -90,38 +94,6 @@ pub enum RecordError {
 struct Numbers {
     next_id: u16,
     next_subnet: u32,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DomainRecord {
-    id: u16,
-    epoch: u32,
-    owner: u32,
-    mtu: u32,
-    #[serde(with = "crate::as_text")]
-    subnet: Subnet,
-    members: BTreeSet<u32>,
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    limited: BTreeSet<u32>,
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    plain: BTreeSet<u32>,
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    stacks: BTreeSet<u32>,
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    managers: BTreeSet<u32>,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    public: bool,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    forward: bool,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    sealed: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    gateway: Option<Gateway<u32>>,
-    #[serde(default, skip_serializing_if = "DomainLinks::is_empty")]
-    links: DomainLinks,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    since: BTreeMap<u32, u32>,
 }
 
 impl Directory {
@@ -312,7 +284,7 @@ impl Directory {
 
     fn set_numbers(&mut self, numbers: &Numbers) {
         self.next_id = numbers.next_id;
-        self.next_subnet = numbers.next_subnet % Subnet::candidates(self.torus);
+        self.next_subnet = numbers.next_subnet % Subnet::candidates(1);
     }
 
     fn restore(&mut self, key: &str, value: &str) -> Result<(), RecordError> {
@@ -366,75 +338,6 @@ impl Directory {
         }
     }
 
-    fn restore_domain(&mut self, name: &str, record: DomainRecord) -> Result<(), String> {
-        if !is_domain_name(name) {
-            return Err("names no domain".into());
-        }
-        if !(MIN_MTU..=MAX_MTU).contains(&record.mtu) {
-            return Err(format!("has an MTU of {}", record.mtu));
-        }
-        self.check_number(record.id, record.epoch)?;
-        self.check_subnet(record.subnet)
-            .map_err(|e| e.to_string())?;
-        let nodes = |numbers: &BTreeSet<u32>| self.all_known(numbers);
-        let gateway = record.gateway.map(|gateway| {
-            Ok::<_, String>(Gateway {
-                node: self.known(gateway.node)?,
-                uplink: gateway.uplink,
-                kind: gateway.kind,
-            })
-        });
-        let listed = nodes(&record.members)?;
-        let kind = |kind: &str, record: &BTreeSet<u32>| {
-            let those = nodes(record)?;
-            if those.is_subset(&listed) {
-                Ok(those)
-            } else {
-                Err(format!("has {kind} that are no members"))
-            }
-        };
-        let limited = kind("limited members", &record.limited)?;
-        let no_offload = kind("plain members", &record.plain)?;
-        let userspace_stack = kind("stacks", &record.stacks)?;
-        let domain = Domain {
-            name: name.into(),
-            id: record.id,
-            epoch: record.epoch,
-            owner: record.owner,
-            mtu: record.mtu,
-            subnet: record.subnet,
-            members: members(&listed, &limited, &no_offload, &userspace_stack),
-            managers: nodes(&record.managers)?,
-            public: record.public,
-            forward: record.forward,
-            sealed: record.sealed,
-            gateway: gateway.transpose()?,
-            links: record.links,
-            since: self.restore_since(&record.since)?,
-        };
-        if !domain
-            .since
-            .keys()
-            .all(|node| domain.members.contains_key(node))
-        {
-            return Err("says since when there are members that are none".into());
-        }
-        let is_member = |node: &NodeId| domain.members.contains_key(node);
-        let mut pairs = domain.links.pairs.keys();
-        if !pairs.all(|pair| is_member(&pair.from) && is_member(&pair.to)) {
-            return Err("has links of nodes that are no members".into());
-        }
-        domain.links.check().map_err(|error| error.to_string())?;
-        let is_sound = |gateway: &Gateway| {
-            domain.members.contains_key(&gateway.node) && is_uplink_name(&gateway.uplink)
-        };
-        if !domain.gateway.as_ref().is_none_or(is_sound) {
-            return Err("has a gateway that can be none".into());
-        }
-        self.domains.put(domain);
-        Ok(())
-    }
-
     /// Domains come before nodes in the order of keys.
     fn restore_node(&mut self, number: u32, mut ownership: Ownership) -> Result<(), String> {
         let node = self.known(number)?;
@@ -445,11 +348,6 @@ impl Directory {
         ownership.taken_for.take_if(|name| is_missing(name));
         Arc::make_mut(&mut self.ownerships).insert(node, ownership);
         Ok(())
-    }
-
-    fn restore_since(&self, since: &BTreeMap<u32, u32>) -> Result<BTreeMap<NodeId, u32>, String> {
-        let known = |(number, epoch): (&u32, &u32)| Ok((self.known(*number)?, *epoch));
-        since.iter().map(known).collect()
     }
 
     fn restore_host(&mut self, name: &str, numbers: &BTreeSet<u32>) -> Result<(), String> {
@@ -493,39 +391,6 @@ impl Directory {
         Numbers {
             next_id: self.next_id,
             next_subnet: self.next_subnet,
-        }
-    }
-}
-
-impl DomainRecord {
-    fn of(domain: &Domain) -> Self {
-        let with =
-            |is_wanted: fn(&MemberSpec) -> bool| numbers(&members_with(&domain.members, is_wanted));
-        DomainRecord {
-            id: domain.id,
-            epoch: domain.epoch,
-            owner: domain.owner,
-            mtu: domain.mtu,
-            subnet: domain.subnet,
-            members: numbers(&domain.nodes()),
-            limited: with(|spec| spec.limited),
-            plain: with(|spec| spec.no_offload),
-            stacks: with(|spec| spec.userspace_stack),
-            managers: numbers(&domain.managers),
-            public: domain.public,
-            forward: domain.forward,
-            sealed: domain.sealed,
-            gateway: domain.gateway.as_ref().map(|gateway| Gateway {
-                node: gateway.node.0,
-                uplink: gateway.uplink.clone(),
-                kind: gateway.kind,
-            }),
-            links: domain.links.clone(),
-            since: domain
-                .since
-                .iter()
-                .map(|(node, epoch)| (node.0, *epoch))
-                .collect(),
         }
     }
 }

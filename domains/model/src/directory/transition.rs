@@ -208,7 +208,9 @@ fn same<'d>(domain: &Domain, new: &'d Directory) -> Option<&'d Domain> {
 fn stayed(domain: &Domain, next: &Domain) -> BTreeSet<NodeId> {
     let stays = |(node, spec): &(&NodeId, &MemberSpec)| {
         let since = next.since.get(node);
-        next.members.get(node) == Some(*spec) && since.is_none_or(|epoch| *epoch <= domain.epoch)
+        next.members.get(node) == Some(*spec)
+            && next.address(**node) == domain.address(**node)
+            && since.is_none_or(|epoch| *epoch <= domain.epoch)
     };
     let members = domain.members.iter().filter(stays);
     members.map(|(node, _)| *node).collect()

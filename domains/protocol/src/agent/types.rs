@@ -59,6 +59,9 @@ pub struct NewDomain {
     pub nodes: Vec<String>,
     /// IPv4 subnet `a.b.c.d/len`; chosen when absent.
     pub subnet: Option<String>,
+    /// Members that it can have; 254 when absent, or its first members if they are more.
+    #[serde(default)]
+    pub capacity: Option<u32>,
     /// Node sets of those that may talk to full members only.
     pub limited: Vec<String>,
     /// Node sets of those whose interfaces do without offload.

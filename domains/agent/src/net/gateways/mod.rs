@@ -89,7 +89,7 @@ pub(crate) fn clear(state: &Path) -> io::Result<()> {
 pub(crate) fn way_out(domain: &Domain, member: NodeId) -> Option<Ipv4Addr> {
     let gateway = domain.gateway.as_ref()?;
     let is_led = gateway.kind == GatewayKind::Nat && domain.may_talk(gateway.node, member);
-    is_led.then(|| domain.subnet.address(gateway.node))
+    domain.address(gateway.node).filter(|_| is_led)
 }
 
 impl Gateways {

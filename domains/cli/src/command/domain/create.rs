@@ -1,6 +1,6 @@
 //! `toroid domain create`.
 
-use clap::Args;
+use clap::{Args, value_parser};
 use toroid_client::admin::Control;
 use toroid_model::info::DomainInfo;
 use toroid_model::refusal::{Refusal, RefusalKind};
@@ -32,6 +32,9 @@ pub(crate) struct Create {
     /// IPv4 subnet [default: the next free one of 10.64.0.0/10]
     #[arg(long, value_name = "CIDR")]
     subnet: Option<String>,
+    /// Members that the domain can have [default: 254, or the first members if they are more]
+    #[arg(long, value_name = "COUNT", value_parser = value_parser!(u32).range(1..))]
+    capacity: Option<u32>,
     /// MTU in bytes [default: 9000]
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u32>,
@@ -72,6 +75,7 @@ impl Create {
             stacks: if_wanted(spec.userspace_stack),
             nodes: if_wanted(!spec.limited),
             subnet: self.subnet,
+            capacity: self.capacity,
             mtu: self.mtu,
             public: self.public,
             sealed: self.sealed,
@@ -116,6 +120,15 @@ fn create_unless_exists(agent: &mut Control, new: NewDomain) -> Result<DomainInf
                 format!("use `toroid domain shrink {name} {place}`, then {grow}"),
             ));
         }
+    }
+    if let (Some(most), Some(wanted)) = (present.capacity, new.capacity)
+        && wanted > most
+    {
+        let with = format!("with addresses for {most} members and not for {wanted}");
+        return Err(exists(
+            with,
+            "remove it first, or ask for what it has".into(),
+        ));
     }
     for (what, present, wanted) in properties(&present, &new) {
         if wanted.as_ref().is_some_and(|wanted| *wanted != present) {

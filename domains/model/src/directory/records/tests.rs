@@ -1,4 +1,5 @@
 use super::*;
+use crate::directory::MemberSpec;
 use crate::directory::revision::FabricId;
 use crate::directory::sample::{nodes, owned, wanted};
 use crate::quota::Resource;
@@ -220,4 +221,75 @@ fn changed_records_are_checked_as_all_are() {
         );
         assert_eq!(whole.ok(), part.ok(), "{changes:?}");
     }
+}
+
+/// Each subnet once had an address for each node of the torus.
+#[test]
+fn domains_of_older_releases_keep_their_addresses() {
+    let older = |subnet: &str| {
+        let blue = format!(
+            r#"{{"id":1,"epoch":3,"owner":0,"mtu":9000,"subnet":"{subnet}","members":[0,1087]}}"#
+        );
+        let records = [
+            ("format", "1"),
+            ("torus", "\"64x17x1\""),
+            ("numbers", r#"{"next_id":2,"next_subnet":1}"#),
+            ("domain/blue", &blue),
+        ];
+        records
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into()
+    };
+    let records: Records = older("10.64.0.0/21");
+    let mut directory = Directory::from_records(&records).unwrap();
+    assert_eq!(directory.records(), records);
+    let all = (0..1088).map(NodeId).collect();
+    directory.grow("blue", &all).unwrap();
+    let blue = directory.domain("blue").unwrap();
+    let address = |node| blue.address(NodeId(node)).unwrap().to_string();
+    assert_eq!(
+        [0, 1, 1087].map(address),
+        ["10.64.0.1", "10.64.0.2", "10.64.4.64"]
+    );
+    assert_eq!(blue.capacity(), None);
+    let next = directory.create(wanted("next", &[0])).unwrap().domain;
+    assert_eq!(next.subnet.to_string(), "10.64.8.0/24");
+    // A subnet that is too small for the torus came with no older release.
+    assert!(Directory::from_records(&older("10.64.0.0/24")).is_err());
+}
+
+#[test]
+fn addresses_by_index_are_checked() {
+    let mut directory = Directory::new("64x17x1".parse().unwrap());
+    directory.create(wanted("blue", &[5, 1087])).unwrap();
+    directory.shrink("blue", &nodes(&[5])).unwrap();
+    let sound = directory.records();
+    let again = Directory::from_records(&sound).unwrap();
+    assert_eq!(again.records(), sound);
+    let blue = &sound["domain/blue"];
+    let addresses = r#""addresses":{"5":0,"1087":1},"left":{"5":1}"#;
+    assert!(blue.contains(addresses), "{blue}");
+    for (bad, why) in [
+        (r#""addresses":{"5":1,"1087":1}"#, "two nodes"),
+        (r#""addresses":{"1087":254}"#, "beyond its subnet"),
+        (r#""addresses":{"5":0}"#, "members without"),
+        (r#""addresses":{"1088":0,"1087":1}"#, "which the torus"),
+        (
+            r#""addresses":{"1087":1},"left":{"5":1}"#,
+            "have no addresses",
+        ),
+    ] {
+        let mut records = sound.clone();
+        records.insert("domain/blue".into(), blue.replace(addresses, bad));
+        let error = Directory::from_records(&records).unwrap_err();
+        assert!(error.to_string().contains(why), "{error}");
+    }
+    let mut records = sound.clone();
+    records.insert("torus".into(), "\"8x8x1\"".into());
+    records.insert("domain/blue".into(), blue.replace("1087", "6"));
+    let error = Directory::from_records(&records).unwrap_err();
+    assert!(
+        error.to_string().contains("follow from its subnet"),
+        "{error}"
+    );
 }

@@ -1,0 +1,191 @@
+//! The record of a domain.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use toroid_fabric::NodeId;
+
+use super::numbers;
+use crate::addressing::Subnet;
+use crate::directory::addresses::Addresses;
+use crate::directory::{Directory, Domain, MAX_MTU, MIN_MTU, MemberSpec, members, members_with};
+use crate::gateway::Gateway;
+use crate::link::DomainLinks;
+use crate::names::{is_domain_name, is_uplink_name};
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DomainRecord {
+    id: u16,
+    epoch: u32,
+    owner: u32,
+    mtu: u32,
+    #[serde(with = "crate::as_text")]
+    subnet: Subnet,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    addresses: BTreeMap<u32, u32>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    left: BTreeMap<u32, u32>,
+    members: BTreeSet<u32>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    limited: BTreeSet<u32>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    plain: BTreeSet<u32>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    stacks: BTreeSet<u32>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    managers: BTreeSet<u32>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    public: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    forward: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    sealed: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gateway: Option<Gateway<u32>>,
+    #[serde(default, skip_serializing_if = "DomainLinks::is_empty")]
+    links: DomainLinks,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    since: BTreeMap<u32, u32>,
+}
+
+impl DomainRecord {
+    pub(super) fn of(domain: &Domain) -> Self {
+        let with =
+            |is_wanted: fn(&MemberSpec) -> bool| numbers(&members_with(&domain.members, is_wanted));
+        let by_number = |all: &BTreeMap<NodeId, u32>| {
+            all.iter().map(|(node, number)| (node.0, *number)).collect()
+        };
+        let addresses = domain.addresses.as_ref();
+        DomainRecord {
+            id: domain.id,
+            epoch: domain.epoch,
+            owner: domain.owner,
+            mtu: domain.mtu,
+            subnet: domain.subnet,
+            addresses: addresses
+                .map(|its| by_number(its.indexes()))
+                .unwrap_or_default(),
+            left: addresses
+                .map(|its| by_number(its.left()))
+                .unwrap_or_default(),
+            members: numbers(&domain.nodes()),
+            limited: with(|spec| spec.limited),
+            plain: with(|spec| spec.no_offload),
+            stacks: with(|spec| spec.userspace_stack),
+            managers: numbers(&domain.managers),
+            public: domain.public,
+            forward: domain.forward,
+            sealed: domain.sealed,
+            gateway: domain.gateway.as_ref().map(|gateway| Gateway {
+                node: gateway.node.0,
+                uplink: gateway.uplink.clone(),
+                kind: gateway.kind,
+            }),
+            links: domain.links.clone(),
+            since: by_number(&domain.since),
+        }
+    }
+}
+
+impl Directory {
+    pub(super) fn restore_domain(
+        &mut self,
+        name: &str,
+        record: DomainRecord,
+    ) -> Result<(), String> {
+        if !is_domain_name(name) {
+            return Err("names no domain".into());
+        }
+        if !(MIN_MTU..=MAX_MTU).contains(&record.mtu) {
+            return Err(format!("has an MTU of {}", record.mtu));
+        }
+        self.check_number(record.id, record.epoch)?;
+        let least = u32::try_from(record.members.len()).unwrap_or(u32::MAX);
+        self.check_subnet(record.subnet, least)
+            .map_err(|e| e.to_string())?;
+        let nodes = |numbers: &BTreeSet<u32>| self.all_known(numbers);
+        let gateway = record.gateway.as_ref().map(|gateway| {
+            Ok::<_, String>(Gateway {
+                node: self.known(gateway.node)?,
+                uplink: gateway.uplink.clone(),
+                kind: gateway.kind,
+            })
+        });
+        let listed = nodes(&record.members)?;
+        let kind = |kind: &str, record: &BTreeSet<u32>| {
+            let those = nodes(record)?;
+            if those.is_subset(&listed) {
+                Ok(those)
+            } else {
+                Err(format!("has {kind} that are no members"))
+            }
+        };
+        let limited = kind("limited members", &record.limited)?;
+        let no_offload = kind("plain members", &record.plain)?;
+        let userspace_stack = kind("stacks", &record.stacks)?;
+        let members = members(&listed, &limited, &no_offload, &userspace_stack);
+        let domain = Domain {
+            name: name.into(),
+            id: record.id,
+            epoch: record.epoch,
+            owner: record.owner,
+            mtu: record.mtu,
+            subnet: record.subnet,
+            addresses: self.restore_addresses(&record, &members)?,
+            members,
+            managers: nodes(&record.managers)?,
+            public: record.public,
+            forward: record.forward,
+            sealed: record.sealed,
+            gateway: gateway.transpose()?,
+            links: record.links,
+            since: self.numbers_of(&record.since)?,
+        };
+        if !domain
+            .since
+            .keys()
+            .all(|node| domain.members.contains_key(node))
+        {
+            return Err("says since when there are members that are none".into());
+        }
+        let is_member = |node: &NodeId| domain.members.contains_key(node);
+        let mut pairs = domain.links.pairs.keys();
+        if !pairs.all(|pair| is_member(&pair.from) && is_member(&pair.to)) {
+            return Err("has links of nodes that are no members".into());
+        }
+        domain.links.check().map_err(|error| error.to_string())?;
+        let is_sound = |gateway: &Gateway| {
+            domain.members.contains_key(&gateway.node) && is_uplink_name(&gateway.uplink)
+        };
+        if !domain.gateway.as_ref().is_none_or(is_sound) {
+            return Err("has a gateway that can be none".into());
+        }
+        self.domains.put(domain);
+        Ok(())
+    }
+
+    fn restore_addresses(
+        &self,
+        record: &DomainRecord,
+        members: &BTreeMap<NodeId, MemberSpec>,
+    ) -> Result<Option<Addresses>, String> {
+        let indexes = self.numbers_of(&record.addresses)?;
+        let left = self.numbers_of(&record.left)?;
+        if self.is_indexed(record.subnet) {
+            let capacity = record.subnet.capacity();
+            let addresses = Addresses::restore(indexes, left, members, capacity)?;
+            Ok(Some(addresses))
+        } else if indexes.is_empty() && left.is_empty() {
+            Ok(None)
+        } else {
+            Err("has addresses that follow from its subnet".into())
+        }
+    }
+
+    /// A number of each of some nodes.
+    fn numbers_of(&self, all: &BTreeMap<u32, u32>) -> Result<BTreeMap<NodeId, u32>, String> {
+        let known = |(node, number): (&u32, &u32)| Ok((self.known(*node)?, *number));
+        all.iter().map(known).collect()
+    }
+}
