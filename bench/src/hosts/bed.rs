@@ -5,7 +5,9 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::OpenOptionsExt;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use nix::time::{clock_getcpuclockid, clock_gettime};
@@ -22,7 +24,10 @@ use crate::memory::kib_field;
 use crate::samples::Samples;
 
 /// A place for each host.
-const TORUS: &str = "8x8x4";
+const TORUS: &str = "10x10x10";
+
+/// Hollow hosts that begin to follow at a time: fewer than a leader lets in unproven.
+const AT_ONCE: usize = 16;
 
 /// The domain that is made and removed.
 const CHANGING: &str = "changing";
@@ -89,7 +94,7 @@ impl Bed {
             check_signals()?;
             let directory = Directory::create().map_err(system("make a private directory"))?;
             let agent = spawn_background(&Config {
-                hosts: Some(self.follower()),
+                hosts: Some(self.follower(self.hosts())),
                 ..private(directory.0.clone())
             })?;
             self.real.push(Follower { agent, directory });
@@ -101,8 +106,19 @@ impl Bed {
     pub fn add_hollow(&mut self, count: usize, delay: Duration) -> Result<(), ClusterError> {
         while self.hosts() < count {
             check_signals()?;
-            let hollow = HollowHost::follow(self.follower(), delay);
-            self.hollow.push(hollow.map_err(ClusterError::ours)?);
+            let numbers = self.hosts()..count.min(self.hosts() + AT_ONCE);
+            let configs: Vec<HostConfig> = numbers.map(|n| self.follower(n)).collect();
+            let followed: Vec<_> = thread::scope(|scope| {
+                let follow = |config| scope.spawn(move || HollowHost::follow(config, delay));
+                let threads: Vec<_> = configs.into_iter().map(follow).collect();
+                let end = |thread: ScopedJoinHandle<'_, _>| {
+                    thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+                };
+                threads.into_iter().map(end).collect()
+            });
+            for hollow in followed {
+                self.hollow.push(hollow.map_err(ClusterError::ours)?);
+            }
         }
         self.settle()
     }
@@ -156,8 +172,7 @@ impl Bed {
         kib_field(status.as_ref(), "VmRSS:")
     }
 
-    fn follower(&self) -> HostConfig {
-        let number = self.hosts();
+    fn follower(&self, number: usize) -> HostConfig {
         HostConfig {
             host: name(number),
             nodes: [number as u32].into(),

@@ -36,7 +36,7 @@ impl Plan {
     fn of(effort: Effort) -> Self {
         Plan {
             real: effort.quick_or(&[8], &[8, 64]),
-            hollow: &[8, 64, 256],
+            hollow: &[8, 64, 256, 1000],
             domains: effort.quick_or(200, 2000),
             changes: effort.quick_or(60, 300),
             changes_beside_slow: effort.quick_or(5, 20),

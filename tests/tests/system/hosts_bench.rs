@@ -23,7 +23,7 @@ fn changes_are_measured_among_real_and_hollow_hosts() {
         let end = hosts(&mut cluster.command("toroid-bench"), temporary).wait();
         assert_eq!(end.status, 0, "{end}");
         let report = end.json();
-        assert_eq!(report["hosts"], 256);
+        assert_eq!(report["hosts"], 1000);
         for key in ["domains", "follower_cpu_ns", "coordinator_rss_bytes"] {
             assert!(report[key].is_number(), "no {key} in {report}");
         }
@@ -37,6 +37,7 @@ fn changes_are_measured_among_real_and_hollow_hosts() {
             [8, false, false],
             [64, false, false],
             [256, false, false],
+            [1000, false, false],
             [16, false, true]
         ]);
         assert_eq!(json!(kinds), wanted);
