@@ -45,7 +45,7 @@ impl HollowHost {
         let made = keys.and_then(|keys| Cluster::new(config, keys));
         let (cluster, _) = made.map_err(|error| error.refusal())?;
         let session = cluster
-            .dial(&leader, None, None, Some(claim))
+            .dial(&leader, None, Some(claim))
             .map_err(|error| unreachable(&leader, &error.to_string(), ""))?;
         let link = Link::new(leader, session.writer);
         let attended = Arc::clone(&link);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use toroid_fabric::{NodeId, Torus};
 use toroid_model::as_text;
 use toroid_model::directory::Directory;
-use toroid_model::directory::records::{Changes, Records};
+use toroid_model::directory::records::Records;
 use toroid_model::directory::revision::Revision;
 use toroid_model::hosts::{Encryption, Provider};
 use toroid_model::refusal::Refusal;
@@ -65,6 +65,8 @@ pub struct Hello {
     pub encryption: Encryption,
     /// Revision of its directory, if it has one.
     pub revision: Option<Revision>,
+    /// Whether some records of its directory are of a later revision.
+    pub is_partial: bool,
     /// Nodes and aliases of a follower of the other host's directory.
     pub follows: Option<Claim>,
 }
@@ -113,8 +115,10 @@ pub enum HostRequest {
 pub enum DirectoryUpdate {
     /// All of it.
     Whole(Records),
-    /// Differences from the previous directory.
+    /// Differences from an earlier revision of the same term.
     Changes {
+        /// The earlier revision. A copy of a later one may take the differences, too.
+        since: Revision,
         /// Records that are new or different.
         put: Records,
         /// Keys of records that are gone.
@@ -228,12 +232,6 @@ impl Requester {
             Requester::Administrator(uid) | Requester::User(uid) => Actor::User(uid),
             Requester::Node { node, .. } => Actor::Node(NodeId(node)),
         }
-    }
-}
-
-impl From<Changes> for DirectoryUpdate {
-    fn from(Changes { put, remove }: Changes) -> Self {
-        DirectoryUpdate::Changes { put, remove }
     }
 }
 

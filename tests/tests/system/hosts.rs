@@ -220,6 +220,8 @@ fn a_host_that_is_away_is_named_and_catches_up() {
         let hosts = Hosts::up(2);
         let [a, b] = hosts.each();
         let blue = a.agent.domain("blue", &["*,*,0"]);
+        let whole = "host b gets the whole directory";
+        assert_eq!(a.agent.log().matches(whole).count(), 1);
         b.agent.kill_agent();
         let shrink = a.agent.toroid("domain shrink blue 0,1,0");
         shrink.fails(
@@ -235,6 +237,8 @@ fn a_host_that_is_away_is_named_and_catches_up() {
         assert_eq!(b.agent.ask("domain show blue")["epoch"], 2);
         blue.grow(&["0,1,0"]);
         hosts.agree();
+        // It got the changes that it had missed.
+        assert_eq!(a.agent.log().matches(whole).count(), 1);
     });
 }
 

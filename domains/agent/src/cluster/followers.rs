@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use toroid_fabric::NodeId;
 use toroid_model::directory::Directory;
+use toroid_model::directory::revision::Revision;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::hosts::{DirectoryUpdate, Hello, HostRequest, HostResponse};
 
@@ -81,10 +82,15 @@ impl Cluster {
         Err(Refusal::new(RefusalKind::Invalid, message, remedy))
     }
 
-    /// Enters a follower. Its updates are for [`Cluster::tell`].
-    pub(crate) fn place<'a>(&'a self, link: &'a Arc<Link>) -> (Place<'a>, Updates) {
+    /// Enters a follower with a complete copy of revision `has`, if it has one. Its updates are for
+    /// [`Cluster::tell`].
+    pub(crate) fn place<'a>(
+        &'a self,
+        link: &'a Arc<Link>,
+        has: Option<Revision>,
+    ) -> (Place<'a>, Updates) {
         self.followers().insert(link.host.clone(), Arc::clone(link));
-        let (entry, updates) = self.control.join(&link.host);
+        let (entry, updates) = self.control.join(&link.host, has);
         let place = Place {
             cluster: self,
             link,
@@ -105,6 +111,9 @@ impl Cluster {
     pub(crate) fn tell(&self, link: &Arc<Link>, updates: &Updates) {
         let host = &link.host;
         while let Some(update) = updates.next() {
+            if let DirectoryUpdate::Whole(_) = update.directory {
+                tracing::info!("host {host} gets the whole directory");
+            }
             let answer = match self.let_adopt(link, update.directory) {
                 Ok(HostResponse::Done) => {
                     self.problems.clear(host);

@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use toroid_fabric::tcp::secure::Cipher;
-use toroid_model::directory::revision::Revision;
+use toroid_model::directory::Directory;
 use toroid_model::host_key::PublicKey;
 use toroid_model::hosts::{Encryption, HostConfig};
 use toroid_model::info::{HostAdmission, HostInfo, HostState};
@@ -147,15 +147,15 @@ impl Cluster {
             .wait_while_for(&mut self.leader(), not_yet, FIRST_WORD);
     }
 
-    /// Opens a session with another agent, up to its `Welcome`. `known` are the host's keys
-    /// according to this host's directory, which is of this revision.
+    /// Opens a session with another agent, up to its `Welcome`. This host's directory has the keys
+    /// of the other; without one, a leader is known by the pre-shared key.
     pub(crate) fn dial(
         &self,
         host: &str,
-        known: Option<&[PublicKey]>,
-        revision: Option<Revision>,
+        directory: Option<&Directory>,
         follows: Option<Claim>,
     ) -> Result<Session, CannotDial> {
+        let known = directory.and_then(|directory| directory.keys_of(host));
         if known.is_some_and(<[_]>::is_empty) {
             return Err(SessionError::NotAdmitted.into());
         }
@@ -173,7 +173,8 @@ impl Cluster {
             torus: self.config.torus,
             provider: self.config.provider,
             encryption: self.config.encryption,
-            revision,
+            revision: directory.and_then(Directory::revision),
+            is_partial: directory.is_some_and(Directory::is_partial),
             follows,
         }))?;
         loop {

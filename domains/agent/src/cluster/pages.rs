@@ -70,6 +70,7 @@ mod tests {
     use toroid_protocol::wire::MAX_PAYLOAD;
 
     use super::*;
+    use crate::cluster::revisions::tests::revision;
 
     /// A directory of 65,534 nodes of 4,096 hosts, each node with an owner and two names in
     /// some domains of all, whose members have left and joined again.
@@ -137,6 +138,7 @@ mod tests {
     fn a_short_update_goes_at_once_and_takes_no_pages_of_another() {
         let records = Records::from([("alias/db".into(), "7".into())]);
         let update = || DirectoryUpdate::Changes {
+            since: revision(1, 1, 1),
             put: records.clone(),
             remove: BTreeSet::new(),
         };

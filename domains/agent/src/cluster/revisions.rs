@@ -67,6 +67,20 @@ pub(crate) fn check_update(
     Err(Refusal::new(RefusalKind::Exists, message, remedy))
 }
 
+/// Checks that changes since a revision make a copy as the leader has it. The copy may be of a
+/// later revision of the same term: the changes have the last value of each record.
+pub(crate) fn check_base(copy: &Directory, since: &Revision) -> Result<(), Refusal> {
+    let goes_on = |its: &Revision| its.is_of_same_term(since) && since.number <= its.number;
+    if !copy.is_partial() && copy.revision().is_some_and(|its| goes_on(&its)) {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        RefusalKind::Failed,
+        format!("changes since {since} do not go on from the copy here"),
+        "the leader sends the whole directory next",
+    ))
+}
+
 /// Checks that the directories of two hosts are of one fabric, as far as they are known.
 pub(crate) fn check_fabric((host, its): At<'_>, (other, others): At<'_>) -> Result<(), Refusal> {
     let (Some(its), Some(others)) = (its, others) else {
@@ -162,6 +176,23 @@ pub(crate) mod tests {
             assert!(refusal.message.contains("host a"), "{refusal}");
             assert!(refusal.remedy.contains(remedy), "{refusal}");
         }
+    }
+
+    #[test]
+    fn changes_go_on_from_a_complete_copy_of_their_term() {
+        let mut copy = Directory::new("2x1x1".parse().unwrap());
+        check_base(&copy, &revision(7, 1, 1)).unwrap_err();
+        copy.begin_term(FabricId(7), 0);
+        copy.begin_term(FabricId(7), 0);
+        check_base(&copy, &revision(7, 2, 1)).unwrap();
+        check_base(&copy, &revision(7, 2, 2)).unwrap();
+        for other in [revision(7, 2, 3), revision(7, 1, 1), revision(8, 2, 1)] {
+            check_base(&copy, &other).unwrap_err();
+        }
+        let mut records = copy.records();
+        records.insert("partial".into(), "true".into());
+        let partial = Directory::from_records(&records).unwrap();
+        check_base(&partial, &revision(7, 2, 2)).unwrap_err();
     }
 
     #[test]

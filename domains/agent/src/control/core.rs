@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use toroid_model::directory::records::{Changes, Records};
+use toroid_model::directory::revision::Revision;
 use toroid_model::rights::Actor;
 use toroid_protocol::hosts::DirectoryUpdate;
 
@@ -65,8 +66,12 @@ pub(super) enum Event {
     InEffect(ChangeId),
     /// The requester needs no reply, because the change was refused.
     Dropped(ChangeId),
-    /// A follower has a new session.
-    Joined { host: String, session: SessionId },
+    /// A follower has a new session, and a complete copy of this revision or none.
+    Joined {
+        host: String,
+        session: SessionId,
+        has: Option<Revision>,
+    },
     /// A follower has answered an update.
     Answered {
         host: String,
@@ -174,9 +179,9 @@ impl Core {
         }
     }
 
-    /// Sets the records before the first change.
-    pub(super) fn begin(&mut self, records: Records) {
-        self.log = Log::new(records);
+    /// Sets the records before the first change, and their revision.
+    pub(super) fn begin(&mut self, records: Records, revision: Option<Revision>) {
+        self.log = Log::new(records, revision);
     }
 
     /// Takes an event. Returns the actions that it makes possible.
@@ -212,8 +217,19 @@ impl Core {
                 }
             }
             Event::Dropped(change) => _ = self.changes.remove(&change),
-            Event::Joined { host, session } => {
-                self.followers.insert(host, Follower::new(session));
+            Event::Joined { host, session, has } => {
+                let has = has.and_then(|has| self.log.number_of(&has));
+                let mut follower = Follower::new(session);
+                follower.is_asked = true;
+                self.followers.insert(host, follower);
+                // Also if it has all: by the update it learns that it does.
+                actions.push(Action::Send {
+                    session,
+                    update: Update {
+                        number: self.log.number(),
+                        directory: self.log.since(has),
+                    },
+                });
             }
             Event::Answered {
                 host,

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use toroid_model::directory::records::{Changes, Records};
+use toroid_model::directory::revision::Revision;
 use toroid_protocol::hosts::DirectoryUpdate;
 
 /// Changes that are kept. A follower that has missed more gets the whole directory.
@@ -12,49 +13,64 @@ const MAX_LOG: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct Log {
     records: Records,
-    /// Number of changes so far.
-    number: u64,
+    /// Revision of the records. A single host has none, and no followers.
+    revision: Option<Revision>,
     /// The last changes, oldest first.
     last: VecDeque<Changes>,
 }
 
 impl Log {
-    pub(super) fn new(records: Records) -> Self {
+    pub(super) fn new(records: Records, revision: Option<Revision>) -> Self {
         Log {
             records,
+            revision,
             ..Log::default()
         }
     }
 
-    /// Number of the last change.
+    /// Number of the last change: of the revision.
     pub(super) fn number(&self) -> u64 {
-        self.number
+        self.revision.map_or(0, |revision| revision.number)
     }
 
+    /// Number of a revision that is of this log's term. Another leader may have numbered others in
+    /// the same way.
+    pub(super) fn number_of(&self, other: &Revision) -> Option<u64> {
+        let is_ours = |ours: &Revision| ours.is_of_same_term(other);
+        self.revision.filter(is_ours).map(|_| other.number)
+    }
+
+    /// Appends the changes of the next revision.
     pub(super) fn append(&mut self, changes: Changes) {
         changes.apply_to(&mut self.records);
-        self.number += 1;
+        self.revision.iter_mut().for_each(|its| its.number += 1);
         self.last.push_back(changes);
         if self.last.len() > MAX_LOG {
             self.last.pop_front();
         }
     }
 
-    /// Update from the directory after change `had` to the present one, or the whole directory if
-    /// absent.
+    /// Update from the directory after change `had` of this term to the present one, or the whole
+    /// directory if absent.
     pub(super) fn since(&self, had: Option<u64>) -> DirectoryUpdate {
-        let missed = had.and_then(|had| usize::try_from(self.number.checked_sub(had)?).ok());
-        match missed {
-            Some(missed) if missed <= self.last.len() => {
-                let last = self.last.iter().skip(self.last.len() - missed);
-                let mut all = Changes::default();
-                for changes in last {
-                    merge(&mut all, changes);
-                }
-                all.into()
+        let changes = || {
+            let (since, revision) = (had?, self.revision?);
+            let missed = usize::try_from(revision.number.checked_sub(since)?).ok()?;
+            let first = self.last.len().checked_sub(missed)?;
+            let mut all = Changes::default();
+            for changes in self.last.iter().skip(first) {
+                merge(&mut all, changes);
             }
-            _ => DirectoryUpdate::Whole(self.records.clone()),
-        }
+            Some(DirectoryUpdate::Changes {
+                since: Revision {
+                    number: since,
+                    ..revision
+                },
+                put: all.put,
+                remove: all.remove,
+            })
+        };
+        changes().unwrap_or_else(|| DirectoryUpdate::Whole(self.records.clone()))
     }
 }
 
@@ -71,7 +87,10 @@ fn merge(all: &mut Changes, later: &Changes) {
 
 #[cfg(test)]
 mod tests {
+    use toroid_model::directory::revision::Term;
+
     use super::*;
+    use crate::cluster::revisions::tests::revision;
 
     fn changes(put: &[(&str, &str)], remove: &[&str]) -> Changes {
         Changes {
@@ -85,27 +104,37 @@ mod tests {
 
     #[test]
     fn a_late_follower_gets_merged_changes_or_the_whole_directory() {
-        let mut log = Log::new(changes(&[("a", "1")], &[]).put);
+        let first = revision(1, 2, 70);
+        let mut log = Log::new(changes(&[("a", "1")], &[]).put, Some(first));
         assert!(matches!(log.since(None), DirectoryUpdate::Whole(records) if records.len() == 1));
         log.append(changes(&[("b", "1"), ("c", "1")], &[]));
         log.append(changes(&[("b", "2")], &["a", "c"]));
         log.append(changes(&[("c", "2")], &[]));
         let mut records = changes(&[("a", "1")], &[]).put;
-        let DirectoryUpdate::Changes { put, remove } = log.since(Some(0)) else {
+        let DirectoryUpdate::Changes { since, put, remove } = log.since(Some(70)) else {
             panic!("not the whole")
         };
+        assert_eq!(since, first);
         Changes { put, remove }.apply_to(&mut records);
-        assert_eq!((log.number(), &records), (3, &log.records));
+        assert_eq!((log.number(), &records), (73, &log.records));
         assert_eq!(records, changes(&[("b", "2"), ("c", "2")], &[]).put);
         for _ in 0..MAX_LOG {
             log.append(changes(&[("b", "3")], &[]));
         }
-        assert!(matches!(log.since(Some(2)), DirectoryUpdate::Whole(_)));
-        assert!(matches!(
-            log.since(Some(3)),
-            DirectoryUpdate::Changes { .. }
-        ));
-        // Numbers of another history.
-        assert!(matches!(log.since(Some(9999)), DirectoryUpdate::Whole(_)));
+        let is_whole = |had| matches!(log.since(had), DirectoryUpdate::Whole(_));
+        assert!(is_whole(Some(72)) && !is_whole(Some(73)));
+        // As a revision of another history may have.
+        assert!(is_whole(Some(9999)));
+        let other_leader = Revision {
+            term: Term {
+                nonce: 1,
+                ..first.term
+            },
+            ..first
+        };
+        assert_eq!(log.number_of(&revision(1, 2, 80)), Some(80));
+        for other in [revision(2, 2, 80), revision(1, 1, 80), other_leader] {
+            assert_eq!(log.number_of(&other), None);
+        }
     }
 }

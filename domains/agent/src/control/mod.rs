@@ -22,6 +22,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use toroid_model::directory::records::{Changes, Records};
+use toroid_model::directory::revision::Revision;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 
@@ -89,9 +90,9 @@ impl Control {
         }))
     }
 
-    /// Sets the durable records before the first change.
-    pub(crate) fn set_records(&self, records: Records) {
-        self.0.lock().core.begin(records);
+    /// Sets the durable records before the first change, and their revision.
+    pub(crate) fn set_records(&self, records: Records, revision: Option<Revision>) {
+        self.0.lock().core.begin(records, revision);
     }
 
     /// Notes that records are durable.
@@ -139,8 +140,13 @@ impl Control {
         }
     }
 
-    /// Adds a follower. The first update is the whole directory.
-    pub(crate) fn join(self: &Arc<Self>, host: &str) -> (FollowerEntry, Updates) {
+    /// Adds a follower, which has a copy of this revision or none. The first update has the changes
+    /// since then if the log has them, and otherwise the whole directory.
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        host: &str,
+        has: Option<Revision>,
+    ) -> (FollowerEntry, Updates) {
         let (sender, updates) = channel();
         let mut state = self.0.lock();
         let session = SessionId(state.next());
@@ -148,6 +154,7 @@ impl Control {
         state.handle(Event::Joined {
             host: host.into(),
             session,
+            has,
         });
         drop(state);
         let entry = FollowerEntry {

@@ -9,7 +9,7 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 use toroid_protocol::hosts::DirectoryUpdate;
 
-use crate::cluster::revisions::check_update;
+use crate::cluster::revisions::{check_base, check_update};
 use crate::core::host::Host;
 use crate::nodes::HostedNode;
 use crate::nodes::generation::Closed;
@@ -63,7 +63,10 @@ fn read(present: &Directory, adoption: DirectoryUpdate) -> Result<Directory, Ref
         DirectoryUpdate::Whole(records) => {
             Directory::from_records(&records).map(|next| next.administered_as(present))
         }
-        DirectoryUpdate::Changes { put, remove } => present.with(&Changes { put, remove }),
+        DirectoryUpdate::Changes { since, put, remove } => {
+            check_base(present, &since)?;
+            present.with(&Changes { put, remove })
+        }
     };
     next.map_err(|error| {
         let message = format!("the directory that came makes no sense: {error}");

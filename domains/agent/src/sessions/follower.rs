@@ -57,10 +57,10 @@ fn attend(host: &Arc<Host>, cluster: &Arc<Cluster>, session: Session) {
     to_leader.link = Some(Arc::clone(&link));
     to_leader.differs = true;
     drop(to_leader);
-    let (served, known) = (Arc::clone(host), Arc::clone(cluster));
+    let (served, known, own) = (Arc::clone(host), Arc::clone(cluster), Arc::clone(&link));
     let pages = Arc::new(Pages::default());
     let end = link.attend(session.reader, move |ask| {
-        serve(&served, &known, &pages, ask)
+        serve(&served, &known, (&own, &pages), ask)
     });
     cluster.leader().link = None;
     if !host.is_ending() {
@@ -68,13 +68,18 @@ fn attend(host: &Arc<Host>, cluster: &Arc<Cluster>, session: Session) {
     }
 }
 
-fn serve(host: &Arc<Host>, cluster: &Cluster, pages: &Pages, ask: HostRequest) -> HostResponse {
+fn serve(
+    host: &Arc<Host>,
+    cluster: &Cluster,
+    (link, pages): (&Link, &Pages),
+    ask: HostRequest,
+) -> HostResponse {
     match ask {
         HostRequest::Page(records) => {
             pages.add(records);
             HostResponse::Done
         }
-        HostRequest::Adopt(update) => adopt(host, cluster, pages.complete(update)),
+        HostRequest::Adopt(update) => adopt(host, cluster, link, pages.complete(update)),
         HostRequest::Ticket { wanted, revision } => {
             let asking = (cluster.config.directory.as_str(), revision);
             tickets::give_ticket(host, cluster, asking, wanted)
@@ -89,7 +94,12 @@ fn serve(host: &Arc<Host>, cluster: &Cluster, pages: &Pages, ask: HostRequest) -
     }
 }
 
-fn adopt(host: &Arc<Host>, cluster: &Cluster, update: DirectoryUpdate) -> HostResponse {
+fn adopt(
+    host: &Arc<Host>,
+    cluster: &Cluster,
+    link: &Link,
+    update: DirectoryUpdate,
+) -> HostResponse {
     match apply::adopt(host, update) {
         Ok(exceptions) => {
             let mut leader = cluster.leader();
@@ -99,6 +109,8 @@ fn adopt(host: &Arc<Host>, cluster: &Cluster, update: DirectoryUpdate) -> HostRe
             cluster.came.notify_all();
             done_except(&exceptions)
         }
+        // An update of an earlier session may be older than those of this one.
+        Err(refusal) if link.has_ended() => HostResponse::Refused(refusal),
         Err(refusal) => {
             cluster.leader().differs = true;
             host.note_problem(cluster, &cluster.config.directory, &refusal.message);

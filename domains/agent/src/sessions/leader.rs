@@ -245,7 +245,8 @@ fn admit_follower<'a>(
     })?;
     let now = host.members.directory(Directory::clone);
     host.tell_moved(&now, &now.moved_since(&before));
-    Ok(cluster.place(link))
+    let has = hello.revision.filter(|_| !hello.is_partial);
+    Ok(cluster.place(link, has))
 }
 
 impl Host {
@@ -358,11 +359,11 @@ mod tests {
         let cluster = cluster();
         let [ours, _theirs] = sessions();
         let early = Link::new("b".into(), ours.writer);
-        let (first, _) = cluster.place(&early);
+        let (first, _) = cluster.place(&early, None);
         assert!(cluster.followers().contains_key("b"));
         let [ours, _theirs] = sessions();
         let late = Link::new("b".into(), ours.writer);
-        let (second, _) = cluster.place(&late);
+        let (second, _) = cluster.place(&late, None);
         drop(first);
         assert!(early.has_ended() && !late.has_ended());
         assert!(cluster.followers().contains_key("b"));

@@ -128,11 +128,8 @@ impl Host {
         to: &str,
         follows: Option<Claim>,
     ) -> Result<Session, CannotDial> {
-        let (known, revision) = self.members.directory(|directory| {
-            let keys = directory.keys_of(to).map(<[_]>::to_vec);
-            (keys, directory.revision())
-        });
-        cluster.dial(to, known.as_deref(), revision, follows)
+        let directory = self.members.directory(Directory::clone);
+        cluster.dial(to, Some(&directory), follows)
     }
 
     /// Session with another host, opened if there is none.

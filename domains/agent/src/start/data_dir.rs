@@ -119,7 +119,7 @@ impl DataDir {
                 cluster.begin_term(&mut ours)?;
                 let changes = ours.changes_since(&directory);
                 store.commit(&changes)?;
-                cluster.control.set_records(ours.records());
+                cluster.control.set_records(ours.records(), ours.revision());
                 let control = Arc::clone(&cluster.control);
                 Ok((ours, Box::new(Publishing::new(store, control))))
             }

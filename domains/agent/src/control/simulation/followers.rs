@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use toroid_model::directory::records::Changes;
+use toroid_model::directory::revision::Revision;
 use toroid_protocol::hosts::DirectoryUpdate;
 
+use super::revision_of;
 use super::{APPLICATION, EXCEPTION, Fault, Happening, MESSAGE, Mutant, NOTICED, World, name};
 use crate::control::core::{Answer, Event, SessionId, Update};
 
@@ -16,8 +18,26 @@ impl World {
 
     pub(super) fn send(&mut self, session: SessionId, update: Update) -> Result<(), String> {
         if let Some(host) = self.host_of(session) {
+            self.check_first(host, &update)?;
             self.tell(|| format!("version {} goes to host {host}", update.number));
             self.deliver(host, 0, Happening::Arrive(host, session, update));
+        }
+        Ok(())
+    }
+
+    /// A host with a copy of this term gets only the changes since.
+    fn check_first(&mut self, host: usize, update: &Update) -> Result<(), String> {
+        let Some(had) = self.followers[host].had.take() else {
+            return Ok(());
+        };
+        let now = revision_of(&self.records);
+        let is_of_term = now.is_some_and(|now| now.is_of_same_term(&had));
+        match &update.directory {
+            DirectoryUpdate::Changes { .. } => self.resumed += 1,
+            DirectoryUpdate::Whole(_) if is_of_term && had.number <= update.number => {
+                return Err(format!("host {host} with {had} gets the whole directory"));
+            }
+            DirectoryUpdate::Whole(_) => {}
         }
         Ok(())
     }
@@ -96,13 +116,21 @@ impl World {
             follower.stuck.push_back(applied);
             return Ok(());
         }
+        let has = revision_of(&follower.records);
         let answer = if follower.faults.contains(&Fault::Full) {
             Answer::Failed("no space".into())
         } else {
             let had = follower.version();
             match update {
                 DirectoryUpdate::Whole(records) => follower.records = records,
-                DirectoryUpdate::Changes { put, remove } => {
+                DirectoryUpdate::Changes { since, put, remove } => {
+                    let goes_on =
+                        |has: Revision| has.is_of_same_term(&since) && since.number <= has.number;
+                    if !has.is_some_and(goes_on) {
+                        return Err(format!(
+                            "host {host} gets changes since {since}, has {has:?}"
+                        ));
+                    }
                     Changes { put, remove }.apply_to(&mut follower.records);
                 }
             }
@@ -227,11 +255,15 @@ impl World {
         let session = SessionId(self.last);
         self.tell(|| format!("host {host} connects as {session:?}"));
         self.disturb(host, 1_000);
+        let is_silent = self.is(Mutant::Silent);
         let follower = &mut self.followers[host];
         (follower.session, follower.session_run) = (Some(session), follower.run);
+        let has = revision_of(&follower.records);
+        follower.had = has;
         self.handle(Event::Joined {
             host: name(host),
             session,
+            has: has.filter(|_| !is_silent),
         })
     }
 

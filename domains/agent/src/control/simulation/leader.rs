@@ -6,14 +6,25 @@ use std::time::Duration;
 use toroid_model::directory::records::Changes;
 use toroid_model::rights::Actor;
 
-use super::{Asked, DECISION, DOMAINS, EFFECT, EXCEPTION, HEALTHY, Happening, Mutant, VERSION};
-use super::{World, hosts_in, name};
+use super::{Asked, DECISION, DOMAINS, EFFECT, EXCEPTION, HEALTHY, Happening, Mutant, TERM};
+use super::{VERSION, World, hosts_in, name, number_in, revision_of};
+use crate::cluster::revisions::tests::revision;
 use crate::control::core::{Action, COURTESY, ChangeId, Core, Event, Lacking, MAX_UNFINISHED};
 
 impl World {
     pub(super) fn start_leader(&mut self) {
         let mut core = Core::new(Some("leader".into()));
-        core.begin(self.records.clone());
+        let mut start = Some(revision(1, 1, 0));
+        if !self.is(Mutant::CountAnew) {
+            // A term begins with a change.
+            let term = number_in(&self.records, TERM) + 1;
+            let numbers = [(TERM, term), (VERSION, self.versions.len() as u64)];
+            let numbers = numbers.map(|(key, number)| (key.into(), number.to_string()));
+            self.records.extend(numbers);
+            self.versions.push(self.records.clone());
+            start = revision_of(&self.records);
+        }
+        core.begin(self.records.clone(), start);
         self.core = Some(core);
         for host in 0..self.followers.len() {
             self.disturb(host, 2_000);

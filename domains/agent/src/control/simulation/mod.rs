@@ -11,12 +11,16 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use toroid_model::directory::records::Records;
+use toroid_model::directory::revision::Revision;
 use toroid_protocol::hosts::DirectoryUpdate;
 
 use super::core::{Answer, ChangeId, Core, Event, SessionId, Update};
+use crate::cluster::revisions::tests::revision;
 
-/// Key of the record with the version of the directory.
+/// Keys of the records with the version of the directory, which is the number of its revision, and
+/// with the term.
 const VERSION: &str = "version";
+const TERM: &str = "term";
 
 const DOMAINS: [&str; 5] = ["slow", "red", "green", "blue", "white"];
 
@@ -62,6 +66,10 @@ enum Mutant {
     FailedIsDone,
     /// A durable change is not published.
     Unpublished,
+    /// A follower does not say what it has.
+    Silent,
+    /// A leader that starts begins no term, and counts its changes anew.
+    CountAnew,
 }
 
 /// Something that happens at its time.
@@ -98,6 +106,8 @@ enum Fault {
 struct Follower {
     records: Records,
     session: Option<SessionId>,
+    /// What it had at the beginning of the session, until it gets an update.
+    had: Option<Revision>,
     faults: Vec<Fault>,
     /// Time until which it is or was in trouble.
     trouble: Duration,
@@ -143,14 +153,16 @@ struct World {
     asked: BTreeMap<ChangeId, Asked>,
     followers: Vec<Follower>,
     replies: usize,
+    /// Number of sessions that began with changes instead of the whole directory.
+    resumed: usize,
 }
 
-/// Runs a seed; returns the number of replies, or the broken invariant.
-fn run(seed: u64, mutant: Option<Mutant>, tell: bool) -> Result<usize, String> {
+/// Runs a seed; returns the numbers of replies and of resumed sessions, or the broken invariant.
+fn run(seed: u64, mutant: Option<Mutant>, tell: bool) -> Result<(usize, usize), String> {
     let mut world = World::new(seed, mutant, tell);
     let result = world.live();
     result
-        .map(|()| world.replies)
+        .map(|()| (world.replies, world.resumed))
         .map_err(|broken| format!("seed {seed}: {broken}\n{}", world.story.unwrap_or_default()))
 }
 
@@ -158,7 +170,8 @@ impl World {
     fn new(seed: u64, mutant: Option<Mutant>, tell: bool) -> Self {
         let mut rng = Rng::with_seed(seed);
         let count = rng.usize(2..6);
-        let records = Records::from([(VERSION.into(), "0".into())]);
+        let records = [(VERSION, "0"), (TERM, "1")];
+        let records = Records::from(records.map(|(key, value)| (key.into(), value.into())));
         let mut world = World {
             mutant,
             story: tell.then(String::new),
@@ -173,6 +186,7 @@ impl World {
             asked: BTreeMap::new(),
             followers: (0..count).map(|_| Follower::default()).collect(),
             replies: 0,
+            resumed: 0,
             rng,
         };
         world.start_leader();
@@ -268,9 +282,19 @@ impl World {
 
 impl Follower {
     fn version(&self) -> usize {
-        let version = self.records.get(VERSION);
-        version.map_or(0, |text| text.parse().unwrap_or(0))
+        number_in(&self.records, VERSION) as usize
     }
+}
+
+fn number_in(records: &Records, key: &str) -> u64 {
+    let text = records.get(key);
+    text.map_or(0, |text| text.parse().unwrap_or(0))
+}
+
+/// Revision of records, if they are a copy of the leader's.
+fn revision_of(records: &Records) -> Option<Revision> {
+    let term = number_in(records, TERM);
+    (term > 0).then(|| revision(1, term, number_in(records, VERSION)))
 }
 
 fn name(host: usize) -> String {
@@ -285,7 +309,7 @@ fn hosts_in(text: &str) -> BTreeSet<usize> {
 
 /// Panics with the story of a failing seed.
 #[track_caller]
-fn must_hold(seed: u64) -> usize {
+fn must_hold(seed: u64) -> (usize, usize) {
     run(seed, None, false).unwrap_or_else(|_| match run(seed, None, true) {
         Err(story) => panic!("{story}"),
         Ok(_) => panic!("seed {seed} failed only once"),
@@ -294,8 +318,10 @@ fn must_hold(seed: u64) -> usize {
 
 #[test]
 fn clusters_keep_their_contract_in_all_seeds() {
-    let replies: usize = (0..4_000).map(must_hold).sum();
+    let add = |all: (usize, usize), its: (usize, usize)| (all.0 + its.0, all.1 + its.1);
+    let (replies, resumed) = (0..4_000).map(must_hold).fold((0, 0), add);
     assert!(replies > 40_000, "only {replies} replies");
+    assert!(resumed > 1_000, "only {resumed} resumed sessions");
 }
 
 #[test]
@@ -309,6 +335,8 @@ fn the_simulation_finds_every_mutant() {
         NoOrder,
         FailedIsDone,
         Unpublished,
+        Silent,
+        CountAnew,
     ] {
         let found = (0..500).find_map(|seed| run(seed, Some(mutant), true).err());
         let story = found.unwrap_or_else(|| panic!("no seed finds {mutant:?}"));
