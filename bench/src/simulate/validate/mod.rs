@@ -39,7 +39,7 @@ pub struct Options {
     #[arg(long)]
     pub json: bool,
 
-    /// Longer comparisons as well, which take minutes.
+    /// Longer comparisons as well, which take up to an hour.
     #[arg(long)]
     full: bool,
 
@@ -72,6 +72,7 @@ const CHECKS: &[Check] = &[
     published::FARTHEST,
     packets::PUBLISHED,
     equation::EQUATION_2,
+    equation::EQUATION_16_MIB,
     published::FIGURE_6,
 ];
 
