@@ -28,7 +28,19 @@ pub struct Bias {
 
 impl Bias {
     fn apply(self, load: u64) -> u64 {
-        (load << self.shift.min(24)) + u64::from(self.add)
+        (load << self.shift()) + u64::from(self.add)
+    }
+
+    /// The least load with a score of at least this.
+    fn least(self, score: u64) -> u64 {
+        match score.saturating_sub(self.add.into()) {
+            0 => 0,
+            above => ((above - 1) >> self.shift()) + 1,
+        }
+    }
+
+    fn shift(self) -> u32 {
+        self.shift.min(24)
     }
 }
 
@@ -81,12 +93,13 @@ pub fn choose<T: Topology + ?Sized>(
     random: impl FnMut() -> u64,
     load: impl Fn(LinkId, u8) -> Load,
 ) -> Path {
-    choose_by(topology, mode, (from, to), biases, random, |path| {
+    choose_by(topology, mode, (from, to), biases, random, |path, _| {
         at_first(topology, path, &load)
     })
 }
 
-/// As [`choose`], by any measure of a path in packets.
+/// As [`choose`], by any measure of a path in packets. With a measure from a limit on the path is not
+/// taken, so `load` may return any number from the limit on instead.
 #[inline]
 pub fn choose_by<T: Topology + ?Sized>(
     topology: &T,
@@ -94,7 +107,7 @@ pub fn choose_by<T: Topology + ?Sized>(
     (from, to): (RouterId, RouterId),
     biases: &Biases,
     mut random: impl FnMut() -> u64,
-    load: impl FnMut(&Path) -> u64,
+    load: impl FnMut(&Path, u64) -> u64,
 ) -> Path {
     match mode {
         _ if from == to => topology.minimal(from, to, 0),
@@ -107,7 +120,10 @@ pub fn choose_by<T: Topology + ?Sized>(
                 best.offer(topology.minimal(from, to, random()));
             }
             for _ in 0..2 {
-                best.offer(topology.non_minimal(from, to, random()));
+                let random = random();
+                if best.takes_more() {
+                    best.offer(topology.non_minimal(from, to, random));
+                }
             }
             best.path.unwrap_or_else(|| topology.minimal(from, to, 0))
         }
@@ -124,7 +140,7 @@ pub fn choose_again<T: Topology + ?Sized>(
     load: impl Fn(LinkId, u8) -> Load,
 ) -> Path {
     let bias = biases.of(Mode::Adaptive1, path.hop());
-    let mut best = Best::new(bias, |path: &Path| at_first(topology, path, &load));
+    let mut best = Best::new(bias, |path: &Path, _| at_first(topology, path, &load));
     best.offer(*path);
     for is_minimal in [true, true, false, false] {
         let random = random();
@@ -156,7 +172,7 @@ struct Best<L> {
     score: u64,
 }
 
-impl<L: FnMut(&Path) -> u64> Best<L> {
+impl<L: FnMut(&Path, u64) -> u64> Best<L> {
     fn new(bias: Bias, load: L) -> Self {
         Best {
             bias,
@@ -166,19 +182,26 @@ impl<L: FnMut(&Path) -> u64> Best<L> {
         }
     }
 
+    /// Whether a path with the bias could be better.
+    #[inline]
+    fn takes_more(&self) -> bool {
+        self.bias.least(self.score) > 0
+    }
+
     #[inline]
     fn offer(&mut self, path: Path) {
+        let is_behind_via = path.is_minimal() || !path.is_before_via();
+        let bias = if is_behind_via {
+            Bias::default()
+        } else {
+            self.bias
+        };
+        let limit = bias.least(self.score);
         // No load is less than none.
-        if self.score == 0 {
+        if limit == 0 {
             return;
         }
-        let load = (self.load)(&path);
-        let is_behind_via = path.is_minimal() || !path.is_before_via();
-        let score = if is_behind_via {
-            load
-        } else {
-            self.bias.apply(load)
-        };
+        let score = bias.apply((self.load)(&path, limit));
         if score < self.score {
             (self.path, self.score) = (Some(path), score);
         }

@@ -131,6 +131,69 @@ impl TorusNetwork {
         u64::from(path.via.0) << 32 | u64::from(choice)
     }
 
+    /// The choice of a minimal path among all, from 0 to 63.
+    #[inline]
+    pub(crate) fn minimal_choice(path: &Path) -> usize {
+        (path.choice & 7 | (path.choice >> WAYS & 7) << 3) as usize
+    }
+
+    /// Calls `pass` with the links of a path that has not begun, in their order, until `pass` returns
+    /// false. Computes no virtual channels, unlike [`Topology::step`].
+    #[inline]
+    pub(crate) fn pass_links(&self, path: &Path, mut pass: impl FnMut(LinkId) -> bool) {
+        let direct = path.choice & 7;
+        let continues = self.pass_leg([path.at, path.via], direct, path.choice, &mut pass);
+        if continues && path.is_before_via() {
+            let choice = behind_via(path.choice);
+            self.pass_leg([path.via, path.to], 0, choice, &mut pass);
+        }
+    }
+
+    /// As [`TorusNetwork::pass_links`], for the shortest way in an order of dimensions. Returns the last
+    /// result of `pass`.
+    #[inline]
+    fn pass_leg(
+        &self,
+        [from, to]: [RouterId; 2],
+        order: u32,
+        choice: u32,
+        pass: &mut impl FnMut(LinkId) -> bool,
+    ) -> bool {
+        let (start, end, mut at) = (self.place(from), self.place(to), from.0);
+        for (dimension, _) in ORDERS[order as usize] {
+            let n = usize::from(dimension);
+            let (is_up, hops) = self.way_round(n, start[n], end[n], choice);
+            let (last, stride) = (self.sizes[n] - 1, self.strides[n]);
+            let link = 2 * u32::from(dimension) + u32::from(!is_up);
+            // Links before the one around the ring, and distances of the routers' numbers.
+            let (before, step, around) = match is_up {
+                true => (last - start[n], stride, (stride * last).wrapping_neg()),
+                false => (start[n], stride.wrapping_neg(), stride * last),
+            };
+            for hop in 0..hops {
+                if !pass(LinkId(at * 6 + link)) {
+                    return false;
+                }
+                at = at.wrapping_add(if hop == before { around } else { step });
+            }
+        }
+        true
+    }
+
+    /// Whether the way from one place of a ring to another one is upwards, and its hops.
+    #[inline]
+    fn way_round(&self, n: usize, at: u32, to: u32, choice: u32) -> (bool, u32) {
+        let size = self.sizes[n];
+        let above = match to.checked_sub(at) {
+            Some(above) => above,
+            None => to + size - at,
+        };
+        let below = size - above;
+        let is_down_on_tie = choice >> (WAYS + n as u32) & 1 == 1;
+        let is_up = above < below || above == below && !is_down_on_tie;
+        (is_up, if is_up { above } else { below })
+    }
+
     /// A random router that is neither of these two.
     fn intermediate(&self, from: RouterId, to: RouterId, choice: u64) -> Option<RouterId> {
         let others = self.nodes().checked_sub(2)?;
@@ -204,6 +267,7 @@ impl Topology for TorusNetwork {
         Path::direct(from, to, pick(choice, 0, 6) | choice & WAYS_OF_ONE)
     }
 
+    #[inline]
     fn non_minimal(&self, from: RouterId, to: RouterId, choice: u64) -> Path {
         match self.intermediate(from, to, choice) {
             Some(via) => Path::by(from, via, to, in_order(choice)),
@@ -236,8 +300,7 @@ impl Topology for TorusNetwork {
         if path.at == path.via && path.is_before_via() {
             path.via = path.to;
             path.class += 1;
-            // Other bits pick the ways round.
-            path.choice = path.choice >> 3 & WAYS_OF_ONE;
+            path.choice = behind_via(path.choice);
         }
         let (at, to) = (self.place(path.at), self.place(path.via));
         let order = &ORDERS[(path.choice & 7) as usize];
@@ -247,13 +310,7 @@ impl Topology for TorusNetwork {
                 continue;
             }
             let size = self.sizes[n];
-            let above = match to[n].checked_sub(at[n]) {
-                Some(above) => above,
-                None => to[n] + size - at[n],
-            };
-            let below = size - above;
-            let is_down_on_tie = path.choice >> (WAYS + u32::from(*dimension)) & 1 == 1;
-            let is_up = above < below || above == below && !is_down_on_tie;
+            let (is_up, _) = self.way_round(n, at[n], to[n], path.choice);
             let next = match (is_up, at[n]) {
                 (true, at) if at + 1 == size => 0,
                 (true, at) => at + 1,
@@ -279,4 +336,10 @@ impl Topology for TorusNetwork {
 /// The order x, y, z, and six random bits for the ways round.
 fn in_order(choice: u64) -> u32 {
     choice as u32 & (0x3f << WAYS)
+}
+
+/// The choice of a path behind its intermediate router: the order x, y, z, and other bits for the
+/// ways round.
+fn behind_via(choice: u32) -> u32 {
+    choice >> 3 & WAYS_OF_ONE
 }

@@ -32,8 +32,11 @@ use crate::routes::{
     TorusNetwork, choose_again, choose_by,
 };
 use crate::topology::{NodeId, Torus};
-use candidates::{Candidates, reserved_until};
+use candidates::{Candidates, Wait, reserved_until};
 use record::Entry;
+
+/// Nanoseconds.
+const SECOND: u64 = 1_000_000_000;
 
 /// Stages of all routes from one node to another.
 #[derive(Clone, Debug)]
@@ -64,6 +67,8 @@ pub struct Router {
     network: TorusNetwork,
     leg: Leg,
     stages: Stages,
+    /// Nanoseconds of a packet on a link.
+    packet_ns: f64,
     records: Arc<RouteRecords>,
     entry: Option<Entry>,
     state: Mutex<State>,
@@ -111,6 +116,7 @@ impl Router {
         Router {
             network: torus.into(),
             leg,
+            packet_ns: SECOND as f64 / (stages.link.rate / PACKET) as f64,
             stages,
             records,
             entry,
@@ -192,9 +198,9 @@ impl Router {
         let ends = (RouterId(self.leg.from.0), RouterId(self.leg.to.0));
         let biases = Biases::default();
         let clocks = clocks.links(network.links());
-        let load = |path: &routes::Path| {
-            let links = candidates.links(network, path);
-            self.packets_in(candidates::wait(clocks, links, now, latency))
+        let load = |path: &routes::Path, limit| {
+            let (wait, limit) = (Wait::new(now, latency), self.time_of(limit));
+            self.packets_in(candidates.wait(network, path, clocks, wait, limit))
         };
         let path = choose_by(network, mode, ends, &biases, || random.u64(..), load);
         match mode {
@@ -236,8 +242,14 @@ impl Router {
 
     /// Packets that a link passes in a time.
     fn packets_in(&self, time: Nanos) -> u64 {
-        const SECOND: u64 = 1_000_000_000;
         time.saturating_mul(self.stages.link.rate / PACKET) / SECOND
+    }
+
+    /// A time in which a link passes so many packets, at most a nanosecond too long.
+    fn time_of(&self, packets: u64) -> Nanos {
+        // Without the division of integers.
+        let time = packets as f64 * self.packet_ns;
+        (time as Nanos).saturating_add(1)
     }
 }
 

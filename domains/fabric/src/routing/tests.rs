@@ -1,7 +1,7 @@
 //! Routes of messages under load.
 
 use super::*;
-use crate::model::{Clocks, carry};
+use crate::model::{Clocks, TICKS, carry};
 use crate::routes::policy::{Fixed, SelectRouting};
 
 const NOW: Nanos = 1_000_000;
@@ -19,6 +19,10 @@ struct Rig {
 }
 
 fn rig(policy: Box<dyn Policy>) -> Rig {
+    rig_on(LEG, policy)
+}
+
+fn rig_on(leg: Leg, policy: Box<dyn Policy>) -> Rig {
     let memory = || SharedClocks::create().unwrap();
     let records = Arc::new(RouteRecords::map(&memory()).unwrap());
     let link = Costs {
@@ -33,7 +37,7 @@ fn rig(policy: Box<dyn Policy>) -> Rig {
         base: 0,
     };
     let torus = "4x4x2".parse().unwrap();
-    let router = Router::new(torus, LEG, stages, policy, Arc::clone(&records));
+    let router = Router::new(torus, leg, stages, policy, Arc::clone(&records));
     Rig {
         router: Arc::new(router),
         clocks: SharedClocks::map(&memory()).unwrap(),
@@ -85,6 +89,32 @@ fn adaptive_modes_leave_a_link_with_a_backlog_the_later_the_more_bias_they_have(
     let rig = fixed(Mode::NminHash);
     assert!(rig.send(10, 64).iter().all(|hops| *hops > 1));
     assert_eq!(rig.record().share_non_minimal(), 1.0);
+}
+
+/// Load that first links do not show, and phantom congestion: load that is over when the message
+/// comes to the link.
+#[test]
+fn a_distant_backlog_counts_if_the_message_would_meet_it() {
+    for (backlog, wanted) in [(50_000, 0..50), (70, 200..201)] {
+        let leg = Leg {
+            to: NodeId(5),
+            ..LEG
+        };
+        let rig = rig_on(leg, Box::new(Fixed::new(Mode::Adaptive0)));
+        let torus = Torus::new(4, 4, 2).unwrap();
+        // The second links of both minimal routes.
+        for between in [1, 4] {
+            let clock = ClockId::hop(torus.route(NodeId(between), leg.to).unwrap()[0]);
+            let (ready, service) = (NOW * TICKS, backlog * TICKS);
+            rig.clocks.reserve(clock, ready, service, u64::MAX);
+        }
+        let is_minimal = |_: &i32| {
+            let trip = rig.router.send(&rig.clocks, NOW, 64, Operation::Put);
+            trip.links().len() == 2
+        };
+        let minimal = (0..200).filter(is_minimal).count();
+        assert!(wanted.contains(&minimal), "{minimal} at {backlog} ns");
+    }
 }
 
 #[test]

@@ -40,6 +40,37 @@ fn share(paths: &[Path]) -> f64 {
     long as f64 / paths.len() as f64
 }
 
+/// Loads that end at the limit, or go on to an end beyond it, leave the choice as it is.
+#[test]
+fn a_load_beyond_the_limit_has_no_effect() {
+    let mut loads = fastrand::Rng::with_seed(12);
+    for network in networks() {
+        let ends = (RouterId(0), RouterId(network.routers() - 1));
+        let (mut cut, mut long) = (0, 0);
+        for (seed, mode) in (0..3_000).zip(Mode::ALL.into_iter().cycle()) {
+            let (salt, most) = (loads.u64(..), loads.u64(1..3_000));
+            let load = |path: &Path| (u64::from(path.choice ^ path.via.0) ^ salt) % most;
+            let choose = |load: &mut dyn FnMut(&Path, u64) -> u64| {
+                let mut random = fastrand::Rng::with_seed(seed);
+                let biases = Biases::default();
+                choose_by(&network, mode, ends, &biases, || random.u64(..), load)
+            };
+            let whole = choose(&mut |path, _| load(path));
+            let at_limit = choose(&mut |path, limit| load(path).min(limit));
+            let beyond = choose(&mut |path, limit| match load(path) {
+                load if load >= limit => {
+                    cut += 1;
+                    limit + salt % 1_000
+                }
+                load => load,
+            });
+            assert_eq!((at_limit, beyond), (whole, whole), "{mode}");
+            long += u32::from(mode == Mode::Adaptive3 && !whole.is_minimal());
+        }
+        assert!(cut > 1_000 && long > 0, "{cut} {long}");
+    }
+}
+
 #[test]
 fn minimal_modes_are_never_long_and_nmin_hash_always() {
     for network in networks() {
