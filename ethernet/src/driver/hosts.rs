@@ -46,12 +46,13 @@ impl ControlPath {
 
     /// The number of a host.
     pub(super) fn host(&mut self, name: &str) -> HostId {
-        let known = self.hosts.iter().position(|known| known == name);
-        let number = known.unwrap_or_else(|| {
-            self.hosts.push(name.into());
-            self.hosts.len() - 1
-        });
-        HostId(number as u32)
+        if let Some(number) = self.host_numbers.get(name) {
+            return *number;
+        }
+        let number = HostId(self.hosts.len() as u32);
+        self.hosts.push(name.into());
+        self.host_numbers.insert(name.into(), number);
+        number
     }
 
     pub(super) fn connect_tunnel(

@@ -28,6 +28,7 @@ use crate::interface::reaper::Reaper;
 use crate::interface::{InterfaceError, Settling, offloads};
 use crate::offload::Capabilities;
 use crate::switch::{JoinError, Switch, SwitchEnded, SwitchHandle};
+use crate::tunnel::HostId;
 use tunnels::Tunnels;
 
 /// Reasons why the driver ended before its agent.
@@ -131,6 +132,7 @@ struct ControlPath {
     remote_members: HashSet<PortKey>,
     /// Names of other hosts, by number.
     hosts: Vec<String>,
+    host_numbers: HashMap<String, HostId>,
     tunnels: Arc<Tunnels>,
     /// The RDMA device for packets between hosts, if one is configured.
     rdma: Option<Rdma>,
@@ -165,6 +167,7 @@ impl ControlPath {
             ports: HashMap::new(),
             remote_members: HashSet::new(),
             hosts: Vec::new(),
+            host_numbers: HashMap::new(),
             tunnels,
             rdma: None,
             uplinks: HashMap::new(),

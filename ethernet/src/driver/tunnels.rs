@@ -1,6 +1,6 @@
 //! State of the tunnels in the control path.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -117,6 +117,7 @@ impl Tunnels {
     /// Tunnels to hosts that are not among `hosts`, or not sealed or clear as these must be.
     pub(super) fn except(&self, hosts: &[String], sealed: bool) -> Vec<TunnelId> {
         let state = self.lock();
+        let hosts: BTreeSet<&String> = hosts.iter().collect();
         let stays = |up: &Up| hosts.contains(&up.name) && up.is_sealed == sealed;
         let others = state.up.iter().filter(|(_, up)| !stays(up));
         others

@@ -1,6 +1,6 @@
 //! Tunnels: the driver's connections to the drivers of other hosts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -58,15 +58,20 @@ impl Driver {
         })
     }
 
-    /// Waits for a driver without a tunnel to another host; returns whether one is of use.
-    pub(crate) fn await_missing_tunnel(&self, host: &str) -> bool {
-        let has_it = |state: &mut State| {
+    /// Waits for a driver without tunnels to some of these hosts, and returns these; `None` when
+    /// tunnels are of no use any more.
+    pub(crate) fn await_missing_tunnels<'h>(
+        &self,
+        hosts: impl Iterator<Item = &'h String> + Clone,
+    ) -> Option<Vec<String>> {
+        let has_all = |state: &mut State| {
             let is_known = state.tunnels.is_some();
-            !state.ending && (!is_known || state.has_tunnel(host))
+            !state.ending && (!is_known || hosts.clone().all(|host| state.has_tunnel(host)))
         };
         let mut state = self.state.lock();
-        self.changed.wait_while(&mut state, has_it);
-        !state.ending
+        self.changed.wait_while(&mut state, has_all);
+        let missing = hosts.filter(|host| !state.has_tunnel(host));
+        (!state.ending).then(|| missing.cloned().collect())
     }
 
     /// Frames to and from other hosts over RDMA devices, by host; `None` without a prompt answer.
@@ -106,9 +111,11 @@ impl State {
     }
 
     fn set_tunnels(&mut self, up: &[String], by_rdma: &[String]) {
-        let all = up.iter().map(|host| (host.clone(), by_rdma.contains(host)));
-        let before = self.tunnels.replace(all.collect()).unwrap_or_default();
-        for host in before.keys().filter(|host| !up.contains(host)) {
+        let rdma: BTreeSet<&String> = by_rdma.iter().collect();
+        let all = up.iter().map(|host| (host.clone(), rdma.contains(host)));
+        let all: BTreeMap<String, bool> = all.collect();
+        let before = self.tunnels.replace(all.clone()).unwrap_or_default();
+        for host in before.keys().filter(|host| !all.contains_key(*host)) {
             tracing::warn!("the connection to the driver of host {host} has ended");
         }
         let new = |host: &&String| !before.get(*host).copied().unwrap_or_default();
