@@ -208,7 +208,8 @@ impl Control {
         let stream = address.connect()?;
         // The socket of a node is there also when no agent is.
         stream.set_read_timeout(Some(HANDSHAKE))?;
-        let (reader, writer) = wire::split(stream)?;
+        let (mut reader, writer) = wire::split(stream)?;
+        reader.take_long();
         let mut control = Control {
             address,
             pid: 0,

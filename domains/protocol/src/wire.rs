@@ -33,6 +33,10 @@ use serde::de::DeserializeOwned;
 /// The longest payload of a frame in bytes: a peer that announces more is cut off.
 pub const MAX_PAYLOAD: u32 = 16 << 20;
 
+/// The longest payload of a reply to an administrator in bytes: all nodes of the largest torus, with
+/// what is known of each.
+pub const MAX_REPLY: u32 = 64 << 20;
+
 /// The most descriptors that a frame may carry.
 pub const MAX_DESCRIPTORS: u16 = 16;
 
@@ -86,6 +90,7 @@ pub fn split(stream: UnixStream) -> io::Result<(Reader, Writer)> {
             stream,
             turn: Arc::default(),
             is_cut: Arc::default(),
+            limit: MAX_PAYLOAD,
         },
     ))
 }
@@ -119,6 +124,11 @@ impl Reader {
     /// in user space (FUSE).
     pub fn take_no_descriptors(&mut self) {
         self.takes_descriptors = false;
+    }
+
+    /// Takes payloads of up to [`MAX_REPLY`] from now on.
+    pub fn take_long(&mut self) {
+        self.limit = MAX_REPLY;
     }
 
     /// Waits for the next message and the descriptors that came with it: as many as were sent,
@@ -322,9 +332,16 @@ pub struct Writer {
     turn: Arc<Mutex<()>>,
     /// Whether this side has ended the connection.
     is_cut: Arc<AtomicBool>,
+    /// Maximum length of a payload.
+    limit: u32,
 }
 
 impl Writer {
+    /// Sends payloads of up to [`MAX_REPLY`] from now on, to a reader that takes them.
+    pub fn send_long(&mut self) {
+        self.limit = MAX_REPLY;
+    }
+
     /// Sends a message with descriptors (at most [`MAX_DESCRIPTORS`]); waits while the socket's
     /// buffer is full, for as long as [`Writer::give_up_after`] says.
     ///
@@ -340,7 +357,7 @@ impl Writer {
         serde_json::to_writer(&mut frame, message)
             .map_err(|error| WireError::Malformed(error.to_string()))?;
         let len = u32::try_from(frame.len() - HEADER).unwrap_or(u32::MAX);
-        if len > MAX_PAYLOAD || descriptors.len() > usize::from(MAX_DESCRIPTORS) {
+        if len > self.limit || descriptors.len() > usize::from(MAX_DESCRIPTORS) {
             return Err(WireError::Malformed("the message is over the limit".into()));
         }
         frame[..4].copy_from_slice(&len.to_le_bytes());

@@ -242,7 +242,7 @@ fn converse(
     caller: Caller,
     share: Arc<Share>,
 ) -> Result<(), WireError> {
-    let (mut reader, writer) = wire::split(stream)?;
+    let (mut reader, mut writer) = wire::split(stream)?;
     writer.give_up_after(WRITE_TIMEOUT)?;
     reader.take_no_descriptors();
     if matches!(socket, SocketKind::Control) && comes_from_node(host, &caller, reader.stream()) {
@@ -255,14 +255,17 @@ fn converse(
     }
     shake_hands(&mut reader, &writer)?;
     match socket {
-        SocketKind::Control => Administration {
-            host,
-            reader,
-            writer,
-            caller,
-            share,
+        SocketKind::Control => {
+            writer.send_long();
+            Administration {
+                host,
+                reader,
+                writer,
+                caller,
+                share,
+            }
+            .converse()
         }
-        .converse(),
         SocketKind::Node(node, _) | SocketKind::TargetProxy(node) => {
             let generation = match socket {
                 SocketKind::Node(_, generation) => Some(generation),

@@ -51,6 +51,27 @@ fn a_message_larger_than_any_socket_buffer_arrives_whole() {
 }
 
 #[test]
+fn only_a_reader_of_long_replies_takes_them() {
+    let long = "x".repeat(MAX_PAYLOAD as usize + 1);
+    for takes_long in [true, false] {
+        let (mut writer, mut reader, _raw) = pair();
+        let error = writer.send(&long, &[]).unwrap_err();
+        assert!(matches!(error, WireError::Malformed(_)), "{error}");
+        writer.send_long();
+        if takes_long {
+            reader.take_long();
+        }
+        std::thread::scope(|scope| {
+            // The other side may end the connection.
+            scope.spawn(|| writer.send(&long, &[]));
+            let received = reader.receive::<String>();
+            drop(reader);
+            assert_eq!(received.is_ok(), takes_long);
+        });
+    }
+}
+
+#[test]
 fn nonsense_and_broken_messages_are_errors() {
     let bad: [&[u8]; 4] = [
         &[0xff; 8],                            // over every limit
