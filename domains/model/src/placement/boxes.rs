@@ -2,7 +2,8 @@
 
 use toroid_fabric::{Place, Torus};
 
-use super::Pull;
+/// Places of boxes of one shape that are looked at.
+const MAX_STEPS: usize = 4_000_000;
 
 /// The most compact free box of `count` nodes; among boxes of one shape the one with the lowest
 /// `rank`. Boxes may wrap around.
@@ -19,7 +20,9 @@ pub(super) fn best(
         };
         let [x, y, z] = torus.sizes();
         let corners = places(torus, Place { x: 0, y: 0, z: 0 }, [x, y, z]);
-        let candidates = corners.into_iter().filter_map(whole);
+        // All corners of a thousand nodes, some of a large torus.
+        let step = 1 + corners.len() * count / MAX_STEPS;
+        let candidates = corners.into_iter().step_by(step).filter_map(whole);
         if let Some(best) = candidates.min_by_key(|places| rank(places)) {
             return Some(best);
         }
@@ -41,17 +44,21 @@ fn shapes(torus: Torus, count: usize) -> Vec<[u16; 3]> {
             }
         }
     }
-    shapes.sort_by_cached_key(|sides| {
-        let places = places(torus, Place { x: 0, y: 0, z: 0 }, *sides);
-        (hops(torus, &places), sides.iter().max().copied())
-    });
+    shapes.sort_by_cached_key(|sides| (hops(torus, *sides), sides.iter().max().copied()));
     shapes
 }
 
-fn hops(torus: Torus, places: &[Place]) -> i64 {
-    let mut pull = Pull::new(torus);
-    places.iter().for_each(|place| pull.add(*place, 1));
-    places.iter().map(|place| pull.at(*place)).sum()
+/// Sum of the distances from each place of a box to each.
+fn hops(torus: Torus, sides: [u16; 3]) -> u64 {
+    let count: u64 = sides.iter().map(|side| u64::from(*side)).product();
+    let along = |(side, size): (u16, u16)| -> u64 {
+        let from = |a: u16| (0..side).map(move |b| a.abs_diff(b).min(size - a.abs_diff(b)));
+        let sum: u64 = (0..side).flat_map(from).map(u64::from).sum();
+        // Places that have the same coordinate.
+        let others = count / u64::from(side);
+        sum * others * others
+    };
+    sides.into_iter().zip(torus.sizes()).map(along).sum()
 }
 
 fn places(torus: Torus, corner: Place, sides: [u16; 3]) -> Vec<Place> {
@@ -67,4 +74,22 @@ fn places(torus: Torus, corner: Place, sides: [u16; 3]) -> Vec<Place> {
         }
     }
     places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Pull;
+    use super::*;
+
+    #[test]
+    fn hops_of_a_box_are_those_of_all_its_pairs() {
+        let torus: Torus = "7x4x3".parse().unwrap();
+        for sides in [[1, 1, 1], [2, 3, 1], [7, 4, 3], [5, 1, 2]] {
+            let places = places(torus, Place { x: 6, y: 1, z: 2 }, sides);
+            let mut pull = Pull::new(torus);
+            places.iter().for_each(|place| pull.add(*place, 1));
+            let all: i64 = places.iter().map(|place| pull.at(*place)).sum();
+            assert_eq!(hops(torus, sides) as i64, all, "{sides:?}");
+        }
+    }
 }

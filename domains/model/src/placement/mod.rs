@@ -62,7 +62,7 @@ pub struct Wish {
 
 /// Chooses from `free`; `None` when there are fewer than wanted.
 ///
-/// Takes 30 ms at most for a thousand nodes. The result is deterministic.
+/// Takes 30 ms at most for a thousand nodes, and some tenths of a second for 65,534. The result is deterministic.
 pub fn choose(torus: Torus, free: &BTreeSet<NodeId>, wish: &Wish) -> Option<BTreeSet<NodeId>> {
     let candidates: Vec<(NodeId, Place)> = free
         .iter()
@@ -131,17 +131,48 @@ impl Figures {
 }
 
 fn diameter(torus: Torus, places: &[Place]) -> u32 {
+    let is_opposite = |a: &Place, b: &Place| torus.distance(*a, *b) == torus.diameter();
+    if let [first, others @ ..] = places
+        && others.iter().any(|other| is_opposite(first, other))
+    {
+        return torus.diameter();
+    }
+    let lengths: u32 = torus.sizes().iter().map(|size| u32::from(*size)).sum();
+    let steps = torus.nodes() as usize * lengths as usize;
+    if places.len() * places.len() > steps {
+        return diameter_by_axes(torus, places);
+    }
     let mut most = 0;
     for (n, a) in places.iter().enumerate() {
         for b in &places[n + 1..] {
             most = most.max(torus.distance(*a, *b));
         }
-        // Large sets reach the torus's own, and have very many pairs.
-        if most == torus.diameter() {
-            break;
-        }
     }
     most
+}
+
+/// The same for sets with very many pairs: the most hops from each place of the torus to the set,
+/// over one dimension more in each turn.
+fn diameter_by_axes(torus: Torus, places: &[Place]) -> u32 {
+    let nodes = || places.iter().filter_map(|place| torus.node(*place));
+    let mut farthest = vec![None; torus.nodes() as usize];
+    nodes().for_each(|node| farthest[node.0 as usize] = Some(0));
+    let mut stride = 1;
+    for size in torus.sizes().map(usize::from) {
+        let before = farthest.clone();
+        for (at, most) in farthest.iter_mut().enumerate() {
+            let own = at / stride % size;
+            let line = at - own * stride;
+            let hops = (0..size).filter_map(|other| {
+                let direct = own.abs_diff(other);
+                Some(before[line + other * stride]? + direct.min(size - direct))
+            });
+            *most = hops.max();
+        }
+        stride *= size;
+    }
+    let most = nodes().filter_map(|node| farthest[node.0 as usize]).max();
+    most.unwrap_or_default() as u32
 }
 
 /// Sums of the distances from any place to all places of a set. A distance is a sum over the

@@ -123,13 +123,17 @@ impl<'a> Search<'a> {
     fn grow(&mut self, seed: usize) -> Set {
         let mut set = self.empty();
         self.enter(&mut set, seed);
-        for _ in 1..self.count {
-            let outside = (0..self.candidates.len()).filter(|n| !set.inside[*n]);
-            let next = outside.min_by_key(|n| self.sense * set.pull.at(self.candidates[*n].1));
-            self.effort -= self.candidates.len() as i64;
-            if let Some(next) = next {
-                self.enter(&mut set, next);
-            }
+        let len = self.candidates.len();
+        // One at a time, unless that would exceed the budget.
+        let at_once = 1 + self.count * len / EFFORT as usize;
+        let mut inside = 1;
+        while inside < self.count {
+            let outside = (0..len).filter(|n| !set.inside[*n]);
+            let ranked = outside.map(|n| (self.sense * set.pull.at(self.candidates[n].1), n));
+            let next = least(ranked, at_once.min(self.count - inside));
+            self.effort -= len as i64;
+            inside += next.len();
+            next.into_iter().for_each(|n| self.enter(&mut set, n));
         }
         set
     }
@@ -213,6 +217,18 @@ impl<'a> Search<'a> {
         }
         best.1
     }
+}
+
+/// The candidates with the lowest ranks, so many of them.
+fn least(ranked: impl Iterator<Item = (i64, usize)>, count: usize) -> Vec<usize> {
+    if count == 1 {
+        return ranked.min().map(|(_, n)| n).into_iter().collect();
+    }
+    let mut ranked: Vec<_> = ranked.collect();
+    if count < ranked.len() {
+        ranked.select_nth_unstable(count);
+    }
+    ranked.into_iter().take(count).map(|(_, n)| n).collect()
 }
 
 /// A candidate that is in the set, or not.

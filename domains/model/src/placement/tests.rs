@@ -164,7 +164,15 @@ fn figures_of_small_sets() {
 /// Not a bound on time, which depends on the machine: shows the duration for the largest torus.
 #[test]
 fn the_largest_torus_is_not_searched_for_ever() {
-    for (shape, count) in [("16x8x8", 8), ("16x8x8", 100), ("16x8x8", 512)] {
+    let largest = "151x31x14";
+    let cases = [
+        ("16x8x8", 8),
+        ("16x8x8", 100),
+        ("16x8x8", 512),
+        (largest, 64),
+        (largest, 4000),
+    ];
+    for (shape, count) in cases {
         for policy in [Policy::Compact, Policy::Spread] {
             let torus = torus(shape);
             let free = all(torus);
@@ -236,6 +244,7 @@ proptest! {
         let places = places(torus, &free);
         let pairs = places.iter().flat_map(|a| places.iter().map(|b| torus.distance(*a, *b)));
         prop_assert_eq!(Some(figures.diameter), pairs.clone().max().or(Some(0)));
+        prop_assert_eq!(diameter_by_axes(torus, &places), figures.diameter);
         let hops: u32 = pairs.sum();
         let count = places.len() * places.len().saturating_sub(1);
         let mean = f64::from(hops) / count.max(1) as f64;
