@@ -29,6 +29,8 @@ struct Plan {
     hollow: &'static [usize],
     domains: u32,
     changes: usize,
+    /// Changes with the most hosts, each of which takes long.
+    changes_among_most: usize,
     changes_beside_slow: usize,
 }
 
@@ -39,6 +41,7 @@ impl Plan {
             hollow: &[8, 64, 256, 1000],
             domains: effort.quick_or(200, 2000),
             changes: effort.quick_or(60, 300),
+            changes_among_most: effort.quick_or(20, 300),
             changes_beside_slow: effort.quick_or(5, 20),
         }
     }
@@ -72,7 +75,11 @@ pub fn measure(effort: Effort, progress: &Progress) -> Result<Report, ClusterErr
     let mut bed = Bed::start(plan.domains)?;
     for &hosts in plan.hollow {
         bed.add_hollow(hosts, Duration::ZERO)?;
-        run.add(false, false, hosts, bed.changes(plan.changes, hosts)?);
+        let changes = match plan.hollow.last() {
+            Some(most) if hosts == *most => plan.changes_among_most,
+            _ => plan.changes,
+        };
+        run.add(false, false, hosts, bed.changes(changes, hosts)?);
         progress.step("hollow hosts");
     }
     run.leader_memory = bed.leader_memory();
