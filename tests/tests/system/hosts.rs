@@ -156,8 +156,12 @@ fn hosts_carry_more_nodes_together_than_each_may() {
     b.trunk_to("a");
     a.agent.reaches("0,0,0", "63-16-0.blue");
     b.agent.reaches("63,16,0", "0-0-0.blue");
-    // The last place of all has an address of its own.
-    assert_eq!(blue.ipv4("63,16,0"), "10.64.4.64");
+    // By the order of the members, or of all places if there is one for each.
+    assert_eq!(blue.ipv4("63,16,0"), "10.64.0.2");
+    let wide = "domain create wide 0,0,0 63,16,0 --subnet 10.80.0.0/21 --capacity 1088";
+    a.agent.toroid(wide).ok();
+    let wide = a.agent.ask("domain show wide");
+    assert_eq!(wide["members"][1]["ipv4"], "10.80.4.64");
     assert_eq!(a.agent.status()["nodes"], 2);
     assert_eq!(b.agent.status()["nodes"], 64);
 }
