@@ -89,9 +89,13 @@ impl ControlPath {
         }
         let host = self.host(host);
         let newcomer = (Partition(port.domain_id), port.place);
-        let attached = self
-            .switch
-            .call(move |switch| switch.bridges.attach_remote(port, host))?;
+        let (partition, place) = newcomer;
+        // A host without new members of its own does not await the driver.
+        let attached = self.switch.call(move |switch| {
+            let attached = switch.bridges.attach_remote(port, host);
+            switch.correct_neighbours(partition, place);
+            attached
+        })?;
         if attached.is_ok() {
             self.remote_members.insert(key);
             self.newcomers.push(newcomer);

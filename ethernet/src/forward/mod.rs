@@ -293,24 +293,37 @@ impl<X> Bridges<X> {
     }
 
     /// Replies about the member at `place` to queries of other members before its membership, each
-    /// with the egress port of the requester. Each reply is returned once. If another member had its
-    /// IPv4 address, all get a reply, because their kernels may know the former owner.
+    /// with the egress port of the requester. Each reply is returned once.
     pub(crate) fn pending_replies(&self, partition: Partition, place: Place) -> Vec<(&X, Vec<u8>)> {
+        let bridge = self.bridges.get(&partition);
+        let Some((bridge, port)) = bridge.and_then(|s| Some((s, s.port(place)?))) else {
+            return Vec::new();
+        };
+        let of = |member| {
+            let may_reach = Sender::Member(member).may_reach(port);
+            let queries = member.pending.take(addresses(port));
+            let queries = queries.into_iter().filter(move |_| may_reach);
+            queries.map(|query| (&member.egress, query.reply(Mac(port.mac))))
+        };
+        bridge.members.values().flat_map(of).collect()
+    }
+
+    /// Replies to all members that the member at `place` has its IPv4 address, if another one had
+    /// it, because their kernels may know that one.
+    pub(crate) fn corrections(&self, partition: Partition, place: Place) -> Vec<(&X, Vec<u8>)> {
         let bridge = self.bridges.get(&partition);
         let Some((bridge, port)) = bridge.and_then(|s| Some((s, s.port(place)?))) else {
             return Vec::new();
         };
         let former = bridge.former.get(&port.ipv4);
         let is_reused = former.is_some_and(|former| *former != place);
-        let of = |member| {
-            let may_reach = Sender::Member(member).may_reach(port);
-            let queries = member.pending.take(addresses(port));
-            let is_other = member.port.place != place;
-            let asks = (is_reused && is_other).then(|| AddressQuery::of(&member.port, port.ipv4));
-            let queries = queries.into_iter().chain(asks).filter(move |_| may_reach);
-            queries.map(|query| (&member.egress, query.reply(Mac(port.mac))))
-        };
-        bridge.members.values().flat_map(of).collect()
+        let others = bridge.members.values().filter(|_| is_reused);
+        let others = others
+            .filter(|member| member.port.place != place && Sender::Member(member).may_reach(port));
+        let correct = |member: &'_ Member<X>| AddressQuery::of(&member.port, port.ipv4);
+        others
+            .map(|member| (&member.egress, correct(member).reply(Mac(port.mac))))
+            .collect()
     }
 
     /// Place of a member.

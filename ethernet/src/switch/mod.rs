@@ -220,6 +220,15 @@ impl Switch {
             // A requester that does not receive the reply repeats its query.
             let _ = egress.send_frame(&FrameParts([&answer, &[], &[]]));
         }
+        self.correct_neighbours(partition, place);
+    }
+
+    /// Corrects what kernels know of the address of a new member.
+    pub(crate) fn correct_neighbours(&self, partition: Partition, place: Place) {
+        for (egress, answer) in self.bridges.corrections(partition, place) {
+            // A kernel that does not receive it asks again after some seconds.
+            let _ = egress.send_frame(&FrameParts([&answer, &[], &[]]));
+        }
     }
 
     /// Connects the stack of a process to a port.

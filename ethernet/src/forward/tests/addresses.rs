@@ -192,7 +192,7 @@ fn members_hear_of_the_new_owner_of_an_address() {
     bridges.set_limited(0, true);
     bridges.detach(Partition(7), NodeId(2)).unwrap();
     bridges.attach(limited(5, 3), (7, 5)).unwrap();
-    let replies = bridges.pending_replies(Partition(7), place(5));
+    let replies = bridges.corrections(Partition(7), place(5));
     let [((7, 1), frame)] = &replies[..] else {
         panic!("to the full member only: {replies:?}")
     };
@@ -203,7 +203,7 @@ fn members_hear_of_the_new_owner_of_an_address() {
         let place = port.place;
         bridges.detach(Partition(7), NodeId(port.node));
         bridges.attach(port, (7, place.x)).unwrap();
-        assert_eq!(bridges.pending_replies(Partition(7), place), []);
+        assert_eq!(bridges.corrections(Partition(7), place), []);
     }
     assert_eq!(bridges.place_of(Partition(7), NodeId(5)), Some(place(5)));
     assert_eq!(bridges.place_of(Partition(7), NodeId(2)), None);
