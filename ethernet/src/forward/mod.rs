@@ -55,7 +55,7 @@ use toroid_model::ethernet::DropReason;
 use toroid_protocol::driver::{Port, PortDrops, Uplink};
 
 use crate::headers::mac::{self, Destination, Mac};
-use crate::headers::neighbour::AddressQuery;
+use crate::headers::neighbour::{AddressQuery, arp_correction};
 pub(crate) use ends::End;
 use ingress::Sender;
 pub use ingress::{Action, Flood, Ingress, NextHop};
@@ -320,9 +320,9 @@ impl<X> Bridges<X> {
         let others = bridge.members.values().filter(|_| is_reused);
         let others = others
             .filter(|member| member.port.place != place && Sender::Member(member).may_reach(port));
-        let correct = |member: &'_ Member<X>| AddressQuery::of(&member.port, port.ipv4);
+        let owner = (Mac(port.mac), port.ipv4);
         others
-            .map(|member| (&member.egress, correct(member).reply(Mac(port.mac))))
+            .map(|member| (&member.egress, arp_correction(Mac(member.port.mac), owner)))
             .collect()
     }
 

@@ -13,8 +13,6 @@ use smoltcp::wire::{
     NdiscNeighborFlags, NdiscRepr,
 };
 
-use toroid_protocol::driver::Port;
-
 use crate::headers::frame::{Frame, HEADER_LEN};
 use crate::headers::mac::Mac;
 
@@ -47,17 +45,6 @@ impl AddressQuery {
         };
         let requester = frame.source();
         Some(AddressQuery { requester, query })
-    }
-
-    /// The query of a member, as its kernel would send it, for the owner of an IPv4 address.
-    pub(crate) fn of(requester: &Port, target: Ipv4Addr) -> Self {
-        AddressQuery {
-            requester: Mac(requester.mac),
-            query: Query::Arp {
-                from: requester.ipv4,
-                target,
-            },
-        }
     }
 
     /// The queried address.
@@ -123,6 +110,14 @@ fn read_solicitation(payload: &[u8]) -> Option<Query> {
         }
         _ => None,
     }
+}
+
+/// A gratuitous ARP reply to one receiver: `owner` has the address. A kernel that has learned another
+/// owner within the last second accepts no other reply.
+pub(crate) fn arp_correction(receiver: Mac, owner: (Mac, Ipv4Addr)) -> Vec<u8> {
+    let mut frame = arp_reply(owner, owner);
+    frame[..receiver.0.len()].copy_from_slice(&receiver.0);
+    frame
 }
 
 fn arp_reply(requester: (Mac, Ipv4Addr), owner: (Mac, Ipv4Addr)) -> Vec<u8> {

@@ -35,6 +35,45 @@ fn members_of_two_hosts_reach_each_other_by_name_however_long_the_packet() {
     });
 }
 
+/// A subnet may have fewer addresses than the torus has nodes. The kernel of a member that knows the
+/// former owner of an address keeps that for minutes, and reaches the next owner nevertheless.
+#[test]
+fn addresses_of_a_small_subnet_go_from_node_to_node() {
+    leaves_nothing(|| {
+        let hosts = Hosts::up(2);
+        let [a, b] = hosts.each();
+        let create = "domain create blue 0,0,0 0,1,0 --subnet 10.9.0.0/30";
+        let refused = a.agent.toroid(create);
+        refused.fails(2, &["too small for 4 nodes", "--capacity"]);
+        a.agent.toroid(&format!("{create} --capacity 2")).ok();
+        a.trunk_to("b");
+        b.trunk_to("a");
+        let ping = || a.agent.exec("0,0,0", "ping -c 1 -W 2 10.9.0.2");
+        ping().ok();
+        let refused = b.agent.toroid("domain grow blue 1,1,0");
+        refused.fails(
+            7,
+            &["addresses for 2 members, and not for 3", "--capacity 3"],
+        );
+        b.agent.toroid("domain shrink blue 0,1,0").ok();
+        b.agent.toroid("domain grow blue 1,1,0").ok();
+        hosts.agree();
+        ping().ok();
+        b.agent.exec("1,1,0", "ping -c 1 -W 2 10.9.0.1").ok();
+        // The same on one host.
+        a.agent.toroid("domain shrink blue 1,1,0").ok();
+        a.agent.toroid("domain grow blue 1,0,0").ok();
+        ping().ok();
+        let blue = a.agent.ask("domain show blue");
+        assert_eq!(
+            (&blue["capacity"], &blue["subnet"]),
+            (&2.into(), &"10.9.0.0/30".into())
+        );
+        assert_eq!(blue["members"][1]["ipv4"], "10.9.0.2");
+        assert_eq!(blue["members"][1]["node"], "1,0,0");
+    });
+}
+
 #[test]
 fn streams_and_datagrams_cross_both_ways() {
     let hosts = blue();

@@ -197,7 +197,8 @@ fn members_hear_of_the_new_owner_of_an_address() {
         panic!("to the full member only: {replies:?}")
     };
     assert_eq!(frame[..6], mac(7, 1));
-    assert_eq!(frame[22..32], [&mac(7, 5)[..], &[10, 64, 0, 3]].concat());
+    let owner = [&mac(7, 5)[..], &[10, 64, 0, 3]].concat();
+    assert_eq!(frame[22..42], [&owner[..], &owner].concat(), "gratuitous");
     // The same owner again is known, and a new address had no owner.
     for port in [limited(5, 3), limited(6, 7)] {
         let place = port.place;
