@@ -12,8 +12,14 @@
 //! Deciding is serial. Two changes of one domain take effect here one after another, and on each
 //! follower in the order of their numbers. Changes of different domains wait for each other in no
 //! stage but the second.
+//!
+//! A decided change is sent at once to the hosts that it concerns, and to the one where it was
+//! requested. The other hosts get it, with all others that they lack, when their turn in a *round*
+//! comes: one round takes [`LAG`], and rounds end when no host lacks a change. So the effort of a
+//! change does not grow with the number of hosts that it does not concern.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::time::{Duration, Instant};
 
 use toroid_model::directory::records::{Changes, Records};
@@ -32,6 +38,12 @@ pub(super) const COURTESY: Duration = Duration::from_secs(2);
 
 /// Pauses before an update is sent again to a host that failed to apply it.
 const BACKOFF: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
+
+/// Time of one round: a healthy host that a change does not concern gets it no later than this.
+pub(super) const LAG: Duration = Duration::from_millis(250);
+
+/// Steps of a round. Each is for an equal share of the followers.
+const STEPS: u32 = 16;
 
 /// Most unfinished changes of one user or node. An administrator's are not limited.
 pub(super) const MAX_UNFINISHED: usize = 17;
@@ -127,11 +139,17 @@ pub(super) struct Core {
     log: Log,
     followers: BTreeMap<String, Follower>,
     changes: BTreeMap<ChangeId, Change>,
+    /// Time of the next step of a round, unless no follower lacks a change.
+    step: Option<Instant>,
+    /// The follower that was the last in the last step.
+    visited: String,
 }
 
 #[derive(Debug)]
 struct Follower {
     session: SessionId,
+    /// Number of the last change for which it does not wait for a round.
+    urgent: u64,
     /// Number of the last change that is in effect there.
     has: Option<u64>,
     /// Number of the directory there, if known.
@@ -176,6 +194,8 @@ impl Core {
             log: Log::default(),
             followers: BTreeMap::new(),
             changes: BTreeMap::new(),
+            step: None,
+            visited: String::new(),
         }
     }
 
@@ -193,7 +213,10 @@ impl Core {
                 actor,
                 domains,
             } => self.ask(change, actor, domains, &mut actions),
-            Event::Durable(changes) => self.log.append(changes),
+            Event::Durable(changes) => {
+                self.log.append(changes);
+                self.begin_round(now);
+            }
             Event::Decided {
                 change,
                 mut concerned,
@@ -201,6 +224,12 @@ impl Core {
             } => {
                 concerned.retain(|host| Some(host) != self.host.as_ref());
                 let number = self.log.number();
+                for host in concerned.iter().chain(&asker) {
+                    if let Some(follower) = self.followers.get_mut(host) {
+                        follower.urgent = number;
+                        follower.update(now, &self.log, &mut actions);
+                    }
+                }
                 if let Some(change) = self.changes.get_mut(&change) {
                     change.stage = Stage::Here(Effect {
                         number,
@@ -237,26 +266,30 @@ impl Core {
                 number,
                 answer,
             } => {
-                if let Some(follower) = self.in_session(&host, session) {
+                let followers = &mut self.followers;
+                if let Some(follower) = in_session(followers, &host, session) {
                     follower.hear(now, number, answer);
+                    if follower.has.is_none_or(|has| has < follower.urgent) {
+                        follower.update(now, &self.log, &mut actions);
+                    }
+                    self.begin_round(now);
                 }
             }
             Event::Left { host, session } => {
-                if self.in_session(&host, session).is_some() {
+                if in_session(&mut self.followers, &host, session).is_some() {
                     self.followers.remove(&host);
                 }
             }
             Event::Tick => {}
         }
         self.let_decide(&mut actions);
-        self.update_followers(now, &mut actions);
+        self.go_round(now, &mut actions);
         self.reply(now, &mut actions);
         actions
     }
 
     /// Time of the next [`Event::Tick`], if one is needed.
     pub(super) fn wake(&self) -> Option<Instant> {
-        let retries = self.followers.values().filter_map(|its| its.retry);
         let deadlines = self.changes.values().filter_map(|change| {
             let Stage::Elsewhere(effect, since) = &change.stage else {
                 return None;
@@ -269,7 +302,7 @@ impl Core {
             };
             Some(*since + timeout)
         });
-        retries.chain(deadlines).min()
+        self.step.into_iter().chain(deadlines).min()
     }
 
     fn ask(
@@ -307,23 +340,34 @@ impl Core {
         }
     }
 
-    /// Sends every follower without an open question the changes that it lacks, as one update.
-    fn update_followers(&mut self, now: Instant, actions: &mut Vec<Action>) {
-        let number = self.log.number();
-        for follower in self.followers.values_mut() {
-            let may_send = !follower.is_asked && follower.retry.is_none_or(|at| at <= now);
-            if may_send && follower.base != Some(number) {
-                follower.is_asked = true;
-                follower.retry = None;
-                actions.push(Action::Send {
-                    session: follower.session,
-                    update: Update {
-                        number,
-                        directory: self.log.since(follower.base),
-                    },
-                });
+    /// Begins a round if none is under way. Its first step finds out whether it is needed.
+    fn begin_round(&mut self, now: Instant) {
+        if !self.followers.is_empty() {
+            self.step.get_or_insert(now + LAG / STEPS);
+        }
+    }
+
+    /// Makes the next step of a round when its time has come.
+    fn go_round(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        if self.step.is_none_or(|at| at > now) {
+            return;
+        }
+        let share = self.followers.len().div_ceil(STEPS as usize);
+        for _ in 0..share {
+            let onwards = (Bound::Excluded(&self.visited), Bound::Unbounded);
+            let next = self.followers.range::<String, _>(onwards).next();
+            let Some(host) = next.or_else(|| self.followers.first_key_value()) else {
+                break;
+            };
+            self.visited = host.0.clone();
+            if let Some(follower) = self.followers.get_mut(&self.visited) {
+                follower.update(now, &self.log, actions);
             }
         }
+        let number = self.log.number();
+        let lacks = |its: &Follower| !its.is_asked && its.base != Some(number);
+        let goes_on = self.followers.values().any(lacks);
+        self.step = goes_on.then(|| now + LAG / STEPS);
     }
 
     /// Replies to changes that wait for no host any more.
@@ -365,17 +409,22 @@ impl Core {
         };
         effect.concerned.iter().filter_map(why_not).collect()
     }
+}
 
-    fn in_session(&mut self, host: &str, session: SessionId) -> Option<&mut Follower> {
-        let follower = self.followers.get_mut(host);
-        follower.filter(|follower| follower.session == session)
-    }
+fn in_session<'a>(
+    followers: &'a mut BTreeMap<String, Follower>,
+    host: &str,
+    session: SessionId,
+) -> Option<&'a mut Follower> {
+    let follower = followers.get_mut(host);
+    follower.filter(|follower| follower.session == session)
 }
 
 impl Follower {
     fn new(session: SessionId) -> Self {
         Follower {
             session,
+            urgent: 0,
             has: None,
             base: None,
             is_asked: false,
@@ -383,6 +432,24 @@ impl Follower {
             except: None,
             retry: None,
             pause: BACKOFF[0],
+        }
+    }
+
+    /// Sends it the changes that it lacks, as one update, unless it has to answer one or its pause
+    /// after a failure has not passed.
+    fn update(&mut self, now: Instant, log: &Log, actions: &mut Vec<Action>) {
+        let number = log.number();
+        let may_send = !self.is_asked && self.retry.is_none_or(|at| at <= now);
+        if may_send && self.base != Some(number) {
+            self.is_asked = true;
+            self.retry = None;
+            actions.push(Action::Send {
+                session: self.session,
+                update: Update {
+                    number,
+                    directory: log.since(self.base),
+                },
+            });
         }
     }
 
@@ -422,5 +489,122 @@ impl Follower {
             Some((_, why)) => Some(why.clone()),
             None => Some(format!("it has not answered in {} s", TIMEOUT.as_secs())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::revisions::tests::revision;
+
+    const NONE: [u64; 0] = [];
+
+    fn sessions(actions: Vec<Action>) -> Vec<u64> {
+        let session = |action| match action {
+            Action::Send { session, .. } => Some(session.0),
+            _ => None,
+        };
+        actions.into_iter().filter_map(session).collect()
+    }
+
+    fn durable(core: &mut Core, now: Instant, value: u64) -> Vec<u64> {
+        let mut changes = Changes::default();
+        changes.put.insert("record".into(), value.to_string());
+        sessions(core.handle(now, Event::Durable(changes)))
+    }
+
+    fn answer(core: &mut Core, now: Instant, session: u64, number: u64) -> Vec<u64> {
+        sessions(core.handle(
+            now,
+            Event::Answered {
+                host: format!("host{session}"),
+                session: SessionId(session),
+                number,
+                answer: Answer::Done,
+            },
+        ))
+    }
+
+    /// A core with followers that have everything.
+    fn core(followers: u64, now: Instant) -> Core {
+        let mut core = Core::new(Some("leader".into()));
+        core.begin(Records::new(), Some(revision(1, 1, 0)));
+        for session in 0..followers {
+            let joined = Event::Joined {
+                host: format!("host{session}"),
+                session: SessionId(session),
+                has: None,
+            };
+            assert_eq!(sessions(core.handle(now, joined)), [session]);
+            answer(&mut core, now, session, 0);
+        }
+        if let Some(wake) = core.wake() {
+            core.handle(wake, Event::Tick);
+        }
+        assert_eq!(core.wake(), None);
+        core
+    }
+
+    #[test]
+    fn a_change_is_sent_at_once_only_to_hosts_that_it_concerns() {
+        let begin = Instant::now();
+        for followers in [1, 2, 5, 100, 4_095] {
+            let mut now = begin + LAG;
+            let mut core = core(followers, begin);
+            let (concerned, asker) = (followers / 2, followers / 3);
+            let change = ChangeId(1);
+            let asked = Event::Asked {
+                change,
+                actor: Actor::User(1),
+                domains: BTreeSet::new(),
+            };
+            core.handle(now, asked);
+            assert_eq!(durable(&mut core, now, 1), NONE);
+            let decided = Event::Decided {
+                change,
+                concerned: [format!("host{concerned}")].into(),
+                asker: Some(format!("host{asker}")),
+            };
+            let mut sent: BTreeSet<_> = sessions(core.handle(now, decided)).into_iter().collect();
+            assert_eq!(sent, BTreeSet::from([concerned, asker]));
+            // The others get it in one round, in equal shares, without any other event.
+            let limit = now + LAG;
+            while let Some(wake) = core.wake().filter(|wake| *wake <= limit) {
+                now = wake;
+                let share = sessions(core.handle(now, Event::Tick));
+                assert!(share.len() as u64 <= followers.div_ceil(u64::from(STEPS)));
+                sent.extend(share);
+            }
+            assert_eq!(sent.len() as u64, followers);
+            for session in 0..followers {
+                assert_eq!(answer(&mut core, now, session, 1), NONE);
+            }
+            core.handle(limit + LAG, Event::Tick);
+            assert_eq!(core.wake(), None);
+        }
+    }
+
+    /// What a host answers is older than the change that concerns it.
+    #[test]
+    fn a_host_that_is_busy_gets_an_urgent_change_with_its_next_update() {
+        let now = Instant::now();
+        let mut core = core(2, now);
+        durable(&mut core, now, 1);
+        let decided = |core: &mut Core| {
+            let decided = Event::Decided {
+                change: ChangeId(1),
+                concerned: ["host0".into()].into(),
+                asker: None,
+            };
+            sessions(core.handle(now, decided))
+        };
+        assert_eq!(decided(&mut core), [0]);
+        durable(&mut core, now, 2);
+        assert_eq!(decided(&mut core), NONE);
+        assert_eq!(answer(&mut core, now, 0, 1), [0]);
+        // The third concerns nobody, and waits.
+        durable(&mut core, now, 3);
+        assert_eq!(answer(&mut core, now, 0, 2), NONE);
+        assert!(core.wake().is_some());
     }
 }

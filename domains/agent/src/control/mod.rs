@@ -4,7 +4,8 @@
 //! A thread that makes a change takes its turn, [begins](Control::begin), makes the change durable,
 //! notes that ([`Underway::decided`]), brings the change into effect on this host, and
 //! [waits](Underway::await_hosts) for the others. The turn ends before the thread waits for
-//! processes or for other hosts. One thread for each follower carries updates there.
+//! processes or for other hosts. One thread for each follower carries updates there, and one
+//! [keeps the time](Control::keep_time).
 //!
 //! Order of locks: a turn of [`crate::core::fair_queue`], then the store of [`crate::members`],
 //! then the lock here.
@@ -17,26 +18,32 @@ mod simulation;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use toroid_model::directory::records::{Changes, Records};
 use toroid_model::directory::revision::Revision;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 
-use self::core::{Action, Answer, COURTESY, ChangeId, Core, Event, Lacking, MAX_UNFINISHED};
+use self::core::{Action, Answer, ChangeId, Core, Event, Lacking, MAX_UNFINISHED};
 use self::core::{SessionId, Update};
 
 /// The core with the channels to the threads that carry out its actions. Its lock is taken last,
 /// and never held during I/O.
 #[derive(Debug)]
-pub(crate) struct Control(Mutex<State>);
+pub(crate) struct Control {
+    state: Mutex<State>,
+    /// Notified when the core needs an earlier tick.
+    earlier: Condvar,
+}
 
 #[derive(Debug)]
 struct State {
     core: Core,
+    /// Time of the tick for which [`Control::keep_time`] waits.
+    wake: Option<Instant>,
     last: u64,
     changes: HashMap<ChangeId, Sender<Word>>,
     sessions: HashMap<SessionId, Sender<Update>>,
@@ -82,22 +89,43 @@ pub(crate) struct Updates {
 impl Control {
     /// Control of a host with this name, if there are several.
     pub(crate) fn new(host: Option<String>) -> Self {
-        Control(Mutex::new(State {
+        let state = State {
             core: Core::new(host),
+            wake: None,
             last: 0,
             changes: HashMap::new(),
             sessions: HashMap::new(),
-        }))
+        };
+        Control {
+            state: Mutex::new(state),
+            earlier: Condvar::new(),
+        }
+    }
+
+    /// Ticks when the core needs it, without an end. Changes and followers rely on a thread here if
+    /// there are several hosts.
+    pub(crate) fn keep_time(&self) -> ! {
+        let mut state = self.state.lock();
+        loop {
+            state.wake = state.core.wake();
+            let Some(wake) = state.wake else {
+                self.earlier.wait(&mut state);
+                continue;
+            };
+            if self.earlier.wait_until(&mut state, wake).timed_out() {
+                state.handle(Event::Tick);
+            }
+        }
     }
 
     /// Sets the durable records before the first change, and their revision.
     pub(crate) fn set_records(&self, records: Records, revision: Option<Revision>) {
-        self.0.lock().core.begin(records, revision);
+        self.state.lock().core.begin(records, revision);
     }
 
     /// Notes that records are durable.
     pub(crate) fn note_durable(&self, changes: &Changes) {
-        self.0.lock().handle(Event::Durable(changes.clone()));
+        self.handle(Event::Durable(changes.clone()));
     }
 
     /// Begins a change of these domains. The caller has its turn, and keeps it only if the change
@@ -111,14 +139,15 @@ impl Control {
         domains: BTreeSet<String>,
     ) -> Result<Underway<'_>, Refusal> {
         let (sender, words) = channel();
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let id = ChangeId(state.next());
         state.changes.insert(id, sender);
-        state.handle(Event::Asked {
+        let asked = Event::Asked {
             change: id,
             actor,
             domains: domains.clone(),
-        });
+        };
+        self.note(&mut state, asked);
         drop(state);
         let mut underway = Underway {
             control: self,
@@ -148,14 +177,15 @@ impl Control {
         has: Option<Revision>,
     ) -> (FollowerEntry, Updates) {
         let (sender, updates) = channel();
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let session = SessionId(state.next());
         state.sessions.insert(session, sender);
-        state.handle(Event::Joined {
+        let joined = Event::Joined {
             host: host.into(),
             session,
             has,
-        });
+        };
+        self.note(&mut state, joined);
         drop(state);
         let entry = FollowerEntry {
             control: Arc::clone(self),
@@ -172,26 +202,15 @@ impl Control {
     }
 
     fn handle(&self, event: Event) {
-        self.0.lock().handle(event);
+        self.note(&mut self.state.lock(), event);
     }
 
-    /// Waits for a message; `None` if none can come. A thread that makes a timer of the core earlier
-    /// may not wait here, so while there is a timer the core is asked every [`COURTESY`].
-    fn wait<T>(&self, messages: &Receiver<T>) -> Option<T> {
-        loop {
-            let wake = self.0.lock().core.wake();
-            let received = match wake {
-                None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(wake) => {
-                    let pause = wake.saturating_duration_since(Instant::now());
-                    messages.recv_timeout(pause.min(COURTESY))
-                }
-            };
-            match received {
-                Ok(message) => return Some(message),
-                Err(RecvTimeoutError::Timeout) => self.handle(Event::Tick),
-                Err(RecvTimeoutError::Disconnected) => return None,
-            }
+    /// Does the same under the lock.
+    fn note(&self, state: &mut State, event: Event) {
+        state.handle(event);
+        let wake = state.core.wake();
+        if wake.is_some_and(|at| state.wake.is_none_or(|known| at < known)) {
+            self.earlier.notify_one();
         }
     }
 }
@@ -227,7 +246,7 @@ impl State {
 impl Underway<'_> {
     /// Waits until the change may be decided. The caller has no turn.
     pub(crate) fn await_domains(&mut self) {
-        self.may_decide = matches!(self.control.wait(&self.words), Some(Word::Decide));
+        self.may_decide = matches!(self.words.recv(), Ok(Word::Decide));
     }
 
     /// Notes that the change is durable, which hosts it concerns, and where it was requested. The
@@ -244,8 +263,8 @@ impl Underway<'_> {
     /// hosts that it concerns. Returns those where it is not.
     pub(crate) fn await_hosts(self) -> Lacking {
         self.control.handle(Event::InEffect(self.id));
-        match self.control.wait(&self.words) {
-            Some(Word::Reply(lacking)) => lacking,
+        match self.words.recv() {
+            Ok(Word::Reply(lacking)) => lacking,
             // The core gives a decided change no other word.
             _ => Lacking::new(),
         }
@@ -254,16 +273,16 @@ impl Underway<'_> {
 
 impl Drop for Underway<'_> {
     fn drop(&mut self) {
-        let mut state = self.control.0.lock();
+        let mut state = self.control.state.lock();
         state.changes.remove(&self.id);
-        state.handle(Event::Dropped(self.id));
+        self.control.note(&mut state, Event::Dropped(self.id));
     }
 }
 
 impl Updates {
     /// Waits for the next update; `None` after the end of the session.
     pub(crate) fn next(&self) -> Option<Update> {
-        self.control.wait(&self.updates)
+        self.updates.recv().ok()
     }
 
     /// Notes the result of an update.
@@ -279,11 +298,12 @@ impl Updates {
 
 impl Drop for FollowerEntry {
     fn drop(&mut self) {
-        let mut state = self.control.0.lock();
+        let mut state = self.control.state.lock();
         state.sessions.remove(&self.session);
-        state.handle(Event::Left {
+        let left = Event::Left {
             host: self.host.clone(),
             session: self.session,
-        });
+        };
+        self.control.note(&mut state, left);
     }
 }

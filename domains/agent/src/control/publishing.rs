@@ -46,6 +46,7 @@ mod tests {
     use crate::control::core::Answer;
     use crate::store::RecoveringStore;
     use crate::store::memory::{Memory, Mood};
+    use crate::threads;
 
     /// A change whose commit failed doubtfully was once on the disk when it was made again, so that
     /// followers never got it.
@@ -56,6 +57,8 @@ mod tests {
         let memory = Memory::holding(&empty);
         let control = Arc::new(Control::new(Some("a".into())));
         control.set_records(empty.records(), empty.revision());
+        let timer = Arc::clone(&control);
+        threads::start(move || timer.keep_time()).unwrap();
         let store = Publishing::new(memory.clone(), Arc::clone(&control));
         let mut store = RecoveringStore::new(Box::new(store));
         let (follower, updates) = control.join("b", None);

@@ -18,7 +18,8 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use crate::core::host::Host;
-use crate::error::AgentError;
+use crate::error::{AgentError, during};
+use crate::threads;
 
 /// Accepts connections of other hosts, and follows the leader unless this is it.
 pub(crate) fn begin(host: &Arc<Host>, listener: TcpListener) -> Result<(), AgentError> {
@@ -29,7 +30,9 @@ pub(crate) fn begin(host: &Arc<Host>, listener: TcpListener) -> Result<(), Agent
     listener::open(host, cluster, listener)?;
     tunnels::begin(host, cluster)?;
     if cluster.is_leader() {
-        Ok(())
+        let control = Arc::clone(&cluster.control);
+        let started = threads::start_named("changes", move || control.keep_time());
+        started.map(drop).map_err(during("start a thread"))
     } else {
         follower::begin(host, cluster)
     }

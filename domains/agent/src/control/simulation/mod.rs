@@ -70,6 +70,8 @@ enum Mutant {
     Silent,
     /// A leader that starts begins no term, and counts its changes anew.
     CountAnew,
+    /// Nobody keeps the time.
+    NoTime,
 }
 
 /// Something that happens at its time.
@@ -235,6 +237,7 @@ impl World {
             Happening::Applied(host, session, number, update, run) => {
                 self.apply(host, session, number, update, run)
             }
+            Happening::Tick if self.is(Mutant::NoTime) => Ok(()),
             Happening::Tick => self.handle(Event::Tick),
             Happening::Fault => self.fail(),
             Happening::End(host, fault) => self.recover(host, fault),
@@ -337,6 +340,7 @@ fn the_simulation_finds_every_mutant() {
         Unpublished,
         Silent,
         CountAnew,
+        NoTime,
     ] {
         let found = (0..500).find_map(|seed| run(seed, Some(mutant), true).err());
         let story = found.unwrap_or_else(|| panic!("no seed finds {mutant:?}"));
