@@ -1,10 +1,12 @@
 //! Nodes are taken from those that are free, where they lie well, and given back.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tests::cluster::{Cluster, program};
-use tests::process::{eventually, run};
+use tests::process::{eventually, run, send, stop};
 use tests::user::User;
 
 const USAGE: i32 = 2;
@@ -210,4 +212,41 @@ fn who_changes_a_domain_may_ask_for_more_meanwhile() {
     cluster.toroid("domain manage blue 0,0,0").ok();
     let manager = cluster.actor("0,0,0", "manage blue 1,0,0 30");
     assert_eq!(manager.counted(), 0);
+}
+
+/// The nodes leave their domains first. Other tenants once waited until that was complete.
+#[test]
+fn a_hand_over_delays_only_changes_of_its_nodes_and_their_domains() {
+    let cluster = Cluster::down_yet();
+    cluster.toroid("up --torus 4x1x1 --ack-timeout 60000").ok();
+    let _blue = cluster.domain("blue", &["0-1,0,0"]);
+    let (member, _) = cluster.owner("0,0,0");
+    let pid = member.pid_in_node();
+    stop(pid);
+    let first = cluster.start("node chown 1,0,0 1001");
+    eventually("the node has left", || {
+        cluster.ask("domain show blue")["epoch"] == 2
+    });
+    let begun = Instant::now();
+    cluster.toroid("domain create red 2,0,0").ok();
+    cluster.toroid("node chown 3,0,0 1001").ok();
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(10), "it took {took:?}");
+    // Nothing is started in the node, and it joins no domain, before it has changed hands.
+    let grow = cluster.start("domain grow red 1,0,0");
+    let start = cluster.toroid("exec 1,0,0 -- true");
+    start.fails(DENIED, &["1,0,0 is just changing hands"]);
+    let members = || {
+        let red = cluster.ask("domain show red");
+        red["members"].as_array().map(Vec::len)
+    };
+    assert_eq!(members(), Some(1));
+    send(pid, Signal::SIGCONT);
+    first.wait().ok();
+    grow.wait().ok();
+    assert_eq!(members(), Some(2));
+    let nodes = cluster.ask("node ls");
+    let owners = nodes.as_array().expect("a list").iter();
+    let owners: Vec<&Value> = owners.map(|node| &node["owner"]).collect();
+    assert_eq!(owners, [&json!(0), &json!(1001), &json!(0), &json!(1001)]);
 }

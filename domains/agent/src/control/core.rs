@@ -67,7 +67,8 @@ pub(super) enum Event {
     },
     /// Records were made durable.
     Durable(Changes),
-    /// All records of a change are durable. It concerns these hosts.
+    /// All records of a change are durable. It concerns these hosts. A change that has two parts is
+    /// decided twice before it is in effect.
     Decided {
         change: ChangeId,
         concerned: BTreeSet<String>,
@@ -231,6 +232,9 @@ impl Core {
                     }
                 }
                 if let Some(change) = self.changes.get_mut(&change) {
+                    if let Stage::Here(first) = &mut change.stage {
+                        concerned.append(&mut first.concerned);
+                    }
                     change.stage = Stage::Here(Effect {
                         number,
                         concerned,

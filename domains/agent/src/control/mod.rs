@@ -249,8 +249,8 @@ impl Underway<'_> {
         self.may_decide = matches!(self.words.recv(), Ok(Word::Decide));
     }
 
-    /// Notes that the change is durable, which hosts it concerns, and where it was requested. The
-    /// caller still has its turn, so no later change is durable.
+    /// Notes that the change, or a part of it, is durable, which hosts it concerns, and where it was
+    /// requested. The caller still has its turn, so no later change is durable.
     pub(crate) fn decided(&self, concerned: BTreeSet<String>, asker: Option<String>) {
         self.control.handle(Event::Decided {
             change: self.id,

@@ -1,6 +1,6 @@
 //! Allocation of free nodes, and their release.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use toroid_fabric::NodeId;
 use toroid_model::allocation::{Destination, Request as Wanted};
@@ -11,9 +11,37 @@ use toroid_model::rights::Actor;
 use toroid_protocol::agent::{NodeAllocation, Reply};
 
 use super::host::{Host, only_node};
+use super::membership::Departure;
 use crate::nodes::HostedNode;
 use crate::nodes::generation::Closed;
 use crate::random;
+
+/// A hand-over of nodes that has begun. Nothing is started in them while this lives.
+pub(super) struct HandOver<'h> {
+    /// The nodes with their owners before.
+    nodes: BTreeMap<NodeId, Option<u32>>,
+    owner: Option<u32>,
+    /// Those of this host.
+    hosted: Vec<&'h HostedNode>,
+    _closed: Vec<Closed<'h>>,
+}
+
+impl HandOver<'_> {
+    /// Checks that no other change has given the nodes away or made them members since.
+    fn check(&self, directory: &Directory) -> Result<(), Refusal> {
+        let has_changed = |(node, owner): (&NodeId, &Option<u32>)| {
+            directory.owner_of(*node) != *owner || directory.domains_of(*node).next().is_some()
+        };
+        if self.nodes.iter().any(has_changed) {
+            return Err(Refusal::new(
+                RefusalKind::Failed,
+                "another change took these nodes while they left their domains",
+                "look at `toroid node ls`, and try again",
+            ));
+        }
+        Ok(())
+    }
+}
 
 impl Host {
     /// Carries out a [`NodeAllocation`].
@@ -56,35 +84,54 @@ impl Host {
         Ok(Reply::Allocated { nodes, domain })
     }
 
-    /// Frees nodes.
-    pub(super) fn free_nodes(&self, actor: Actor, sets: &[String]) -> Result<(), Refusal> {
+    /// Begins to free nodes.
+    pub(super) fn free_nodes(
+        &self,
+        actor: Actor,
+        sets: &[String],
+    ) -> Result<(Departure, HandOver<'_>), Refusal> {
         let directory = self.members.directory(Directory::clone);
         let nodes = actor.resolve(&directory, sets)?;
         directory.check_release(actor, &nodes)?;
-        self.hand_over(&nodes, None)
+        self.begin_hand_over(nodes, None)
     }
 
-    /// Hands nodes over to another owner: they leave all their domains, and everything ends that
-    /// runs in them or speaks for them.
-    pub(crate) fn hand_over(
+    /// Begins to hand nodes over to another owner: they leave all their domains.
+    pub(super) fn begin_hand_over(
         &self,
-        nodes: &BTreeSet<NodeId>,
+        nodes: BTreeSet<NodeId>,
         owner: Option<u32>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(Departure, HandOver<'_>), Refusal> {
         let hosted: Vec<&HostedNode> = nodes.iter().filter_map(|id| self.node(*id)).collect();
-        let _closed: Vec<Closed<'_>> = hosted.iter().map(|node| node.generation.close()).collect();
+        let closed = hosted.iter().map(|node| node.generation.close()).collect();
         let (changes, directory) = self.members.plan(|directory| {
             let theirs = directory.domains();
             let theirs =
                 theirs.filter(|domain| domain.members.keys().any(|node| nodes.contains(node)));
             let names: Vec<String> = theirs.map(|domain| domain.name.clone()).collect();
-            let changes = names.iter().map(|name| directory.shrink(name, nodes));
+            let changes = names.iter().map(|name| directory.shrink(name, &nodes));
             changes.collect::<Result<Vec<_>, _>>()
         })?;
-        self.leave_all(changes, directory)?;
-        self.empty(&hosted)?;
+        let owner_now = |id| (id, directory.owner_of(id));
+        let nodes = nodes.into_iter().map(owner_now).collect();
+        let departure = self.begin_departure(changes, directory)?;
+        let hand_over = HandOver {
+            nodes,
+            owner,
+            hosted,
+            _closed: closed,
+        };
+        Ok((departure, hand_over))
+    }
+
+    /// Completes a hand-over in a later turn, when the departure is complete: everything ends that
+    /// runs in the nodes or speaks for them.
+    pub(super) fn finish_hand_over(&self, hand_over: &HandOver<'_>) -> Result<(), Refusal> {
+        self.members.directory(|d| hand_over.check(d))?;
+        self.empty(&hand_over.hosted)?;
         let given = self.members.edit(|directory| {
-            directory.give(nodes, owner);
+            let nodes = hand_over.nodes.keys().copied().collect();
+            directory.give(&nodes, hand_over.owner);
             Ok::<_, Refusal>(())
         });
         given.map_err(|refusal| {

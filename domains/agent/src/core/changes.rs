@@ -11,6 +11,7 @@ use toroid_protocol::agent::{NewDomain, Reply, Request};
 use toroid_protocol::hosts::Requester;
 use toroid_protocol::{connection_request, query_request};
 
+use super::allocation::HandOver;
 use super::audit::Caller;
 use super::fair_queue::Turn;
 use super::host::{Host, names, only_node, parse_subnet};
@@ -101,16 +102,27 @@ fn stands(host: &Host, node: NodeId, standing: Standing) -> bool {
 }
 
 /// A change that was made, and departures whose effects on this host are not complete.
-struct Made {
+struct Made<'h> {
     reply: Reply,
     departure: Option<Departure>,
+    /// What is to be done when the departure is complete.
+    hand_over: Option<HandOver<'h>>,
 }
 
-impl From<Reply> for Made {
-    fn from(reply: Reply) -> Self {
+impl<'h> Made<'h> {
+    fn of(reply: Reply, departure: Option<Departure>) -> Self {
         Made {
             reply,
-            departure: None,
+            departure,
+            hand_over: None,
+        }
+    }
+
+    fn handing_over((departure, hand_over): (Departure, HandOver<'h>)) -> Self {
+        Made {
+            reply: Reply::Done,
+            departure: Some(departure),
+            hand_over: Some(hand_over),
         }
     }
 }
@@ -132,17 +144,25 @@ fn carry_out_everywhere(
         return Some(Err(refusal));
     }
     let before = host.members.directory(Directory::clone);
-    let Made { reply, departure } = match decide(host, caller, request)? {
+    let Made {
+        reply,
+        departure,
+        hand_over,
+    } = match decide(host, caller, request)? {
         Ok(made) => made,
         Err(refusal) => return Some(Err(refusal)),
     };
-    let mut concerned = concerned_hosts(host, &before, request, &reply);
-    if can_be_missed(caller, request) {
-        let cluster = host.cluster.as_ref();
-        let is_there = |other: &String| cluster.is_some_and(|c| c.followers().contains_key(other));
-        concerned.retain(is_there);
-    }
-    underway.decided(concerned, caller.host.as_deref().map(str::to_owned));
+    let decided = |before| {
+        let mut concerned = concerned_hosts(host, before, request, &reply);
+        if can_be_missed(caller, request) {
+            let cluster = host.cluster.as_ref();
+            let is_there =
+                |other: &String| cluster.is_some_and(|c| c.followers().contains_key(other));
+            concerned.retain(is_there);
+        }
+        underway.decided(concerned, caller.host.as_deref().map(str::to_owned));
+    };
+    decided(&before);
     if departure.is_some() {
         // The next change may give a leaver to somebody else.
         host.await_driver();
@@ -152,6 +172,13 @@ fn carry_out_everywhere(
         host.await_acknowledgements(&departure);
         let _turn = host.changes.retake();
         host.finish_departure(departure);
+        if let Some(hand_over) = hand_over {
+            let before = host.members.directory(Directory::clone);
+            if let Err(refusal) = host.finish_hand_over(&hand_over) {
+                return Some(Err(refusal));
+            }
+            decided(&before);
+        }
     }
     let lacking = underway.await_hosts();
     Some(if lacking.is_empty() {
@@ -183,13 +210,29 @@ fn take_turn<'h>(
     }
 }
 
-/// Domains whose members a request may change.
+/// Domains whose members a request may change, and nodes that it adds or hands over, under names that
+/// no domain can have: no node becomes a member while it changes hands.
 fn domains_of(directory: &Directory, actor: Actor, request: &Request) -> BTreeSet<String> {
+    let joining = |name: &str, sets: &[&[String]]| {
+        let nodes = sets.iter().flat_map(|set| {
+            // A set that cannot be resolved is refused later.
+            actor.resolve(directory, set).unwrap_or_default()
+        });
+        nodes.map(subject).chain([name.to_owned()]).collect()
+    };
+    let handed_over = |nodes: &mut dyn Iterator<Item = NodeId>| {
+        nodes
+            .flat_map(|node| names(directory, node).into_iter().chain([subject(node)]))
+            .collect()
+    };
     match request {
-        Request::DomainCreate(new) => [new.name.clone()].into(),
+        Request::DomainCreate(new) => joining(
+            &new.name,
+            &[&new.nodes, &new.limited, &new.plain, &new.stacks],
+        ),
+        Request::DomainGrow { name, nodes, .. } => joining(name, &[nodes]),
         Request::NodeAlloc(wanted) => wanted.domain.iter().cloned().collect(),
-        Request::DomainGrow { name, .. }
-        | Request::DomainShrink { name, .. }
+        Request::DomainShrink { name, .. }
         | Request::DomainRemove { name }
         | Request::DomainManage { name, .. }
         | Request::DomainSet { name, .. }
@@ -198,17 +241,19 @@ fn domains_of(directory: &Directory, actor: Actor, request: &Request) -> BTreeSe
         | Request::LinkSet { domain: name, .. }
         | Request::LinkRemove { domain: name, .. } => [name.clone()].into(),
         Request::NodeChown { nodes, .. } | Request::NodeFree { nodes } => {
-            // A set that cannot be resolved is refused later.
             let nodes = actor.resolve(directory, nodes).unwrap_or_default();
-            let domains = nodes.iter().flat_map(|node| names(directory, *node));
-            domains.collect()
+            handed_over(&mut nodes.into_iter())
         }
         Request::HostRemove { host } => {
             let nodes = directory.hosts().get(host).into_iter().flatten();
-            nodes.flat_map(|node| names(directory, *node)).collect()
+            handed_over(&mut nodes.copied())
         }
         _ => BTreeSet::new(),
     }
+}
+
+fn subject(node: NodeId) -> String {
+    format!("node {}", node.0)
 }
 
 /// Other hosts on which something is to be done before a change is in effect.
@@ -265,7 +310,11 @@ fn not_everywhere(lacking: &Lacking) -> Refusal {
 }
 
 /// Makes a change durable and brings it into effect here, except for departures.
-fn decide(host: &Host, caller: &Caller, request: &Request) -> Option<Result<Made, Refusal>> {
+fn decide<'h>(
+    host: &'h Host,
+    caller: &Caller,
+    request: &Request,
+) -> Option<Result<Made<'h>, Refusal>> {
     let actor = caller.actor;
     let reply = match request {
         Request::DomainCreate(new) => create(host, actor, new),
@@ -285,16 +334,11 @@ fn decide(host: &Host, caller: &Caller, request: &Request) -> Option<Result<Made
         }
         Request::DomainShrink { name, nodes } => {
             let shrunk = host.shrink(actor, name, nodes);
-            return Some(shrunk.map(|(info, departure)| Made {
-                reply: Reply::Domain(info),
-                departure: Some(departure),
-            }));
+            return Some(shrunk.map(|(info, left)| Made::of(Reply::Domain(info), Some(left))));
         }
         Request::DomainRemove { name } => {
-            return Some(host.remove(actor, name).map(|departure| Made {
-                reply: Reply::Done,
-                departure: Some(departure),
-            }));
+            let removed = host.remove(actor, name);
+            return Some(removed.map(|left| Made::of(Reply::Done, Some(left))));
         }
         Request::DomainManage {
             name,
@@ -333,9 +377,13 @@ fn decide(host: &Host, caller: &Caller, request: &Request) -> Option<Result<Made
         }
         Request::NodeAlias { node, alias } => host.alias(actor, node, alias).map(|()| Reply::Done),
         Request::NodeUnalias { alias } => host.unalias(actor, alias).map(|()| Reply::Done),
-        Request::NodeChown { nodes, owner } => chown(host, actor, nodes, *owner),
+        Request::NodeChown { nodes, owner } => {
+            return Some(chown(host, actor, nodes, *owner).map(Made::handing_over));
+        }
         Request::NodeAlloc(wanted) => host.alloc_nodes(actor, wanted),
-        Request::NodeFree { nodes } => host.free_nodes(actor, nodes).map(|()| Reply::Done),
+        Request::NodeFree { nodes } => {
+            return Some(host.free_nodes(actor, nodes).map(Made::handing_over));
+        }
         Request::NodeConsent {
             nodes,
             domain,
@@ -350,15 +398,13 @@ fn decide(host: &Host, caller: &Caller, request: &Request) -> Option<Result<Made
             host.admit_host(caller, other, *key).map(|()| Reply::Done)
         }
         Request::HostRemove { host: other } => {
-            return Some(host.remove_host(caller, other).map(|departure| Made {
-                reply: Reply::Done,
-                departure,
-            }));
+            let removed = host.remove_host(caller, other);
+            return Some(removed.map(|left| Made::of(Reply::Done, left)));
         }
         Request::HostRotate { keys } => host.rekey_host(caller, keys).map(|()| Reply::Done),
         query_request!() | connection_request!() | Request::Down => return None,
     };
-    Some(reply.map(Made::from))
+    Some(reply.map(|reply| Made::of(reply, None)))
 }
 
 fn create(host: &Host, actor: Actor, new: &NewDomain) -> Result<Reply, Refusal> {
@@ -423,18 +469,18 @@ fn set(
     Ok(Reply::Domain(host.describe(&domain)))
 }
 
-fn chown(
-    host: &Host,
+fn chown<'h>(
+    host: &'h Host,
     actor: Actor,
     nodes: &[String],
     owner: Option<u32>,
-) -> Result<Reply, Refusal> {
+) -> Result<(Departure, HandOver<'h>), Refusal> {
     actor.may_administer("give nodes away")?;
     may_serve(host, owner)?;
     let directory = host.members.directory(Directory::clone);
     let mut nodes = actor.resolve(&directory, nodes)?;
     nodes.retain(|node| directory.owner_of(*node) != owner);
-    host.hand_over(&nodes, owner).map(|()| Reply::Done)
+    host.begin_hand_over(nodes, owner)
 }
 
 /// Checks that nodes and domains can belong to a user: the control socket of an ordinary user's

@@ -13,8 +13,8 @@ use parking_lot::{RwLock, RwLockReadGuard};
 #[derive(Debug, Default)]
 pub(crate) struct NodeGeneration {
     number: AtomicU64,
-    /// Whether the node is changing hands. Read-locked while something is started in it.
-    is_closed: RwLock<bool>,
+    /// Hand-overs of the node that are under way. Read-locked while something is started in it.
+    hand_overs: RwLock<u32>,
 }
 
 /// Guard: nothing is started in the node while this lives.
@@ -24,7 +24,7 @@ pub(crate) struct Closed<'a>(&'a NodeGeneration);
 /// Guard: the node does not change hands while this lives.
 #[derive(Debug)]
 pub(crate) struct Held<'a> {
-    _open: RwLockReadGuard<'a, bool>,
+    _open: RwLockReadGuard<'a, u32>,
 }
 
 impl NodeGeneration {
@@ -41,25 +41,21 @@ impl NodeGeneration {
     /// Prevents a hand-over; `None` when one is under way. Called before the directory is asked for
     /// the owner.
     pub(crate) fn hold(&self) -> Option<Held<'_>> {
-        let open = self.is_closed.read();
-        (!*open).then_some(Held { _open: open })
+        let open = self.hand_overs.read();
+        (*open == 0).then_some(Held { _open: open })
     }
 
     /// Prevents starts until the hand-over is complete. Waits for guards of
     /// [`NodeGeneration::hold`].
     pub(crate) fn close(&self) -> Closed<'_> {
-        self.set_closed(true);
+        *self.hand_overs.write() += 1;
         Closed(self)
-    }
-
-    fn set_closed(&self, closed: bool) {
-        *self.is_closed.write() = closed;
     }
 }
 
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
-        self.0.set_closed(false);
+        *self.0.hand_overs.write() -= 1;
     }
 }
 
@@ -77,6 +73,9 @@ mod tests {
             assert!(!closing.is_finished());
             drop(held);
             let closed = closing.join().unwrap();
+            assert!(generation.hold().is_none());
+            // Of two hand-overs the last opens the node.
+            drop(generation.close());
             assert!(generation.hold().is_none());
             drop(closed);
         });

@@ -109,10 +109,11 @@ impl World {
         let Some(asked) = self.asked.get(&id).cloned() else {
             return Ok(());
         };
-        let under_way = |other: &Asked| {
-            other.domain == asked.domain && other.version.is_some() && !other.is_in_effect
+        let under_way = |(other, its): (&ChangeId, &Asked)| {
+            let is_before = its.domain == asked.domain && its.version.is_some();
+            *other != id && is_before && !its.is_in_effect
         };
-        if self.asked.values().any(under_way) {
+        if self.asked.iter().any(under_way) {
             return Err(format!(
                 "{id:?} is decided while one of its domain is not in effect"
             ));
@@ -132,7 +133,7 @@ impl World {
         }
         changes.apply_to(&mut self.records);
         self.versions.push(self.records.clone());
-        let concerned = &before | &after;
+        let mut concerned = &before | &after;
         self.tell(|| format!("{id:?} is version {version}, concerns {concerned:?}"));
         let names = |hosts: &BTreeSet<usize>| hosts.iter().map(|n| name(*n)).collect();
         let told = match self.mutant {
@@ -140,6 +141,8 @@ impl World {
             Some(Mutant::WaitForAll) => names(&(0..self.followers.len()).collect()),
             _ => names(&concerned),
         };
+        // The second part of a change concerns other hosts than the first.
+        concerned.extend(&asked.concerned);
         if let Some(asked) = self.asked.get_mut(&id) {
             asked.version = Some(version);
             asked.concerned = concerned;
@@ -152,9 +155,14 @@ impl World {
             concerned: told,
             asker: asked.asker.map(name),
         })?;
-        let is_slow = DOMAINS[asked.domain] == "slow" && self.rng.bool();
-        let most = if is_slow { 10_000 } else { EFFECT };
-        self.after(most, Happening::InEffect(id));
+        let has_second_part = asked.version.is_none() && self.rng.u32(0..8) == 0;
+        if has_second_part {
+            self.deciding.push_back(id);
+        } else {
+            let is_slow = DOMAINS[asked.domain] == "slow" && self.rng.bool();
+            let most = if is_slow { 10_000 } else { EFFECT };
+            self.after(most, Happening::InEffect(id));
+        }
         if self.is(Mutant::Early) {
             self.handle(Event::InEffect(id))?;
         }
