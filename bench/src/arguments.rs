@@ -151,6 +151,13 @@ enum Command {
     ///
     /// Needs no agent and no root. The same seed gives the same result.
     Simulate(simulate::Options),
+
+    /// Simulate the control of changes in clusters with faults, in virtual time, and check its
+    /// contract.
+    ///
+    /// Each seed is a cluster of its own, with stuck, cut off, killed and full hosts, and the same
+    /// story each time. Exit status 1 if a seed breaks the contract.
+    SimulateControl(hosts::control::Options),
 }
 
 #[derive(Args)]
@@ -262,6 +269,7 @@ impl Command {
             | Command::Link(common) => common.json,
             Command::Noise(options) => options.is_json(),
             Command::Simulate(options) => options.is_json(),
+            Command::SimulateControl(options) => options.json,
             Command::Report(_) => false,
         }
     }
@@ -297,6 +305,7 @@ impl Command {
             Command::Programs(options) => programs::measure(options, progress)?,
             Command::Noise(options) => noise::measure(options, progress)?,
             Command::Simulate(options) => simulate::measure(options, progress)?,
+            Command::SimulateControl(options) => hosts::control::measure(options, progress),
         })
     }
 }

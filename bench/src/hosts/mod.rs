@@ -1,9 +1,11 @@
 //! The command `hosts`: what a change of membership costs among many hosts.
 //!
+//! * [`control`]: the command `simulate-control`.
 //! * [`bed`]: a leader, followers with agents, and hollow followers.
 //! * [`report`]: rows, targets and tables.
 
 mod bed;
+pub mod control;
 mod report;
 
 use std::time::{Duration, Instant};

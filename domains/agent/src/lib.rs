@@ -29,6 +29,7 @@
 //! | `fdstore` | the file descriptor store, which outlives the agent |
 //! | `channel` | encrypted connections between hosts |
 //! | [`hollow`] | followers without nodes, for measurements |
+//! | [`simulation`] | clusters on virtual time, for tests of `control` |
 //! | [`store`] | records on disk: the directory of domains, the audit log |
 
 #![forbid(unsafe_code)]
@@ -59,6 +60,7 @@ mod threads;
 
 pub use channel::secret::read_private;
 pub use config::Config;
+pub use control::simulation;
 pub use emulation::{DEFAULT_PRECISION, ProfileError, read_profile};
 pub use error::AgentError;
 pub use interfaces::tun_remedy;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use tests::cluster::{Cluster, leaves_nothing};
-use tests::process::Running;
+use tests::cluster::{Cluster, leaves_nothing, program};
+use tests::process::{Running, run};
 
 use crate::compare::{leaves_no_files, stop, temporary};
 
@@ -56,4 +56,28 @@ fn nothing_is_left_when_it_is_stopped_in_the_middle() {
             stop(running, Duration::from_millis(1500), signal, &temporary);
         });
     }
+}
+
+#[test]
+fn a_seed_of_the_control_of_changes_can_be_replayed() {
+    let simulate = |words: &str| {
+        let mut command = Command::new(program("toroid-bench"));
+        command.arg("simulate-control");
+        run(command.args(words.split_whitespace()))
+    };
+    let told = [(); 2].map(|()| simulate("--seed 7 --hosts 5 --json").ok().json());
+    assert_eq!(told[0]["story"], told[1]["story"]);
+    assert!(told[0]["replies"].as_u64() > Some(0), "{}", told[0]);
+    assert_eq!(told[0]["broken"], Value::Null);
+    let story = simulate("--seed 7 --hosts 5").ok();
+    let lines = told[0]["story"].as_str().expect("text");
+    assert!(story.text().contains(lines.trim()), "{story}");
+    // The first seed that finds a broken rule tells its story.
+    let broken = simulate("--seeds 1000 --mutant no-wait --json");
+    let report = broken.json();
+    assert!(report["story"].as_str().is_some(), "{report}");
+    broken.fails(1, &["seed ", "is not in effect on host"]);
+    simulate("--hosts 1").fails(2, &["--hosts"]);
+    simulate("--seeds 0").fails(2, &["--seeds"]);
+    simulate("--mutant none").fails(2, &["no-wait"]);
 }

@@ -13,8 +13,7 @@
 pub(crate) mod core;
 mod log;
 pub(crate) mod publishing;
-#[cfg(test)]
-mod simulation;
+pub mod simulation;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -7,14 +7,13 @@ use toroid_model::directory::records::Changes;
 use toroid_model::rights::Actor;
 
 use super::{Asked, DECISION, DOMAINS, EFFECT, EXCEPTION, HEALTHY, Happening, Mutant, TERM};
-use super::{VERSION, World, hosts_in, name, number_in, revision_of};
-use crate::cluster::revisions::tests::revision;
+use super::{VERSION, World, hosts_in, name, number_in, revision, revision_of};
 use crate::control::core::{Action, COURTESY, ChangeId, Core, Event, Lacking, MAX_UNFINISHED};
 
 impl World {
     pub(super) fn start_leader(&mut self) {
         let mut core = Core::new(Some("leader".into()));
-        let mut start = Some(revision(1, 1, 0));
+        let mut start = Some(revision(1, 0));
         if !self.is(Mutant::CountAnew) {
             // A term begins with a change.
             let term = number_in(&self.records, TERM) + 1;
