@@ -47,6 +47,8 @@ pub struct Oddities<'a> {
     pub key: Option<&'a str>,
     /// The limit for acknowledgements, in milliseconds.
     pub ack_timeout: Option<u32>,
+    /// Another leader.
+    pub directory: Option<&'a str>,
     /// Encryption, on or off.
     pub encryption: Option<&'a str>,
     /// A torus to emulate.
@@ -160,11 +162,12 @@ impl Host {
         let row = format!("*,{},0", self.name.as_bytes()[0] - b'a');
         let mut text = format!(
             "host = \"{}\"\ntorus = \"{}\"\nnodes = [\"{}\"]\nlisten = \"{}\"\nkey = \"key\"\n\
-             directory = \"a\"\n",
+             directory = \"{}\"\n",
             oddities.host.unwrap_or(self.name),
             oddities.torus.unwrap_or(&self.torus),
             oddities.nodes.unwrap_or(&row),
             self.address(),
+            oddities.directory.unwrap_or("a"),
         );
         if let Some(timeout) = oddities.ack_timeout {
             text += &format!("ack-timeout = {timeout}\n");

@@ -8,6 +8,7 @@ use toroid_fabric::{Place, Torus};
 
 use crate::as_text;
 use crate::directory::MemberSpec;
+use crate::directory::revision::Revision;
 use crate::ethernet::{DropReason, OffloadKind};
 use crate::gateway::GatewayKind;
 use crate::host_key::PublicKey;
@@ -35,6 +36,10 @@ pub struct Status {
     /// All hosts, in order of their names; none without other hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<HostInfo>,
+    /// Revision of this host's copy of the directory, if there are other hosts. Administrators see
+    /// it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<Revision>,
     /// Provider between nodes of different hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub between_hosts: Option<Provider>,

@@ -398,3 +398,57 @@ fn three_hosts_agree() {
     );
     assert_eq!(c.about("b")["state"], "unknown");
 }
+
+/// The leader's machine is lost, and comes back.
+#[test]
+fn another_host_becomes_the_leader() {
+    leaves_nothing(|| {
+        let hosts = Hosts::up(3);
+        let [a, b, c] = hosts.each();
+        a.agent.domain("blue", &["*,*,0"]);
+        hosts.agree();
+        let (owner, key) = b.agent.owner("0,1,0");
+        let member = c.agent.peer("1,2,0", "tally", "0,1,0", &key);
+        hosts.cut(a);
+        a.agent.kill_agent();
+        let led_by_b = Oddities {
+            directory: Some("b"),
+            ..Oddities::default()
+        };
+        for host in [b, c] {
+            host.agent.kill_agent();
+            host.try_up(led_by_b).ok();
+        }
+        c.meets("b");
+        c.agent.domain("red", &["*,2,0"]);
+        c.agent.toroid("domain shrink blue 1,1,0").ok();
+        let shrink = c.agent.toroid("domain shrink blue 0,0,0");
+        shrink.fails(FAILED, &["durable", "on host a: its agent is away"]);
+        hosts.mend(a);
+        // With its old file it leads nobody, and is refused once it has begun a term of its own.
+        a.up();
+        b.objects_to("a", "the directory is at host");
+        a.agent.kill_agent();
+        a.try_up(led_by_b).ok();
+        b.objects_to("a", "term");
+        a.agent.kill_agent();
+        a.try_up(Oddities {
+            fresh: true,
+            ..led_by_b
+        })
+        .ok();
+        b.meets("a");
+        hosts.agree();
+        let count = member.counted();
+        assert!(count > 0 && owner.counted() >= count);
+        // The former leader may lead again.
+        for host in [a, b, c] {
+            host.agent.kill_agent();
+            host.up();
+        }
+        a.meets("b");
+        a.meets("c");
+        b.agent.toroid("domain grow blue 0,0,0").ok();
+        hosts.agree();
+    });
+}

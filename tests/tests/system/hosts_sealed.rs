@@ -24,6 +24,7 @@ const OFF: Oddities<'_> = Oddities {
     nodes: None,
     torus: None,
     key: None,
+    directory: None,
     ack_timeout: None,
     fabric: None,
     fresh: false,

@@ -31,6 +31,9 @@ pub(crate) fn print(status: &Info, show: Show) {
     for host in &status.hosts {
         print_host(host);
     }
+    if let Some(revision) = &status.revision {
+        line!("directory  {revision}, fabric {}", revision.fabric);
+    }
     line!("domains    {}", status.domains);
     match status.between_hosts {
         None => line!("provider   {}", status.provider),
