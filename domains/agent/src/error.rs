@@ -66,6 +66,12 @@ pub enum AgentError {
         /// Where it is.
         directory: PathBuf,
     },
+    /// The copy of the directory has a part of the last update only, and this host should lead.
+    #[error("the copy {} has only a part of the last update, and cannot lead", directory.display())]
+    PartialDirectory {
+        /// Where it is.
+        directory: PathBuf,
+    },
     /// The pre-shared key cannot be read.
     #[error(transparent)]
     Key(#[from] SecretError),
@@ -200,7 +206,8 @@ impl AgentError {
             | AgentError::SeveralHosts { .. }
             | AgentError::OtherFabric { .. }
             | AgentError::LinksWithFabric { .. }
-            | AgentError::OwnDirectory { .. } => RefusalKind::Exists,
+            | AgentError::OwnDirectory { .. }
+            | AgentError::PartialDirectory { .. } => RefusalKind::Exists,
             AgentError::Key(SecretError::Open { .. }) => RefusalKind::Denied,
             AgentError::Key(_) | AgentError::FabricOfHosts(_) | AgentError::TooManyNodes { .. } => {
                 RefusalKind::Invalid
@@ -238,6 +245,10 @@ impl AgentError {
             AgentError::OwnDirectory { .. } => {
                 "let this host hold the directory (`directory` in its file), or begin anew with \
                  `toroid up --fresh`, which moves it aside"
+            }
+            AgentError::PartialDirectory { .. } => {
+                "let another host lead (`directory` in the files); without another copy, begin anew \
+                 with `toroid up --fresh`, which moves it aside"
             }
             AgentError::Rdma(error) => error.remedy(),
             AgentError::Key(_) => "see `key` in the file for `toroid up --config`",

@@ -42,7 +42,7 @@ use crate::nodeset::{self, Names, NodeSetError};
 use crate::quota::{Amounts, Tenant};
 use crate::shared_map::SharedMap;
 use domains::Domains;
-use revision::Revision;
+use revision::{EndedTerm, Revision};
 
 /// Default MTU of a domain in bytes.
 pub const DEFAULT_MTU: u32 = 9000;
@@ -88,6 +88,8 @@ pub struct Directory {
     next_subnet: u32,
     /// Absent if no agent has led the directory.
     revision: Option<Revision>,
+    /// Terms before the present one, oldest first.
+    ended_terms: Arc<[EndedTerm]>,
     /// Whether some records are of a later revision.
     is_partial: bool,
     /// User without default limits, besides root: the user of the agent. Not a record.
@@ -115,6 +117,7 @@ impl Directory {
             freed_at: SharedMap::default(),
             next_subnet: 0,
             revision: None,
+            ended_terms: Arc::default(),
             is_partial: false,
             administrator: 0,
             default_bytes: None,

@@ -27,13 +27,13 @@ impl Cluster {
     }
 }
 
-/// Checks that a follower's copy may become the leader's directory: one of the same fabric that is
-/// not older.
+/// Checks that a follower's copy may become the leader's directory: one of the same fabric that has
+/// all changes of the copy.
 pub(crate) fn check_update(
     (follower, copy): At<'_>,
-    (leader, next): At<'_>,
+    (leader, directory): (&str, &Directory),
 ) -> Result<(), Refusal> {
-    let (copy, next) = match (copy, next) {
+    let (copy, next) = match (copy, directory.revision()) {
         (Some(copy), Some(next)) => (copy, next),
         (None, Some(_)) => return Ok(()),
         (_, None) => {
@@ -56,6 +56,16 @@ pub(crate) fn check_update(
             "the directory of host {leader} is older ({next}) than the copy on host {follower} \
              ({copy})"
         )
+    } else if !directory.goes_on_from(&copy) {
+        let message = format!(
+            "host {leader} leads without changes that host {follower} has ({copy}): its copy was \
+             older when it began"
+        );
+        let remedy = format!(
+            "name host {follower} as `directory` in all files; to give up its changes, begin anew \
+             there: `toroid up --fresh`"
+        );
+        return Err(Refusal::new(RefusalKind::Exists, message, remedy));
     } else {
         return Ok(());
     };
@@ -123,7 +133,7 @@ pub(crate) fn check_term((host, its): At<'_>, (other, others): At<'_>) -> Result
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use toroid_model::directory::revision::{FabricId, Term};
+    use toroid_model::directory::revision::{EndedTerm, FabricId, Term};
 
     use super::*;
 
@@ -142,11 +152,31 @@ pub(crate) mod tests {
     #[test]
     fn a_copy_follows_its_own_fabric_and_never_goes_back() {
         let copy = revision(7, 3, 20);
-        let check = |next| check_update(("b", Some(copy)), ("a", next));
+        // A leader's directory, with the end of the term before.
+        let leads = |revision: Option<Revision>, last: u64| {
+            let mut records = Directory::new("2x1x1".parse().unwrap()).records();
+            if let Some(revision) = revision {
+                let ended = EndedTerm {
+                    term: copy.term,
+                    last,
+                };
+                records.insert("revision".into(), serde_json::to_string(&revision).unwrap());
+                records.insert("terms".into(), serde_json::to_string(&[ended]).unwrap());
+            }
+            Directory::from_records(&records).unwrap()
+        };
+        let check = |next| check_update(("b", Some(copy)), ("a", &leads(next, 20)));
         for next in [copy, revision(7, 3, 25), revision(7, 4, 21)] {
             check(Some(next)).unwrap();
         }
-        check_update(("b", None), ("a", Some(copy))).unwrap();
+        check_update(("b", None), ("a", &leads(Some(copy), 20))).unwrap();
+        // It began without the copy's last change, and has made others since.
+        for next in [20, 21, 30] {
+            let next = leads(Some(revision(7, 4, next)), 19);
+            let refusal = check_update(("b", Some(copy)), ("a", &next)).unwrap_err();
+            assert!(refusal.message.contains("without changes"), "{refusal}");
+            assert!(refusal.remedy.contains("name host b"), "{refusal}");
+        }
         let other_leader = Revision {
             term: Term {
                 nonce: 1,

@@ -48,7 +48,7 @@ fn check_revision(host: &Host, present: &Directory, next: &Directory) -> Result<
         return Ok(());
     };
     let (ours, leader) = (&cluster.config.host, &cluster.config.directory);
-    check_update((ours, present.revision()), (leader, next.revision()))
+    check_update((ours, present.revision()), (leader, next))
 }
 
 /// Whether the effects of the last update may be incomplete: it failed, or this is the first of a

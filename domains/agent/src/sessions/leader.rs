@@ -216,8 +216,10 @@ fn admit_follower<'a>(
 ) -> Result<(Place<'a>, Updates), Refusal> {
     let name = &link.host;
     let _turn = host.changes.take(Actor::Administrator(host.identity.uid))?;
-    let ours = host.members.directory(Directory::revision);
-    revisions::check_update((name, hello.revision), (&cluster.config.host, ours))?;
+    let ours = &cluster.config.host;
+    host.members.directory(|directory| {
+        revisions::check_update((name, hello.revision), (ours, directory))
+    })?;
     let is_there = |link: &Arc<Link>| !link.has_ended();
     if cluster.followers().get(name).is_some_and(is_there) {
         return Err(Refusal::new(

@@ -113,6 +113,9 @@ impl DataDir {
                 directory: path(),
             }),
             None => Ok((directory, Box::new(store))),
+            Some(cluster) if cluster.is_leader() && directory.is_partial() => {
+                Err(AgentError::PartialDirectory { directory: path() })
+            }
             Some(cluster) if cluster.is_leader() => {
                 let mut ours = directory.clone();
                 cluster.claim_own(&mut ours);

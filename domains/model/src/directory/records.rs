@@ -13,6 +13,7 @@
 //! host/a          [0,1,2,3]                    the nodes that it carries, where there are several hosts
 //! freed/00000000000000000001   [4,17]          a number that is free again, and its last epoch
 //! revision        {"fabric":"9d0c...","term":{"number":3,"nonce":52},"number":120}
+//! terms           [{"term":{"number":2,"nonce":9},"last":110}]      that have ended
 //! partial         true                         some records are of a later revision
 //! ```
 //!
@@ -36,6 +37,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toroid_fabric::{NodeId, Torus};
 
+use super::revision::EndedTerm;
 use super::{Directory, Ownership};
 use crate::addressing::Subnet;
 use crate::names::{is_alias, is_host_name};
@@ -61,6 +63,7 @@ const HOST_KEYS: &str = "key/";
 const SPENT_SECRET: &str = "spent";
 const FREED: &str = "freed/";
 const REVISION: &str = "revision";
+const ENDED_TERMS: &str = "terms";
 const PARTIAL: &str = "partial";
 
 /// Why records are no directory.
@@ -147,6 +150,10 @@ impl Directory {
         }
         if self.revision != old.revision {
             put_or_remove(&mut changes, REVISION.into(), self.revision);
+        }
+        if self.ended_terms != old.ended_terms {
+            let ended = (!self.ended_terms.is_empty()).then_some(&self.ended_terms[..]);
+            put_or_remove(&mut changes, ENDED_TERMS.into(), ended);
         }
         if self.is_partial != old.is_partial {
             let partial = self.is_partial.then_some(true);
@@ -250,6 +257,8 @@ impl Directory {
             self.spent_secret = None;
         } else if key == REVISION {
             self.revision = None;
+        } else if key == ENDED_TERMS {
+            self.ended_terms = Arc::default();
         } else if key == PARTIAL {
             self.is_partial = false;
         } else if let Some(order) = key.strip_prefix(FREED)
@@ -323,6 +332,10 @@ impl Directory {
             Ok(())
         } else if key == REVISION {
             self.revision = Some(parse(key, value)?);
+            Ok(())
+        } else if key == ENDED_TERMS {
+            let ended: Vec<EndedTerm> = parse(key, value)?;
+            self.ended_terms = ended.into();
             Ok(())
         } else if key == PARTIAL {
             self.is_partial = parse(key, value)?;

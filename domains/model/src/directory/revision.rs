@@ -27,6 +27,19 @@ pub struct Term {
     pub nonce: u64,
 }
 
+/// A term that has ended, as the present one knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EndedTerm {
+    /// The term.
+    pub term: Term,
+    /// Number of its last revision that the next term goes on from.
+    pub last: u64,
+}
+
+/// Ended terms that a directory knows. A copy of an older one begins anew.
+const MAX_ENDED: usize = 256;
+
 /// Revision of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -81,6 +94,20 @@ impl Directory {
         self.is_partial
     }
 
+    /// Whether this directory has all changes of a copy: it is of the same history, and not older.
+    pub fn goes_on_from(&self, copy: &Revision) -> bool {
+        let Some(revision) = self.revision.filter(|its| its.fabric == copy.fabric) else {
+            return false;
+        };
+        let last = if revision.term == copy.term {
+            Some(revision.number)
+        } else {
+            let mut ended = self.ended_terms.iter();
+            ended.find_map(|its| (its.term == copy.term).then_some(its.last))
+        };
+        last.is_some_and(|last| copy.number <= last)
+    }
+
     /// Begins the next term. A directory without a revision begins the history of fabric `new`.
     pub fn begin_term(&mut self, new: FabricId, nonce: u64) {
         let last = self.revision.unwrap_or(Revision {
@@ -91,6 +118,15 @@ impl Directory {
             },
             number: 0,
         });
+        if self.revision.is_some() {
+            let mut ended = self.ended_terms.to_vec();
+            ended.push(EndedTerm {
+                term: last.term,
+                last: last.number,
+            });
+            let oldest = ended.len().saturating_sub(MAX_ENDED);
+            self.ended_terms = ended.split_off(oldest).into();
+        }
         self.revision = Some(Revision {
             fabric: last.fabric,
             term: Term {
@@ -149,6 +185,56 @@ mod tests {
             ..third
         };
         assert!(!third.is_of_same_term(&two_leaders));
+    }
+
+    #[test]
+    fn a_term_goes_on_from_copies_that_it_knows_only() {
+        let mut directory = Directory::new("2x2x1".parse().unwrap());
+        directory.begin_term(FabricId(7), 1);
+        let change = |directory: &mut Directory, name: &str| {
+            let before = directory.clone();
+            directory.create(wanted(name, &[0])).unwrap();
+            directory.advance(&before);
+            directory.revision().unwrap()
+        };
+        let known = change(&mut directory, "blue");
+        // A follower has a change that the next leader's copy lacks.
+        let mut ahead = directory.clone();
+        let unknown = change(&mut ahead, "red");
+        directory.begin_term(FabricId(8), 2);
+        let mut two_leaders = ahead.clone();
+        two_leaders.begin_term(FabricId(8), 3);
+        for name in ["green", "white"] {
+            change(&mut directory, name);
+        }
+        let directory = Directory::from_records(&directory.records()).unwrap();
+        assert!(directory.goes_on_from(&known));
+        assert!(directory.goes_on_from(&directory.revision().unwrap()));
+        assert!(directory.revision().unwrap().number > unknown.number);
+        assert!(!directory.goes_on_from(&unknown));
+        assert!(!directory.goes_on_from(&two_leaders.revision().unwrap()));
+        assert!(two_leaders.goes_on_from(&unknown) && two_leaders.goes_on_from(&known));
+        let other_fabric = Revision {
+            fabric: FabricId(8),
+            ..known
+        };
+        assert!(!directory.goes_on_from(&other_fabric));
+    }
+
+    #[test]
+    fn no_more_than_so_many_terms_are_known() {
+        let mut directory = Directory::new("1x1x1".parse().unwrap());
+        directory.begin_term(FabricId(7), 0);
+        let first = directory.revision().unwrap();
+        directory.begin_term(FabricId(7), 0);
+        let second = directory.revision().unwrap();
+        for _ in 1..MAX_ENDED {
+            assert!(directory.goes_on_from(&first));
+            directory.begin_term(FabricId(7), 0);
+        }
+        assert!(directory.goes_on_from(&first));
+        directory.begin_term(FabricId(7), 0);
+        assert!(!directory.goes_on_from(&first) && directory.goes_on_from(&second));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! versions.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use toroid_fabric::NodeId;
 
@@ -93,6 +94,7 @@ impl Transition {
         if !joining.is_empty() || !given.is_empty() {
             // Its records lie between the two revisions.
             meanwhile.revision = old.revision;
+            meanwhile.ended_terms = Arc::clone(&old.ended_terms);
             meanwhile.is_partial = old.revision.is_some();
         }
         meanwhile.leave_owners(given, old);
