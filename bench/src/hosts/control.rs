@@ -1,5 +1,6 @@
 //! The command `simulate-control`: the control of changes of simulated clusters, on virtual time.
 
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
@@ -78,10 +79,9 @@ pub fn measure(options: &Options, progress: &Progress) -> Report {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     let ended: Vec<_> = thread::scope(|scope| {
         let workers: Vec<_> = (0..processors).map(|_| scope.spawn(work)).collect();
-        workers
-            .into_iter()
-            .filter_map(|its| its.join().ok())
-            .collect()
+        let joined = workers.into_iter().map(|its| its.join());
+        let result = |its: thread::Result<_>| its.unwrap_or_else(|panic| resume_unwind(panic));
+        joined.map(result).collect()
     });
     let replies = ended.iter().map(|(replies, _)| replies).sum();
     let broken = ended.into_iter().flat_map(|(_, broken)| broken);
