@@ -234,6 +234,7 @@ fn a_hand_over_delays_only_changes_of_its_nodes_and_their_domains() {
     assert!(took < Duration::from_secs(10), "it took {took:?}");
     // Nothing is started in the node, and it joins no domain, before it has changed hands.
     let grow = cluster.start("domain grow red 1,0,0");
+    let allocation = cluster.start("alloc 1");
     let start = cluster.toroid("exec 1,0,0 -- true");
     start.fails(DENIED, &["1,0,0 is just changing hands"]);
     let members = || {
@@ -244,6 +245,7 @@ fn a_hand_over_delays_only_changes_of_its_nodes_and_their_domains() {
     send(pid, Signal::SIGCONT);
     first.wait().ok();
     grow.wait().ok();
+    allocation.wait().fails(LIMIT, &["free"]);
     assert_eq!(members(), Some(2));
     let nodes = cluster.ask("node ls");
     let owners = nodes.as_array().expect("a list").iter();

@@ -4,14 +4,14 @@
 //!
 //! | stage | ends when |
 //! |---|---|
-//! | [`Stage::Queued`] | no earlier change of its domains still takes effect on this host |
+//! | [`Stage::Queued`] | no earlier change of its subjects still takes effect on this host |
 //! | [`Stage::Deciding`] | it is durable, and numbered |
 //! | [`Stage::Here`] | it is in effect on this host |
 //! | [`Stage::Elsewhere`] | it is in effect on the other hosts that it concerns: the reply |
 //!
-//! Deciding is serial. Two changes of one domain take effect here one after another, and on each
-//! follower in the order of their numbers. Changes of different domains wait for each other in no
-//! stage but the second.
+//! Deciding is serial. Two changes of one subject (a domain, or a node that changes hands) take effect
+//! here one after another, and on each follower in the order of their numbers. Changes of different
+//! subjects wait for each other in no stage but the second.
 //!
 //! A decided change is sent at once to the hosts that it concerns, and to the one where it was
 //! requested. The other hosts get it, with all others that they lack, when their turn in a *round*
@@ -59,11 +59,11 @@ pub(crate) struct SessionId(pub(super) u64);
 /// An event.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A change of these domains was requested.
+    /// A change of these subjects was requested.
     Asked {
         change: ChangeId,
         actor: Actor,
-        domains: BTreeSet<String>,
+        subjects: BTreeSet<String>,
     },
     /// Records were made durable.
     Durable(Changes),
@@ -168,7 +168,7 @@ struct Follower {
 #[derive(Debug)]
 struct Change {
     actor: Actor,
-    domains: BTreeSet<String>,
+    subjects: BTreeSet<String>,
     stage: Stage,
 }
 
@@ -212,8 +212,8 @@ impl Core {
             Event::Asked {
                 change,
                 actor,
-                domains,
-            } => self.ask(change, actor, domains, &mut actions),
+                subjects,
+            } => self.ask(change, actor, subjects, &mut actions),
             Event::Durable(changes) => {
                 self.log.append(changes);
                 self.begin_round(now);
@@ -225,6 +225,13 @@ impl Core {
             } => {
                 concerned.retain(|host| Some(host) != self.host.as_ref());
                 let number = self.log.number();
+                if let Some(Change {
+                    stage: Stage::Here(first),
+                    ..
+                }) = self.changes.get_mut(&change)
+                {
+                    concerned.append(&mut first.concerned);
+                }
                 for host in concerned.iter().chain(&asker) {
                     if let Some(follower) = self.followers.get_mut(host) {
                         follower.urgent = number;
@@ -232,9 +239,6 @@ impl Core {
                     }
                 }
                 if let Some(change) = self.changes.get_mut(&change) {
-                    if let Stage::Here(first) = &mut change.stage {
-                        concerned.append(&mut first.concerned);
-                    }
                     change.stage = Stage::Here(Effect {
                         number,
                         concerned,
@@ -292,6 +296,13 @@ impl Core {
         actions
     }
 
+    /// Subjects of the changes that still take effect here.
+    pub(super) fn used(&self) -> BTreeSet<String> {
+        let changes = self.changes.values();
+        let here = changes.filter(|its| !matches!(its.stage, Stage::Elsewhere(..)));
+        here.flat_map(|its| its.subjects.iter().cloned()).collect()
+    }
+
     /// Time of the next [`Event::Tick`], if one is needed.
     pub(super) fn wake(&self) -> Option<Instant> {
         let deadlines = self.changes.values().filter_map(|change| {
@@ -313,7 +324,7 @@ impl Core {
         &mut self,
         id: ChangeId,
         actor: Actor,
-        domains: BTreeSet<String>,
+        subjects: BTreeSet<String>,
         actions: &mut Vec<Action>,
     ) {
         let is_limited = !matches!(actor, Actor::Administrator(_));
@@ -323,24 +334,24 @@ impl Core {
         }
         let change = Change {
             actor,
-            domains,
+            subjects,
             stage: Stage::Queued,
         };
         self.changes.insert(id, change);
     }
 
-    /// Lets changes be decided whose domains no earlier change uses here.
+    /// Lets changes be decided whose subjects no earlier change uses here.
     fn let_decide(&mut self, actions: &mut Vec<Action>) {
         let mut used: BTreeSet<String> = BTreeSet::new();
         for (id, change) in &mut self.changes {
             if matches!(change.stage, Stage::Elsewhere(..)) {
                 continue;
             }
-            if matches!(change.stage, Stage::Queued) && used.is_disjoint(&change.domains) {
+            if matches!(change.stage, Stage::Queued) && used.is_disjoint(&change.subjects) {
                 change.stage = Stage::Deciding;
                 actions.push(Action::Decide(*id));
             }
-            used.extend(change.domains.iter().cloned());
+            used.extend(change.subjects.iter().cloned());
         }
     }
 
@@ -369,9 +380,10 @@ impl Core {
             }
         }
         let number = self.log.number();
-        let lacks = |its: &Follower| !its.is_asked && its.base != Some(number);
-        let goes_on = self.followers.values().any(lacks);
-        self.step = goes_on.then(|| now + LAG / STEPS);
+        let waits = |its: &&Follower| !its.is_asked && its.base != Some(number);
+        let waiting = self.followers.values().filter(waits);
+        let first = waiting.map(|its| its.retry.unwrap_or(now)).min();
+        self.step = first.map(|at| at.max(now + LAG / STEPS));
     }
 
     /// Replies to changes that wait for no host any more.

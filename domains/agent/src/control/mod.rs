@@ -62,9 +62,9 @@ pub(crate) struct Underway<'a> {
     control: &'a Control,
     id: ChangeId,
     words: Receiver<Word>,
-    /// The domains that it may change.
-    pub(crate) domains: BTreeSet<String>,
-    /// Whether no earlier change of its domains still takes effect on this host.
+    /// Domains that it may change, and nodes that it hands over.
+    pub(crate) subjects: BTreeSet<String>,
+    /// Whether no earlier change of its subjects still takes effect on this host.
     pub(crate) may_decide: bool,
 }
 
@@ -127,7 +127,7 @@ impl Control {
         self.handle(Event::Durable(changes.clone()));
     }
 
-    /// Begins a change of these domains. The caller has its turn, and keeps it only if the change
+    /// Begins a change of these subjects. The caller has its turn, and keeps it only if the change
     /// [may be decided](Underway::may_decide) now.
     ///
     /// # Errors
@@ -135,7 +135,7 @@ impl Control {
     pub(crate) fn begin(
         &self,
         actor: Actor,
-        domains: BTreeSet<String>,
+        subjects: BTreeSet<String>,
     ) -> Result<Underway<'_>, Refusal> {
         let (sender, words) = channel();
         let mut state = self.state.lock();
@@ -144,7 +144,7 @@ impl Control {
         let asked = Event::Asked {
             change: id,
             actor,
-            domains: domains.clone(),
+            subjects: subjects.clone(),
         };
         self.note(&mut state, asked);
         drop(state);
@@ -152,7 +152,7 @@ impl Control {
             control: self,
             id,
             words,
-            domains,
+            subjects,
             may_decide: false,
         };
         match underway.words.try_recv() {
@@ -198,6 +198,11 @@ impl Control {
             updates,
         };
         (entry, updates)
+    }
+
+    /// Subjects of the changes that still take effect on this host.
+    pub(crate) fn used(&self) -> BTreeSet<String> {
+        self.state.lock().core.used()
     }
 
     fn handle(&self, event: Event) {

@@ -188,13 +188,13 @@ fn carry_out_everywhere(
     })
 }
 
-/// Takes a turn in which no earlier change of the request's domains still takes effect here.
+/// Takes a turn in which no earlier change of the request's subjects still takes effect here.
 fn take_turn<'h>(
     host: &'h Host,
     actor: Actor,
     request: &Request,
 ) -> Result<(Underway<'h>, Turn<'h>), Refusal> {
-    let look = || host.members.directory(|d| domains_of(d, actor, request));
+    let look = || subjects_of(host, actor, request);
     loop {
         let turn = host.changes.take(actor)?;
         let mut underway = host.control.begin(actor, look())?;
@@ -204,34 +204,41 @@ fn take_turn<'h>(
         drop(turn);
         underway.await_domains();
         let turn = host.changes.retake();
-        if look().is_subset(&underway.domains) {
+        if look().is_subset(&underway.subjects) {
             return Ok((underway, turn));
         }
     }
 }
 
-/// Domains whose members a request may change, and nodes that it adds or hands over, under names that
-/// no domain can have: no node becomes a member while it changes hands.
-fn domains_of(directory: &Directory, actor: Actor, request: &Request) -> BTreeSet<String> {
-    let joining = |name: &str, sets: &[&[String]]| {
+/// Subjects of a change: domains whose members it may change, and nodes that it hands over, under
+/// names that no domain can have. Nodes that it may give to a domain are subjects while they change
+/// hands: none becomes a member before that has ended.
+fn subjects_of(host: &Host, actor: Actor, request: &Request) -> BTreeSet<String> {
+    let used = host.control.used();
+    let joining = |directory: &Directory, name: &str, sets: &[&[String]]| {
         let nodes = sets.iter().flat_map(|set| {
             // A set that cannot be resolved is refused later.
             actor.resolve(directory, set).unwrap_or_default()
         });
-        nodes.map(subject).chain([name.to_owned()]).collect()
+        let nodes = nodes.map(subject).filter(|its| used.contains(its));
+        nodes.chain([name.to_owned()]).collect()
     };
-    let handed_over = |nodes: &mut dyn Iterator<Item = NodeId>| {
-        nodes
-            .flat_map(|node| names(directory, node).into_iter().chain([subject(node)]))
-            .collect()
+    let handed_over = |directory: &Directory, nodes: &BTreeSet<NodeId>| {
+        let of_one = |node| names(directory, node).into_iter().chain([subject(node)]);
+        nodes.iter().copied().flat_map(of_one).collect()
     };
-    match request {
-        Request::DomainCreate(new) => joining(
-            &new.name,
-            &[&new.nodes, &new.limited, &new.plain, &new.stacks],
-        ),
-        Request::DomainGrow { name, nodes, .. } => joining(name, &[nodes]),
-        Request::NodeAlloc(wanted) => wanted.domain.iter().cloned().collect(),
+    host.members.directory(|directory| match request {
+        Request::DomainCreate(new) => {
+            let sets = [&new.nodes[..], &new.limited, &new.plain, &new.stacks];
+            joining(directory, &new.name, &sets)
+        }
+        Request::DomainGrow { name, nodes, .. } => joining(directory, name, &[nodes]),
+        Request::NodeAlloc(wanted) => {
+            let is_free =
+                |its: &&String| node_of(its).is_some_and(|node| directory.owner_of(node).is_none());
+            let free = used.iter().filter(is_free).cloned();
+            wanted.domain.iter().cloned().chain(free).collect()
+        }
         Request::DomainShrink { name, .. }
         | Request::DomainRemove { name }
         | Request::DomainManage { name, .. }
@@ -242,18 +249,23 @@ fn domains_of(directory: &Directory, actor: Actor, request: &Request) -> BTreeSe
         | Request::LinkRemove { domain: name, .. } => [name.clone()].into(),
         Request::NodeChown { nodes, .. } | Request::NodeFree { nodes } => {
             let nodes = actor.resolve(directory, nodes).unwrap_or_default();
-            handed_over(&mut nodes.into_iter())
+            handed_over(directory, &nodes)
         }
         Request::HostRemove { host } => {
-            let nodes = directory.hosts().get(host).into_iter().flatten();
-            handed_over(&mut nodes.copied())
+            let nodes = directory.hosts().get(host).cloned();
+            handed_over(directory, &nodes.unwrap_or_default())
         }
         _ => BTreeSet::new(),
-    }
+    })
 }
 
 fn subject(node: NodeId) -> String {
     format!("node {}", node.0)
+}
+
+fn node_of(subject: &str) -> Option<NodeId> {
+    let number = subject.strip_prefix("node ")?;
+    number.parse().ok().map(NodeId)
 }
 
 /// Other hosts on which something is to be done before a change is in effect.

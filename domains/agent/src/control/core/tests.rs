@@ -62,7 +62,7 @@ fn a_change_is_sent_at_once_only_to_hosts_that_it_concerns() {
         let asked = Event::Asked {
             change,
             actor: Actor::User(1),
-            domains: BTreeSet::new(),
+            subjects: BTreeSet::new(),
         };
         core.handle(now, asked);
         assert_eq!(durable(&mut core, now, 1), NONE);

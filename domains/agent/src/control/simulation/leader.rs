@@ -90,7 +90,7 @@ impl World {
         };
         self.tell(|| format!("{id:?} of {} asked at {asker:?}", DOMAINS[domain]));
         self.asked.insert(id, asked);
-        let domains = if self.is(Mutant::NoOrder) {
+        let subjects = if self.is(Mutant::NoOrder) {
             BTreeSet::new()
         } else {
             [DOMAINS[domain].to_owned()].into()
@@ -99,7 +99,7 @@ impl World {
         self.handle(Event::Asked {
             change: id,
             actor,
-            domains,
+            subjects,
         })
     }
 
