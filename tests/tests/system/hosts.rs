@@ -426,10 +426,13 @@ fn another_host_becomes_the_leader() {
         hosts.mend(a);
         // With its old file it leads nobody, and is refused once it has begun a term of its own.
         a.up();
-        b.objects_to("a", "the directory is at host");
+        let green = a.agent.toroid("domain create green *,1,0");
+        green.fails(FAILED, &["on host b: its agent is away"]);
+        let open = a.agent.open("0,0,0", &key);
+        open.fails(1, &["term 2, and host b of another term 2"]);
         a.agent.kill_agent();
         a.try_up(led_by_b).ok();
-        b.objects_to("a", "term");
+        b.objects_to("a", "in another term 2");
         a.agent.kill_agent();
         a.try_up(Oddities {
             fresh: true,

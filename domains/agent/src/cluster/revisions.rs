@@ -117,15 +117,20 @@ pub(crate) fn check_term((host, its): At<'_>, (other, others): At<'_>) -> Result
     if term(its) == term(others) {
         return Ok(());
     }
-    let text = |revision: Option<Revision>| {
-        revision.map_or("no term".into(), |its| format!("term {}", its.term.number))
+    let number = |revision| term(revision).map(|term| term.number);
+    let text = |number: Option<u64>| number.map_or("no term".into(), |n| format!("term {n}"));
+    // Two leaders.
+    let another = if number(its) == number(others) {
+        "another "
+    } else {
+        ""
     };
     Err(Refusal::new(
         RefusalKind::Failed,
         format!(
-            "host {host} has the directory of {}, and host {other} of {}",
-            text(its),
-            text(others)
+            "host {host} has the directory of {}, and host {other} of {another}{}",
+            text(number(its)),
+            text(number(others))
         ),
         "try again when both follow the leader: see `toroid status` on both hosts",
     ))
@@ -240,6 +245,16 @@ pub(crate) mod tests {
                 "host b has the directory of term 4",
             ),
             (None, "host b has the directory of no term"),
+            (
+                Some(Revision {
+                    term: Term {
+                        number: 3,
+                        nonce: 1,
+                    },
+                    ..revision(7, 3, 20)
+                }),
+                "term 3, and host c of another term 3",
+            ),
         ];
         for (theirs, message) in refused {
             let refusal = check_term(("b", theirs), ours).unwrap_err();
