@@ -433,7 +433,7 @@ fn another_host_becomes_the_leader() {
         a.agent.kill_agent();
         a.try_up(led_by_b).ok();
         b.objects_to("a", "in another term 2");
-        a.agent.kill_agent();
+        a.agent.toroid("down").ok();
         a.try_up(Oddities {
             fresh: true,
             ..led_by_b
