@@ -33,7 +33,7 @@ use serde::de::DeserializeOwned;
 /// The longest payload of a frame in bytes: a peer that announces more is cut off.
 pub const MAX_PAYLOAD: u32 = 16 << 20;
 
-/// The longest payload of a reply to an administrator in bytes: all nodes of the largest torus, with
+/// The longest payload of a reply on the control socket in bytes: all nodes of the largest torus, with
 /// what is known of each.
 pub const MAX_REPLY: u32 = 64 << 20;
 

@@ -9,8 +9,8 @@
 //! | [`Stage::Here`] | it is in effect on this host |
 //! | [`Stage::Elsewhere`] | it is in effect on the other hosts that it concerns: the reply |
 //!
-//! Deciding is serial. Two changes of one subject (a domain, or a node that changes hands) take effect
-//! here one after another, and on each follower in the order of their numbers. Changes of different
+//! Deciding is serial. Two changes of one subject (a domain, or a node that changes hands) take
+//! effect here one after another, and on each follower in the order of their numbers. Changes of different
 //! subjects wait for each other in no stage but the second.
 //!
 //! A decided change is sent at once to the hosts that it concerns, and to the one where it was

@@ -105,7 +105,7 @@ fn stands(host: &Host, node: NodeId, standing: Standing) -> bool {
 struct Made<'h> {
     reply: Reply,
     departure: Option<Departure>,
-    /// What is to be done when the departure is complete.
+    /// The rest of the change, after the departure.
     hand_over: Option<HandOver<'h>>,
 }
 

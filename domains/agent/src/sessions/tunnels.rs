@@ -58,7 +58,7 @@ fn keep(
         let running = others.values().filter(|its| its.is_running).count();
         let may_begin = |other: &String| others[other].is_due(now) && cluster.may_be_asked(other);
         let mut due: Vec<String> = missing.into_iter().filter(may_begin).collect();
-        // A tunnel that was just lost comes before hosts that are away for long.
+        // Hosts that are away for long have the longest pauses.
         due.sort_by_key(|other| others[other].pause);
         for other in due.into_iter().take(AT_ONCE - running) {
             if let Some(attempts) = others.get_mut(&other) {
