@@ -22,6 +22,8 @@
 //! db = "0,1,1"
 //! ```
 
+pub mod etcd;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;

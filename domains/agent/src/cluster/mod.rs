@@ -17,6 +17,7 @@
 //! [`tickets`]. [`crate::sessions`] serves the requests of other agents.
 
 pub(crate) mod admission;
+pub(crate) mod etcd;
 pub(crate) mod followers;
 pub(crate) mod link;
 pub(crate) mod pages;

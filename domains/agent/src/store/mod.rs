@@ -119,6 +119,15 @@ pub enum StoreError {
         /// Damage.
         reason: String,
     },
+    /// Another agent leads, whose directory this store may not change any more.
+    #[error("this host does not lead any more; {}", leader.as_ref().map_or_else(
+        || "no host does".into(),
+        |leader| format!("host {leader} does"),
+    ))]
+    Deposed {
+        /// The host that leads now, if there is one.
+        leader: Option<String>,
+    },
     /// Its records are invalid.
     #[error("the directory {path} cannot be used: {source}")]
     Records {
@@ -137,6 +146,10 @@ impl StoreError {
                 cause.refusal().kind,
                 "this agent goes on as before; see to that disk and make the change again, which \
                  settles it",
+            ),
+            StoreError::Deposed { .. } => (
+                RefusalKind::Failed,
+                "nothing was changed; make the change again, which goes to the leader",
             ),
             StoreError::Io { source, .. } if is_full(source) => (
                 RefusalKind::Exhausted,

@@ -1,0 +1,73 @@
+//! Stand-in for builds without the feature `etcd`: nothing can be opened.
+
+use toroid_fabric::Torus;
+use toroid_model::directory::records::{Changes, Records};
+use toroid_model::hosts::etcd::EtcdConfig;
+
+use super::{Election, EtcdError, Tenure};
+use crate::store::{Store, StoreError};
+
+/// Connection to etcd, which no such build has.
+#[derive(Clone, Debug)]
+pub(crate) enum Etcd {}
+
+/// Store on etcd, which no such build has.
+#[derive(Debug)]
+pub(crate) enum EtcdStore {}
+
+impl Etcd {
+    pub(crate) fn open(_config: &EtcdConfig, _torus: Torus) -> Result<Self, EtcdError> {
+        Err(EtcdError::NotBuilt)
+    }
+
+    pub(crate) fn campaign(
+        &self,
+        _host: &str,
+        _resumed: Option<i64>,
+    ) -> Result<Election, EtcdError> {
+        match *self {}
+    }
+
+    pub(crate) fn watch_leader(&self, _changed: impl FnMut(Option<String>) + Send + 'static) {
+        match *self {}
+    }
+
+    pub(crate) fn resign(&self) {
+        match *self {}
+    }
+
+    pub(crate) fn store(&self, _tenure: &Tenure) -> EtcdStore {
+        match *self {}
+    }
+}
+
+impl Store for EtcdStore {
+    fn load(&mut self) -> Result<Records, StoreError> {
+        match *self {}
+    }
+
+    fn commit(&mut self, _changes: &Changes) -> Result<(), StoreError> {
+        match *self {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_without_etcd_says_so() {
+        let config = EtcdConfig {
+            endpoints: vec!["http://127.0.0.1:2379".into()],
+            prefix: "/toroid".into(),
+            ca: None,
+            cert: None,
+            key: None,
+        };
+        let refusal = Etcd::open(&config, "2x1x1".parse().unwrap())
+            .unwrap_err()
+            .refusal();
+        assert_eq!(refusal.message, "this build has no etcd");
+        assert_eq!(refusal.remedy, "build with `--features etcd`");
+    }
+}
