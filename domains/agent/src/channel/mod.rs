@@ -21,6 +21,7 @@ pub(crate) mod secure;
 use std::io;
 
 use toroid_model::host_key::PublicKey;
+use toroid_protocol::wire::MAX_PAYLOAD;
 
 /// Failure of a connection to another host's agent.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +85,12 @@ pub enum SessionError {
     /// A record of the session was altered on its way.
     #[error("what it sent was altered on its way")]
     Altered,
+    /// A message of this side is over the limit. The session goes on.
+    #[error("a message of {len} bytes is over the limit of {MAX_PAYLOAD}")]
+    TooLong {
+        /// Its length.
+        len: usize,
+    },
     /// A message violates the protocol.
     #[error("malformed message: {0}")]
     Malformed(String),
@@ -106,6 +113,7 @@ impl SessionError {
             SessionError::Cipher => "cipher",
             SessionError::NotTheIssuer => "not the issuer",
             SessionError::Altered => "altered",
+            SessionError::TooLong { .. } => "too long",
             SessionError::Malformed(_) => "malformed",
         }
     }

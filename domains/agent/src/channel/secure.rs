@@ -245,16 +245,14 @@ impl Writer {
     /// Sends a message.
     ///
     /// # Errors
-    /// [`SessionError`]; the session has been ended.
+    /// [`SessionError::TooLong`]; after any other, the session has been ended.
     pub(crate) fn send<T: Serialize>(&self, message: &T) -> Result<(), SessionError> {
         let mut text = vec![0; LENGTH];
         serde_json::to_writer(&mut text, message)
             .map_err(|error| SessionError::Malformed(error.to_string()))?;
-        let length = u32::try_from(text.len() - LENGTH).unwrap_or(u32::MAX);
-        if length > MAX_PAYLOAD {
-            let message = format!("{length} bytes are more than the limit of {MAX_PAYLOAD}");
-            return Err(SessionError::Malformed(message));
-        }
+        let len = text.len() - LENGTH;
+        let length = u32::try_from(len).ok().filter(|len| *len <= MAX_PAYLOAD);
+        let length = length.ok_or(SessionError::TooLong { len })?;
         text[..LENGTH].copy_from_slice(&length.to_le_bytes());
         let mut nonce = self.0.nonce.lock();
         for part in text.chunks(MAX_TEXT) {

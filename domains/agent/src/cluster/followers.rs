@@ -129,7 +129,7 @@ impl Cluster {
                     self.problems.note(host, &refusal.message);
                     Answer::Failed(refusal.message)
                 }
-                Ok(_) | Err(NoAnswer::Late | NoAnswer::Ended) => {
+                Ok(_) | Err(NoAnswer::Late | NoAnswer::Ended | NoAnswer::TooLong) => {
                     link.end();
                     continue;
                 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::hosts::{HostMessage, HostRequest, HostResponse, Requester};
+use toroid_protocol::wire::MAX_PAYLOAD;
 
 use crate::channel::SessionError;
 use crate::channel::secure::{Reader, Writer};
@@ -43,6 +44,9 @@ pub(crate) enum NoAnswer {
     Ended,
     #[error("it has not answered in time")]
     Late,
+    /// It was not sent.
+    #[error("the request is too long")]
+    TooLong,
 }
 
 impl Link {
@@ -79,7 +83,10 @@ impl Link {
             answer,
         };
         let sent = self.writer.send(&HostMessage::HostRequest { number, ask });
-        sent.map_err(|_| NoAnswer::Ended)?;
+        sent.map_err(|error| match error {
+            SessionError::TooLong { .. } => NoAnswer::TooLong,
+            _ => NoAnswer::Ended,
+        })?;
         Ok(question)
     }
 
@@ -154,17 +161,34 @@ impl Link {
                 .send(&HostMessage::HostResponse { number, answer });
         }
         let link = Arc::clone(self);
+        let is_change = matches!(ask, HostRequest::Change { .. });
         let answer = move || {
             let answer = serve(ask);
             link.served.fetch_sub(1, Ordering::Relaxed);
-            // If the send fails, the session has ended.
-            let _ = link
-                .writer
-                .send(&HostMessage::HostResponse { number, answer });
+            let send = |answer| {
+                let writer = &link.writer;
+                writer.send(&HostMessage::HostResponse { number, answer })
+            };
+            // If the second fails, too, the session has ended.
+            if let Err(SessionError::TooLong { .. }) = send(answer) {
+                let remedy = if is_change {
+                    "the change was made; look at it with `toroid domain show`"
+                } else {
+                    "use the same release on all hosts"
+                };
+                let _ = send(HostResponse::Refused(too_long("the reply", remedy)));
+            }
         };
         threads::start(answer)?;
         Ok(())
     }
+}
+
+/// Makes the refusal for a message that does not fit between agents.
+pub(crate) fn too_long(what: &str, remedy: &str) -> Refusal {
+    let limit = MAX_PAYLOAD >> 20;
+    let message = format!("{what} has over {limit} MiB, which do not fit between two hosts");
+    Refusal::new(RefusalKind::Exhausted, message, remedy)
 }
 
 /// A request without a response yet. Dropping it discards the response.
@@ -310,6 +334,35 @@ pub(crate) mod tests {
         });
         assert!(a.has_ended() && b.has_ended());
         assert!(matches!(a.ask(ask(1), LONG), Err(NoAnswer::Ended)));
+    }
+
+    /// A change of a very large domain was once made, and never answered.
+    #[test]
+    fn an_answer_that_is_too_long_is_named() {
+        let [ours, theirs] = sessions();
+        let long = "x".repeat(MAX_PAYLOAD as usize);
+        let serve = move |_| HostResponse::Ticket(long.clone());
+        let change = HostRequest::Change {
+            who: Requester::Administrator(0),
+            pid: None,
+            request: toroid_protocol::agent::Request::Status,
+        };
+        let (a, b) = links([&ours, &theirs]);
+        thread::scope(|scope| {
+            scope.spawn(|| a.attend(ours.reader, |_| HostResponse::Done));
+            scope.spawn(|| b.attend(theirs.reader, serve));
+            for (ask, remedy) in [
+                (change, "the change was made"),
+                (ask(1), "the same release"),
+            ] {
+                let Ok(HostResponse::Refused(refusal)) = a.ask(ask, LONG) else {
+                    panic!("no refusal");
+                };
+                assert!(refusal.message.contains("over 16 MiB"), "{refusal}");
+                assert!(refusal.remedy.contains(remedy), "{refusal}");
+            }
+            a.end();
+        });
     }
 
     /// Users of a host could once keep its administrators waiting.

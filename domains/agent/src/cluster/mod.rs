@@ -48,7 +48,7 @@ use crate::channel::secure::{HANDSHAKE, Session};
 use crate::channel::{SessionError, handshake};
 use crate::control::Control;
 use crate::error::AgentError;
-use link::{Link, NoAnswer};
+use link::{Link, NoAnswer, too_long};
 use problems::Problems;
 use tickets::Tickets;
 
@@ -216,6 +216,7 @@ impl Cluster {
             Ok(HostResponse::Reply(reply)) => Ok(*reply),
             Ok(HostResponse::Refused(refusal)) => Err(refusal),
             Ok(_) => Err(unreachable(leader, "it does not answer as it should", "")),
+            Err(NoAnswer::TooLong) => Err(too_long("the request", "nothing was changed")),
             Err(error @ (NoAnswer::Ended | NoAnswer::Late)) => {
                 let remedy =
                     "whether the change was made is unknown: look, and make it again if not";
