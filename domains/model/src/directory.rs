@@ -332,6 +332,17 @@ impl Directory {
         })
     }
 
+    /// Takes nodes out of all their domains.
+    ///
+    /// # Errors
+    /// None: each of these domains has one of the nodes.
+    pub fn leave_all(&mut self, nodes: &BTreeSet<NodeId>) -> Result<Vec<Change>, DirectoryError> {
+        let has_some = |domain: &&Domain| domain.members.keys().any(|node| nodes.contains(node));
+        let theirs = self.domains().filter(has_some);
+        let names: Vec<String> = theirs.map(|domain| domain.name.clone()).collect();
+        names.iter().map(|name| self.shrink(name, nodes)).collect()
+    }
+
     /// Members that a shrink by `nodes` would remove.
     ///
     /// # Errors

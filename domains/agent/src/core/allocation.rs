@@ -104,14 +104,7 @@ impl Host {
     ) -> Result<(Departure, HandOver<'_>), Refusal> {
         let hosted: Vec<&HostedNode> = nodes.iter().filter_map(|id| self.node(*id)).collect();
         let closed = hosted.iter().map(|node| node.generation.close()).collect();
-        let (changes, directory) = self.members.plan(|directory| {
-            let theirs = directory.domains();
-            let theirs =
-                theirs.filter(|domain| domain.members.keys().any(|node| nodes.contains(node)));
-            let names: Vec<String> = theirs.map(|domain| domain.name.clone()).collect();
-            let changes = names.iter().map(|name| directory.shrink(name, &nodes));
-            changes.collect::<Result<Vec<_>, _>>()
-        })?;
+        let (changes, directory) = self.members.plan(|directory| directory.leave_all(&nodes))?;
         let owner_now = |id| (id, directory.owner_of(id));
         let nodes = nodes.into_iter().map(owner_now).collect();
         let departure = self.begin_departure(changes, directory)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Change, Directory, DirectoryError, Domain};
+use super::{Change, Directory, DirectoryError};
 use crate::host_key::PublicKey;
 use crate::names::is_host_name;
 
@@ -55,14 +55,7 @@ impl Directory {
             return Ok(Vec::new());
         }
         let nodes = self.hosts.get(host).cloned().unwrap_or_default();
-        let is_its = |domain: &&Domain| domain.members.keys().any(|node| nodes.contains(node));
-        let names: Vec<String> = self
-            .domains()
-            .filter(is_its)
-            .map(|d| d.name.clone())
-            .collect();
-        let changes = names.iter().map(|name| self.shrink(name, &nodes));
-        let changes = changes.collect::<Result<_, _>>()?;
+        let changes = self.leave_all(&nodes)?;
         self.set_host(host, None);
         self.set_host_keys(host, Vec::new());
         self.spent_secret = Some(secret.into());
