@@ -103,66 +103,65 @@ impl Directory {
     /// All of it.
     pub fn records(&self) -> Records {
         let mut changes = self.changes_since(&Directory::new(self.torus));
-        put(&mut changes, FORMAT_KEY.into(), &FORMAT);
-        put(&mut changes, TORUS_KEY.into(), &self.torus.to_string());
-        put(&mut changes, NUMBERS_KEY.into(), &self.numbers());
+        changes.put(FORMAT_KEY.into(), &FORMAT);
+        changes.put(TORUS_KEY.into(), &self.torus.to_string());
+        changes.put(NUMBERS_KEY.into(), &self.numbers());
         changes.put
     }
 
     /// Changes since an older version of the same directory. The cost depends on the changes.
     pub fn changes_since(&self, old: &Directory) -> Changes {
         let mut changes = Changes::default();
+        self.compare(old, &mut changes);
+        changes
+    }
+
+    /// Whether there are changes since an older version of the same directory.
+    pub(super) fn has_changed_since(&self, old: &Directory) -> bool {
+        let mut any = Any(false);
+        self.compare(old, &mut any);
+        any.0
+    }
+
+    fn compare(&self, old: &Directory, changes: &mut impl Differences) {
         if (self.next_id, self.next_subnet) != (old.next_id, old.next_subnet) {
-            put(&mut changes, NUMBERS_KEY.into(), &self.numbers());
+            changes.put(NUMBERS_KEY.into(), &self.numbers());
         }
         for difference in self.domains.differences(&old.domains) {
             let key = format!("{DOMAIN}{}", difference.name);
-            put_or_remove(&mut changes, key, difference.new.map(DomainRecord::of));
+            put_or_remove(changes, key, difference.new.map(DomainRecord::of));
         }
         let alias = |alias: &String| format!("{ALIAS}{alias}");
-        compare(&mut changes, &old.aliases, &self.aliases, alias, |n| n.0);
+        compare(changes, &old.aliases, &self.aliases, alias, |n| n.0);
         let node = |node: &NodeId| format!("{NODE}{}", node.0);
         let (before, now) = (&old.ownerships, &self.ownerships);
-        compare(&mut changes, before, now, node, Ownership::clone);
+        compare(changes, before, now, node, Ownership::clone);
         let tenant = |tenant: &Tenant| match tenant {
             Tenant::User(uid) => format!("{QUOTA_OF_USER}{uid}"),
             Tenant::Node(node) => format!("{QUOTA_OF_NODE}{}", node.0),
         };
-        compare(
-            &mut changes,
-            &old.limits,
-            &self.limits,
-            tenant,
-            Amounts::clone,
-        );
+        compare(changes, &old.limits, &self.limits, tenant, Amounts::clone);
         let host = |host: &String| format!("{HOST}{host}");
-        compare(&mut changes, &old.hosts, &self.hosts, host, numbers);
+        compare(changes, &old.hosts, &self.hosts, host, numbers);
         let host = |host: &String| format!("{HOST_KEYS}{host}");
-        compare(
-            &mut changes,
-            &old.host_keys,
-            &self.host_keys,
-            host,
-            Vec::clone,
-        );
+        compare(changes, &old.host_keys, &self.host_keys, host, Vec::clone);
         if self.spent_secret != old.spent_secret {
-            put_or_remove(&mut changes, SPENT_SECRET.into(), self.spent_secret());
+            put_or_remove(changes, SPENT_SECRET.into(), self.spent_secret());
         }
         if self.revision != old.revision {
-            put_or_remove(&mut changes, REVISION.into(), self.revision);
+            put_or_remove(changes, REVISION.into(), self.revision);
         }
         if self.ended_terms != old.ended_terms {
             let ended = (!self.ended_terms.is_empty()).then_some(&self.ended_terms[..]);
-            put_or_remove(&mut changes, ENDED_TERMS.into(), ended);
+            put_or_remove(changes, ENDED_TERMS.into(), ended);
         }
         if self.is_partial != old.is_partial {
             let partial = self.is_partial.then_some(true);
-            put_or_remove(&mut changes, PARTIAL.into(), partial);
+            put_or_remove(changes, PARTIAL.into(), partial);
         }
         for (order, _, number) in self.freed.differences(&old.freed) {
-            put_or_remove(&mut changes, format!("{FREED}{order:020}"), number);
+            put_or_remove(changes, format!("{FREED}{order:020}"), number);
         }
-        changes
     }
 
     /// The directory that records describe.
@@ -412,9 +411,43 @@ fn numbers(nodes: &BTreeSet<NodeId>) -> BTreeSet<u32> {
     nodes.iter().map(|node| node.0).collect()
 }
 
+/// Differences of records.
+trait Differences {
+    /// A record is new or different.
+    fn put(&mut self, key: String, value: &impl Serialize);
+
+    /// A record is no more.
+    fn remove(&mut self, key: String);
+}
+
+impl Differences for Changes {
+    fn put(&mut self, key: String, value: &impl Serialize) {
+        // Numbers, texts and sets of numbers can always be written.
+        let value = serde_json::to_string(value).unwrap_or_default();
+        self.put.insert(key, value);
+    }
+
+    fn remove(&mut self, key: String) {
+        self.remove.insert(key);
+    }
+}
+
+/// Whether there is a difference. It costs no text of a record.
+struct Any(bool);
+
+impl Differences for Any {
+    fn put(&mut self, _key: String, _value: &impl Serialize) {
+        self.0 = true;
+    }
+
+    fn remove(&mut self, _key: String) {
+        self.0 = true;
+    }
+}
+
 /// Adds the differences of the records of one table. Tables are shared until they change.
 fn compare<K: Ord, V: PartialEq, R: Serialize>(
-    changes: &mut Changes,
+    changes: &mut impl Differences,
     old: &BTreeMap<K, V>,
     new: &BTreeMap<K, V>,
     key: impl Fn(&K) -> String,
@@ -425,23 +458,17 @@ fn compare<K: Ord, V: PartialEq, R: Serialize>(
     }
     let differs = |(name, value): &(&K, &V)| old.get(name) != Some(value);
     for (name, value) in new.iter().filter(differs) {
-        put(changes, key(name), &record(value));
+        changes.put(key(name), &record(value));
     }
     let gone = old.keys().filter(|name| !new.contains_key(name));
-    changes.remove.extend(gone.map(key));
+    gone.for_each(|name| changes.remove(key(name)));
 }
 
-fn put_or_remove(changes: &mut Changes, key: String, value: Option<impl Serialize>) {
+fn put_or_remove(changes: &mut impl Differences, key: String, value: Option<impl Serialize>) {
     match value {
-        Some(value) => put(changes, key, &value),
-        None => _ = changes.remove.insert(key),
+        Some(value) => changes.put(key, &value),
+        None => changes.remove(key),
     }
-}
-
-fn put(changes: &mut Changes, key: String, value: &impl Serialize) {
-    // Numbers, texts and sets of numbers can always be written.
-    let value = serde_json::to_string(value).unwrap_or_default();
-    changes.put.insert(key, value);
 }
 
 fn required<T: DeserializeOwned>(records: &Records, key: &'static str) -> Result<T, RecordError> {

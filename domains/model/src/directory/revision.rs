@@ -140,7 +140,7 @@ impl Directory {
 
     /// Raises the revision if there is one, and if anything differs from the directory before.
     pub fn advance(&mut self, before: &Directory) {
-        if self.revision.is_some() && !self.changes_since(before).is_empty() {
+        if self.revision.is_some() && self.has_changed_since(before) {
             let raise = |its: &mut Revision| its.number = its.number.saturating_add(1);
             self.revision.iter_mut().for_each(raise);
         }
