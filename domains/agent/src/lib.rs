@@ -54,6 +54,7 @@ mod random;
 pub mod roles;
 mod server;
 mod sessions;
+mod slots;
 mod start;
 pub mod store;
 mod threads;

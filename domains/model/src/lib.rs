@@ -5,7 +5,7 @@
 //! the addresses of members, [`placement`] and [`allocation`] choose nodes, and [`nodeset`] reads
 //! sets of them. [`link`] describes networks to emulate. [`declare`] compares a file with the
 //! present domains. [`info`] has the descriptions that an agent sends, and [`explain`] derives from
-//! them why two nodes reach each other or not.
+//! them why two nodes reach each other or not. [`shared_map`] has maps whose versions share entries.
 
 #![forbid(unsafe_code)]
 
@@ -31,4 +31,4 @@ pub mod rdma;
 pub mod refusal;
 pub mod rights;
 mod settings;
-mod shared_map;
+pub mod shared_map;

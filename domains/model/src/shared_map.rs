@@ -14,7 +14,7 @@ type Chunk<K, V> = Arc<Vec<(K, V)>>;
 
 /// An ordered map. No chunk is empty.
 #[derive(Clone, Debug)]
-pub(crate) struct SharedMap<K, V> {
+pub struct SharedMap<K, V> {
     chunks: Arc<Vec<Chunk<K, V>>>,
 }
 
@@ -27,7 +27,8 @@ impl<K, V> Default for SharedMap<K, V> {
 }
 
 impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
-    pub(crate) fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    /// The value of a key.
+    pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
     {
@@ -57,7 +58,8 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
         Some((key, value))
     }
 
-    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+    /// Sets the value of a key. Returns the one before.
+    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         let place = self.place(&key);
         let chunks = Arc::make_mut(&mut self.chunks);
         let Some(chunk) = chunks.get_mut(place) else {
@@ -78,7 +80,8 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
         }
     }
 
-    pub(crate) fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
+    /// Removes a key. Returns its value.
+    pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
     {
@@ -103,7 +106,8 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
         Some((key, value))
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+    /// All entries, in order of their keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         let entries = self.chunks.iter().flat_map(|chunk| chunk.iter());
         entries.map(|(key, value)| (key, value))
     }

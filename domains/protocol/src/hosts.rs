@@ -110,7 +110,7 @@ pub enum HostRequest {
 }
 
 /// A directory.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum DirectoryUpdate {
     /// All of it.

@@ -7,12 +7,13 @@ use toroid_fabric::NodeId;
 use toroid_model::directory::Directory;
 use toroid_model::directory::revision::Revision;
 use toroid_model::refusal::{Refusal, RefusalKind};
-use toroid_protocol::hosts::{DirectoryUpdate, Hello, HostRequest, HostResponse};
+use toroid_protocol::hosts::{Hello, HostRequest, HostResponse};
 
 use super::Cluster;
-use super::link::{Link, NoAnswer};
+use super::link::{Link, NoAnswer, Question};
 use super::pages;
 use crate::control::core::{Answer, TIMEOUT};
+use crate::control::update::SharedUpdate;
 use crate::control::{FollowerEntry, Updates};
 
 /// Entry of a connected follower. Dropping it removes the follower, however its session ends.
@@ -111,10 +112,10 @@ impl Cluster {
     pub(crate) fn tell(&self, link: &Arc<Link>, updates: &Updates) {
         let host = &link.host;
         while let Some(update) = updates.next() {
-            if let DirectoryUpdate::Whole(_) = update.directory {
+            if update.directory.is_whole() {
                 tracing::info!("host {host} gets the whole directory");
             }
-            let answer = match self.let_adopt(link, update.directory) {
+            let answer = match self.let_adopt(link, &update.directory) {
                 Ok(HostResponse::Done) => {
                     self.problems.clear(host);
                     Answer::Done
@@ -138,17 +139,35 @@ impl Cluster {
         }
     }
 
-    /// Sends an update and waits for its result as long as the session lives: acknowledgements that
-    /// take longer than a change waits are no reason to cut the host off.
-    fn let_adopt(&self, link: &Link, adoption: DirectoryUpdate) -> Result<HostResponse, NoAnswer> {
-        let (pages, rest) = pages::split(adoption);
-        for page in pages {
-            match link.ask(HostRequest::Page(page), TIMEOUT)? {
-                HostResponse::Done => {}
-                other => return Ok(other),
+    /// Sends an update and waits for its result.
+    fn let_adopt(&self, link: &Link, update: &SharedUpdate) -> Result<HostResponse, NoAnswer> {
+        let mut messages = pages::messages(update);
+        loop {
+            // Not while the follower answers, which takes its time and no memory.
+            let slot = update.is_long().then(|| self.long_updates.take());
+            let message = messages.next();
+            let is_page = matches!(message, HostRequest::Page(_));
+            let question = link.begin(message)?;
+            drop(slot);
+            if !is_page {
+                return self.await_adoption(link, &question);
+            }
+            let answer = question.wait(TIMEOUT)?;
+            if !matches!(answer, HostResponse::Done) {
+                // The follower may have some pages of the update.
+                link.end();
+                return Ok(answer);
             }
         }
-        let question = link.begin(HostRequest::Adopt(rest))?;
+    }
+
+    /// Waits for the result of an update as long as the session lives: acknowledgements that take
+    /// longer than a change waits are no reason to cut the host off.
+    fn await_adoption(
+        &self,
+        link: &Link,
+        question: &Question<'_>,
+    ) -> Result<HostResponse, NoAnswer> {
         loop {
             match question.wait(TIMEOUT) {
                 Err(NoAnswer::Late) => {

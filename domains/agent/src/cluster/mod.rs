@@ -48,6 +48,7 @@ use crate::channel::secure::{HANDSHAKE, Session};
 use crate::channel::{SessionError, handshake};
 use crate::control::Control;
 use crate::error::AgentError;
+use crate::slots::Slots;
 use link::{Link, NoAnswer, too_long};
 use problems::Problems;
 use tickets::Tickets;
@@ -69,6 +70,8 @@ pub(crate) struct Cluster {
     pub(crate) control: Arc<Control>,
     /// Connected followers by host (leader).
     pub(crate) followers: Mutex<BTreeMap<String, Arc<Link>>>,
+    /// Slots for messages of long updates (leader).
+    pub(crate) long_updates: Slots,
     /// Link to the leader (follower).
     pub(crate) leader: Mutex<LeaderLink>,
     /// Signals the first copy of the directory.
@@ -119,6 +122,7 @@ impl Cluster {
             keys: Mutex::new(keys),
             control,
             followers: Mutex::default(),
+            long_updates: Slots::new(pages::AT_ONCE),
             leader: Mutex::default(),
             came: Condvar::new(),
             peers: Mutex::default(),

@@ -1,18 +1,28 @@
 //! Pages of the directory: an update that is too long for one message goes as some pages of its
-//! records, one after another, and then the update with the rest.
+//! records, one after another, and then the update with the rest. A page is made when it is sent.
 
-use std::mem;
+use std::iter::Peekable;
 
 use parking_lot::Mutex;
 use toroid_model::directory::records::Records;
-use toroid_protocol::hosts::DirectoryUpdate;
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_protocol::hosts::{DirectoryUpdate, HostRequest};
+
+use crate::control::update::SharedUpdate;
 
 /// Bytes of records after which a page ends. The longest record, of a domain with all nodes of the
 /// largest torus, has room in a message beside it.
 const PAGE_BYTES: usize = 4 << 20;
 
+/// Most bytes of an update's records. The domains of all subnets of 10.64.0.0/10 need a third of
+/// this with all nodes of the largest torus.
+const MAX_BYTES: usize = 512 << 20;
+
+/// Messages of long updates that are made and sent at a time. Each takes some 16 MiB of memory.
+pub(super) const AT_ONCE: usize = 8;
+
 /// Bytes of a record in a message: both are texts, the value with escaped quotation marks.
-fn length((key, value): (&String, &String)) -> usize {
+fn length(key: &str, value: &str) -> usize {
     let escaped = value
         .bytes()
         .filter(|byte| matches!(byte, b'"' | b'\\'))
@@ -20,43 +30,92 @@ fn length((key, value): (&String, &String)) -> usize {
     key.len() + value.len() + escaped + "\"\":\"\",".len()
 }
 
-/// New and changed records of an update.
-fn records(update: &mut DirectoryUpdate) -> &mut Records {
-    match update {
-        DirectoryUpdate::Whole(records) | DirectoryUpdate::Changes { put: records, .. } => records,
+/// The messages of an update.
+pub(crate) struct Messages<'u, I: Iterator<Item = (&'u str, &'u str)>> {
+    update: &'u SharedUpdate,
+    records: Peekable<I>,
+}
+
+/// Begins with the first message of an update.
+pub(crate) fn messages(update: &SharedUpdate) -> Messages<'_, impl Iterator<Item = (&str, &str)>> {
+    Messages {
+        update,
+        records: update.records().peekable(),
     }
 }
 
-/// The pages to send before an update, and the update with the rest.
-pub(crate) fn split(mut update: DirectoryUpdate) -> (Vec<Records>, DirectoryUpdate) {
-    let records = records(&mut update);
-    let (mut pages, mut page, mut bytes) = (Vec::new(), Records::new(), 0);
-    for (key, value) in mem::take(records) {
-        if bytes > PAGE_BYTES {
-            pages.push(mem::take(&mut page));
-            bytes = 0;
+impl<'u, I: Iterator<Item = (&'u str, &'u str)>> Messages<'u, I> {
+    /// Makes the next page, or the update with the rest of its records. That is the last message.
+    pub(crate) fn next(&mut self) -> HostRequest {
+        let (mut page, mut bytes) = (Records::new(), 0);
+        while bytes <= PAGE_BYTES
+            && let Some((key, value)) = self.records.next()
+        {
+            bytes += length(key, value);
+            page.insert(key.into(), value.into());
         }
-        bytes += length((&key, &value));
-        page.insert(key, value);
+        if self.records.peek().is_some() {
+            HostRequest::Page(page)
+        } else {
+            HostRequest::Adopt(self.update.with(page))
+        }
     }
-    *records = page;
-    (pages, update)
 }
 
-/// Pages that a follower has got in a session, until their update comes.
+/// Pages that a follower has got in a session, until the rest of their update comes.
 #[derive(Debug, Default)]
-pub(crate) struct Pages(Mutex<Records>);
+pub(crate) struct Pages(Mutex<Received>);
+
+#[derive(Debug, Default)]
+struct Received {
+    records: Records,
+    bytes: usize,
+}
 
 impl Pages {
     /// Adds a page.
-    pub(crate) fn add(&self, mut page: Records) {
-        self.0.lock().append(&mut page);
+    ///
+    /// # Errors
+    /// The update is longer than any directory. The session gets no other update.
+    pub(crate) fn add(&self, mut page: Records) -> Result<(), Refusal> {
+        let mut received = self.0.lock();
+        let lengths = page.iter().map(|(key, value)| length(key, value));
+        received.bytes = received.bytes.saturating_add(lengths.sum());
+        received.check()?;
+        received.records.append(&mut page);
+        Ok(())
     }
 
     /// The update with all pages before it.
-    pub(crate) fn complete(&self, mut update: DirectoryUpdate) -> DirectoryUpdate {
-        records(&mut update).append(&mut self.0.lock());
-        update
+    ///
+    /// # Errors
+    /// As [`Pages::add`].
+    pub(crate) fn complete(&self, mut update: DirectoryUpdate) -> Result<DirectoryUpdate, Refusal> {
+        let mut received = self.0.lock();
+        received.check()?;
+        let records = match &mut update {
+            DirectoryUpdate::Whole(records) | DirectoryUpdate::Changes { put: records, .. } => {
+                records
+            }
+        };
+        records.append(&mut received.records);
+        received.bytes = 0;
+        Ok(update)
+    }
+}
+
+impl Received {
+    fn check(&mut self) -> Result<(), Refusal> {
+        if self.bytes <= MAX_BYTES {
+            return Ok(());
+        }
+        self.records.clear();
+        let message = format!(
+            "an update of the directory has over {} MiB",
+            MAX_BYTES >> 20
+        );
+        let remedy = "use the same release on all hosts";
+        Err(Refusal::new(RefusalKind::Invalid, message, remedy))
     }
 }
 
@@ -65,8 +124,9 @@ mod tests {
     use std::collections::BTreeSet;
 
     use toroid_fabric::NodeId;
+    use toroid_model::directory::revision::Revision;
     use toroid_model::directory::{Directory, Wanted, full_members};
-    use toroid_protocol::hosts::{HostMessage, HostRequest};
+    use toroid_protocol::hosts::HostMessage;
     use toroid_protocol::wire::MAX_PAYLOAD;
 
     use super::*;
@@ -108,6 +168,30 @@ mod tests {
         serde_json::to_vec(&message).unwrap().len()
     }
 
+    fn update(records: &Records, since: Option<Revision>) -> SharedUpdate {
+        let mut update = SharedUpdate {
+            since,
+            ..SharedUpdate::default()
+        };
+        for (key, value) in records {
+            update
+                .put
+                .insert(key.as_str().into(), value.as_str().into());
+        }
+        update
+    }
+
+    /// All pages, and the message after them.
+    fn split(update: &SharedUpdate) -> (Vec<HostRequest>, DirectoryUpdate) {
+        let (mut messages, mut pages) = (messages(update), Vec::new());
+        loop {
+            match messages.next() {
+                HostRequest::Adopt(rest) => return (pages, rest),
+                page => pages.push(page),
+            }
+        }
+    }
+
     /// A directory that was too long for a message once kept each follower from following.
     #[test]
     fn the_largest_directory_fits_into_messages() {
@@ -117,43 +201,64 @@ mod tests {
             message_len(whole) > MAX_PAYLOAD as usize,
             "the test needs a longer one"
         );
-        let (pages, rest) = split(DirectoryUpdate::Whole(records.clone()));
+        // Six of the 64 domains for which there are subnets.
+        let bytes: usize = records.iter().map(|(k, v)| length(k, v)).sum();
+        assert!(bytes / 6 * 64 < MAX_BYTES, "{bytes}");
+        let (pages, rest) = split(&update(&records, None));
         assert!(pages.len() > 1);
         let received = Pages::default();
-        pages.into_iter().for_each(|page| received.add(page));
-        let DirectoryUpdate::Whole(again) = received.complete(rest) else {
+        let mut longest = 0;
+        for page in pages {
+            if let HostRequest::Page(records) = &page {
+                received.add(records.clone()).unwrap();
+            }
+            longest = longest.max(message_len(page));
+        }
+        let Ok(DirectoryUpdate::Whole(again)) = received.complete(rest.clone()) else {
             panic!("no whole directory");
         };
         assert_eq!(again, records);
-        let (pages, rest) = split(DirectoryUpdate::Whole(records));
-        let pages = pages.into_iter().map(HostRequest::Page);
-        let longest = pages
-            .chain([HostRequest::Adopt(rest)])
-            .map(message_len)
-            .max();
-        assert!(longest < Some(MAX_PAYLOAD as usize), "{longest:?}");
+        longest = longest.max(message_len(HostRequest::Adopt(rest)));
+        assert!(longest < MAX_PAYLOAD as usize, "{longest}");
     }
 
     #[test]
-    fn a_short_update_goes_at_once_and_takes_no_pages_of_another() {
+    fn a_short_update_has_no_pages_and_takes_those_before_it_only() {
         let records = Records::from([("alias/db".into(), "7".into())]);
-        let update = || DirectoryUpdate::Changes {
-            since: revision(1, 1, 1),
-            put: records.clone(),
-            remove: BTreeSet::new(),
-        };
-        let (pages, update) = split(update());
+        let short = update(&records, Some(revision(1, 1, 1)));
+        assert!(!short.is_long());
+        let (pages, rest) = split(&short);
         assert!(pages.is_empty());
         let received = Pages::default();
-        received.add([("alias/x".into(), "1".into())].into());
-        let DirectoryUpdate::Changes { put, .. } = received.complete(update) else {
+        received
+            .add([("alias/x".into(), "1".into())].into())
+            .unwrap();
+        let Ok(DirectoryUpdate::Changes { put, .. }) = received.complete(rest) else {
             panic!("no changes");
         };
         assert_eq!(put.len(), 2);
-        let DirectoryUpdate::Whole(next) = received.complete(DirectoryUpdate::Whole(records))
-        else {
+        let next = received.complete(DirectoryUpdate::Whole(records));
+        let Ok(DirectoryUpdate::Whole(next)) = next else {
             panic!("no whole directory");
         };
         assert_eq!(next.len(), 1);
+    }
+
+    /// A leader could once fill the memory of a follower.
+    #[test]
+    fn an_endless_update_is_refused_and_so_is_its_session() {
+        let page = || Records::from([("alias/db".into(), "7".into())]);
+        let received = Pages::default();
+        received.add(page()).unwrap();
+        received.0.lock().bytes += MAX_BYTES - 2 * length("alias/db", "7");
+        received.add(page()).unwrap();
+        let refusal = received.add(page()).unwrap_err();
+        assert_eq!(
+            refusal.message,
+            "an update of the directory has over 512 MiB"
+        );
+        received.add(Records::new()).unwrap_err();
+        let rest = DirectoryUpdate::Whole(Records::new());
+        received.complete(rest).unwrap_err();
     }
 }

@@ -25,9 +25,9 @@ use std::time::{Duration, Instant};
 use toroid_model::directory::records::{Changes, Records};
 use toroid_model::directory::revision::Revision;
 use toroid_model::rights::Actor;
-use toroid_protocol::hosts::DirectoryUpdate;
 
 use super::log::Log;
+use super::update::SharedUpdate;
 
 /// Time that a change waits for a connected host that it concerns.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
@@ -126,7 +126,7 @@ pub(super) enum Action {
 #[derive(Debug)]
 pub(crate) struct Update {
     pub(crate) number: u64,
-    pub(crate) directory: DirectoryUpdate,
+    pub(crate) directory: SharedUpdate,
 }
 
 /// Hosts, with reasons.

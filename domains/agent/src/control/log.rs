@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use toroid_model::directory::records::{Changes, Records};
 use toroid_model::directory::revision::Revision;
-use toroid_protocol::hosts::DirectoryUpdate;
+
+use super::update::{SharedChanges, SharedRecords, SharedUpdate, shared};
 
 /// Changes that are kept. A follower that has missed more gets the whole directory.
 const MAX_LOG: usize = 256;
@@ -12,20 +13,23 @@ const MAX_LOG: usize = 256;
 /// The durable directory as records, and its last changes.
 #[derive(Debug, Default)]
 pub(super) struct Log {
-    records: Records,
+    records: SharedRecords,
     /// Revision of the records. A single host has none, and no followers.
     revision: Option<Revision>,
     /// The last changes, oldest first.
-    last: VecDeque<Changes>,
+    last: VecDeque<SharedChanges>,
 }
 
 impl Log {
     pub(super) fn new(records: Records, revision: Option<Revision>) -> Self {
-        Log {
-            records,
+        let mut log = Log {
             revision,
             ..Log::default()
+        };
+        for (key, value) in shared(records) {
+            log.records.insert(key, value);
         }
+        log
     }
 
     /// Number of the last change: of the revision.
@@ -42,7 +46,13 @@ impl Log {
 
     /// Appends the changes of the next revision.
     pub(super) fn append(&mut self, changes: Changes) {
-        changes.apply_to(&mut self.records);
+        let changes = SharedChanges::from(changes);
+        for key in &changes.remove {
+            self.records.remove(key);
+        }
+        for (key, value) in &changes.put {
+            self.records.insert(key.clone(), value.clone());
+        }
         self.revision.iter_mut().for_each(|its| its.number += 1);
         self.last.push_back(changes);
         if self.last.len() > MAX_LOG {
@@ -52,42 +62,36 @@ impl Log {
 
     /// Update from the directory after change `had` of this term to the present one, or the whole
     /// directory if absent.
-    pub(super) fn since(&self, had: Option<u64>) -> DirectoryUpdate {
+    pub(super) fn since(&self, had: Option<u64>) -> SharedUpdate {
         let changes = || {
             let (since, revision) = (had?, self.revision?);
             let missed = usize::try_from(revision.number.checked_sub(since)?).ok()?;
             let first = self.last.len().checked_sub(missed)?;
-            let mut all = Changes::default();
-            for changes in self.last.iter().skip(first) {
-                merge(&mut all, changes);
-            }
-            Some(DirectoryUpdate::Changes {
-                since: Revision {
+            let mut all = SharedUpdate {
+                since: Some(Revision {
                     number: since,
                     ..revision
-                },
-                put: all.put,
-                remove: all.remove,
-            })
+                }),
+                ..SharedUpdate::default()
+            };
+            for changes in self.last.iter().skip(first) {
+                all.merge(changes);
+            }
+            Some(all)
         };
-        changes().unwrap_or_else(|| DirectoryUpdate::Whole(self.records.clone()))
-    }
-}
-
-fn merge(all: &mut Changes, later: &Changes) {
-    for key in &later.remove {
-        all.put.remove(key);
-        all.remove.insert(key.clone());
-    }
-    for (key, value) in &later.put {
-        all.remove.remove(key);
-        all.put.insert(key.clone(), value.clone());
+        changes().unwrap_or_else(|| SharedUpdate {
+            put: self.records.clone(),
+            ..SharedUpdate::default()
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use toroid_model::directory::revision::Term;
+    use toroid_protocol::hosts::DirectoryUpdate;
 
     use super::*;
     use crate::cluster::revisions::tests::revision;
@@ -106,22 +110,27 @@ mod tests {
     fn a_late_follower_gets_merged_changes_or_the_whole_directory() {
         let first = revision(1, 2, 70);
         let mut log = Log::new(changes(&[("a", "1")], &[]).put, Some(first));
-        assert!(matches!(log.since(None), DirectoryUpdate::Whole(records) if records.len() == 1));
+        let whole = log.since(None).whole_message();
+        assert!(matches!(whole, DirectoryUpdate::Whole(records) if records.len() == 1));
         log.append(changes(&[("b", "1"), ("c", "1")], &[]));
         log.append(changes(&[("b", "2")], &["a", "c"]));
         log.append(changes(&[("c", "2")], &[]));
         let mut records = changes(&[("a", "1")], &[]).put;
-        let DirectoryUpdate::Changes { since, put, remove } = log.since(Some(70)) else {
+        let missed = log.since(Some(70)).whole_message();
+        let DirectoryUpdate::Changes { since, put, remove } = missed else {
             panic!("not the whole")
         };
         assert_eq!(since, first);
         Changes { put, remove }.apply_to(&mut records);
-        assert_eq!((log.number(), &records), (73, &log.records));
+        let DirectoryUpdate::Whole(whole) = log.since(None).whole_message() else {
+            panic!("not the changes")
+        };
+        assert_eq!((log.number(), &records), (73, &whole));
         assert_eq!(records, changes(&[("b", "2"), ("c", "2")], &[]).put);
         for _ in 0..MAX_LOG {
             log.append(changes(&[("b", "3")], &[]));
         }
-        let is_whole = |had| matches!(log.since(had), DirectoryUpdate::Whole(_));
+        let is_whole = |had| log.since(had).is_whole();
         assert!(is_whole(Some(72)) && !is_whole(Some(73)));
         // As a revision of another history may have.
         assert!(is_whole(Some(9999)));
@@ -136,5 +145,25 @@ mod tests {
         for other in [revision(2, 2, 80), revision(1, 1, 80), other_leader] {
             assert_eq!(log.number_of(&other), None);
         }
+    }
+
+    /// After a restart of the leader, thousands of followers get the whole directory.
+    #[test]
+    fn updates_of_all_followers_share_the_records() {
+        let many: Vec<(String, String)> =
+            (0..1000).map(|n| (format!("{n:04}"), "x".into())).collect();
+        let put: Vec<(&str, &str)> = many.iter().map(|(k, v)| (&**k, &**v)).collect();
+        let mut log = Log::new(changes(&put, &[]).put, Some(revision(1, 2, 70)));
+        let first = log.since(None);
+        log.append(changes(&[("0500", "y")], &[]));
+        let second = log.since(None);
+        let pairs = first.put.iter().zip(second.put.iter());
+        let copied = pairs.filter(|((_, one), (_, other))| !Arc::ptr_eq(one, other));
+        assert_eq!(copied.count(), 1);
+        assert_eq!(first.put.get("0500").map(|value| &**value), Some("x"));
+        // As the log and the changes of a late follower do.
+        let late = log.since(Some(70));
+        let value = |update: &SharedUpdate| Arc::clone(update.put.get("0500").unwrap());
+        assert!(Arc::ptr_eq(&value(&late), &value(&second)));
     }
 }

@@ -14,6 +14,7 @@ pub(crate) mod core;
 mod log;
 pub(crate) mod publishing;
 pub mod simulation;
+pub(crate) mod update;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -86,7 +86,8 @@ mod tests {
         let update = updates.next().unwrap();
         assert_eq!(update.number, first + 1);
         assert_eq!(Some(first + 1), next.revision().map(|its| its.number));
-        let DirectoryUpdate::Changes { put, remove, .. } = update.directory else {
+        let missed = update.directory.whole_message();
+        let DirectoryUpdate::Changes { put, remove, .. } = missed else {
             panic!("not the whole")
         };
         assert_eq!(Changes { put, remove }, next.changes_since(&empty));
@@ -94,8 +95,8 @@ mod tests {
         drop(follower);
         assert!(updates.next().is_none());
         let (follower, updates) = control.join("b", next.revision());
-        let DirectoryUpdate::Changes { since, put, remove } = updates.next().unwrap().directory
-        else {
+        let missed = updates.next().unwrap().directory.whole_message();
+        let DirectoryUpdate::Changes { since, put, remove } = missed else {
             panic!("not the whole")
         };
         assert_eq!(Some(since), next.revision());

@@ -75,11 +75,11 @@ fn serve(
     ask: HostRequest,
 ) -> HostResponse {
     match ask {
-        HostRequest::Page(records) => {
-            pages.add(records);
-            HostResponse::Done
-        }
-        HostRequest::Adopt(update) => adopt(host, cluster, link, pages.complete(update)),
+        HostRequest::Page(records) => match pages.add(records) {
+            Ok(()) => HostResponse::Done,
+            Err(refusal) => cannot_adopt(host, cluster, link, refusal),
+        },
+        HostRequest::Adopt(update) => adopt(host, cluster, (link, pages), update),
         HostRequest::Ticket { wanted, revision } => {
             let asking = (cluster.config.directory.as_str(), revision);
             tickets::give_ticket(host, cluster, asking, wanted)
@@ -97,10 +97,11 @@ fn serve(
 fn adopt(
     host: &Arc<Host>,
     cluster: &Cluster,
-    link: &Link,
+    (link, pages): (&Link, &Pages),
     update: DirectoryUpdate,
 ) -> HostResponse {
-    match apply::adopt(host, update) {
+    let update = pages.complete(update);
+    match update.and_then(|update| apply::adopt(host, update)) {
         Ok(exceptions) => {
             let mut leader = cluster.leader();
             leader.has_come = true;
@@ -109,14 +110,17 @@ fn adopt(
             cluster.came.notify_all();
             done_except(&exceptions)
         }
-        // An update of an earlier session may be older than those of this one.
-        Err(refusal) if link.has_ended() => HostResponse::Refused(refusal),
-        Err(refusal) => {
-            cluster.leader().differs = true;
-            host.note_problem(cluster, &cluster.config.directory, &refusal.message);
-            HostResponse::Refused(refusal)
-        }
+        Err(refusal) => cannot_adopt(host, cluster, link, refusal),
     }
+}
+
+fn cannot_adopt(host: &Host, cluster: &Cluster, link: &Link, refusal: Refusal) -> HostResponse {
+    // An update of an earlier session may be older than those of this one.
+    if !link.has_ended() {
+        cluster.leader().differs = true;
+        host.note_problem(cluster, &cluster.config.directory, &refusal.message);
+    }
+    HostResponse::Refused(refusal)
 }
 
 fn done_except(exceptions: &[Refusal]) -> HostResponse {

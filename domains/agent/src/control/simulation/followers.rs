@@ -32,12 +32,10 @@ impl World {
         };
         let now = revision_of(&self.records);
         let is_of_term = now.is_some_and(|now| now.is_of_same_term(&had));
-        match &update.directory {
-            DirectoryUpdate::Changes { .. } => self.resumed += 1,
-            DirectoryUpdate::Whole(_) if is_of_term && had.number <= update.number => {
-                return Err(format!("host {host} with {had} gets the whole directory"));
-            }
-            DirectoryUpdate::Whole(_) => {}
+        if !update.directory.is_whole() {
+            self.resumed += 1;
+        } else if is_of_term && had.number <= update.number {
+            return Err(format!("host {host} with {had} gets the whole directory"));
         }
         Ok(())
     }
@@ -81,8 +79,8 @@ impl World {
                 let follower = &mut self.followers[host];
                 follower.busy = follower.busy.max(self.now) + pause;
                 let (run, at) = (follower.run, follower.busy);
-                let applied = Happening::Applied(host, session, number, update.directory, run);
-                self.at(at, applied);
+                let update = update.directory.whole_message();
+                self.at(at, Happening::Applied(host, session, number, update, run));
                 Ok(())
             }
             Happening::Reply(_, _, number, answer) => {
