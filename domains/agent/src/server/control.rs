@@ -6,12 +6,13 @@ use std::sync::Arc;
 use toroid_client::credentials::{Ids, peer_ids};
 use toroid_model::directory::Directory;
 use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_model::rights::Actor;
 use toroid_protocol::agent::{Bind, MAX_BINDS, Message, Reply, Request};
 use toroid_protocol::node::StartCommand;
 use toroid_protocol::wire::{Reader, WireError, Writer};
 
 use super::share::Share;
-use super::{look, malformed};
+use super::{look, malformed, may_be_long};
 use crate::core::audit::Caller;
 use crate::core::changes::{Standing, carry_out, usable_node};
 use crate::core::host::{Ending, Host, names};
@@ -28,11 +29,17 @@ pub(super) struct Administration<'a> {
 
 impl Administration<'_> {
     pub(super) fn converse(mut self) -> Result<(), WireError> {
+        let share = Arc::clone(&self.share);
         loop {
-            let request = match self.share.receive(&mut self.reader) {
+            let request = match share.receive(&mut self.reader) {
                 Ok(request) => request,
                 Err(error) => return malformed(&self.writer, error),
             };
+            // Held until the client has read the reply, or takes too long. An administrator does not
+            // wait for users.
+            let may_be_long = !matches!(self.caller.actor, Actor::Administrator(_))
+                && may_be_long(self.host, &request);
+            let _slots = may_be_long.then(|| share.take_reply());
             let reply = match &request {
                 Request::Down => match self.may_end_agent(&request) {
                     Ok(()) => return self.end_agent(),

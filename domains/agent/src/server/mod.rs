@@ -34,6 +34,7 @@ use crate::nodes::subordinate;
 use crate::nodes::users::is_of_nodes;
 use crate::process;
 use crate::proxy::supervisor::ProxySupervisor;
+use crate::slots::Slots;
 use crate::threads;
 use control::Administration;
 use node::Attached;
@@ -57,6 +58,9 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Time that a reply may wait for its client to read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Nodes and domains whose description is not long.
+const FEW: u32 = 1024;
 
 /// Pause after the system had no descriptor for a connection, so that the wait does not spin.
 const BREATH: Duration = Duration::from_millis(100);
@@ -88,13 +92,25 @@ pub(crate) fn serve(host: &Arc<Host>, listener: &UnixListener, socket: SocketKin
 }
 
 /// Connections to one socket by user.
-#[derive(Debug, Default)]
-struct Open(Mutex<HashMap<u32, OfUser>>);
+#[derive(Debug)]
+struct Open {
+    users: Mutex<HashMap<u32, OfUser>>,
+    replies: Arc<Slots>,
+}
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct OfUser {
     connections: usize,
     share: Arc<Share>,
+}
+
+impl Default for Open {
+    fn default() -> Self {
+        Open {
+            users: Mutex::default(),
+            replies: Share::all(),
+        }
+    }
 }
 
 impl Open {
@@ -104,12 +120,15 @@ impl Open {
     /// # Errors
     /// The exceeded limit.
     fn add(&self, uid: u32, of_all: usize, of_user: Option<usize>) -> Result<Arc<Share>, usize> {
-        let mut open = self.0.lock();
+        let mut open = self.users.lock();
         let all: usize = open.values().map(|its| its.connections).sum();
         if all >= of_all {
             return Err(of_all);
         }
-        let its = open.entry(uid).or_default();
+        let its = open.entry(uid).or_insert_with(|| OfUser {
+            connections: 0,
+            share: Arc::new(Share::among(&self.replies)),
+        });
         if let Some(of_user) = of_user {
             let left_by_others = of_all - (all - its.connections);
             let limit = of_user.min(left_by_others.div_ceil(2));
@@ -122,7 +141,7 @@ impl Open {
     }
 
     fn remove(&self, uid: u32) {
-        let mut open = self.0.lock();
+        let mut open = self.users.lock();
         if let Some(its) = open.get_mut(&uid) {
             its.connections -= 1;
         }
@@ -345,6 +364,23 @@ fn malformed(writer: &Writer, error: WireError) -> Result<(), WireError> {
         refuse(writer, refusal)?;
     }
     Err(error)
+}
+
+/// Whether the reply to a query may be long: there are many nodes or domains.
+fn may_be_long(host: &Host, request: &Request) -> bool {
+    let is_list = matches!(
+        request,
+        Request::Status
+            | Request::NodeList
+            | Request::DomainList
+            | Request::DomainShow { .. }
+            | Request::ShrinkNeeds { .. }
+            | Request::DomainDrops { .. }
+    );
+    is_list
+        && host.members.directory(|directory| {
+            directory.torus().nodes() > FEW || directory.domains().nth(FEW as usize).is_some()
+        })
 }
 
 /// Answers queries, from any socket: about the agent, its nodes, and the domains that the actor may

@@ -1,10 +1,14 @@
 //! Memory of the agent for requests: a share for each node's connections, and for each user's to
 //! the control socket.
 //!
+//! Long replies, such as the list of all nodes, take turns, too: one for each user at a time, and a
+//! few for all.
+//!
 //! A connection needs little. Requests are short, except the `resume` of a process with thousands
 //! of regions, and a command with a long environment. Only one such long request of a share is read
 //! at a time, and it must arrive in time.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,6 +16,8 @@ use parking_lot::Mutex;
 use toroid_protocol::agent::Request;
 use toroid_protocol::wire::MAX_PAYLOAD;
 use toroid_protocol::wire::{Reader, WireError};
+
+use crate::slots::{Slot, Slots};
 
 /// Longest payload that is read beside others.
 pub(super) const SHORT: u32 = 64 * 1024;
@@ -29,16 +35,48 @@ const PLENTY: usize = 16 << 20;
 /// Bytes of requests that a connection may always have waiting.
 const FEW: usize = 64 * 1024;
 
+/// Long replies to users that are made and sent at a time. Each takes up to three times
+/// [`MAX_REPLY`](toroid_protocol::wire::MAX_REPLY) of memory.
+const LONG_REPLIES: usize = 4;
+
 /// Memory shared by the connections of one node or one user.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Share {
+    /// For the long reply of this share, and for those of all shares of a socket.
+    replies: [Arc<Slots>; 2],
     /// Held while a long request is read.
     turn: Mutex<()>,
     /// Bytes of requests that wait to be served.
     waiting: AtomicUsize,
 }
 
+impl Default for Share {
+    fn default() -> Self {
+        Self::among(&Self::all())
+    }
+}
+
 impl Share {
+    /// Slots for the long replies of all shares of a socket.
+    pub(super) fn all() -> Arc<Slots> {
+        Arc::new(Slots::new(LONG_REPLIES))
+    }
+
+    /// A share of a socket whose long replies have these slots.
+    pub(super) fn among(all: &Arc<Slots>) -> Self {
+        Share {
+            replies: [Arc::new(Slots::new(1)), Arc::clone(all)],
+            turn: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+        }
+    }
+
+    /// Waits until a long reply may be made. One user's wait for each other before they take slots
+    /// of all.
+    pub(super) fn take_reply(&self) -> [Slot<'_>; 2] {
+        self.replies.each_ref().map(|slots| slots.take())
+    }
+
     /// Waits for the next request to the control socket.
     pub(crate) fn receive(&self, reader: &mut Reader) -> Result<Request, WireError> {
         self.receive_at_most(reader, MAX_PAYLOAD)
@@ -199,5 +237,24 @@ mod tests {
         assert_eq!(share.allows(1 << 20), FEW);
         share.remove(1);
         assert_eq!(share.allows(1 << 20), 1 << 20);
+    }
+
+    /// One user could once make the agent hold 64 MiB for each of 64 connections.
+    #[test]
+    fn a_user_has_one_long_reply_at_a_time_and_all_have_a_few() {
+        let all = Share::all();
+        let shares: Vec<Share> = (0..=LONG_REPLIES).map(|_| Share::among(&all)).collect();
+        let mut taken: Vec<_> = shares[1..].iter().map(Share::take_reply).collect();
+        thread::scope(|scope| {
+            let another = scope.spawn(|| drop(shares[0].take_reply()));
+            assert!(!another.is_finished());
+            taken.pop();
+            another.join().unwrap();
+            let one = shares[0].take_reply();
+            let same = scope.spawn(|| drop(shares[0].take_reply()));
+            assert!(!same.is_finished());
+            drop(one);
+            same.join().unwrap();
+        });
     }
 }
