@@ -1,5 +1,7 @@
 //! The record of a domain.
 
+pub(super) mod parts;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
