@@ -24,7 +24,8 @@ pub trait Store: Debug + Send {
     /// power cut; after a cut during the call the records are the old or the new ones.
     ///
     /// # Errors
-    /// [`StoreError`]. Whether the changes were made is then only known by [`Store::load`].
+    /// [`StoreError`]. Whether the changes were made is then only known by [`Store::load`], but
+    /// after [`StoreError::Deposed`] and [`StoreError::Etcd`] they were not.
     fn commit(&mut self, changes: &Changes) -> Result<(), StoreError>;
 
     /// Takes note that the directory which is in effect has these changes, and that they are
@@ -62,6 +63,15 @@ impl RecoveringStore {
             self.commit(&made)
         };
         if let Err(error) = committed {
+            match error {
+                StoreError::Deposed { .. } | StoreError::Etcd(_) => return Err(error),
+                // A database that decides late, if at all, has nothing to undo now.
+                StoreError::Doubtful(_) => {
+                    self.uncertain = true;
+                    return Err(error);
+                }
+                _ => {}
+            }
             // The change may have been made nevertheless, and the next agent would find it.
             let undone = self.store.load().and_then(|found| {
                 let changes = Changes::between(&found, &old.records());
@@ -106,7 +116,7 @@ pub enum StoreError {
     },
     /// Neither the write nor the read back succeeded, so the next agent may find the new or the old
     /// state.
-    #[error("{0}, and whether it was is unknown")]
+    #[error("{0}; whether the change was made is unknown")]
     Doubtful(Box<StoreError>),
     /// Another process has it open.
     #[error("the directory {0} is in use by another process")]
@@ -128,6 +138,9 @@ pub enum StoreError {
         /// The host that leads now, if there is one.
         leader: Option<String>,
     },
+    /// A database of several hosts has refused or not answered. Nothing was changed.
+    #[error("{}", .0.message)]
+    Etcd(Refusal),
     /// Its records are invalid.
     #[error("the directory {path} cannot be used: {source}")]
     Records {
@@ -139,9 +152,24 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether another host leads, also if whether the change was made before is unknown.
+    pub fn is_deposed(&self) -> bool {
+        match self {
+            StoreError::Deposed { .. } => true,
+            StoreError::Doubtful(cause) => cause.is_deposed(),
+            _ => false,
+        }
+    }
+
     /// The error as a refusal, with its kind and a remedy.
     pub fn refusal(&self) -> Refusal {
         let (kind, remedy) = match self {
+            StoreError::Etcd(refusal) => return refusal.clone(),
+            StoreError::Doubtful(cause) if matches!(**cause, StoreError::Etcd(_)) => (
+                cause.refusal().kind,
+                "this agent goes on as before; see to etcd and make the change again, which \
+                 settles it",
+            ),
             StoreError::Doubtful(cause) => (
                 cause.refusal().kind,
                 "this agent goes on as before; see to that disk and make the change again, which \
@@ -214,6 +242,8 @@ pub(crate) mod memory {
         Full,
         /// The write succeeded, but the system reported an error.
         Doubtful,
+        /// The write succeeded, but its answer did not come, nor will another one soon.
+        Silent,
     }
 
     /// The store; clones share it.
@@ -232,7 +262,10 @@ pub(crate) mod memory {
 
     impl Store for Memory {
         fn load(&mut self) -> Result<Records, StoreError> {
-            Ok(self.0.lock().0.clone())
+            let memory = self.0.lock();
+            // Callers would wait in vain for as long as before.
+            assert_ne!(memory.1, Mood::Silent);
+            Ok(memory.0.clone())
         }
 
         fn commit(&mut self, changes: &Changes) -> Result<(), StoreError> {
@@ -243,6 +276,10 @@ pub(crate) mod memory {
             }
             match mood {
                 Mood::Well => Ok(()),
+                Mood::Silent => {
+                    let silent = Refusal::new(RefusalKind::Exhausted, "no answer", "");
+                    Err(StoreError::Doubtful(Box::new(StoreError::Etcd(silent))))
+                }
                 Mood::Full | Mood::Doubtful => Err(StoreError::Io {
                     action: "write",
                     path: "memory".into(),
@@ -274,7 +311,7 @@ mod tests {
             directory.create(wanted).unwrap();
             directory
         };
-        for mood in [Mood::Full, Mood::Doubtful] {
+        for mood in [Mood::Full, Mood::Doubtful, Mood::Silent] {
             store.feels(mood);
             let error = recovering.keep(&empty, &with("red")).unwrap_err();
             let refusal = error.refusal();
