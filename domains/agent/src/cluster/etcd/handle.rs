@@ -1,0 +1,152 @@
+//! The handle through which the agent's threads use etcd.
+
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use parking_lot::Mutex;
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+use toroid_fabric::Torus;
+use toroid_model::hosts::etcd::EtcdConfig;
+
+use super::error::EtcdError;
+use super::servers::Servers;
+use super::{Election, EtcdStore, Tenure, election, meta, watch};
+use crate::threads;
+
+/// Connection to etcd. Clones share it; it ends with the last of them, and with that the renewal of
+/// the lease.
+#[derive(Clone, Debug)]
+pub(crate) struct Etcd(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    servers: Arc<Servers>,
+    runtime: Handle,
+    held: Mutex<Option<Held>>,
+    /// Ends the thread when it is dropped.
+    _end: oneshot::Sender<()>,
+}
+
+/// The lease of the leader's key.
+#[derive(Debug)]
+struct Held {
+    lease: i64,
+    renewal: AbortHandle,
+}
+
+impl Etcd {
+    /// Connects, and checks that the keys are of a directory of this torus, or begins one.
+    ///
+    /// # Errors
+    /// [`EtcdError`], at the latest after some seconds.
+    pub(crate) fn open(config: &EtcdConfig, torus: Torus) -> Result<Self, EtcdError> {
+        Self::open_with(Servers::new(config)?, torus)
+    }
+
+    pub(super) fn open_with(servers: Servers, torus: Torus) -> Result<Self, EtcdError> {
+        let servers = Arc::new(servers);
+        let (end, ended) = oneshot::channel();
+        let runtime = start(ended)?;
+        let etcd = Etcd(Arc::new(Inner {
+            servers,
+            runtime,
+            held: Mutex::default(),
+            _end: end,
+        }));
+        etcd.run(|servers| async move { meta::check(&servers, torus).await })?;
+        Ok(etcd)
+    }
+
+    /// Takes the leader's key if it is free, or if its lease is `resumed`, that of a former life of
+    /// this host's agent. Keeps the lease alive from then on.
+    ///
+    /// # Errors
+    /// [`EtcdError`]. Whether this host has won is then unknown; without renewal, the key vanishes.
+    pub(crate) fn campaign(&self, host: &str, resumed: Option<i64>) -> Result<Election, EtcdError> {
+        let mut held = self.0.held.lock();
+        let leases = resumed
+            .into_iter()
+            .chain(held.as_ref().map(|held| held.lease));
+        let (host, leases): (String, Vec<i64>) = (host.into(), leases.collect());
+        let campaign = move |servers: Arc<Servers>| async move {
+            election::campaign(&servers, &host, &leases).await
+        };
+        let outcome = self.run(campaign)?;
+        if let Election::Won(Tenure { lease, .. }) = outcome {
+            let renewal = election::keep_alive(Arc::clone(&self.0.servers), lease);
+            let renewal = self.0.runtime.spawn(renewal).abort_handle();
+            if let Some(before) = held.replace(Held { lease, renewal }) {
+                before.renewal.abort();
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Calls `changed` with the present leader and then with each next one, `None` where nobody
+    /// leads, until the last handle is dropped. Leaders in quick succession may be left out.
+    pub(crate) fn watch_leader(&self, mut changed: impl FnMut(Option<String>) + Send + 'static) {
+        let (sender, leaders) = mpsc::channel();
+        let watch = watch::watch(Arc::clone(&self.0.servers), sender);
+        self.0.runtime.spawn(watch);
+        // A thread of its own, because the callback may block.
+        let started = threads::start_named("etcd-leader", move || {
+            leaders.into_iter().for_each(&mut changed);
+        });
+        if let Err(error) = started {
+            tracing::error!("cannot watch the leader: {error}");
+        }
+    }
+
+    /// Gives the leader's key up, so that another candidate need not wait for the lease's end.
+    pub(crate) fn resign(&self) {
+        let Some(Held { lease, renewal }) = self.0.held.lock().take() else {
+            return;
+        };
+        renewal.abort();
+        self.run(move |servers| async move { election::end_lease(&servers, lease).await });
+    }
+
+    /// The directory's store in a tenure.
+    pub(crate) fn store(&self, tenure: &Tenure) -> EtcdStore {
+        EtcdStore::new(self.clone(), *tenure)
+    }
+
+    pub(super) fn servers(&self) -> &Servers {
+        &self.0.servers
+    }
+
+    /// Runs work on the thread of etcd, and waits for its result.
+    pub(super) fn run<T, F>(&self, work: impl FnOnce(Arc<Servers>) -> F) -> T
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let (sender, result) = mpsc::channel();
+        let work = work(Arc::clone(&self.0.servers));
+        self.0.runtime.spawn(async move {
+            // The other end waits for it.
+            let _ = sender.send(work.await);
+        });
+        result
+            .recv()
+            .expect("the thread goes on as long as a handle is there")
+    }
+}
+
+/// Starts the thread of etcd, which ends with the other end of `ended`.
+fn start(ended: oneshot::Receiver<()>) -> Result<Handle, EtcdError> {
+    let failed = |error: std::io::Error| EtcdError::Refused(format!("no thread: {error}"));
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(failed)?;
+    let handle = runtime.handle().clone();
+    // With a stack of the default size: handshakes of TLS take more than other threads have.
+    let thread = thread::Builder::new().name("etcd".into());
+    let run = move || {
+        // Ends with an error, as nothing is sent.
+        let _ = runtime.block_on(ended);
+    };
+    thread.spawn(run).map_err(failed)?;
+    Ok(handle)
+}

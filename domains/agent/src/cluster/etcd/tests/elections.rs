@@ -1,0 +1,105 @@
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+
+use etcd_client::WatchOptions;
+
+use super::*;
+
+pub(super) fn watch(etcd: &Etcd) -> Receiver<Option<String>> {
+    let (sender, leaders) = mpsc::channel();
+    etcd.watch_leader(move |leader| _ = sender.send(leader));
+    leaders
+}
+
+pub(super) fn next(leaders: &Receiver<Option<String>>) -> Option<String> {
+    // A watchdog.
+    leaders.recv_timeout(Duration::from_secs(60)).unwrap()
+}
+
+#[test]
+fn one_of_two_candidates_leads_until_it_resigns() {
+    let Some(cluster) = Cluster::single(&[]) else {
+        return;
+    };
+    let (a, b) = (open(&cluster), open(&cluster));
+    let leaders = watch(&b);
+    assert_eq!(next(&leaders), None);
+    let first = win(&a, "a");
+    assert_eq!(next(&leaders).as_deref(), Some("a"));
+    assert_eq!(b.campaign("b", None), Ok(Election::Led("a".into())));
+    // Once more, as after a lost reply.
+    assert_eq!(a.campaign("a", None), Ok(Election::Won(first)));
+    a.resign();
+    assert_eq!(next(&leaders), None);
+    let second = win(&b, "b");
+    assert!(second.term > first.term);
+    assert_eq!(
+        a.campaign("a", Some(first.lease)),
+        Ok(Election::Led("b".into()))
+    );
+    assert_eq!(next(&leaders).as_deref(), Some("b"));
+}
+
+/// The lease outlives the handle, as it does an agent that is killed.
+#[test]
+fn a_leader_comes_back_by_its_lease_or_is_replaced_after_it() {
+    let Some(cluster) = Cluster::single(&[]) else {
+        return;
+    };
+    let (a, b) = (open(&cluster), open(&cluster));
+    let leaders = watch(&b);
+    assert_eq!(next(&leaders), None);
+    let tenure = win(&a, "a");
+    drop(a);
+    let again = open(&cluster);
+    let lease = Some(tenure.lease);
+    // Another host cannot.
+    assert_eq!(b.campaign("b", lease), Ok(Election::Led("a".into())));
+    assert_eq!(again.campaign("a", lease), Ok(Election::Won(tenure)));
+    assert_eq!(next(&leaders).as_deref(), Some("a"));
+    drop(again);
+    assert_eq!(next(&leaders), None);
+    let late = open(&cluster).campaign("a", lease).unwrap();
+    assert!(matches!(late, Election::Won(its) if its.term > tenure.term));
+}
+
+#[test]
+fn a_watch_goes_on_after_compaction() {
+    let Some(cluster) = Cluster::single(&[]) else {
+        return;
+    };
+    let (a, b) = (open(&cluster), open(&cluster));
+    win(&a, "a");
+    for _ in 0..3 {
+        ask(&b, |mut client| async move {
+            client.put("/other", "", None).await
+        })
+        .unwrap();
+    }
+    let compact = |mut client: Client| async move {
+        let revision = client.get("/other", None).await?;
+        let revision = revision.header().map_or(0, |header| header.revision());
+        client.compact(revision, None).await
+    };
+    ask(&b, compact).unwrap();
+    // A watch from a revision that is gone would be canceled.
+    let canceled = ask(&b, |mut client: Client| async move {
+        let options = WatchOptions::new().with_start_revision(1);
+        let mut stream = client.watch("/toroid/test/leader", Some(options)).await?;
+        let mut answer = stream.message().await?;
+        while answer.as_ref().is_some_and(|answer| !answer.canceled()) {
+            answer = stream.message().await?;
+        }
+        Ok(answer.is_some_and(|answer| answer.compact_revision() > 1))
+    });
+    assert_eq!(canceled, Ok(true));
+    let leaders = watch(&b);
+    // The watch may begin again at the revision of a deletion, to which etcd has compacted.
+    for _ in 0..4 {
+        assert_eq!(next(&leaders).as_deref(), Some("a"));
+        a.resign();
+        ask(&a, compact).unwrap();
+        assert_eq!(next(&leaders), None);
+        win(&a, "a");
+    }
+}
