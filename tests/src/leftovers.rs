@@ -108,6 +108,14 @@ pub fn has_ended(pid: u32) -> bool {
     Stat::of(pid).is_none_or(|stat| stat.is_zombie)
 }
 
+/// Children of a process that have ended and were not waited for.
+pub fn zombies_of(parent: u32) -> Vec<u32> {
+    let is_its = |stat: Stat| stat.parent == parent && stat.is_zombie;
+    let all = pids().into_iter();
+    all.filter(|pid| Stat::of(*pid).is_some_and(is_its))
+        .collect()
+}
+
 /// The processes in whose command lines all of these words occur.
 pub fn processes_with(words: &[&str]) -> impl Iterator<Item = u32> {
     let wanted = move |pid: &u32| {

@@ -183,6 +183,9 @@ pub enum AgentError {
     /// The process that started the agent stopped waiting for it, or told it to end.
     #[error("interrupted while it started, so it has ended")]
     Interrupted,
+    /// The agent could not start again.
+    #[error("cannot start again: {0}; its nodes go on, and `toroid up` takes them over")]
+    NotAgain(io::Error),
     /// An agent in the background reported this refusal.
     #[error("{0}")]
     Background(Refusal),

@@ -1,7 +1,6 @@
 //! Hollow hosts: followers that carry nothing, for measurements with more hosts than one machine has
 //! room for.
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -15,9 +14,6 @@ use crate::cluster::link::Link;
 use crate::cluster::{Cluster, unreachable};
 use crate::error::{AgentError, during};
 use crate::threads;
-
-/// Any free port of this machine: no other host connects to a hollow one.
-const NO_ADDRESS: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
 
 /// A follower that confirms every update and carries nothing out. It has no state on disk, no
 /// processes, and its nodes exist in the leader's directory only. Dropping it ends its session.
@@ -37,13 +33,9 @@ impl HollowHost {
             nodes: config.nodes.clone(),
             aliases: config.aliases.clone(),
         };
-        let config = HostConfig {
-            listen: NO_ADDRESS,
-            ..config
-        };
         let keys = KeyPair::generate().map_err(during("make a key pair"));
         let made = keys.and_then(|keys| Cluster::new(config, keys));
-        let (cluster, _) = made.map_err(|error| error.refusal())?;
+        let cluster = made.map_err(|error| error.refusal())?;
         let session = cluster
             .dial(&leader, None, Some(claim))
             .map_err(|error| unreachable(&leader, &error.to_string(), ""))?;

@@ -99,7 +99,7 @@ pub(crate) fn descends_from(pid: u32, ancestors: &HashSet<u32>) -> bool {
 }
 
 /// Parent of a process. The outermost process has parent 0, which has none.
-fn parent(pid: u32) -> Option<u32> {
+pub(crate) fn parent(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
     line.trim().parse().ok()

@@ -3,6 +3,8 @@
 mod exec;
 mod links;
 mod state;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,8 +32,8 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::{
     Message, NODE_SOCKET, NewDomain, NodeAllocation, Reply, ReplyValue, Request, VERSION,
 };
-use toroid_protocol::fdstore;
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
+use toroid_protocol::{fdstore, query_request};
 
 use crate::credentials::peer_uid;
 
@@ -47,6 +49,9 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Number of greetings to an agent that closes the connection, and the pause between them.
 const GREETINGS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// Number of attempts to make a request, if the agent starts again each time.
+const REPETITIONS: u32 = 5;
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -216,11 +221,11 @@ impl Control {
             reader,
             writer,
         };
-        control.pid = match control.call(&Request::Hello { version: VERSION }) {
+        control.pid = match control.exchange(&Request::Hello { version: VERSION }) {
             Err(ClientError::Wire(WireError::Io(error))) if is_silence(&error) => {
                 return Err(ClientError::Silent);
             }
-            pid => pid?,
+            reply => u32::from_reply(reply?.0).map_err(|other| unexpected(&other))?,
         };
         control.reader.stream().set_read_timeout(None)?;
         Ok(control)
@@ -518,10 +523,31 @@ impl Control {
         T::from_reply(reply).map_err(|other| unexpected(&other))
     }
 
+    /// Sends a request and waits for its reply. If the agent starts again meanwhile, connects anew
+    /// and repeats the request, unless the agent may have begun a change.
     fn call_with_descriptors(
         &mut self,
         request: &Request,
     ) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
+        for _ in 1..REPETITIONS {
+            match self.exchange(request) {
+                Ok((Reply::Again, _)) => {}
+                Err(ClientError::Wire(error)) if self.may_repeat(request, &error) => {}
+                result => return result,
+            }
+            *self = Self::open(self.address.clone())?;
+        }
+        self.exchange(request)
+    }
+
+    /// Whether a request whose connection broke may be repeated: the agent has not read it, or it
+    /// changes nothing.
+    fn may_repeat(&self, request: &Request, error: &WireError) -> bool {
+        let is_unread = self.reader.was_reset() || !matches!(error, WireError::Closed);
+        is_broken_off(error) && (is_unread || matches!(request, query_request!()))
+    }
+
+    fn exchange(&mut self, request: &Request) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
         // An agent that refuses a client sends the reason before it closes the connection, so the
         // reply is read even when the request could not be sent.
         let sent = self.writer.send(request, &[]);
@@ -554,40 +580,4 @@ fn watch(pid: u32) -> Option<OwnedFd> {
 
 fn unexpected(reply: &Reply) -> ClientError {
     ClientError::Unexpected(format!("{reply:?}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::net::UnixListener;
-
-    use toroid_protocol::wire::MAX_PAYLOAD;
-
-    use super::*;
-
-    /// An agent that was killed takes a connection as long as not all of its threads have ended.
-    #[test]
-    fn a_connection_to_an_ending_agent_fails_with_no_agent() {
-        let state = tempfile::tempdir().unwrap();
-        let listener = UnixListener::bind(state.path().join(CONTROL_SOCKET)).unwrap();
-        let ending = thread::spawn(move || drop(listener.accept().unwrap()));
-        let error = Control::connect(state.path()).unwrap_err();
-        assert!(matches!(error, ClientError::NoAgent { .. }), "{error:?}");
-        ending.join().unwrap();
-    }
-
-    #[test]
-    fn a_request_over_the_limit_fails_without_waiting_for_an_answer() {
-        let (ours, _agent) = UnixStream::pair().unwrap();
-        ours.set_read_timeout(Some(Duration::from_secs(30)))
-            .unwrap();
-        let (reader, writer) = wire::split(ours).unwrap();
-        let mut control = Control {
-            address: Address::Node,
-            pid: 0,
-            reader,
-            writer,
-        };
-        let error = control.alias(&"x".repeat(MAX_PAYLOAD as usize), "y");
-        assert!(matches!(error, Err(ClientError::TooLong(_))), "{error:?}");
-    }
 }

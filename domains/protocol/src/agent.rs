@@ -438,6 +438,9 @@ pub enum Reply {
     Done,
     /// The request failed and changed nothing.
     Error(Refusal),
+    /// On the control socket: the agent is starting again, and has not begun the request. The
+    /// client connects anew, and repeats it.
+    Again,
     /// To [`Request::Status`].
     Status(Box<Status>),
     /// To [`Request::NodeList`].

@@ -83,6 +83,7 @@ pub fn split(stream: UnixStream) -> io::Result<(Reader, Writer)> {
         limit: MAX_PAYLOAD,
         last_len: 0,
         takes_descriptors: true,
+        was_reset: false,
     };
     Ok((
         reader,
@@ -108,6 +109,8 @@ pub struct Reader {
     last_len: usize,
     /// Whether the other side may send descriptors.
     takes_descriptors: bool,
+    /// Whether the other side has closed before it read everything.
+    was_reset: bool,
 }
 
 /// The descriptors of one frame.
@@ -144,6 +147,11 @@ impl Reader {
             }
             self.fill()?;
         }
+    }
+
+    /// Whether the other side has closed the connection before it read all that was sent.
+    pub fn was_reset(&self) -> bool {
+        self.was_reset
     }
 
     /// Bytes of the message that was received last.
@@ -257,7 +265,10 @@ impl Reader {
                 RecvFlags::CMSG_CLOEXEC,
             ) {
                 Err(Errno::INTR) => {}
-                Err(Errno::CONNRESET) => return Err(WireError::Closed),
+                Err(Errno::CONNRESET) => {
+                    self.was_reset = true;
+                    return Err(WireError::Closed);
+                }
                 Err(error) => return Err(io::Error::from(error).into()),
                 Ok(message) => break (message.bytes, message.flags),
             }

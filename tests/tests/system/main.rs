@@ -3,6 +3,7 @@
 //! Each module is a chapter of stories. They need root, /dev/net/tun and the Debian packages that
 //! `tests/run` installs; where one of these is missing they fail and say so.
 
+mod again;
 mod allocation;
 mod bad_input;
 mod bind;

@@ -99,24 +99,27 @@ pub(crate) struct LeaderLink {
 }
 
 impl Cluster {
-    /// Does the same as [`Cluster::new`] with the key pair of this host, whose data are there.
-    pub(crate) fn open(config: HostConfig, data: &Path) -> Result<(Self, TcpListener), AgentError> {
-        Self::new(config, KeyPair::read_or_make(data)?)
+    /// Does the same as [`Cluster::new`] with the key pair of this host, whose data are there, and
+    /// its socket, if that is bound already.
+    pub(crate) fn open(
+        config: HostConfig,
+        data: &Path,
+        bound: Option<TcpListener>,
+    ) -> Result<(Self, TcpListener), AgentError> {
+        let cluster = Self::new(config, KeyPair::read_or_make(data)?)?;
+        let address = cluster.config.listen;
+        let bind = || TcpListener::bind(address);
+        let listener = bound.map_or_else(bind, Ok);
+        let listener = listener.map_err(|source| AgentError::Listen { address, source })?;
+        Ok((cluster, listener))
     }
 
-    /// Reads the pre-shared key and binds the socket; no connection is accepted yet.
-    pub(crate) fn new(
-        config: HostConfig,
-        keys: KeyPair,
-    ) -> Result<(Self, TcpListener), AgentError> {
+    /// Reads the pre-shared key.
+    pub(crate) fn new(config: HostConfig, keys: KeyPair) -> Result<Self, AgentError> {
         let secret = Secret::read(&config.key)?;
-        let listener = TcpListener::bind(config.listen).map_err(|source| AgentError::Listen {
-            address: config.listen,
-            source,
-        })?;
         let control = Arc::new(Control::new(Some(config.host.clone())));
         let tickets = Tickets::new(config.encryption);
-        let cluster = Cluster {
+        Ok(Cluster {
             config,
             secret,
             keys: Mutex::new(keys),
@@ -131,8 +134,7 @@ impl Cluster {
             rotation: Mutex::default(),
             tickets,
             problems: Problems::default(),
-        };
-        Ok((cluster, listener))
+        })
     }
 
     /// Whether this agent is the leader.
@@ -348,6 +350,6 @@ pub(crate) mod tests {
             hosts: [("b".into(), "127.0.0.1:1".parse().unwrap())].into(),
         };
         let keys = KeyPair::generate().unwrap();
-        Cluster::new(config, keys).unwrap().0
+        Cluster::new(config, keys).unwrap()
     }
 }

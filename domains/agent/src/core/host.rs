@@ -16,6 +16,7 @@ use toroid_protocol::wire::Writer;
 use super::audit::Audit;
 use super::base::Base;
 use super::fair_queue::FairQueue;
+use super::gate::Gate;
 use crate::cluster::Cluster;
 use crate::control::Control;
 use crate::emulation::Emulation;
@@ -37,6 +38,8 @@ pub(crate) enum Ending {
     Asked(Writer),
     /// A signal, or the end of the liveness socket.
     Told,
+    /// No end of nodes and driver: the agent [starts again](crate::start::again).
+    Again,
 }
 
 /// Nodes, driver and state of an agent.
@@ -76,6 +79,8 @@ pub(crate) struct Host {
     pub(crate) members: Members,
     pub(crate) ending: mpsc::Sender<Ending>,
     pub(crate) is_ending: AtomicBool,
+    /// Admission of requests that must not be cut off in the middle.
+    pub(crate) gate: Gate,
     /// Control of changes and followers.
     pub(crate) control: Arc<Control>,
     /// Turns for changes. Functions that make changes expect their caller to have its turn.

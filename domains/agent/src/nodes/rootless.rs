@@ -9,11 +9,12 @@ use std::os::fd::OwnedFd;
 
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::{Gid, Uid};
+use serde::{Deserialize, Serialize};
 
 use crate::error::AgentError;
 
 /// User of the agent, as seen from outside.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Identity {
     /// The effective user.
     pub(crate) uid: u32,

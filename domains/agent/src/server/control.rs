@@ -40,6 +40,14 @@ impl Administration<'_> {
             let may_be_long = !matches!(self.caller.actor, Actor::Administrator(_))
                 && may_be_long(self.host, &request);
             let _slots = may_be_long.then(|| share.take_reply());
+            // Those that wait for something are cut off when the agent starts again.
+            let inside = match request {
+                Request::Down | Request::Events { wait: true, .. } => None,
+                _ => match self.host.gate.enter() {
+                    Some(inside) => Some(inside),
+                    None => return self.writer.send(&Message::Reply(Reply::Again), &[]),
+                },
+            };
             let reply = match &request {
                 Request::Down => match self.may_end_agent(&request) {
                     Ok(()) => return self.end_agent(),
@@ -64,6 +72,7 @@ impl Administration<'_> {
             };
             let reply = reply.unwrap_or_else(Reply::Error);
             self.writer.send(&Message::Reply(reply), &[])?;
+            drop(inside);
         }
     }
 

@@ -119,6 +119,7 @@ impl Attached {
         let answer = match (request.is_change(), self.generation) {
             (true, Some(generation)) => self.host.audited(&self.caller, request, || {
                 let standing = Standing::Generation(generation);
+                let _inside = self.host.gate.wait();
                 carry_out(&self.host, &self.caller, standing, request).transpose()
             }),
             (true, None) => Err(not_here()),

@@ -189,6 +189,11 @@ fn change(
         let message = format!("host {from} does not carry {node}");
         return HostResponse::Refused(Refusal::new(RefusalKind::Denied, message, ""));
     }
+    let Some(_inside) = host.gate.enter() else {
+        let message = "the leader is starting again";
+        let remedy = "nothing was changed; try again";
+        return HostResponse::Refused(Refusal::new(RefusalKind::Failed, message, remedy));
+    };
     let standing = match who {
         Requester::Node { owner, .. } => Standing::Owner(owner),
         _ => Standing::Own,

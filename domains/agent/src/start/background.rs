@@ -12,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::setsid;
 use toroid_model::refusal::Refusal;
 
-use super::{run, state_dir};
+use super::{again, run, state_dir};
 use crate::config::Config;
 use crate::error::{AgentError, during, in_data, in_state};
 use crate::store::names::LOG;
@@ -119,6 +119,14 @@ fn wait_until_ready(child: &mut Child, state: &Path) -> Result<(), AgentError> {
 
 /// The other side of [`spawn_background`]; returns the exit status.
 pub(crate) fn run_role(config: &str) -> u8 {
+    if again::is_asked() {
+        let result = again::run(config);
+        // Nobody waits for this agent.
+        if let Err(error) = &result {
+            tracing::error!("{error}");
+        }
+        return u8::from(result.is_err());
+    }
     let result = start(config);
     if let Err(error) = &result {
         tracing::error!("{error}");

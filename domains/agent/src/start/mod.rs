@@ -1,60 +1,45 @@
 //! The beginning and the end of an agent.
 
+pub(crate) mod again;
 pub mod background;
+mod build;
 pub(crate) mod data_dir;
+mod endings;
 pub(crate) mod state_dir;
 
-use std::fs;
 use std::io;
+use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
-use toroid_fabric::{NodeId, Torus};
-use toroid_model::hosts::{Encryption, HostConfig};
-use toroid_model::info::Limits;
+use toroid_fabric::Torus;
+use toroid_model::hosts::HostConfig;
 use toroid_model::limits::MAX_NODES;
-use toroid_model::refusal::Refusal;
 use toroid_model::rights::Actor;
 use toroid_netlink::LinkChanges;
 use toroid_protocol::agent::{Message, Reply};
-use toroid_protocol::driver::PortError;
 
 use crate::cluster::Cluster;
 use crate::config::Config;
-use crate::control::Control;
-use crate::core::audit::Audit;
-use crate::core::base::Base;
-use crate::core::fair_queue::FairQueue;
 use crate::core::gateways::watch;
 use crate::core::host::{Ending, Host};
-use crate::core::hosts_file;
-use crate::core::ports::{log_errors, ports, remote_ports};
-use crate::emulation::Emulation;
 use crate::error::{AgentError, during, in_data, in_state};
 use crate::fdstore::Watch;
 use crate::fdstore::takeover::{self, Takeover};
-use crate::interfaces::Interfaces;
-use crate::members::migration::Migrations;
-use crate::members::{Changed, Members, RETURN};
-use crate::net::driver::{Driver, Others};
-use crate::net::gateways::Gateways;
-use crate::nodes::cgroups::Cgroups;
-use crate::nodes::node::Plan;
+use crate::members::{Changed, RETURN};
 use crate::nodes::rootless;
-use crate::nodes::users::Users;
 use crate::nodes::{Birth, HostedNode};
-use crate::proxy::supervisor::{self, ProxySupervisor};
+use crate::proxy::supervisor;
 use crate::server::{SocketKind, serve, serve_target_proxy};
 use crate::sessions;
-use crate::store::events::Log;
 use crate::threads;
+use again::{Heritage, Origin};
+use build::{build, raise_descriptor_limit};
 use data_dir::DataDir;
+use endings::{catch_signals, watch_lifeline};
 use state_dir::StateDir;
 
 /// Pauses before a node is made anew grow from the first to the second while it keeps dying.
@@ -63,8 +48,8 @@ const BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(
 /// Life of a node after which it is made anew soon.
 const GOOD_LIFE: Duration = Duration::from_secs(10);
 
-/// Limit of registered bytes of one node if the size of memory is unknown.
-const FALLBACK_BYTES: u64 = 4 << 30;
+/// Time for requests of clients to end before the agent starts again. Later ones are cut off.
+const DRAIN: Duration = Duration::from_millis(500);
 
 /// Runs an agent until [`toroid_protocol::agent::Request::Down`], SIGINT, SIGTERM or SIGHUP, or the
 /// end of its liveness socket. Calls `ready` once all nodes are up, and ends if that fails, because
@@ -73,7 +58,7 @@ const FALLBACK_BYTES: u64 = 4 << 30;
 /// afterwards.
 ///
 /// An ordinary user's agent enters a user namespace first, so the process must have a single
-/// thread.
+/// thread. By SIGUSR1 the agent starts again in this process, as [`crate::roles`] do.
 ///
 /// # Errors
 /// [`AgentError`]: the agent did not start, and the state before it is unchanged.
@@ -92,18 +77,54 @@ pub fn run(
     state_dir::make(&config.state).map_err(in_state(&config.state))?;
     data_dir::make(&config.data).map_err(in_data(&config.data))?;
     let identity = rootless::enter(takeover::user_namespace(&config.state)?)?;
+    let open_files = raise_descriptor_limit().map_err(during("raise the descriptor limit"))?;
+    let origin = Origin {
+        identity,
+        open_files,
+    };
     let state = StateDir::take(&config.state)?;
+    live_in(config, origin, state, None, is_awaited, ready)
+}
+
+/// Runs the next life of an agent.
+fn run_again(config: Config, heritage: &Heritage) -> Result<(), AgentError> {
+    let descriptors = toroid_fabric::os::inherited::keep_descriptors();
+    descriptors.map_err(during("keep descriptors to itself"))?;
+    let lock = heritage.lock.try_clone().map_err(in_state(&config.state))?;
+    let state = StateDir::inherited(config.state.clone(), lock);
+    let announce = || Ok(());
+    live_in(
+        config,
+        heritage.origin,
+        state,
+        Some(heritage),
+        || true,
+        announce,
+    )
+}
+
+/// Life of an agent in a state directory, which it releases at the end.
+fn live_in(
+    config: Config,
+    origin: Origin,
+    state: StateDir,
+    heritage: Option<&Heritage>,
+    is_awaited: impl Fn() -> bool,
+    ready: impl FnOnce() -> io::Result<()>,
+) -> Result<(), AgentError> {
     let takeover = Takeover::take(state.path())?;
     let (fd_store, is_inherited) = (Arc::clone(&takeover.fd_store), takeover.is_inherited);
     // A second `toroid down` may ask until the very end, and waits like the first.
     let (ending, endings) = mpsc::channel();
     let endings = (ending, &endings);
-    let result = live(
-        config, identity, &state, takeover, endings, is_awaited, ready,
-    );
-    if result.is_err() && is_inherited {
-        // The predecessor's nodes go on without this agent.
-        state.give_back();
+    let life = (origin, heritage);
+    let result = live(config, life, &state, takeover, endings, is_awaited, ready);
+    let goes_on = is_inherited || matches!(result, Err(AgentError::NotAgain(_)));
+    if result.is_err() && goes_on {
+        // The nodes go on without this agent, and perhaps with its next life.
+        if heritage.is_none() {
+            state.give_back();
+        }
         return result.map(drop);
     }
     fd_store.end();
@@ -118,7 +139,7 @@ pub fn run(
 /// Life of an agent, from its directories to its end.
 fn live(
     config: Config,
-    identity: rootless::Identity,
+    (origin, heritage): (Origin, Option<&Heritage>),
     state: &StateDir,
     mut takeover: Takeover,
     (ending, endings): (mpsc::Sender<Ending>, &mpsc::Receiver<Ending>),
@@ -142,22 +163,41 @@ fn live(
         let chosen = toroid_client::rdma::check(rdma)?;
         tracing::info!("between hosts: {chosen}");
     }
-    let open = |hosts| Cluster::open(hosts, data.path());
+    let next_config = Config {
+        fresh: false,
+        ..config.clone()
+    };
+    let former = |error: io::Error| during("take over sockets")(error);
+    let bound = heritage.and_then(|heritage| heritage.hosts.as_ref());
+    let bound = bound.map(TcpListener::try_clone).transpose();
+    let bound = bound.map_err(former)?;
+    let open = |hosts| Cluster::open(hosts, data.path(), bound);
     let (cluster, others) = config.hosts.clone().map(open).transpose()?.unzip();
+    let kept_others = others.as_ref().map(TcpListener::try_clone).transpose();
+    let kept_others = kept_others.map_err(former)?;
     catch_signals(&ending)?;
     if config.lifeline {
         watch_lifeline(&ending)?;
     }
     // First, because it may fail. Clients that connect already wait for the nodes.
-    let control = state.listen(!identity.rootless)?;
+    let control = match heritage {
+        Some(heritage) => heritage.control.try_clone().map_err(former)?,
+        None => state.listen(!origin.identity.rootless)?,
+    };
+    let kept_control = control.try_clone().map_err(former)?;
     let is_inherited = takeover.is_inherited;
     let watch = takeover.watch();
     let goes_on = || match endings.try_recv() {
         Err(_) if is_awaited() => Ok(()),
         _ => Err(AgentError::Interrupted),
     };
+    // A next life that ended here would leave its nodes behind.
+    let goes_on: &dyn Fn() -> _ = match heritage {
+        Some(_) => &|| Ok(()),
+        None => &goes_on,
+    };
     let (host, births, migrations) = build(
-        config, identity, state, &data, takeover, cluster, ending, &goes_on,
+        config, origin, state, &data, takeover, cluster, ending, goes_on,
     )?;
     let host = Arc::new(host);
     if host.can_have_gateways().is_ok() {
@@ -196,7 +236,25 @@ fn live(
         return announced.map(|()| None);
     }
     // The host has a sender, so an end arrives.
-    let ending = announced.map(|()| endings.recv().ok());
+    let mut ending = announced.map(|()| endings.recv().ok());
+    if let Ok(Some(Ending::Again)) = ending {
+        tracing::info!("starting again");
+        host.gate.close(DRAIN);
+        let is_end = |ending: &Ending| !matches!(ending, Ending::Again);
+        ending = Ok(endings.try_iter().find(is_end));
+        if let Ok(None) = ending {
+            let lock = state.lock().try_clone().map_err(former)?;
+            let next = Heritage {
+                origin,
+                lock,
+                control: kept_control,
+                hosts: kept_others,
+                attempts: 0,
+            };
+            return Err(next.pass_on(&next_config));
+        }
+        host.gate.open();
+    }
     take_down(&host);
     ending
 }
@@ -220,213 +278,6 @@ fn check_size(torus: Torus, hosts: Option<&HostConfig>) -> Result<(), AgentError
     )?;
     let count = config.hosts.len() as u32 + 1;
     check(torus.nodes(), count, format!("{count} hosts"))
-}
-
-/// Makes nodes and driver, as long as `goes_on` succeeds. On failure everything made ends with this
-/// process.
-#[allow(clippy::too_many_arguments)]
-fn build(
-    config: Config,
-    identity: rootless::Identity,
-    state: &StateDir,
-    data: &DataDir,
-    mut takeover: Takeover,
-    cluster: Option<Cluster>,
-    ending: mpsc::Sender<Ending>,
-    goes_on: &dyn Fn() -> Result<(), AgentError>,
-) -> Result<(Host, Vec<Birth>, Migrations), AgentError> {
-    let cluster = cluster.map(Arc::new);
-    let (mut directory, store) = data.directory_among(config.torus, cluster.as_deref())?;
-    let memory = memory_bytes();
-    directory.administer(identity.uid, memory);
-    let torus = directory.torus();
-    check_size(torus, cluster.as_ref().map(|cluster| &cluster.config))?;
-    let kind = takeover::Kind {
-        torus,
-        ethernet: config.driver_command.is_some(),
-        carries: cluster.as_ref().map(|c| c.config.nodes.clone()),
-        share_tmp: config.share_tmp,
-    };
-    let (interfaces, emulation) = takeover.check(&kind)?;
-    let (interfaces, no_taps) = Interfaces::of(&config, interfaces)?;
-    let emulation = Emulation::of(&config, emulation, &directory)?;
-    if let Some(Refusal { message, .. }) = &no_taps {
-        tracing::warn!("nodes have no interfaces in domains: {message}");
-    }
-    let carries = kind.carries.clone();
-    takeover::keep_host(
-        &takeover.fd_store,
-        kind,
-        interfaces,
-        emulation.clone(),
-        config.lifeline,
-    );
-    let users = take_users(&identity, &mut takeover)?;
-    let (groups, no_limits) = take_groups(state, &takeover, config.limits)?;
-    // All file systems of a node together leave a quarter for its processes.
-    let temporary_bytes = groups.limits.memory.map_or(memory / 2, |limit| limit / 4);
-    let open_files = raise_descriptor_limit().map_err(during("raise the descriptor limit"))?;
-    let (mut nodes, mut births) = (Vec::new(), Vec::new());
-    let mut texts = hosts_file::Texts::new(&directory);
-    let is_ours = |id: &NodeId| carries.as_ref().is_none_or(|nodes| nodes.contains(&id.0));
-    for id in (0..torus.nodes()).map(NodeId).filter(is_ours) {
-        let Some(place) = torus.place(id) else {
-            continue;
-        };
-        goes_on()?;
-        let failed = |action: String, source| AgentError::Node {
-            place,
-            action,
-            source,
-        };
-        let network = state.network(place);
-        let network = network.map_err(|e| failed("name its network".into(), e))?;
-        let hosts_file = state.hosts(id).and_then(|path| {
-            hosts_file::write(&path, &texts.of(id))?;
-            Ok(path)
-        });
-        let hosts_file = hosts_file.map_err(|e| failed("write its hosts file".into(), e))?;
-        let its_groups = groups.of(place);
-        let its_groups = its_groups.map_err(|e| failed("limit what it takes".into(), e))?;
-        let plan = Plan {
-            place,
-            hosts: hosts_file,
-            open_files,
-            shares_tmp: config.share_tmp,
-            temporary_bytes,
-            groups: its_groups,
-        };
-        let kept = takeover.inherit(&HostedNode::key(id));
-        let fd_store = Arc::clone(&takeover.fd_store);
-        let made = HostedNode::make(id, plan, network, users.clone(), fd_store, kept);
-        let (node, birth) = made.map_err(|error| failed(error.action, error.source))?;
-        nodes.push(node);
-        births.push(birth);
-    }
-    // Kept after the nodes: limits that they cannot have are not stored as theirs.
-    groups.keep(state.path())?;
-    let start_driver = |command| {
-        let kept = takeover.inherit(Driver::KEY);
-        let ports = ports(&directory, &nodes, interfaces);
-        let (remote, others) = match &cluster {
-            Some(cluster) => (
-                remote_ports(&directory, cluster, interfaces),
-                Others {
-                    hosts: cluster.others_in(&directory),
-                    rdma: cluster.config.rdma.clone(),
-                    sealed: cluster.config.encryption == Encryption::On,
-                },
-            ),
-            None => Default::default(),
-        };
-        Driver::start(
-            command,
-            Arc::clone(&takeover.fd_store),
-            kept,
-            ports,
-            remote,
-            others,
-            emulation.precision,
-        )
-    };
-    let driver = config.driver_command.map(start_driver).transpose()?;
-    if let Some(driver) = &driver {
-        check_ports(&driver.sync()?, takeover.is_inherited)?;
-    }
-    let log = Log::open(data.path()).map_err(in_data(data.path()))?;
-    let audit = Audit::new(data.path().into(), log);
-    audit.note_start(identity.uid, &directory);
-    let (mut members, migrations) = Members::new(directory, store, memory);
-    members.inherit(Arc::clone(&takeover.fd_store), &mut takeover);
-    members
-        .inherit_links(emulation.torus(torus), &mut takeover)
-        .map_err(during("make the clocks of links"))?;
-    let base = Base::inherit(&mut takeover);
-    let proxy = cluster
-        .as_ref()
-        .map(|cluster| ProxySupervisor::new(&mut takeover, &cluster.config));
-    let control = match &cluster {
-        Some(cluster) => Arc::clone(&cluster.control),
-        None => Arc::new(Control::new(None)),
-    };
-    let host = Host {
-        proxy: proxy.map(Arc::new),
-        control,
-        audit,
-        state: state.path().into(),
-        data: data.path().into(),
-        fd_store: takeover.fd_store,
-        share_tmp: config.share_tmp,
-        lifeline: config.lifeline,
-        ack_timeout: Duration::from_millis(config.ack_timeout_ms),
-        identity,
-        cluster,
-        users,
-        torus,
-        nodes,
-        driver,
-        interfaces,
-        emulation,
-        base,
-        no_taps,
-        limits: groups.limits,
-        no_limits,
-        gateways: Gateways::new(state.path()),
-        members,
-        ending,
-        is_ending: AtomicBool::new(false),
-        changes: FairQueue::default(),
-    };
-    Ok((host, births, migrations))
-}
-
-/// Checks the ports. In new nodes every port can be made. In the predecessor's, their roots may
-/// have spoiled some of their own, which must not stop the agent.
-fn check_ports(errors: &[PortError], is_inherited: bool) -> Result<(), AgentError> {
-    match errors.first() {
-        Some(error) if !is_inherited => Err(AgentError::DriverFailed(error.message.clone())),
-        _ => {
-            log_errors(errors);
-            Ok(())
-        }
-    }
-}
-
-/// Source of users for the nodes of a root agent. Existing nodes keep the predecessor's choice.
-fn take_users(
-    identity: &rootless::Identity,
-    takeover: &mut Takeover,
-) -> Result<Option<Arc<Users>>, AgentError> {
-    if let Some(users) = takeover.inherit(Users::KEY).and_then(Users::inherit) {
-        return Ok(Some(Arc::new(users)));
-    }
-    if identity.rootless || takeover.has(HostedNode::KEYS) {
-        return Ok(None);
-    }
-    let users = Users::open().map_err(AgentError::Users)?;
-    if let Some(users) = &users {
-        users.keep(&takeover.fd_store);
-    }
-    Ok(users.map(Arc::new))
-}
-
-/// Control groups of nodes, and the reason if they lack default limits. Existing nodes are in
-/// theirs already.
-fn take_groups(
-    state: &StateDir,
-    takeover: &Takeover,
-    asked: Limits,
-) -> Result<(Cgroups, Option<Refusal>), AgentError> {
-    let (groups, missing) = if takeover.has(HostedNode::KEYS) {
-        Cgroups::inherit(state.path(), asked)?
-    } else {
-        Cgroups::make(state.path(), asked)?
-    };
-    let missing = missing.map(|error| error.refusal());
-    if let Some(Refusal { message, .. }) = &missing {
-        tracing::warn!("{message}");
-    }
-    Ok((groups, missing))
 }
 
 /// Watches uplinks from now on: changes during the settling of gateways are handled afterwards.
@@ -556,49 +407,8 @@ fn take_down(host: &Host) {
     HostedNode::wait_for_ends(&host.nodes);
 }
 
-fn catch_signals(ending: &mpsc::Sender<Ending>) -> Result<(), AgentError> {
-    let failed = during("catch signals");
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
-    let ending = ending.clone();
-    spawn(move || {
-        if signals.forever().next().is_some() {
-            // This fails only when the agent is ending anyway.
-            let _ = ending.send(Ending::Told);
-        }
-    })
-}
-
-fn watch_lifeline(ending: &mpsc::Sender<Ending>) -> Result<(), AgentError> {
-    let ending = ending.clone();
-    spawn(move || {
-        // Only its end is of interest.
-        let _ = io::copy(&mut io::stdin(), &mut io::sink());
-        let _ = ending.send(Ending::Told);
-    })
-}
-
 fn spawn(run: impl FnOnce() + Send + 'static) -> Result<(), AgentError> {
     threads::start(run)
         .map(drop)
         .map_err(during("start a thread"))
-}
-
-/// Raises this process's limit of descriptors to the hard one; returns the soft limit before.
-fn raise_descriptor_limit() -> io::Result<u64> {
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
-    Ok(soft)
-}
-
-/// Memory of this host, the limit of registered bytes of one node.
-fn memory_bytes() -> u64 {
-    let total = |text: String| {
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix("MemTotal:"))?;
-        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-        kib.checked_mul(1024)
-    };
-    let text = fs::read_to_string("/proc/meminfo").ok();
-    text.and_then(total).unwrap_or(FALLBACK_BYTES)
 }

@@ -40,7 +40,7 @@ const NETWORKS: &str = "netns";
 #[derive(Debug)]
 pub(crate) struct StateDir {
     path: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 impl StateDir {
@@ -56,7 +56,16 @@ impl StateDir {
             clear(&path)
         }
         .map_err(broken)?;
-        Ok(StateDir { path, _lock: lock })
+        Ok(StateDir { path, lock })
+    }
+
+    /// The directory of the former life of this process, which has locked it.
+    pub(super) fn inherited(path: PathBuf, lock: File) -> Self {
+        StateDir { path, lock }
+    }
+
+    pub(super) fn lock(&self) -> &File {
+        &self.lock
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -1,12 +1,17 @@
 //! `toroid down`: end the agent of this user.
 
+use std::path::Path;
+
 use clap::Args;
-use toroid_agent::Left;
+use toroid_agent::{Left, is_held};
 use toroid_client::admin::{CONTROL_SOCKET, ClientError, Control};
 use toroid_protocol::wire::WireError;
 
 use super::{DONE, Run, Session};
 use crate::failure::Failure;
+
+/// Number of requests to an agent that starts again each time.
+const ATTEMPTS: u32 = 5;
 
 #[derive(Debug, Args)]
 pub(crate) struct Down;
@@ -17,7 +22,7 @@ impl Run for Down {
         // Only the user's own agent: ending the system's agent by mistake would be worse.
         let state = places.to_start()?;
         let was_there = state.join(CONTROL_SOCKET).exists();
-        match Control::connect(state).and_then(Control::down) {
+        match end(state) {
             Ok(()) => {}
             // Also an agent that ended meanwhile, because its start was interrupted or another
             // `toroid down` was faster.
@@ -36,4 +41,15 @@ impl Run for Down {
         show.done();
         Ok(DONE)
     }
+}
+
+/// Ends the agent, also one that starts again at this moment.
+fn end(state: &Path) -> Result<(), ClientError> {
+    for _ in 1..ATTEMPTS {
+        match Control::connect(state).and_then(Control::down) {
+            Err(ClientError::Wire(WireError::Closed)) if is_held(state).unwrap_or_default() => {}
+            result => return result,
+        }
+    }
+    Control::connect(state).and_then(Control::down)
 }
