@@ -1,6 +1,6 @@
 //! The measured hosts: a leader and its followers, real and hollow.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -218,6 +218,8 @@ fn leader(torus: Torus, key: PathBuf) -> Result<HostConfig, ClusterError> {
         provider: Provider::Tcp,
         encryption: Encryption::On,
         admission: Admission::Key,
+        candidates: BTreeSet::new(),
+        etcd: None,
         rdma: None,
         hosts: others.collect(),
     })

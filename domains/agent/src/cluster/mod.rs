@@ -346,6 +346,8 @@ pub(crate) mod tests {
             provider: Provider::Tcp,
             encryption: Encryption::On,
             admission: Admission::Key,
+            candidates: Default::default(),
+            etcd: None,
             rdma: None,
             hosts: [("b".into(), "127.0.0.1:1".parse().unwrap())].into(),
         };

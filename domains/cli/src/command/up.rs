@@ -9,6 +9,7 @@ use toroid_agent::background::spawn_background;
 use toroid_agent::{Config, read_profile};
 use toroid_client::admin::Control;
 use toroid_fabric::Torus;
+use toroid_model::hosts::etcd::EtcdConfig;
 use toroid_model::hosts::{self, ConfigFile};
 use toroid_model::info::Limits;
 use toroid_model::limits::{ACK_TIMEOUT_MS, MAX_ACK_TIMEOUT_MS};
@@ -29,7 +30,8 @@ A file for --config; each host has its own, and docs/hosts.md explains it:
   nodes = [\"0,*,*\"]               # those that it carries
   listen = \"10.0.0.1:7470\"        # for the agents of other hosts
   key = \"/etc/toroid/key\"         # admits this host; 64 hexadecimal digits, mode 600
-  directory = \"a\"                 # whose agent holds the directory
+  directory = \"a\"                 # whose agent holds the directory, or etcd
+  candidates = [\"a\", \"b\"]        # with etcd: hosts that may lead
   provider = \"tcp\"                # between hosts, tcp or verbs; absent: tcp
   encryption = \"on\"              # of data between hosts, on or off; absent: on
   admission = \"key\"              # of new hosts, by that key or manual; absent: key
@@ -47,7 +49,11 @@ A file for --config; each host has its own, and docs/hosts.md explains it:
   b = \"10.0.0.2:7470\"
 
   [alias]                         # of nodes that this one carries
-  db = \"0,1,1\"";
+  db = \"0,1,1\"
+
+  [etcd]                          # on candidates; ca, cert and key with https
+  endpoints = [\"http://10.0.0.1:2379\", \"http://10.0.0.2:2379\"]
+  prefix = \"/toroid\"            # of all keys; absent: /toroid";
 
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
@@ -185,6 +191,9 @@ fn read(path: &Path) -> Result<ConfigFile, Failure> {
         .map_err(|error| Failure::usage(&format!("cannot read {}: {error}", path.display())))?;
     let mut file = hosts::parse(&text).map_err(|problems| wrong(path, &problems))?;
     file.host.key = beside(path, &file.host.key);
+    for file in file.host.etcd.iter_mut().flat_map(EtcdConfig::files) {
+        *file = beside(path, file);
+    }
     file.state = file.state.map(|state| beside(path, &state));
     file.data = file.data.map(|data| beside(path, &data));
     Ok(file)
