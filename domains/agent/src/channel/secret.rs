@@ -16,8 +16,8 @@ use crate::random::{from_hex, to_hex};
 /// Bytes of a key.
 pub(crate) const KEY: usize = 32;
 
-/// Bytes of the longest file that may hold a key.
-const MAX_FILE: u64 = 1024;
+/// Bytes of the longest file that may hold a key, such as one of RSA in PEM.
+const MAX_FILE: u64 = 16 << 10;
 
 /// A pre-shared key. Its debug output does not show the bytes.
 #[derive(Clone)]

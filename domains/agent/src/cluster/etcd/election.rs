@@ -112,8 +112,7 @@ async fn renew(servers: &Servers, lease: i64) -> Result<bool, EtcdError> {
     let renewal = |mut client: Client| async move {
         match client.lease_keep_alive(lease).await {
             Ok(_) => Ok(true),
-            // The client's word for a lease that has ended.
-            Err(etcd_client::Error::LeaseKeepAliveError(_)) => Ok(false),
+            Err(error) if has_ended(&error) => Ok(false),
             Err(error) => Err(error),
         }
     };
@@ -140,6 +139,11 @@ pub(super) async fn keep_alive(servers: Arc<Servers>, lease: i64) {
     }
 }
 
+/// Whether a lease has ended, by the words of the client.
+fn has_ended(error: &etcd_client::Error) -> bool {
+    matches!(error, etcd_client::Error::LeaseKeepAliveError(text) if text == "lease not found")
+}
+
 /// Why renewals over one connection have ended.
 enum Ended {
     Lease,
@@ -147,9 +151,12 @@ enum Ended {
 }
 
 async fn renew_with(mut client: Client, lease: i64) -> Ended {
-    let lost = |error: etcd_client::Error| match error {
-        etcd_client::Error::LeaseKeepAliveError(text) if text == "lease not found" => Ended::Lease,
-        error => Ended::Connection(error.to_string()),
+    let lost = |error: etcd_client::Error| {
+        if has_ended(&error) {
+            Ended::Lease
+        } else {
+            Ended::Connection(error.to_string())
+        }
     };
     let late = || Ended::Connection(format!("no answer in {RENEWAL:?}"));
     let (mut keeper, mut answers) = match timeout(RENEWAL, client.lease_keep_alive(lease)).await {

@@ -65,19 +65,22 @@ impl Etcd {
     /// # Errors
     /// [`EtcdError`]. Whether this host has won is then unknown; without renewal, the key vanishes.
     pub(crate) fn campaign(&self, host: &str, resumed: Option<i64>) -> Result<Election, EtcdError> {
-        let mut held = self.0.held.lock();
-        let leases = resumed
-            .into_iter()
-            .chain(held.as_ref().map(|held| held.lease));
-        let (host, leases): (String, Vec<i64>) = (host.into(), leases.collect());
-        let campaign = move |servers: Arc<Servers>| async move {
+        // Not locked during the campaign, because a host that ends resigns at once.
+        let own = self.0.held.lock().as_ref().map(|held| held.lease);
+        let (host, leases) = (
+            host.to_owned(),
+            [resumed, own].into_iter().flatten().collect(),
+        );
+        let campaign = |servers: Arc<Servers>| async move {
+            let leases: Vec<i64> = leases;
             election::campaign(&servers, &host, &leases).await
         };
         let outcome = self.run(campaign)?;
         if let Election::Won(Tenure { lease, .. }) = outcome {
             let renewal = election::keep_alive(Arc::clone(&self.0.servers), lease);
             let renewal = self.0.runtime.spawn(renewal).abort_handle();
-            if let Some(before) = held.replace(Held { lease, renewal }) {
+            let before = self.0.held.lock().replace(Held { lease, renewal });
+            if let Some(before) = before {
                 before.renewal.abort();
             }
         }

@@ -226,3 +226,97 @@ pub(super) fn join(pairs: Pairs) -> Result<Joined, JoinError> {
     }
     Ok(joined)
 }
+
+#[cfg(test)]
+mod tests {
+    use fastrand::Rng;
+    use toroid_fabric::NodeId;
+    use toroid_model::directory::{Directory, Wanted, full_members};
+
+    use super::*;
+
+    /// A directory after one more change: domains come, go and change, and with them their numbers.
+    fn next(before: &Directory, random: &mut Rng) -> Directory {
+        let mut directory = before.clone();
+        let members = (0..random.u32(1..20)).map(|_| NodeId(random.u32(0..2048)));
+        let members: BTreeSet<NodeId> = members.collect();
+        let name = ["red", "blue", "green"][random.usize(..3)];
+        // Not all are possible.
+        let _ = match random.u8(..4) {
+            0 => directory.remove(name).map(drop),
+            1 => directory.grow(name, &members).map(drop),
+            2 => directory.shrink(name, &members).map(drop),
+            _ => {
+                let wanted = Wanted {
+                    name: name.into(),
+                    members: full_members(members),
+                    ..Wanted::default()
+                };
+                directory.create(wanted).map(drop)
+            }
+        };
+        directory
+    }
+
+    #[test]
+    fn keys_have_what_records_have() {
+        let mut random = Rng::with_seed(26);
+        let mut directory = Directory::new("16x16x8".parse().unwrap());
+        let all = Changes::between(&Records::new(), &directory.records());
+        let mut keys = Pairs::new();
+        Edit::of(&Records::new(), &all).unwrap().apply_to(&mut keys);
+        for _ in 0..300 {
+            let after = next(&directory, &mut random);
+            let changes = after.changes_since(&directory);
+            let edit = Edit::of(&directory.records(), &changes).unwrap();
+            let pieces = edit
+                .clone()
+                .pieces(random.usize(1..9), random.usize(1..200));
+            assert_eq!(pieces.iter().map(Edit::len).sum::<usize>(), edit.len());
+            for piece in pieces {
+                piece.apply_to(&mut keys);
+            }
+            let joined = join(keys.clone()).unwrap();
+            assert_eq!(joined.records, after.records());
+            assert_eq!(joined.owed, Pairs::new());
+            directory = after;
+        }
+    }
+
+    #[test]
+    fn only_departures_need_no_writing() {
+        let empty = Directory::new("16x16x8".parse().unwrap());
+        let mut before = empty.clone();
+        for (name, members) in [("red", [1, 2]), ("blue", [2, 3])] {
+            let wanted = Wanted {
+                name: name.into(),
+                members: full_members(members.map(NodeId)),
+                ..Wanted::default()
+            };
+            before.create(wanted).unwrap();
+        }
+        let is_departure = |change: fn(&mut Directory)| {
+            let mut after = before.clone();
+            change(&mut after);
+            let changes = after.changes_since(&before);
+            let edit = Edit::of(&before.records(), &changes).unwrap();
+            edit.is_departure(&changes)
+        };
+        assert!(is_departure(|it| drop(
+            it.shrink("red", &[NodeId(1)].into())
+        )));
+        assert!(is_departure(|it| {
+            it.shrink("red", &[NodeId(2)].into()).unwrap();
+            it.shrink("blue", &[NodeId(2)].into()).unwrap();
+        }));
+        assert!(!is_departure(|it| drop(it.remove("red"))));
+        assert!(!is_departure(|it| drop(
+            it.grow("red", &[NodeId(3)].into())
+        )));
+        assert!(!is_departure(|it| {
+            it.shrink("red", &[NodeId(1)].into()).unwrap();
+            it.grow("blue", &[NodeId(1)].into()).unwrap();
+        }));
+        assert!(!is_departure(|_| {}));
+    }
+}

@@ -17,6 +17,7 @@ use tonic::transport::Endpoint;
 use toroid_model::hosts::etcd::EtcdConfig;
 
 use super::error::{EtcdError, TlsFault};
+use crate::channel::secret::read_private;
 
 /// Time for a request. A change that needs longer fails, in less than ten seconds.
 const PATIENCE: Duration = Duration::from_secs(9);
@@ -418,33 +419,37 @@ impl Servers {
 const MAX_ANSWER: usize = 64 << 20;
 
 fn tls(config: &EtcdConfig) -> Result<Option<TlsOptions>, EtcdError> {
-    let read = |path: &Path, kind: &str| {
-        let failed = |reason: String| EtcdError::File {
-            path: path.into(),
-            reason,
-        };
-        let text = fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    let failed = |path: &Path, reason: String| EtcdError::File {
+        path: path.into(),
+        reason,
+    };
+    let check = |path: &Path, text: String, kind: &str| {
         if text.contains(&format!("{kind}-----")) {
             Ok(text)
         } else {
-            Err(failed(format!("it has no {} in PEM", kind.to_lowercase())))
+            let reason = format!("it has no {} in PEM", kind.to_lowercase());
+            Err(failed(path, reason))
         }
+    };
+    let certificates = |path: &Path| {
+        let text = fs::read_to_string(path).map_err(|error| failed(path, error.to_string()))?;
+        check(path, text, "CERTIFICATE")
+    };
+    let private = |path: &Path| {
+        let text = read_private(path).map_err(|error| failed(path, error.to_string()))?;
+        check(path, text, "PRIVATE KEY")
     };
     let Some(ca) = &config.ca else {
         return Ok(None);
     };
-    let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(read(ca, "CERTIFICATE")?));
+    let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(certificates(ca)?));
     tls = match (&config.cert, &config.key) {
         (Some(cert), Some(key)) => {
-            let (cert, key) = (read(cert, "CERTIFICATE")?, read(key, "PRIVATE KEY")?);
-            tls.identity(Identity::from_pem(cert, key))
+            tls.identity(Identity::from_pem(certificates(cert)?, private(key)?))
         }
         (None, None) => tls,
         (Some(lone), None) | (None, Some(lone)) => {
-            return Err(EtcdError::File {
-                path: lone.clone(),
-                reason: "`cert` and `key` go together".into(),
-            });
+            return Err(failed(lone, "`cert` and `key` go together".into()));
         }
     };
     Ok(Some(tls))
