@@ -18,7 +18,7 @@ const CHECK: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The leaders that a caller knows of.
-struct Reports {
+pub(super) struct Reports {
     last: Option<Option<Leader>>,
     /// Revision of etcd that the last is of.
     revision: i64,
@@ -26,7 +26,8 @@ struct Reports {
 }
 
 /// Why a watch has ended.
-enum Ended {
+#[derive(Debug)]
+pub(super) enum Ended {
     /// The caller is gone.
     Unheard,
     Failed(String),
@@ -39,8 +40,16 @@ impl<E: std::error::Error> From<E> for Ended {
 }
 
 impl Reports {
+    pub(super) fn new(changed: Sender<Option<String>>) -> Self {
+        Reports {
+            last: None,
+            revision: 0,
+            changed,
+        }
+    }
+
     /// Reports the leader at a revision of etcd, unless the caller knows it or a later one.
-    fn report(&mut self, leader: Option<Leader>, revision: i64) -> Result<(), Ended> {
+    pub(super) fn report(&mut self, leader: Option<Leader>, revision: i64) -> Result<(), Ended> {
         let is_new = self.last.as_ref() != Some(&leader);
         if self.last.is_some() && (revision <= self.revision || !is_new) {
             return Ok(());
@@ -58,11 +67,7 @@ impl Reports {
 /// have gone already. Further reads follow: etcd 3.4 says nothing of a deletion in the revision to
 /// which it has compacted when a watch begins there, and a server may fall silent.
 pub(super) async fn watch(servers: Arc<Servers>, changed: Sender<Option<String>>) {
-    let mut reports = Reports {
-        last: None,
-        revision: 0,
-        changed,
-    };
+    let mut reports = Reports::new(changed);
     loop {
         match follow(&servers, &mut reports).await {
             Err(Ended::Unheard) => return,
@@ -83,7 +88,7 @@ async fn follow(servers: &Servers, reports: &mut Reports) -> Result<(), Ended> {
 }
 
 /// Reports leaders from a revision on, as long as the connection lasts.
-async fn follow_with(
+pub(super) async fn follow_with(
     servers: &Servers,
     mut client: Client,
     revision: i64,
