@@ -123,8 +123,9 @@ impl Edit {
         let follows = |(key, value): (&String, &String)| match key.strip_prefix(RECORD) {
             Some(record) if record.starts_with(DOMAIN) => DomainHead::read(record, value)
                 .is_ok_and(|head| leave.contains(&head.id().to_string()[..])),
-            // Owners of nodes, and what they consent to.
-            Some(record) => record == REVISION || record.starts_with("node/"),
+            // Requests that were carried out. Repeated ones find that the members have left. But
+            // owners of nodes and their consents do not follow from anything.
+            Some(record) => record == REVISION || record.starts_with("done/"),
             None => false,
         };
         self.delete.iter().any(|key| is_member(&key))
@@ -295,13 +296,31 @@ mod tests {
             };
             before.create(wanted).unwrap();
         }
-        let is_departure = |change: fn(&mut Directory)| {
+        before.give(&[NodeId(1), NodeId(3)].into(), Some(1000));
+        before.consent(&[NodeId(1)].into(), "red", false).unwrap();
+        let is_departure_with = |request: Option<&str>, change: fn(&mut Directory)| {
             let mut after = before.clone();
             change(&mut after);
-            let changes = after.changes_since(&before);
+            let mut changes = after.changes_since(&before);
+            let request = request.map(|key| (key.into(), r#"{"outcome":"done"}"#.into()));
+            changes.put.extend(request);
             let edit = Edit::of(&before.records(), &changes).unwrap();
             edit.is_departure(&changes)
         };
+        let is_departure = |change| is_departure_with(None, change);
+        let leave = |it: &mut Directory| drop(it.shrink("red", &[NodeId(1)].into()));
+        assert!(is_departure_with(Some("done/x"), leave));
+        assert!(!is_departure_with(Some("other/x"), leave));
+        // A guest leaves and withdraws its consent, which the next leader would find again.
+        assert!(!is_departure(|it| {
+            it.shrink("red", &[NodeId(1)].into()).unwrap();
+            it.consent(&[NodeId(1)].into(), "red", true).unwrap();
+        }));
+        // A node that belongs to the agent again has no record.
+        assert!(is_departure(|it| {
+            it.shrink("red", &[NodeId(1)].into()).unwrap();
+            it.give(&[NodeId(1)].into(), None);
+        }));
         assert!(is_departure(|it| drop(
             it.shrink("red", &[NodeId(1)].into())
         )));
