@@ -6,7 +6,7 @@
 //! PREFIX/done          identifier of the last change
 //! PREFIX/r/KEY         a record of the directory; of a domain without its members
 //! PREFIX/m/ID/NODE     a member of the domain with that number
-//! PREFIX/redo          a large change that is in effect, and not yet in all of its keys
+//! PREFIX/redo          {"id":ID,"parts":2}   a large change in effect, not yet in all of its keys
 //! PREFIX/redo/ID/N     its parts
 //! ```
 
@@ -83,6 +83,10 @@ impl Edit {
     pub(super) fn bytes(&self) -> usize {
         let pairs = self.put.iter().map(|(key, value)| key.len() + value.len());
         pairs.sum::<usize>() + self.delete.iter().map(String::len).sum::<usize>()
+    }
+
+    pub(super) fn puts_any_of(&self, keys: &BTreeSet<String>) -> bool {
+        keys.iter().any(|key| self.put.contains_key(key))
     }
 
     /// Parts of at most so many operations and bytes, or one operation.

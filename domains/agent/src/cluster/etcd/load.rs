@@ -1,9 +1,12 @@
 //! Reading all keys of a directory.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::fmt::Display;
 
 use etcd_client::GetOptions;
+use serde::{Deserialize, Serialize};
 
+use super::Etcd;
 use super::election::LEADER;
 use super::error::EtcdError;
 use super::layout::{self, Edit, JoinError, Joined, Pairs};
@@ -29,21 +32,43 @@ pub(super) struct Loaded {
     /// Revision of the last change; 0 if there was none.
     pub(super) done: i64,
     /// A large change that is not yet in all of its keys, though in the records.
-    pub(super) redo: Option<Edit>,
-    /// Whether there are parts of a large change that has never come into effect.
-    pub(super) has_remains: bool,
+    pub(super) redo: Option<Redo>,
+    /// Identifiers of large changes that have parts, and have never come into effect.
+    pub(super) remains: BTreeSet<String>,
+}
+
+/// A large change that is in effect.
+#[derive(Debug)]
+pub(super) struct Redo {
+    pub(super) id: String,
+    pub(super) edit: Edit,
+    /// Number of transactions of it that have been made since it was read or written.
+    pub(super) made: usize,
+}
+
+/// Value of the key that brings a large change into effect.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Staged {
+    pub(super) id: String,
+    /// Number of its parts.
+    pub(super) parts: usize,
 }
 
 /// Reads all keys at one revision, in pages.
-pub(super) async fn load(servers: &Servers) -> Result<Loaded, EtcdError> {
+pub(super) fn load(etcd: &Etcd) -> Result<Loaded, EtcdError> {
+    let (pairs, done) = etcd.run(|servers| async move { read_all(&servers).await })?;
+    // Here, because that takes long, and the thread of etcd renews the lease.
+    join(etcd.servers(), pairs, done)
+}
+
+async fn read_all(servers: &Servers) -> Result<(Pairs, i64), EtcdError> {
     for _ in 1..ATTEMPTS {
         match read(servers).await {
             Err(EtcdError::Refused(text)) if text.contains("compacted") => {}
-            read => return read.and_then(|(pairs, done)| join(servers, pairs, done)),
+            read => return read,
         }
     }
-    let (pairs, done) = read(servers).await?;
-    join(servers, pairs, done)
+    read(servers).await
 }
 
 async fn read(servers: &Servers) -> Result<(Pairs, i64), EtcdError> {
@@ -81,23 +106,15 @@ fn join(servers: &Servers, mut pairs: Pairs, done: i64) -> Result<Loaded, EtcdEr
     for key in [META, LEADER, DONE] {
         pairs.remove(key);
     }
-    let parts: BTreeMap<String, String> = split_off(&mut pairs);
-    let redo = pairs.remove(REDO).map(|id| {
-        let mut whole = Edit::default();
-        let prefix = format!("{REDO}/{id}/");
-        for (key, part) in parts.iter().filter(|(key, _)| key.starts_with(&prefix)) {
-            let part: Edit = serde_json::from_str(part).map_err(|error| EtcdError::Damaged {
-                prefix: servers.prefix.clone(),
-                reason: format!("{key}: {error}"),
-            })?;
-            whole.then(&part);
-        }
-        Ok(whole)
-    });
+    let parts = split_off(&mut pairs);
+    let staged = pairs.remove(REDO);
+    let redo = staged.map(|staged| assemble(servers, &staged, &parts));
     let redo = redo.transpose()?;
     if let Some(redo) = &redo {
-        redo.apply_to(&mut pairs);
+        redo.edit.apply_to(&mut pairs);
     }
+    let mut remains: BTreeSet<String> = parts.keys().filter_map(|key| id_of(key)).collect();
+    remains.retain(|id| redo.as_ref().is_none_or(|redo| redo.id != *id));
     let joined = layout::join(pairs).map_err(|error| match error {
         JoinError::Foreign(key) => EtcdError::Foreign {
             key: servers.key(&key),
@@ -110,9 +127,42 @@ fn join(servers: &Servers, mut pairs: Pairs, done: i64) -> Result<Loaded, EtcdEr
     Ok(Loaded {
         joined,
         done,
-        has_remains: redo.is_none() && !parts.is_empty(),
         redo,
+        remains,
     })
+}
+
+/// Puts a large change together.
+fn assemble(servers: &Servers, staged: &str, parts: &Pairs) -> Result<Redo, EtcdError> {
+    let damaged = |key: &str, reason: &dyn Display| EtcdError::Damaged {
+        prefix: servers.prefix.clone(),
+        reason: format!("{key}: {reason}"),
+    };
+    let Staged { id, parts: count } =
+        serde_json::from_str(staged).map_err(|error| damaged(REDO, &error))?;
+    let mut edit = Edit::default();
+    for index in 0..count {
+        let key = part(&id, index);
+        let missing = || damaged(&key, &"this part of a change is missing");
+        let part = parts.get(&key).ok_or_else(missing)?;
+        let part: Edit = serde_json::from_str(part).map_err(|error| damaged(&key, &error))?;
+        edit.then(&part);
+    }
+    Ok(Redo { id, edit, made: 0 })
+}
+
+/// Name of the key of a part.
+pub(super) fn part(id: &str, index: usize) -> String {
+    format!("{REDO}/{id}/{index:06}")
+}
+
+/// Identifier of the large change that has this part.
+fn id_of(part: &str) -> Option<String> {
+    let (id, _) = part
+        .strip_prefix(REDO)?
+        .strip_prefix('/')?
+        .split_once('/')?;
+    Some(id.into())
 }
 
 /// Takes the parts of large changes out.

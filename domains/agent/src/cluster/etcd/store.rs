@@ -11,9 +11,12 @@
 //!
 //! When etcd is out of space, transactions that only delete still succeed. Then members leave, and
 //! what else the change writes is owed: to be written with the next change, or computed by the next
-//! leader from the keys that are missing.
+//! leader from the keys that are missing. These transactions delete `done`, so that earlier ones
+//! which come late are refused. The next one that puts something first writes `done` again, so that
+//! none which could put a member back compares the revision 0.
 
 use std::fmt;
+use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, DeleteOptions, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use tokio::time::Instant;
@@ -22,7 +25,7 @@ use toroid_model::directory::records::{Changes, RecordError, Records};
 use super::election::{LEADER, Leader, lasts};
 use super::error::EtcdError;
 use super::layout::Edit;
-use super::load::{self, DONE, REDO};
+use super::load::{self, DONE, REDO, Redo, Staged};
 use super::servers::{Answer, Failure};
 use super::{Etcd, Tenure};
 use crate::store::{Store, StoreError};
@@ -35,6 +38,9 @@ const MAX_BYTES: usize = 1 << 20;
 
 /// Bytes of a part of a large change. JSON in JSON needs up to twice as many.
 const PART_BYTES: usize = 512 << 10;
+
+/// Time for a transaction that follows a long read.
+const LEAST: Duration = Duration::from_secs(1);
 
 /// Store of a tenure.
 pub(crate) struct EtcdStore {
@@ -53,7 +59,18 @@ struct Base {
     /// Differences of the keys from the records, which had no room.
     owed: Edit,
     /// A large change that is not yet in all of its keys.
-    redo: Option<Edit>,
+    redo: Option<Redo>,
+}
+
+/// What a transaction does with the key `done`.
+#[derive(Clone, Copy)]
+enum Mark<'a> {
+    /// It is a change with this identifier.
+    Put(&'a str),
+    /// It is a change where etcd has no space for an identifier.
+    Delete,
+    /// It is part of the last change, or of none.
+    Keep,
 }
 
 /// Why a transaction had no effect.
@@ -77,20 +94,23 @@ impl EtcdStore {
         }
     }
 
-    /// Runs operations while the tenure lasts and no change came after revision `done`. With an
-    /// identifier they are a change themselves. Returns the revision of the change that is the last
-    /// then.
+    /// Runs operations while the tenure lasts and no change came after revision `done`. Returns the
+    /// revision of the change that is the last then.
     fn fenced(
         &self,
         done: i64,
-        id: Option<&str>,
+        mark: Mark<'_>,
         mut operations: Vec<TxnOp>,
         end: Instant,
     ) -> Result<i64, Fenced> {
         let servers = self.etcd.servers();
         let key = servers.key(DONE);
         let same = Compare::mod_revision(key.clone(), CompareOp::Equal, done);
-        operations.extend(id.map(|id| TxnOp::put(key.clone(), id, None)));
+        match mark {
+            Mark::Put(id) => operations.push(TxnOp::put(key.clone(), id, None)),
+            Mark::Delete => operations.push(TxnOp::delete(key.clone(), None)),
+            Mark::Keep => {}
+        }
         let look = [servers.key(LEADER), key].map(|key| TxnOp::get(key, None));
         let txn = Txn::new()
             .when([lasts(servers, &self.tenure), same])
@@ -106,16 +126,20 @@ impl EtcdStore {
         } = answer.map_err(Fenced::Failed)?;
         let revision = answer.header().map_or(0, |header| header.revision());
         if answer.succeeded() {
-            Ok(if id.is_some() { revision } else { done })
+            Ok(match mark {
+                Mark::Put(_) => revision,
+                Mark::Delete => 0,
+                Mark::Keep => done,
+            })
         } else {
-            self.find_out(id, &answer, is_doubtful)
+            self.find_out(mark, &answer, is_doubtful)
         }
     }
 
     /// Finds out why the comparison of a transaction failed.
     fn find_out(
         &self,
-        id: Option<&str>,
+        mark: Mark<'_>,
         answer: &TxnResponse,
         is_doubtful: bool,
     ) -> Result<i64, Fenced> {
@@ -124,15 +148,18 @@ impl EtcdStore {
             Some(TxnOpResponse::Get(found)) => found.kvs().first(),
             _ => None,
         };
-        if let Some(last) = pair(1)
-            && id.is_some_and(|id| id.as_bytes() == last.value())
-        {
-            // An earlier attempt had no answer.
-            return Ok(last.mod_revision());
-        }
+        // An earlier attempt may have had no answer.
+        let own = match (mark, pair(1)) {
+            (Mark::Put(id), Some(last)) if id.as_bytes() == last.value() => {
+                return Ok(last.mod_revision());
+            }
+            // Nobody else deletes it from this revision on.
+            (Mark::Delete, None) => Some(0),
+            _ => None,
+        };
         let leader = pair(0).and_then(|pair| Leader::of(pair).ok());
         match leader {
-            Some(leader) if leader.term == self.tenure.term => Err(Fenced::Overtaken),
+            Some(leader) if leader.term == self.tenure.term => own.ok_or(Fenced::Overtaken),
             leader => Err(Fenced::Deposed {
                 leader: leader.map(|leader| leader.host),
                 is_doubtful,
@@ -141,25 +168,24 @@ impl EtcdStore {
     }
 
     /// Reads all, until no transaction of a former life of this host comes in between any more.
-    fn read(&mut self) -> Result<Records, StoreError> {
+    /// What follows the read has time until `end`, but at least a moment; the time for one request
+    /// without an end.
+    fn read(&mut self, end: Option<Instant>) -> Result<Records, StoreError> {
         self.base = None;
-        let end = self.soon();
         loop {
-            let loaded = self
-                .etcd
-                .run(|servers| async move { load::load(&servers).await });
-            let mut loaded = loaded.map_err(failed)?;
-            match self.fenced(loaded.done, Some(&identifier()), vec![], end) {
+            let mut loaded = load::load(&self.etcd).map_err(failed)?;
+            let end = end.map_or_else(|| self.soon(), |end| end.max(Instant::now() + LEAST));
+            match self.bar(loaded.done, end) {
                 Ok(done) => loaded.done = done,
-                // Such a transaction is refused later: it compares a revision that is gone then.
-                Err(Fenced::Failed(failure)) if failure.error == EtcdError::NoSpace => {}
                 Err(Fenced::Overtaken) => continue,
                 Err(fenced) => return Err(self.explain(fenced)),
             }
-            if loaded.has_remains {
-                let remains = vec![self.delete_below(&format!("{REDO}/"))];
-                self.fenced(loaded.done, None, remains, end)
-                    .map_err(|fenced| self.explain(fenced))?;
+            if !loaded.remains.is_empty() {
+                let remains = loaded.remains.iter().map(|id| self.delete_parts(id));
+                for remains in remains.collect::<Vec<_>>().chunks(MAX_OPERATIONS) {
+                    self.fenced(loaded.done, Mark::Keep, remains.into(), end)
+                        .map_err(|fenced| self.explain(fenced))?;
+                }
             }
             let records = loaded.joined.records;
             self.base = Some(Base {
@@ -175,37 +201,63 @@ impl EtcdStore {
         }
     }
 
+    /// Lets earlier transactions that come late be refused.
+    fn bar(&self, done: i64, end: Instant) -> Result<i64, Fenced> {
+        match self.fenced(done, Mark::Put(&identifier()), vec![], end) {
+            Err(Fenced::Failed(failure)) if failure.error == EtcdError::NoSpace => {
+                self.fenced(done, Mark::Delete, vec![], end)
+            }
+            barred => barred,
+        }
+    }
+
     fn change(&mut self, changes: &Changes) -> Result<(), StoreError> {
+        let end = self.soon();
         if self.base.is_none() {
-            self.read()?;
+            self.read(Some(end))?;
         }
         // It stays away if the outcome is unknown.
         let Some(mut base) = self.base.take() else {
             return Err(failed(EtcdError::Overtaken));
         };
-        let made = self.change_from(&mut base, changes);
+        let made = self.change_from(&mut base, changes, end);
         if matches!(made, Ok(()) | Err(StoreError::Etcd(_))) {
             self.base = Some(base);
         }
         made
     }
 
-    fn change_from(&self, base: &mut Base, changes: &Changes) -> Result<(), StoreError> {
-        self.complete(base)
-            .map_err(|fenced| match self.explain(fenced) {
-                // Not this change.
-                StoreError::Doubtful(cause) => *cause,
-                error => error,
-            })?;
-        let end = self.soon();
+    fn change_from(
+        &self,
+        base: &mut Base,
+        changes: &Changes,
+        end: Instant,
+    ) -> Result<(), StoreError> {
         let edit = Edit::of(&base.records, changes).map_err(|error| self.damaged(&error))?;
         let mut all = base.owed.clone();
         all.then(&edit);
-        let made = if all.len() < MAX_OPERATIONS && all.bytes() <= MAX_BYTES {
-            self.fenced(base.done, Some(&identifier()), self.operations(&all), end)
-        } else {
-            self.check_sizes(&all)?;
-            self.stage(base, &all, end)
+        let made = match self.prepare(base, end) {
+            Ok(()) if all.len() < MAX_OPERATIONS && all.bytes() <= MAX_BYTES => self.fenced(
+                base.done,
+                Mark::Put(&identifier()),
+                self.operations(&all),
+                end,
+            ),
+            Ok(()) => {
+                self.check_sizes(&all)?;
+                self.stage(base, &all, end)
+            }
+            // Not of this change.
+            Err(Fenced::Failed(failure)) => Err(Fenced::Failed(Failure {
+                is_doubtful: false,
+                ..failure
+            })),
+            Err(Fenced::Deposed { leader, .. }) => Err(Fenced::Deposed {
+                leader,
+                is_doubtful: false,
+            }),
+            // Others may be there than the records known here.
+            Err(Fenced::Overtaken) => Err(Fenced::Overtaken),
         };
         match made {
             Ok(done) => {
@@ -215,10 +267,14 @@ impl EtcdStore {
             Err(Fenced::Failed(failure))
                 if failure.error == EtcdError::NoSpace
                     && !failure.is_doubtful
-                    && edit.is_departure(changes) =>
+                    && edit.is_departure(changes)
+                    && base
+                        .redo
+                        .as_ref()
+                        .is_none_or(|redo| !redo.edit.puts_any_of(&edit.delete)) =>
             {
                 tracing::warn!("{}; only members leave", failure.error.refusal());
-                self.let_leave(base, &edit, end)?;
+                base.done = self.let_leave(base.done, &edit, end)?;
                 all.delete.clear();
                 base.owed = all;
             }
@@ -226,26 +282,34 @@ impl EtcdStore {
         }
         changes.apply_to(&mut base.records);
         // It is in effect already; the next change tries again.
-        if let Err(fenced) = self.complete(base) {
+        if let Err(fenced) = self.complete(base, end) {
             tracing::warn!("a large change is incomplete: {}", self.explain(fenced));
         }
         Ok(())
     }
 
-    /// Deletes without writing anything.
-    fn let_leave(&self, base: &Base, edit: &Edit, end: Instant) -> Result<(), StoreError> {
+    /// Makes what has to come before a change that puts something.
+    fn prepare(&self, base: &mut Base, end: Instant) -> Result<(), Fenced> {
+        if base.done == 0 {
+            base.done = self.fenced(0, Mark::Put(&identifier()), vec![], end)?;
+        }
+        self.complete(base, end)
+    }
+
+    /// Deletes without writing anything. Returns the revision of the last change then.
+    fn let_leave(&self, mut done: i64, edit: &Edit, end: Instant) -> Result<i64, StoreError> {
         let deletes = Edit {
             delete: edit.delete.clone(),
             ..Edit::default()
         };
         for (index, part) in deletes.pieces(MAX_OPERATIONS, MAX_BYTES).iter().enumerate() {
-            let left = self.fenced(base.done, None, self.operations(part), end);
-            left.map_err(|fenced| match self.explain(fenced) {
+            let left = self.fenced(done, Mark::Delete, self.operations(part), end);
+            done = left.map_err(|fenced| match self.explain(fenced) {
                 error @ StoreError::Etcd(_) if index > 0 => StoreError::Doubtful(Box::new(error)),
                 error => error,
             })?;
         }
-        Ok(())
+        Ok(done)
     }
 
     /// Brings a large change into effect.
@@ -255,9 +319,9 @@ impl EtcdStore {
         let parts = all.clone().pieces(usize::MAX, PART_BYTES);
         for (index, part) in parts.iter().enumerate() {
             let part = serde_json::to_string(part).expect("texts can be written");
-            let key = servers.key(&format!("{REDO}/{id}/{index:06}"));
+            let key = servers.key(&load::part(&id, index));
             let put = vec![TxnOp::put(key, part, None)];
-            let written = self.fenced(base.done, None, put, end);
+            let written = self.fenced(base.done, Mark::Keep, put, end);
             // Parts alone change nothing.
             written.map_err(|fenced| match fenced {
                 Fenced::Failed(failure) => Fenced::Failed(Failure {
@@ -267,33 +331,37 @@ impl EtcdStore {
                 fenced => fenced,
             })?;
         }
-        let put = vec![TxnOp::put(servers.key(REDO), &id[..], None)];
-        let done = self.fenced(base.done, Some(&id), put, end)?;
-        base.redo = Some(all.clone());
+        let staged = Staged {
+            id,
+            parts: parts.len(),
+        };
+        let value = serde_json::to_string(&staged).expect("texts and numbers can be written");
+        let put = vec![TxnOp::put(servers.key(REDO), value, None)];
+        let done = self.fenced(base.done, Mark::Put(&staged.id), put, end)?;
+        base.redo = Some(Redo {
+            id: staged.id,
+            edit: all.clone(),
+            made: 0,
+        });
         Ok(done)
     }
 
     /// Makes the keys of a large change that is in effect.
-    fn complete(&self, base: &mut Base) -> Result<(), Fenced> {
-        let Some(redo) = &base.redo else {
+    fn complete(&self, base: &mut Base, end: Instant) -> Result<(), Fenced> {
+        let Some(redo) = &mut base.redo else {
             return Ok(());
         };
-        let mut parts = redo.clone().pieces(MAX_OPERATIONS, MAX_BYTES);
-        while let Some(part) = parts.pop() {
-            if let Err(fenced) = self.fenced(base.done, None, self.operations(&part), self.soon()) {
-                let mut rest = part;
-                parts.iter().for_each(|part| rest.then(part));
-                base.redo = Some(rest);
-                return Err(fenced);
-            }
+        let pieces = redo.edit.clone().pieces(MAX_OPERATIONS, MAX_BYTES);
+        for piece in &pieces[redo.made..] {
+            self.fenced(base.done, Mark::Keep, self.operations(piece), end)?;
+            redo.made += 1;
         }
-        let key = self.etcd.servers().key(REDO);
+        // Not all below: late, it would take the parts of a later change.
         let delete = vec![
-            TxnOp::delete(key, None),
-            self.delete_below(&format!("{REDO}/")),
+            TxnOp::delete(self.etcd.servers().key(REDO), None),
+            self.delete_parts(&redo.id),
         ];
-        base.redo = Some(Edit::default());
-        self.fenced(base.done, None, delete, self.soon())?;
+        self.fenced(base.done, Mark::Keep, delete, end)?;
         base.redo = None;
         Ok(())
     }
@@ -312,9 +380,11 @@ impl EtcdStore {
             .collect()
     }
 
-    fn delete_below(&self, name: &str) -> TxnOp {
+    /// Deletes the parts of a large change.
+    fn delete_parts(&self, id: &str) -> TxnOp {
         let all = DeleteOptions::new().with_prefix();
-        TxnOp::delete(self.etcd.servers().key(name), Some(all))
+        let key = self.etcd.servers().key(&format!("{REDO}/{id}/"));
+        TxnOp::delete(key, Some(all))
     }
 
     fn check_sizes(&self, edit: &Edit) -> Result<(), StoreError> {
@@ -354,7 +424,7 @@ impl EtcdStore {
 
 impl Store for EtcdStore {
     fn load(&mut self) -> Result<Records, StoreError> {
-        self.read()
+        self.read(None)
     }
 
     fn commit(&mut self, changes: &Changes) -> Result<(), StoreError> {

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::thread;
 use std::time::Instant;
 
@@ -7,6 +8,7 @@ use toroid_model::refusal::RefusalKind;
 
 use super::elections::{next, watch};
 use super::*;
+use crate::cluster::etcd::load;
 use crate::store::{RecoveringStore, StoreError};
 
 /// Lets time pass in which the servers do nothing.
@@ -144,7 +146,19 @@ fn members_leave_also_when_etcd_is_full() {
     let etcd = open(&cluster);
     let tenure = win(&etcd, "a");
     let first = with_domain(&directory(), "blue", 0..300);
-    let mut store = store_with(&etcd, &tenure, &first);
+    drop(store_with(&etcd, &tenure, &first));
+    // A large change is in effect, and not yet in all of its keys.
+    let last = ask(&etcd, |mut client| async move {
+        client.get("/toroid/test/m/1/299", None).await
+    });
+    let quota = ("r/quota/user/1", r#"{"regions":1}"#);
+    let last = last.unwrap().kvs()[0].value_str().unwrap().to_owned();
+    let large = BTreeMap::from([quota, ("m/1/299", &last)]);
+    let large = serde_json::json!({"put": large, "delete": []}).to_string();
+    put(&etcd, "redo/x/000000", &large);
+    put(&etcd, "redo", r#"{"id":"x","parts":1}"#);
+    let mut store = etcd.store(&tenure);
+    let first = Directory::from_records(&store.load().unwrap()).unwrap();
     let fill = |mut client: Client| async move {
         let options = PutOptions::new();
         client.put("/other", vec![7; 1 << 20], Some(options)).await
@@ -157,12 +171,18 @@ fn members_leave_also_when_etcd_is_full() {
         .refusal();
     assert_eq!(refusal.kind, RefusalKind::Exhausted);
     assert!(refusal.remedy.contains("etcdctl alarm disarm"), "{refusal}");
+    // It would be a member again for a reader, who completes the large change.
+    let back = without(&first, "blue", &[299]);
+    let refused = store.commit(&back.changes_since(&first)).unwrap_err();
+    assert_eq!(refused.refusal().kind, RefusalKind::Exhausted);
     let mut directory = first;
     let many: Vec<u32> = (100..290).collect();
     for members in [&[7][..], &[8, 9], &many] {
         let next = without(&directory, "blue", members);
         store.commit(&next.changes_since(&directory)).unwrap();
         directory = next;
+        // Earlier transactions that come late compare another revision.
+        assert_eq!(load::load(&etcd).unwrap().done, 0);
     }
     // A leader that knows only what etcd has.
     let found = Directory::from_records(&etcd.store(&tenure).load().unwrap()).unwrap();
@@ -191,5 +211,6 @@ fn members_leave_also_when_etcd_is_full() {
     ask(&etcd, room).unwrap();
     let next = without(&directory, "blue", &[10]);
     store.commit(&next.changes_since(&directory)).unwrap();
+    assert_ne!(load::load(&etcd).unwrap().done, 0);
     assert_eq!(etcd.store(&tenure).load().unwrap(), next.records());
 }

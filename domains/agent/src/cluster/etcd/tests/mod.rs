@@ -64,6 +64,16 @@ where
     )
 }
 
+/// Puts a key below the prefix.
+fn put(etcd: &Etcd, key: &str, value: &str) {
+    let (key, value) = (format!("/toroid/test/{key}"), value.to_owned());
+    let put = move |mut client: Client| {
+        let (key, value) = (key.clone(), value.clone());
+        async move { client.put(key, value, None).await }
+    };
+    ask(etcd, put).unwrap();
+}
+
 fn directory() -> Directory {
     let mut directory = Directory::new(TORUS.parse().unwrap());
     directory.begin_term(FabricId(7), 1);

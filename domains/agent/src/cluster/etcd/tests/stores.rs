@@ -7,8 +7,7 @@ use crate::store::{RecoveringStore, StoreError};
 
 /// The records that a reader finds, at any moment.
 fn read(etcd: &Etcd) -> Records {
-    let loaded = etcd.run(|servers| async move { load::load(&servers).await });
-    loaded.unwrap().joined.records
+    load::load(etcd).unwrap().joined.records
 }
 
 #[test]
@@ -140,25 +139,23 @@ fn the_next_leader_completes_a_large_change() {
     let tenure = win(&etcd, "a");
     drop(store_with(&etcd, &tenure, &before));
     let part = r#"{"put":{"r/quota/user/1":"{\"regions\":1}"},"delete":["m/1/1"]}"#;
-    for (key, value) in [("redo/x/000000", part), ("redo/y/000000", "{")] {
-        let key = format!("/toroid/test/{key}");
-        ask(&etcd, move |mut client| {
-            let key = key.clone();
-            async move { client.put(key, value, None).await }
-        })
-        .unwrap();
-    }
+    put(&etcd, "redo/x/000000", part);
+    put(&etcd, "redo/y/000000", "{");
     // Parts alone are nothing.
     assert_eq!(read(&etcd), before.records());
-    ask(&etcd, |mut client| async move {
-        client.put("/toroid/test/redo", "x", None).await
-    })
-    .unwrap();
+    put(&etcd, "redo", r#"{"id":"x","parts":2}"#);
+    let Err(EtcdError::Damaged { reason, .. }) = load::load(&etcd) else {
+        panic!("a part is missing")
+    };
+    assert_eq!(reason, "redo/x/000001: this part of a change is missing");
+    put(&etcd, "redo", r#"{"id":"x","parts":1}"#);
     let mut store = etcd.store(&tenure);
     let found = store.load().unwrap();
     assert_eq!(found["quota/user/1"], r#"{"regions":1}"#);
     let after = Directory::from_records(&found).unwrap();
     assert_eq!(after.domain("red").unwrap().members.len(), 1);
+    // The parts of another change stay, as they would have to if a late transaction completed this.
+    put(&etcd, "redo/z/000000", "{}");
     let next = with_domain(&after, "blue", 0..2);
     store.commit(&next.changes_since(&after)).unwrap();
     assert_eq!(read(&etcd), next.records());
@@ -166,5 +163,35 @@ fn the_next_leader_completes_a_large_change() {
         let all = etcd_client::GetOptions::new().with_prefix();
         client.get("/toroid/test/redo", Some(all)).await
     });
-    assert!(left.unwrap().kvs().is_empty());
+    let keys = |found: &etcd_client::GetResponse| {
+        let keys = found
+            .kvs()
+            .iter()
+            .map(|pair| pair.key_str().unwrap().into());
+        keys.collect::<Vec<String>>()
+    };
+    assert_eq!(keys(&left.unwrap()), ["/toroid/test/redo/z/000000"]);
+}
+
+/// Another life of the host has changed something since this one knew of a large change.
+#[test]
+fn a_store_that_was_overtaken_goes_on() {
+    let Some(cluster) = Cluster::single(&[]) else {
+        return;
+    };
+    let etcd = open(&cluster);
+    let tenure = win(&etcd, "a");
+    let before = with_domain(&directory(), "red", 0..2);
+    drop(store_with(&etcd, &tenure, &before));
+    put(&etcd, "redo/x/000000", r#"{"put":{},"delete":[]}"#);
+    put(&etcd, "redo", r#"{"id":"x","parts":1}"#);
+    let mut store = etcd.store(&tenure);
+    store.load().unwrap();
+    etcd.store(&tenure).load().unwrap();
+    let mut store = RecoveringStore::new(Box::new(store));
+    let next = with_domain(&before, "blue", 0..2);
+    let overtaken = store.keep(&before, &next).unwrap_err();
+    assert!(matches!(overtaken, StoreError::Doubtful(_)), "{overtaken}");
+    store.keep(&before, &next).unwrap();
+    assert_eq!(read(&etcd), next.records());
 }
