@@ -388,11 +388,14 @@ impl EtcdStore {
     }
 
     fn check_sizes(&self, edit: &Edit) -> Result<(), StoreError> {
-        let large = edit.put.iter().find(|(_, value)| value.len() > MAX_BYTES);
-        large.map_or(Ok(()), |(key, value)| {
+        // In a part, which escapes it.
+        let escaped = |value: &String| serde_json::to_string(value).map_or(0, |text| text.len());
+        let mut sizes = edit.put.iter().map(|(key, value)| (key, escaped(value)));
+        let large = sizes.find(|(_, bytes)| *bytes > MAX_BYTES);
+        large.map_or(Ok(()), |(key, bytes)| {
             Err(failed(EtcdError::TooLarge {
                 record: key.clone(),
-                bytes: value.len(),
+                bytes,
                 most: MAX_BYTES,
             }))
         })

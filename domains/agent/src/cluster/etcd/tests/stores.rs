@@ -195,3 +195,19 @@ fn a_store_that_was_overtaken_goes_on() {
     store.keep(&before, &next).unwrap();
     assert_eq!(read(&etcd), next.records());
 }
+
+#[test]
+fn a_record_that_fits_in_no_part_is_refused() {
+    let Some(cluster) = Cluster::single(&[]) else {
+        return;
+    };
+    let etcd = open(&cluster);
+    let mut store = store_with(&etcd, &win(&etcd, "a"), &directory());
+    let records = [1, 2].map(|user| (format!("quota/user/{user}"), "\"".repeat(1 << 20)));
+    let changes = Changes {
+        put: records.into(),
+        ..Changes::default()
+    };
+    let refusal = store.commit(&changes).unwrap_err().refusal();
+    assert!(refusal.remedy.contains("several domains"), "{refusal}");
+}
