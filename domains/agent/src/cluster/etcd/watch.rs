@@ -48,6 +48,11 @@ impl Reports {
         }
     }
 
+    /// Accepts any revision from the next read: etcd may have been restored to an earlier one.
+    pub(super) fn begin(&mut self) {
+        self.revision = 0;
+    }
+
     /// Reports the leader at a revision of etcd, unless the caller knows it or a later one.
     pub(super) fn report(&mut self, leader: Option<Leader>, revision: i64) -> Result<(), Ended> {
         let is_new = self.last.as_ref() != Some(&leader);
@@ -69,6 +74,7 @@ impl Reports {
 pub(super) async fn watch(servers: Arc<Servers>, changed: Sender<Option<String>>) {
     let mut reports = Reports::new(changed);
     loop {
+        reports.begin();
         match follow(&servers, &mut reports).await {
             Err(Ended::Unheard) => return,
             Err(Ended::Failed(why)) => tracing::debug!("watch of the leader: {why}"),

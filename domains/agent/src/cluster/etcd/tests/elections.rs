@@ -5,7 +5,7 @@ use std::time::Duration;
 use etcd_client::WatchOptions;
 
 use super::*;
-use crate::cluster::etcd::election::leader;
+use crate::cluster::etcd::election::{Leader, leader};
 use crate::cluster::etcd::watch::{Ended, Reports, follow_with};
 
 pub(super) fn watch(etcd: &Etcd) -> Receiver<Option<String>> {
@@ -118,4 +118,24 @@ fn a_watch_goes_on_after_compaction() {
     drop(leaders);
     win(&a, "a");
     assert!(matches!(followed.join(), Ok(Err(Ended::Unheard))));
+}
+
+/// Otherwise no host would hear that the leader's key is gone with all others.
+#[test]
+fn a_watch_follows_etcd_to_an_earlier_revision() {
+    let (sender, leaders) = mpsc::channel();
+    let mut reports = Reports::new(sender);
+    let leader = Leader {
+        host: "a".into(),
+        term: 9,
+        lease: 7,
+    };
+    reports.report(Some(leader), 10).unwrap();
+    assert_eq!(next(&leaders).as_deref(), Some("a"));
+    // An event that is older than the last read.
+    reports.report(None, 3).unwrap();
+    assert!(leaders.try_recv().is_err());
+    reports.begin();
+    reports.report(None, 3).unwrap();
+    assert_eq!(next(&leaders), None);
 }
