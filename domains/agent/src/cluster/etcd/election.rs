@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Client, Compare, CompareOp, GetOptions, KeyValue, TxnOpResponse};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::error::EtcdError;
 use super::servers::Servers;
@@ -14,8 +15,11 @@ use super::{Election, Tenure};
 /// Name of the key.
 pub(super) const LEADER: &str = "leader";
 
-/// Seconds after which a lease ends that is not renewed.
-const TTL_S: i64 = 3;
+/// Time after which a lease ends that is not renewed.
+pub(super) const TTL: Duration = Duration::from_secs(3);
+
+/// The same in seconds.
+const TTL_S: i64 = TTL.as_secs().cast_signed();
 
 /// Time between renewals, and for the answer to one. Two servers in turn may be silent.
 const RENEWAL: Duration = Duration::from_millis(700);
@@ -119,11 +123,11 @@ async fn renew(servers: &Servers, lease: i64) -> Result<bool, EtcdError> {
     servers.ask(servers.patience, renewal).await
 }
 
-/// Renews a lease until it has ended.
-pub(super) async fn keep_alive(servers: Arc<Servers>, lease: i64) {
+/// Renews a lease until it has ended. Notes when the last renewal began that has succeeded.
+pub(super) async fn keep_alive(servers: Arc<Servers>, lease: i64, renewed: Arc<Mutex<Instant>>) {
     loop {
         match servers.present().await {
-            Ok((index, client)) => match renew_with(client, lease).await {
+            Ok((index, client)) => match renew_with(client, lease, &renewed).await {
                 Ended::Lease => {
                     tracing::warn!("this host's lease in etcd has ended, and with it its lead");
                     return;
@@ -150,7 +154,7 @@ enum Ended {
     Connection(String),
 }
 
-async fn renew_with(mut client: Client, lease: i64) -> Ended {
+async fn renew_with(mut client: Client, lease: i64, renewed: &Mutex<Instant>) -> Ended {
     let lost = |error: etcd_client::Error| {
         if has_ended(&error) {
             Ended::Lease
@@ -159,13 +163,16 @@ async fn renew_with(mut client: Client, lease: i64) -> Ended {
         }
     };
     let late = || Ended::Connection(format!("no answer in {RENEWAL:?}"));
+    let mut begin = Instant::now();
     let (mut keeper, mut answers) = match timeout(RENEWAL, client.lease_keep_alive(lease)).await {
         Ok(Ok(opened)) => opened,
         Ok(Err(error)) => return lost(error),
         Err(_) => return late(),
     };
     loop {
+        *renewed.lock() = begin;
         sleep(RENEWAL).await;
+        begin = Instant::now();
         if let Err(error) = keeper.keep_alive().await {
             return lost(error);
         }

@@ -2,11 +2,13 @@
 
 use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 use toroid_fabric::Torus;
 use toroid_model::hosts::etcd::EtcdConfig;
 
@@ -34,6 +36,8 @@ struct Inner {
 struct Held {
     lease: i64,
     renewal: AbortHandle,
+    /// Begin of the last renewal that has succeeded.
+    renewed: Arc<Mutex<Instant>>,
 }
 
 impl Etcd {
@@ -75,16 +79,35 @@ impl Etcd {
             let leases: Vec<i64> = leases;
             election::campaign(&servers, &host, &leases).await
         };
+        let renewed = Arc::new(Mutex::new(Instant::now()));
         let outcome = self.run(campaign)?;
         if let Election::Won(Tenure { lease, .. }) = outcome {
-            let renewal = election::keep_alive(Arc::clone(&self.0.servers), lease);
+            let renewal =
+                election::keep_alive(Arc::clone(&self.0.servers), lease, Arc::clone(&renewed));
             let renewal = self.0.runtime.spawn(renewal).abort_handle();
-            let before = self.0.held.lock().replace(Held { lease, renewal });
+            let before = self.0.held.lock().replace(Held {
+                lease,
+                renewal,
+                renewed,
+            });
             if let Some(before) = before {
                 before.renewal.abort();
             }
         }
         Ok(outcome)
+    }
+
+    /// Whether this host has renewed its lease in the time that a lease lasts. Otherwise another host
+    /// may lead already.
+    #[cfg_attr(not(test), allow(dead_code, reason = "the roles of hosts use it next"))]
+    pub(crate) fn is_renewed(&self) -> bool {
+        self.unrenewed().is_some_and(|time| time < election::TTL)
+    }
+
+    /// Time since the last renewal of the lease, if this host has one.
+    pub(super) fn unrenewed(&self) -> Option<Duration> {
+        let held = self.0.held.lock();
+        held.as_ref().map(|held| held.renewed.lock().elapsed())
     }
 
     /// Calls `changed` with the present leader and then with each next one, `None` where nobody
@@ -104,7 +127,7 @@ impl Etcd {
 
     /// Gives the leader's key up, so that another candidate need not wait for the lease's end.
     pub(crate) fn resign(&self) {
-        let Some(Held { lease, renewal }) = self.0.held.lock().take() else {
+        let Some(Held { lease, renewal, .. }) = self.0.held.lock().take() else {
             return;
         };
         renewal.abort();

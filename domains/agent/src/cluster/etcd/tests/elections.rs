@@ -1,8 +1,9 @@
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use etcd_client::WatchOptions;
+use nix::sys::signal::Signal;
 
 use super::*;
 use crate::cluster::etcd::election::{Leader, leader};
@@ -64,6 +65,30 @@ fn a_leader_comes_back_by_its_lease_or_is_replaced_after_it() {
     assert_eq!(next(&leaders), None);
     let late = open(&cluster).campaign("a", lease).unwrap();
     assert!(matches!(late, Election::Won(its) if its.term > tenure.term));
+}
+
+#[test]
+fn a_leader_knows_since_when_its_lease_is_not_renewed() {
+    let Some(cluster) = Cluster::single(&[]) else {
+        return;
+    };
+    let etcd = open(&cluster);
+    assert!(!etcd.is_renewed());
+    win(&etcd, "a");
+    let until = |is_it: &dyn Fn(Duration) -> bool| {
+        let end = Instant::now() + Duration::from_secs(30);
+        while !etcd.unrenewed().is_some_and(is_it) {
+            assert!(Instant::now() < end, "{:?}", etcd.unrenewed());
+            thread::sleep(Duration::from_millis(10));
+        }
+    };
+    cluster.servers[0].signal(Signal::SIGSTOP);
+    until(&|time| time > Duration::from_secs(1));
+    cluster.servers[0].signal(Signal::SIGCONT);
+    until(&|time| time < Duration::from_millis(500));
+    assert!(etcd.is_renewed());
+    etcd.resign();
+    assert!(!etcd.is_renewed());
 }
 
 #[test]
