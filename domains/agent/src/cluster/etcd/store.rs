@@ -153,8 +153,8 @@ impl EtcdStore {
             (Mark::Put(id), Some(last)) if id.as_bytes() == last.value() => {
                 return Ok(last.mod_revision());
             }
-            // Nobody else deletes it from this revision on.
-            (Mark::Delete, None) => Some(0),
+            // Otherwise it was one of a former life.
+            (Mark::Delete, None) if is_doubtful => Some(0),
             _ => None,
         };
         let leader = pair(0).and_then(|pair| Leader::of(pair).ok());
