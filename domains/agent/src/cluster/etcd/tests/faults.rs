@@ -1,6 +1,5 @@
 use std::collections::BTreeMap;
 use std::thread;
-use std::time::Instant;
 
 use etcd_client::{AlarmAction, AlarmOptions, AlarmType, PutOptions};
 use nix::sys::signal::Signal;
@@ -46,20 +45,21 @@ fn a_change_of_unknown_outcome_is_settled_by_the_next() {
     let Some(cluster) = Cluster::single(&[]) else {
         return;
     };
-    let etcd = hasty(&cluster, Duration::from_millis(700));
+    let patient = open(&cluster);
     let before = directory();
-    let tenure = win(&etcd, "a");
-    let store = store_with(&etcd, &tenure, &before);
+    let tenure = win(&patient, "a");
+    drop(store_with(&patient, &tenure, &before));
+    let mut store = hasty(&cluster, Duration::from_millis(700)).store(&tenure);
+    while store.load().is_err() {}
     let mut store = RecoveringStore::new(Box::new(store));
     let red = with_domain(&before, "red", 0..3);
-    stopped(&cluster, Duration::from_millis(900), || {
+    stopped(&cluster, Duration::from_millis(1500), || {
         let error = store.keep(&before, &red).unwrap_err();
         assert!(matches!(error, StoreError::Doubtful(_)), "{error}");
         let refusal = error.refusal();
         assert!(refusal.message.contains("does not decide"), "{refusal}");
         assert!(refusal.message.contains("unknown"), "{refusal}");
     });
-    let patient = open(&cluster);
     assert_eq!(
         patient.campaign("a", Some(tenure.lease)),
         Ok(Election::Won(tenure))
