@@ -50,8 +50,9 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const GREETINGS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Number of attempts to make a request, if the agent starts again each time.
-const REPETITIONS: u32 = 5;
+/// Number of attempts to make a request, with the pause in between, if the agent is starting again:
+/// it lets other requests end before.
+const REPETITIONS: u32 = 100;
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -535,6 +536,7 @@ impl Control {
                 Err(ClientError::Wire(error)) if self.may_repeat(request, &error) => {}
                 result => return result,
             }
+            thread::sleep(PAUSE);
             *self = Self::open(self.address.clone())?;
         }
         self.exchange(request)
