@@ -186,6 +186,9 @@ pub enum AgentError {
     /// The agent could not start again.
     #[error("cannot start again: {0}; its nodes go on, and `toroid up` takes them over")]
     NotAgain(io::Error),
+    /// A directory on etcd cannot be used.
+    #[error("{}", .0.message)]
+    Etcd(Refusal),
     /// An agent in the background reported this refusal.
     #[error("{0}")]
     Background(Refusal),
@@ -201,7 +204,7 @@ impl AgentError {
     /// The error as a refusal, with its kind and a remedy.
     pub fn refusal(&self) -> Refusal {
         let kind = match self {
-            AgentError::Background(refusal) => return refusal.clone(),
+            AgentError::Background(refusal) | AgentError::Etcd(refusal) => return refusal.clone(),
             AgentError::Directory(error) => return error.refusal(),
             AgentError::Running { .. }
             | AgentError::Inherited { .. }

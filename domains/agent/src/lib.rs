@@ -43,6 +43,7 @@ pub mod doctor;
 mod emulation;
 mod error;
 mod fdstore;
+mod gate;
 pub mod hollow;
 mod interfaces;
 mod members;

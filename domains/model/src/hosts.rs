@@ -156,6 +156,11 @@ impl HostConfig {
         etcd.filter(|_| self.directory == ETCD && self.candidates.contains(&self.host))
     }
 
+    /// Whether a host may lead.
+    pub fn may_lead(&self, host: &str) -> bool {
+        self.possible_leaders().contains(&host)
+    }
+
     /// Hosts that may lead: the candidates, or the one that `directory` names.
     pub fn possible_leaders(&self) -> Vec<&str> {
         if self.directory == ETCD {

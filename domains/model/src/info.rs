@@ -36,6 +36,12 @@ pub struct Status {
     /// All hosts, in order of their names; none without other hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<HostInfo>,
+    /// Whether this host reaches etcd, if it is a candidate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd: Option<EtcdState>,
+    /// Present problem with etcd, or why this candidate does not stand for election.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd_problem: Option<Refusal>,
     /// Revision of this host's copy of the directory, if there are other hosts. Administrators see
     /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -98,6 +104,20 @@ pub struct Status {
     pub compacting_bytes: u64,
 }
 
+/// Whether a candidate reaches etcd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EtcdState {
+    /// It does.
+    Connected,
+    /// The first answer has not come yet.
+    Connecting,
+    /// It does not, or etcd refuses its requests.
+    Unreachable,
+}
+
+as_text::display_serde_name!(EtcdState);
+
 /// Limits of a node; absent means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
@@ -116,6 +136,9 @@ pub struct HostInfo {
     pub address: String,
     /// Whether its agent holds the directory.
     pub directory: bool,
+    /// Whether it may lead with a directory on etcd.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub candidate: bool,
     /// Whether its agent is there.
     pub state: HostState,
     /// Whether frames get from driver to driver.

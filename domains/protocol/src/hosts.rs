@@ -1,7 +1,7 @@
 //! Messages between the agents of two hosts.
 //!
-//! The connecting agent sends [`HostMessage::Hello`]. The other answers [`HostMessage::Welcome`] or
-//! [`HostMessage::Refused`]. Then both send requests and responses, in any order, and
+//! The connecting agent sends [`HostMessage::Hello`]. The other answers [`HostMessage::Welcome`],
+//! [`HostMessage::Refused`] or [`HostMessage::NotLeader`]. Then both send requests and responses, in any order, and
 //! [`HostMessage::Alive`] periodically.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +28,11 @@ pub enum HostMessage {
     Welcome,
     /// The answer to [`HostMessage::Hello`]: the session is refused.
     Refused(Refusal),
+    /// The answer of a host that does not lead to the [`HostMessage::Hello`] of a follower.
+    NotLeader {
+        /// The leader, if the host knows it.
+        leader: Option<String>,
+    },
     /// A sign of life.
     Alive,
     /// A request.
@@ -203,7 +208,7 @@ impl HostMessage {
         match self {
             HostMessage::Hello(_) => "hello",
             HostMessage::Welcome => "a welcome",
-            HostMessage::Refused(_) => "a refusal",
+            HostMessage::Refused(_) | HostMessage::NotLeader { .. } => "a refusal",
             HostMessage::Alive => "nothing",
             HostMessage::HostRequest { .. } => "a question",
             HostMessage::HostResponse { .. } => "an answer",

@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use toroid_protocol::agent::{Event, Reply, Request, VERSION};
+use toroid_protocol::hosts::HostMessage;
 
 const DOCUMENT: &str = include_str!("../../../docs/agent-protocol.md");
 
@@ -53,6 +54,21 @@ fn every_reply_has_an_example() {
 #[test]
 fn every_event_has_an_example() {
     check::<Event>("event");
+}
+
+/// An externally tagged message, whose example begins with its name.
+fn check_tagged<T: Serialize + DeserializeOwned>(name: &str) {
+    let examples = examples(name);
+    assert!(!examples.is_empty(), "{name}");
+    for example in examples {
+        let message: T = serde_json::from_value(example.clone()).unwrap();
+        assert_eq!(serde_json::to_value(message).unwrap(), example);
+    }
+}
+
+#[test]
+fn messages_between_agents_have_examples() {
+    check_tagged::<HostMessage>("not_leader");
 }
 
 #[test]

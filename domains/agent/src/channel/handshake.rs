@@ -20,7 +20,7 @@
 use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use snow::{Builder, HandshakeState};
 use toroid_model::host_key::PublicKey;
@@ -53,7 +53,7 @@ pub(crate) struct Peer {
     pub(crate) has_secret: bool,
 }
 
-/// Opens a session, as the connecting side.
+/// Opens a session, as the connecting side, in at most `time`.
 ///
 /// # Errors
 /// [`SessionError`].
@@ -61,6 +61,7 @@ pub(crate) fn connect(
     stream: TcpStream,
     ours: &KeyPair,
     secret: &Secret,
+    time: Duration,
 ) -> Result<Session, SessionError> {
     let mut opening = Opening::new(Kind::Session, [0; PROOF]);
     let begin = opening.preamble();
@@ -68,7 +69,7 @@ pub(crate) fn connect(
     let mut handshake = handshake.map_err(|_| SessionError::Altered)?;
     let written = handshake.write_message(&[], &mut opening.proof);
     written.map_err(|_| SessionError::Altered)?;
-    let deadline = Instant::now() + HANDSHAKE;
+    let deadline = Instant::now() + time;
     (&stream).write_all(&opening.bytes())?;
     let answer = read_answer(&stream, deadline)?;
     let version = answer.agreed().ok_or(SessionError::Version {
@@ -239,7 +240,8 @@ pub(crate) mod tests {
         let (stream, other) = sockets();
         let [pair, other_pair] = pairs();
         thread::scope(|scope| {
-            let connecting = scope.spawn(move || connect(stream, &pair, &Secret::of(ours)));
+            let connecting =
+                scope.spawn(move || connect(stream, &pair, &Secret::of(ours), HANDSHAKE));
             let opening = Opening::parse(&read(&other)).unwrap();
             let secret = Secret::of(theirs);
             let accepted = answer(other, &opening, &other_pair, &secret);
@@ -258,7 +260,7 @@ pub(crate) mod tests {
         let connecting = thread::spawn(move || {
             let [pair, _] = pairs();
             if is_honest {
-                drop(connect(ours, &pair, &secret()));
+                drop(connect(ours, &pair, &secret(), HANDSHAKE));
                 return;
             }
             let begin = Opening::new(Kind::Session, [7; PROOF]).bytes();
@@ -316,7 +318,7 @@ pub(crate) mod tests {
     fn another_protocol_is_reported_as_no_agent() {
         let (ours, mut other) = sockets();
         other.write_all(&[b'H'; OPENING]).unwrap();
-        let error = connect(ours, &pairs()[0], &Secret::of(1)).unwrap_err();
+        let error = connect(ours, &pairs()[0], &Secret::of(1), HANDSHAKE).unwrap_err();
         assert!(matches!(error, SessionError::NoAgent), "{error}");
     }
 
@@ -325,7 +327,8 @@ pub(crate) mod tests {
         let (ours, relay) = sockets();
         let (other, theirs) = sockets();
         thread::scope(|scope| {
-            let connecting = scope.spawn(move || connect(ours, &pairs()[0], &Secret::of(1)));
+            let connecting =
+                scope.spawn(move || connect(ours, &pairs()[0], &Secret::of(1), HANDSHAKE));
             let opening: [u8; OPENING] = read(&relay);
             let accepting = scope.spawn(move || accept(theirs, &opening));
             let answer: [u8; OPENING + SECOND - PROOF] = read(&other);
@@ -360,7 +363,7 @@ pub(crate) mod tests {
             let (ours, relay) = sockets();
             (&relay).write_all(&answer[..length]).unwrap();
             relay.shutdown(Shutdown::Write).unwrap();
-            let error = connect(ours, &pairs()[0], &Secret::of(1)).unwrap_err();
+            let error = connect(ours, &pairs()[0], &Secret::of(1), HANDSHAKE).unwrap_err();
             let is_cut = matches!(error, SessionError::Closed);
             assert_eq!(is_cut, length < answer.len(), "{error}");
             assert!(is_cut || matches!(error, SessionError::Unproven), "{error}");
@@ -398,7 +401,8 @@ pub(crate) mod tests {
         let (ours, relay) = sockets();
         let (other, theirs) = sockets();
         thread::scope(|scope| {
-            let connecting = scope.spawn(move || connect(ours, &pairs()[0], &Secret::of(1)));
+            let connecting =
+                scope.spawn(move || connect(ours, &pairs()[0], &Secret::of(1), HANDSHAKE));
             let mut opening: [u8; OPENING] = read(&relay);
             alter(0, &mut opening);
             let accepting = scope.spawn(move || accept(theirs, &opening));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use toroid_fabric::NodeId;
 use toroid_model::directory::Directory;
 use toroid_model::directory::revision::Revision;
+use toroid_model::hosts::ETCD;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::hosts::{Hello, HostRequest, HostResponse};
 
@@ -33,11 +34,14 @@ impl Drop for Place<'_> {
 
 impl Cluster {
     /// Enters the nodes and the key of the leader's own host in the directory, and removes hosts
-    /// that its file does not name. The leader's claim wins: another host with a claim to the same
-    /// nodes is refused when it connects.
+    /// that its file does not name, unless the directory is on etcd: there another host may lead next,
+    /// whose file names them. The leader's claim wins: another host with a claim to the same nodes is
+    /// refused when it connects.
     pub(crate) fn claim_own(&self, directory: &mut Directory) {
         let ours = &self.config;
-        directory.keep_hosts(|host| host == ours.host || ours.hosts.contains_key(host));
+        if ours.directory != ETCD {
+            directory.keep_hosts(|host| host == ours.host || ours.hosts.contains_key(host));
+        }
         let nodes: BTreeSet<NodeId> = ours.nodes.iter().copied().map(NodeId).collect();
         directory.take_over(&ours.host, &nodes);
         directory.set_host_keys(&ours.host, vec![self.keys.lock().public()]);
@@ -71,7 +75,7 @@ impl Cluster {
                 "host {} has encryption {}, and host {} {}",
                 hello.host, hello.encryption, ours.host, ours.encryption
             )
-        } else if hello.follows.is_some() && !ours.holds_directory() {
+        } else if hello.follows.is_some() && !self.is_leader() {
             format!(
                 "the directory is at host {}, and not at {}",
                 ours.directory, ours.host

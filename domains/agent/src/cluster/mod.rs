@@ -9,7 +9,8 @@
 //!   toroid <── reply ───│<─ Reply ─────────────│
 //! ```
 //!
-//! One agent, the leader, has the directory. Each follower keeps a copy, with which its nodes go on
+//! One agent, the leader, has the directory: the one that all files name, or with a directory on
+//! [`etcd`] the one that was elected (see [`candidacy`]). Each follower keeps a copy, with which its nodes go on
 //! while the leader is away, and makes no change by itself. The leader sends durable changes to its
 //! [`followers`] and waits for those that a change concerns, see [`crate::control`]. A [`link`] is a
 //! session with another agent; [`unauthenticated`] connections have not shown a key yet, and
@@ -17,8 +18,10 @@
 //! [`tickets`]. [`crate::sessions`] serves the requests of other agents.
 
 pub(crate) mod admission;
+pub(crate) mod candidacy;
 pub(crate) mod etcd;
 pub(crate) mod followers;
+pub(crate) mod leader;
 pub(crate) mod link;
 pub(crate) mod pages;
 pub(crate) mod problems;
@@ -36,7 +39,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use toroid_fabric::tcp::secure::Cipher;
 use toroid_model::directory::Directory;
 use toroid_model::host_key::PublicKey;
-use toroid_model::hosts::{Encryption, HostConfig};
+use toroid_model::hosts::{ETCD, Encryption, HostConfig};
 use toroid_model::info::{HostAdmission, HostInfo, HostState};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::{Reply, Request};
@@ -49,12 +52,14 @@ use crate::channel::{SessionError, handshake};
 use crate::control::Control;
 use crate::error::AgentError;
 use crate::slots::Slots;
+use candidacy::Candidacy;
+use leader::LeaderLink;
 use link::{Link, NoAnswer, too_long};
 use problems::Problems;
 use tickets::Tickets;
 
-/// Time that `toroid up` waits for the leader, which may be away.
-const FIRST_WORD: Duration = Duration::from_secs(3);
+/// Time for a connection and a handshake with a host that may lead.
+const SEARCH: Duration = Duration::from_secs(1);
 
 /// Time that the leader may take for a change: others may come before it.
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -72,9 +77,11 @@ pub(crate) struct Cluster {
     pub(crate) followers: Mutex<BTreeMap<String, Arc<Link>>>,
     /// Slots for messages of long updates (leader).
     pub(crate) long_updates: Slots,
+    /// Candidacy of this host, if it may lead with a directory on etcd.
+    pub(crate) candidacy: Option<Arc<Candidacy>>,
     /// Link to the leader (follower).
-    pub(crate) leader: Mutex<LeaderLink>,
-    /// Signals the first copy of the directory.
+    pub(super) leader: Mutex<LeaderLink>,
+    /// Signals a change of [`LeaderLink`].
     pub(crate) came: Condvar,
     /// Sessions for tickets only, by host.
     pub(crate) peers: Mutex<BTreeMap<String, Arc<Link>>>,
@@ -88,16 +95,6 @@ pub(crate) struct Cluster {
     pub(crate) problems: Problems,
 }
 
-/// A follower's connection to the leader.
-#[derive(Debug, Default)]
-pub(crate) struct LeaderLink {
-    pub(crate) link: Option<Arc<Link>>,
-    pub(crate) has_come: bool,
-    /// Whether this host has rejected the leader's last update, or has got none yet. Then numbers
-    /// of domains may differ between the two.
-    pub(crate) differs: bool,
-}
-
 impl Cluster {
     /// Does the same as [`Cluster::new`] with the key pair of this host, whose data are there, and
     /// its socket, if that is bound already.
@@ -106,7 +103,8 @@ impl Cluster {
         data: &Path,
         bound: Option<TcpListener>,
     ) -> Result<(Self, TcpListener), AgentError> {
-        let cluster = Self::new(config, KeyPair::read_or_make(data)?)?;
+        let mut cluster = Self::new(config, KeyPair::read_or_make(data)?)?;
+        cluster.candidacy = Candidacy::of(&cluster.config, data);
         let address = cluster.config.listen;
         let bind = || TcpListener::bind(address);
         let listener = bound.map_or_else(bind, Ok);
@@ -119,14 +117,16 @@ impl Cluster {
         let secret = Secret::read(&config.key)?;
         let control = Arc::new(Control::new(Some(config.host.clone())));
         let tickets = Tickets::new(config.encryption);
+        let leader = LeaderLink::of(&config);
         Ok(Cluster {
             config,
+            candidacy: None,
             secret,
             keys: Mutex::new(keys),
             control,
             followers: Mutex::default(),
             long_updates: Slots::new(pages::AT_ONCE),
-            leader: Mutex::default(),
+            leader: Mutex::new(leader),
             came: Condvar::new(),
             peers: Mutex::default(),
             incoming: Mutex::default(),
@@ -137,21 +137,9 @@ impl Cluster {
         })
     }
 
-    /// Whether this agent is the leader.
-    pub(crate) fn is_leader(&self) -> bool {
-        self.config.holds_directory()
-    }
-
     /// Cipher of the data connections that this host opens; `None` if they are clear.
     pub(crate) fn cipher(&self) -> Option<Cipher> {
         (self.config.encryption == Encryption::On).then(Cipher::fastest)
-    }
-
-    /// Waits for the first copy of the directory if this is a follower, unless its leader is away.
-    pub(crate) fn await_directory(&self) {
-        let not_yet = |leader: &mut LeaderLink| !self.is_leader() && !leader.has_come;
-        self.came
-            .wait_while_for(&mut self.leader(), not_yet, FIRST_WORD);
     }
 
     /// Opens a session with another agent, up to its `Welcome`. This host's directory has the keys
@@ -168,10 +156,16 @@ impl Cluster {
         }
         let address = self.config.hosts.get(host);
         let address = address.ok_or_else(|| CannotDial::Unknown(host.into()))?;
-        let stream = TcpStream::connect_timeout(address, HANDSHAKE).map_err(SessionError::Io)?;
+        // Among several candidates, one that is away must not hold up the search for the leader.
+        let time = if follows.is_some() && self.config.directory == ETCD {
+            SEARCH
+        } else {
+            HANDSHAKE
+        };
+        let stream = TcpStream::connect_timeout(address, time).map_err(SessionError::Io)?;
         let keys = self.keys.lock().clone();
-        let mut session = handshake::connect(stream, &keys, &self.secret)?;
-        admission::check_dialled(&session.peer, known, host == self.config.directory)?;
+        let mut session = handshake::connect(stream, &keys, &self.secret, time)?;
+        admission::check_dialled(&session.peer, known, self.config.may_lead(host))?;
         link::stay_alive(&session.writer)?;
         session.writer.send(&HostMessage::Hello(Hello {
             version: session.version,
@@ -189,6 +183,7 @@ impl Cluster {
                 HostMessage::Alive => {}
                 HostMessage::Welcome => return Ok(session),
                 HostMessage::Refused(refusal) => return Err(CannotDial::Refused(refusal)),
+                HostMessage::NotLeader { leader } => return Err(CannotDial::NotLeader(leader)),
                 other => {
                     let message = format!("{} comes before a welcome", other.kind());
                     return Err(SessionError::Malformed(message).into());
@@ -197,22 +192,17 @@ impl Cluster {
         }
     }
 
-    /// Forwards a change to the leader, and returns its reply.
+    /// Forwards a change to the leader, and returns its reply. With a directory on etcd the caller
+    /// has [waited](Cluster::await_leader) for a leader.
     pub(crate) fn forward(
         &self,
         who: Requester,
         pid: Option<u32>,
         request: &Request,
     ) -> Result<Reply, Refusal> {
-        let leader = &self.config.directory;
         let link = self.leader().link.clone();
-        let Some(link) = link else {
-            let why = self.problems.of(leader);
-            let why = why.unwrap_or_else(|| "it has not answered yet".into());
-            let remedy = "nothing was changed; see to that host, because its agent holds the \
-                          directory";
-            return Err(unreachable(leader, &why, remedy));
-        };
+        let link = link.ok_or_else(|| self.nobody_leads())?;
+        let leader = link.host.as_str();
         let ask = HostRequest::Change {
             who,
             pid,
@@ -250,9 +240,10 @@ impl Cluster {
         } else {
             self.leader().link.is_some()
         };
+        let leads = self.leader_name().as_deref() == Some(host);
         let state = if host == self.config.host {
             HostState::Here
-        } else if !self.is_leader() && host != self.config.directory {
+        } else if !self.is_leader() && !leads {
             HostState::Unknown
         } else if is_linked {
             HostState::Connected
@@ -262,7 +253,8 @@ impl Cluster {
         HostInfo {
             name: host.into(),
             address: address.to_string(),
-            directory: host == self.config.directory,
+            directory: leads,
+            candidate: self.config.directory == ETCD && self.config.may_lead(host),
             state,
             frames: false,
             frames_over: None,
@@ -271,27 +263,6 @@ impl Cluster {
             key: None,
             problem: self.problems.of(host),
         }
-    }
-
-    /// Refuses connections with other hosts' nodes as long as this host's directory differs from
-    /// the leader's.
-    pub(crate) fn check_directory(&self) -> Result<(), Refusal> {
-        if self.leader().differs {
-            Err(Refusal::new(
-                RefusalKind::Failed,
-                format!(
-                    "host {} has not agreed with host {} on the directory",
-                    self.config.host, self.config.directory
-                ),
-                "see `toroid status` on both hosts",
-            ))
-        } else {
-            Ok(())
-        }
-    }
-
-    pub(crate) fn leader(&self) -> MutexGuard<'_, LeaderLink> {
-        self.leader.lock()
     }
 
     pub(crate) fn followers(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Link>>> {
@@ -312,6 +283,9 @@ pub(crate) enum CannotDial {
     Session(#[from] SessionError),
     #[error("{0}")]
     Refused(Refusal),
+    /// The other host follows, too.
+    #[error("it does not lead")]
+    NotLeader(Option<String>),
 }
 
 /// Makes the refusal for a host that cannot be reached.

@@ -171,8 +171,8 @@ impl Cluster {
     pub(crate) fn link_of(&self, host: &str) -> Option<std::sync::Arc<Link>> {
         let follower = self.followers().get(host).cloned();
         let leader = || {
-            let is_it = !self.is_leader() && host == self.config.directory;
-            self.leader().link.clone().filter(|_| is_it)
+            let link = self.leader().link.clone();
+            link.filter(|link| link.host == host)
         };
         let peer = || self.peers().get(host).cloned();
         let link = follower.or_else(leader).or_else(peer);

@@ -11,6 +11,7 @@
 //! then the lock here.
 
 pub(crate) mod core;
+pub(crate) mod elected;
 mod log;
 pub(crate) mod publishing;
 pub mod simulation;

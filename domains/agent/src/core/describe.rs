@@ -32,6 +32,8 @@ impl Host {
         let domains = directory.domains().filter(|d| actor.sees(&directory, d));
         let driver = self.driver.as_ref().map(|driver| driver.status());
         let (driver_pid, driver_restarts) = driver.unwrap_or_default();
+        let candidacy = self.cluster.as_ref().and_then(|c| c.candidacy.as_ref());
+        let (etcd, etcd_problem) = candidacy.map(|its| its.describe()).unzip();
         Status {
             pid: std::process::id(),
             state: self.state.display().to_string(),
@@ -39,6 +41,8 @@ impl Host {
             torus: self.torus,
             nodes: self.nodes.len() as u32,
             hosts: self.describe_hosts(),
+            etcd,
+            etcd_problem: etcd_problem.flatten(),
             // Its steps would tell others how often domains change.
             revision: directory
                 .revision()

@@ -7,7 +7,6 @@ pub(crate) mod base;
 pub(crate) mod changes;
 mod describe;
 pub(crate) mod fair_queue;
-pub(crate) mod gate;
 pub(crate) mod gateways;
 pub(crate) mod host;
 pub(crate) mod hosts_file;

@@ -40,6 +40,9 @@ impl Administration<'_> {
             let may_be_long = !matches!(self.caller.actor, Actor::Administrator(_))
                 && may_be_long(self.host, &request);
             let _slots = may_be_long.then(|| share.take_reply());
+            if let (true, Some(cluster)) = (request.is_change(), &self.host.cluster) {
+                cluster.await_leader(&self.host.gate);
+            }
             // Those that wait for something are cut off when the agent starts again.
             let inside = match request {
                 Request::Down | Request::Events { wait: true, .. } => None,

@@ -119,6 +119,9 @@ impl Attached {
         let answer = match (request.is_change(), self.generation) {
             (true, Some(generation)) => self.host.audited(&self.caller, request, || {
                 let standing = Standing::Generation(generation);
+                if let Some(cluster) = &self.host.cluster {
+                    cluster.await_leader(&self.host.gate);
+                }
                 let _inside = self.host.gate.wait();
                 carry_out(&self.host, &self.caller, standing, request).transpose()
             }),

@@ -21,11 +21,20 @@ pub(crate) fn adopt(host: &Host, adoption: DirectoryUpdate) -> Result<Vec<Refusa
     let present = host.members.directory(Directory::clone);
     let next = read(&present, adoption)?;
     check_revision(host, &present, &next)?;
+    follow(host, &present, next)
+}
+
+/// Carries out the differences between a directory and the present one. The caller has its turn.
+pub(crate) fn follow(
+    host: &Host,
+    present: &Directory,
+    next: Directory,
+) -> Result<Vec<Refusal>, Refusal> {
     if next.torus() != present.torus() {
         let message = format!("its directory is of a torus {}", next.torus());
         return Err(Refusal::new(RefusalKind::Invalid, message, ""));
     }
-    let transition = Transition::between(&present, &next).map_err(|error| {
+    let transition = Transition::between(present, &next).map_err(|error| {
         let remedy = "if that directory was begun anew, begin anew here, too: `toroid up --fresh`";
         Refusal::new(RefusalKind::Exists, error.to_string(), remedy)
     })?;
@@ -47,8 +56,8 @@ fn check_revision(host: &Host, present: &Directory, next: &Directory) -> Result<
     let Some(cluster) = &host.cluster else {
         return Ok(());
     };
-    let (ours, leader) = (&cluster.config.host, &cluster.config.directory);
-    check_update((ours, present.revision()), (leader, next))
+    let leader = cluster.leader_name().unwrap_or_default();
+    check_update((&cluster.config.host, present.revision()), (&leader, next))
 }
 
 /// Whether the effects of the last update may be incomplete: it failed, or this is the first of a

@@ -1,23 +1,27 @@
-//! A follower's side: sessions with the leader, one after another.
+//! A follower's side: sessions with the leader, one after another. With a directory on etcd another
+//! candidate may lead after each, and the follower asks all of them in turn.
 
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
+use toroid_model::hosts::ETCD;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::hosts::{Claim, DirectoryUpdate, HostRequest, HostResponse};
 
 use super::{apply, lookup, tickets};
 use crate::channel::secure::Session;
-use crate::cluster::Cluster;
 use crate::cluster::link::Link;
 use crate::cluster::pages::Pages;
+use crate::cluster::{CannotDial, Cluster};
 use crate::core::host::Host;
 use crate::error::{AgentError, during};
 use crate::threads;
 
 /// Pauses before the leader is called again.
 const BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
+
+/// Longest pause before the candidates are asked again, if none of them refuses this host.
+const SEARCH: Duration = Duration::from_millis(300);
 
 /// Follows until the agent ends.
 pub(crate) fn begin(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(), AgentError> {
@@ -29,34 +33,102 @@ pub(crate) fn begin(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(), Agen
 }
 
 fn follow(host: &Arc<Host>, cluster: &Arc<Cluster>) {
-    let leader = &cluster.config.directory;
-    let claim = Claim {
-        nodes: cluster.config.nodes.clone(),
-        aliases: cluster.config.aliases.clone(),
-    };
-    let mut pause = BACKOFF[0];
+    let is_elected = cluster.config.directory == ETCD;
+    let (mut pause, mut lost) = (BACKOFF[0], None);
     while !host.is_ending() {
-        match host.dial(cluster, leader, Some(claim.clone())) {
-            Ok(session) => {
+        let longest = match search(host, cluster, lost.as_deref()) {
+            Ok((leader, session)) => {
+                attend(host, cluster, &leader, session);
+                lost = Some(leader);
                 pause = BACKOFF[0];
-                attend(host, cluster, session);
+                if is_elected {
+                    // The next leader may be there already.
+                    continue;
+                }
+                BACKOFF[1]
             }
-            Err(error) => host.note_problem(cluster, leader, &error.to_string()),
-        }
-        thread::sleep(pause);
-        pause = BACKOFF[1].min(pause * 2);
+            Err(Nobody { is_refused }) if is_refused || !is_elected => BACKOFF[1],
+            Err(Nobody { .. }) => SEARCH,
+        };
+        pause = pause.min(longest);
+        // A candidate may get to know the leader meanwhile.
+        cluster.came.wait_for(&mut cluster.leader(), pause);
+        pause *= 2;
     }
 }
 
-fn attend(host: &Arc<Host>, cluster: &Arc<Cluster>, session: Session) {
-    let leader = &cluster.config.directory;
+/// No session with a leader.
+struct Nobody {
+    /// Whether a host refuses this one.
+    is_refused: bool,
+}
+
+/// Asks each host that may lead once: the one that is said to lead first, the lost leader last.
+fn search(
+    host: &Arc<Host>,
+    cluster: &Arc<Cluster>,
+    lost: Option<&str>,
+) -> Result<(String, Session), Nobody> {
+    let config = &cluster.config;
+    let claim = Claim {
+        nodes: config.nodes.clone(),
+        aliases: config.aliases.clone(),
+    };
+    let mut left = config.possible_leaders();
+    left.retain(|other| *other != config.host);
+    let mut is_refused = false;
+    while !host.is_ending() {
+        let named = cluster.leader().name.clone();
+        let Some(leader) = take_next(&mut left, named.as_deref(), lost) else {
+            break;
+        };
+        match host.dial(cluster, leader, Some(claim.clone())) {
+            Ok(session) => return Ok((leader.to_owned(), session)),
+            Err(CannotDial::NotLeader(named)) => {
+                cluster.problems.clear(leader);
+                // A candidate knows better from etcd.
+                if config.candidacy().is_none() && named.is_some() {
+                    cluster.leader().name = named;
+                }
+            }
+            Err(error) => {
+                is_refused |= matches!(error, CannotDial::Refused(_));
+                host.note_problem(cluster, leader, &error.to_string());
+            }
+        }
+    }
+    Err(Nobody { is_refused })
+}
+
+/// Takes the host to be asked next: the named leader, and the lost one after all others.
+fn take_next<'a>(
+    left: &mut Vec<&'a str>,
+    named: Option<&str>,
+    lost: Option<&str>,
+) -> Option<&'a str> {
+    let rank = |host: &str| match Some(host) {
+        host if host == lost => 2,
+        host if host == named => 0,
+        _ => 1,
+    };
+    let best = left.iter().enumerate().min_by_key(|(_, host)| rank(host));
+    let (at, _) = best?;
+    Some(left.remove(at))
+}
+
+fn attend(host: &Arc<Host>, cluster: &Arc<Cluster>, leader: &str, session: Session) {
     tracing::info!("following the directory of host {leader}");
-    cluster.problems.clear(leader);
-    let link = Link::new(leader.clone(), session.writer);
+    // The others may be there, too.
+    for candidate in cluster.config.possible_leaders() {
+        cluster.problems.clear(candidate);
+    }
+    let link = Link::new(leader.into(), session.writer);
     let mut to_leader = cluster.leader();
+    to_leader.name = Some(leader.into());
     to_leader.link = Some(Arc::clone(&link));
     to_leader.differs = true;
     drop(to_leader);
+    cluster.came.notify_all();
     let (served, known, own) = (Arc::clone(host), Arc::clone(cluster), Arc::clone(&link));
     let pages = Arc::new(Pages::default());
     let end = link.attend(session.reader, move |ask| {
@@ -64,7 +136,8 @@ fn attend(host: &Arc<Host>, cluster: &Arc<Cluster>, session: Session) {
     });
     cluster.leader().link = None;
     if !host.is_ending() {
-        host.note_problem(cluster, leader, &format!("its session has ended: {end}"));
+        let problem = format!("its session has ended: {end}");
+        host.note_problem(cluster, leader, &problem);
     }
 }
 
@@ -81,12 +154,9 @@ fn serve(
         },
         HostRequest::Adopt(update) => adopt(host, cluster, (link, pages), update),
         HostRequest::Ticket { wanted, revision } => {
-            let asking = (cluster.config.directory.as_str(), revision);
-            tickets::give_ticket(host, cluster, asking, wanted)
+            tickets::give_ticket(host, cluster, (&link.host, revision), wanted)
         }
-        HostRequest::Listeners(sought) => {
-            lookup::answer(host, cluster, &cluster.config.directory, sought)
-        }
+        HostRequest::Listeners(sought) => lookup::answer(host, cluster, &link.host, sought),
         HostRequest::Change { .. } => {
             let message = format!("host {} does not hold the directory", cluster.config.host);
             HostResponse::Refused(Refusal::new(RefusalKind::Invalid, message, ""))
@@ -118,7 +188,7 @@ fn cannot_adopt(host: &Host, cluster: &Cluster, link: &Link, refusal: Refusal) -
     // An update of an earlier session may be older than those of this one.
     if !link.has_ended() {
         cluster.leader().differs = true;
-        host.note_problem(cluster, &cluster.config.directory, &refusal.message);
+        host.note_problem(cluster, &link.host, &refusal.message);
     }
     HostResponse::Refused(refusal)
 }
@@ -132,5 +202,22 @@ fn done_except(exceptions: &[Refusal]) -> HostResponse {
         HostResponse::Done
     } else {
         HostResponse::DoneExcept(texts.join("; "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_named_leader_is_asked_first_and_the_lost_one_last() {
+        let mut left = vec!["a", "b", "c", "d"];
+        let mut next = |named| take_next(&mut left, named, Some("a"));
+        // Its name is out of date.
+        assert_eq!(next(Some("a")), Some("b"));
+        assert_eq!(next(Some("d")), Some("d"));
+        assert_eq!(next(Some("d")), Some("c"));
+        assert_eq!(next(None), Some("a"));
+        assert_eq!(next(Some("a")), None);
     }
 }

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use toroid_fabric::NodeId;
 use toroid_model::directory::Directory;
+use toroid_model::hosts::ETCD;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 use toroid_protocol::agent::{Reply, Request};
@@ -46,6 +47,14 @@ pub(crate) fn receive(
             }
         }
     };
+    // A leader that ends or starts again has none of its followers any more.
+    let leads = cluster.is_leader() && !host.is_ending() && !host.gate.is_closed();
+    if hello.follows.is_some() && cluster.config.directory == ETCD && !leads {
+        let leader = cluster.leader_name().filter(|_| !cluster.is_leader());
+        session.writer.send(&HostMessage::NotLeader { leader })?;
+        session.reader.see_off();
+        return Ok(());
+    }
     let (peer, name) = (session.peer, hello.host.clone());
     let check_name = || {
         let check = |directory: &Directory| cluster.check_name(directory, &peer, &name);

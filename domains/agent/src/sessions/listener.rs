@@ -133,9 +133,11 @@ impl Listener {
 
 /// Refuses a host that has neither an admitted key nor the pre-shared one.
 fn check_key(host: &Host, cluster: &Cluster, session: Session) -> Result<Session, SessionError> {
+    // A candidate that does not lead tells new hosts which one does.
+    let may_lead = cluster.config.may_lead(&cluster.config.host);
     let checked = host
         .members
-        .directory(|directory| check_stranger(directory, &session.peer, cluster.is_leader()));
+        .directory(|directory| check_stranger(directory, &session.peer, may_lead));
     let Err(error) = checked else {
         return Ok(session);
     };

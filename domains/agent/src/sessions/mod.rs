@@ -5,7 +5,7 @@
 //! [`tickets`] hosts make [`data`] connections, and the [`tunnels`] of their drivers. [`lookup`] asks
 //! other hosts for listeners.
 
-mod apply;
+pub(crate) mod apply;
 mod data;
 mod follower;
 mod leader;

@@ -210,7 +210,7 @@ impl Cluster {
     /// Whether to ask another host. The leader and its followers have sessions anyway, unless one
     /// of them is away.
     fn may_be_asked(&self, other: &str) -> bool {
-        let has_session = self.is_leader() || other == self.config.directory;
+        let has_session = self.is_leader() || self.leader_name().as_deref() == Some(other);
         !has_session || self.link_of(other).is_some()
     }
 }

@@ -11,6 +11,7 @@ use toroid_fabric::Torus;
 use toroid_model::directory::Directory;
 
 use crate::cluster::Cluster;
+use crate::control::elected::ElectedStore;
 use crate::control::publishing::Publishing;
 use crate::error::{AgentError, in_data};
 use crate::store::file::FileStore;
@@ -95,9 +96,9 @@ impl DataDir {
         }
     }
 
-    /// Does the same for one host of several, or a single one. A leader first enters its own nodes
-    /// and removes hosts that its file does not name, and begins a term; from then on its changes
-    /// are published.
+    /// Does the same for one host of several, or a single one. A leader that the file names first
+    /// enters its own nodes and removes hosts that its file does not name, and begins a term; from
+    /// then on its changes are published. An elected leader begins [later](super::lead).
     pub(super) fn directory_among(
         &self,
         torus: Option<Torus>,
@@ -113,10 +114,10 @@ impl DataDir {
                 directory: path(),
             }),
             None => Ok((directory, Box::new(store))),
-            Some(cluster) if cluster.is_leader() && directory.is_partial() => {
+            Some(cluster) if cluster.config.holds_directory() && directory.is_partial() => {
                 Err(AgentError::PartialDirectory { directory: path() })
             }
-            Some(cluster) if cluster.is_leader() => {
+            Some(cluster) if cluster.config.holds_directory() => {
                 let mut ours = directory.clone();
                 cluster.claim_own(&mut ours);
                 cluster.begin_term(&mut ours)?;
@@ -131,7 +132,19 @@ impl DataDir {
             }
             Some(cluster) => {
                 cluster.tickets.set_term(directory.revision());
-                Ok((directory, Box::new(store)))
+                let elected = cluster.candidacy.as_ref().filter(|its| its.is_elected());
+                let store: Box<dyn Store> = match elected {
+                    Some(candidacy) => {
+                        let (term, control) = (&candidacy.store, &cluster.control);
+                        Box::new(ElectedStore::new(
+                            Arc::clone(term),
+                            store,
+                            Arc::clone(control),
+                        ))
+                    }
+                    None => Box::new(store),
+                };
+                Ok((directory, store))
             }
         }
     }

@@ -5,8 +5,10 @@ pub mod background;
 mod build;
 pub(crate) mod data_dir;
 mod endings;
+mod lead;
 pub(crate) mod state_dir;
 
+use std::cell::Cell;
 use std::io;
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
@@ -23,6 +25,8 @@ use toroid_netlink::LinkChanges;
 use toroid_protocol::agent::{Message, Reply};
 
 use crate::cluster::Cluster;
+use crate::cluster::candidacy::StartAgain;
+use crate::cluster::link::Link;
 use crate::config::Config;
 use crate::core::gateways::watch;
 use crate::core::host::{Ending, Host};
@@ -175,6 +179,15 @@ fn live(
     let (cluster, others) = config.hosts.clone().map(open).transpose()?.unzip();
     let kept_others = others.as_ref().map(TcpListener::try_clone).transpose();
     let kept_others = kept_others.map_err(former)?;
+    let is_first_life = heritage.is_none();
+    let told = ending.clone();
+    // This fails only when the agent is ending anyway.
+    let again: StartAgain = Arc::new(move || _ = told.send(Ending::Again));
+    let lead = match &cluster {
+        Some(cluster) => lead::stand(cluster, &data, Arc::clone(&again), is_first_life)?,
+        None => None,
+    };
+    let candidacy = cluster.as_ref().and_then(|its| its.candidacy.clone());
     catch_signals(&ending)?;
     if config.lifeline {
         watch_lifeline(&ending)?;
@@ -187,7 +200,12 @@ fn live(
     let kept_control = control.try_clone().map_err(former)?;
     let is_inherited = takeover.is_inherited;
     let watch = takeover.watch();
+    let starts_again = Cell::new(false);
     let goes_on = || match endings.try_recv() {
+        Ok(Ending::Again) => {
+            starts_again.set(true);
+            Ok(())
+        }
         Err(_) if is_awaited() => Ok(()),
         _ => Err(AgentError::Interrupted),
     };
@@ -220,10 +238,18 @@ fn live(
     let turn = host.changes.take(Actor::Administrator(host.identity.uid));
     let opened = watched.and_then(|()| open_for_business(&host, births, control));
     let opened = opened.and_then(|()| await_those_who_return(&host, &unfinished));
-    drop(turn);
+    let opened = opened.and_then(|()| match (&host.cluster, &lead) {
+        (Some(cluster), Some(lead)) => lead::begin(&host, cluster, lead),
+        _ => Ok(()),
+    });
+    drop((turn, lead));
     let opened = opened.and_then(|()| match others {
         Some(others) => sessions::begin(&host, others),
         None => Ok(()),
+    });
+    let opened = opened.and_then(|()| match (&host.cluster, &candidacy) {
+        (Some(cluster), Some(candidacy)) => candidacy.watch(cluster, again),
+        _ => Ok(()),
     });
     if let (Ok(()), Some(cluster)) = (&opened, &host.cluster) {
         cluster.await_directory();
@@ -236,7 +262,10 @@ fn live(
         return announced.map(|()| None);
     }
     // The host has a sender, so an end arrives.
-    let mut ending = announced.map(|()| endings.recv().ok());
+    let mut ending = announced.map(|()| match starts_again.get() {
+        true => Some(Ending::Again),
+        false => endings.recv().ok(),
+    });
     if let Ok(Some(Ending::Again)) = ending {
         tracing::info!("starting again");
         host.gate.close(DRAIN);
@@ -391,8 +420,22 @@ fn keep_alive(host: &Arc<Host>, n: usize, mut birth: Birth) {
     }
 }
 
+/// Gives the lead up, so that the next leader need not wait, and followers look for it.
+fn hand_over(cluster: &Cluster) {
+    let Some(candidacy) = &cluster.candidacy else {
+        return;
+    };
+    candidacy.resign();
+    let followers: Vec<Arc<Link>> = cluster.followers().values().cloned().collect();
+    // No lock is held, because the end of a session takes it.
+    followers.iter().for_each(|link| link.end());
+}
+
 fn take_down(host: &Host) {
     host.is_ending.store(true, Ordering::SeqCst);
+    if let Some(cluster) = &host.cluster {
+        hand_over(cluster);
+    }
     // Waits for a change under way. None begins any more, because the agent is ending.
     drop(host.gateways.settle());
     for node in &host.nodes {

@@ -45,6 +45,10 @@ struct Listed {
     address: String,
     admission: HostAdmission,
     state: HostState,
+    /// Whether its agent holds the directory, or coordinates with a directory on etcd.
+    directory: bool,
+    /// Whether it may coordinate with a directory on etcd.
+    candidate: bool,
     key: Option<PublicKey>,
     problem: Option<String>,
 }
@@ -60,6 +64,8 @@ impl Run for Host {
                     address: host.address,
                     admission: host.admission,
                     state: host.state,
+                    directory: host.directory,
+                    candidate: host.candidate,
                     key: host.key,
                     problem: host.problem,
                 });
@@ -70,10 +76,16 @@ impl Run for Host {
                 }
                 let rows = hosts.into_iter().map(|host| {
                     let key = host.key.map_or_else(|| "-".into(), |key| key.to_string());
-                    let state = host.state.to_string();
-                    [host.name, host.admission.to_string(), state, key]
+                    let role = match (host.directory, host.candidate) {
+                        (true, _) => "leader",
+                        (false, true) => "candidate",
+                        (false, false) => "-",
+                    };
+                    let (admission, state) = (host.admission.to_string(), host.state.to_string());
+                    [host.name, role.into(), admission, state, key]
                 });
-                table(["HOST", "ADMISSION", "STATE", "FINGERPRINT"], rows);
+                let columns = ["HOST", "ROLE", "ADMISSION", "STATE", "FINGERPRINT"];
+                table(columns, rows);
             }
             Host::Admit { host, fingerprint } => agent.admit_host(&host, fingerprint)?,
             Host::Remove { host } => agent.remove_host(&host)?,

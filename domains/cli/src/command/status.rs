@@ -31,6 +31,11 @@ pub(crate) fn print(status: &Info, show: Show) {
     for host in &status.hosts {
         print_host(host);
     }
+    if let Some(etcd) = &status.etcd {
+        let problem = status.etcd_problem.as_ref();
+        let problem = problem.map_or_else(String::new, |problem| format!(": {problem}"));
+        line!("etcd       {etcd}{problem}");
+    }
     if let Some(revision) = &status.revision {
         line!("directory  {revision}, fabric {}", revision.fabric);
     }
@@ -102,10 +107,11 @@ fn print_host(host: &HostInfo) {
         state,
         ..
     } = host;
-    let directory = if host.directory {
-        ", holds the directory"
-    } else {
-        ""
+    let directory = match (host.directory, host.candidate) {
+        (true, false) => ", holds the directory",
+        (true, true) => ", coordinates",
+        (false, true) => ", candidate",
+        (false, false) => "",
     };
     let frames = match (host.frames, host.frames_over) {
         (true, Some(Provider::Verbs)) => ", frames pass by RDMA devices",

@@ -7,13 +7,13 @@ use toroid_model::hosts::etcd::EtcdConfig;
 use super::{Election, EtcdError, Tenure};
 use crate::store::{Store, StoreError};
 
-/// Connection to etcd, which no such build has.
+/// Connection to etcd, which no such build makes.
 #[derive(Clone, Debug)]
-pub(crate) enum Etcd {}
+pub(crate) struct Etcd(());
 
-/// Store on etcd, which no such build has.
+/// Store on etcd, which no such build makes.
 #[derive(Debug)]
-pub(crate) enum EtcdStore {}
+pub(crate) struct EtcdStore(());
 
 impl Etcd {
     pub(crate) fn open(_config: &EtcdConfig, _torus: Torus) -> Result<Self, EtcdError> {
@@ -25,29 +25,29 @@ impl Etcd {
         _host: &str,
         _resumed: Option<i64>,
     ) -> Result<Election, EtcdError> {
-        match *self {}
+        Err(EtcdError::NotBuilt)
     }
 
-    pub(crate) fn watch_leader(&self, _changed: impl FnMut(Option<String>) + Send + 'static) {
-        match *self {}
+    pub(crate) fn watch_leader(&self, _changed: impl FnMut(Option<String>) + Send + 'static) {}
+
+    pub(crate) fn trouble(&self) -> Option<EtcdError> {
+        Some(EtcdError::NotBuilt)
     }
 
-    pub(crate) fn resign(&self) {
-        match *self {}
-    }
+    pub(crate) fn resign(&self) {}
 
     pub(crate) fn store(&self, _tenure: &Tenure) -> EtcdStore {
-        match *self {}
+        EtcdStore(())
     }
 }
 
 impl Store for EtcdStore {
     fn load(&mut self) -> Result<Records, StoreError> {
-        match *self {}
+        Err(StoreError::Etcd(EtcdError::NotBuilt.refusal()))
     }
 
     fn commit(&mut self, _changes: &Changes) -> Result<(), StoreError> {
-        match *self {}
+        Err(StoreError::Etcd(EtcdError::NotBuilt.refusal()))
     }
 }
 

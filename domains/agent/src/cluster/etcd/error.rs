@@ -10,6 +10,7 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 #[non_exhaustive]
 pub enum EtcdError {
     /// The program was built without the feature `etcd`.
+    #[cfg_attr(feature = "etcd", allow(dead_code, reason = "of other builds"))]
     #[error("this build has no etcd")]
     NotBuilt,
     /// A file with a certificate or a key cannot be used.

@@ -125,6 +125,11 @@ impl Etcd {
         }
     }
 
+    /// Present problem of the [watch](Etcd::watch_leader).
+    pub(crate) fn trouble(&self) -> Option<EtcdError> {
+        self.0.servers.trouble.lock().clone()
+    }
+
     /// Gives the leader's key up, so that another candidate need not wait for the lease's end.
     pub(crate) fn resign(&self) {
         let Some(Held { lease, renewal, .. }) = self.0.held.lock().take() else {

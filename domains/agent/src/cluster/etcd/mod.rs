@@ -7,7 +7,10 @@
 //!
 //! [`layout`] has the keys. [`servers`] asks servers in turn, [`election`] and [`watch`] are about
 //! the leader's key, and [`store`] keeps the records of the directory.
-#![allow(dead_code, unused_imports, reason = "the roles of hosts use it next")]
+#![cfg_attr(
+    not(feature = "etcd"),
+    allow(dead_code, reason = "errors that no such build meets")
+)]
 
 #[cfg(not(feature = "etcd"))]
 mod absent;

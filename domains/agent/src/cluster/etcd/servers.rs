@@ -44,6 +44,8 @@ pub(super) struct Servers {
     pub(super) patience: Duration,
     servers: Vec<(String, Endpoint)>,
     present: Mutex<Present>,
+    /// Present problem of the watch of the leader.
+    pub(super) trouble: Mutex<Option<EtcdError>>,
 }
 
 /// The server whose turn it is.
@@ -137,6 +139,7 @@ impl Servers {
             patience: PATIENCE,
             servers,
             present: Mutex::default(),
+            trouble: Mutex::default(),
         })
     }
 

@@ -77,7 +77,10 @@ pub(super) async fn watch(servers: Arc<Servers>, changed: Sender<Option<String>>
         reports.begin();
         match follow(&servers, &mut reports).await {
             Err(Ended::Unheard) => return,
-            Err(Ended::Failed(why)) => tracing::debug!("watch of the leader: {why}"),
+            Err(Ended::Failed(why)) => {
+                tracing::debug!("watch of the leader: {why}");
+                *servers.trouble.lock() = Some(EtcdError::Unreachable(why));
+            }
             Ok(()) => tracing::debug!("a watch of the leader has ended"),
         }
         sleep(PAUSE).await;
@@ -86,6 +89,7 @@ pub(super) async fn watch(servers: Arc<Servers>, changed: Sender<Option<String>>
 
 async fn follow(servers: &Servers, reports: &mut Reports) -> Result<(), Ended> {
     let (present, revision) = leader(servers).await?;
+    *servers.trouble.lock() = None;
     reports.report(present, revision)?;
     let (index, client) = servers.present().await?;
     let followed = follow_with(servers, client, revision + 1, reports).await;

@@ -51,6 +51,11 @@ impl Gate {
         !waited.timed_out()
     }
 
+    /// Whether no requests are admitted.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state.lock().is_closed
+    }
+
     /// Admits requests again.
     pub(crate) fn open(&self) {
         self.state.lock().is_closed = false;

@@ -1,0 +1,339 @@
+//! Candidacy of a host for the lead of a directory on etcd.
+//!
+//! An agent's role is a property of its start: it leads if it wins the election then, and otherwise
+//! follows. When the role changes the agent [starts again](crate::start::again): a follower that
+//! wins later, and a leader that another one has replaced.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use toroid_fabric::Torus;
+use toroid_model::directory::records::Records;
+use toroid_model::hosts::HostConfig;
+use toroid_model::hosts::etcd::EtcdConfig;
+use toroid_model::info::EtcdState;
+use toroid_model::refusal::Refusal;
+
+use super::Cluster;
+use super::etcd::{Election, Etcd, EtcdError, EtcdStore, Tenure};
+use crate::error::{AgentError, during};
+use crate::store::Store;
+use crate::threads;
+
+/// Time that the start waits for etcd. Then this host follows, and goes on trying.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Pause between attempts.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// File with the lease of this host's last tenure, in its data directory.
+const LEASE: &str = "lease";
+
+/// Makes the agent start again.
+pub(crate) type StartAgain = Arc<dyn Fn() + Send + Sync>;
+
+/// The candidacy.
+#[derive(Debug)]
+pub(crate) struct Candidacy {
+    config: EtcdConfig,
+    host: String,
+    torus: Torus,
+    lease: PathBuf,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// The tenure of this life.
+    tenure: OnceLock<Tenure>,
+    /// Store of the tenure, from the begin of its term.
+    pub(crate) store: Arc<OnceLock<Mutex<EtcdStore>>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    etcd: Option<Etcd>,
+    outcome: Option<Result<Option<Lead>, EtcdError>>,
+    /// Whether the start does not wait for the outcome any more.
+    is_late: bool,
+    /// Why this host does not stand for election in this life.
+    withdrawn: Option<Refusal>,
+    /// Present problem with etcd.
+    problem: Option<Refusal>,
+}
+
+/// A won election.
+#[derive(Debug)]
+pub(crate) struct Lead {
+    etcd: Etcd,
+    tenure: Tenure,
+    /// Records of the directory; none if etcd has no directory yet.
+    pub(crate) records: Records,
+}
+
+impl Lead {
+    pub(crate) fn store(&self) -> EtcdStore {
+        self.etcd.store(&self.tenure)
+    }
+}
+
+impl Candidacy {
+    /// Candidacy of a host whose data are there, if the host may lead with a directory on etcd.
+    pub(crate) fn of(config: &HostConfig, data: &Path) -> Option<Arc<Self>> {
+        let etcd = config.candidacy()?;
+        Some(Arc::new(Candidacy {
+            config: etcd.clone(),
+            host: config.host.clone(),
+            torus: config.torus,
+            lease: data.join(LEASE),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            tenure: OnceLock::new(),
+            store: Arc::default(),
+        }))
+    }
+
+    /// Whether this host leads in this life of its agent.
+    pub(crate) fn is_elected(&self) -> bool {
+        self.tenure.get().is_some()
+    }
+
+    /// Whether etcd can be used at present, and the problem if there is one.
+    pub(crate) fn describe(&self) -> (EtcdState, Option<Refusal>) {
+        let state = self.state.lock();
+        let trouble = state.etcd.as_ref().and_then(Etcd::trouble);
+        let trouble = trouble.map(|error| error.refusal());
+        match (&state.etcd, trouble.or(state.problem.clone())) {
+            (Some(_), None) => (EtcdState::Connected, state.withdrawn.clone()),
+            (None, None) => (EtcdState::Connecting, None),
+            (_, problem) => (EtcdState::Unreachable, problem),
+        }
+    }
+
+    /// Stands for election. Returns the lead if this host has won; `None` if another host leads, or
+    /// if that is not known soon. If this host wins later its agent starts again.
+    ///
+    /// # Errors
+    /// [`EtcdError`] if etcd cannot be used as the file says.
+    pub(crate) fn stand(self: &Arc<Self>, again: StartAgain) -> Result<Option<Lead>, StandError> {
+        let standing = Arc::clone(self);
+        threads::start_named("election", move || standing.try_to_stand(&again))
+            .map_err(StandError::Thread)?;
+        let mut state = self.state.lock();
+        let is_open = |state: &mut State| state.outcome.is_none();
+        self.changed.wait_while_for(&mut state, is_open, PATIENCE);
+        state.is_late = true;
+        match state.outcome.take() {
+            None => {
+                let why = state.problem.as_ref().map(ToString::to_string);
+                let why = why.unwrap_or_else(|| "it has not answered yet".into());
+                tracing::warn!("following without etcd: {why}");
+                Ok(None)
+            }
+            Some(outcome) => Ok(outcome?),
+        }
+    }
+
+    fn try_to_stand(&self, again: &StartAgain) {
+        loop {
+            let tried = self.try_once();
+            let mut state = self.state.lock();
+            match tried {
+                Ok(lead) if state.is_late => {
+                    drop(state);
+                    if lead.is_some() {
+                        start_again(again, "this host leads from now on");
+                    }
+                    return;
+                }
+                Ok(lead) => {
+                    state.outcome = Some(Ok(lead));
+                    self.changed.notify_all();
+                    return;
+                }
+                Err(error) => {
+                    if is_final(&error) && !state.is_late {
+                        state.outcome = Some(Err(error));
+                        self.changed.notify_all();
+                    }
+                }
+            }
+            drop(state);
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Connects if there is no connection, and stands for election.
+    fn try_once(&self) -> Result<Option<Lead>, EtcdError> {
+        let present = self.state.lock().etcd.clone();
+        let opened = match present {
+            Some(etcd) => Ok(etcd),
+            None => Etcd::open(&self.config, self.torus),
+        };
+        let etcd = self.note(opened)?;
+        self.state.lock().etcd = Some(etcd.clone());
+        self.changed.notify_all();
+        if self.state.lock().withdrawn.is_some() {
+            return Ok(None);
+        }
+        let Some(tenure) = self.campaign(&etcd)?.ok() else {
+            return Ok(None);
+        };
+        let records = etcd.store(&tenure).load().map_err(|error| {
+            etcd.resign();
+            EtcdError::Refused(error.to_string())
+        });
+        let records = self.note(records)?;
+        Ok(Some(Lead {
+            etcd,
+            tenure,
+            records,
+        }))
+    }
+
+    /// Takes the lead if it is free. Otherwise returns the leader's name.
+    fn campaign(&self, etcd: &Etcd) -> Result<Result<Tenure, String>, EtcdError> {
+        let resumed = fs::read_to_string(&self.lease);
+        let resumed = resumed.ok().and_then(|text| text.trim().parse().ok());
+        let outcome = self.note(etcd.campaign(&self.host, resumed))?;
+        Ok(match outcome {
+            Election::Won(tenure) => {
+                if let Err(error) = fs::write(&self.lease, format!("{}\n", tenure.lease)) {
+                    // Only a killed agent's next life would need it.
+                    tracing::warn!("{}: {error}", self.lease.display());
+                }
+                Ok(tenure)
+            }
+            Election::Led(leader) => Err(leader),
+        })
+    }
+
+    /// Notes whether etcd could be used.
+    fn note<T>(&self, result: Result<T, EtcdError>) -> Result<T, EtcdError> {
+        let problem = result.as_ref().err().map(EtcdError::refusal);
+        let before = std::mem::replace(&mut self.state.lock().problem, problem.clone());
+        if let Some(problem) = problem.filter(|problem| before.as_ref() != Some(problem)) {
+            tracing::warn!("etcd: {problem}");
+        }
+        result
+    }
+
+    /// Notes that this host leads in this life.
+    pub(crate) fn lead(&self, lead: &Lead) {
+        // There is one election in a life.
+        let _ = self.tenure.set(lead.tenure);
+        tracing::info!(
+            "this host leads, elected in etcd's revision {}",
+            lead.tenure.term
+        );
+    }
+
+    /// Keeps changes in the store of the term from now on.
+    pub(crate) fn begin(&self, store: EtcdStore) {
+        // There is one term in a life.
+        let _ = self.store.set(Mutex::new(store));
+    }
+
+    /// Gives the lead up, and stands for no election in this life.
+    pub(crate) fn withdraw(&self, why: &Refusal) {
+        tracing::error!("this host cannot lead: {why}");
+        self.state.lock().withdrawn = Some(why.clone());
+        self.resign();
+    }
+
+    /// Gives the lead up, if this host has it.
+    pub(crate) fn resign(&self) {
+        let etcd = self.state.lock().etcd.clone();
+        if let Some(etcd) = etcd {
+            etcd.resign();
+        }
+    }
+
+    /// Watches who leads from now on.
+    pub(crate) fn watch(
+        self: &Arc<Self>,
+        cluster: &Arc<Cluster>,
+        again: StartAgain,
+    ) -> Result<(), AgentError> {
+        let (candidacy, cluster) = (Arc::clone(self), Arc::clone(cluster));
+        let attend = move || candidacy.attend(&cluster, &again);
+        threads::start_named("candidacy", attend)
+            .map(drop)
+            .map_err(during("start the thread that watches the leader"))
+    }
+
+    fn attend(&self, cluster: &Cluster, again: &StartAgain) {
+        let mut state = self.state.lock();
+        self.changed
+            .wait_while(&mut state, |state| state.etcd.is_none());
+        let Some(etcd) = state.etcd.clone() else {
+            return;
+        };
+        drop(state);
+        let (sender, leaders) = mpsc::channel();
+        // The receiver is there as long as this agent.
+        etcd.watch_leader(move |leader| _ = sender.send(leader));
+        let mut is_free = false;
+        loop {
+            let leader = match (is_free, leaders.recv_timeout(PAUSE)) {
+                (_, Ok(leader)) => leader,
+                (true, Err(RecvTimeoutError::Timeout)) => None,
+                (false, Err(RecvTimeoutError::Timeout)) => continue,
+                (_, Err(RecvTimeoutError::Disconnected)) => return,
+            };
+            is_free = leader.is_none();
+            if self.is_elected() {
+                if leader.as_ref() != Some(&self.host) {
+                    let next = leader.map_or("no host".into(), |leader| format!("host {leader}"));
+                    return start_again(again, &format!("this host leads no more; {next} does"));
+                }
+                continue;
+            }
+            if !is_free {
+                // Its own name is that of a former life, whose lease ends soon.
+                cluster.name_leader(leader.filter(|leader| *leader != self.host));
+                continue;
+            }
+            cluster.name_leader(None);
+            if self.state.lock().withdrawn.is_some() {
+                is_free = false;
+                continue;
+            }
+            match self.campaign(&etcd) {
+                Ok(Ok(_)) => return start_again(again, "this host leads from now on"),
+                // The watch tells the same.
+                Ok(Err(_)) => is_free = false,
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+fn start_again(again: &StartAgain, why: &str) {
+    tracing::warn!("{why}");
+    again();
+}
+
+/// Failure to stand for election.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StandError {
+    #[error(transparent)]
+    Etcd(#[from] EtcdError),
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// Whether an error does not go away by itself.
+fn is_final(error: &EtcdError) -> bool {
+    !matches!(
+        error,
+        EtcdError::Unreachable(_)
+            | EtcdError::NoMajority(_)
+            | EtcdError::NoSpace
+            | EtcdError::Overtaken
+            | EtcdError::Refused(_)
+    )
+}

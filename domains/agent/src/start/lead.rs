@@ -1,0 +1,122 @@
+//! The begin of an elected leader: first it follows the directory on etcd like any other host, and
+//! then it begins a term.
+
+use std::sync::Arc;
+
+use toroid_model::directory::Directory;
+use toroid_model::directory::records::{Changes, Records};
+use toroid_model::refusal::{Refusal, RefusalKind};
+
+use super::data_dir::DataDir;
+use crate::cluster::Cluster;
+use crate::cluster::candidacy::{Lead, StandError, StartAgain};
+use crate::cluster::revisions::check_update;
+use crate::core::host::Host;
+use crate::error::{AgentError, during};
+use crate::sessions::apply;
+use crate::store::{Store, StoreError};
+
+/// Stands for election, if this host may lead with a directory on etcd. Returns the lead if it has
+/// won. In the next life of an agent a failure is no error: then this host follows.
+pub(super) fn stand(
+    cluster: &Cluster,
+    data: &DataDir,
+    again: StartAgain,
+    is_first_life: bool,
+) -> Result<Option<Lead>, AgentError> {
+    let Some(candidacy) = &cluster.candidacy else {
+        return Ok(None);
+    };
+    let lead = match candidacy.stand(again) {
+        Ok(None) => return Ok(None),
+        Ok(Some(lead)) => lead,
+        Err(StandError::Thread(error)) => return Err(during("start a thread")(error)),
+        Err(StandError::Etcd(error)) if is_first_life => {
+            return Err(AgentError::Etcd(error.refusal()));
+        }
+        // It is known to the candidacy.
+        Err(StandError::Etcd(_)) => return Ok(None),
+    };
+    let copy = data.directory(Some(cluster.config.torus));
+    let checked = copy
+        .map_err(|error| error.refusal())
+        .and_then(|(copy, _)| check(cluster, &copy, &lead));
+    match checked {
+        Ok(()) => {
+            candidacy.lead(&lead);
+            Ok(Some(lead))
+        }
+        Err(refusal) => {
+            candidacy.withdraw(&refusal);
+            if is_first_life {
+                Err(AgentError::Etcd(refusal))
+            } else {
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Checks that this host, with its copy, may lead with the directory on etcd.
+fn check(cluster: &Cluster, copy: &Directory, lead: &Lead) -> Result<(), Refusal> {
+    let host = &cluster.config.host;
+    if !lead.records.is_empty() {
+        let found = parse(&lead.records)?;
+        return check_update((host, copy.revision()), ("etcd", &found));
+    }
+    match copy.revision() {
+        None => Ok(()),
+        Some(revision) => Err(Refusal::new(
+            RefusalKind::Exists,
+            format!(
+                "etcd has no directory, and host {host} has a copy of one of fabric {}",
+                revision.fabric
+            ),
+            "if etcd has lost its data, restore them; to begin anew, start all hosts with `toroid up \
+             --fresh`",
+        )),
+    }
+}
+
+fn parse(records: &Records) -> Result<Directory, Refusal> {
+    Directory::from_records(records).map_err(|source| {
+        let path = "etcd".into();
+        StoreError::Records { path, source }.refusal()
+    })
+}
+
+/// Brings the directory on etcd into effect on this host, and begins a term. No change is made
+/// meanwhile, because the caller has a turn.
+pub(super) fn begin(host: &Arc<Host>, cluster: &Cluster, lead: &Lead) -> Result<(), AgentError> {
+    begin_term(host, cluster, lead).map_err(AgentError::Etcd)
+}
+
+fn begin_term(host: &Arc<Host>, cluster: &Cluster, lead: &Lead) -> Result<(), Refusal> {
+    let present = host.members.directory(Directory::clone);
+    let mut store = lead.store();
+    let next = if lead.records.is_empty() {
+        store.commit(&Changes::between(&Records::new(), &present.records()))?;
+        present.clone()
+    } else {
+        parse(&lead.records)?.administered_as(&present)
+    };
+    // All of it is told to the driver, as to a follower in a new session.
+    cluster.leader().differs = true;
+    for exception in apply::follow(host, &present, next)? {
+        tracing::warn!("{exception}");
+    }
+    cluster.leader().differs = false;
+    if let Some(candidacy) = &cluster.candidacy {
+        candidacy.begin(store);
+    }
+    let before = host.members.directory(Directory::clone);
+    let mut ours = before.clone();
+    cluster.claim_own(&mut ours);
+    cluster
+        .begin_term(&mut ours)
+        .map_err(|error| error.refusal())?;
+    host.members.adopt(ours.clone())?;
+    cluster.control.set_records(ours.records(), ours.revision());
+    host.tell_moved(&ours, &ours.moved_since(&before));
+    Ok(())
+}
