@@ -331,6 +331,14 @@ impl Cluster {
             .collect()
     }
 
+    /// The first process of each node that this host carries, of several hosts.
+    #[track_caller]
+    pub fn node_pids_here(&self) -> Vec<u32> {
+        let nodes = self.ask("node ls");
+        let nodes = nodes.as_array().expect("nodes are a list");
+        nodes.iter().filter_map(|node| pid(&node["pid"])).collect()
+    }
+
     /// Agent, driver and nodes.
     #[track_caller]
     pub fn pids(&self) -> Vec<u32> {

@@ -49,6 +49,8 @@ pub struct Oddities<'a> {
     pub ack_timeout: Option<u32>,
     /// Another leader.
     pub directory: Option<&'a str>,
+    /// Endpoints of an etcd that has the directory. All hosts are candidates.
+    pub etcd: Option<&'a str>,
     /// Encryption, on or off.
     pub encryption: Option<&'a str>,
     /// A torus to emulate.
@@ -104,6 +106,39 @@ impl Hosts {
         all.try_into().expect("so many were asked for")
     }
 
+    /// A machine without an agent, on a cable of its own, at the address with this last number.
+    #[track_caller]
+    pub(crate) fn machine(&self, number: u8) -> Machine {
+        let network = Network::new();
+        let address = format!("10.99.0.{number}");
+        network.connect(&self.switch, &format!("port-{number}"), &address);
+        Machine { network, address }
+    }
+
+    /// The host whose agent coordinates, waited for, and the others.
+    #[track_caller]
+    pub fn coordinator(&self) -> (&Host, Vec<&Host>) {
+        let mut found = None;
+        eventually("a host coordinates, and the others follow", || {
+            let led = |host: &&Host| {
+                let status = host.agent.toroid("status --json");
+                let status: Value = serde_json::from_str(status.text()).ok()?;
+                let hosts = status["hosts"].as_array()?;
+                let leader = hosts.iter().find(|its| its["directory"] == true)?;
+                let is_there = ["here", "connected"].contains(&leader["state"].as_str()?);
+                is_there.then(|| leader["name"].as_str().map(str::to_owned))?
+            };
+            let running: Vec<&Host> = self.all.iter().filter(|host| host.is_up()).collect();
+            let leaders: Vec<Option<String>> = running.iter().map(led).collect();
+            found = leaders.first().cloned().flatten();
+            let runs = |name: &String| running.iter().any(|host| host.name == name);
+            found.as_ref().is_some_and(runs) && leaders.iter().all(|its| *its == found)
+        });
+        let is_it = |host: &&Host| Some(host.name) == found.as_deref();
+        let (leader, others): (Vec<&Host>, Vec<&Host>) = self.all.iter().partition(is_it);
+        (leader[0], others)
+    }
+
     /// Cuts a host's cable.
     #[track_caller]
     pub fn cut(&self, host: &Host) {
@@ -133,6 +168,16 @@ impl Hosts {
 }
 
 impl Host {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.name
+    }
+
+    /// Whether it has an agent.
+    fn is_up(&self) -> bool {
+        self.agent.state_files().contains("agent.sock")
+    }
+
     /// Starts its agent.
     #[track_caller]
     pub fn up(&self) {
@@ -167,8 +212,16 @@ impl Host {
             oddities.torus.unwrap_or(&self.torus),
             oddities.nodes.unwrap_or(&row),
             self.address(),
-            oddities.directory.unwrap_or("a"),
+            oddities.directory.unwrap_or(match oddities.etcd {
+                Some(_) => "etcd",
+                None => "a",
+            }),
         );
+        if oddities.etcd.is_some() {
+            let others = self.others.iter().map(|(name, _)| *name);
+            let all: Vec<&str> = others.chain([self.name]).collect();
+            text += &format!("candidates = {all:?}\n");
+        }
         if let Some(timeout) = oddities.ack_timeout {
             text += &format!("ack-timeout = {timeout}\n");
         }
@@ -180,6 +233,9 @@ impl Host {
             if oddities.host != Some(name) {
                 text += &format!("{name} = \"{address}\"\n");
             }
+        }
+        if let Some(endpoints) = oddities.etcd {
+            text += &format!("[etcd]\nendpoints = {endpoints}\n");
         }
         let file = directory.join("host.toml");
         fs::write(&file, text).expect("there is room");
@@ -231,6 +287,20 @@ impl Host {
         let mut command = Command::new(program);
         command.args(arguments);
         Running::start(self.network.inside(&command).stdin(Stdio::piped()))
+    }
+}
+
+/// A machine without an agent.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    network: Network,
+    pub(crate) address: String,
+}
+
+impl Machine {
+    /// Starts a program on it.
+    pub(crate) fn spawn(&self, command: &Command) -> Running {
+        Running::start(self.network.inside(command).stdin(Stdio::null()))
     }
 }
 

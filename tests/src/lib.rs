@@ -11,13 +11,14 @@
 //! in their nodes, [`process`] runs any command with a limit of time, and [`actor`] is the program for
 //! which no stock program will do. [`software`] starts stock programs in nodes, and [`terminal`] is a
 //! terminal at which a story types. [`outside`] is a network outside of the fabric, [`hosts`] are
-//! several hosts on cables, [`user`] is an ordinary user, and [`leftovers`] finds processes, files and
+//! several hosts on cables, [`etcd`] has servers on the same cables, [`user`] is an ordinary user, and [`leftovers`] finds processes, files and
 //! interfaces that a story left behind.
 
 pub mod actor;
 pub mod checks;
 pub mod cluster;
 pub mod conformance;
+pub mod etcd;
 pub mod forged;
 pub mod fuzz;
 pub mod hosts;

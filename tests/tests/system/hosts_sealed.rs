@@ -25,6 +25,7 @@ const OFF: Oddities<'_> = Oddities {
     torus: None,
     key: None,
     directory: None,
+    etcd: None,
     ack_timeout: None,
     fabric: None,
     fresh: false,

@@ -29,6 +29,7 @@ mod histories;
 mod hostile;
 mod hosts;
 mod hosts_bench;
+mod hosts_etcd;
 mod hosts_far;
 mod hosts_frames;
 mod hosts_keys;

@@ -1,0 +1,214 @@
+//! Several coordinators: candidates elect one of them in etcd, and any host may die. The programs need
+//! the feature `etcd`, with which `tests/run` builds them.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use tests::cluster::{is_nightly, leaves_nothing};
+use tests::etcd::Etcd;
+use tests::hosts::{Host, Hosts, Oddities};
+use tests::leftovers::has_ended;
+use tests::process::{eventually, send, within};
+use tests::software::{goes_on, iperf3_server};
+
+const FAILED: i32 = 1;
+
+/// Three hosts with running agents, all candidates, and so many servers.
+fn up(servers: usize) -> (Hosts, Etcd) {
+    let hosts = Hosts::down_yet(3);
+    let etcd = Etcd::start(&hosts, servers);
+    for host in hosts.each::<3>() {
+        start(host, &etcd);
+    }
+    hosts.coordinator();
+    (hosts, etcd)
+}
+
+fn start(host: &Host, etcd: &Etcd) {
+    let endpoints = etcd.endpoints();
+    let on_etcd = Oddities {
+        etcd: Some(&endpoints),
+        ..Oddities::default()
+    };
+    host.try_up(on_etcd).ok();
+}
+
+/// First node of a host.
+fn node_of(host: &Host) -> String {
+    format!("0,{},0", host.name().as_bytes()[0] - b'a')
+}
+
+/// Makes changes on a host until one is in effect.
+fn change(host: &Host, name: &str) {
+    let node = node_of(host);
+    let made = |words: &str| host.agent.toroid(words).status == 0;
+    eventually("a change is made", || {
+        // The first attempt may have succeeded with an unknown result.
+        made(&format!("domain create {name} {node}")) || made(&format!("domain show {name}"))
+    });
+}
+
+#[test]
+fn hosts_etcd_lead_on_when_the_coordinator_is_killed() {
+    leaves_nothing(|| {
+        let (hosts, etcd) = up(1);
+        let (leader, others) = hosts.coordinator();
+        let [near, far] = [others[0], others[1]];
+        assert_eq!(near.agent.status()["etcd"], "connected");
+        assert_eq!(far.about(near.name())["candidate"], true);
+        near.agent.domain("blue", &["*,*,0"]);
+        hosts.agree();
+        far.trunk_to(near.name());
+        let (of_near, of_far) = (node_of(near), node_of(far));
+        let (owner, key) = near.agent.owner(&of_near);
+        let member = far.agent.peer(&of_far, "tally", &of_near, &key);
+        let server = iperf3_server(&near.agent, &of_near);
+        let name = format!("{}.blue", of_near.replace(',', "-"));
+        let mut client = far
+            .agent
+            .spawn(&of_far, &format!("iperf3 -c {name} -t 600"));
+        goes_on(&server);
+        let nodes = near.agent.node_pids_here();
+
+        let begun = Instant::now();
+        leader.agent.kill_agent();
+        change(far, "red");
+        let took = begun.elapsed();
+        eprintln!("the next change was made after {took:?}");
+        assert!(took < Duration::from_secs(12), "{took:?}");
+        goes_on(&server);
+        assert!(!client.has_ended(), "{}", client.wait());
+        assert_eq!(near.agent.node_pids_here(), nodes);
+
+        // The former coordinator follows, with its nodes.
+        start(leader, &etcd);
+        hosts.coordinator();
+        hosts.agree();
+        assert_eq!(leader.about(leader.name())["directory"], false);
+        assert!(member.counted() > 0);
+        let leaver = far.agent.counter(&of_far, &of_near, &key);
+        let shrink = format!("domain shrink blue {of_far}");
+        leader.agent.toroid(&shrink).ok();
+        leaver.failure();
+        far.agent.open(&of_far, &key).fails_somehow();
+        assert!(owner.counted() > 0);
+    });
+}
+
+#[test]
+fn hosts_etcd_take_over_at_once_from_a_coordinator_that_ends() {
+    leaves_nothing(|| {
+        let (hosts, etcd) = up(1);
+        let (leader, others) = hosts.coordinator();
+        others[0].agent.domain("blue", &["*,*,0"]);
+        let agent = leader.agent.agent_pid();
+        let begun = Instant::now();
+        send(agent, Signal::SIGTERM);
+        change(others[1], "red");
+        let took = begun.elapsed();
+        eprintln!("the next change was made after {took:?}");
+        assert!(took < Duration::from_secs(6), "{took:?}");
+        eventually("the agent has ended", || has_ended(agent));
+        start(leader, &etcd);
+        let (next, _) = hosts.coordinator();
+        assert_ne!(next.name(), leader.name());
+        hosts.agree();
+
+        // One that only starts again goes on to lead.
+        send(next.agent.agent_pid(), Signal::SIGUSR1);
+        change(leader, "green");
+        let (leads, _) = hosts.coordinator();
+        if is_nightly() {
+            // On a busy machine its lease may end.
+            assert_eq!(leads.name(), next.name());
+        }
+        hosts.agree();
+    });
+}
+
+#[test]
+fn hosts_etcd_follow_when_they_do_not_reach_etcd() {
+    leaves_nothing(|| {
+        let hosts = Hosts::down_yet(3);
+        let etcd = Etcd::start(&hosts, 1);
+        let [a, b, c] = hosts.each();
+        start(a, &etcd);
+        let nowhere = Oddities {
+            etcd: Some(r#"["http://10.99.0.4:2379"]"#),
+            ..Oddities::default()
+        };
+        b.try_up(nowhere).ok();
+        start(c, &etcd);
+        assert_eq!(hosts.coordinator().0.name(), "a");
+        assert_ne!(b.agent.status()["etcd"], "connected");
+        b.agent.domain("blue", &["*,*,0"]);
+        hosts.agree();
+        b.agent.kill_agent();
+        let https = r#"["https://10.99.0.4:2379"]"#;
+        let no_authority = b.try_up(Oddities {
+            etcd: Some(https),
+            ..Oddities::default()
+        });
+        no_authority.fails(2, &["https needs \"ca\""]);
+        b.try_up(nowhere).ok();
+        hosts.agree();
+    });
+}
+
+#[test]
+fn hosts_etcd_follow_when_they_wake_up_as_a_former_coordinator() {
+    leaves_nothing(|| {
+        let (hosts, _etcd) = up(3);
+        let (leader, others) = hosts.coordinator();
+        others[0].agent.domain("blue", &["*,*,0"]);
+        let agent = leader.agent.agent_pid();
+        send(agent, Signal::SIGSTOP);
+        change(others[0], "red");
+        send(agent, Signal::SIGCONT);
+        eventually("it follows", || {
+            leader.about(leader.name())["directory"] == false
+        });
+        assert_eq!(leader.agent.agent_pid(), agent);
+        leader.agent.toroid("domain rm red").ok();
+        hosts.agree();
+    });
+}
+
+#[test]
+fn hosts_etcd_go_on_without_etcd_and_refuse_changes() {
+    leaves_nothing(|| {
+        let (hosts, etcd) = up(1);
+        let (leader, others) = hosts.coordinator();
+        let far = others[0];
+        far.agent.domain("blue", &["*,*,0"]);
+        hosts.agree();
+        far.trunk_to(leader.name());
+        etcd.signal(Signal::SIGSTOP);
+        let begun = Instant::now();
+        let refused = far.agent.toroid("domain shrink blue 0,0,0");
+        let took = begun.elapsed();
+        refused.fails(FAILED, &["etcd"]);
+        assert!(took < Duration::from_secs(12), "{took:?}");
+        let (near, to) = (node_of(leader), node_of(far).replace(',', "-"));
+        leader.agent.reaches(&near, &format!("{to}.blue"));
+        assert_eq!(leader.agent.status()["etcd"], "unreachable");
+        if is_nightly() {
+            std::thread::sleep(Duration::from_secs(20).saturating_sub(begun.elapsed()));
+        }
+        etcd.signal(Signal::SIGCONT);
+        // Whether the shrink was made nevertheless is unknown.
+        change(far, "red");
+        hosts.coordinator();
+        hosts.agree();
+        within(
+            Duration::from_secs(30),
+            "etcd is reached by all candidates",
+            || {
+                hosts
+                    .each::<3>()
+                    .iter()
+                    .all(|host| host.agent.status()["etcd"] == "connected")
+            },
+        );
+    });
+}
