@@ -53,7 +53,7 @@ const BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(
 const GOOD_LIFE: Duration = Duration::from_secs(10);
 
 /// Time for requests of clients to end before the agent starts again. Later ones are cut off.
-const DRAIN: Duration = Duration::from_millis(500);
+const DRAIN: Duration = Duration::from_secs(3);
 
 /// Runs an agent until [`toroid_protocol::agent::Request::Down`], SIGINT, SIGTERM or SIGHUP, or the
 /// end of its liveness socket. Calls `ready` once all nodes are up, and ends if that fails, because
