@@ -1,8 +1,8 @@
 //! Messages between the agents of two hosts.
 //!
 //! The connecting agent sends [`HostMessage::Hello`]. The other answers [`HostMessage::Welcome`],
-//! [`HostMessage::Refused`] or [`HostMessage::NotLeader`]. Then both send requests and responses, in any order, and
-//! [`HostMessage::Alive`] periodically.
+//! [`HostMessage::Refused`] or [`HostMessage::NotLeader`]. Then both send requests and responses, in
+//! any order, and [`HostMessage::Alive`] periodically.
 
 use std::collections::{BTreeMap, BTreeSet};
 
