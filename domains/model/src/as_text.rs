@@ -42,6 +42,12 @@ pub(crate) fn variant<'t, T: Deserialize<'t>>(name: &'t str) -> Option<T> {
     T::deserialize(StrDeserializer::<ValueError>::new(name)).ok()
 }
 
+/// The number that 32 hexadecimal digits stand for, and nothing else.
+pub(crate) fn hex128(text: &str) -> Option<u128> {
+    let is_one = text.len() == 32 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_one.then(|| u128::from_str_radix(text, 16).ok())?
+}
+
 /// Optional values as text.
 pub mod optional {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};

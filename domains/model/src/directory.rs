@@ -18,6 +18,7 @@ mod links;
 mod ownership;
 mod quota;
 pub mod records;
+pub mod requests;
 pub mod revision;
 #[cfg(test)]
 pub(crate) mod sample;
@@ -42,6 +43,8 @@ use crate::nodeset::{self, Names, NodeSetError};
 use crate::quota::{Amounts, Tenant};
 use crate::shared_map::SharedMap;
 use domains::Domains;
+use records::FORMAT;
+use requests::{MadeRequest, RequestId};
 use revision::{EndedTerm, Revision};
 
 /// Default MTU of a domain in bytes.
@@ -92,6 +95,10 @@ pub struct Directory {
     ended_terms: Arc<[EndedTerm]>,
     /// Whether some records are of a later revision.
     is_partial: bool,
+    /// Requests whose changes were made lately.
+    requests: SharedMap<RequestId, Arc<MadeRequest>>,
+    /// Version of the form of its records.
+    format: u32,
     /// User without default limits, besides root: the user of the agent. Not a record.
     administrator: u32,
     /// Default limit of registered bytes of other users. Not a record.
@@ -119,6 +126,8 @@ impl Directory {
             revision: None,
             ended_terms: Arc::default(),
             is_partial: false,
+            requests: SharedMap::default(),
+            format: FORMAT,
             administrator: 0,
             default_bytes: None,
         }

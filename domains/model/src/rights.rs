@@ -25,7 +25,7 @@ use crate::refusal::{Refusal, RefusalKind};
 pub const SHORTEST_PREFIX: u8 = 16;
 
 /// Origin of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Actor {
     /// Root, or the user of the agent.
     Administrator(u32),

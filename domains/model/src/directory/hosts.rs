@@ -131,7 +131,7 @@ impl Directory {
     }
 
     /// Nodes with another owner than before.
-    pub(super) fn given_since(&self, old: &Directory) -> BTreeSet<NodeId> {
+    pub fn given_since(&self, old: &Directory) -> BTreeSet<NodeId> {
         if Arc::ptr_eq(&self.ownerships, &old.ownerships) {
             return BTreeSet::new();
         }

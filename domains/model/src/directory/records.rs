@@ -2,7 +2,7 @@
 //! newer release, a broken disk, or an editor.
 //!
 //! ```text
-//! format          1
+//! format          2
 //! torus           "2x2x2"
 //! numbers         {"next_id":2,"next_subnet":1}
 //! domain/blue     {"id":1,"epoch":3,"owner":0,"mtu":9000,"subnet":"10.64.0.0/24","members":[0,7],...}
@@ -15,6 +15,7 @@
 //! revision        {"fabric":"9d0c...","term":{"number":3,"nonce":52},"number":120}
 //! terms           [{"term":{"number":2,"nonce":9},"last":110}]      that have ended
 //! partial         true                         some records are of a later revision
+//! done/0f1e...    {"by":"uid 0","digest":"60ed...","domain":1}      a request whose change was made
 //! ```
 //!
 //! A domain whose subnet has fewer addresses than the torus has nodes also has the index of each
@@ -38,6 +39,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toroid_fabric::{NodeId, Torus};
 
+use super::requests::RequestId;
 use super::revision::EndedTerm;
 use super::{Directory, Ownership};
 use crate::addressing::Subnet;
@@ -49,7 +51,7 @@ use domain::DomainRecord;
 pub type Records = BTreeMap<String, String>;
 
 /// The version of the records.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 const FORMAT_KEY: &str = "format";
 const TORUS_KEY: &str = "torus";
@@ -66,6 +68,7 @@ const FREED: &str = "freed/";
 const REVISION: &str = "revision";
 const ENDED_TERMS: &str = "terms";
 const PARTIAL: &str = "partial";
+const REQUEST: &str = "done/";
 
 /// Why records are no directory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,7 +107,7 @@ impl Directory {
     /// All of it.
     pub fn records(&self) -> Records {
         let mut changes = self.changes_since(&Directory::new(self.torus));
-        changes.put(FORMAT_KEY.into(), &FORMAT);
+        changes.put(FORMAT_KEY.into(), &self.format);
         changes.put(TORUS_KEY.into(), &self.torus.to_string());
         changes.put(NUMBERS_KEY.into(), &self.numbers());
         changes.put
@@ -125,6 +128,9 @@ impl Directory {
     }
 
     fn compare(&self, old: &Directory, changes: &mut impl Differences) {
+        if self.format != old.format {
+            changes.put(FORMAT_KEY.into(), &self.format);
+        }
         if (self.next_id, self.next_subnet) != (old.next_id, old.next_subnet) {
             changes.put(NUMBERS_KEY.into(), &self.numbers());
         }
@@ -163,6 +169,9 @@ impl Directory {
         for (order, _, number) in self.freed.differences(&old.freed) {
             put_or_remove(changes, format!("{FREED}{order:020}"), number);
         }
+        for (id, _, made) in self.requests.differences(&old.requests) {
+            put_or_remove(changes, format!("{REQUEST}{id}"), made.map(|made| &**made));
+        }
     }
 
     /// The directory that records describe.
@@ -177,6 +186,7 @@ impl Directory {
         let torus: String = required(records, TORUS_KEY)?;
         let torus: Torus = torus.parse().map_err(invalid(TORUS_KEY))?;
         let mut directory = Directory::new(torus);
+        directory.format = found;
         let numbers: Numbers = required(records, NUMBERS_KEY)?;
         directory.set_numbers(&numbers);
         let fixed = [FORMAT_KEY, TORUS_KEY, NUMBERS_KEY];
@@ -266,6 +276,10 @@ impl Directory {
             && let Some((id, _)) = self.freed.remove(&order)
         {
             self.freed_at.remove(&id);
+        } else if let Some(id) = key.strip_prefix(REQUEST)
+            && let Ok(id) = id.parse::<RequestId>()
+        {
+            self.requests.remove(&id);
         }
     }
 
@@ -345,6 +359,10 @@ impl Directory {
             let (id, epoch) = parse(key, value)?;
             self.check_number(id, epoch).map_err(invalid(key))?;
             self.free_id(order, id, epoch);
+            Ok(())
+        } else if let Some(id) = key.strip_prefix(REQUEST) {
+            let id: RequestId = id.parse().map_err(invalid(key))?;
+            self.requests.insert(id, Arc::new(parse(key, value)?));
             Ok(())
         } else {
             Err(RecordError::Unknown(key.into()))

@@ -10,7 +10,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::Directory;
-use crate::as_text;
+use super::records::FORMAT;
+use crate::as_text::{self, hex128};
 
 /// Random identifier of a fabric. Its text has 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,9 +77,8 @@ impl FromStr for FabricId {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let is_id = text.len() == 32 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
-        let id = u128::from_str_radix(text, 16).ok().filter(|_| is_id);
-        id.map(FabricId)
+        hex128(text)
+            .map(FabricId)
             .ok_or("the identifier of a fabric has 32 hexadecimal digits")
     }
 }
@@ -136,6 +136,7 @@ impl Directory {
             number: last.number.saturating_add(1),
         });
         self.is_partial = false;
+        self.format = FORMAT;
     }
 
     /// Raises the revision if there is one, and if anything differs from the directory before.
