@@ -9,6 +9,9 @@
 //! | [`Stage::Here`] | it is in effect on this host |
 //! | [`Stage::Elsewhere`] | it is in effect on the other hosts that it concerns: the reply |
 //!
+//! A change that takes members out of a fenced domain also ends when no host without it has a
+//! [lease](super::lease) any more.
+//!
 //! Deciding is serial. Two changes of one subject (a domain, or a node that changes hands) take
 //! effect here one after another, and on each follower in the order of their numbers. Changes of different
 //! subjects wait for each other in no stage but the second.
@@ -26,6 +29,7 @@ use toroid_model::directory::records::{Changes, Records};
 use toroid_model::directory::revision::Revision;
 use toroid_model::rights::Actor;
 
+use super::lease::surely_over;
 use super::log::Log;
 use super::update::SharedUpdate;
 
@@ -74,6 +78,9 @@ pub(super) enum Event {
         concerned: BTreeSet<String>,
         /// Host where it was requested.
         asker: Option<String>,
+        /// Length of the leases by which the domain is fenced, if the change only takes members out
+        /// of one that is.
+        fence: Option<Duration>,
     },
     /// A decided change is in effect on this host.
     InEffect(ChangeId),
@@ -118,8 +125,8 @@ pub(super) enum Action {
     Refuse(ChangeId),
     /// Send a follower the update to this number. It has answered all others.
     Send { session: SessionId, update: Update },
-    /// Reply to the requester. The change lacks effect on these hosts, for these reasons.
-    Reply { change: ChangeId, lacking: Lacking },
+    /// Reply to the requester.
+    Reply { change: ChangeId, reached: Reached },
 }
 
 /// Update of a follower's directory, to the state after change `number`.
@@ -132,6 +139,15 @@ pub(crate) struct Update {
 /// Hosts, with reasons.
 pub(crate) type Lacking = BTreeMap<String, String>;
 
+/// Hosts that a change concerns and where it is not in effect.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reached {
+    /// Former members may go on there, for these reasons.
+    pub(crate) lacking: Lacking,
+    /// The lease of the host is over, so that the members there have stopped.
+    pub(crate) fenced: BTreeSet<String>,
+}
+
 /// State of the control of changes.
 #[derive(Debug)]
 pub(super) struct Core {
@@ -139,6 +155,10 @@ pub(super) struct Core {
     host: Option<String>,
     log: Log,
     followers: BTreeMap<String, Follower>,
+    /// Number of the last change that concerns each host, and of the begin of this log: earlier ones
+    /// may concern any host.
+    concerned: BTreeMap<String, u64>,
+    begin: u64,
     changes: BTreeMap<ChangeId, Change>,
     /// Time of the next step of a round, unless no follower lacks a change.
     step: Option<Instant>,
@@ -186,6 +206,8 @@ struct Effect {
     number: u64,
     concerned: BTreeSet<String>,
     asker: Option<String>,
+    /// Time after which no host without the change has a lease, if the domain is fenced.
+    fence: Option<Instant>,
 }
 
 impl Core {
@@ -194,6 +216,8 @@ impl Core {
             host,
             log: Log::default(),
             followers: BTreeMap::new(),
+            concerned: BTreeMap::new(),
+            begin: 0,
             changes: BTreeMap::new(),
             step: None,
             visited: String::new(),
@@ -203,6 +227,7 @@ impl Core {
     /// Sets the records before the first change, and their revision.
     pub(super) fn begin(&mut self, records: Records, revision: Option<Revision>) {
         self.log = Log::new(records, revision);
+        self.begin = self.log.number();
     }
 
     /// Takes an event. Returns the actions that it makes possible.
@@ -222,6 +247,7 @@ impl Core {
                 change,
                 mut concerned,
                 asker,
+                fence,
             } => {
                 concerned.retain(|host| Some(host) != self.host.as_ref());
                 let number = self.log.number();
@@ -232,6 +258,8 @@ impl Core {
                 {
                     concerned.append(&mut first.concerned);
                 }
+                let its = concerned.iter().map(|host| (host.clone(), number));
+                self.concerned.extend(its);
                 for host in concerned.iter().chain(&asker) {
                     if let Some(follower) = self.followers.get_mut(host) {
                         follower.urgent = number;
@@ -243,6 +271,7 @@ impl Core {
                         number,
                         concerned,
                         asker,
+                        fence: fence.map(|fence| now + surely_over(fence)),
                     });
                 }
             }
@@ -258,6 +287,7 @@ impl Core {
                 let has = has.and_then(|has| self.log.number_of(&has));
                 let mut follower = Follower::new(session);
                 follower.is_asked = true;
+                follower.urgent = self.concerned.get(&host).copied().unwrap_or(self.begin);
                 self.followers.insert(host, follower);
                 // Also if it has all: by the update it learns that it does.
                 actions.push(Action::Send {
@@ -303,12 +333,28 @@ impl Core {
         here.flat_map(|its| its.subjects.iter().cloned()).collect()
     }
 
+    /// Revision that a follower needs for a renewed [lease](super::lease): that of the last change
+    /// that concerns it.
+    pub(super) fn needs(&self, host: &str, session: SessionId) -> Option<Revision> {
+        let follower = self.followers.get(host)?;
+        let its = (follower.session == session).then_some(follower)?;
+        self.log.revision_at(its.urgent)
+    }
+
     /// Time of the next [`Event::Tick`], if one is needed.
     pub(super) fn wake(&self) -> Option<Instant> {
         let deadlines = self.changes.values().filter_map(|change| {
             let Stage::Elsewhere(effect, since) = &change.stage else {
                 return None;
             };
+            if let Some(over) = effect.fence
+                && effect
+                    .concerned
+                    .iter()
+                    .any(|host| self.has_not(host, effect.number))
+            {
+                return Some(over);
+            }
             let is_late = |host| self.awaits(host, effect.number);
             let timeout = if effect.concerned.iter().any(is_late) {
                 TIMEOUT
@@ -395,13 +441,19 @@ impl Core {
             };
             let waited = now.saturating_duration_since(*since);
             let awaits = |host: &String| self.awaits(host, effect.number);
-            let is_awaited = waited < TIMEOUT && effect.concerned.iter().any(awaits)
-                || waited < COURTESY && effect.asker.iter().any(awaits);
+            let has_not = |host: &String| self.has_not(host, effect.number);
+            let is_awaited = match effect.fence {
+                Some(over) if effect.concerned.iter().any(has_not) => now < over,
+                _ => {
+                    waited < TIMEOUT && effect.concerned.iter().any(awaits)
+                        || waited < COURTESY && effect.asker.iter().any(awaits)
+                }
+            };
             if !is_awaited {
-                let lacking = self.lacking(effect);
+                let reached = self.reached(effect);
                 actions.push(Action::Reply {
                     change: *id,
-                    lacking,
+                    reached,
                 });
             }
             is_awaited
@@ -415,7 +467,16 @@ impl Core {
         follower.is_some_and(|follower| follower.lacks(number))
     }
 
-    fn lacking(&self, effect: &Effect) -> Lacking {
+    /// Whether a change is not in effect on a host, as far as is known.
+    fn has_not(&self, host: &String, number: u64) -> bool {
+        let follower = self.followers.get(host);
+        follower.is_none_or(|its| its.has.is_none_or(|has| has < number))
+    }
+
+    fn reached(&self, effect: &Effect) -> Reached {
+        let is_fenced =
+            |host: &&String| effect.fence.is_some() && self.has_not(host, effect.number);
+        let (fenced, others): (Vec<_>, Vec<_>) = effect.concerned.iter().partition(is_fenced);
         let why_not = |host: &String| {
             let why = match self.followers.get(host) {
                 None => Some("its agent is away".into()),
@@ -423,7 +484,10 @@ impl Core {
             };
             Some((host.clone(), why?))
         };
-        effect.concerned.iter().filter_map(why_not).collect()
+        Reached {
+            lacking: others.into_iter().filter_map(why_not).collect(),
+            fenced: fenced.into_iter().cloned().collect(),
+        }
     }
 }
 

@@ -37,6 +37,12 @@ impl Log {
         self.revision.map_or(0, |revision| revision.number)
     }
 
+    /// Revision of this term with this number.
+    pub(super) fn revision_at(&self, number: u64) -> Option<Revision> {
+        self.revision
+            .map(|revision| Revision { number, ..revision })
+    }
+
     /// Number of a revision that is of this log's term. Another leader may have numbered others in
     /// the same way.
     pub(super) fn number_of(&self, other: &Revision) -> Option<u64> {

@@ -12,6 +12,7 @@
 
 pub(crate) mod core;
 pub(crate) mod elected;
+pub(crate) mod lease;
 mod log;
 pub(crate) mod publishing;
 pub mod simulation;
@@ -20,7 +21,7 @@ pub(crate) mod update;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use toroid_model::directory::records::{Changes, Records};
@@ -28,7 +29,7 @@ use toroid_model::directory::revision::Revision;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 
-use self::core::{Action, Answer, ChangeId, Core, Event, Lacking, MAX_UNFINISHED};
+use self::core::{Action, Answer, ChangeId, Core, Event, MAX_UNFINISHED, Reached};
 use self::core::{SessionId, Update};
 
 /// The core with the channels to the threads that carry out its actions. Its lock is taken last,
@@ -55,7 +56,7 @@ struct State {
 enum Word {
     Decide,
     Refuse,
-    Reply(Lacking),
+    Reply(Reached),
 }
 
 /// A change that has begun. Dropping it ends the change, if it was refused.
@@ -234,7 +235,7 @@ impl State {
             let _ = match action {
                 Action::Decide(change) => self.tell(change, Word::Decide),
                 Action::Refuse(change) => self.tell(change, Word::Refuse),
-                Action::Reply { change, lacking } => self.tell(change, Word::Reply(lacking)),
+                Action::Reply { change, reached } => self.tell(change, Word::Reply(reached)),
                 Action::Send { session, update } => {
                     let sender = self.sessions.get(&session);
                     sender.is_some_and(|sender| sender.send(update).is_ok())
@@ -256,23 +257,31 @@ impl Underway<'_> {
     }
 
     /// Notes that the change, or a part of it, is durable, which hosts it concerns, and where it was
-    /// requested. The caller still has its turn, so no later change is durable.
-    pub(crate) fn decided(&self, concerned: BTreeSet<String>, asker: Option<String>) {
+    /// requested. A change that only takes members out of a fenced domain has the length of its
+    /// `fence`. The caller still has its turn, so no later change is durable.
+    pub(crate) fn decided(
+        &self,
+        concerned: BTreeSet<String>,
+        asker: Option<String>,
+        fence: Option<Duration>,
+    ) {
         self.control.handle(Event::Decided {
             change: self.id,
             concerned,
             asker,
+            fence,
         });
     }
 
     /// Notes that the decided change is in effect on this host. Waits until it is on the other
-    /// hosts that it concerns. Returns those where it is not.
-    pub(crate) fn await_hosts(self) -> Lacking {
+    /// hosts that it concerns, or until their leases are over if the domain is fenced. Returns those
+    /// where it is not.
+    pub(crate) fn await_hosts(self) -> Reached {
         self.control.handle(Event::InEffect(self.id));
         match self.words.recv() {
-            Ok(Word::Reply(lacking)) => lacking,
+            Ok(Word::Reply(reached)) => reached,
             // The core gives a decided change no other word.
-            _ => Lacking::new(),
+            _ => Reached::default(),
         }
     }
 }

@@ -160,7 +160,7 @@ fn carry_out_everywhere(
                 |other: &String| cluster.is_some_and(|c| c.followers().contains_key(other));
             concerned.retain(is_there);
         }
-        underway.decided(concerned, caller.host.as_deref().map(str::to_owned));
+        underway.decided(concerned, caller.host.as_deref().map(str::to_owned), None);
     };
     decided(&before);
     if departure.is_some() {
@@ -180,7 +180,7 @@ fn carry_out_everywhere(
             decided(&before);
         }
     }
-    let lacking = underway.await_hosts();
+    let lacking = underway.await_hosts().lacking;
     Some(if lacking.is_empty() {
         Ok(reply)
     } else {

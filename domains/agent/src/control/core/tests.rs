@@ -70,6 +70,7 @@ fn a_change_is_sent_at_once_only_to_hosts_that_it_concerns() {
             change,
             concerned: [format!("host{concerned}")].into(),
             asker: Some(format!("host{asker}")),
+            fence: None,
         };
         let mut sent: BTreeSet<_> = sessions(core.handle(now, decided)).into_iter().collect();
         assert_eq!(sent, BTreeSet::from([concerned, asker]));
@@ -101,6 +102,7 @@ fn a_host_that_is_busy_gets_an_urgent_change_with_its_next_update() {
             change: ChangeId(1),
             concerned: ["host0".into()].into(),
             asker: None,
+            fence: None,
         };
         sessions(core.handle(now, decided))
     };

@@ -9,6 +9,7 @@ use toroid_protocol::hosts::DirectoryUpdate;
 use super::revision_of;
 use super::{APPLICATION, EXCEPTION, Fault, Happening, MESSAGE, Mutant, NOTICED, World, name};
 use crate::control::core::{Answer, Event, SessionId, Update};
+use crate::control::lease::Lease;
 
 impl World {
     pub(super) fn host_of(&self, session: SessionId) -> Option<usize> {
@@ -49,7 +50,10 @@ impl World {
     }
 
     pub(super) fn arrive(&mut self, message: Happening) -> Result<(), String> {
-        let (Happening::Arrive(host, session, _) | Happening::Reply(host, session, ..)) = message
+        let (Happening::Arrive(host, session, _)
+        | Happening::Reply(host, session, ..)
+        | Happening::Renewal(host, session, _)
+        | Happening::Renewed(host, session, ..)) = message
         else {
             return Ok(());
         };
@@ -62,7 +66,8 @@ impl World {
             follower.held.push_back(message);
             return Ok(());
         }
-        if follower.session_run != follower.run && matches!(message, Happening::Arrive(..)) {
+        let is_for_host = matches!(message, Happening::Arrive(..) | Happening::Renewed(..));
+        if follower.session_run != follower.run && is_for_host {
             return Ok(());
         }
         match message {
@@ -93,6 +98,8 @@ impl World {
                     answer,
                 })
             }
+            Happening::Renewal(_, _, sent) => self.answer_renewal(host, session, sent),
+            Happening::Renewed(_, _, sent, needs) => self.hear_renewed(host, sent, needs),
             _ => Ok(()),
         }
     }
@@ -139,6 +146,7 @@ impl World {
             if follower.records != self.versions[has] {
                 return Err(format!("host {host} has no true version {has}"));
             }
+            self.extend(host)?;
             if self.rng.u32(0..20) == 0 {
                 Answer::Except(EXCEPTION.into())
             } else {
@@ -179,6 +187,7 @@ impl World {
             Fault::Killed => {
                 let follower = &mut self.followers[host];
                 follower.run += 1;
+                follower.lease = Lease::since(follower.lease.begin());
                 follower.stuck.clear();
                 let session = follower.session;
                 // The kernel of its host ends the connection, unless the cable is cut.
@@ -258,6 +267,8 @@ impl World {
         (follower.session, follower.session_run) = (Some(session), follower.run);
         let has = revision_of(&follower.records);
         follower.had = has;
+        let run = follower.run;
+        self.at(self.now, Happening::Renew(host, session, run));
         self.handle(Event::Joined {
             host: name(host),
             session,

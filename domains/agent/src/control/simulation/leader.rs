@@ -6,9 +6,10 @@ use std::time::Duration;
 use toroid_model::directory::records::Changes;
 use toroid_model::rights::Actor;
 
+use super::leases::{FENCE, is_fenced};
 use super::{Asked, DECISION, DOMAINS, EFFECT, EXCEPTION, HEALTHY, Happening, Mutant, TERM};
 use super::{VERSION, World, hosts_in, name, number_in, revision, revision_of};
-use crate::control::core::{Action, COURTESY, ChangeId, Core, Event, Lacking, MAX_UNFINISHED};
+use crate::control::core::{Action, COURTESY, ChangeId, Core, Event, MAX_UNFINISHED, Reached};
 
 impl World {
     pub(super) fn start_leader(&mut self) {
@@ -53,7 +54,7 @@ impl World {
                     self.asked.remove(&change);
                 }
                 Action::Send { session, update } => self.send(session, update)?,
-                Action::Reply { change, lacking } => self.check_reply(change, &lacking)?,
+                Action::Reply { change, reached } => self.check_reply(change, &reached)?,
             }
         }
         if let Some(wake) = wake {
@@ -85,6 +86,7 @@ impl World {
             at: self.now,
             asker,
             version: None,
+            decided: self.now,
             concerned: BTreeSet::new(),
             is_in_effect: false,
         };
@@ -144,6 +146,7 @@ impl World {
         concerned.extend(&asked.concerned);
         if let Some(asked) = self.asked.get_mut(&id) {
             asked.version = Some(version);
+            asked.decided = self.now;
             asked.concerned = concerned;
         }
         if !self.is(Mutant::Unpublished) || self.rng.u32(0..4) > 0 {
@@ -153,6 +156,13 @@ impl World {
             change: id,
             concerned: told,
             asker: asked.asker.map(name),
+            fence: is_fenced(asked.domain).then_some(FENCE).map(|fence| {
+                if self.is(Mutant::NoFence) {
+                    Duration::ZERO
+                } else {
+                    fence
+                }
+            }),
         })?;
         let has_second_part = asked.version.is_none() && self.rng.u32(0..8) == 0;
         if has_second_part {
@@ -182,8 +192,9 @@ impl World {
     }
 
     /// The contract of a reply.
-    pub(super) fn check_reply(&mut self, id: ChangeId, lacking: &Lacking) -> Result<(), String> {
-        self.tell(|| format!("{id:?} is answered, lacking {lacking:?}"));
+    pub(super) fn check_reply(&mut self, id: ChangeId, reached: &Reached) -> Result<(), String> {
+        let Reached { lacking, fenced } = reached;
+        self.tell(|| format!("{id:?} is answered, lacking {lacking:?}, fenced {fenced:?}"));
         let asked = self.asked.remove(&id);
         let asked = asked.ok_or_else(|| format!("{id:?} is answered twice"))?;
         self.replies += 1;
@@ -191,6 +202,7 @@ impl World {
         if !asked.is_in_effect {
             return Err(format!("{id:?} is answered before it is in effect here"));
         }
+        self.check_fenced((id, &asked), version, reached)?;
         let was_troubled = |host: usize| {
             let follower = &self.followers[host];
             let is_troubled = follower.session.is_none() || !follower.faults.is_empty();
@@ -199,7 +211,11 @@ impl World {
         for host in &asked.concerned {
             let follower = &self.followers[*host];
             let lacks = lacking.get(&name(*host));
-            if lacks.is_none() && follower.version() < version {
+            let is_fenced = fenced.contains(&name(*host));
+            if is_fenced && !was_troubled(*host) {
+                return Err(format!("{id:?} does not wait for host {host}"));
+            }
+            if lacks.is_none() && !is_fenced && follower.version() < version {
                 return Err(format!("{id:?} is not in effect on host {host}"));
             }
             let is_excepted = lacks.is_some_and(|why| why == EXCEPTION);

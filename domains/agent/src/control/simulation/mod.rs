@@ -2,7 +2,9 @@
 //! followers with their own durable copies. Each seed gives a cluster, its changes and its faults.
 //!
 //! Checked are: what a reply says is in effect; it waits for no host that it does not concern;
-//! changes of a domain take effect in their order; no host goes back; in the end all hosts agree.
+//! changes of a domain take effect in their order; no host goes back; in the end all hosts agree. A
+//! change of a fenced domain is answered in time, and then no host without it has a lease, on its
+//! own clock.
 //!
 //! ```
 //! let run = toroid_agent::simulation::run(1, None, None);
@@ -11,6 +13,7 @@
 
 mod followers;
 mod leader;
+mod leases;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -22,6 +25,7 @@ use toroid_model::directory::revision::{FabricId, Revision, Term};
 use toroid_protocol::hosts::DirectoryUpdate;
 
 use super::core::{Answer, ChangeId, Core, Event, SessionId, Update};
+use super::lease::Lease;
 
 /// Keys of the records with the version of the directory, which is the number of its revision, and
 /// with the term.
@@ -78,11 +82,17 @@ pub enum Mutant {
     CountAnew,
     /// Nobody keeps the time.
     NoTime,
+    /// A lease begins with the answer to its renewal.
+    LeaseFromAnswer,
+    /// The leader answers a renewal without a look at the directory.
+    NoRead,
+    /// A host without a change is not waited for until its lease is over.
+    NoFence,
 }
 
 impl Mutant {
     /// All of them, with their names for users.
-    pub const ALL: [(&str, Mutant); 10] = [
+    pub const ALL: [(&str, Mutant); 13] = [
         ("no-wait", Mutant::NoWait),
         ("wait-for-all", Mutant::WaitForAll),
         ("answer-first", Mutant::AnswerFirst),
@@ -93,6 +103,9 @@ impl Mutant {
         ("silent", Mutant::Silent),
         ("count-anew", Mutant::CountAnew),
         ("no-time", Mutant::NoTime),
+        ("lease-from-answer", Mutant::LeaseFromAnswer),
+        ("no-read", Mutant::NoRead),
+        ("no-fence", Mutant::NoFence),
     ];
 }
 
@@ -105,6 +118,11 @@ enum Happening {
     Arrive(usize, SessionId, Update),
     Applied(usize, SessionId, u64, DirectoryUpdate, u64),
     Reply(usize, SessionId, u64, Answer),
+    /// Time of the next renewal of an agent's lease.
+    Renew(usize, SessionId, u64),
+    /// A renewal that was sent at this time of the host's clock, and its answer.
+    Renewal(usize, SessionId, Duration),
+    Renewed(usize, SessionId, Duration, Revision),
     Tick,
     Fault,
     End(usize, Fault),
@@ -147,6 +165,12 @@ struct Follower {
     session_run: u64,
     /// Time of the last message each way.
     last: [Duration; 2],
+    /// Its lease, on its clock.
+    lease: Lease,
+    /// Thousandths of a second that its clock counts in a second.
+    rate: u32,
+    /// The last version without which it must have no lease.
+    fenced: usize,
 }
 
 /// A change that was requested.
@@ -156,6 +180,8 @@ struct Asked {
     at: Duration,
     asker: Option<usize>,
     version: Option<usize>,
+    /// Time of the last decision.
+    decided: Duration,
     concerned: BTreeSet<usize>,
     is_in_effect: bool,
 }
@@ -243,11 +269,18 @@ impl World {
             records,
             deciding: VecDeque::new(),
             asked: BTreeMap::new(),
-            followers: (0..followers).map(|_| Follower::default()).collect(),
+            followers: Vec::new(),
             replies: 0,
             resumed: 0,
             rng,
         };
+        for _ in 0..followers {
+            let rate = world.rng.u32(990..=1010);
+            world.followers.push(Follower {
+                rate,
+                ..Follower::default()
+            });
+        }
         world.start_leader();
         for _ in 0..world.rng.usize(5..40) {
             let at = world.within(FAULTY);
@@ -290,7 +323,11 @@ impl World {
             Happening::Request => self.request(),
             Happening::Decide(change) => self.decide(change),
             Happening::InEffect(change) => self.be_in_effect(change),
-            Happening::Arrive(..) | Happening::Reply(..) => self.arrive(happening),
+            Happening::Arrive(..)
+            | Happening::Reply(..)
+            | Happening::Renewal(..)
+            | Happening::Renewed(..) => self.arrive(happening),
+            Happening::Renew(host, session, run) => self.renew(host, session, run),
             Happening::Applied(host, session, number, update, run) => {
                 self.apply(host, session, number, update, run)
             }
