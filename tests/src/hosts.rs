@@ -250,6 +250,23 @@ impl Host {
         )
     }
 
+    /// Lets no packet of this host get to etcd.
+    #[track_caller]
+    pub fn cut_from_etcd(&self) {
+        self.network.run("nft add table inet etcd");
+        let chain = "{ type filter hook output priority 0 ; }";
+        self.network
+            .run(&format!("nft add chain inet etcd out {chain}"));
+        self.network
+            .run("nft add rule inet etcd out tcp dport 2379 drop");
+    }
+
+    /// Lets packets get there again.
+    #[track_caller]
+    pub fn reconnect_with_etcd(&self) {
+        self.network.run("nft delete table inet etcd");
+    }
+
     /// The status of another host, as this host's agent sees it.
     #[track_caller]
     pub fn about(&self, other: &str) -> Value {

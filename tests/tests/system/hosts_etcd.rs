@@ -155,6 +155,35 @@ fn hosts_etcd_follow_when_they_do_not_reach_etcd() {
     });
 }
 
+/// Otherwise hosts that are connected to it would not hear of changes that the next leader makes.
+#[test]
+fn hosts_etcd_leave_a_coordinator_that_alone_is_cut_off_from_etcd() {
+    leaves_nothing(|| {
+        let (hosts, _etcd) = up(1);
+        let (leader, others) = hosts.coordinator();
+        others[0].agent.domain("blue", &["*,*,0"]);
+        hosts.agree();
+        let agent = leader.agent.agent_pid();
+        leader.cut_from_etcd();
+        for (host, name) in others.iter().zip(["red", "green"]) {
+            change(host, name);
+        }
+        let (next, _) = hosts.coordinator();
+        assert_ne!(next.name(), leader.name());
+        hosts.agree();
+        assert_eq!(leader.agent.status()["etcd"], "unreachable");
+        leader.agent.toroid("domain rm red").ok();
+        leader.reconnect_with_etcd();
+        within(Duration::from_secs(30), "it reaches etcd again", || {
+            leader.agent.status()["etcd"] == "connected"
+        });
+        assert_eq!(hosts.coordinator().0.name(), next.name());
+        others[1].agent.toroid("domain rm green").ok();
+        hosts.agree();
+        assert_eq!(leader.agent.agent_pid(), agent);
+    });
+}
+
 #[test]
 fn hosts_etcd_follow_when_they_wake_up_as_a_former_coordinator() {
     leaves_nothing(|| {
@@ -192,6 +221,16 @@ fn hosts_etcd_go_on_without_etcd_and_refuse_changes() {
         let (near, to) = (node_of(leader), node_of(far).replace(',', "-"));
         leader.agent.reaches(&near, &format!("{to}.blue"));
         assert_eq!(leader.agent.status()["etcd"], "unreachable");
+        // Nobody leads any more.
+        let begun = Instant::now();
+        let refused = leader.agent.toroid("domain create red 0,0,0");
+        let took = begun.elapsed();
+        refused.fails(FAILED, &["no host leads", "etcd"]);
+        assert!(took < Duration::from_secs(12), "{took:?}");
+        assert_eq!(far.about(leader.name())["directory"], false);
+        let (_owner, key) = far.agent.owner(&node_of(far));
+        let member = leader.agent.peer(&near, "tally", &node_of(far), &key);
+        assert!(member.counted() > 0);
         if is_nightly() {
             std::thread::sleep(Duration::from_secs(20).saturating_sub(begun.elapsed()));
         }

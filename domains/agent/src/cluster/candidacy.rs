@@ -2,7 +2,8 @@
 //!
 //! An agent's role is a property of its start: it leads if it wins the election then, and otherwise
 //! follows. When the role changes the agent [starts again](crate::start::again): a follower that
-//! wins later, and a leader that another one has replaced.
+//! wins later, and a leader that another one has replaced. So does a leader that etcd does not
+//! answer for the time of its lease, because another candidate may lead then.
 
 use std::fs;
 use std::io;
@@ -13,6 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use serde::{Deserialize, Serialize};
 use toroid_fabric::Torus;
 use toroid_model::directory::records::Records;
 use toroid_model::hosts::HostConfig;
@@ -29,6 +31,9 @@ use crate::threads;
 /// Time that the start waits for etcd. Then this host follows, and goes on trying.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// The same after etcd has not answered a former life.
+const GLANCE: Duration = Duration::from_millis(500);
+
 /// Pause between attempts.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -37,6 +42,13 @@ const LEASE: &str = "lease";
 
 /// Makes the agent start again.
 pub(crate) type StartAgain = Arc<dyn Fn() + Send + Sync>;
+
+/// What a life of the agent tells the next one.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Legacy {
+    /// Why etcd could not be used.
+    problem: Option<Refusal>,
+}
 
 /// The candidacy.
 #[derive(Debug)]
@@ -63,6 +75,8 @@ struct State {
     withdrawn: Option<Refusal>,
     /// Present problem with etcd.
     problem: Option<Refusal>,
+    /// Whether this host has led, and does not any more because of this problem.
+    has_stepped_down: bool,
 }
 
 /// A won election.
@@ -82,18 +96,30 @@ impl Lead {
 
 impl Candidacy {
     /// Candidacy of a host whose data are there, if the host may lead with a directory on etcd.
-    pub(crate) fn of(config: &HostConfig, data: &Path) -> Option<Arc<Self>> {
+    pub(crate) fn of(config: &HostConfig, data: &Path, legacy: Legacy) -> Option<Arc<Self>> {
         let etcd = config.candidacy()?;
+        let state = State {
+            problem: legacy.problem,
+            ..State::default()
+        };
         Some(Arc::new(Candidacy {
             config: etcd.clone(),
             host: config.host.clone(),
             torus: config.torus,
             lease: data.join(LEASE),
-            state: Mutex::default(),
+            state: Mutex::new(state),
             changed: Condvar::new(),
             tenure: OnceLock::new(),
             store: Arc::default(),
         }))
+    }
+
+    /// What the next life has to know.
+    pub(crate) fn legacy(&self) -> Legacy {
+        let state = self.state.lock();
+        Legacy {
+            problem: state.problem.clone().filter(|_| state.has_stepped_down),
+        }
     }
 
     /// Whether this host leads in this life of its agent.
@@ -124,7 +150,11 @@ impl Candidacy {
             .map_err(StandError::Thread)?;
         let mut state = self.state.lock();
         let is_open = |state: &mut State| state.outcome.is_none();
-        self.changed.wait_while_for(&mut state, is_open, PATIENCE);
+        let patience = match state.problem {
+            Some(_) => GLANCE,
+            None => PATIENCE,
+        };
+        self.changed.wait_while_for(&mut state, is_open, patience);
         state.is_late = true;
         match state.outcome.take() {
             None => {
@@ -281,7 +311,12 @@ impl Candidacy {
             let leader = match (is_free, leaders.recv_timeout(PAUSE)) {
                 (_, Ok(leader)) => leader,
                 (true, Err(RecvTimeoutError::Timeout)) => None,
-                (false, Err(RecvTimeoutError::Timeout)) => continue,
+                (false, Err(RecvTimeoutError::Timeout)) => {
+                    if self.is_elected() && !etcd.is_renewed() {
+                        return self.step_down(&etcd, again);
+                    }
+                    continue;
+                }
                 (_, Err(RecvTimeoutError::Disconnected)) => return,
             };
             is_free = leader.is_none();
@@ -310,6 +345,17 @@ impl Candidacy {
             }
         }
     }
+
+    /// Leads no more, because another candidate may do so. Changes that wait for etcd end before
+    /// this life does, so that their callers get an answer.
+    fn step_down(&self, etcd: &Etcd, again: &StartAgain) {
+        let mut state = self.state.lock();
+        state.problem = Some(EtcdError::Unrenewed.refusal());
+        state.has_stepped_down = true;
+        drop(state);
+        etcd.give_up();
+        start_again(again, &EtcdError::Unrenewed.to_string());
+    }
 }
 
 fn start_again(again: &StartAgain, why: &str) {
@@ -333,6 +379,7 @@ fn is_final(error: &EtcdError) -> bool {
         EtcdError::Unreachable(_)
             | EtcdError::NoMajority(_)
             | EtcdError::NoSpace
+            | EtcdError::Unrenewed
             | EtcdError::Overtaken
             | EtcdError::Refused(_)
     )

@@ -97,9 +97,14 @@ impl Cluster {
     pub(super) fn nobody_leads(&self) -> Refusal {
         let Some(leader) = self.leader_name() else {
             let candidates = self.config.possible_leaders().join(", ");
+            let mut message = format!("no host leads at present, of the candidates {candidates}");
+            let etcd = self.candidacy.as_ref();
+            if let Some(problem) = etcd.and_then(|etcd| etcd.describe().1) {
+                message = format!("{message}: {}", problem.message);
+            }
             return Refusal::new(
                 RefusalKind::Failed,
-                format!("no host leads at present, of the candidates {candidates}"),
+                message,
                 "nothing was changed; see `toroid status` on the candidates, and try again",
             );
         };

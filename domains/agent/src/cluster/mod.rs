@@ -52,7 +52,7 @@ use crate::channel::{SessionError, handshake};
 use crate::control::Control;
 use crate::error::AgentError;
 use crate::slots::Slots;
-use candidacy::Candidacy;
+use candidacy::{Candidacy, Legacy};
 use leader::LeaderLink;
 use link::{Link, NoAnswer, too_long};
 use problems::Problems;
@@ -102,9 +102,10 @@ impl Cluster {
         config: HostConfig,
         data: &Path,
         bound: Option<TcpListener>,
+        legacy: Legacy,
     ) -> Result<(Self, TcpListener), AgentError> {
         let mut cluster = Self::new(config, KeyPair::read_or_make(data)?)?;
-        cluster.candidacy = Candidacy::of(&cluster.config, data);
+        cluster.candidacy = Candidacy::of(&cluster.config, data, legacy);
         let address = cluster.config.listen;
         let bind = || TcpListener::bind(address);
         let listener = bound.map_or_else(bind, Ok);

@@ -86,9 +86,11 @@ fn search(
             Ok(session) => return Ok((leader.to_owned(), session)),
             Err(CannotDial::NotLeader(named)) => {
                 cluster.problems.clear(leader);
+                let mut known = cluster.leader();
+                let was_it = known.name.as_deref() == Some(leader);
                 // A candidate knows better from etcd.
-                if config.candidacy().is_none() && named.is_some() {
-                    cluster.leader().name = named;
+                if was_it || config.candidacy().is_none() && named.is_some() {
+                    known.name = named;
                 }
             }
             Err(error) => {

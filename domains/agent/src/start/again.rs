@@ -32,6 +32,7 @@ use toroid_protocol::wire;
 
 use super::background::ROLE;
 use super::state_dir::StateDir;
+use crate::cluster::candidacy::Legacy;
 use crate::config::Config;
 use crate::error::{AgentError, during};
 use crate::nodes::rootless::Identity;
@@ -66,6 +67,8 @@ pub(crate) struct Heritage {
     pub(crate) control: UnixListener,
     /// The socket for other hosts, if there are any.
     pub(crate) hosts: Option<TcpListener>,
+    /// Of the candidacy, if the directory is on etcd.
+    pub(crate) candidacy: Legacy,
     /// Number of failed attempts.
     pub(crate) attempts: u32,
 }
@@ -74,6 +77,7 @@ pub(crate) struct Heritage {
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     origin: Origin,
+    candidacy: Legacy,
     attempts: u32,
 }
 
@@ -113,18 +117,18 @@ impl Heritage {
     fn take() -> io::Result<Self> {
         let socket = io::stdout().as_fd().try_clone_to_owned()?;
         let (mut reader, _writer) = wire::split(UnixStream::from(socket))?;
-        let (Record { origin, attempts }, descriptors) =
-            reader.receive().map_err(io::Error::other)?;
+        let (record, descriptors): (Record, _) = reader.receive().map_err(io::Error::other)?;
         let mut descriptors = descriptors.into_iter();
         let mut next = || descriptors.next().ok_or(io::ErrorKind::UnexpectedEof);
         let (stdout, lock, control) = (next()?, next()?, next()?);
         dup2_stdout(stdout)?;
         Ok(Heritage {
-            origin,
+            origin: record.origin,
             lock: lock.into(),
             control: control.into(),
             hosts: descriptors.next().map(TcpListener::from),
-            attempts,
+            candidacy: record.candidacy,
+            attempts: record.attempts,
         })
     }
 
@@ -155,6 +159,7 @@ impl Heritage {
         let (_, writer) = wire::split(ours)?;
         let record = Record {
             origin: self.origin,
+            candidacy: self.candidacy.clone(),
             attempts: self.attempts,
         };
         let stdout = io::stdout();

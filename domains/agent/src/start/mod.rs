@@ -25,7 +25,7 @@ use toroid_netlink::LinkChanges;
 use toroid_protocol::agent::{Message, Reply};
 
 use crate::cluster::Cluster;
-use crate::cluster::candidacy::StartAgain;
+use crate::cluster::candidacy::{Legacy, StartAgain};
 use crate::cluster::link::Link;
 use crate::config::Config;
 use crate::core::gateways::watch;
@@ -175,7 +175,8 @@ fn live(
     let bound = heritage.and_then(|heritage| heritage.hosts.as_ref());
     let bound = bound.map(TcpListener::try_clone).transpose();
     let bound = bound.map_err(former)?;
-    let open = |hosts| Cluster::open(hosts, data.path(), bound);
+    let legacy = heritage.map(|heritage| heritage.candidacy.clone());
+    let open = |hosts| Cluster::open(hosts, data.path(), bound, legacy.unwrap_or_default());
     let (cluster, others) = config.hosts.clone().map(open).transpose()?.unzip();
     let kept_others = others.as_ref().map(TcpListener::try_clone).transpose();
     let kept_others = kept_others.map_err(former)?;
@@ -278,6 +279,7 @@ fn live(
                 lock,
                 control: kept_control,
                 hosts: kept_others,
+                candidacy: candidacy.map_or_else(Legacy::default, |its| its.legacy()),
                 attempts: 0,
             };
             return Err(next.pass_on(&next_config));

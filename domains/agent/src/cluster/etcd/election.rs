@@ -21,7 +21,10 @@ pub(super) const TTL: Duration = Duration::from_secs(3);
 /// The same in seconds.
 const TTL_S: i64 = TTL.as_secs().cast_signed();
 
-/// Time between renewals, and for the answer to one. Two servers in turn may be silent.
+/// Time between renewals. etcd may be silent for 2.5 s while it chooses a leader.
+const PERIOD: Duration = Duration::from_millis(300);
+
+/// Time for the answer to a renewal. Two servers in turn may be silent.
 const RENEWAL: Duration = Duration::from_millis(700);
 
 /// Time to give a lease up. It ends by itself otherwise.
@@ -171,7 +174,7 @@ async fn renew_with(mut client: Client, lease: i64, renewed: &Mutex<Instant>) ->
     };
     loop {
         *renewed.lock() = begin;
-        sleep(RENEWAL).await;
+        sleep(PERIOD).await;
         begin = Instant::now();
         if let Err(error) = keeper.keep_alive().await {
             return lost(error);

@@ -106,6 +106,9 @@ pub enum EtcdError {
         /// The most bytes.
         most: usize,
     },
+    /// This host has not renewed its lease in time, and leads no more.
+    #[error("etcd has not renewed the lease of this host, which leads no more")]
+    Unrenewed,
     /// An earlier transaction of this host came late.
     #[error("an earlier change of this host has come in between")]
     Overtaken,
@@ -151,7 +154,7 @@ impl EtcdError {
                 Denied,
                 "let `cert` of `[etcd]` name a user of etcd that reads and writes this prefix",
             ),
-            E::Unreachable(_) => (
+            E::Unreachable(_) | E::Unrenewed => (
                 Failed,
                 "see to the servers, the network, and `endpoints` of `[etcd]`",
             ),

@@ -99,7 +99,6 @@ impl Etcd {
 
     /// Whether this host has renewed its lease in the time that a lease lasts. Otherwise another host
     /// may lead already.
-    #[cfg_attr(not(test), allow(dead_code, reason = "the roles of hosts use it next"))]
     pub(crate) fn is_renewed(&self) -> bool {
         self.unrenewed().is_some_and(|time| time < election::TTL)
     }
@@ -128,6 +127,15 @@ impl Etcd {
     /// Present problem of the [watch](Etcd::watch_leader).
     pub(crate) fn trouble(&self) -> Option<EtcdError> {
         self.0.servers.trouble.lock().clone()
+    }
+
+    /// Ends requests under way, with the error [`EtcdError::Unrenewed`], and the renewal of the
+    /// lease. The handle is of no use afterwards.
+    pub(crate) fn give_up(&self) {
+        if let Some(held) = &*self.0.held.lock() {
+            held.renewal.abort();
+        }
+        self.0.servers.give_up();
     }
 
     /// Gives the leader's key up, so that another candidate need not wait for the lease's end.

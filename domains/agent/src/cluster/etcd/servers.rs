@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs;
+use std::future::poll_fn;
 use std::path::Path;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use etcd_client::{
@@ -11,6 +14,7 @@ use etcd_client::{
     Identity, TlsOptions, Txn, TxnOp, TxnResponse,
 };
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Code;
 use tonic::transport::Endpoint;
@@ -46,6 +50,8 @@ pub(super) struct Servers {
     present: Mutex<Present>,
     /// Present problem of the watch of the leader.
     pub(super) trouble: Mutex<Option<EtcdError>>,
+    /// Whether requests end without an answer.
+    given_up: watch::Sender<bool>,
 }
 
 /// The server whose turn it is.
@@ -140,6 +146,7 @@ impl Servers {
             servers,
             present: Mutex::default(),
             trouble: Mutex::default(),
+            given_up: watch::Sender::new(false),
         })
     }
 
@@ -210,7 +217,14 @@ impl Servers {
             }
             let limit = left.min(FIRST_ANSWER * 2_u32.pow((late / SHORT_ATTEMPTS).min(2)));
             let index = self.present.lock().index;
-            match self.attempt(index, limit, &request).await {
+            let attempt = self.attempt(index, limit, &request);
+            let Some(outcome) = self.unless_given_up(attempt).await else {
+                return Err(Failure {
+                    error: EtcdError::Unrenewed,
+                    is_doubtful: true,
+                });
+            };
+            match outcome {
                 Ok(value) => return Ok(Answer { value, is_doubtful }),
                 Err(Trouble::Final(error)) => return Err(Failure { error, is_doubtful }),
                 Err(Trouble::Away {
@@ -234,6 +248,23 @@ impl Servers {
             error: self.sum_up(whys),
             is_doubtful,
         })
+    }
+
+    /// Ends all requests, also later ones. A server may carry out those that it has.
+    pub(super) fn give_up(&self) {
+        self.given_up.send_replace(true);
+    }
+
+    /// Waits for an attempt, but no longer than until requests are given up.
+    async fn unless_given_up<T>(&self, attempt: impl Future<Output = T>) -> Option<T> {
+        let mut given_up = self.given_up.subscribe();
+        let mut attempt = pin!(attempt);
+        let mut given_up = pin!(given_up.wait_for(|is_it| *is_it));
+        let first = poll_fn(|context| match attempt.as_mut().poll(context) {
+            Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+            Poll::Pending => given_up.as_mut().poll(context).map(|_| None),
+        });
+        first.await
     }
 
     async fn attempt<T, F>(

@@ -72,6 +72,31 @@ fn a_change_of_unknown_outcome_is_settled_by_the_next() {
     assert_eq!(patient.store(&tenure).load().unwrap(), blue.records());
 }
 
+/// Otherwise a leader that steps down would let its callers wait.
+#[test]
+fn a_change_that_is_given_up_ends_with_the_reason() {
+    let Some(cluster) = Cluster::single(&[]) else {
+        return;
+    };
+    // Longer than a test may take.
+    let etcd = hasty(&cluster, Duration::from_secs(3600));
+    let before = directory();
+    let tenure = win(&etcd, "a");
+    let mut store = store_with(&etcd, &tenure, &before);
+    let red = with_domain(&before, "red", 0..3);
+    cluster.servers[0].signal(Signal::SIGSTOP);
+    thread::scope(|scope| {
+        let change = scope.spawn(|| store.commit(&red.changes_since(&before)));
+        etcd.give_up();
+        let error = change.join().unwrap().unwrap_err();
+        assert!(matches!(error, StoreError::Doubtful(_)), "{error}");
+        assert!(error.to_string().contains("has not renewed"), "{error}");
+    });
+    // Nothing waits for etcd any more, nor does the end of the handle.
+    etcd.resign();
+    cluster.servers[0].signal(Signal::SIGCONT);
+}
+
 /// The servers' leader dies, and then one more.
 #[test]
 fn changes_go_on_as_long_as_most_servers_do() {
