@@ -94,8 +94,8 @@ pub(super) fn begin(host: &Arc<Host>, cluster: &Cluster, lead: &Lead) -> Result<
 fn begin_term(host: &Arc<Host>, cluster: &Cluster, lead: &Lead) -> Result<(), Refusal> {
     let present = host.members.directory(Directory::clone);
     let mut store = lead.store();
-    let next = if lead.records.is_empty() {
-        store.commit(&Changes::between(&Records::new(), &present.records()))?;
+    let is_first = lead.records.is_empty();
+    let next = if is_first {
         present.clone()
     } else {
         parse(&lead.records)?.administered_as(&present)
@@ -106,17 +106,71 @@ fn begin_term(host: &Arc<Host>, cluster: &Cluster, lead: &Lead) -> Result<(), Re
         tracing::warn!("{exception}");
     }
     cluster.leader().differs = false;
+    let before = host.members.directory(Directory::clone);
+    let ours = prepare(cluster, &before, is_first.then_some(&mut store))?;
     if let Some(candidacy) = &cluster.candidacy {
         candidacy.begin(store);
     }
-    let before = host.members.directory(Directory::clone);
-    let mut ours = before.clone();
-    cluster.claim_own(&mut ours);
-    cluster
-        .begin_term(&mut ours)
-        .map_err(|error| error.refusal())?;
     host.members.adopt(ours.clone())?;
     cluster.control.set_records(ours.records(), ours.revision());
     host.tell_moved(&ours, &ours.moved_since(&before));
     Ok(())
+}
+
+/// The directory with which a term begins. An empty store gets all of it in one transaction: one
+/// that has a part, such as no revision, would be refused by all candidates.
+fn prepare(
+    cluster: &Cluster,
+    before: &Directory,
+    empty: Option<&mut impl Store>,
+) -> Result<Directory, Refusal> {
+    let mut ours = before.clone();
+    cluster.claim_own(&mut ours);
+    let begun = cluster.begin_term(&mut ours);
+    begun.map_err(|error| error.refusal())?;
+    if let Some(store) = empty {
+        store.commit(&Changes::between(&Records::new(), &ours.records()))?;
+    }
+    Ok(ours)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::tests::cluster;
+
+    /// A store that shows its records after each transaction.
+    #[derive(Debug, Default)]
+    struct Seen {
+        present: Records,
+        all: Vec<Records>,
+    }
+
+    impl Store for Seen {
+        fn load(&mut self) -> Result<Records, StoreError> {
+            Ok(self.present.clone())
+        }
+
+        fn commit(&mut self, changes: &Changes) -> Result<(), StoreError> {
+            changes.apply_to(&mut self.present);
+            self.all.push(self.present.clone());
+            Ok(())
+        }
+    }
+
+    /// A leader that was killed after the first transaction once left a directory without a revision,
+    /// which no candidate took.
+    #[test]
+    fn a_first_directory_can_be_taken_over_after_each_transaction() {
+        let cluster = cluster();
+        let mut store = Seen::default();
+        let empty = Directory::new(cluster.config.torus);
+        prepare(&cluster, &empty, Some(&mut store)).unwrap();
+        assert!(!store.all.is_empty());
+        for records in store.all {
+            let found = parse(&records).unwrap();
+            check_update(("b", None), ("etcd", &found)).unwrap();
+            assert_eq!(found.host_of(toroid_fabric::NodeId(0)), Some("a"));
+        }
+    }
 }
