@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::hosts::{Hosts, Machine};
-use crate::process::{Running, eventually};
+use crate::process::{Outcome, Running, eventually};
 
 /// Last numbers of the addresses of the machines.
 const NUMBERS: [u8; 3] = [101, 102, 103];
@@ -59,7 +59,9 @@ impl Etcd {
             .args(["--advertise-client-urls", &url])
             .args(["--listen-peer-urls", &peer(machine)])
             .args(["--initial-advertise-peer-urls", &peer(machine)])
-            .args(["--initial-cluster", &all.join(",")]);
+            .args(["--initial-cluster", &all.join(",")])
+            // Soon full.
+            .args(["--quota-backend-bytes", "16777216"]);
         if all.len() == 1 {
             // A single server starts in a tenth of the time.
             etcd.args(["--heartbeat-interval", "10", "--election-timeout", "100"]);
@@ -69,6 +71,36 @@ impl Etcd {
 
     fn url(&self, index: usize) -> String {
         format!("http://{}:2379", self.machines[index].address)
+    }
+
+    /// Writes keys until there is no space for more.
+    #[track_caller]
+    pub fn fill(&self) {
+        eventually("etcd is out of space", || {
+            let text = "head -c 1000000 /dev/urandom | base64 -w0 | etcdctl put fill";
+            self.shell(text).status != 0
+        });
+    }
+
+    /// Makes space again.
+    #[track_caller]
+    pub fn empty(&self) {
+        let revision = "$(etcdctl get fill -w fields --keys-only | sed -n 's/\"Revision\" : //p')";
+        self.shell(&format!(
+            "etcdctl del fill && etcdctl compact {revision} && etcdctl defrag && \
+             etcdctl alarm disarm"
+        ))
+        .ok();
+    }
+
+    /// Runs a command of the shell, with access to the first server.
+    fn shell(&self, text: &str) -> Outcome {
+        let mut shell = Command::new("sh");
+        shell
+            .env("ETCDCTL_API", "3")
+            .env("ETCDCTL_ENDPOINTS", self.url(0))
+            .args(["-c", text]);
+        self.machines[0].spawn(&shell).wait()
     }
 
     /// The endpoints as a list for the file of a host.

@@ -203,6 +203,34 @@ fn hosts_etcd_follow_when_they_wake_up_as_a_former_coordinator() {
     });
 }
 
+/// Such an agent once ended after some attempts, and its nodes had none.
+#[test]
+fn hosts_etcd_keep_their_agents_while_none_can_begin_to_lead() {
+    leaves_nothing(|| {
+        let (hosts, etcd) = up(1);
+        let (leader, others) = hosts.coordinator();
+        others[0].agent.domain("blue", &["*,*,0"]);
+        hosts.agree();
+        let agent = leader.agent.agent_pid();
+        etcd.fill();
+        send(agent, Signal::SIGUSR1);
+        within(Duration::from_secs(30), "it cannot lead", || {
+            let problem = leader.agent.status()["etcd_problem"].to_string();
+            problem.contains("out of space")
+        });
+        // It tries once more.
+        within(Duration::from_secs(60), "it stands for election", || {
+            leader.agent.log().contains("etcd: etcd is out of space")
+        });
+        leader.agent.exec(&node_of(leader), "true").ok();
+        etcd.empty();
+        change(others[1], "red");
+        hosts.coordinator();
+        hosts.agree();
+        assert_eq!(leader.agent.agent_pid(), agent);
+    });
+}
+
 #[test]
 fn hosts_etcd_go_on_without_etcd_and_refuse_changes() {
     leaves_nothing(|| {

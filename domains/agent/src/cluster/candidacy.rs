@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
@@ -37,6 +37,10 @@ const GLANCE: Duration = Duration::from_millis(500);
 /// Pause between attempts.
 const PAUSE: Duration = Duration::from_millis(500);
 
+/// Pauses before a host stands again that could not begin to lead, so that others come first. Each
+/// is twice as long as the one before, up to the last.
+const REST: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(300)];
+
 /// File with the lease of this host's last tenure, in its data directory.
 const LEASE: &str = "lease";
 
@@ -48,6 +52,26 @@ pub(crate) type StartAgain = Arc<dyn Fn() + Send + Sync>;
 pub(crate) struct Legacy {
     /// Why etcd could not be used.
     problem: Option<Refusal>,
+    /// Whether this host has won an election since its last attempt to lead.
+    has_won: bool,
+    /// Last attempt to lead, if it failed.
+    failed: Option<Failed>,
+}
+
+/// An attempt to begin to lead that failed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Failed {
+    why: Refusal,
+    /// Number of such attempts without success between them.
+    times: u32,
+}
+
+impl Failed {
+    /// Time before the next attempt.
+    fn rest(&self) -> Duration {
+        let doubled = 2_u32.saturating_pow(self.times.saturating_sub(1));
+        REST[0].saturating_mul(doubled).min(REST[1])
+    }
 }
 
 /// The candidacy.
@@ -71,12 +95,31 @@ struct State {
     outcome: Option<Result<Option<Lead>, EtcdError>>,
     /// Whether the start does not wait for the outcome any more.
     is_late: bool,
-    /// Why this host does not stand for election in this life.
-    withdrawn: Option<Refusal>,
+    /// Why this host does not stand for election.
+    withdrawn: Option<Withdrawal>,
+    /// Whether this host has won an election.
+    has_won: bool,
+    /// Last attempt to lead, if it failed.
+    failed: Option<Failed>,
     /// Present problem with etcd.
     problem: Option<Refusal>,
     /// Whether this host has led, and does not any more because of this problem.
     has_stepped_down: bool,
+}
+
+/// Why a host does not stand for election, and until when; `None` for this life.
+#[derive(Debug)]
+struct Withdrawal {
+    why: Refusal,
+    until: Option<Instant>,
+}
+
+impl State {
+    fn is_withdrawn(&self) -> bool {
+        let is_over = |until| Instant::now() >= until;
+        let withdrawn = self.withdrawn.as_ref();
+        withdrawn.is_some_and(|its| !its.until.is_some_and(is_over))
+    }
 }
 
 /// A won election.
@@ -98,7 +141,13 @@ impl Candidacy {
     /// Candidacy of a host whose data are there, if the host may lead with a directory on etcd.
     pub(crate) fn of(config: &HostConfig, data: &Path, legacy: Legacy) -> Option<Arc<Self>> {
         let etcd = config.candidacy()?;
+        let failed = legacy.failed.as_ref().filter(|_| !legacy.has_won);
         let state = State {
+            withdrawn: failed.map(|failed| Withdrawal {
+                why: failed.why.clone(),
+                until: Some(Instant::now() + failed.rest()),
+            }),
+            failed: legacy.failed,
             problem: legacy.problem,
             ..State::default()
         };
@@ -119,6 +168,8 @@ impl Candidacy {
         let state = self.state.lock();
         Legacy {
             problem: state.problem.clone().filter(|_| state.has_stepped_down),
+            has_won: state.has_won,
+            failed: state.failed.clone(),
         }
     }
 
@@ -133,7 +184,10 @@ impl Candidacy {
         let trouble = state.etcd.as_ref().and_then(Etcd::trouble);
         let trouble = trouble.map(|error| error.refusal());
         match (&state.etcd, trouble.or(state.problem.clone())) {
-            (Some(_), None) => (EtcdState::Connected, state.withdrawn.clone()),
+            (Some(_), None) => {
+                let withdrawn = state.withdrawn.as_ref().map(|its| its.why.clone());
+                (EtcdState::Connected, withdrawn)
+            }
             (None, None) => (EtcdState::Connecting, None),
             (_, problem) => (EtcdState::Unreachable, problem),
         }
@@ -206,7 +260,7 @@ impl Candidacy {
         let etcd = self.note(opened)?;
         self.state.lock().etcd = Some(etcd.clone());
         self.changed.notify_all();
-        if self.state.lock().withdrawn.is_some() {
+        if self.state.lock().is_withdrawn() {
             return Ok(None);
         }
         let Some(tenure) = self.campaign(&etcd)?.ok() else {
@@ -231,6 +285,7 @@ impl Candidacy {
         let outcome = self.note(etcd.campaign(&self.host, resumed))?;
         Ok(match outcome {
             Election::Won(tenure) => {
+                self.state.lock().has_won = true;
                 if let Err(error) = fs::write(&self.lease, format!("{}\n", tenure.lease)) {
                     // Only a killed agent's next life would need it.
                     tracing::warn!("{}: {error}", self.lease.display());
@@ -267,16 +322,42 @@ impl Candidacy {
         let _ = self.store.set(Mutex::new(store));
     }
 
+    /// Notes that this host makes changes from now on.
+    pub(crate) fn has_begun(&self) {
+        self.state.lock().failed = None;
+    }
+
+    /// Gives the lead up, which this host could not begin. The next life stands for election after a
+    /// pause, and any other candidate before.
+    pub(crate) fn fail(&self, why: &Refusal) {
+        let mut state = self.state.lock();
+        let failed = Failed {
+            why: why.clone(),
+            times: state.failed.as_ref().map_or(1, |before| before.times + 1),
+        };
+        let rest = failed.rest();
+        tracing::error!("this host cannot begin to lead, and tries again in {rest:?}: {why}");
+        state.failed = Some(failed);
+        drop(state);
+        self.resign();
+    }
+
     /// Gives the lead up, and stands for no election in this life.
     pub(crate) fn withdraw(&self, why: &Refusal) {
         tracing::error!("this host cannot lead: {why}");
-        self.state.lock().withdrawn = Some(why.clone());
+        self.state.lock().withdrawn = Some(Withdrawal {
+            why: why.clone(),
+            until: None,
+        });
         self.resign();
     }
 
     /// Gives the lead up, if this host has it.
     pub(crate) fn resign(&self) {
-        let etcd = self.state.lock().etcd.clone();
+        let mut state = self.state.lock();
+        state.has_won = false;
+        let etcd = state.etcd.clone();
+        drop(state);
         if let Some(etcd) = etcd {
             etcd.resign();
         }
@@ -333,8 +414,7 @@ impl Candidacy {
                 continue;
             }
             cluster.name_leader(None);
-            if self.state.lock().withdrawn.is_some() {
-                is_free = false;
+            if self.state.lock().is_withdrawn() {
                 continue;
             }
             match self.campaign(&etcd) {
@@ -383,4 +463,22 @@ fn is_final(error: &EtcdError) -> bool {
             | EtcdError::Overtaken
             | EtcdError::Refused(_)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use toroid_model::refusal::RefusalKind;
+
+    use super::*;
+
+    #[test]
+    fn pauses_before_further_attempts_to_lead_grow_up_to_a_bound() {
+        let rest = |times| {
+            let why = Refusal::new(RefusalKind::Exhausted, "full", "");
+            Failed { why, times }.rest()
+        };
+        let rests: Vec<u64> = (1..9).map(|times| rest(times).as_secs()).collect();
+        assert_eq!(rests, [5, 10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!(rest(u32::MAX), REST[1]);
+    }
 }

@@ -86,9 +86,30 @@ fn parse(records: &Records) -> Result<Directory, Refusal> {
 }
 
 /// Brings the directory on etcd into effect on this host, and begins a term. No change is made
-/// meanwhile, because the caller has a turn.
-pub(super) fn begin(host: &Arc<Host>, cluster: &Cluster, lead: &Lead) -> Result<(), AgentError> {
-    begin_term(host, cluster, lead).map_err(AgentError::Etcd)
+/// meanwhile, because the caller has a turn. Returns whether this host leads. If not, it has given
+/// the lead up, and has to start again as a follower. With new nodes that is an error.
+pub(super) fn begin(
+    host: &Arc<Host>,
+    cluster: &Cluster,
+    lead: &Lead,
+    is_inherited: bool,
+) -> Result<bool, AgentError> {
+    let begun = begin_term(host, cluster, lead);
+    let Some(candidacy) = &cluster.candidacy else {
+        return begun.map(|()| true).map_err(AgentError::Etcd);
+    };
+    let Err(refusal) = begun else {
+        candidacy.has_begun();
+        return Ok(true);
+    };
+    // Refuses the changes of this life, because the lead is given up.
+    candidacy.begin(lead.store());
+    candidacy.fail(&refusal);
+    if is_inherited {
+        Ok(false)
+    } else {
+        Err(AgentError::Etcd(refusal))
+    }
 }
 
 fn begin_term(host: &Arc<Host>, cluster: &Cluster, lead: &Lead) -> Result<(), Refusal> {

@@ -239,17 +239,22 @@ fn live(
     let turn = host.changes.take(Actor::Administrator(host.identity.uid));
     let opened = watched.and_then(|()| open_for_business(&host, births, control));
     let opened = opened.and_then(|()| await_those_who_return(&host, &unfinished));
-    let opened = opened.and_then(|()| match (&host.cluster, &lead) {
-        (Some(cluster), Some(lead)) => lead::begin(&host, cluster, lead),
-        _ => Ok(()),
+    let begun = opened.and_then(|()| match (&host.cluster, &lead) {
+        (Some(cluster), Some(lead)) => lead::begin(&host, cluster, lead, is_inherited),
+        _ => Ok(true),
     });
     drop((turn, lead));
-    let opened = opened.and_then(|()| match others {
+    let opened = begun.and_then(|has_begun| match others {
+        // This life leads nobody, and the next one follows.
+        _ if !has_begun => {
+            starts_again.set(true);
+            Ok(())
+        }
         Some(others) => sessions::begin(&host, others),
         None => Ok(()),
     });
     let opened = opened.and_then(|()| match (&host.cluster, &candidacy) {
-        (Some(cluster), Some(candidacy)) => candidacy.watch(cluster, again),
+        (Some(cluster), Some(candidacy)) if !starts_again.get() => candidacy.watch(cluster, again),
         _ => Ok(()),
     });
     if let (Ok(()), Some(cluster)) = (&opened, &host.cluster) {
