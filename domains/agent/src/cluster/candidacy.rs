@@ -25,7 +25,7 @@ use toroid_model::refusal::Refusal;
 use super::Cluster;
 use super::etcd::{Election, Etcd, EtcdError, EtcdStore, Tenure};
 use crate::error::{AgentError, during};
-use crate::store::Store;
+use crate::store::{Store, ownership};
 use crate::threads;
 
 /// Time that the start waits for etcd. Then this host follows, and goes on trying.
@@ -33,6 +33,10 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The same after etcd has not answered a former life.
 const GLANCE: Duration = Duration::from_millis(500);
+
+/// The same after a former life has won the election: other hosts wait for this one. A request to etcd
+/// takes no longer.
+const ELECTED: Duration = Duration::from_secs(9);
 
 /// Pause between attempts.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -52,8 +56,8 @@ pub(crate) type StartAgain = Arc<dyn Fn() + Send + Sync>;
 pub(crate) struct Legacy {
     /// Why etcd could not be used.
     problem: Option<Refusal>,
-    /// Whether this host has won an election since its last attempt to lead.
-    has_won: bool,
+    /// Lease of the leader's key, if this host has won the election.
+    lease: Option<i64>,
     /// Last attempt to lead, if it failed.
     failed: Option<Failed>,
 }
@@ -97,8 +101,8 @@ struct State {
     is_late: bool,
     /// Why this host does not stand for election.
     withdrawn: Option<Withdrawal>,
-    /// Whether this host has won an election.
-    has_won: bool,
+    /// Lease of the leader's key, if this host has won the election.
+    won: Option<i64>,
     /// Last attempt to lead, if it failed.
     failed: Option<Failed>,
     /// Present problem with etcd.
@@ -141,12 +145,13 @@ impl Candidacy {
     /// Candidacy of a host whose data are there, if the host may lead with a directory on etcd.
     pub(crate) fn of(config: &HostConfig, data: &Path, legacy: Legacy) -> Option<Arc<Self>> {
         let etcd = config.candidacy()?;
-        let failed = legacy.failed.as_ref().filter(|_| !legacy.has_won);
+        let failed = legacy.failed.as_ref().filter(|_| legacy.lease.is_none());
         let state = State {
             withdrawn: failed.map(|failed| Withdrawal {
                 why: failed.why.clone(),
                 until: Some(Instant::now() + failed.rest()),
             }),
+            won: legacy.lease,
             failed: legacy.failed,
             problem: legacy.problem,
             ..State::default()
@@ -168,7 +173,7 @@ impl Candidacy {
         let state = self.state.lock();
         Legacy {
             problem: state.problem.clone().filter(|_| state.has_stepped_down),
-            has_won: state.has_won,
+            lease: state.won,
             failed: state.failed.clone(),
         }
     }
@@ -200,14 +205,15 @@ impl Candidacy {
     /// [`EtcdError`] if etcd cannot be used as the file says.
     pub(crate) fn stand(self: &Arc<Self>, again: StartAgain) -> Result<Option<Lead>, StandError> {
         let standing = Arc::clone(self);
+        let mut state = self.state.lock();
+        let patience = match (&state.problem, state.won) {
+            (Some(_), _) => GLANCE,
+            (None, Some(_)) => ELECTED,
+            (None, None) => PATIENCE,
+        };
         threads::start_named("election", move || standing.try_to_stand(&again))
             .map_err(StandError::Thread)?;
-        let mut state = self.state.lock();
         let is_open = |state: &mut State| state.outcome.is_none();
-        let patience = match state.problem {
-            Some(_) => GLANCE,
-            None => PATIENCE,
-        };
         self.changed.wait_while_for(&mut state, is_open, patience);
         state.is_late = true;
         match state.outcome.take() {
@@ -215,6 +221,8 @@ impl Candidacy {
                 let why = state.problem.as_ref().map(ToString::to_string);
                 let why = why.unwrap_or_else(|| "it has not answered yet".into());
                 tracing::warn!("following without etcd: {why}");
+                // Another host may lead, if this one does not renew the lease soon.
+                state.won = None;
                 Ok(None)
             }
             Some(outcome) => Ok(outcome?),
@@ -227,6 +235,7 @@ impl Candidacy {
             let mut state = self.state.lock();
             match tried {
                 Ok(lead) if state.is_late => {
+                    state.won = lead.as_ref().map(|lead| lead.tenure.lease);
                     drop(state);
                     if lead.is_some() {
                         start_again(again, "this host leads from now on");
@@ -252,10 +261,12 @@ impl Candidacy {
 
     /// Connects if there is no connection, and stands for election.
     fn try_once(&self) -> Result<Option<Lead>, EtcdError> {
-        let present = self.state.lock().etcd.clone();
+        let state = self.state.lock();
+        let (present, won) = (state.etcd.clone(), state.won);
+        drop(state);
         let opened = match present {
             Some(etcd) => Ok(etcd),
-            None => Etcd::open(&self.config, self.torus),
+            None => Etcd::open(&self.config, self.torus, won),
         };
         let etcd = self.note(opened)?;
         self.state.lock().etcd = Some(etcd.clone());
@@ -280,20 +291,29 @@ impl Candidacy {
 
     /// Takes the lead if it is free. Otherwise returns the leader's name.
     fn campaign(&self, etcd: &Etcd) -> Result<Result<Tenure, String>, EtcdError> {
-        let resumed = fs::read_to_string(&self.lease);
-        let resumed = resumed.ok().and_then(|text| text.trim().parse().ok());
-        let outcome = self.note(etcd.campaign(&self.host, resumed))?;
+        let won = self.state.lock().won;
+        let outcome = self.note(etcd.campaign(&self.host, won.or_else(|| self.kept_lease())))?;
         Ok(match outcome {
             Election::Won(tenure) => {
-                self.state.lock().has_won = true;
-                if let Err(error) = fs::write(&self.lease, format!("{}\n", tenure.lease)) {
+                self.state.lock().won = Some(tenure.lease);
+                let text = format!("{}\n", tenure.lease);
+                if let Err(error) = ownership::replace(&self.lease, text.as_bytes()) {
                     // Only a killed agent's next life would need it.
                     tracing::warn!("{}: {error}", self.lease.display());
                 }
                 Ok(tenure)
             }
-            Election::Led(leader) => Err(leader),
+            Election::Led(leader) => {
+                self.state.lock().won = None;
+                Err(leader)
+            }
         })
+    }
+
+    /// Lease of this host's last tenure, if it was not given up.
+    fn kept_lease(&self) -> Option<i64> {
+        let text = fs::read_to_string(&self.lease).ok()?;
+        text.trim().parse().ok()
     }
 
     /// Notes whether etcd could be used.
@@ -355,7 +375,7 @@ impl Candidacy {
     /// Gives the lead up, if this host has it.
     pub(crate) fn resign(&self) {
         let mut state = self.state.lock();
-        state.has_won = false;
+        state.won = None;
         let etcd = state.etcd.clone();
         drop(state);
         if let Some(etcd) = etcd {

@@ -16,7 +16,11 @@ pub(crate) struct Etcd(());
 pub(crate) struct EtcdStore(());
 
 impl Etcd {
-    pub(crate) fn open(_config: &EtcdConfig, _torus: Torus) -> Result<Self, EtcdError> {
+    pub(crate) fn open(
+        _config: &EtcdConfig,
+        _torus: Torus,
+        _won: Option<i64>,
+    ) -> Result<Self, EtcdError> {
         Err(EtcdError::NotBuilt)
     }
 
@@ -70,7 +74,7 @@ mod tests {
             cert: None,
             key: None,
         };
-        let refusal = Etcd::open(&config, "2x1x1".parse().unwrap())
+        let refusal = Etcd::open(&config, "2x1x1".parse().unwrap(), None)
             .unwrap_err()
             .refusal();
         assert_eq!(refusal.message, "this build has no etcd");

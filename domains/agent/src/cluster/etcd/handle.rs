@@ -41,15 +41,24 @@ struct Held {
 }
 
 impl Etcd {
-    /// Connects, and checks that the keys are of a directory of this torus, or begins one.
+    /// Connects, and checks that the keys are of a directory of this torus, or begins one. Keeps the
+    /// lease alive that a former life has `won`, before anything that may take long.
     ///
     /// # Errors
     /// [`EtcdError`], at the latest after some seconds.
-    pub(crate) fn open(config: &EtcdConfig, torus: Torus) -> Result<Self, EtcdError> {
-        Self::open_with(Servers::new(config)?, torus)
+    pub(crate) fn open(
+        config: &EtcdConfig,
+        torus: Torus,
+        won: Option<i64>,
+    ) -> Result<Self, EtcdError> {
+        Self::open_with(Servers::new(config)?, torus, won)
     }
 
-    pub(super) fn open_with(servers: Servers, torus: Torus) -> Result<Self, EtcdError> {
+    pub(super) fn open_with(
+        servers: Servers,
+        torus: Torus,
+        won: Option<i64>,
+    ) -> Result<Self, EtcdError> {
         let servers = Arc::new(servers);
         let (end, ended) = oneshot::channel();
         let runtime = start(ended)?;
@@ -59,6 +68,9 @@ impl Etcd {
             held: Mutex::default(),
             _end: end,
         }));
+        if let Some(lease) = won {
+            etcd.keep_alive(lease, Arc::new(Mutex::new(Instant::now())));
+        }
         etcd.run(|servers| async move { meta::check(&servers, torus).await })?;
         Ok(etcd)
     }
@@ -82,19 +94,24 @@ impl Etcd {
         let renewed = Arc::new(Mutex::new(Instant::now()));
         let outcome = self.run(campaign)?;
         if let Election::Won(Tenure { lease, .. }) = outcome {
-            let renewal =
-                election::keep_alive(Arc::clone(&self.0.servers), lease, Arc::clone(&renewed));
-            let renewal = self.0.runtime.spawn(renewal).abort_handle();
-            let before = self.0.held.lock().replace(Held {
-                lease,
-                renewal,
-                renewed,
-            });
-            if let Some(before) = before {
-                before.renewal.abort();
-            }
+            self.keep_alive(lease, renewed);
         }
         Ok(outcome)
+    }
+
+    /// Renews a lease from now on, in place of any other.
+    fn keep_alive(&self, lease: i64, renewed: Arc<Mutex<Instant>>) {
+        let renewal =
+            election::keep_alive(Arc::clone(&self.0.servers), lease, Arc::clone(&renewed));
+        let renewal = self.0.runtime.spawn(renewal).abort_handle();
+        let before = self.0.held.lock().replace(Held {
+            lease,
+            renewal,
+            renewed,
+        });
+        if let Some(before) = before {
+            before.renewal.abort();
+        }
     }
 
     /// Whether this host has renewed its lease in the time that a lease lasts. Otherwise another host

@@ -6,7 +6,7 @@ use etcd_client::WatchOptions;
 use nix::sys::signal::Signal;
 
 use super::*;
-use crate::cluster::etcd::election::{Leader, leader};
+use crate::cluster::etcd::election::{Leader, TTL, leader};
 use crate::cluster::etcd::watch::{Ended, Reports, follow_with};
 
 pub(super) fn watch(etcd: &Etcd) -> Receiver<Option<String>> {
@@ -65,6 +65,23 @@ fn a_leader_comes_back_by_its_lease_or_is_replaced_after_it() {
     assert_eq!(next(&leaders), None);
     let late = open(&cluster).campaign("a", lease).unwrap();
     assert!(matches!(late, Election::Won(its) if its.term > tenure.term));
+}
+
+/// Two candidates with a slow etcd once won in turn for ever: neither was ready before its lease ended.
+#[test]
+fn the_next_life_of_an_elected_host_keeps_its_lease_before_it_stands() {
+    let Some(cluster) = Cluster::single(&[]) else {
+        return;
+    };
+    let first = open(&cluster);
+    let tenure = win(&first, "a");
+    drop(first);
+    let lease = Some(tenure.lease);
+    let torus = TORUS.parse().unwrap();
+    let next = Etcd::open(&cluster.config(), torus, lease).unwrap();
+    // Lets a lease end that is not renewed.
+    thread::sleep(TTL + Duration::from_secs(2));
+    assert_eq!(next.campaign("a", lease), Ok(Election::Won(tenure)));
 }
 
 #[test]

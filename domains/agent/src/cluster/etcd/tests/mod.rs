@@ -25,7 +25,7 @@ use server::Cluster;
 const TORUS: &str = "16x16x8";
 
 fn open(cluster: &Cluster) -> Etcd {
-    Etcd::open(&cluster.config(), TORUS.parse().unwrap()).unwrap()
+    Etcd::open(&cluster.config(), TORUS.parse().unwrap(), None).unwrap()
 }
 
 /// A handle whose requests have less time. On a busy machine it takes some attempts.
@@ -34,7 +34,7 @@ fn hasty(cluster: &Cluster, patience: Duration) -> Etcd {
     loop {
         let mut servers = Servers::new(&cluster.config()).unwrap();
         servers.patience = patience;
-        match Etcd::open_with(servers, TORUS.parse().unwrap()) {
+        match Etcd::open_with(servers, TORUS.parse().unwrap(), None) {
             Ok(etcd) => return etcd,
             Err(error) => assert!(Instant::now() < end, "{error}"),
         }

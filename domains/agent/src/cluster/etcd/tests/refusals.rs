@@ -11,7 +11,7 @@ fn refused(config: &EtcdConfig) -> EtcdError {
         Err(error) => return error,
     };
     servers.patience = Duration::from_secs(1);
-    Etcd::open_with(servers, TORUS.parse().unwrap()).unwrap_err()
+    Etcd::open_with(servers, TORUS.parse().unwrap(), None).unwrap_err()
 }
 
 #[test]
@@ -34,13 +34,13 @@ fn keys_of_something_else_are_refused() {
     let foreign = |key: &str| EtcdError::Foreign { key: key.into() };
     assert_eq!(refused(&with("/registry")), foreign("/registry/pods"));
     // Only below the prefix.
-    Etcd::open(&with("/regist"), TORUS.parse().unwrap()).unwrap();
+    Etcd::open(&with("/regist"), TORUS.parse().unwrap(), None).unwrap();
     put("/x/meta", "yes");
     assert_eq!(refused(&with("/x")), foreign("/x/meta"));
     put("/y/meta", r#"{"format":2,"shape":"ring"}"#);
     let newer = refused(&with("/y"));
     assert_eq!(newer.refusal().kind, RefusalKind::Version, "{newer}");
-    let other = Etcd::open(&cluster.config(), "2x1x1".parse().unwrap()).unwrap_err();
+    let other = Etcd::open(&cluster.config(), "2x1x1".parse().unwrap(), None).unwrap_err();
     let kept = "of a torus 16x16x8, not 2x1x1";
     assert!(other.to_string().contains(kept), "{other}");
     let mut store = etcd.store(&win(&etcd, "a"));
@@ -88,7 +88,7 @@ fn only_certificates_of_the_authority_are_accepted() {
     };
     assert_eq!(fault(&wrong), TlsFault::OtherAuthority);
     // It expires within a second.
-    while Etcd::open(&expired.config(), TORUS.parse().unwrap()).is_ok() {}
+    while Etcd::open(&expired.config(), TORUS.parse().unwrap(), None).is_ok() {}
     assert_eq!(fault(&expired.config()), TlsFault::Expired);
     let mut named = cluster.config();
     named.endpoints[0] = named.endpoints[0].replace("127.0.0.1", "localhost");
@@ -100,7 +100,7 @@ fn only_certificates_of_the_authority_are_accepted() {
         key: Some(own.key),
         ..strict.config()
     };
-    Etcd::open(&named, TORUS.parse().unwrap()).unwrap();
+    Etcd::open(&named, TORUS.parse().unwrap(), None).unwrap();
     let lone = EtcdConfig { key: None, ..named };
     assert!(matches!(refused(&lone), EtcdError::File { .. }));
     let lacking = refused(&EtcdConfig {
