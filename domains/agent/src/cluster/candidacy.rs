@@ -3,7 +3,8 @@
 //! An agent's role is a property of its start: it leads if it wins the election then, and otherwise
 //! follows. When the role changes the agent [starts again](crate::start::again): a follower that
 //! wins later, and a leader that another one has replaced. So does a leader that etcd does not
-//! answer for the time of its lease, because another candidate may lead then.
+//! answer for the time of its lease, because another candidate may lead then, and one whose change
+//! etcd has refused because another one leads.
 
 use std::fs;
 use std::io;

@@ -114,8 +114,16 @@ impl Etcd {
         }
     }
 
+    /// Notes that a tenure is over, whatever becomes of its lease.
+    pub(super) fn lose(&self, lease: i64) {
+        let mut held = self.0.held.lock();
+        if let Some(lost) = held.take_if(|held| held.lease == lease) {
+            lost.renewal.abort();
+        }
+    }
+
     /// Whether this host has renewed its lease in the time that a lease lasts. Otherwise another host
-    /// may lead already.
+    /// leads, or may do so.
     pub(crate) fn is_renewed(&self) -> bool {
         self.unrenewed().is_some_and(|time| time < election::TTL)
     }

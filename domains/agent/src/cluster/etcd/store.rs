@@ -160,10 +160,13 @@ impl EtcdStore {
         let leader = pair(0).and_then(|pair| Leader::of(pair).ok());
         match leader {
             Some(leader) if leader.term == self.tenure.term => own.ok_or(Fenced::Overtaken),
-            leader => Err(Fenced::Deposed {
-                leader: leader.map(|leader| leader.host),
-                is_doubtful,
-            }),
+            leader => {
+                self.etcd.lose(self.tenure.lease);
+                Err(Fenced::Deposed {
+                    leader: leader.map(|leader| leader.host),
+                    is_doubtful,
+                })
+            }
         }
     }
 

@@ -43,6 +43,27 @@ fn a_deposed_leader_changes_nothing() {
         .unwrap();
 }
 
+/// The watch of the leader's key may be late, or broken.
+#[test]
+fn a_leader_whose_change_is_refused_knows_that_it_leads_no_more() {
+    let Some(cluster) = Cluster::single(&[]) else {
+        return;
+    };
+    let etcd = open(&cluster);
+    let first = with_domain(&directory(), "blue", 0..3);
+    let mut store = store_with(&etcd, &win(&etcd, "a"), &first);
+    let next = without(&first, "blue", &[1]);
+    store.commit(&next.changes_since(&first)).unwrap();
+    assert!(etcd.is_renewed());
+    ask(&etcd, |mut client: Client| async move {
+        client.delete("/toroid/test/leader", None).await
+    })
+    .unwrap();
+    let error = store.commit(&first.changes_since(&next)).unwrap_err();
+    assert!(error.is_deposed(), "{error}");
+    assert!(!etcd.is_renewed());
+}
+
 /// The former life's transaction is still under way when the next life has read everything.
 #[test]
 fn a_late_transaction_of_a_former_life_is_refused() {
