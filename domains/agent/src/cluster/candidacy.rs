@@ -98,6 +98,8 @@ pub(crate) struct Candidacy {
 struct State {
     etcd: Option<Etcd>,
     outcome: Option<Result<Option<Lead>, EtcdError>>,
+    /// Whether this host has given up the lead.
+    has_resigned: bool,
     /// Whether the start does not wait for the outcome any more.
     is_late: bool,
     /// Why this host does not stand for election.
@@ -275,10 +277,11 @@ impl Candidacy {
         if self.state.lock().is_withdrawn() {
             return Ok(None);
         }
-        let Some(tenure) = self.campaign(&etcd)?.ok() else {
+        let Some(tenure) = self.campaign(&etcd)? else {
             return Ok(None);
         };
         let records = etcd.store(&tenure).load().map_err(|error| {
+            self.state.lock().won = None;
             etcd.resign();
             EtcdError::Refused(error.to_string())
         });
@@ -290,23 +293,36 @@ impl Candidacy {
         }))
     }
 
-    /// Takes the lead if it is free. Otherwise returns the leader's name.
-    fn campaign(&self, etcd: &Etcd) -> Result<Result<Tenure, String>, EtcdError> {
-        let won = self.state.lock().won;
+    /// Takes the lead if it is free, and if this host has not given it up in this life.
+    fn campaign(&self, etcd: &Etcd) -> Result<Option<Tenure>, EtcdError> {
+        let state = self.state.lock();
+        let (won, has_resigned) = (state.won, state.has_resigned);
+        drop(state);
+        if has_resigned {
+            return Ok(None);
+        }
         let outcome = self.note(etcd.campaign(&self.host, won.or_else(|| self.kept_lease())))?;
         Ok(match outcome {
             Election::Won(tenure) => {
-                self.state.lock().won = Some(tenure.lease);
+                let mut state = self.state.lock();
+                if state.has_resigned {
+                    // Meanwhile, and found nothing to give up.
+                    drop(state);
+                    etcd.resign();
+                    return Ok(None);
+                }
+                state.won = Some(tenure.lease);
+                drop(state);
                 let text = format!("{}\n", tenure.lease);
                 if let Err(error) = ownership::replace(&self.lease, text.as_bytes()) {
                     // Only a killed agent's next life would need it.
                     tracing::warn!("{}: {error}", self.lease.display());
                 }
-                Ok(tenure)
+                Some(tenure)
             }
-            Election::Led(leader) => {
+            Election::Led(_) => {
                 self.state.lock().won = None;
-                Err(leader)
+                None
             }
         })
     }
@@ -373,10 +389,10 @@ impl Candidacy {
         self.resign();
     }
 
-    /// Gives the lead up, if this host has it.
+    /// Gives the lead up, if this host has it, and takes it no more in this life.
     pub(crate) fn resign(&self) {
         let mut state = self.state.lock();
-        state.won = None;
+        (state.won, state.has_resigned) = (None, true);
         let etcd = state.etcd.clone();
         drop(state);
         if let Some(etcd) = etcd {
@@ -439,9 +455,9 @@ impl Candidacy {
                 continue;
             }
             match self.campaign(&etcd) {
-                Ok(Ok(_)) => return start_again(again, "this host leads from now on"),
-                // The watch tells the same.
-                Ok(Err(_)) => is_free = false,
+                Ok(Some(_)) => return start_again(again, "this host leads from now on"),
+                // The watch tells of the leader.
+                Ok(None) => is_free = false,
                 Err(_) => {}
             }
         }

@@ -4,8 +4,10 @@ use std::time::{Duration, Instant};
 
 use etcd_client::WatchOptions;
 use nix::sys::signal::Signal;
+use toroid_model::hosts::ETCD;
 
 use super::*;
+use crate::cluster::candidacy::{Candidacy, Legacy};
 use crate::cluster::etcd::election::{Leader, TTL, leader};
 use crate::cluster::etcd::watch::{Ended, Reports, follow_with};
 
@@ -65,6 +67,31 @@ fn a_leader_comes_back_by_its_lease_or_is_replaced_after_it() {
     assert_eq!(next(&leaders), None);
     let late = open(&cluster).campaign("a", lease).unwrap();
     assert!(matches!(late, Election::Won(its) if its.term > tenure.term));
+}
+
+/// The key of such a host would stay for the time of a lease.
+#[test]
+fn a_host_that_ends_while_it_stands_for_election_does_not_lead() {
+    let Some(cluster) = Cluster::single(&[]) else {
+        return;
+    };
+    let mut config = crate::cluster::tests::cluster().config;
+    config.directory = ETCD.into();
+    config.candidates = ["a".into()].into();
+    config.etcd = Some(cluster.config());
+    let data = tempfile::tempdir().unwrap();
+    let candidacy = Candidacy::of(&config, data.path(), Legacy::default()).unwrap();
+    cluster.servers[0].signal(Signal::SIGSTOP);
+    thread::scope(|scope| {
+        let stood = scope.spawn(|| candidacy.stand(Arc::new(|| ())).unwrap());
+        candidacy.resign();
+        cluster.servers[0].signal(Signal::SIGCONT);
+        assert!(stood.join().unwrap().is_none());
+    });
+    win(
+        &Etcd::open(&cluster.config(), config.torus, None).unwrap(),
+        "b",
+    );
 }
 
 /// Two candidates with a slow etcd once won in turn for ever: neither was ready before its lease ended.
