@@ -8,7 +8,7 @@ use tests::cluster::{is_nightly, leaves_nothing};
 use tests::etcd::Etcd;
 use tests::hosts::{Host, Hosts, Oddities};
 use tests::leftovers::has_ended;
-use tests::process::{eventually, send, within};
+use tests::process::{eventually, send, stop, within};
 use tests::software::{goes_on, iperf3_server};
 
 const FAILED: i32 = 1;
@@ -123,6 +123,40 @@ fn hosts_etcd_take_over_at_once_from_a_coordinator_that_ends() {
             assert_eq!(leads.name(), next.name());
         }
         hosts.agree();
+    });
+}
+
+/// It once gave up the lead, and its followers, before.
+#[test]
+fn hosts_etcd_complete_a_change_before_their_coordinator_ends() {
+    leaves_nothing(|| {
+        let hosts = Hosts::down_yet(3);
+        let etcd = Etcd::start(&hosts, 1);
+        let endpoints = etcd.endpoints();
+        for host in hosts.each::<3>() {
+            let hasty = Oddities {
+                etcd: Some(&endpoints),
+                ack_timeout: Some(1000),
+                ..Oddities::default()
+            };
+            host.try_up(hasty).ok();
+        }
+        let (leader, others) = hosts.coordinator();
+        let [near, far] = [others[0], others[1]];
+        near.agent.domain("blue", &["*,*,0"]);
+        hosts.agree();
+        // The shrink waits for this process as long as it may take to acknowledge.
+        let (member, _) = far.agent.owner(&node_of(far));
+        stop(member.pid_in_node());
+        let shrink = near
+            .agent
+            .start(&format!("domain shrink blue {}", node_of(leader)));
+        eventually("the shrink has begun", || {
+            far.agent.ask("domain show blue")["epoch"] == 2
+        });
+        send(leader.agent.agent_pid(), Signal::SIGTERM);
+        shrink.wait().ok();
+        change(near, "red");
     });
 }
 

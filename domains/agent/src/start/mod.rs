@@ -52,7 +52,8 @@ const BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(
 /// Life of a node after which it is made anew soon.
 const GOOD_LIFE: Duration = Duration::from_secs(10);
 
-/// Time for requests of clients to end before the agent starts again. Later ones are cut off.
+/// Time for requests of clients to end before the agent ends or starts again. Later ones are cut
+/// off.
 const DRAIN: Duration = Duration::from_secs(3);
 
 /// Runs an agent until [`toroid_protocol::agent::Request::Down`], SIGINT, SIGTERM or SIGHUP, or the
@@ -428,10 +429,12 @@ fn keep_alive(host: &Arc<Host>, n: usize, mut birth: Birth) {
 }
 
 /// Gives the lead up, so that the next leader need not wait, and followers look for it.
-fn hand_over(cluster: &Cluster) {
+fn hand_over(host: &Host, cluster: &Cluster) {
     let Some(candidacy) = &cluster.candidacy else {
         return;
     };
+    // Changes under way would fail without the lead.
+    host.gate.close(DRAIN);
     candidacy.resign();
     let followers: Vec<Arc<Link>> = cluster.followers().values().cloned().collect();
     // No lock is held, because the end of a session takes it.
@@ -441,7 +444,7 @@ fn hand_over(cluster: &Cluster) {
 fn take_down(host: &Host) {
     host.is_ending.store(true, Ordering::SeqCst);
     if let Some(cluster) = &host.cluster {
-        hand_over(cluster);
+        hand_over(host, cluster);
     }
     // Waits for a change under way. None begins any more, because the agent is ending.
     drop(host.gateways.settle());
