@@ -126,6 +126,19 @@ fn hosts_etcd_take_over_at_once_from_a_coordinator_that_ends() {
     });
 }
 
+/// Such a host once asked for ever, without a word.
+#[test]
+fn hosts_etcd_tell_a_host_whose_file_names_a_candidate_as_directory() {
+    let hosts = Hosts::down_yet(3);
+    let etcd = Etcd::start(&hosts, 1);
+    let [a, b, c] = hosts.each();
+    start(c, &etcd);
+    start(a, &etcd);
+    assert_eq!(hosts.coordinator().0.name(), "c");
+    b.up();
+    b.objects_to("a", "write directory = \"etcd\"");
+}
+
 /// It once gave up the lead, and its followers, before.
 #[test]
 fn hosts_etcd_complete_a_change_before_their_coordinator_ends() {

@@ -23,6 +23,10 @@ const BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(
 /// Longest pause before the candidates are asked again, if none of them refuses this host.
 const SEARCH: Duration = Duration::from_millis(300);
 
+/// Problem of a host that has the directory by this host's file, and etcd by its own.
+const OTHER_DIRECTORY: &str = "its directory is on etcd, and this host's file names it as \
+     `directory`; write directory = \"etcd\" and its `candidates` there, and start this agent anew";
+
 /// Follows until the agent ends.
 pub(crate) fn begin(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(), AgentError> {
     let (host, cluster) = (Arc::clone(host), Arc::clone(cluster));
@@ -84,6 +88,10 @@ fn search(
         };
         match host.dial(cluster, leader, Some(claim.clone())) {
             Ok(session) => return Ok((leader.to_owned(), session)),
+            Err(CannotDial::NotLeader(_)) if config.directory != ETCD => {
+                is_refused = true;
+                host.note_problem(cluster, leader, OTHER_DIRECTORY);
+            }
             Err(CannotDial::NotLeader(named)) => {
                 cluster.problems.clear(leader);
                 let mut known = cluster.leader();
