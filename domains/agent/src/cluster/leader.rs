@@ -26,6 +26,8 @@ pub(crate) struct LeaderLink {
     /// The leader, or the last known one; `None` if this host knows none.
     pub(crate) name: Option<String>,
     pub(crate) link: Option<Arc<Link>>,
+    /// Host of the last session, unless etcd has named it since.
+    pub(crate) lost: Option<String>,
     pub(crate) has_come: bool,
     /// Whether this host has rejected the leader's last update, or has got none yet. Then numbers
     /// of domains may differ between the two.
@@ -64,6 +66,7 @@ impl Cluster {
         let mut leader = self.leader();
         let former = leader.link.clone();
         let former = former.filter(|link| name.as_ref().is_some_and(|name| *name != link.host));
+        leader.lost.take_if(|lost| name.as_ref() == Some(lost));
         leader.name = name;
         drop(leader);
         self.came.notify_all();
@@ -134,5 +137,23 @@ impl Cluster {
 
     pub(crate) fn leader(&self) -> MutexGuard<'_, LeaderLink> {
         self.leader.lock()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cluster::tests::cluster;
+
+    /// It was once asked after all others, although it led again.
+    #[test]
+    fn a_lost_leader_that_etcd_names_again_is_not_lost() {
+        let cluster = cluster();
+        cluster.leader().lost = Some("b".into());
+        for other in [None, Some("c".to_owned())] {
+            cluster.name_leader(other);
+            assert_eq!(cluster.leader().lost.as_deref(), Some("b"));
+        }
+        cluster.name_leader(Some("b".into()));
+        assert_eq!(cluster.leader().lost, None);
     }
 }

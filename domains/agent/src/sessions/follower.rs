@@ -38,12 +38,11 @@ pub(crate) fn begin(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(), Agen
 
 fn follow(host: &Arc<Host>, cluster: &Arc<Cluster>) {
     let is_elected = cluster.config.directory == ETCD;
-    let (mut pause, mut lost) = (BACKOFF[0], None);
+    let mut pause = BACKOFF[0];
     while !host.is_ending() {
-        let longest = match search(host, cluster, lost.as_deref()) {
+        let longest = match search(host, cluster) {
             Ok((leader, session)) => {
                 attend(host, cluster, &leader, session);
-                lost = Some(leader);
                 pause = BACKOFF[0];
                 if is_elected {
                     // The next leader may be there already.
@@ -68,11 +67,7 @@ struct Nobody {
 }
 
 /// Asks each host that may lead once: the one that is said to lead first, the lost leader last.
-fn search(
-    host: &Arc<Host>,
-    cluster: &Arc<Cluster>,
-    lost: Option<&str>,
-) -> Result<(String, Session), Nobody> {
+fn search(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(String, Session), Nobody> {
     let config = &cluster.config;
     let claim = Claim {
         nodes: config.nodes.clone(),
@@ -82,8 +77,10 @@ fn search(
     left.retain(|other| *other != config.host);
     let mut is_refused = false;
     while !host.is_ending() {
-        let named = cluster.leader().name.clone();
-        let Some(leader) = take_next(&mut left, named.as_deref(), lost) else {
+        let known = cluster.leader();
+        let (named, lost) = (known.name.clone(), known.lost.clone());
+        drop(known);
+        let Some(leader) = take_next(&mut left, named.as_deref(), lost.as_deref()) else {
             break;
         };
         match host.dial(cluster, leader, Some(claim.clone())) {
@@ -144,7 +141,10 @@ fn attend(host: &Arc<Host>, cluster: &Arc<Cluster>, leader: &str, session: Sessi
     let end = link.attend(session.reader, move |ask| {
         serve(&served, &known, (&own, &pages), ask)
     });
-    cluster.leader().link = None;
+    let mut to_leader = cluster.leader();
+    to_leader.link = None;
+    to_leader.lost = Some(leader.into());
+    drop(to_leader);
     if !host.is_ending() {
         let problem = format!("its session has ended: {end}");
         host.note_problem(cluster, leader, &problem);
