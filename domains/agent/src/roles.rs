@@ -13,7 +13,7 @@ use crate::{fdstore, proxy};
 /// Role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Runs an agent; the configuration follows as JSON.
+    /// Runs an agent; its state directory follows.
     Agent,
     /// Holds what outlives an agent; the agent's state directory follows.
     FdStore,
@@ -49,7 +49,7 @@ impl Role {
         let config = env::args_os().nth(2).unwrap_or_default();
         let config = config.to_string_lossy();
         match self {
-            Role::Agent => background::run_role(&config),
+            Role::Agent => background::run_role(),
             Role::FdStore => fdstore::run_role(),
             Role::TargetProxy => proxy::run_role(),
             Role::FdCourier => courier::run_role(),

@@ -1,12 +1,14 @@
 //! Agents that start again in place, in the same process.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use nix::sys::signal::Signal;
 use tests::cluster::{Cluster, leaves_nothing};
-use tests::hosts::{Host, Hosts};
+use tests::hosts::{Host, Hosts, KEY};
 use tests::leftovers::{has_ended, zombies_of};
 use tests::process::{Running, eventually, send};
 use tests::software::{goes_on, iperf3_server};
@@ -154,5 +156,33 @@ fn the_agent_of_a_user_starts_again_as_that_users() {
         assert_eq!(cluster.status()["rootless"], true);
         cluster.exec("0,0,0", "true").ok();
         cluster.toroid("domain shrink blue 1,0,0").ok();
+    });
+}
+
+/// An argument of a program has at most 128 KiB, which the files of some thousand hosts exceed.
+#[test]
+fn an_agent_with_a_long_configuration_starts_again() {
+    leaves_nothing(|| {
+        let cluster = Cluster::down_yet();
+        let key = cluster.files().join("key");
+        fs::write(&key, KEY).expect("there is room");
+        fs::set_permissions(&key, Permissions::from_mode(0o600)).expect("it is ours");
+        let other = |n: u32| {
+            let (name, [_, _, x, y]) = ("host".repeat(8), n.to_be_bytes());
+            format!("{name}-{n} = \"10.99.{x}.{y}:7470\"\n")
+        };
+        let others: String = (1..4000).map(other).collect();
+        let text = format!(
+            "host = \"a\"\ntorus = \"2x1x1\"\nnodes = [\"*,0,0\"]\nlisten = \"127.0.0.1:7470\"\n\
+             key = \"key\"\ndirectory = \"a\"\n[hosts]\n{others}"
+        );
+        assert!(text.len() > 200_000);
+        let file = cluster.files().join("host.toml");
+        fs::write(&file, text).expect("there is room");
+        cluster
+            .toroid(&format!("up --config {}", file.display()))
+            .ok();
+        start_again(&cluster);
+        cluster.exec("0,0,0", "true").ok();
     });
 }

@@ -5,7 +5,7 @@
 //!   first life                                 next life (same process)
 //!   gate closes, requests end ── execve(2) ──> takes its heritage, then all as `toroid up`
 //!        │                                     does after a kill
-//!        └─ heritage: lock, listening sockets, standard output
+//!        └─ heritage: configuration, lock, listening sockets, standard output
 //! ```
 //!
 //! The heritage waits in a socket that is the standard output of the next life. So the state
@@ -15,9 +15,10 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::ffi::CString;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, BufReader, Seek, Write};
 use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread;
 use std::time::Duration;
@@ -26,6 +27,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{dup2_stdout, execv};
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 use serde::{Deserialize, Serialize};
 use toroid_protocol::wire;
@@ -39,7 +41,7 @@ use crate::nodes::rootless::Identity;
 use crate::process;
 use crate::threads;
 
-/// Argument of the role after the configuration: this process has been an agent before.
+/// Argument of the role after the state directory: this process has been an agent before.
 const AGAIN: &str = "again";
 
 /// Attempts to start again. A process that has not executed its program yet may hold a lock of the
@@ -60,6 +62,7 @@ pub(crate) struct Origin {
 /// Remains of the former life, or of this one for the next.
 #[derive(Debug)]
 pub(crate) struct Heritage {
+    pub(crate) config: Config,
     pub(crate) origin: Origin,
     /// Of the state directory, locked.
     pub(crate) lock: File,
@@ -87,16 +90,14 @@ pub(super) fn is_asked() -> bool {
 }
 
 /// Runs an agent that has started again; returns its error, if the nodes go on without it.
-pub(super) fn run(config: &str) -> Result<(), AgentError> {
+pub(super) fn run() -> Result<(), AgentError> {
     let failed = during("take over from its former life");
     fs::write("/proc/self/comm", "toroid-agent").map_err(during("name its process"))?;
     let children = children().map_err(failed)?;
     let heritage = Heritage::take().map_err(failed)?;
     threads::start(|| reap(children)).map_err(failed)?;
-    let parsed: Config = serde_json::from_str(config)
-        .map_err(|error| during("read its configuration")(error.into()))?;
-    let state = parsed.state.clone();
-    let Err(error) = super::run_again(parsed, &heritage) else {
+    let state = heritage.config.state.clone();
+    let Err(error) = super::run_again(&heritage) else {
         return Ok(());
     };
     if heritage.attempts < ATTEMPTS {
@@ -106,7 +107,7 @@ pub(super) fn run(config: &str) -> Result<(), AgentError> {
             attempts: heritage.attempts + 1,
             ..heritage
         };
-        return Err(next.execute_or_fail(config));
+        return Err(next.pass_on());
     }
     StateDir::inherited(state, heritage.lock).give_back();
     Err(error)
@@ -120,9 +121,10 @@ impl Heritage {
         let (record, descriptors): (Record, _) = reader.receive().map_err(io::Error::other)?;
         let mut descriptors = descriptors.into_iter();
         let mut next = || descriptors.next().ok_or(io::ErrorKind::UnexpectedEof);
-        let (stdout, lock, control) = (next()?, next()?, next()?);
+        let (stdout, config, lock, control) = (next()?, next()?, next()?, next()?);
         dup2_stdout(stdout)?;
         Ok(Heritage {
+            config: serde_json::from_reader(BufReader::new(File::from(config)))?,
             origin: record.origin,
             lock: lock.into(),
             control: control.into(),
@@ -132,24 +134,19 @@ impl Heritage {
         })
     }
 
-    /// Executes the program again, with this configuration. Returns only the error, after which the
-    /// nodes go on without an agent.
-    pub(super) fn pass_on(&self, config: &Config) -> AgentError {
-        match serde_json::to_string(config) {
-            Ok(config) => self.execute_or_fail(&config),
-            Err(error) => AgentError::NotAgain(error.into()),
-        }
-    }
-
-    fn execute_or_fail(&self, config: &str) -> AgentError {
-        let Err(error) = self.execute(config);
+    /// Executes the program again. Returns only the error, after which the nodes go on without an
+    /// agent.
+    pub(super) fn pass_on(&self) -> AgentError {
+        let Err(error) = self.execute();
         AgentError::NotAgain(error)
     }
 
-    fn execute(&self, config: &str) -> io::Result<Infallible> {
-        let arguments = ["toroid-agent", ROLE, config, AGAIN];
+    fn execute(&self) -> io::Result<Infallible> {
+        let state = self.config.state.as_os_str().as_bytes();
+        let arguments = [b"toroid-agent", ROLE.as_bytes(), state, AGAIN.as_bytes()];
         let arguments = arguments.map(CString::new).into_iter();
         let arguments = arguments.collect::<Result<Vec<_>, _>>()?;
+        let config = in_memory(&self.config)?;
         // They wait for the next life, which would end by them before it catches them.
         signals().thread_block()?;
         // Processes that other threads start meanwhile get none of the descriptors: these threads
@@ -163,7 +160,8 @@ impl Heritage {
             attempts: self.attempts,
         };
         let stdout = io::stdout();
-        let mut descriptors = vec![stdout.as_fd(), self.lock.as_fd(), self.control.as_fd()];
+        let mut descriptors = vec![stdout.as_fd(), config.as_fd()];
+        descriptors.extend([self.lock.as_fd(), self.control.as_fd()]);
         descriptors.extend(self.hosts.as_ref().map(AsFd::as_fd));
         writer
             .send(&record, &descriptors)
@@ -171,6 +169,14 @@ impl Heritage {
         dup2_stdout(theirs)?;
         Ok(execv(c"/proc/self/exe", &arguments)?)
     }
+}
+
+/// A file in memory with the configuration, to be read from its begin.
+fn in_memory(config: &Config) -> io::Result<File> {
+    let mut file = File::from(memfd_create("configuration", MemfdFlags::CLOEXEC)?);
+    file.write_all(&serde_json::to_vec(config)?)?;
+    file.rewind()?;
+    Ok(file)
 }
 
 /// Signals that an agent catches.

@@ -18,7 +18,8 @@ use crate::error::{AgentError, during, in_data, in_state};
 use crate::store::names::LOG;
 use crate::store::ownership;
 
-/// Argument of the role: runs an agent; the configuration follows as JSON.
+/// Argument of the role: runs an agent; its state directory follows. The configuration is a line of
+/// JSON on standard input, because an argument has at most 128 KiB.
 pub(crate) const ROLE: &str = "__agent";
 
 /// Line on an agent's standard output when it is ready; any other is a refusal as JSON.
@@ -62,21 +63,26 @@ pub fn spawn_background(config: &Config) -> Result<Background, AgentError> {
         ..config.clone()
     };
     let log = open_log(&config.state).map_err(broken)?;
-    let text = serde_json::to_string(&config).map_err(|error| broken(error.into()))?;
+    let mut text = serde_json::to_string(&config).map_err(|error| broken(error.into()))?;
+    text.push('\n');
 
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("toroid-agent").arg(ROLE).arg(text);
+    command
+        .arg0("toroid-agent")
+        .arg(ROLE)
+        .arg(&config.state)
+        .stdin(Stdio::piped());
     // Each arena of the allocator costs memory, and the agent's threads seldom allocate at once.
     command.env("MALLOC_ARENA_MAX", "2");
-    command.stdin(if config.lifeline {
-        Stdio::piped()
-    } else {
-        Stdio::null()
-    });
     command.stdout(Stdio::piped()).stderr(log);
     let started = during("start the agent");
     let mut child = command.spawn().map_err(started)?;
-    let lifeline = child.stdin.take();
+    let mut stdin = child.stdin.take();
+    if let Some(stdin) = &mut stdin {
+        // A child that does not read it says why, or dies.
+        let _ = stdin.write_all(text.as_bytes());
+    }
+    let lifeline = stdin.filter(|_| config.lifeline);
     match wait_until_ready(&mut child, &config.state) {
         Ok(()) => Ok(Background { child, lifeline }),
         Err(error) => {
@@ -118,16 +124,16 @@ fn wait_until_ready(child: &mut Child, state: &Path) -> Result<(), AgentError> {
 }
 
 /// The other side of [`spawn_background`]; returns the exit status.
-pub(crate) fn run_role(config: &str) -> u8 {
+pub(crate) fn run_role() -> u8 {
     if again::is_asked() {
-        let result = again::run(config);
+        let result = again::run();
         // Nobody waits for this agent.
         if let Err(error) = &result {
             tracing::error!("{error}");
         }
         return u8::from(result.is_err());
     }
-    let result = start(config);
+    let result = start();
     if let Err(error) = &result {
         tracing::error!("{error}");
         if let Ok(refusal) = serde_json::to_string(&error.refusal()) {
@@ -138,14 +144,19 @@ pub(crate) fn run_role(config: &str) -> u8 {
     u8::from(result.is_err())
 }
 
-fn start(config: &str) -> Result<(), AgentError> {
-    let config: Config = serde_json::from_str(config)
-        .map_err(|error| during("read its configuration")(error.into()))?;
+fn start() -> Result<(), AgentError> {
+    let config = read_config().map_err(during("read its configuration"))?;
     setsid().map_err(|error| during("start a session")(error.into()))?;
     std::env::set_current_dir("/").map_err(during("change to /"))?;
     // For lists of processes: a process executed as /proc/self/exe is called "exe".
     fs::write("/proc/self/comm", "toroid-agent").map_err(during("name its process"))?;
     run(config, is_read, || say(READY))
+}
+
+fn read_config() -> io::Result<Config> {
+    let mut text = String::new();
+    io::stdin().read_line(&mut text)?;
+    Ok(serde_json::from_str(&text)?)
 }
 
 /// Whether the other end of this process's standard output is open.

@@ -92,7 +92,8 @@ pub fn run(
 }
 
 /// Runs the next life of an agent.
-fn run_again(config: Config, heritage: &Heritage) -> Result<(), AgentError> {
+fn run_again(heritage: &Heritage) -> Result<(), AgentError> {
+    let config = heritage.config.clone();
     let descriptors = toroid_fabric::os::inherited::keep_descriptors();
     descriptors.map_err(during("keep descriptors to itself"))?;
     let lock = heritage.lock.try_clone().map_err(in_state(&config.state))?;
@@ -281,6 +282,7 @@ fn live(
         if let Ok(None) = ending {
             let lock = state.lock().try_clone().map_err(former)?;
             let next = Heritage {
+                config: next_config,
                 origin,
                 lock,
                 control: kept_control,
@@ -288,7 +290,7 @@ fn live(
                 candidacy: candidacy.map_or_else(Legacy::default, |its| its.legacy()),
                 attempts: 0,
             };
-            return Err(next.pass_on(&next_config));
+            return Err(next.pass_on());
         }
         host.gate.open();
     }
