@@ -33,6 +33,7 @@ use serde::{Deserialize, Serialize};
 use toroid_protocol::wire;
 
 use super::background::ROLE;
+use super::endings::EndNote;
 use super::state_dir::StateDir;
 use crate::cluster::candidacy::Legacy;
 use crate::config::Config;
@@ -70,6 +71,8 @@ pub(crate) struct Heritage {
     pub(crate) control: UnixListener,
     /// The socket for other hosts, if there are any.
     pub(crate) hosts: Option<TcpListener>,
+    /// Signals to end that have arrived.
+    pub(crate) end: EndNote,
     /// Of the candidacy, if the directory is on etcd.
     pub(crate) candidacy: Legacy,
     /// Number of failed attempts.
@@ -122,12 +125,17 @@ impl Heritage {
         let mut descriptors = descriptors.into_iter();
         let mut next = || descriptors.next().ok_or(io::ErrorKind::UnexpectedEof);
         let (stdout, config, lock, control) = (next()?, next()?, next()?, next()?);
+        let end = EndNote {
+            reader: next()?,
+            writer: next()?,
+        };
         dup2_stdout(stdout)?;
         Ok(Heritage {
             config: serde_json::from_reader(BufReader::new(File::from(config)))?,
             origin: record.origin,
             lock: lock.into(),
             control: control.into(),
+            end,
             hosts: descriptors.next().map(TcpListener::from),
             candidacy: record.candidacy,
             attempts: record.attempts,
@@ -147,7 +155,8 @@ impl Heritage {
         let arguments = arguments.map(CString::new).into_iter();
         let arguments = arguments.collect::<Result<Vec<_>, _>>()?;
         let config = in_memory(&self.config)?;
-        // They wait for the next life, which would end by them before it catches them.
+        // They wait for the next life, which would end by them before it catches them. Other threads
+        // may still note one.
         signals().thread_block()?;
         // Processes that other threads start meanwhile get none of the descriptors: these threads
         // keep a table of their own.
@@ -162,6 +171,7 @@ impl Heritage {
         let stdout = io::stdout();
         let mut descriptors = vec![stdout.as_fd(), config.as_fd()];
         descriptors.extend([self.lock.as_fd(), self.control.as_fd()]);
+        descriptors.extend([self.end.reader.as_fd(), self.end.writer.as_fd()]);
         descriptors.extend(self.hosts.as_ref().map(AsFd::as_fd));
         writer
             .send(&record, &descriptors)

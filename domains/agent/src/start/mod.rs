@@ -43,7 +43,7 @@ use crate::threads;
 use again::{Heritage, Origin};
 use build::{build, raise_descriptor_limit};
 use data_dir::DataDir;
-use endings::{catch_signals, watch_lifeline};
+use endings::{EndNote, catch_signals, watch_lifeline};
 use state_dir::StateDir;
 
 /// Pauses before a node is made anew grow from the first to the second while it keeps dying.
@@ -191,7 +191,10 @@ fn live(
         None => None,
     };
     let candidacy = cluster.as_ref().and_then(|its| its.candidacy.clone());
-    catch_signals(&ending)?;
+    let note = heritage.map_or_else(EndNote::new, |heritage| heritage.end.try_clone());
+    let note = note.map_err(during("note signals"))?;
+    let kept_note = note.try_clone().map_err(former)?;
+    catch_signals(&ending, note)?;
     if config.lifeline {
         watch_lifeline(&ending)?;
     }
@@ -287,6 +290,7 @@ fn live(
                 lock,
                 control: kept_control,
                 hosts: kept_others,
+                end: kept_note,
                 candidacy: candidacy.map_or_else(Legacy::default, |its| its.legacy()),
                 attempts: 0,
             };
