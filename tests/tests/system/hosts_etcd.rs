@@ -139,7 +139,7 @@ fn hosts_etcd_tell_a_host_whose_file_names_a_candidate_as_directory() {
     b.objects_to("a", "write directory = \"etcd\"");
 }
 
-/// It once gave up the lead, and its followers, before.
+/// A coordinator that ended once gave up the lead, and its followers, in the middle of a change.
 #[test]
 fn hosts_etcd_complete_a_change_before_their_coordinator_ends() {
     leaves_nothing(|| {
@@ -250,7 +250,7 @@ fn hosts_etcd_follow_when_they_wake_up_as_a_former_coordinator() {
     });
 }
 
-/// Such an agent once ended after some attempts, and its nodes had none.
+/// An agent that could not begin to lead once ended after some attempts, and left its nodes alone.
 #[test]
 fn hosts_etcd_keep_their_agents_while_none_can_begin_to_lead() {
     leaves_nothing(|| {
@@ -297,11 +297,8 @@ fn hosts_etcd_go_on_without_etcd_and_refuse_changes() {
         leader.agent.reaches(&near, &format!("{to}.blue"));
         assert_eq!(leader.agent.status()["etcd"], "unreachable");
         // Nobody leads any more.
-        let begun = Instant::now();
         let refused = leader.agent.toroid("domain create red 0,0,0");
-        let took = begun.elapsed();
         refused.fails(FAILED, &["no host leads", "etcd"]);
-        assert!(took < Duration::from_secs(12), "{took:?}");
         assert_eq!(far.about(leader.name())["directory"], false);
         let (_owner, key) = far.agent.owner(&node_of(far));
         let member = leader.agent.peer(&near, "tally", &node_of(far), &key);

@@ -2,17 +2,20 @@
 //! then it begins a term.
 
 use std::sync::Arc;
+use std::thread;
 
 use toroid_model::directory::Directory;
 use toroid_model::directory::records::{Changes, Records};
+use toroid_model::directory::revision::FabricId;
 use toroid_model::refusal::{Refusal, RefusalKind};
 
 use super::data_dir::DataDir;
-use crate::cluster::Cluster;
 use crate::cluster::candidacy::{Lead, StandError, StartAgain};
 use crate::cluster::revisions::check_update;
+use crate::cluster::{CannotDial, Cluster};
 use crate::core::host::Host;
 use crate::error::{AgentError, during};
+use crate::random;
 use crate::sessions::apply;
 use crate::store::{Store, StoreError};
 
@@ -64,18 +67,37 @@ fn check(cluster: &Cluster, copy: &Directory, lead: &Lead) -> Result<(), Refusal
         let found = parse(&lead.records)?;
         return check_update((host, copy.revision()), ("etcd", &found));
     }
-    match copy.revision() {
+    let has_copy = copy.revision().map(|_| host.clone());
+    match has_copy.or_else(|| candidate_with_copy(cluster)) {
         None => Ok(()),
-        Some(revision) => Err(Refusal::new(
+        Some(host) => Err(Refusal::new(
             RefusalKind::Exists,
-            format!(
-                "etcd has no directory, and host {host} has a copy of one of fabric {}",
-                revision.fabric
-            ),
-            "if etcd has lost its data, restore them; to begin anew, start all hosts with `toroid up \
-             --fresh`",
+            format!("etcd has no directory, and host {host} has a copy of one"),
+            "if etcd has lost its data, restore them; to begin anew, choose another `prefix` in \
+             `[etcd]`, and start all hosts with `toroid up --fresh`",
         )),
     }
+}
+
+/// Another candidate with a copy of a directory, among those that answer. Such a host refuses one
+/// with a directory of another fabric.
+fn candidate_with_copy(cluster: &Cluster) -> Option<String> {
+    let mut other = Directory::new(cluster.config.torus);
+    other.begin_term(FabricId(u128::from_ne_bytes(random::bytes().ok()?)), 0);
+    let refuses = &|host: &str| {
+        let answer = cluster.dial(host, Some(&other), None);
+        matches!(answer, Err(CannotDial::Refused(its)) if its.kind == RefusalKind::Exists)
+    };
+    let mut candidates = cluster.config.possible_leaders();
+    candidates.retain(|host| *host != cluster.config.host);
+    // At once, because one that is away does not answer for some seconds.
+    thread::scope(|scope| {
+        let ask = |host| (host, scope.spawn(move || refuses(host)));
+        let asked: Vec<_> = candidates.into_iter().map(ask).collect();
+        let mut answers = asked.into_iter();
+        let found = answers.find_map(|(host, answer)| answer.join().ok()?.then_some(host));
+        found.map(str::to_owned)
+    })
 }
 
 fn parse(records: &Records) -> Result<Directory, Refusal> {
