@@ -39,22 +39,28 @@ impl Drop for Slot<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::thread;
 
     use super::*;
 
     #[test]
     fn no_more_slots_are_taken_than_there_are() {
-        let slots = Slots::new(2);
-        let first = slots.take();
-        let second = slots.take();
+        let (slots, taken) = (Slots::new(2), AtomicUsize::new(0));
+        drop([slots.take(), slots.take()]);
+        let take = || {
+            for _ in 0..100 {
+                let _slot = slots.take();
+                assert!(taken.fetch_add(1, Ordering::SeqCst) < 2);
+                thread::yield_now();
+                taken.fetch_sub(1, Ordering::SeqCst);
+            }
+        };
         thread::scope(|scope| {
-            let third = scope.spawn(|| drop(slots.take()));
-            assert!(!third.is_finished());
-            drop(first);
-            third.join().unwrap();
+            for _ in 0..8 {
+                scope.spawn(take);
+            }
         });
-        drop(second);
         assert_eq!(*slots.free.lock(), 2);
     }
 }

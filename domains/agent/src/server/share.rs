@@ -244,17 +244,29 @@ mod tests {
     fn a_user_has_one_long_reply_at_a_time_and_all_have_a_few() {
         let all = Share::all();
         let shares: Vec<Share> = (0..=LONG_REPLIES).map(|_| Share::among(&all)).collect();
-        let mut taken: Vec<_> = shares[1..].iter().map(Share::take_reply).collect();
+        let several: Vec<_> = shares[1..].iter().map(Share::take_reply).collect();
+        drop(several);
+        let of_all = AtomicUsize::new(0);
+        let answer = |share: &Share, of_share: &AtomicUsize| {
+            for _ in 0..100 {
+                let _slots = share.take_reply();
+                let counts = [(of_share, 1), (&of_all, LONG_REPLIES)];
+                for (count, most) in counts {
+                    assert!(count.fetch_add(1, Ordering::SeqCst) < most);
+                }
+                thread::yield_now();
+                for (count, _) in counts {
+                    count.fetch_sub(1, Ordering::SeqCst);
+                }
+            }
+        };
+        let counts: Vec<AtomicUsize> = shares.iter().map(|_| AtomicUsize::new(0)).collect();
         thread::scope(|scope| {
-            let another = scope.spawn(|| drop(shares[0].take_reply()));
-            assert!(!another.is_finished());
-            taken.pop();
-            another.join().unwrap();
-            let one = shares[0].take_reply();
-            let same = scope.spawn(|| drop(shares[0].take_reply()));
-            assert!(!same.is_finished());
-            drop(one);
-            same.join().unwrap();
+            for (share, count) in shares.iter().zip(&counts) {
+                for _ in 0..2 {
+                    scope.spawn(|| answer(share, count));
+                }
+            }
         });
     }
 }
