@@ -55,6 +55,10 @@ impl<S: Store, C: Store> Store for ElectedStore<S, C> {
         }
     }
 
+    fn is_local(&self) -> bool {
+        self.term.get().is_none()
+    }
+
     fn note(&mut self, changes: &Changes) {
         if self.term.get().is_none() {
             return;
@@ -104,7 +108,9 @@ mod tests {
         assert_eq!(has(database.clone()), empty.records());
         store.keep(&with(&["red"]), &empty).unwrap();
 
+        assert!(store.is_local());
         term.set(Mutex::new(database.clone())).unwrap();
+        assert!(!store.is_local());
         copy.feels(Mood::Full);
         store.keep(&empty, &with(&["red"])).unwrap();
         assert_eq!(has(copy.clone()), empty.records());

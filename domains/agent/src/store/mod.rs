@@ -28,6 +28,11 @@ pub trait Store: Debug + Send {
     /// after [`StoreError::Deposed`] and [`StoreError::Etcd`] they were not.
     fn commit(&mut self, changes: &Changes) -> Result<(), StoreError>;
 
+    /// Whether a commit waits for a disk of this host only.
+    fn is_local(&self) -> bool {
+        true
+    }
+
     /// Takes note that the directory which is in effect has these changes, and that they are
     /// durable.
     fn note(&mut self, _changes: &Changes) {}
@@ -48,6 +53,11 @@ impl RecoveringStore {
             store,
             uncertain: false,
         }
+    }
+
+    /// Whether a change waits for a disk of this host only.
+    pub fn is_local(&self) -> bool {
+        self.store.is_local()
     }
 
     /// Makes the change from `old` to `new` durable.
