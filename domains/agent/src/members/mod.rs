@@ -45,6 +45,7 @@ pub(crate) use kept::Known;
 pub(crate) use links::Emulated;
 use regions::writes;
 pub(crate) use revocation::Changed;
+pub(crate) use unfinished::IS_LEAVING;
 pub(crate) use usage::owners;
 
 /// The most regions of one process.

@@ -19,6 +19,9 @@ use crate::fdstore::Entry;
 /// Prefix of their keys in the fd store.
 pub(super) const LEAVING: &str = "leaving/";
 
+/// Message of the refusal of a leaver's request.
+pub(crate) const IS_LEAVING: &str = "the node is leaving the region's domain";
+
 /// Nodes that leave a domain in a change that is not complete.
 #[derive(Serialize, Deserialize)]
 struct KeptLeaving {
@@ -123,7 +126,7 @@ impl State {
         }
         Err(Refusal::new(
             RefusalKind::Denied,
-            "the node is leaving the region's domain",
+            IS_LEAVING,
             "if it is a member again later, open the region anew",
         ))
     }

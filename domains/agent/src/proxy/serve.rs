@@ -20,6 +20,7 @@ use toroid_protocol::seal::SealKeys;
 
 use super::TargetProxy;
 use super::accounts::{Entry, OPEN};
+use crate::members::IS_LEAVING;
 
 /// Attachments in the names of remote nodes, while they serve a connection.
 #[derive(Debug, Default)]
@@ -159,15 +160,10 @@ impl tcp::Regions for Regions<'_> {
         }
         let opened = self.domain.open_here(key, access);
         let opened = opened.map_err(|error| match error {
-            MemberError::Refused(Refusal { kind, .. }) => match kind {
-                RefusalKind::NotFound => OpError::WrongKey,
-                RefusalKind::Denied if are_members(self.domain, partition, self.to) => {
-                    OpError::MissingRight { needed: access }
-                }
-                RefusalKind::Denied => OpError::Revoked,
-                RefusalKind::Exhausted => NO_ROOM,
-                _ => OpError::Unreachable,
-            },
+            MemberError::Refused(refusal) => {
+                let are_members = || are_members(self.domain, partition, self.to);
+                refused(&refusal, access, are_members)
+            }
             MemberError::Revoked => OpError::Revoked,
             MemberError::System(_) => NO_ROOM,
             _ => OpError::Unreachable,
@@ -195,6 +191,19 @@ impl tcp::Regions for Regions<'_> {
         let node = self.domain.member().node();
         let entry = Entry::add(self.proxy, super::accounts::REGISTERED, node, region.len()).ok()?;
         Some(Arc::new(entry))
+    }
+}
+
+/// Error of a region that the agent has refused. A leaver is a member until its leave is durable.
+fn refused(refusal: &Refusal, needed: Access, are_members: impl FnOnce() -> bool) -> OpError {
+    match refusal.kind {
+        RefusalKind::NotFound => OpError::WrongKey,
+        RefusalKind::Denied if refusal.message != IS_LEAVING && are_members() => {
+            OpError::MissingRight { needed }
+        }
+        RefusalKind::Denied => OpError::Revoked,
+        RefusalKind::Exhausted => NO_ROOM,
+        _ => OpError::Unreachable,
     }
 }
 
@@ -237,5 +246,23 @@ impl Drop for Attached<'_> {
         if Arc::strong_count(&self.slot) <= 2 {
             members.remove(&self.node);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A leaver that opened a region again just before it was cut off once missed a right.
+    #[test]
+    fn a_leaver_is_told_that_its_access_is_revoked() {
+        let denied = |message: &str, are_members| {
+            let refusal = Refusal::new(RefusalKind::Denied, message, "");
+            refused(&refusal, Access::all(), || are_members)
+        };
+        assert_eq!(denied(IS_LEAVING, true), OpError::Revoked);
+        assert_eq!(denied("no right", false), OpError::Revoked);
+        let needed = Access::all();
+        assert_eq!(denied("no right", true), OpError::MissingRight { needed });
     }
 }
