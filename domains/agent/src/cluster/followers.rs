@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use toroid_fabric::NodeId;
 use toroid_model::directory::Directory;
@@ -16,6 +17,9 @@ use super::pages;
 use crate::control::core::{Answer, TIMEOUT};
 use crate::control::update::SharedUpdate;
 use crate::control::{FollowerEntry, Updates};
+
+/// Time to send answers under way before a leader ends or starts again.
+const FAREWELL: Duration = Duration::from_millis(500);
 
 /// Entry of a connected follower. Dropping it removes the follower, however its session ends.
 #[derive(Debug)]
@@ -102,6 +106,16 @@ impl Cluster {
             _entry: entry,
         };
         (place, updates)
+    }
+
+    /// Serves no more requests of followers, and waits for a moment until answers under way are sent.
+    pub(crate) fn settle_followers(&self) {
+        let end = Instant::now() + FAREWELL;
+        // No lock is held, because the end of a session takes it.
+        let links: Vec<Arc<Link>> = self.followers().values().cloned().collect();
+        for link in links {
+            link.settle(end.saturating_duration_since(Instant::now()));
+        }
     }
 
     fn forget(&self, link: &Arc<Link>) {

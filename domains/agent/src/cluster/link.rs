@@ -14,6 +14,7 @@ use toroid_protocol::wire::MAX_PAYLOAD;
 
 use crate::channel::SessionError;
 use crate::channel::secure::{Reader, Writer};
+use crate::gate::Gate;
 use crate::threads;
 
 /// Interval of `Alive` messages: several fit into the time that a side may be silent.
@@ -35,6 +36,8 @@ pub(crate) struct Link {
     waiting: Mutex<Option<HashMap<u64, SyncSender<HostResponse>>>>,
     next: AtomicU64,
     served: AtomicUsize,
+    /// Requests of the other side whose answers are not sent yet.
+    answers: Gate,
 }
 
 /// Reason of a missing response.
@@ -57,6 +60,7 @@ impl Link {
             waiting: Mutex::new(Some(HashMap::new())),
             next: AtomicU64::new(1),
             served: AtomicUsize::new(0),
+            answers: Gate::default(),
         })
     }
 
@@ -93,6 +97,11 @@ impl Link {
     /// Whether the session has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.waiting.lock().is_none()
+    }
+
+    /// Serves no more requests, and waits at most for `time` until answers under way are sent.
+    pub(crate) fn settle(&self, time: Duration) {
+        self.answers.close(time);
     }
 
     /// Ends the session.
@@ -163,6 +172,9 @@ impl Link {
         let link = Arc::clone(self);
         let is_change = matches!(ask, HostRequest::Change { .. });
         let answer = move || {
+            let Some(_inside) = link.answers.enter() else {
+                return;
+            };
             let answer = serve(ask);
             link.served.fetch_sub(1, Ordering::Relaxed);
             let send = |answer| {

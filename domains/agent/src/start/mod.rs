@@ -280,6 +280,9 @@ fn live(
     if let Ok(Some(Ending::Again)) = ending {
         tracing::info!("starting again");
         host.gate.close(DRAIN);
+        if let Some(cluster) = &host.cluster {
+            cluster.settle_followers();
+        }
         let is_end = |ending: &Ending| !matches!(ending, Ending::Again);
         ending = Ok(endings.try_iter().find(is_end));
         if let Ok(None) = ending {
@@ -441,6 +444,7 @@ fn hand_over(host: &Host, cluster: &Cluster) {
     };
     // Changes under way would fail without the lead.
     host.gate.close(DRAIN);
+    cluster.settle_followers();
     candidacy.resign();
     let followers: Vec<Arc<Link>> = cluster.followers().values().cloned().collect();
     // No lock is held, because the end of a session takes it.
