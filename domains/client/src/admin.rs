@@ -51,8 +51,8 @@ const GREETINGS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Number of attempts to make a request, with the pause in between, if the agent is starting again:
-/// it lets other requests end before.
-const REPETITIONS: u32 = 100;
+/// it gives other requests 3 s to end before.
+const REPETITIONS: u32 = 500;
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
