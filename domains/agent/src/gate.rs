@@ -57,6 +57,7 @@ impl Gate {
     }
 
     /// Admits requests again.
+    #[cfg(test)]
     pub(crate) fn open(&self) {
         self.state.lock().is_closed = false;
         self.changed.notify_all();

@@ -35,8 +35,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// The same after etcd has not answered a former life.
 const GLANCE: Duration = Duration::from_millis(500);
 
-/// The same after a former life has won the election: other hosts wait for this one. A request to etcd
-/// takes no longer.
+/// The same after a former life has won the election: other hosts wait for this one. Then it leaves
+/// the lead to them.
 const ELECTED: Duration = Duration::from_secs(9);
 
 /// Pause between attempts.
@@ -52,7 +52,7 @@ const LEASE: &str = "lease";
 /// Makes the agent start again.
 pub(crate) type StartAgain = Arc<dyn Fn() + Send + Sync>;
 
-/// What a life of the agent tells the next one.
+/// State of the candidacy that a life of the agent passes on to the next one.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Legacy {
     /// Why etcd could not be used.
@@ -98,12 +98,12 @@ pub(crate) struct Candidacy {
 struct State {
     etcd: Option<Etcd>,
     outcome: Option<Result<Option<Lead>, EtcdError>>,
-    /// Whether this host has given up the lead.
-    has_resigned: bool,
+    /// Whether this host ends, and takes the lead no more.
+    is_ending: bool,
     /// Whether the start does not wait for the outcome any more.
     is_late: bool,
-    /// Why this host does not stand for election.
-    withdrawn: Option<Withdrawal>,
+    /// End of the rest after the last attempt to lead.
+    rests_until: Option<Instant>,
     /// Lease of the leader's key, if this host has won the election.
     won: Option<i64>,
     /// Last attempt to lead, if it failed.
@@ -114,18 +114,23 @@ struct State {
     has_stepped_down: bool,
 }
 
-/// Why a host does not stand for election, and until when; `None` for this life.
-#[derive(Debug)]
-struct Withdrawal {
-    why: Refusal,
-    until: Option<Instant>,
-}
-
 impl State {
-    fn is_withdrawn(&self) -> bool {
-        let is_over = |until| Instant::now() >= until;
-        let withdrawn = self.withdrawn.as_ref();
-        withdrawn.is_some_and(|its| !its.until.is_some_and(is_over))
+    /// Whether other candidates come first.
+    fn rests(&self) -> bool {
+        self.rests_until.is_some_and(|end| Instant::now() < end)
+    }
+
+    /// Notes that an attempt to lead has failed.
+    fn fail(&mut self, why: &Refusal) {
+        let failed = Failed {
+            why: why.clone(),
+            times: self.failed.as_ref().map_or(1, |before| before.times + 1),
+        };
+        let rest = failed.rest();
+        tracing::error!("this host cannot lead, and tries again in {rest:?}: {why}");
+        self.rests_until = Some(Instant::now() + rest);
+        self.failed = Some(failed);
+        self.won = None;
     }
 }
 
@@ -150,10 +155,7 @@ impl Candidacy {
         let etcd = config.candidacy()?;
         let failed = legacy.failed.as_ref().filter(|_| legacy.lease.is_none());
         let state = State {
-            withdrawn: failed.map(|failed| Withdrawal {
-                why: failed.why.clone(),
-                until: Some(Instant::now() + failed.rest()),
-            }),
+            rests_until: failed.map(|failed| Instant::now() + failed.rest()),
             won: legacy.lease,
             failed: legacy.failed,
             problem: legacy.problem,
@@ -171,7 +173,7 @@ impl Candidacy {
         }))
     }
 
-    /// What the next life has to know.
+    /// State for the next life.
     pub(crate) fn legacy(&self) -> Legacy {
         let state = self.state.lock();
         Legacy {
@@ -193,8 +195,8 @@ impl Candidacy {
         let trouble = trouble.map(|error| error.refusal());
         match (&state.etcd, trouble.or(state.problem.clone())) {
             (Some(_), None) => {
-                let withdrawn = state.withdrawn.as_ref().map(|its| its.why.clone());
-                (EtcdState::Connected, withdrawn)
+                let failed = state.failed.as_ref().filter(|_| state.rests());
+                (EtcdState::Connected, failed.map(|its| its.why.clone()))
             }
             (None, None) => (EtcdState::Connecting, None),
             (_, problem) => (EtcdState::Unreachable, problem),
@@ -224,7 +226,10 @@ impl Candidacy {
                 let why = state.problem.as_ref().map(ToString::to_string);
                 let why = why.unwrap_or_else(|| "it has not answered yet".into());
                 tracing::warn!("following without etcd: {why}");
-                // Another host may lead, if this one does not renew the lease soon.
+                if state.won.is_some() && patience == ELECTED {
+                    let late = EtcdError::Unreachable(format!("no answer in {ELECTED:?}"));
+                    state.fail(&late.refusal());
+                }
                 state.won = None;
                 Ok(None)
             }
@@ -237,10 +242,14 @@ impl Candidacy {
             let tried = self.try_once();
             let mut state = self.state.lock();
             match tried {
-                Ok(lead) if state.is_late => {
-                    state.won = lead.as_ref().map(|lead| lead.tenure.lease);
+                Ok(Some(lead)) if state.is_late && state.rests() => {
                     drop(state);
-                    if lead.is_some() {
+                    return lead.etcd.resign();
+                }
+                Ok(lead) if state.is_late => {
+                    if let Some(lead) = lead {
+                        state.won = Some(lead.tenure.lease);
+                        drop(state);
                         start_again(again, "this host leads from now on");
                     }
                     return;
@@ -274,7 +283,9 @@ impl Candidacy {
         let etcd = self.note(opened)?;
         self.state.lock().etcd = Some(etcd.clone());
         self.changed.notify_all();
-        if self.state.lock().is_withdrawn() {
+        if self.state.lock().rests() {
+            // The lease that a former life has won was renewed.
+            etcd.resign();
             return Ok(None);
         }
         let Some(tenure) = self.campaign(&etcd)? else {
@@ -293,20 +304,20 @@ impl Candidacy {
         }))
     }
 
-    /// Takes the lead if it is free, and if this host has not given it up in this life.
+    /// Takes the lead if it is free, unless this host ends.
     fn campaign(&self, etcd: &Etcd) -> Result<Option<Tenure>, EtcdError> {
         let state = self.state.lock();
-        let (won, has_resigned) = (state.won, state.has_resigned);
+        let (won, is_ending) = (state.won, state.is_ending);
         drop(state);
-        if has_resigned {
+        if is_ending {
             return Ok(None);
         }
         let outcome = self.note(etcd.campaign(&self.host, won.or_else(|| self.kept_lease())))?;
         Ok(match outcome {
             Election::Won(tenure) => {
                 let mut state = self.state.lock();
-                if state.has_resigned {
-                    // Meanwhile, and found nothing to give up.
+                if state.is_ending {
+                    // It may have found nothing to give up before.
                     drop(state);
                     etcd.resign();
                     return Ok(None);
@@ -320,14 +331,16 @@ impl Candidacy {
                 }
                 Some(tenure)
             }
-            Election::Led(_) => {
-                self.state.lock().won = None;
+            Election::Led(leader) => {
+                if leader != self.host {
+                    self.state.lock().won = None;
+                }
                 None
             }
         })
     }
 
-    /// Lease of this host's last tenure, if it was not given up.
+    /// Lease of this host's last tenure, which may have ended.
     fn kept_lease(&self) -> Option<i64> {
         let text = fs::read_to_string(&self.lease).ok()?;
         text.trim().parse().ok()
@@ -364,35 +377,22 @@ impl Candidacy {
         self.state.lock().failed = None;
     }
 
-    /// Gives the lead up, which this host could not begin. The next life stands for election after a
-    /// pause, and any other candidate before.
+    /// Gives the lead up, which this host cannot begin. It stands for election again after a pause,
+    /// and other candidates before.
     pub(crate) fn fail(&self, why: &Refusal) {
-        let mut state = self.state.lock();
-        let failed = Failed {
-            why: why.clone(),
-            times: state.failed.as_ref().map_or(1, |before| before.times + 1),
-        };
-        let rest = failed.rest();
-        tracing::error!("this host cannot begin to lead, and tries again in {rest:?}: {why}");
-        state.failed = Some(failed);
-        drop(state);
+        self.state.lock().fail(why);
         self.resign();
     }
 
-    /// Gives the lead up, and stands for no election in this life.
-    pub(crate) fn withdraw(&self, why: &Refusal) {
-        tracing::error!("this host cannot lead: {why}");
-        self.state.lock().withdrawn = Some(Withdrawal {
-            why: why.clone(),
-            until: None,
-        });
-        self.resign();
+    /// Takes the lead no more, because this host ends.
+    pub(crate) fn stand_no_more(&self) {
+        self.state.lock().is_ending = true;
     }
 
-    /// Gives the lead up, if this host has it, and takes it no more in this life.
+    /// Gives the lead up, if this host has it.
     pub(crate) fn resign(&self) {
         let mut state = self.state.lock();
-        (state.won, state.has_resigned) = (None, true);
+        state.won = None;
         let etcd = state.etcd.clone();
         drop(state);
         if let Some(etcd) = etcd {
@@ -426,22 +426,24 @@ impl Candidacy {
         etcd.watch_leader(move |leader| _ = sender.send(leader));
         let mut is_free = false;
         loop {
-            let leader = match (is_free, leaders.recv_timeout(PAUSE)) {
+            let left = etcd.left().filter(|_| self.is_elected());
+            let pause = left.map_or(PAUSE, |left| left.min(PAUSE));
+            let leader = match (is_free, leaders.recv_timeout(pause)) {
                 (_, Ok(leader)) => leader,
                 (true, Err(RecvTimeoutError::Timeout)) => None,
-                (false, Err(RecvTimeoutError::Timeout)) => {
-                    if self.is_elected() && !etcd.is_renewed() {
-                        return self.step_down(&etcd, again);
-                    }
-                    continue;
-                }
+                (false, Err(RecvTimeoutError::Timeout)) => match etcd.left() {
+                    _ if !self.is_elected() => continue,
+                    None => return self.lead_no_more(again, "its lease in etcd has ended"),
+                    Some(Duration::ZERO) => return self.step_down(cluster, &etcd, again),
+                    Some(_) => continue,
+                },
                 (_, Err(RecvTimeoutError::Disconnected)) => return,
             };
             is_free = leader.is_none();
             if self.is_elected() {
                 if leader.as_ref() != Some(&self.host) {
                     let next = leader.map_or("no host".into(), |leader| format!("host {leader}"));
-                    return start_again(again, &format!("this host leads no more; {next} does"));
+                    return self.lead_no_more(again, &format!("{next} does"));
                 }
                 continue;
             }
@@ -451,7 +453,7 @@ impl Candidacy {
                 continue;
             }
             cluster.name_leader(None);
-            if self.state.lock().is_withdrawn() {
+            if self.state.lock().rests() {
                 continue;
             }
             match self.campaign(&etcd) {
@@ -463,15 +465,23 @@ impl Candidacy {
         }
     }
 
+    /// Starts again as a follower, because this host has lost the lead.
+    fn lead_no_more(&self, again: &StartAgain, why: &str) {
+        self.state.lock().won = None;
+        start_again(again, &format!("this host leads no more; {why}"));
+    }
+
     /// Leads no more, because another candidate may do so. Changes that wait for etcd end before
     /// this life does, so that their callers get an answer.
-    fn step_down(&self, etcd: &Etcd, again: &StartAgain) {
+    fn step_down(&self, cluster: &Cluster, etcd: &Etcd, again: &StartAgain) {
         let mut state = self.state.lock();
         state.problem = Some(EtcdError::Unrenewed.refusal());
         state.has_stepped_down = true;
         drop(state);
         etcd.give_up();
         start_again(again, &EtcdError::Unrenewed.to_string());
+        // Changes that take effect may last until this life ends, and followers shall not wait.
+        cluster.part_from_followers();
     }
 }
 

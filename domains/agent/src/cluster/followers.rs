@@ -108,14 +108,16 @@ impl Cluster {
         (place, updates)
     }
 
-    /// Serves no more requests of followers, and waits for a moment until answers under way are sent.
-    pub(crate) fn settle_followers(&self) {
+    /// Serves no more requests of followers, gives answers under way a moment, and ends the sessions:
+    /// the followers look for the next leader.
+    pub(crate) fn part_from_followers(&self) {
         let end = Instant::now() + FAREWELL;
         // No lock is held, because the end of a session takes it.
         let links: Vec<Arc<Link>> = self.followers().values().cloned().collect();
-        for link in links {
+        for link in &links {
             link.settle(end.saturating_duration_since(Instant::now()));
         }
+        links.iter().for_each(|link| link.end());
     }
 
     fn forget(&self, link: &Arc<Link>) {

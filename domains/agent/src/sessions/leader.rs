@@ -199,7 +199,11 @@ fn change(
         return HostResponse::Refused(Refusal::new(RefusalKind::Denied, message, ""));
     }
     let Some(_inside) = host.gate.enter() else {
-        let message = "the leader is starting again";
+        let message = if host.is_ending() {
+            "the leader is ending"
+        } else {
+            "the leader is starting again"
+        };
         let remedy = "nothing was changed; try again";
         return HostResponse::Refused(Refusal::new(RefusalKind::Failed, message, remedy));
     };

@@ -15,7 +15,6 @@ use crate::cluster::revisions::check_update;
 use crate::cluster::{CannotDial, Cluster};
 use crate::core::host::Host;
 use crate::error::{AgentError, during};
-use crate::random;
 use crate::sessions::apply;
 use crate::store::{Store, StoreError};
 
@@ -50,7 +49,7 @@ pub(super) fn stand(
             Ok(Some(lead))
         }
         Err(refusal) => {
-            candidacy.withdraw(&refusal);
+            candidacy.fail(&refusal);
             if is_first_life {
                 Err(AgentError::Etcd(refusal))
             } else {
@@ -73,8 +72,8 @@ fn check(cluster: &Cluster, copy: &Directory, lead: &Lead) -> Result<(), Refusal
         Some(host) => Err(Refusal::new(
             RefusalKind::Exists,
             format!("etcd has no directory, and host {host} has a copy of one"),
-            "if etcd has lost its data, restore them; to begin anew, choose another `prefix` in \
-             `[etcd]`, and start all hosts with `toroid up --fresh`",
+            "if etcd has lost its data, restore them; to begin anew, end the agents of all \
+             candidates, and then start all hosts with `toroid up --fresh`",
         )),
     }
 }
@@ -83,7 +82,8 @@ fn check(cluster: &Cluster, copy: &Directory, lead: &Lead) -> Result<(), Refusal
 /// with a directory of another fabric.
 fn candidate_with_copy(cluster: &Cluster) -> Option<String> {
     let mut other = Directory::new(cluster.config.torus);
-    other.begin_term(FabricId(u128::from_ne_bytes(random::bytes().ok()?)), 0);
+    // The number of no fabric, as they are drawn.
+    other.begin_term(FabricId(0), 0);
     let refuses = &|host: &str| {
         let answer = cluster.dial(host, Some(&other), None);
         matches!(answer, Err(CannotDial::Refused(its)) if its.kind == RefusalKind::Exists)

@@ -26,7 +26,6 @@ use toroid_protocol::agent::{Message, Reply};
 
 use crate::cluster::Cluster;
 use crate::cluster::candidacy::{Legacy, StartAgain};
-use crate::cluster::link::Link;
 use crate::config::Config;
 use crate::core::gateways::watch;
 use crate::core::host::{Ending, Host};
@@ -281,7 +280,7 @@ fn live(
         tracing::info!("starting again");
         host.gate.close(DRAIN);
         if let Some(cluster) = &host.cluster {
-            cluster.settle_followers();
+            cluster.part_from_followers();
         }
         let is_end = |ending: &Ending| !matches!(ending, Ending::Again);
         ending = Ok(endings.try_iter().find(is_end));
@@ -299,7 +298,6 @@ fn live(
             };
             return Err(next.pass_on());
         }
-        host.gate.open();
     }
     take_down(&host);
     ending
@@ -442,13 +440,13 @@ fn hand_over(host: &Host, cluster: &Cluster) {
     let Some(candidacy) = &cluster.candidacy else {
         return;
     };
-    // Changes under way would fail without the lead.
-    host.gate.close(DRAIN);
-    cluster.settle_followers();
+    candidacy.stand_no_more();
+    if !host.gate.is_closed() {
+        // Changes under way would fail without the lead.
+        host.gate.close(DRAIN);
+    }
     candidacy.resign();
-    let followers: Vec<Arc<Link>> = cluster.followers().values().cloned().collect();
-    // No lock is held, because the end of a session takes it.
-    followers.iter().for_each(|link| link.end());
+    cluster.part_from_followers();
 }
 
 fn take_down(host: &Host) {

@@ -1,5 +1,7 @@
 //! Stand-in for builds without the feature `etcd`: nothing can be opened.
 
+use std::time::Duration;
+
 use toroid_fabric::Torus;
 use toroid_model::directory::records::{Changes, Records};
 use toroid_model::hosts::etcd::EtcdConfig;
@@ -38,8 +40,8 @@ impl Etcd {
         Some(EtcdError::NotBuilt)
     }
 
-    pub(crate) fn is_renewed(&self) -> bool {
-        false
+    pub(crate) fn left(&self) -> Option<Duration> {
+        None
     }
 
     pub(crate) fn give_up(&self) {}

@@ -126,12 +126,16 @@ async fn renew(servers: &Servers, lease: i64) -> Result<bool, EtcdError> {
     servers.ask(servers.patience, renewal).await
 }
 
-/// Renews a lease until it has ended. Notes when the last renewal began that has succeeded.
-pub(super) async fn keep_alive(servers: Arc<Servers>, lease: i64, renewed: Arc<Mutex<Instant>>) {
+/// Begin of the last renewal that has succeeded; `None` when the lease has ended.
+pub(super) type Renewed = Mutex<Option<Instant>>;
+
+/// Renews a lease until it has ended.
+pub(super) async fn keep_alive(servers: Arc<Servers>, lease: i64, renewed: Arc<Renewed>) {
     loop {
         match servers.present().await {
             Ok((index, client)) => match renew_with(client, lease, &renewed).await {
                 Ended::Lease => {
+                    *renewed.lock() = None;
                     tracing::warn!("this host's lease in etcd has ended, and with it its lead");
                     return;
                 }
@@ -157,7 +161,7 @@ enum Ended {
     Connection(String),
 }
 
-async fn renew_with(mut client: Client, lease: i64, renewed: &Mutex<Instant>) -> Ended {
+async fn renew_with(mut client: Client, lease: i64, renewed: &Renewed) -> Ended {
     let lost = |error: etcd_client::Error| {
         if has_ended(&error) {
             Ended::Lease
@@ -173,7 +177,7 @@ async fn renew_with(mut client: Client, lease: i64, renewed: &Mutex<Instant>) ->
         Err(_) => return late(),
     };
     loop {
-        *renewed.lock() = begin;
+        *renewed.lock() = Some(begin);
         sleep(PERIOD).await;
         begin = Instant::now();
         if let Err(error) = keeper.keep_alive().await {

@@ -107,7 +107,7 @@ pub enum EtcdError {
         most: usize,
     },
     /// This host has not renewed its lease in time, and leads no more.
-    #[error("etcd has not renewed the lease of this host, which leads no more")]
+    #[error("the lease of this host in etcd was not renewed in time, so that it leads no more")]
     Unrenewed,
     /// An earlier transaction of this host came late.
     #[error("an earlier change of this host has come in between")]

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use toroid_fabric::Torus;
 use toroid_model::hosts::etcd::EtcdConfig;
 
+use super::election::Renewed;
 use super::error::EtcdError;
 use super::servers::Servers;
 use super::{Election, EtcdStore, Tenure, election, meta, watch};
@@ -36,8 +37,7 @@ struct Inner {
 struct Held {
     lease: i64,
     renewal: AbortHandle,
-    /// Begin of the last renewal that has succeeded.
-    renewed: Arc<Mutex<Instant>>,
+    renewed: Arc<Renewed>,
 }
 
 impl Etcd {
@@ -69,7 +69,7 @@ impl Etcd {
             _end: end,
         }));
         if let Some(lease) = won {
-            etcd.keep_alive(lease, Arc::new(Mutex::new(Instant::now())));
+            etcd.keep_alive(lease, Arc::new(Mutex::new(Some(Instant::now()))));
         }
         etcd.run(|servers| async move { meta::check(&servers, torus).await })?;
         Ok(etcd)
@@ -91,7 +91,7 @@ impl Etcd {
             let leases: Vec<i64> = leases;
             election::campaign(&servers, &host, &leases).await
         };
-        let renewed = Arc::new(Mutex::new(Instant::now()));
+        let renewed = Arc::new(Mutex::new(Some(Instant::now())));
         let outcome = self.run(campaign)?;
         if let Election::Won(Tenure { lease, .. }) = outcome {
             self.keep_alive(lease, renewed);
@@ -100,7 +100,7 @@ impl Etcd {
     }
 
     /// Renews a lease from now on, in place of any other.
-    fn keep_alive(&self, lease: i64, renewed: Arc<Mutex<Instant>>) {
+    fn keep_alive(&self, lease: i64, renewed: Arc<Renewed>) {
         let renewal =
             election::keep_alive(Arc::clone(&self.0.servers), lease, Arc::clone(&renewed));
         let renewal = self.0.runtime.spawn(renewal).abort_handle();
@@ -122,16 +122,18 @@ impl Etcd {
         }
     }
 
-    /// Whether this host has renewed its lease in the time that a lease lasts. Otherwise another host
-    /// leads, or may do so.
-    pub(crate) fn is_renewed(&self) -> bool {
-        self.unrenewed().is_some_and(|time| time < election::TTL)
+    /// Time for which no other host leads, as far as this one knows. It is zero if the lease was not
+    /// renewed for as long as it lasts; `None` without a lease, or after another host has led.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        let unrenewed = self.unrenewed()?;
+        Some(election::TTL.saturating_sub(unrenewed))
     }
 
     /// Time since the last renewal of the lease, if this host has one.
     pub(super) fn unrenewed(&self) -> Option<Duration> {
         let held = self.0.held.lock();
-        held.as_ref().map(|held| held.renewed.lock().elapsed())
+        let renewed = *held.as_ref()?.renewed.lock();
+        renewed.map(|renewed| renewed.elapsed())
     }
 
     /// Calls `changed` with the present leader and then with each next one, `None` where nobody

@@ -215,6 +215,10 @@ impl Servers {
             if left.is_zero() {
                 break;
             }
+            if *self.given_up.borrow() {
+                let error = EtcdError::Unrenewed;
+                return Err(Failure { error, is_doubtful });
+            }
             let limit = left.min(FIRST_ANSWER * 2_u32.pow((late / SHORT_ATTEMPTS).min(2)));
             let index = self.present.lock().index;
             let attempt = self.attempt(index, limit, &request);

@@ -54,14 +54,14 @@ fn a_leader_whose_change_is_refused_knows_that_it_leads_no_more() {
     let mut store = store_with(&etcd, &win(&etcd, "a"), &first);
     let next = without(&first, "blue", &[1]);
     store.commit(&next.changes_since(&first)).unwrap();
-    assert!(etcd.is_renewed());
+    assert!(etcd.left().is_some());
     ask(&etcd, |mut client: Client| async move {
         client.delete("/toroid/test/leader", None).await
     })
     .unwrap();
     let error = store.commit(&first.changes_since(&next)).unwrap_err();
     assert!(error.is_deposed(), "{error}");
-    assert!(!etcd.is_renewed());
+    assert_eq!(etcd.left(), None);
 }
 
 /// The former life's transaction is still under way when the next life has read everything.
