@@ -1,5 +1,6 @@
 //! Administration of an agent: a connection to its control socket, with a method for each request.
 
+mod call;
 mod exec;
 mod links;
 mod state;
@@ -30,12 +31,13 @@ use toroid_model::placement::Policy;
 use toroid_model::quota::Resource;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::{
-    Message, NODE_SOCKET, NewDomain, NodeAllocation, Reply, ReplyValue, Request, VERSION,
+    NODE_SOCKET, NewDomain, NodeAllocation, ReplyValue, Request, VERSION,
 };
+use toroid_protocol::fdstore;
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
-use toroid_protocol::{fdstore, query_request};
 
 use crate::credentials::peer_uid;
+use call::{is_broken_off, unexpected};
 
 /// The name of the control socket in a state directory.
 pub const CONTROL_SOCKET: &str = "agent.sock";
@@ -49,10 +51,6 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Number of greetings to an agent that closes the connection, and the pause between them.
 const GREETINGS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(20);
-
-/// Number of attempts to make a request, with the pause in between, if the agent is starting again:
-/// it gives other requests 3 s to end before.
-const REPETITIONS: u32 = 500;
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +83,9 @@ pub enum ClientError {
     /// The connection broke.
     #[error("lost the agent: {0}")]
     Wire(#[from] WireError),
+    /// A change failed in this way after an attempt whose result is not known.
+    #[error("{0}; whether the change was made is unknown: look, and make it again if not")]
+    Unknown(Box<ClientError>),
     /// The request is longer than messages may be. Nothing was sent.
     #[error("cannot send the request: {0}; give it fewer or shorter values")]
     TooLong(WireError),
@@ -106,6 +107,7 @@ pub struct Control {
     pid: u32,
     reader: Reader,
     writer: Writer,
+    waits: Option<fn()>,
 }
 
 /// Address of an agent.
@@ -150,17 +152,6 @@ fn is_silence(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
     )
-}
-
-fn is_broken_off(error: &WireError) -> bool {
-    match error {
-        WireError::Closed => true,
-        WireError::Io(error) => matches!(
-            error.kind(),
-            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
-        ),
-        WireError::Malformed(_) => false,
-    }
 }
 
 fn no_agent(state: PathBuf) -> ClientError {
@@ -221,8 +212,9 @@ impl Control {
             pid: 0,
             reader,
             writer,
+            waits: None,
         };
-        control.pid = match control.exchange(&Request::Hello { version: VERSION }) {
+        control.pid = match control.exchange(&Request::Hello { version: VERSION }, &mut None) {
             Err(ClientError::Wire(WireError::Io(error))) if is_silence(&error) => {
                 return Err(ClientError::Silent);
             }
@@ -230,6 +222,11 @@ impl Control {
         };
         control.reader.stream().set_read_timeout(None)?;
         Ok(control)
+    }
+
+    /// Calls `tell` once for each request that waits until an agent leads.
+    pub fn when_waiting(&mut self, tell: fn()) {
+        self.waits = Some(tell);
     }
 
     /// The agent's process id.
@@ -518,68 +515,10 @@ impl Control {
         }
         Ok(())
     }
-
-    fn call<T: ReplyValue>(&mut self, request: &Request) -> Result<T, ClientError> {
-        let (reply, _) = self.call_with_descriptors(request)?;
-        T::from_reply(reply).map_err(|other| unexpected(&other))
-    }
-
-    /// Sends a request and waits for its reply. If the agent starts again meanwhile, connects anew
-    /// and repeats the request, unless the agent may have begun a change.
-    fn call_with_descriptors(
-        &mut self,
-        request: &Request,
-    ) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
-        for _ in 1..REPETITIONS {
-            match self.exchange(request) {
-                Ok((Reply::Again, _)) => {}
-                Err(ClientError::Wire(error)) if self.may_repeat(request, &error) => {}
-                result => return result,
-            }
-            thread::sleep(PAUSE);
-            *self = Self::open(self.address.clone())?;
-        }
-        self.exchange(request)
-    }
-
-    /// Whether a request whose connection broke may be repeated: the agent has not read it, or it
-    /// changes nothing.
-    fn may_repeat(&self, request: &Request, error: &WireError) -> bool {
-        let is_unread = self.reader.was_reset() || !matches!(error, WireError::Closed);
-        is_broken_off(error) && (is_unread || matches!(request, query_request!()))
-    }
-
-    fn exchange(&mut self, request: &Request) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
-        // An agent that refuses a client sends the reason before it closes the connection, so the
-        // reply is read even when the request could not be sent.
-        let sent = self.writer.send(request, &[]);
-        if let Err(error @ WireError::Malformed(_)) = sent {
-            return Err(ClientError::TooLong(error));
-        }
-        match self.reply() {
-            Err(ClientError::Wire(error)) => Err(sent.err().unwrap_or(error).into()),
-            reply => reply,
-        }
-    }
-
-    fn reply(&mut self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
-        loop {
-            match self.reader.receive()? {
-                (Message::Reply(Reply::Error(refusal)), _) => return Err(refusal.into()),
-                (Message::Reply(reply), descriptors) => return Ok((reply, descriptors)),
-                // News is for attached processes.
-                (Message::Event(_), _) => {}
-            }
-        }
-    }
 }
 
 /// A descriptor that becomes readable when the process has ended.
 fn watch(pid: u32) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
     pidfd_open(pid, PidfdFlags::empty()).ok()
-}
-
-fn unexpected(reply: &Reply) -> ClientError {
-    ClientError::Unexpected(format!("{reply:?}"))
 }

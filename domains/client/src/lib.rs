@@ -22,4 +22,5 @@
 pub mod admin;
 pub mod credentials;
 pub mod member;
+mod once;
 pub mod rdma;

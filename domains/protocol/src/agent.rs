@@ -17,11 +17,13 @@ mod types;
 mod value;
 
 use std::collections::BTreeMap;
+use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 use toroid_fabric::{Access, Place, RemoteKey, Torus};
 use toroid_model::as_text;
 use toroid_model::audit::AuditEvent;
+use toroid_model::directory::requests::RequestId;
 use toroid_model::gateway::GatewayKind;
 use toroid_model::host_key::PublicKey;
 use toroid_model::info::{
@@ -36,7 +38,7 @@ pub use types::{Bind, ChannelInfo, NewDomain, NodeAllocation, RemoteInfo, StackI
 pub use value::ReplyValue;
 
 /// The version of this protocol. An agent and a client of different versions refuse each other.
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 15;
 
 /// The abstract name of the node socket.
 pub const NODE_SOCKET: &str = "toroid-agent";
@@ -52,6 +54,15 @@ pub enum Request {
     Hello {
         /// [`VERSION`].
         version: u32,
+    },
+    /// Either socket. A change that is made once, however often it is repeated with this identifier
+    /// within a minute. Reply: that of the change, or [`Reply::Again`].
+    Once {
+        /// Random identifier.
+        #[serde(with = "as_text")]
+        id: RequestId,
+        /// The change.
+        change: Box<Request>,
     },
     /// Either socket. Reply: [`Reply::Status`].
     Status,
@@ -438,9 +449,14 @@ pub enum Reply {
     Done,
     /// The request failed and changed nothing.
     Error(Refusal),
-    /// On the control socket: the agent is starting again, and has not begun the request. The
-    /// client connects anew, and repeats it.
-    Again,
+    /// On the control socket: the agent is starting again. The client connects anew, and repeats
+    /// the request.
+    Again {
+        /// Whether another agent may have carried out the request, a [`Request::Once`]. Otherwise
+        /// none has begun it.
+        #[serde(default, skip_serializing_if = "Not::not")]
+        begun: bool,
+    },
     /// To [`Request::Status`].
     Status(Box<Status>),
     /// To [`Request::NodeList`].

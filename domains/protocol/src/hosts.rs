@@ -11,6 +11,7 @@ use toroid_fabric::{NodeId, Torus};
 use toroid_model::as_text;
 use toroid_model::directory::Directory;
 use toroid_model::directory::records::Records;
+use toroid_model::directory::requests::RequestId;
 use toroid_model::directory::revision::Revision;
 use toroid_model::hosts::{Encryption, Provider};
 use toroid_model::refusal::Refusal;
@@ -96,6 +97,9 @@ pub enum HostRequest {
         who: Requester,
         /// The caller's process, as its own agent sees it.
         pid: Option<u32>,
+        /// Identifier of the request, also when it is repeated.
+        #[serde(with = "as_text")]
+        id: RequestId,
         /// The request.
         request: Request,
     },
@@ -175,8 +179,15 @@ pub enum HostResponse {
     Done,
     /// Carried out, except for a failure that the asking side cannot repair; its description.
     DoneExcept(String),
-    /// The request failed and changed nothing.
+    /// The request failed and changed nothing, unless the refusal says so. Nor has a
+    /// [`HostRequest::Change`] with this identifier before.
     Refused(Refusal),
+    /// A [`HostRequest::Change`] was refused before the leader looked for an earlier one with this
+    /// identifier.
+    Unsettled(Refusal),
+    /// The host does not lead any more, or starts again: the change is to be requested again from
+    /// the next leader. It may have been made.
+    Again(Refusal),
     /// The reply to a [`HostRequest::Change`].
     Reply(Box<Reply>),
     /// In hexadecimal digits.

@@ -68,7 +68,9 @@ fn check_tagged<T: Serialize + DeserializeOwned>(name: &str) {
 
 #[test]
 fn messages_between_agents_have_examples() {
-    check_tagged::<HostMessage>("not_leader");
+    for name in ["not_leader", "host_request", "host_response"] {
+        check_tagged::<HostMessage>(name);
+    }
 }
 
 #[test]

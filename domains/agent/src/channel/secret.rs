@@ -82,6 +82,15 @@ impl Secret {
     }
 }
 
+/// Digest of bytes, as text.
+pub(crate) fn digest(bytes: &[u8]) -> String {
+    let mut hash = blake2s();
+    let mut digest = [0; KEY];
+    hash.input(bytes);
+    hash.result(&mut digest);
+    to_hex(&digest)
+}
+
 /// The hash function of all handshakes.
 pub(super) fn blake2s() -> Box<dyn Hash> {
     let hash = DefaultResolver.resolve_hash(&HashChoice::Blake2s);

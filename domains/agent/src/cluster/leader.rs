@@ -14,9 +14,6 @@ use crate::gate::Gate;
 /// Time that `toroid up` waits for the leader, which may be away.
 const FIRST_WORD: Duration = Duration::from_secs(3);
 
-/// Time that a change waits for the next leader, if there is none.
-const FAILOVER: Duration = Duration::from_secs(10);
-
 /// Interval of checks whether this agent starts again.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -83,17 +80,28 @@ impl Cluster {
             .wait_while_for(&mut self.leader(), not_yet, FIRST_WORD);
     }
 
-    /// Waits for a leader, if one is elected, until the gate closes or some seconds have passed: a
-    /// change that begins meanwhile succeeds.
-    pub(crate) fn await_leader(&self, gate: &Gate) {
-        if self.is_leader() || self.config.directory != ETCD {
-            return;
-        }
-        let deadline = Instant::now() + FAILOVER;
+    /// Waits for a leader until the gate closes or the time has passed. Returns whether the wait is
+    /// over. A leader that a file names is waited for only if it `is_lost`: it may be starting again.
+    pub(crate) fn await_leader(&self, gate: &Gate, time: Duration, is_lost: bool) -> bool {
+        let is_over = |leader: &LeaderLink| {
+            let is_there = leader.link.as_ref().is_some_and(|link| !link.has_ended());
+            gate.is_closed()
+                || if self.is_leader() {
+                    // Then it starts again.
+                    !self.control.is_deposed()
+                } else {
+                    is_there || self.config.directory != ETCD && !is_lost
+                }
+        };
+        let deadline = Instant::now() + time;
         let mut leader = self.leader();
-        while leader.link.is_none() && !gate.is_closed() && Instant::now() < deadline {
+        while !is_over(&leader) {
+            if Instant::now() >= deadline {
+                return false;
+            }
             self.came.wait_for(&mut leader, LOOK);
         }
+        true
     }
 
     /// Refusal of a change without a session with the leader.

@@ -164,7 +164,10 @@ impl Link {
             self.served.fetch_sub(1, Ordering::Relaxed);
             let message = format!("{limit} requests of this host are under way");
             let refusal = Refusal::new(RefusalKind::Exhausted, message, "try again later");
-            let answer = HostResponse::Refused(refusal);
+            let answer = match ask {
+                HostRequest::Change { .. } => HostResponse::Unsettled(refusal),
+                _ => HostResponse::Refused(refusal),
+            };
             return self
                 .writer
                 .send(&HostMessage::HostResponse { number, answer });
@@ -267,6 +270,7 @@ pub(crate) fn stay_alive(writer: &Writer) -> Result<(), SessionError> {
 pub(crate) mod tests {
     use std::sync::mpsc;
 
+    use toroid_model::directory::requests::RequestId;
     use toroid_protocol::hosts::{NodePair, TicketPurpose};
 
     use super::*;
@@ -357,6 +361,7 @@ pub(crate) mod tests {
         let change = HostRequest::Change {
             who: Requester::Administrator(0),
             pid: None,
+            id: RequestId(0),
             request: toroid_protocol::agent::Request::Status,
         };
         let (a, b) = links([&ours, &theirs]);
@@ -392,6 +397,7 @@ pub(crate) mod tests {
         let change = |who| HostRequest::Change {
             who,
             pid: None,
+            id: RequestId(0),
             request: toroid_protocol::agent::Request::Status,
         };
         let (a, b) = links([&ours, &theirs]);
@@ -402,7 +408,7 @@ pub(crate) mod tests {
                 .map(|_| a.begin(ask(1)).unwrap())
                 .collect();
             let user = a.ask(change(Requester::User(1)), LONG).unwrap();
-            assert!(matches!(user, HostResponse::Refused(_)), "{user:?}");
+            assert!(matches!(user, HostResponse::Unsettled(_)), "{user:?}");
             let root = a.ask(change(Requester::Administrator(0)), LONG).unwrap();
             assert!(matches!(root, HostResponse::Done), "{root:?}");
             drop((go, slow));

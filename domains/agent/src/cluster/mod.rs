@@ -38,6 +38,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use toroid_fabric::tcp::secure::Cipher;
 use toroid_model::directory::Directory;
+use toroid_model::directory::requests::RequestId;
 use toroid_model::host_key::PublicKey;
 use toroid_model::hosts::{ETCD, Encryption, HostConfig};
 use toroid_model::info::{HostAdmission, HostInfo, HostState};
@@ -193,31 +194,43 @@ impl Cluster {
         }
     }
 
-    /// Forwards a change to the leader, and returns its reply. With a directory on etcd the caller
-    /// has [waited](Cluster::await_leader) for a leader.
+    /// Forwards a change to the leader, and returns its reply. The caller has
+    /// [waited](Cluster::await_leader) for a leader.
     pub(crate) fn forward(
         &self,
         who: Requester,
         pid: Option<u32>,
+        id: RequestId,
         request: &Request,
-    ) -> Result<Reply, Refusal> {
+    ) -> Result<Reply, Setback> {
         let link = self.leader().link.clone();
-        let link = link.ok_or_else(|| self.nobody_leads())?;
+        let link = link.ok_or_else(|| Setback::Unsettled(self.nobody_leads()))?;
         let leader = link.host.as_str();
         let ask = HostRequest::Change {
             who,
             pid,
+            id,
             request: request.clone(),
         };
+        let refused = |refusal| Err(Setback::Refused(refusal));
         match link.ask(ask, TIMEOUT) {
             Ok(HostResponse::Reply(reply)) => Ok(*reply),
-            Ok(HostResponse::Refused(refusal)) => Err(refusal),
-            Ok(_) => Err(unreachable(leader, "it does not answer as it should", "")),
-            Err(NoAnswer::TooLong) => Err(too_long("the request", "nothing was changed")),
-            Err(error @ (NoAnswer::Ended | NoAnswer::Late)) => {
+            Ok(HostResponse::Refused(refusal)) => refused(refusal),
+            Ok(HostResponse::Unsettled(refusal)) => Err(Setback::Unsettled(refusal)),
+            Ok(HostResponse::Again(refusal)) => Err(Setback::Lost(refusal)),
+            Ok(_) => refused(unreachable(leader, "it does not answer as it should", "")),
+            Err(NoAnswer::TooLong) => {
+                let refusal = too_long("the request", "nothing was changed");
+                Err(Setback::Unsettled(refusal))
+            }
+            Err(NoAnswer::Ended) => {
+                let why = NoAnswer::Ended.to_string();
+                Err(Setback::Lost(unreachable(leader, &why, "")))
+            }
+            Err(NoAnswer::Late) => {
                 let remedy =
                     "whether the change was made is unknown: look, and make it again if not";
-                Err(unreachable(leader, &error.to_string(), remedy))
+                refused(unreachable(leader, &NoAnswer::Late.to_string(), remedy))
             }
         }
     }
@@ -272,6 +285,31 @@ impl Cluster {
 
     pub(crate) fn peers(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Link>>> {
         self.peers.lock()
+    }
+}
+
+/// Why an attempt to make a change has no reply. Each has a reason.
+#[derive(Clone, Debug)]
+pub(crate) enum Setback {
+    /// It was refused. Nor has an earlier attempt made the change, unless the reason says so.
+    Refused(Refusal),
+    /// It was refused before the leader looked for an earlier attempt.
+    Unsettled(Refusal),
+    /// The leader was lost, and may have made the change.
+    Lost(Refusal),
+}
+
+impl From<Refusal> for Setback {
+    fn from(refusal: Refusal) -> Self {
+        Setback::Refused(refusal)
+    }
+}
+
+impl From<Setback> for Refusal {
+    fn from(setback: Setback) -> Self {
+        match setback {
+            Setback::Refused(why) | Setback::Unsettled(why) | Setback::Lost(why) => why,
+        }
     }
 }
 

@@ -14,18 +14,20 @@
 //!
 //! Deciding is serial. Two changes of one subject (a domain, or a node that changes hands) take
 //! effect here one after another, and on each follower in the order of their numbers. Changes of different
-//! subjects wait for each other in no stage but the second.
+//! subjects wait for each other in no stage but the second. A request that is repeated while it is
+//! under way waits for the end of its first attempt, and then finds the change made, or not.
 //!
 //! A decided change is sent at once to the hosts that it concerns, and to the one where it was
 //! requested. The other hosts get it, with all others that they lack, when their turn in a *round*
 //! comes: one round takes [`LAG`], and rounds end when no host lacks a change. So the effort of a
 //! change does not grow with the number of hosts that it does not concern.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Bound;
 use std::time::{Duration, Instant};
 
 use toroid_model::directory::records::{Changes, Records};
+use toroid_model::directory::requests::RequestId;
 use toroid_model::directory::revision::Revision;
 use toroid_model::rights::Actor;
 
@@ -39,6 +41,9 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 /// Time that a change waits for the asking host if it does not concern that host, whose users look
 /// at their host's copy afterwards.
 pub(super) const COURTESY: Duration = Duration::from_secs(2);
+
+/// Time in which the followers of a former leader come to this one. A change waits for them, too.
+const RETURN: Duration = Duration::from_secs(5);
 
 /// Pauses before an update is sent again to a host that failed to apply it.
 const BACKOFF: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
@@ -67,6 +72,7 @@ pub(super) enum Event {
     Asked {
         change: ChangeId,
         actor: Actor,
+        request: RequestId,
         subjects: BTreeSet<String>,
     },
     /// Records were made durable.
@@ -160,6 +166,8 @@ pub(super) struct Core {
     concerned: BTreeMap<String, u64>,
     begin: u64,
     changes: BTreeMap<ChangeId, Change>,
+    /// End of the time in which followers return, until it comes.
+    returned: Option<Instant>,
     /// Time of the next step of a round, unless no follower lacks a change.
     step: Option<Instant>,
     /// The follower that was the last in the last step.
@@ -188,6 +196,7 @@ struct Follower {
 #[derive(Debug)]
 struct Change {
     actor: Actor,
+    request: RequestId,
     subjects: BTreeSet<String>,
     stage: Stage,
 }
@@ -219,15 +228,17 @@ impl Core {
             concerned: BTreeMap::new(),
             begin: 0,
             changes: BTreeMap::new(),
+            returned: None,
             step: None,
             visited: String::new(),
         }
     }
 
     /// Sets the records before the first change, and their revision.
-    pub(super) fn begin(&mut self, records: Records, revision: Option<Revision>) {
+    pub(super) fn begin(&mut self, now: Instant, records: Records, revision: Option<Revision>) {
         self.log = Log::new(records, revision);
         self.begin = self.log.number();
+        self.returned = Some(now + RETURN);
     }
 
     /// Takes an event. Returns the actions that it makes possible.
@@ -237,8 +248,9 @@ impl Core {
             Event::Asked {
                 change,
                 actor,
+                request,
                 subjects,
-            } => self.ask(change, actor, subjects, &mut actions),
+            } => self.ask(change, (actor, request), subjects, &mut actions),
             Event::Durable(changes) => {
                 self.log.append(changes);
                 self.begin_round(now);
@@ -320,9 +332,10 @@ impl Core {
             }
             Event::Tick => {}
         }
+        self.returned.take_if(|end| *end <= now);
+        self.reply(now, &mut actions);
         self.let_decide(&mut actions);
         self.go_round(now, &mut actions);
-        self.reply(now, &mut actions);
         actions
     }
 
@@ -341,27 +354,30 @@ impl Core {
         self.log.revision_at(its.urgent)
     }
 
+    /// Whether there is an attempt to make the change of a request.
+    pub(super) fn is_under_way(&self, request: RequestId) -> bool {
+        self.changes.values().any(|its| its.request == request)
+    }
+
     /// Time of the next [`Event::Tick`], if one is needed.
     pub(super) fn wake(&self) -> Option<Instant> {
         let deadlines = self.changes.values().filter_map(|change| {
             let Stage::Elsewhere(effect, since) = &change.stage else {
                 return None;
             };
+            let has_not = |host: &String| self.has_not(host, effect.number);
             if let Some(over) = effect.fence
-                && effect
-                    .concerned
-                    .iter()
-                    .any(|host| self.has_not(host, effect.number))
+                && effect.concerned.iter().any(has_not)
             {
                 return Some(over);
             }
-            let is_late = |host| self.awaits(host, effect.number);
+            let is_late = |host: &String| self.awaits(host, effect.number);
             let timeout = if effect.concerned.iter().any(is_late) {
                 TIMEOUT
             } else {
                 COURTESY
             };
-            Some(*since + timeout)
+            self.returned.into_iter().chain([*since + timeout]).min()
         });
         self.step.into_iter().chain(deadlines).min()
     }
@@ -369,7 +385,7 @@ impl Core {
     fn ask(
         &mut self,
         id: ChangeId,
-        actor: Actor,
+        (actor, request): (Actor, RequestId),
         subjects: BTreeSet<String>,
         actions: &mut Vec<Action>,
     ) {
@@ -380,20 +396,26 @@ impl Core {
         }
         let change = Change {
             actor,
+            request,
             subjects,
             stage: Stage::Queued,
         };
         self.changes.insert(id, change);
     }
 
-    /// Lets changes be decided whose subjects no earlier change uses here.
+    /// Lets changes be decided whose subjects no other change uses here, in their order, and whose
+    /// request has no earlier attempt under way.
     fn let_decide(&mut self, actions: &mut Vec<Action>) {
-        let mut used: BTreeSet<String> = BTreeSet::new();
+        let here = self.changes.values();
+        let here = here.filter(|its| matches!(its.stage, Stage::Deciding | Stage::Here(_)));
+        let mut used: BTreeSet<String> = here.flat_map(|its| its.subjects.clone()).collect();
+        let mut requests = HashSet::new();
         for (id, change) in &mut self.changes {
-            if matches!(change.stage, Stage::Elsewhere(..)) {
+            let is_first = requests.insert((change.actor, change.request));
+            if !is_first || !matches!(change.stage, Stage::Queued) {
                 continue;
             }
-            if matches!(change.stage, Stage::Queued) && used.is_disjoint(&change.subjects) {
+            if used.is_disjoint(&change.subjects) {
                 change.stage = Stage::Deciding;
                 actions.push(Action::Decide(*id));
             }
@@ -461,10 +483,12 @@ impl Core {
         self.changes = changes;
     }
 
-    /// Whether a host is connected and may still apply a change.
+    /// Whether a host is connected, or may return, and may still apply a change.
     fn awaits(&self, host: &String, number: u64) -> bool {
-        let follower = self.followers.get(host);
-        follower.is_some_and(|follower| follower.lacks(number))
+        match self.followers.get(host) {
+            Some(follower) => follower.lacks(number),
+            None => self.returned.is_some(),
+        }
     }
 
     /// Whether a change is not in effect on a host, as far as is known.

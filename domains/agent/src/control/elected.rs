@@ -49,10 +49,14 @@ impl<S: Store, C: Store> Store for ElectedStore<S, C> {
     }
 
     fn commit(&mut self, changes: &Changes) -> Result<(), StoreError> {
-        match self.term.get() {
-            Some(term) => term.lock().commit(changes),
-            None => self.copy.commit(changes),
+        let Some(term) = self.term.get() else {
+            return self.copy.commit(changes);
+        };
+        let committed = term.lock().commit(changes);
+        if committed.as_ref().is_err_and(StoreError::is_deposed) {
+            self.control.note_deposed();
         }
+        committed
     }
 
     fn is_local(&self) -> bool {

@@ -15,22 +15,27 @@ pub(crate) mod elected;
 pub(crate) mod lease;
 mod log;
 pub(crate) mod publishing;
+pub(crate) mod requests;
 pub mod simulation;
 pub(crate) mod update;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use toroid_model::directory::Directory;
 use toroid_model::directory::records::{Changes, Records};
+use toroid_model::directory::requests::RequestId;
 use toroid_model::directory::revision::Revision;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 
 use self::core::{Action, Answer, ChangeId, Core, Event, MAX_UNFINISHED, Reached};
 use self::core::{SessionId, Update};
+use self::requests::Requests;
 
 /// The core with the channels to the threads that carry out its actions. Its lock is taken last,
 /// and never held during I/O.
@@ -39,6 +44,9 @@ pub(crate) struct Control {
     state: Mutex<State>,
     /// Notified when the core needs an earlier tick.
     earlier: Condvar,
+    requests: Mutex<Requests>,
+    /// Whether another agent leads since.
+    is_deposed: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -64,6 +72,7 @@ enum Word {
 pub(crate) struct Underway<'a> {
     control: &'a Control,
     id: ChangeId,
+    request: RequestId,
     words: Receiver<Word>,
     /// Domains that it may change, and nodes that it hands over.
     pub(crate) subjects: BTreeSet<String>,
@@ -101,6 +110,8 @@ impl Control {
         Control {
             state: Mutex::new(state),
             earlier: Condvar::new(),
+            requests: Mutex::default(),
+            is_deposed: AtomicBool::new(false),
         }
     }
 
@@ -122,7 +133,8 @@ impl Control {
 
     /// Sets the durable records before the first change, and their revision.
     pub(crate) fn set_records(&self, records: Records, revision: Option<Revision>) {
-        self.state.lock().core.begin(records, revision);
+        let core = &mut self.state.lock().core;
+        core.begin(Instant::now(), records, revision);
     }
 
     /// Notes that records are durable.
@@ -130,14 +142,38 @@ impl Control {
         self.handle(Event::Durable(changes.clone()));
     }
 
+    /// Notes that another agent leads.
+    pub(crate) fn note_deposed(&self) {
+        self.is_deposed.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether another agent leads, so that this one knows no more what was changed.
+    pub(crate) fn is_deposed(&self) -> bool {
+        self.is_deposed.load(Ordering::SeqCst)
+    }
+
+    /// Admits the change of a request that has made none yet, as [`Requests::admit`] does. The
+    /// caller has its turn.
+    pub(crate) fn admit(
+        &self,
+        directory: &Directory,
+        actor: Actor,
+    ) -> Result<Vec<RequestId>, Refusal> {
+        let is_under_way = |request| self.state.lock().core.is_under_way(request);
+        let mut requests = self.requests.lock();
+        requests.admit(Instant::now(), directory, actor, is_under_way)
+    }
+
     /// Begins a change of these subjects. The caller has its turn, and keeps it only if the change
-    /// [may be decided](Underway::may_decide) now.
+    /// [may be decided](Underway::may_decide) now. The same request of the same actor is decided after
+    /// its earlier attempt has ended.
     ///
     /// # Errors
     /// [`RefusalKind::Exhausted`] if too many changes of this actor are unfinished.
     pub(crate) fn begin(
         &self,
         actor: Actor,
+        request: RequestId,
         subjects: BTreeSet<String>,
     ) -> Result<Underway<'_>, Refusal> {
         let (sender, words) = channel();
@@ -147,6 +183,7 @@ impl Control {
         let asked = Event::Asked {
             change: id,
             actor,
+            request,
             subjects: subjects.clone(),
         };
         self.note(&mut state, asked);
@@ -154,6 +191,7 @@ impl Control {
         let mut underway = Underway {
             control: self,
             id,
+            request,
             words,
             subjects,
             may_decide: false,
@@ -288,6 +326,9 @@ impl Underway<'_> {
 
 impl Drop for Underway<'_> {
     fn drop(&mut self) {
+        let mut requests = self.control.requests.lock();
+        requests.note_end(Instant::now(), self.request);
+        drop(requests);
         let mut state = self.control.state.lock();
         state.changes.remove(&self.id);
         self.control.note(&mut state, Event::Dropped(self.id));

@@ -117,6 +117,25 @@ impl Host {
         Ok((departure, hand_over))
     }
 
+    /// Goes on with a hand-over of nodes that have left their domains, which an agent that has ended
+    /// had begun. No other change may have given them away or made them members since.
+    pub(super) fn resume_hand_over(
+        &self,
+        nodes: BTreeMap<NodeId, Option<u32>>,
+        owner: Option<u32>,
+    ) -> Result<(Departure, HandOver<'_>), Refusal> {
+        let hosted: Vec<&HostedNode> = nodes.keys().filter_map(|id| self.node(*id)).collect();
+        let closed = hosted.iter().map(|node| node.generation.close()).collect();
+        let hand_over = HandOver {
+            nodes,
+            owner,
+            hosted,
+            _closed: closed,
+        };
+        self.members.directory(|d| hand_over.check(d))?;
+        Ok((Departure::default(), hand_over))
+    }
+
     /// Completes a hand-over in a later turn, when the departure is complete: everything ends that
     /// runs in the nodes or speaks for them.
     pub(super) fn finish_hand_over(&self, hand_over: &HandOver<'_>) -> Result<(), Refusal> {

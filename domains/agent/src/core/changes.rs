@@ -16,7 +16,9 @@ use super::audit::Caller;
 use super::fair_queue::Turn;
 use super::host::{Host, names, only_node, parse_subnet};
 use super::membership::Departure;
+use super::once::{self, Asked, Ended};
 use super::quotas::{self, Whose};
+use crate::cluster::Setback;
 use crate::control::Underway;
 use crate::control::core::Lacking;
 
@@ -31,48 +33,47 @@ pub(crate) enum Standing {
     Owner(Option<u32>),
 }
 
-/// Carries out a change, on a follower by asking the leader; `None` for any other request.
-pub(crate) fn carry_out(
+/// Carries out a change once, on a follower by asking the leader.
+pub(crate) fn attempt(
     host: &Host,
     caller: &Caller,
     standing: Standing,
-    request: &Request,
-) -> Option<Result<Reply, Refusal>> {
-    if !request.is_change() {
-        return None;
-    }
-    if let Request::HostRotate { keys } = request
+    asked: &Asked,
+) -> Result<Reply, Setback> {
+    if let Request::HostRotate { keys } = &asked.request
         && caller.host.is_none()
+        && keys.is_empty()
     {
-        return Some(if keys.is_empty() {
-            host.rotate_keys(caller).map(|()| Reply::Done)
-        } else {
-            let message = "a host makes its keys by itself";
-            Err(Refusal::new(
-                RefusalKind::Invalid,
-                message,
-                "use `toroid host rotate`",
-            ))
-        });
+        let rotated = host.rotate_keys(caller).map(|()| Reply::Done);
+        return rotated.map_err(Setback::Refused);
     }
     match host.cluster.as_ref().filter(|cluster| !cluster.is_leader()) {
-        Some(cluster) => Some(
-            check_standing(host, caller.actor, standing)
-                .and_then(|who| cluster.forward(who, caller.pid, request)),
-        ),
-        None => carry_out_everywhere(host, caller, standing, request),
+        Some(cluster) => {
+            let who = check_standing(host, caller.actor, standing);
+            let who = who.map_err(Setback::Unsettled)?;
+            cluster.forward(who, caller.pid, asked.id, &asked.request)
+        }
+        None => carry_out_everywhere(host, caller, standing, asked).map_err(|setback| {
+            let why = Refusal::from(setback.clone());
+            // Then its followers leave it.
+            let is_cut_off = host.gate.is_closed() && why.kind == RefusalKind::Failed;
+            if host.control.is_deposed() || is_cut_off {
+                Setback::Lost(why)
+            } else {
+                setback
+            }
+        }),
     }
 }
 
 /// Makes a change for this host's agent, on a follower by asking the leader.
 pub(super) fn publish(host: &Host, caller: &Caller, request: &Request) -> Result<Reply, Refusal> {
-    match host.cluster.as_ref().filter(|cluster| !cluster.is_leader()) {
-        Some(cluster) => {
-            let who = check_standing(host, caller.actor, Standing::Own)?;
-            cluster.forward(who, caller.pid, request)
-        }
-        None => {
-            carry_out_everywhere(host, caller, Standing::Own, request).unwrap_or(Ok(Reply::Done))
+    let asked = Asked::new(None, request.clone())?;
+    match once::repeat(host, caller, Standing::Own, &asked, || Some(()), || ()) {
+        Ended::Answered(result, _) => result,
+        Ended::Again { .. } => {
+            let message = "this agent starts again";
+            Err(Refusal::new(RefusalKind::Failed, message, "try again"))
         }
     }
 }
@@ -102,7 +103,7 @@ fn stands(host: &Host, node: NodeId, standing: Standing) -> bool {
 }
 
 /// A change that was made, and departures whose effects on this host are not complete.
-struct Made<'h> {
+pub(super) struct Made<'h> {
     reply: Reply,
     departure: Option<Departure>,
     /// The rest of the change, after the departure.
@@ -110,7 +111,7 @@ struct Made<'h> {
 }
 
 impl<'h> Made<'h> {
-    fn of(reply: Reply, departure: Option<Departure>) -> Self {
+    pub(super) fn of(reply: Reply, departure: Option<Departure>) -> Self {
         Made {
             reply,
             departure,
@@ -118,7 +119,7 @@ impl<'h> Made<'h> {
         }
     }
 
-    fn handing_over((departure, hand_over): (Departure, HandOver<'h>)) -> Self {
+    pub(super) fn handing_over((departure, hand_over): (Departure, HandOver<'h>)) -> Self {
         Made {
             reply: Reply::Done,
             departure: Some(departure),
@@ -128,32 +129,37 @@ impl<'h> Made<'h> {
 }
 
 /// Carries out a change here, and waits until it is in effect on all hosts that it concerns. The
-/// turn is not held during the wait for processes and hosts.
+/// turn is not held during the wait for processes and hosts. A change that was made before only has
+/// to come into effect.
 fn carry_out_everywhere(
     host: &Host,
     caller: &Caller,
     standing: Standing,
-    request: &Request,
-) -> Option<Result<Reply, Refusal>> {
-    let actor = caller.actor;
-    let (underway, turn) = match take_turn(host, actor, request) {
-        Ok(taken) => taken,
-        Err(refusal) => return Some(Err(refusal)),
-    };
-    if let Err(refusal) = check_standing(host, actor, standing) {
-        return Some(Err(refusal));
-    }
+    asked: &Asked,
+) -> Result<Reply, Setback> {
+    let (actor, request) = (caller.actor, &asked.request);
+    let (underway, turn) = take_turn(host, actor, asked).map_err(Setback::Unsettled)?;
+    check_standing(host, actor, standing).map_err(Setback::Unsettled)?;
     let before = host.members.directory(Directory::clone);
+    let earlier = before.made_request(asked.id);
+    let forgotten = match earlier {
+        Some(_) => Vec::new(),
+        None => host.control.admit(&before, actor)?,
+    };
+    let deciding = once::deciding(host, actor, asked, earlier, forgotten);
     let Made {
         reply,
         departure,
         hand_over,
-    } = match decide(host, caller, request)? {
-        Ok(made) => made,
-        Err(refusal) => return Some(Err(refusal)),
+    } = match earlier {
+        Some(earlier) => once::made_before(host, actor, asked, earlier)?,
+        None => host
+            .members
+            .for_request(deciding.clone(), || decide(host, caller, request))?,
     };
     let decided = |before| {
         let mut concerned = concerned_hosts(host, before, request, &reply);
+        concerned.extend(earlier.iter().flat_map(|made| made.hosts.iter().cloned()));
         if can_be_missed(caller, request) {
             let cluster = host.cluster.as_ref();
             let is_there =
@@ -174,30 +180,31 @@ fn carry_out_everywhere(
         host.finish_departure(departure);
         if let Some(hand_over) = hand_over {
             let before = host.members.directory(Directory::clone);
-            if let Err(refusal) = host.finish_hand_over(&hand_over) {
-                return Some(Err(refusal));
-            }
+            let first = before.made_request(asked.id);
+            let second = deciding.after(first);
+            host.members
+                .for_request(second, || host.finish_hand_over(&hand_over))?;
             decided(&before);
         }
     }
     let lacking = underway.await_hosts().lacking;
-    Some(if lacking.is_empty() {
+    if lacking.is_empty() {
         Ok(reply)
     } else {
-        Err(not_everywhere(&lacking))
-    })
+        Err(not_everywhere(&lacking).into())
+    }
 }
 
 /// Takes a turn in which no earlier change of the request's subjects still takes effect here.
 fn take_turn<'h>(
     host: &'h Host,
     actor: Actor,
-    request: &Request,
+    asked: &Asked,
 ) -> Result<(Underway<'h>, Turn<'h>), Refusal> {
-    let look = || subjects_of(host, actor, request);
+    let look = || subjects_of(host, actor, asked);
     loop {
         let turn = host.changes.take(actor)?;
-        let mut underway = host.control.begin(actor, look())?;
+        let mut underway = host.control.begin(actor, asked.id, look())?;
         if underway.may_decide {
             return Ok((underway, turn));
         }
@@ -213,7 +220,7 @@ fn take_turn<'h>(
 /// Subjects of a change: domains whose members it may change, and nodes that it hands over, under
 /// names that no domain can have. Nodes that it may give to a domain are subjects while they change
 /// hands: none becomes a member before that has ended.
-fn subjects_of(host: &Host, actor: Actor, request: &Request) -> BTreeSet<String> {
+fn subjects_of(host: &Host, actor: Actor, asked: &Asked) -> BTreeSet<String> {
     let used = host.control.used();
     let joining = |directory: &Directory, name: &str, sets: &[&[String]]| {
         let nodes = sets.iter().flat_map(|set| {
@@ -227,7 +234,7 @@ fn subjects_of(host: &Host, actor: Actor, request: &Request) -> BTreeSet<String>
         let of_one = |node| names(directory, node).into_iter().chain([subject(node)]);
         nodes.iter().copied().flat_map(of_one).collect()
     };
-    host.members.directory(|directory| match request {
+    host.members.directory(|directory| match &asked.request {
         Request::DomainCreate(new) => {
             let sets = [&new.nodes[..], &new.limited, &new.plain, &new.stacks];
             joining(directory, &new.name, &sets)
@@ -248,7 +255,9 @@ fn subjects_of(host: &Host, actor: Actor, request: &Request) -> BTreeSet<String>
         | Request::LinkSet { domain: name, .. }
         | Request::LinkRemove { domain: name, .. } => [name.clone()].into(),
         Request::NodeChown { nodes, .. } | Request::NodeFree { nodes } => {
-            let nodes = actor.resolve(directory, nodes).unwrap_or_default();
+            let mut nodes = actor.resolve(directory, nodes).unwrap_or_default();
+            let made = directory.made_request(asked.id).into_iter();
+            nodes.extend(made.flat_map(|made| made.nodes.keys().copied().map(NodeId)));
             handed_over(directory, &nodes)
         }
         Request::HostRemove { host } => {
@@ -322,11 +331,7 @@ fn not_everywhere(lacking: &Lacking) -> Refusal {
 }
 
 /// Makes a change durable and brings it into effect here, except for departures.
-fn decide<'h>(
-    host: &'h Host,
-    caller: &Caller,
-    request: &Request,
-) -> Option<Result<Made<'h>, Refusal>> {
+fn decide<'h>(host: &'h Host, caller: &Caller, request: &Request) -> Result<Made<'h>, Refusal> {
     let actor = caller.actor;
     let reply = match request {
         Request::DomainCreate(new) => create(host, actor, new),
@@ -346,11 +351,11 @@ fn decide<'h>(
         }
         Request::DomainShrink { name, nodes } => {
             let shrunk = host.shrink(actor, name, nodes);
-            return Some(shrunk.map(|(info, left)| Made::of(Reply::Domain(info), Some(left))));
+            return shrunk.map(|(info, left)| Made::of(Reply::Domain(info), Some(left)));
         }
         Request::DomainRemove { name } => {
             let removed = host.remove(actor, name);
-            return Some(removed.map(|left| Made::of(Reply::Done, Some(left))));
+            return removed.map(|left| Made::of(Reply::Done, Some(left)));
         }
         Request::DomainManage {
             name,
@@ -390,11 +395,11 @@ fn decide<'h>(
         Request::NodeAlias { node, alias } => host.alias(actor, node, alias).map(|()| Reply::Done),
         Request::NodeUnalias { alias } => host.unalias(actor, alias).map(|()| Reply::Done),
         Request::NodeChown { nodes, owner } => {
-            return Some(chown(host, actor, nodes, *owner).map(Made::handing_over));
+            return chown(host, actor, nodes, *owner).map(Made::handing_over);
         }
         Request::NodeAlloc(wanted) => host.alloc_nodes(actor, wanted),
         Request::NodeFree { nodes } => {
-            return Some(host.free_nodes(actor, nodes).map(Made::handing_over));
+            return host.free_nodes(actor, nodes).map(Made::handing_over);
         }
         Request::NodeConsent {
             nodes,
@@ -411,12 +416,17 @@ fn decide<'h>(
         }
         Request::HostRemove { host: other } => {
             let removed = host.remove_host(caller, other);
-            return Some(removed.map(|left| Made::of(Reply::Done, left)));
+            return removed.map(|left| Made::of(Reply::Done, left));
         }
+        // Another host's agent, or this one, has made the keys.
         Request::HostRotate { keys } => host.rekey_host(caller, keys).map(|()| Reply::Done),
-        query_request!() | connection_request!() | Request::Down => return None,
+        query_request!() | connection_request!() | Request::Down => Err(Refusal::new(
+            RefusalKind::Invalid,
+            "this is no change",
+            "ask your own agent",
+        )),
     };
-    Some(reply.map(|reply| Made::of(reply, None)))
+    reply.map(|reply| Made::of(reply, None))
 }
 
 fn create(host: &Host, actor: Actor, new: &NewDomain) -> Result<Reply, Refusal> {
@@ -487,12 +497,33 @@ fn chown<'h>(
     nodes: &[String],
     owner: Option<u32>,
 ) -> Result<(Departure, HandOver<'h>), Refusal> {
-    actor.may_administer("give nodes away")?;
-    may_serve(host, owner)?;
     let directory = host.members.directory(Directory::clone);
+    may_give(host, actor, owner)?;
     let mut nodes = actor.resolve(&directory, nodes)?;
     nodes.retain(|node| directory.owner_of(*node) != owner);
     host.begin_hand_over(nodes, owner)
+}
+
+fn may_give(host: &Host, actor: Actor, owner: Option<u32>) -> Result<(), Refusal> {
+    actor.may_administer("give nodes away")?;
+    may_serve(host, owner)
+}
+
+/// Checks that an actor may hand these nodes over by a request. Returns their next owner.
+pub(super) fn check_hand_over(
+    host: &Host,
+    actor: Actor,
+    request: &Request,
+    nodes: &BTreeSet<NodeId>,
+) -> Result<Option<u32>, Refusal> {
+    match request {
+        Request::NodeChown { owner, .. } => may_give(host, actor, *owner).map(|()| *owner),
+        _ => {
+            host.members
+                .directory(|directory| directory.check_release(actor, nodes))?;
+            Ok(None)
+        }
+    }
 }
 
 /// Checks that nodes and domains can belong to a user: the control socket of an ordinary user's

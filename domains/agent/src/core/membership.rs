@@ -22,7 +22,7 @@ use crate::members::Changed;
 const ACK_TIMEOUT_EACH: Duration = Duration::from_millis(2);
 
 /// Durable departures of members whose effects on this host are not complete.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Departure {
     changed: Vec<Changed>,
     /// Members before and after.

@@ -12,6 +12,7 @@ pub(crate) mod host;
 pub(crate) mod hosts_file;
 mod links;
 mod membership;
+pub(crate) mod once;
 pub(crate) mod ports;
 pub(crate) mod quotas;
 mod routing;

@@ -24,6 +24,7 @@ use toroid_model::directory::{Directory, Domain};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::Reply;
 
+use crate::control::requests::Deciding;
 use crate::fdstore::FdStore;
 use crate::store::{RecoveringStore, Store};
 use compaction::Compactor;
@@ -67,6 +68,8 @@ pub(crate) struct Members {
     state: Mutex<State>,
     /// Store of the directory. Used without the lock of the state, because a disk takes its time.
     store: Mutex<RecoveringStore>,
+    /// Request whose change is planned.
+    deciding: Mutex<Option<Deciding>>,
     /// Signals an acknowledged epoch, or the end of a process.
     acknowledged: Condvar,
     /// Regions. Looked up without the lock of the state; changed only with it.
@@ -165,6 +168,7 @@ impl Members {
         let members = Members {
             state: Mutex::new(state),
             store: Mutex::new(RecoveringStore::new(store)),
+            deciding: Mutex::default(),
             acknowledged: Condvar::new(),
             regions: DashMap::new(),
             migrations,
@@ -213,8 +217,24 @@ impl Members {
         let present = self.directory(Directory::clone);
         let mut directory = present.clone();
         let result = change(&mut directory).map_err(Into::into)?;
+        if let Some(deciding) = &*self.deciding.lock() {
+            deciding.note(&present, &mut directory);
+        }
         directory.advance(&present);
         Ok((result, directory))
+    }
+
+    /// Lets the changes that `decide` plans have the record of a request. The caller has its turn.
+    pub(crate) fn for_request<T>(&self, deciding: Deciding, decide: impl FnOnce() -> T) -> T {
+        struct End<'m>(&'m Members);
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                *self.0.deciding.lock() = None;
+            }
+        }
+        *self.deciding.lock() = Some(deciding);
+        let _end = End(self);
+        decide()
     }
 
     /// Makes the next directory durable. On failure the old one stays.

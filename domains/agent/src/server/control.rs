@@ -5,17 +5,19 @@ use std::sync::Arc;
 
 use toroid_client::credentials::{Ids, peer_ids};
 use toroid_model::directory::Directory;
+use toroid_model::directory::requests::RequestId;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
-use toroid_protocol::agent::{Bind, MAX_BINDS, Message, Reply, Request};
+use toroid_protocol::agent::{Bind, Event, MAX_BINDS, Message, Reply, Request};
 use toroid_protocol::node::StartCommand;
 use toroid_protocol::wire::{Reader, WireError, Writer};
 
 use super::share::Share;
 use super::{look, malformed, may_be_long};
 use crate::core::audit::Caller;
-use crate::core::changes::{Standing, carry_out, usable_node};
+use crate::core::changes::{Standing, usable_node};
 use crate::core::host::{Ending, Host, names};
+use crate::core::once::{self, Asked, Ended, carry_out};
 use crate::nodes::courier::FdCourier;
 
 /// A connection to the control socket.
@@ -35,20 +37,31 @@ impl Administration<'_> {
                 Ok(request) => request,
                 Err(error) => return malformed(&self.writer, error),
             };
+            let (id, request) = match once::take_apart(request) {
+                Ok(apart) => apart,
+                Err(refusal) => {
+                    self.writer
+                        .send(&Message::Reply(Reply::Error(refusal)), &[])?;
+                    continue;
+                }
+            };
+            if request.is_change() {
+                if self.change(id, request)? {
+                    continue;
+                }
+                return Ok(());
+            }
             // Held until the client has read the reply, or takes too long. An administrator does not
             // wait for users.
             let may_be_long = !matches!(self.caller.actor, Actor::Administrator(_))
                 && may_be_long(self.host, &request);
             let _slots = may_be_long.then(|| share.take_reply());
-            if let (true, Some(cluster)) = (request.is_change(), &self.host.cluster) {
-                cluster.await_leader(&self.host.gate);
-            }
             // Those that wait for something are cut off when the agent starts again.
             let inside = match request {
                 Request::Down | Request::Events { wait: true, .. } => None,
                 _ => match self.host.gate.enter() {
                     Some(inside) => Some(inside),
-                    None => return self.writer.send(&Message::Reply(Reply::Again), &[]),
+                    None => return self.send_again(false),
                 },
             };
             let reply = match &request {
@@ -80,19 +93,40 @@ impl Administration<'_> {
     }
 
     fn answer(&self, request: &Request) -> Result<Reply, Refusal> {
-        if let Some(answer) = look(self.host, self.caller.actor, request) {
-            return self.host.note_denial(&self.caller, request, answer);
+        let answer = look(self.host, self.caller.actor, request).unwrap_or_else(|| {
+            Err(Refusal::new(
+                RefusalKind::Invalid,
+                "only a process in a node may ask this",
+                "run it with `toroid exec NODE -- ...`",
+            ))
+        });
+        self.host.note_denial(&self.caller, request, answer)
+    }
+
+    /// Makes a change. Returns whether the connection goes on.
+    fn change(&self, id: Option<RequestId>, request: Request) -> Result<bool, WireError> {
+        let (host, caller) = (self.host, &self.caller);
+        let enter = || host.gate.enter();
+        // The client may have ended, and is told so with the reply.
+        let waits = || _ = self.writer.send(&Message::Event(Event::Waiting), &[]);
+        let ended = match Asked::new(id, request) {
+            Ok(asked) => carry_out(host, caller, Standing::Own, &asked, enter, waits),
+            Err(refusal) => Ended::Answered(Err(refusal), None),
+        };
+        match ended {
+            Ended::Answered(result, inside) => {
+                let reply = Message::Reply(result.unwrap_or_else(Reply::Error));
+                self.writer.send(&reply, &[])?;
+                drop(inside);
+                Ok(true)
+            }
+            Ended::Again { begun } => self.send_again(begun).map(|()| false),
         }
-        self.host.audited(&self.caller, request, || {
-            let change = carry_out(self.host, &self.caller, Standing::Own, request);
-            change.unwrap_or_else(|| {
-                Err(Refusal::new(
-                    RefusalKind::Invalid,
-                    "only a process in a node may ask this",
-                    "run it with `toroid exec NODE -- ...`",
-                ))
-            })
-        })
+    }
+
+    fn send_again(&self, begun: bool) -> Result<(), WireError> {
+        self.writer
+            .send(&Message::Reply(Reply::Again { begun }), &[])
     }
 
     fn may_end_agent(&self, request: &Request) -> Result<(), Refusal> {

@@ -4,6 +4,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 
 use toroid_fabric::NodeId;
+use toroid_model::directory::requests::RequestId;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::{Reply, Request};
 use toroid_protocol::wire::{Reader, WireError};
@@ -12,8 +13,9 @@ use super::backlog::Backlog;
 use super::share::Share;
 use super::{MALFORMED, look, remote};
 use crate::core::audit::Caller;
-use crate::core::changes::{Standing, carry_out};
+use crate::core::changes::Standing;
 use crate::core::host::{Host, names};
+use crate::core::once::{self, Asked, Ended, carry_out};
 use crate::members::outbox::Outbox;
 use crate::members::{AttachmentId, Known};
 use crate::net::stack_link;
@@ -45,7 +47,7 @@ impl Attached {
             let all = || {
                 while let Some((id, request)) = waiting.next() {
                     attached.outbox.await_room();
-                    attached.answer(id, &request);
+                    attached.answer(id, request);
                 }
             };
             if panic::catch_unwind(AssertUnwindSafe(all)).is_err() {
@@ -115,29 +117,35 @@ impl Attached {
         }
     }
 
-    fn answer(&self, id: AttachmentId, request: &Request) {
-        let answer = match (request.is_change(), self.generation) {
-            (true, Some(generation)) => self.host.audited(&self.caller, request, || {
-                let standing = Standing::Generation(generation);
-                if let Some(cluster) = &self.host.cluster {
-                    cluster.await_leader(&self.host.gate);
-                }
-                let _inside = self.host.gate.wait();
-                carry_out(&self.host, &self.caller, standing, request).transpose()
-            }),
-            (true, None) => Err(not_here()),
-            (false, _) => {
-                let answer = match look(&self.host, self.caller.actor, request) {
+    fn answer(&self, id: AttachmentId, request: Request) {
+        let answer = match once::take_apart(request) {
+            Err(refusal) => Err(refusal),
+            Ok((request_id, request)) if request.is_change() => {
+                self.change(request_id, request).map(Some)
+            }
+            Ok((_, request)) => {
+                let answer = match look(&self.host, self.caller.actor, &request) {
                     Some(answer) => answer.map(Some),
-                    None => self.serve(id, request),
+                    None => self.serve(id, &request),
                 };
-                self.host.note_denial(&self.caller, request, answer)
+                self.host.note_denial(&self.caller, &request, answer)
             }
         };
         match answer {
             Ok(None) => {}
             Ok(Some(reply)) => self.outbox.reply(reply, vec![]),
             Err(refusal) => self.outbox.reply(Reply::Error(refusal), vec![]),
+        }
+    }
+
+    fn change(&self, id: Option<RequestId>, request: Request) -> Result<Reply, Refusal> {
+        let standing = Standing::Generation(self.generation.ok_or_else(not_here)?);
+        let asked = Asked::new(id, request)?;
+        // After the end of the agent the process asks its next life.
+        let enter = || Some(self.host.gate.wait());
+        match carry_out(&self.host, &self.caller, standing, &asked, enter, || ()) {
+            Ended::Answered(result, _) => result,
+            Ended::Again { .. } => Err(not_here()),
         }
     }
 

@@ -8,25 +8,27 @@ use std::time::Instant;
 
 use toroid_fabric::NodeId;
 use toroid_model::directory::Directory;
+use toroid_model::directory::requests::RequestId;
 use toroid_model::hosts::ETCD;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
-use toroid_protocol::agent::{Reply, Request};
+use toroid_protocol::agent::Request;
 use toroid_protocol::hosts::{Claim, Hello, HostMessage, HostRequest, HostResponse, Requester};
 
 use super::{lookup, tickets};
 use crate::channel::SessionError;
 use crate::channel::handshake::Peer;
 use crate::channel::secure::{HANDSHAKE, Session};
-use crate::cluster::Cluster;
 use crate::cluster::admission::Entry;
 use crate::cluster::followers::{Place, name_nodes};
 use crate::cluster::link::{Link, stay_alive};
 use crate::cluster::revisions;
+use crate::cluster::{Cluster, Setback};
 use crate::control::Updates;
 use crate::core::audit::Caller;
-use crate::core::changes::{Standing, carry_out};
+use crate::core::changes::{Standing, attempt};
 use crate::core::host::Host;
+use crate::core::once::Asked;
 use crate::threads;
 
 /// Serves a session of a host that has proven a key, to its end.
@@ -162,9 +164,12 @@ fn lead(
 fn serve(host: &Arc<Host>, cluster: &Cluster, hello: &Hello, ask: HostRequest) -> HostResponse {
     let from = &hello.host;
     match ask {
-        HostRequest::Change { who, pid, request } if hello.follows.is_some() => {
-            change(host, from, who, pid, &request)
-        }
+        HostRequest::Change {
+            who,
+            pid,
+            id,
+            request,
+        } if hello.follows.is_some() => change(host, from, who, pid, (id, request)),
         HostRequest::Ticket { wanted, revision } => {
             tickets::give_ticket(host, cluster, (from, revision), wanted)
         }
@@ -183,7 +188,7 @@ fn change(
     from: &str,
     who: Requester,
     pid: Option<u32>,
-    request: &Request,
+    (id, request): (RequestId, Request),
 ) -> HostResponse {
     if !request.is_change() {
         let message = "that changes nothing";
@@ -196,7 +201,7 @@ fn change(
         && !carrier(node)
     {
         let message = format!("host {from} does not carry {node}");
-        return HostResponse::Refused(Refusal::new(RefusalKind::Denied, message, ""));
+        return HostResponse::Unsettled(Refusal::new(RefusalKind::Denied, message, ""));
     }
     let Some(_inside) = host.gate.enter() else {
         let message = if host.is_ending() {
@@ -204,8 +209,7 @@ fn change(
         } else {
             "the leader is starting again"
         };
-        let remedy = "nothing was changed; try again";
-        return HostResponse::Refused(Refusal::new(RefusalKind::Failed, message, remedy));
+        return HostResponse::Again(Refusal::new(RefusalKind::Failed, message, "try again"));
     };
     let standing = match who {
         Requester::Node { owner, .. } => Standing::Owner(owner),
@@ -216,12 +220,24 @@ fn change(
         pid,
         host: Some(from.into()),
     };
-    let result = host.audited(&caller, request, || {
-        carry_out(host, &caller, standing, request).unwrap_or(Ok(Reply::Done))
-    });
-    result.map_or_else(HostResponse::Refused, |reply| {
-        HostResponse::Reply(Box::new(reply))
-    })
+    let asked = match Asked::new(Some(id), request) {
+        Ok(asked) => asked,
+        Err(refusal) => return HostResponse::Unsettled(refusal),
+    };
+    let before = host.members.directory(Directory::clone);
+    let (result, answer) = match attempt(host, &caller, standing, &asked) {
+        Ok(reply) => (Ok(()), HostResponse::Reply(Box::new(reply))),
+        Err(setback) => {
+            let answer = match &setback {
+                Setback::Refused(why) => HostResponse::Refused(why.clone()),
+                Setback::Unsettled(why) => HostResponse::Unsettled(why.clone()),
+                Setback::Lost(why) => HostResponse::Again(why.clone()),
+            };
+            (Err(setback.into()), answer)
+        }
+    };
+    host.audit.note(&caller, &asked.request, &before, &result);
+    answer
 }
 
 /// Enters a host's nodes in the directory, and admits the host as a follower.

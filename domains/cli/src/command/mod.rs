@@ -155,7 +155,11 @@ struct Session {
 
 impl Session {
     fn connect(&self) -> Result<Control, Failure> {
-        self.places.connect()
+        let mut control = self.places.connect()?;
+        if !self.show.json {
+            control.when_waiting(|| eprintln!("toroid: waiting until a host leads"));
+        }
+        Ok(control)
     }
 }
 

@@ -1,5 +1,7 @@
 use std::os::unix::net::UnixListener;
 
+use toroid_model::directory::requests::RequestId;
+use toroid_protocol::agent::{Event, Message, Reply};
 use toroid_protocol::wire::MAX_PAYLOAD;
 
 use super::*;
@@ -7,13 +9,18 @@ use super::*;
 /// Serves connections one after another, each by `serve` after the greeting.
 fn agent(listener: UnixListener, serve: Vec<fn(&mut Reader, &Writer)>) {
     for serve in serve {
-        let (mut reader, writer) = wire::split(listener.accept().unwrap().0).unwrap();
-        reader.receive::<Request>().unwrap();
-        let (version, pid) = (VERSION, 1);
-        let welcome = Message::Reply(Reply::Welcome { version, pid });
-        writer.send(&welcome, &[]).unwrap();
+        let (mut reader, writer) = greeted(&listener);
         serve(&mut reader, &writer);
     }
+}
+
+fn greeted(listener: &UnixListener) -> (Reader, Writer) {
+    let (mut reader, writer) = wire::split(listener.accept().unwrap().0).unwrap();
+    reader.receive::<Request>().unwrap();
+    let (version, pid) = (VERSION, 1);
+    let welcome = Message::Reply(Reply::Welcome { version, pid });
+    writer.send(&welcome, &[]).unwrap();
+    (reader, writer)
 }
 
 fn answer(reader: &mut Reader, writer: &Writer, reply: Reply) {
@@ -26,7 +33,7 @@ fn a_request_that_was_not_begun_is_repeated_at_the_agents_next_life() {
     let state = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(state.path().join(CONTROL_SOCKET)).unwrap();
     let lives: Vec<fn(&mut Reader, &Writer)> = vec![
-        |reader, writer| answer(reader, writer, Reply::Again),
+        |reader, writer| answer(reader, writer, Reply::Again { begun: false }),
         // Ends with the request in the socket.
         |reader, _| _ = reader.announced().unwrap(),
         |reader, writer| answer(reader, writer, Reply::Done),
@@ -41,11 +48,71 @@ fn a_request_that_was_not_begun_is_repeated_at_the_agents_next_life() {
     drop(control);
     let mut control = Control::connect(state.path()).unwrap();
     let error = control.unalias("db").unwrap_err();
-    assert!(
-        matches!(error, ClientError::Wire(WireError::Closed)),
-        "{error:?}"
-    );
+    let ClientError::Unknown(cause) = &error else {
+        panic!("{error:?}")
+    };
+    assert!(matches!(**cause, ClientError::Wire(WireError::Closed)));
+    assert!(error.to_string().contains("is unknown"), "{error}");
     agent.join().unwrap();
+}
+
+/// Identifier of the next request.
+fn id(reader: &mut Reader) -> RequestId {
+    match reader.receive().unwrap().0 {
+        Request::Once { id, .. } => id,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Life of an agent, which gets one request.
+type Life<'a> = &'a dyn Fn(&mut Reader, &Writer) -> RequestId;
+
+#[test]
+fn a_change_that_may_have_been_made_is_repeated_with_its_identifier() {
+    let state = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(state.path().join(CONTROL_SOCKET)).unwrap();
+    let exhausted = |reader: &mut Reader, writer: &Writer| {
+        let first = id(reader);
+        let refusal = Refusal::new(RefusalKind::Exhausted, "too many", "");
+        let refused = Message::Reply(Reply::Error(refusal));
+        writer.send(&refused, &[]).unwrap();
+        first
+    };
+    let agent = thread::spawn(move || {
+        let mut ids = Vec::new();
+        let lives: [Life<'_>; 4] = [
+            &|reader, _| id(reader),
+            &|reader, writer| {
+                let id = id(reader);
+                for message in [
+                    Message::Event(Event::Waiting),
+                    Message::Reply(Reply::Again { begun: true }),
+                ] {
+                    writer.send(&message, &[]).unwrap();
+                }
+                id
+            },
+            &exhausted,
+            &exhausted,
+        ];
+        for life in lives {
+            let (mut reader, writer) = greeted(&listener);
+            ids.push(life(&mut reader, &writer));
+        }
+        ids
+    });
+    let mut control = Control::connect(state.path()).unwrap();
+    let error = control.unalias("db").unwrap_err();
+    assert!(matches!(error, ClientError::Unknown(_)), "{error:?}");
+    // A first attempt that is refused has changed nothing.
+    let mut control = Control::connect(state.path()).unwrap();
+    let error = control.unalias("db").unwrap_err();
+    assert!(matches!(error, ClientError::Refused(_)), "{error:?}");
+    let ids = agent.join().unwrap();
+    assert!(
+        ids[0] == ids[1] && ids[1] == ids[2] && ids[2] != ids[3],
+        "{ids:?}"
+    );
 }
 
 /// An agent that was killed takes a connection as long as not all of its threads have ended.
@@ -70,6 +137,7 @@ fn a_request_over_the_limit_fails_without_waiting_for_an_answer() {
         pid: 0,
         reader,
         writer,
+        waits: None,
     };
     let error = control.alias(&"x".repeat(MAX_PAYLOAD as usize), "y");
     assert!(matches!(error, Err(ClientError::TooLong(_))), "{error:?}");

@@ -28,6 +28,8 @@ use toroid_fabric::{Epoch, NodeId, Partition, Protocol};
 use toroid_protocol::agent::{ChannelInfo, Event, Message, Reply, ReplyValue, Request, VERSION};
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
+use crate::once::once;
+
 use super::emulation::Emulation;
 use super::regions::{self, Grant, Mapped, no_room};
 use super::remote::{Connection, Links, Openers};
@@ -234,6 +236,8 @@ impl Control {
         listener: Option<(Service, Arc<Incoming>)>,
     ) -> Result<Answer, MemberError> {
         let (sender, receiver) = mpsc::channel();
+        // The next agent may have to be asked again.
+        let request = once(&request)?.unwrap_or(request);
         let number = self.send(request, Some(sender), listener)?;
         let answer = loop {
             match receiver.recv_timeout(GLANCE) {
@@ -392,8 +396,8 @@ impl Control {
             Event::ChannelGone { id } => {
                 lock(&self.state).detach_channels(|channel| *channel == id);
             }
-            // Belongs to sessions of commands.
-            Event::Exited { .. } => {}
+            // Belong to sessions of commands and to the control socket.
+            Event::Exited { .. } | Event::Waiting => {}
             Event::Links { partition, model } => {
                 let (partition, local) = (Partition(partition), self.node.get().copied());
                 let changed = lock(&self.emulation).change(partition, local, model, descriptors);

@@ -11,6 +11,9 @@ use super::{ChannelInfo, Reply};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
+    /// On the control socket, once for a request that takes longer: the agent waits for another to
+    /// lead.
+    Waiting,
     /// On the session of a command, last: it has ended.
     Exited {
         /// Exit status, or 128 + the signal that killed the command.

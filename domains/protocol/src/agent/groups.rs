@@ -49,11 +49,13 @@ macro_rules! query_request {
 }
 
 /// Pattern of the requests about a connection, a command or an attached process, but
-/// [`Request::Down`](crate::agent::Request::Down).
+/// [`Request::Down`](crate::agent::Request::Down). An agent takes a
+/// [`Request::Once`](crate::agent::Request::Once) apart first.
 #[macro_export]
 macro_rules! connection_request {
     () => {
         $crate::agent::Request::Hello { .. }
+            | $crate::agent::Request::Once { .. }
             | $crate::agent::Request::Exec { .. }
             | $crate::agent::Request::Descriptors
             | $crate::agent::Request::Signal { .. }
@@ -78,7 +80,8 @@ macro_rules! connection_request {
 
 impl Request {
     /// Whether the request changes the directory. Such a request waits for its turn, is audited,
-    /// and must not be repeated after an agent was killed: its first execution may have succeeded.
+    /// and must not be repeated after an agent was killed, unless as [`Request::Once`]: its first
+    /// execution may have succeeded.
     pub fn is_change(&self) -> bool {
         match self {
             change_request!() => true,

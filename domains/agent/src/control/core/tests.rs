@@ -34,7 +34,7 @@ fn answer(core: &mut Core, now: Instant, session: u64, number: u64) -> Vec<u64> 
 /// A core with followers that have everything.
 fn core(followers: u64, now: Instant) -> Core {
     let mut core = Core::new(Some("leader".into()));
-    core.begin(Records::new(), Some(revision(1, 1, 0)));
+    core.begin(now, Records::new(), Some(revision(1, 1, 0)));
     for session in 0..followers {
         let joined = Event::Joined {
             host: format!("host{session}"),
@@ -62,6 +62,7 @@ fn a_change_is_sent_at_once_only_to_hosts_that_it_concerns() {
         let asked = Event::Asked {
             change,
             actor: Actor::User(1),
+            request: RequestId(1),
             subjects: BTreeSet::new(),
         };
         core.handle(now, asked);
@@ -114,4 +115,54 @@ fn a_host_that_is_busy_gets_an_urgent_change_with_its_next_update() {
     durable(&mut core, now, 3);
     assert_eq!(answer(&mut core, now, 0, 2), NONE);
     assert!(core.wake().is_some());
+}
+
+/// Both attempts would otherwise be decided while the first takes effect elsewhere.
+#[test]
+fn a_repeated_request_waits_for_the_end_of_its_first_attempt() {
+    let now = Instant::now();
+    let mut core = core(1, now);
+    let decided = |actions: Vec<Action>| {
+        let decided = actions.into_iter().filter_map(|action| match action {
+            Action::Decide(change) => Some(change.0),
+            _ => None,
+        });
+        decided.collect::<Vec<_>>()
+    };
+    let ask = |core: &mut Core, change, user, request, subject: &str| {
+        let asked = Event::Asked {
+            change: ChangeId(change),
+            actor: Actor::User(user),
+            request: RequestId(request),
+            subjects: [subject.into()].into(),
+        };
+        decided(core.handle(now, asked))
+    };
+    assert_eq!(ask(&mut core, 1, 1, 7, "blue"), [1]);
+    assert_eq!(ask(&mut core, 2, 1, 7, "blue"), NONE);
+    // Another request, and the same identifier of another actor.
+    assert_eq!(ask(&mut core, 3, 1, 8, "red"), [3]);
+    assert_eq!(ask(&mut core, 4, 2, 7, "green"), [4]);
+    durable(&mut core, now, 1);
+    let made = Event::Decided {
+        change: ChangeId(1),
+        concerned: ["host0".into()].into(),
+        asker: None,
+        fence: None,
+    };
+    core.handle(now, made);
+    let in_effect = Event::InEffect(ChangeId(1));
+    assert_eq!(decided(core.handle(now, in_effect)), NONE);
+    // A later change does not wait for an attempt that waits.
+    assert_eq!(ask(&mut core, 5, 1, 9, "blue"), [5]);
+    let answered = Event::Answered {
+        host: "host0".into(),
+        session: SessionId(0),
+        number: 1,
+        answer: Answer::Done,
+    };
+    assert_eq!(decided(core.handle(now, answered)), NONE);
+    // But the attempt waits for a change that takes effect here.
+    let refused = Event::Dropped(ChangeId(5));
+    assert_eq!(decided(core.handle(now, refused)), [2]);
 }

@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use toroid_model::directory::records::Changes;
+use toroid_model::directory::requests::RequestId;
 use toroid_model::directory::revision::Revision;
 use toroid_protocol::hosts::DirectoryUpdate;
 
 use super::revision_of;
-use super::{APPLICATION, EXCEPTION, Fault, Happening, MESSAGE, Mutant, NOTICED, World, name};
+use super::{
+    APPLICATION, Asked, EXCEPTION, Fault, Happening, MESSAGE, Mutant, NOTICED, World, name,
+};
 use crate::control::core::{Answer, Event, SessionId, Update};
 use crate::control::lease::Lease;
 
@@ -185,6 +188,7 @@ impl World {
         self.after(most, Happening::End(host, fault));
         match fault {
             Fault::Killed => {
+                self.lose_clients(Some(host));
                 let follower = &mut self.followers[host];
                 follower.run += 1;
                 follower.lease = Lease::since(follower.lease.begin());
@@ -244,6 +248,7 @@ impl World {
         let follower = &mut self.followers[host];
         follower.session = None;
         follower.held.clear();
+        self.lose_leader(|asked| asked.session == Some(session));
         self.after(2_000, Happening::Connect(host));
         self.handle(Event::Left {
             host: name(host),
@@ -276,12 +281,21 @@ impl World {
         })
     }
 
+    /// The sessions of these attempts have ended.
+    fn lose_leader(&mut self, which: impl Fn(&Asked) -> bool) {
+        let lost = self.asked.values().filter(|asked| which(asked));
+        let lost: Vec<RequestId> = lost.map(|asked| asked.request).collect();
+        lost.into_iter().for_each(|request| self.lose(request));
+    }
+
     /// Everything in memory is lost, with all requests and sessions.
     pub(super) fn kill_leader(&mut self) {
         if self.core.take().is_none() {
             return;
         }
         self.tell(|| "the leader is killed".into());
+        self.lose_clients(None);
+        self.lose_leader(|asked| asked.session.is_some());
         self.asked.clear();
         self.deciding.clear();
         for host in 0..self.followers.len() {

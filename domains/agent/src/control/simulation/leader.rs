@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use toroid_model::directory::records::Changes;
-use toroid_model::rights::Actor;
 
+use super::clients::Record;
 use super::leases::{FENCE, is_fenced};
 use super::{Asked, DECISION, DOMAINS, EFFECT, EXCEPTION, HEALTHY, Happening, Mutant, TERM};
 use super::{VERSION, World, hosts_in, name, number_in, revision, revision_of};
@@ -24,7 +24,7 @@ impl World {
             self.versions.push(self.records.clone());
             start = revision_of(&self.records);
         }
-        core.begin(self.records.clone(), start);
+        core.begin(self.start + self.now, self.records.clone(), start);
         self.core = Some(core);
         for host in 0..self.followers.len() {
             self.disturb(host, 2_000);
@@ -51,7 +51,11 @@ impl World {
                     if asked.count() <= MAX_UNFINISHED {
                         return Err(format!("{change:?} is refused for nothing"));
                     }
-                    self.asked.remove(&change);
+                    let refused = self.asked.remove(&change);
+                    let repeated = refused.filter(|its| self.is_repeated(its.request));
+                    if let Some(asked) = repeated {
+                        self.lose(asked.request);
+                    }
                 }
                 Action::Send { session, update } => self.send(session, update)?,
                 Action::Reply { change, reached } => self.check_reply(change, &reached)?,
@@ -72,39 +76,6 @@ impl World {
         same.any(|(_, happening)| matches!(happening, Happening::Tick))
     }
 
-    pub(super) fn request(&mut self) -> Result<(), String> {
-        if self.core.is_none() {
-            return Ok(());
-        }
-        self.last += 1;
-        let id = ChangeId(self.last);
-        let domain = self.rng.usize(0..DOMAINS.len());
-        let asker = self.rng.usize(0..=self.followers.len());
-        let asker = (asker < self.followers.len()).then_some(asker);
-        let asked = Asked {
-            domain,
-            at: self.now,
-            asker,
-            version: None,
-            decided: self.now,
-            concerned: BTreeSet::new(),
-            is_in_effect: false,
-        };
-        self.tell(|| format!("{id:?} of {} asked at {asker:?}", DOMAINS[domain]));
-        self.asked.insert(id, asked);
-        let subjects = if self.is(Mutant::NoOrder) {
-            BTreeSet::new()
-        } else {
-            [DOMAINS[domain].to_owned()].into()
-        };
-        let actor = Actor::User(self.rng.u32(1..4));
-        self.handle(Event::Asked {
-            change: id,
-            actor,
-            subjects,
-        })
-    }
-
     /// Decides the first change in the queue: other hosts in the domain than before.
     pub(super) fn decide(&mut self, id: ChangeId) -> Result<(), String> {
         let Some(asked) = self.asked.get(&id).cloned() else {
@@ -119,22 +90,65 @@ impl World {
                 "{id:?} is decided while one of its domain is not in effect"
             ));
         }
+        let record = self.record(asked.request);
+        if record == Record::Made {
+            self.find_made(id, &asked)?;
+        } else {
+            self.make(id, &asked, record == Record::Leaving)?;
+        }
+        self.deciding.pop_front();
+        if let Some(next) = self.deciding.front() {
+            self.after(DECISION, Happening::Decide(*next));
+        }
+        Ok(())
+    }
+
+    /// A repeated request whose change was made only has to come into effect everywhere.
+    fn find_made(&mut self, id: ChangeId, asked: &Asked) -> Result<(), String> {
+        let recorded = self.recorded_hosts(asked.request);
+        self.tell(|| format!("{id:?} was made before, concerns {recorded:?}"));
+        let made = self.made(asked.request);
+        let (version, concerned) = made.ok_or("a record of a request that was not made")?;
+        if let Some(asked) = self.asked.get_mut(&id) {
+            (asked.version, asked.concerned) = (Some(version), concerned);
+            asked.decided = self.now;
+        }
+        let told = if self.is(Mutant::DoneAtOnce) {
+            BTreeSet::new()
+        } else {
+            recorded.iter().map(|n| name(*n)).collect()
+        };
+        self.handle(Event::Decided {
+            change: id,
+            concerned: told,
+            asker: asked.asker.map(name),
+            fence: self.fence(asked.domain),
+        })?;
+        self.after(EFFECT, Happening::InEffect(id));
+        Ok(())
+    }
+
+    /// Makes a part of a change.
+    fn make(&mut self, id: ChangeId, asked: &Asked, is_second: bool) -> Result<(), String> {
         let key = format!("domain/{}", DOMAINS[asked.domain]);
         let before = hosts_in(self.records.get(&key).map_or("", String::as_str));
         let all = 0..self.followers.len();
         let after: BTreeSet<usize> = all.filter(|_| self.rng.u32(0..3) == 0).collect();
-        let version = self.versions.len();
         let mut changes = Changes::default();
-        changes.put.insert(VERSION.into(), version.to_string());
         if after.is_empty() {
             changes.remove.insert(key);
         } else {
             let text: Vec<String> = after.iter().map(usize::to_string).collect();
             changes.put.insert(key, text.join(" "));
         }
-        changes.apply_to(&mut self.records);
-        self.versions.push(self.records.clone());
         let mut concerned = &before | &after;
+        // The second part of a change concerns other hosts than the first.
+        concerned.extend(self.recorded_hosts(asked.request));
+        let may_have_two = !is_second && !self.is(Mutant::DoneLater);
+        let is_first_of_two = may_have_two && self.rng.u32(0..8) == 0;
+        self.note(asked.request, &mut changes, &concerned, is_first_of_two);
+        let version = self.commit(&mut changes);
+        self.count(asked.request, usize::from(is_second), version, &concerned)?;
         self.tell(|| format!("{id:?} is version {version}, concerns {concerned:?}"));
         let names = |hosts: &BTreeSet<usize>| hosts.iter().map(|n| name(*n)).collect();
         let told = match self.mutant {
@@ -142,8 +156,6 @@ impl World {
             Some(Mutant::WaitForAll) => names(&(0..self.followers.len()).collect()),
             _ => names(&concerned),
         };
-        // The second part of a change concerns other hosts than the first.
-        concerned.extend(&asked.concerned);
         if let Some(asked) = self.asked.get_mut(&id) {
             asked.version = Some(version);
             asked.decided = self.now;
@@ -156,16 +168,9 @@ impl World {
             change: id,
             concerned: told,
             asker: asked.asker.map(name),
-            fence: is_fenced(asked.domain).then_some(FENCE).map(|fence| {
-                if self.is(Mutant::NoFence) {
-                    Duration::ZERO
-                } else {
-                    fence
-                }
-            }),
+            fence: self.fence(asked.domain),
         })?;
-        let has_second_part = asked.version.is_none() && self.rng.u32(0..8) == 0;
-        if has_second_part {
+        if is_first_of_two {
             self.deciding.push_back(id);
         } else {
             let is_slow = DOMAINS[asked.domain] == "slow" && self.rng.bool();
@@ -175,11 +180,24 @@ impl World {
         if self.is(Mutant::Early) {
             self.handle(Event::InEffect(id))?;
         }
-        self.deciding.pop_front();
-        if let Some(next) = self.deciding.front() {
-            self.after(DECISION, Happening::Decide(*next));
-        }
         Ok(())
+    }
+
+    fn fence(&self, domain: usize) -> Option<Duration> {
+        is_fenced(domain).then_some(if self.is(Mutant::NoFence) {
+            Duration::ZERO
+        } else {
+            FENCE
+        })
+    }
+
+    /// Makes changes durable, in the next version.
+    pub(super) fn commit(&mut self, changes: &mut Changes) -> usize {
+        let version = self.versions.len();
+        changes.put.insert(VERSION.into(), version.to_string());
+        changes.apply_to(&mut self.records);
+        self.versions.push(self.records.clone());
+        version
     }
 
     pub(super) fn be_in_effect(&mut self, id: ChangeId) -> Result<(), String> {
@@ -226,6 +244,7 @@ impl World {
         let waited = self.now - asked.at;
         // Changes of the slow domain wait for each other here.
         let may_wait = DOMAINS[asked.domain] == "slow"
+            || self.is_repeated(asked.request)
             || asked.concerned.iter().any(|host| was_troubled(*host));
         let courtesy = asked.asker.is_some_and(was_troubled);
         let most = HEALTHY + if courtesy { COURTESY } else { Duration::ZERO };
@@ -234,6 +253,6 @@ impl World {
                 "{id:?} took {waited:?} for hosts that it does not concern"
             ));
         }
-        Ok(())
+        self.hear_reply(&asked)
     }
 }

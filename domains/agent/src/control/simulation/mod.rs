@@ -4,13 +4,15 @@
 //! Checked are: what a reply says is in effect; it waits for no host that it does not concern;
 //! changes of a domain take effect in their order; no host goes back; in the end all hosts agree. A
 //! change of a fenced domain is answered in time, and then no host without it has a lease, on its
-//! own clock.
+//! own clock. An agent that loses the leader repeats its clients' requests: each is made at most
+//! once, and an answered one exactly once.
 //!
 //! ```
 //! let run = toroid_agent::simulation::run(1, None, None);
 //! assert!(run.broken.is_none(), "{}", run.story);
 //! ```
 
+mod clients;
 mod followers;
 mod leader;
 mod leases;
@@ -21,11 +23,13 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use toroid_model::directory::records::Records;
+use toroid_model::directory::requests::RequestId;
 use toroid_model::directory::revision::{FabricId, Revision, Term};
 use toroid_protocol::hosts::DirectoryUpdate;
 
 use super::core::{Answer, ChangeId, Core, Event, SessionId, Update};
 use super::lease::Lease;
+use clients::Client;
 
 /// Keys of the records with the version of the directory, which is the number of its revision, and
 /// with the term.
@@ -88,11 +92,15 @@ pub enum Mutant {
     NoRead,
     /// A host without a change is not waited for until its lease is over.
     NoFence,
+    /// The record of a request is durable after its change.
+    DoneLater,
+    /// A request that is repeated is answered when its change was made.
+    DoneAtOnce,
 }
 
 impl Mutant {
     /// All of them, with their names for users.
-    pub const ALL: [(&str, Mutant); 13] = [
+    pub const ALL: [(&str, Mutant); 15] = [
         ("no-wait", Mutant::NoWait),
         ("wait-for-all", Mutant::WaitForAll),
         ("answer-first", Mutant::AnswerFirst),
@@ -106,6 +114,8 @@ impl Mutant {
         ("lease-from-answer", Mutant::LeaseFromAnswer),
         ("no-read", Mutant::NoRead),
         ("no-fence", Mutant::NoFence),
+        ("done-later", Mutant::DoneLater),
+        ("done-at-once", Mutant::DoneAtOnce),
     ];
 }
 
@@ -113,6 +123,8 @@ impl Mutant {
 #[derive(Debug)]
 enum Happening {
     Request,
+    Repeat(RequestId),
+    Note(RequestId, String),
     Decide(ChangeId),
     InEffect(ChangeId),
     Arrive(usize, SessionId, Update),
@@ -173,12 +185,15 @@ struct Follower {
     fenced: usize,
 }
 
-/// A change that was requested.
+/// An attempt to make the change of a request.
 #[derive(Clone, Debug)]
 struct Asked {
+    request: RequestId,
     domain: usize,
     at: Duration,
     asker: Option<usize>,
+    /// Session of the asker, to which the reply goes.
+    session: Option<SessionId>,
     version: Option<usize>,
     /// Time of the last decision.
     decided: Duration,
@@ -202,10 +217,13 @@ struct World {
     versions: Vec<Records>,
     deciding: VecDeque<ChangeId>,
     asked: BTreeMap<ChangeId, Asked>,
+    clients: BTreeMap<RequestId, Client>,
     followers: Vec<Follower>,
     replies: usize,
     /// Number of sessions that began with changes instead of the whole directory.
     resumed: usize,
+    /// Number of requests that were answered after a repetition.
+    repeated: usize,
 }
 
 /// A simulation that has ended.
@@ -217,6 +235,8 @@ pub struct Run {
     pub replies: usize,
     /// Sessions that began with changes instead of the whole directory.
     pub resumed: usize,
+    /// Requests that were answered after a repetition.
+    pub repeated: usize,
     /// What happened, a line for each event.
     pub story: String,
 }
@@ -246,6 +266,7 @@ fn live(seed: u64, hosts: Option<usize>, mutant: Option<Mutant>, tell: bool) -> 
         broken: result.err(),
         replies: world.replies,
         resumed: world.resumed,
+        repeated: world.repeated,
         story: world.story.unwrap_or_default(),
     }
 }
@@ -269,9 +290,11 @@ impl World {
             records,
             deciding: VecDeque::new(),
             asked: BTreeMap::new(),
+            clients: BTreeMap::new(),
             followers: Vec::new(),
             replies: 0,
             resumed: 0,
+            repeated: 0,
             rng,
         };
         for _ in 0..followers {
@@ -314,13 +337,15 @@ impl World {
         }
         match self.asked.keys().next() {
             Some(change) => Err(format!("{change:?} got no reply")),
-            None => Ok(()),
+            None => self.check_clients(),
         }
     }
 
     fn happen(&mut self, happening: Happening) -> Result<(), String> {
         match happening {
             Happening::Request => self.request(),
+            Happening::Repeat(request) => self.repeat(request),
+            Happening::Note(request, text) => self.note_later(request, text),
             Happening::Decide(change) => self.decide(change),
             Happening::InEffect(change) => self.be_in_effect(change),
             Happening::Arrive(..)
@@ -422,7 +447,7 @@ mod tests {
 
     #[test]
     fn clusters_keep_their_contract_in_all_seeds() {
-        let (mut replies, mut resumed) = (0, 0);
+        let (mut replies, mut resumed, mut repeated) = (0, 0, 0);
         for seed in 0..4_000 {
             let run = check(seed, None, None);
             if let Some(broken) = run.broken {
@@ -430,9 +455,11 @@ mod tests {
             }
             replies += run.replies;
             resumed += run.resumed;
+            repeated += run.repeated;
         }
         assert!(replies > 40_000, "only {replies} replies");
         assert!(resumed > 1_000, "only {resumed} resumed sessions");
+        assert!(repeated > 500, "only {repeated} repeated requests");
     }
 
     #[test]

@@ -187,14 +187,11 @@ impl Control {
         lock(&self.emulation).retain(stays);
     }
 
-    /// Repeats the requests that the previous agent has not answered. The new agent sends the events
-    /// to be acknowledged again.
+    /// Repeats the requests that the previous agent has not answered: [`Request::Resume`] releases the
+    /// grant of a first execution, and changes have identifiers. The new agent sends the events to be
+    /// acknowledged again.
     fn ask_again(self: &Arc<Self>, writer: Writer) -> Result<(), Failure> {
         let mut outbox = lock(&self.outbox);
-        // The callers of the others learn that the agent was lost.
-        outbox
-            .expected
-            .retain(|expected| may_repeat(&expected.request));
         for expected in &outbox.expected {
             writer.send(&expected.request, &[])?;
         }
@@ -205,16 +202,4 @@ impl Control {
         regions::ask_again(self, migrating);
         Ok(())
     }
-}
-
-/// Whether a request may be executed twice: [`Request::Resume`] releases the grant of the first
-/// execution, or the second execution changes nothing. Changes of membership are different.
-fn may_repeat(request: &Request) -> bool {
-    !matches!(
-        request,
-        Request::DomainGrow { .. }
-            | Request::DomainShrink { .. }
-            | Request::NodeAlloc(_)
-            | Request::NodeFree { .. }
-    )
 }
