@@ -14,7 +14,7 @@ use tests::software::{goes_on, iperf3_server};
 const FAILED: i32 = 1;
 
 /// Three hosts with running agents, all candidates, and so many servers.
-fn up(servers: usize) -> (Hosts, Etcd) {
+pub(crate) fn up(servers: usize) -> (Hosts, Etcd) {
     let hosts = Hosts::down_yet(3);
     let etcd = Etcd::start(&hosts, servers);
     for host in hosts.each::<3>() {
@@ -24,7 +24,7 @@ fn up(servers: usize) -> (Hosts, Etcd) {
     (hosts, etcd)
 }
 
-fn start(host: &Host, etcd: &Etcd) {
+pub(crate) fn start(host: &Host, etcd: &Etcd) {
     let endpoints = etcd.endpoints();
     let on_etcd = Oddities {
         etcd: Some(&endpoints),
@@ -34,7 +34,7 @@ fn start(host: &Host, etcd: &Etcd) {
 }
 
 /// First node of a host.
-fn node_of(host: &Host) -> String {
+pub(crate) fn node_of(host: &Host) -> String {
     format!("0,{},0", host.name().as_bytes()[0] - b'a')
 }
 

@@ -44,6 +44,7 @@ mod machine;
 mod micro;
 mod noise;
 mod offload;
+mod once;
 mod one_sided;
 mod ownership;
 mod programs;
