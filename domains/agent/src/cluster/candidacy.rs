@@ -221,20 +221,25 @@ impl Candidacy {
         let is_open = |state: &mut State| state.outcome.is_none();
         self.changed.wait_while_for(&mut state, is_open, patience);
         state.is_late = true;
-        match state.outcome.take() {
-            None => {
-                let why = state.problem.as_ref().map(ToString::to_string);
-                let why = why.unwrap_or_else(|| "it has not answered yet".into());
-                tracing::warn!("following without etcd: {why}");
-                if state.won.is_some() && patience == ELECTED {
-                    let late = EtcdError::Unreachable(format!("no answer in {ELECTED:?}"));
-                    state.fail(&late.refusal());
-                }
-                state.won = None;
-                Ok(None)
-            }
-            Some(outcome) => Ok(outcome?),
+        let error = match state.outcome.take() {
+            Some(Ok(lead)) => return Ok(lead),
+            Some(Err(error)) => Some(error),
+            None => None,
+        };
+        if patience == ELECTED {
+            let late = || EtcdError::Unreachable(format!("no answer in {ELECTED:?}"));
+            let why = error.clone().unwrap_or_else(late);
+            state.fail(&why.refusal());
         }
+        // The lease ends, because no further attempt renews it.
+        state.won = None;
+        if let Some(error) = error {
+            return Err(error.into());
+        }
+        let why = state.problem.as_ref().map(ToString::to_string);
+        let why = why.unwrap_or_else(|| "it has not answered yet".into());
+        tracing::warn!("following without etcd: {why}");
+        Ok(None)
     }
 
     fn try_to_stand(&self, again: &StartAgain) {
