@@ -61,6 +61,9 @@ pub enum Request {
         /// Random identifier.
         #[serde(with = "as_text")]
         id: RequestId,
+        /// Whether an earlier attempt may have made it, whose reply did not come.
+        #[serde(default, skip_serializing_if = "Not::not")]
+        again: bool,
         /// The change.
         change: Box<Request>,
     },

@@ -58,6 +58,7 @@ impl Client {
 fn once(id: u128, change: &Request) -> Request {
     Request::Once {
         id: RequestId(id),
+        again: false,
         change: Box::new(change.clone()),
     }
 }

@@ -219,10 +219,7 @@ impl Cluster {
             Ok(HostResponse::Unsettled(refusal)) => Err(Setback::Unsettled(refusal)),
             Ok(HostResponse::Again(refusal)) => Err(Setback::Lost(refusal)),
             Ok(_) => refused(unreachable(leader, "it does not answer as it should", "")),
-            Err(NoAnswer::TooLong) => {
-                let refusal = too_long("the request", "nothing was changed");
-                Err(Setback::Unsettled(refusal))
-            }
+            Err(NoAnswer::TooLong) => refused(too_long("the request", "nothing was changed")),
             Err(NoAnswer::Ended) => {
                 let why = NoAnswer::Ended.to_string();
                 Err(Setback::Lost(unreachable(leader, &why, "")))

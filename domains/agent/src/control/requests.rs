@@ -25,6 +25,8 @@ const FORGOTTEN: usize = 4;
 pub(crate) struct Requests {
     /// Directory of the last look.
     known: Option<Directory>,
+    /// Time of the first look. Requests of then may be old, and do not count.
+    first: Option<Instant>,
     /// About the oldest first, each with a time when it was young.
     since: VecDeque<(Instant, RequestId)>,
     /// Ends of their last attempts.
@@ -82,6 +84,7 @@ impl Requests {
     }
 
     fn look(&mut self, now: Instant, directory: &Directory) {
+        self.first.get_or_insert(now);
         let nothing = || Directory::new(directory.torus());
         let known = self.known.take().unwrap_or_else(nothing);
         let new = directory.requests_since(&known);
@@ -93,7 +96,8 @@ impl Requests {
         let by = actor.to_string();
         let its = self.since.iter().filter(|(since, id)| {
             let made = directory.made_request(*id);
-            !is_old(now, *since) && made.is_some_and(|made| made.by == by)
+            let counts = !is_old(now, *since) && Some(*since) > self.first;
+            counts && made.is_some_and(|made| made.by == by)
         });
         if its.count() < MOST {
             return Ok(());
@@ -234,6 +238,9 @@ mod tests {
             make(&mut directory, id, "uid 1000", &[]);
         }
         let (start, mut requests) = (Instant::now(), Requests::default());
+        let empty = Directory::new(directory.torus());
+        let begin = start - Duration::from_secs(1);
+        requests.admit(begin, &empty, USER, |_| false).unwrap();
         let refusal = requests
             .admit(start, &directory, USER, |_| false)
             .unwrap_err();

@@ -30,8 +30,8 @@ const BEGUN: Duration = Duration::from_secs(15);
 /// Time after which a client hears that its change waits.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Pause before a change is repeated.
-const PAUSE: Duration = Duration::from_millis(50);
+/// First and longest pause before a change is repeated.
+const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 
 /// A change, and the identifier under which it is repeated.
 #[derive(Debug)]
@@ -40,16 +40,23 @@ pub(crate) struct Asked {
     pub(crate) request: Request,
     /// Whether the client has the identifier, too, and so can repeat the change.
     is_clients: bool,
+    /// Whether an earlier attempt may have made the change.
+    again: bool,
 }
+
+/// A client's identifier of a change, and whether an earlier attempt may have made the change.
+pub(crate) type Once = (RequestId, bool);
 
 impl Asked {
     /// A change with an identifier, or with a new one.
-    pub(crate) fn new(id: Option<RequestId>, request: Request) -> Result<Self, Refusal> {
+    pub(crate) fn new(once: Option<Once>, request: Request) -> Result<Self, Refusal> {
+        let (id, again) = once.unzip();
         let drawn = || random::bytes().map(|bytes| RequestId(u128::from_ne_bytes(bytes)));
         Ok(Asked {
             id: id.map_or_else(drawn, Ok)?,
             request,
             is_clients: id.is_some(),
+            again: again.unwrap_or_default(),
         })
     }
 
@@ -60,12 +67,12 @@ impl Asked {
 }
 
 /// Takes the identifier off a request.
-pub(crate) fn take_apart(request: Request) -> Result<(Option<RequestId>, Request), Refusal> {
+pub(crate) fn take_apart(request: Request) -> Result<(Option<Once>, Request), Refusal> {
     match request {
-        Request::Once { id, change } => match *change {
+        Request::Once { id, again, change } => match *change {
             // It makes several changes.
             change if change.is_change() && !matches!(change, Request::HostRotate { .. }) => {
-                Ok((Some(id), change))
+                Ok((Some((id, again)), change))
             }
             _ => Err(Refusal::new(
                 RefusalKind::Invalid,
@@ -125,7 +132,8 @@ pub(super) fn repeat<G>(
     mut waits: impl FnMut(),
 ) -> Ended<G> {
     let mut wait = Wait::default();
-    let mut lost = None;
+    let earlier = || Refusal::new(RefusalKind::Failed, "an earlier attempt had no answer", "");
+    let (mut lost, mut pause) = (asked.again.then(earlier), PAUSE[0]);
     loop {
         wait.for_leader(host, lost.is_some(), &mut waits);
         let Some(inside) = enter() else {
@@ -156,9 +164,14 @@ pub(super) fn repeat<G>(
         if wait.time >= BEGUN || why.kind == RefusalKind::Denied {
             return Ended::Answered(Err(unknown(&why)), Some(inside));
         }
+        if lost.is_none() {
+            // From now on the change waits for the next leader.
+            wait.time = Duration::ZERO;
+        }
         lost = Some(why);
-        thread::sleep(PAUSE);
-        wait.time += PAUSE;
+        thread::sleep(pause);
+        wait.time += pause;
+        pause = PAUSE[1].min(pause * 2);
     }
 }
 
@@ -294,7 +307,7 @@ pub(super) fn made_before<'h>(
             let domain = same.ok_or_else(|| {
                 Refusal::new(
                     RefusalKind::NotFound,
-                    format!("the change was made, but there is no domain {name} any more"),
+                    format!("the change was made, but {actor} sees no domain {name} of it now"),
                     "see `toroid domain ls`",
                 )
             })?;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use toroid_client::credentials::{Ids, peer_ids};
 use toroid_model::directory::Directory;
-use toroid_model::directory::requests::RequestId;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 use toroid_protocol::agent::{Bind, Event, MAX_BINDS, Message, Reply, Request};
@@ -17,7 +16,7 @@ use super::{look, malformed, may_be_long};
 use crate::core::audit::Caller;
 use crate::core::changes::{Standing, usable_node};
 use crate::core::host::{Ending, Host, names};
-use crate::core::once::{self, Asked, Ended, carry_out};
+use crate::core::once::{self, Asked, Ended, Once, carry_out};
 use crate::nodes::courier::FdCourier;
 
 /// A connection to the control socket.
@@ -104,12 +103,12 @@ impl Administration<'_> {
     }
 
     /// Makes a change. Returns whether the connection goes on.
-    fn change(&self, id: Option<RequestId>, request: Request) -> Result<bool, WireError> {
+    fn change(&self, once: Option<Once>, request: Request) -> Result<bool, WireError> {
         let (host, caller) = (self.host, &self.caller);
         let enter = || host.gate.enter();
         // The client may have ended, and is told so with the reply.
         let waits = || _ = self.writer.send(&Message::Event(Event::Waiting), &[]);
-        let ended = match Asked::new(id, request) {
+        let ended = match Asked::new(once, request) {
             Ok(asked) => carry_out(host, caller, Standing::Own, &asked, enter, waits),
             Err(refusal) => Ended::Answered(Err(refusal), None),
         };

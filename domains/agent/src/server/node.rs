@@ -4,7 +4,6 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 
 use toroid_fabric::NodeId;
-use toroid_model::directory::requests::RequestId;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::{Reply, Request};
 use toroid_protocol::wire::{Reader, WireError};
@@ -15,7 +14,7 @@ use super::{MALFORMED, look, remote};
 use crate::core::audit::Caller;
 use crate::core::changes::Standing;
 use crate::core::host::{Host, names};
-use crate::core::once::{self, Asked, Ended, carry_out};
+use crate::core::once::{self, Asked, Ended, Once, carry_out};
 use crate::members::outbox::Outbox;
 use crate::members::{AttachmentId, Known};
 use crate::net::stack_link;
@@ -138,9 +137,9 @@ impl Attached {
         }
     }
 
-    fn change(&self, id: Option<RequestId>, request: Request) -> Result<Reply, Refusal> {
+    fn change(&self, once: Option<Once>, request: Request) -> Result<Reply, Refusal> {
         let standing = Standing::Generation(self.generation.ok_or_else(not_here)?);
-        let asked = Asked::new(id, request)?;
+        let asked = Asked::new(once, request)?;
         // After the end of the agent the process asks its next life.
         let enter = || Some(self.host.gate.wait());
         match carry_out(&self.host, &self.caller, standing, &asked, enter, || ()) {

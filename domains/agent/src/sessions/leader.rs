@@ -220,7 +220,7 @@ fn change(
         pid,
         host: Some(from.into()),
     };
-    let asked = match Asked::new(Some(id), request) {
+    let asked = match Asked::new(Some((id, false)), request) {
         Ok(asked) => asked,
         Err(refusal) => return HostResponse::Unsettled(refusal),
     };
@@ -236,7 +236,10 @@ fn change(
             (Err(setback.into()), answer)
         }
     };
-    host.audit.note(&caller, &asked.request, &before, &result);
+    // Others are repeated, and logged where they came from.
+    if matches!(answer, HostResponse::Reply(_) | HostResponse::Refused(_)) {
+        host.audit.note(&caller, &asked.request, &before, &result);
+    }
     answer
 }
 

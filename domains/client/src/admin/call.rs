@@ -6,13 +6,12 @@ use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::{Event, Message, Reply, ReplyValue, Request};
 use toroid_protocol::query_request;
 use toroid_protocol::wire::WireError;
 
 use super::{ClientError, Control, PAUSE};
-use crate::once::once;
+use crate::once::{once, repeat};
 
 /// Time in which a request is repeated if the agent is starting again: it lets other requests end
 /// before.
@@ -34,29 +33,30 @@ impl Control {
         request: &Request,
     ) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
         let once = once(request)?;
-        let request = once.as_ref().unwrap_or(request);
+        let is_change = once.is_some();
+        let mut request = once.unwrap_or_else(|| request.clone());
         let mut waits = self.waits;
         let (mut broken, mut is_begun) = (None, false);
         // What became of a change is not known any more.
-        let unknown = |error, is_begun| match &once {
-            Some(_) if is_begun => ClientError::Unknown(Box::new(error)),
-            _ => error,
+        let unknown = |error, is_begun| match is_change && is_begun {
+            true => ClientError::Unknown(Box::new(error)),
+            false => error,
         };
         loop {
-            let failure = match self.exchange(request, &mut waits) {
+            let failure = match self.exchange(&request, &mut waits) {
                 Ok((Reply::Again { begun }, _)) => {
                     is_begun |= begun;
                     ClientError::Silent
                 }
-                Err(ClientError::Wire(error)) if self.may_repeat(request, &error) => {
+                Err(ClientError::Wire(error)) if self.may_repeat(&request, &error) => {
                     is_begun |= !self.is_unread(&error);
                     error.into()
                 }
-                Err(ClientError::Refused(refusal)) if is_unsettled(&refusal) => {
-                    return Err(unknown(refusal.into(), is_begun));
-                }
                 result => return result,
             };
+            if is_begun {
+                repeat(&mut request);
+            }
             let since = broken.get_or_insert_with(Instant::now).elapsed();
             if since > REPEATED {
                 return Err(unknown(failure, is_begun));
@@ -124,11 +124,6 @@ impl Control {
             }
         }
     }
-}
-
-/// Whether a change may have been refused before the agent has looked for an earlier attempt.
-fn is_unsettled(refusal: &Refusal) -> bool {
-    matches!(refusal.kind, RefusalKind::Exhausted | RefusalKind::Denied)
 }
 
 pub(super) fn is_broken_off(error: &WireError) -> bool {

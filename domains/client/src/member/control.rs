@@ -538,8 +538,14 @@ impl Outbox {
         if in_time || !self.expected.iter().any(still) {
             return Ok(());
         }
+        let is_change = |its: &Expected| matches!(its.request, Request::Once { .. });
+        let is_doubtful = self.expected.iter().any(|its| still(its) && is_change(its));
         self.expected.retain(|expected| expected.number != number);
-        let message = format!("it has been gone for {AGENT_TIMEOUT:?}; `toroid up` brings it back");
+        let mut message =
+            format!("it has been gone for {AGENT_TIMEOUT:?}; `toroid up` brings it back");
+        if is_doubtful {
+            message += ", and whether the change was made is unknown";
+        }
         Err(MemberError::Agent(message))
     }
 }

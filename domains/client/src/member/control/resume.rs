@@ -17,6 +17,7 @@ use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
 use super::{Control, lock};
 use crate::member::regions;
+use crate::once::repeat;
 
 /// First and longest pause between attempts.
 const BACK_OFF: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(250)];
@@ -192,7 +193,8 @@ impl Control {
     /// acknowledged again.
     fn ask_again(self: &Arc<Self>, writer: Writer) -> Result<(), Failure> {
         let mut outbox = lock(&self.outbox);
-        for expected in &outbox.expected {
+        for expected in &mut outbox.expected {
+            repeat(&mut expected.request);
             writer.send(&expected.request, &[])?;
         }
         outbox.writer = writer;
