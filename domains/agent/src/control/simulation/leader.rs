@@ -220,7 +220,6 @@ impl World {
         if !asked.is_in_effect {
             return Err(format!("{id:?} is answered before it is in effect here"));
         }
-        self.check_fenced((id, &asked), version, reached)?;
         let was_troubled = |host: usize| {
             let follower = &self.followers[host];
             let is_troubled = follower.session.is_none() || !follower.faults.is_empty();
@@ -253,6 +252,7 @@ impl World {
                 "{id:?} took {waited:?} for hosts that it does not concern"
             ));
         }
+        self.check_fenced((id, &asked), version, reached)?;
         self.hear_reply(&asked)
     }
 }
