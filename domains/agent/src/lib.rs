@@ -27,6 +27,7 @@
 //! | `cluster` | the other hosts: leader and followers, tickets, problems |
 //! | `proxy` | the target proxy, a process that serves peers on other hosts |
 //! | `fdstore` | the file descriptor store, which outlives the agent |
+//! | `leases` | the host's lease, and when members of fenced domains stop |
 //! | `channel` | encrypted connections between hosts |
 //! | [`hollow`] | followers without nodes, for measurements |
 //! | [`simulation`] | clusters on virtual time, for tests of `control` |
@@ -46,6 +47,7 @@ mod fdstore;
 mod gate;
 pub mod hollow;
 mod interfaces;
+mod leases;
 mod members;
 mod net;
 mod nodes;

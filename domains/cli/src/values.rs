@@ -32,6 +32,12 @@ pub(crate) fn user(text: &str) -> Result<u32, String> {
     }
 }
 
+/// Seconds of a fence, or `off`, which is 0.
+pub(crate) fn fence(text: &str) -> Result<u32, String> {
+    let seconds = if text == "off" { Ok(0) } else { text.parse() };
+    seconds.map_err(|_| "use a whole number of seconds, or off".into())
+}
+
 /// A size in bytes: `64M`, `1.5G` and `512 MiB` use powers of 1024.
 pub(crate) fn bytes(text: &str) -> Option<u64> {
     let sizes = parse_size::Config::new().with_binary();

@@ -3,6 +3,7 @@
 mod call;
 mod exec;
 mod links;
+mod properties;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 pub use exec::{ExecHandle, Order, Signals};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+pub use properties::Properties;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 pub use state::{SYSTEM_STATE, own_state};
 use toroid_fabric::{Place, Torus};
@@ -319,20 +321,21 @@ impl Control {
         })
     }
 
-    /// Changes access, routing, sealing and owner of a domain; `None` keeps a property.
-    pub fn set(
-        &mut self,
-        name: &str,
-        public: Option<bool>,
-        forward: Option<bool>,
-        sealed: Option<bool>,
-        owner: Option<u32>,
-    ) -> Result<DomainInfo, ClientError> {
+    /// Changes properties of a domain; `None` keeps one.
+    pub fn set(&mut self, name: &str, properties: Properties) -> Result<DomainInfo, ClientError> {
+        let Properties {
+            public,
+            forward,
+            sealed,
+            fence,
+            owner,
+        } = properties;
         self.call(&Request::DomainSet {
             name: name.into(),
             public,
             forward,
             sealed,
+            fence,
             owner,
         })
     }

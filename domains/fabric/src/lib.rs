@@ -61,6 +61,8 @@
 
 mod core;
 #[cfg(not(loom))]
+pub mod deadlines;
+#[cfg(not(loom))]
 pub mod emulation;
 mod error;
 #[cfg(all(feature = "verbs", not(loom)))]

@@ -12,6 +12,7 @@ mod aliases;
 mod domain;
 mod domains;
 mod error;
+mod fence;
 mod host_keys;
 mod hosts;
 mod links;
@@ -31,6 +32,7 @@ use std::sync::Arc;
 use addresses::Addresses;
 pub use domain::{Change, Domain, MemberSpec, Wanted, full_members, members, members_with};
 pub use error::DirectoryError;
+pub use fence::{Fence, MAX_FENCE, MIN_FENCE};
 pub use links::MAX_LINKS;
 pub use ownership::Ownership;
 use toroid_fabric::{NodeId, Torus};
@@ -202,6 +204,7 @@ impl Directory {
         if !(MIN_MTU..=MAX_MTU).contains(&mtu) {
             return Err(DirectoryError::BadMtu(mtu));
         }
+        wanted.fence.map_or(Ok(()), Fence::check)?;
         let capacity = self.capacity_of(&wanted);
         if wanted.members.len() > capacity as usize {
             return Err(DirectoryError::Full {
@@ -231,6 +234,7 @@ impl Directory {
             public: wanted.public,
             forward: false,
             sealed: wanted.sealed,
+            fence: wanted.fence.map(Fence::first),
             gateway: None,
             links: DomainLinks::default(),
             since: match epoch {

@@ -53,11 +53,13 @@ pub enum DropReason {
     Lost,
     /// More bytes waited before its link than the model of the link or the driver's memory permits.
     QueueFull,
+    /// The domain has a fence, and this host has heard nothing for its time.
+    Fenced,
 }
 
 impl DropReason {
     /// Every reason.
-    pub const ALL: [DropReason; 15] = [
+    pub const ALL: [DropReason; 16] = [
         DropReason::Malformed,
         DropReason::WrongSource,
         DropReason::ForeignAddress,
@@ -73,5 +75,6 @@ impl DropReason {
         DropReason::Refused,
         DropReason::Lost,
         DropReason::QueueFull,
+        DropReason::Fenced,
     ];
 }

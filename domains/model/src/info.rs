@@ -290,6 +290,16 @@ pub struct DomainInfo {
     /// Whether its members of different hosts talk over encrypted connections only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sealed: bool,
+    /// Length of its fence in seconds; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<u32>,
+    /// Whether a host may not have the fence, or have a longer one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fence_pending: bool,
+    /// Hosts that were cut off at the last shrink, and where the fence has stopped all members.
+    /// In the reply to a shrink only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cut_off: Vec<String>,
     /// Connection to an external network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<GatewayInfo>,

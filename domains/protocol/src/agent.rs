@@ -213,6 +213,9 @@ pub enum Request {
         /// Whether its members of different hosts talk over encrypted connections only.
         #[serde(default)]
         sealed: Option<bool>,
+        /// Seconds after which members on hosts that are cut off have stopped; 0: no fence.
+        #[serde(default)]
+        fence: Option<u32>,
         /// The uid of its owner; for administrators.
         owner: Option<u32>,
     },

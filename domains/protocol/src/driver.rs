@@ -102,6 +102,9 @@ pub enum DriverRequest {
         /// Processor time that the driver may spend on waiting for due frames, in percent of a core.
         precision: u8,
     },
+    /// Sets the deadlines after which members of fenced domains send and receive nothing. One
+    /// descriptor: their memory ([`toroid_fabric::deadlines::Deadlines`]).
+    Deadlines,
     /// Answered by [`DriverResponse::Synced`].
     Sync {
         /// Any number.

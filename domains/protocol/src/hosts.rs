@@ -107,6 +107,8 @@ pub enum HostRequest {
     Page(Records),
     /// To a follower: the new directory, with the record of its revision.
     Adopt(DirectoryUpdate),
+    /// To the leader: a renewal of the asking host's lease.
+    Renew,
     /// To any host: a ticket for a data connection.
     Ticket {
         /// Purpose of the connection.
@@ -190,6 +192,9 @@ pub enum HostResponse {
     Again(Refusal),
     /// The reply to a [`HostRequest::Change`].
     Reply(Box<Reply>),
+    /// The answer to a [`HostRequest::Renew`]: the lease begins with the sending of the renewal, once
+    /// the host has this revision.
+    Renewed(Revision),
     /// In hexadecimal digits.
     Ticket(String),
     /// Numbers of nodes.

@@ -9,6 +9,9 @@ use crate::seal::SealKeys;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ProxyRequest {
+    /// First in a session. Sets the deadlines after which members of fenced domains are not served.
+    /// One descriptor: their memory ([`toroid_fabric::deadlines::Deadlines`]).
+    Deadlines,
     /// Serves a process of another host. One descriptor: the connection with that host.
     Serve(Service),
     /// Relays between a process of this host and a target proxy of another host. Two descriptors:
@@ -44,6 +47,8 @@ pub struct Service {
 pub struct Carriage {
     /// The node of the process.
     pub from: u32,
+    /// The domain's partition.
+    pub partition: u32,
     /// Whether packets travel on it; otherwise operations.
     pub packets: bool,
     /// Keys of the connection with the other host; `None` for a clear one.

@@ -8,12 +8,14 @@ mod rdma_streams;
 mod tunnels;
 
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 
+use toroid_fabric::deadlines::Deadlines;
 use toroid_fabric::{Partition, Place};
 use toroid_model::rdma::Rdma;
 use toroid_protocol::driver::{
@@ -67,6 +69,8 @@ enum PortFailure {
     Outside(io::Error),
     #[error("cannot change the offload of its interface: {0}")]
     Offload(io::Error),
+    #[error("cannot use the deadlines of fenced domains: {0}")]
+    Deadlines(io::Error),
     #[error("cannot use the clocks of its domain's links: {0}")]
     Clocks(io::Error),
 }
@@ -253,6 +257,16 @@ impl ControlPath {
                 precision,
             } => {
                 self.set_links(domain_id, model, descriptors, precision)?;
+            }
+            DriverRequest::Deadlines => {
+                let memory = descriptors.into_iter().next().map(File::from);
+                let deadlines = memory.map(|memory| Deadlines::map(&memory, false));
+                match deadlines.transpose() {
+                    Ok(deadlines) => self
+                        .switch
+                        .call(move |switch| switch.bridges.set_deadlines(deadlines))?,
+                    Err(error) => self.record((0, 0), Err(PortFailure::Deadlines(error))),
+                }
             }
             DriverRequest::Sync { n } => return Ok(Some(self.sync(n)?)),
             DriverRequest::Drops { n, domain_id } => {

@@ -75,10 +75,18 @@ pub struct Ingress<'a, X> {
 impl<'a, X> Ingress<'a, X> {
     /// Decides on a packet: a frame with its [offloads](Offload).
     pub fn decide(&self, packet: &[u8]) -> Action<'a, X> {
+        if self.has_stopped() {
+            return Action::Drop(DropReason::Fenced);
+        }
         match self.admit(packet) {
             Ok(frame) => self.answer(frame).unwrap_or_else(|| self.route(frame)),
             Err(reason) => Action::Drop(reason),
         }
+    }
+
+    /// Whether the members of the domain have stopped.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.all.have_stopped(self.partition())
     }
 
     /// Counts a dropped frame of this sender.

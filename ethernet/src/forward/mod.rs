@@ -31,6 +31,8 @@
 //! Limited members talk to full members only. Frames between two limited members are dropped, and a
 //! limited member gets no reply about the address of another.
 //!
+//! In a fenced domain whose deadline has passed, no frame of any member arrives.
+//!
 //! Some members may be on other hosts. Their frames go to the driver of their host, one
 //! copy to each host for group addresses. A frame from another host has a header. That host is
 //! trusted to name one of its own members and the present epoch, and for nothing else; the frame
@@ -49,6 +51,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use toroid_fabric::deadlines::Deadlines;
 use toroid_fabric::{Epoch, NodeId, Partition, Place};
 use toroid_model::addressing;
 use toroid_model::ethernet::DropReason;
@@ -71,6 +74,8 @@ pub struct Bridges<X> {
     bridges: HashMap<Partition, Bridge<X>>,
     /// Subnets of the partitions that have had a member.
     subnets: HashMap<Partition, Subnet>,
+    /// Deadlines after which members of fenced domains have stopped.
+    deadlines: Option<Deadlines>,
 }
 
 /// The IPv4 subnet of a domain.
@@ -172,11 +177,23 @@ impl<X> Default for Bridges<X> {
         Bridges {
             bridges: HashMap::new(),
             subnets: HashMap::new(),
+            deadlines: None,
         }
     }
 }
 
 impl<X> Bridges<X> {
+    /// Sets the deadlines of fenced domains.
+    pub(crate) fn set_deadlines(&mut self, deadlines: Option<Deadlines>) {
+        self.deadlines = deadlines;
+    }
+
+    /// Whether the members of a domain have stopped.
+    fn have_stopped(&self, partition: Partition) -> bool {
+        let deadlines = self.deadlines.as_ref();
+        deadlines.is_some_and(|its| its.has_passed(partition))
+    }
+
     /// Makes `port` a member of the bridge of its domain, reached through `egress`.
     ///
     /// # Errors

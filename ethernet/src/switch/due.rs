@@ -9,6 +9,7 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use toroid_fabric::Partition;
 use toroid_fabric::model::{Nanos, SharedClocks};
+use toroid_model::ethernet::DropReason;
 
 use super::Switch;
 use super::event_source::{EventSource, TIMER};
@@ -112,6 +113,10 @@ impl Switch {
             let Some(ingress) = self.bridges.ingress_at(link.partition, link.from) else {
                 continue;
             };
+            if ingress.has_stopped() {
+                ingress.count(DropReason::Fenced);
+                continue;
+            }
             match ingress.reach(link.to) {
                 Ok(next_hop) => {
                     let segmenter = &mut scratch.segmenter;

@@ -6,7 +6,7 @@
 
 use toroid_model::directory::{Directory, Domain};
 use toroid_model::host_key::PublicKey;
-use toroid_model::hosts::{Admission, unencrypted};
+use toroid_model::hosts::{Admission, Provider, unencrypted};
 use toroid_model::info::{HostAdmission, HostInfo};
 use toroid_model::refusal::{Refusal, RefusalKind};
 
@@ -137,6 +137,22 @@ impl Cluster {
                  set --sealed false`",
             )),
         }
+    }
+
+    /// Refuses a fence where RDMA devices reach memory of other hosts without their processes.
+    pub(crate) fn check_fence(&self, domain: &Domain) -> Result<(), Refusal> {
+        if domain.fence.is_none() || self.config.provider != Provider::Verbs {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            RefusalKind::Invalid,
+            format!(
+                "domain {} cannot have a fence: this host has provider = \"verbs\", and RDMA devices \
+                 do not stop with their members",
+                domain.name
+            ),
+            "leave the fence out, or use provider = \"tcp\" in the files of all hosts",
+        ))
     }
 
     /// The other hosts, except for removed ones.

@@ -24,8 +24,10 @@ use toroid_model::info::EtcdState;
 use toroid_model::refusal::Refusal;
 
 use super::Cluster;
+use super::confirmation::Reads;
 use super::etcd::{Election, Etcd, EtcdError, EtcdStore, Tenure};
 use crate::error::{AgentError, during};
+use crate::leases::Leases;
 use crate::store::{Store, ownership};
 use crate::threads;
 
@@ -90,6 +92,7 @@ pub(crate) struct Candidacy {
     changed: Condvar,
     /// The tenure of this life.
     tenure: OnceLock<Tenure>,
+    pub(super) reads: Reads,
     /// Store of the tenure, from the begin of its term.
     pub(crate) store: Arc<OnceLock<Mutex<EtcdStore>>>,
 }
@@ -139,6 +142,8 @@ impl State {
 pub(crate) struct Lead {
     etcd: Etcd,
     tenure: Tenure,
+    /// Time before the records were read.
+    pub(crate) since: Duration,
     /// Records of the directory; none if etcd has no directory yet.
     pub(crate) records: Records,
 }
@@ -169,6 +174,7 @@ impl Candidacy {
             state: Mutex::new(state),
             changed: Condvar::new(),
             tenure: OnceLock::new(),
+            reads: Reads::default(),
             store: Arc::default(),
         }))
     }
@@ -296,6 +302,7 @@ impl Candidacy {
         let Some(tenure) = self.campaign(&etcd)? else {
             return Ok(None);
         };
+        let since = Leases::now();
         let records = etcd.store(&tenure).load().map_err(|error| {
             self.state.lock().won = None;
             etcd.resign();
@@ -305,6 +312,7 @@ impl Candidacy {
         Ok(Some(Lead {
             etcd,
             tenure,
+            since,
             records,
         }))
     }
@@ -359,6 +367,15 @@ impl Candidacy {
             tracing::warn!("etcd: {problem}");
         }
         result
+    }
+
+    /// Whether a majority says that this host leads.
+    pub(super) fn leads(&self) -> Result<bool, EtcdError> {
+        let etcd = self.state.lock().etcd.clone();
+        match (etcd, self.tenure.get()) {
+            (Some(etcd), Some(tenure)) => etcd.lasts(tenure),
+            _ => Ok(false),
+        }
     }
 
     /// Notes that this host leads in this life.

@@ -26,7 +26,7 @@ const FAREWELL: Duration = Duration::from_millis(500);
 pub(crate) struct Place<'a> {
     cluster: &'a Cluster,
     pub(crate) link: &'a Arc<Link>,
-    _entry: FollowerEntry,
+    pub(crate) entry: FollowerEntry,
 }
 
 impl Drop for Place<'_> {
@@ -103,7 +103,7 @@ impl Cluster {
         let place = Place {
             cluster: self,
             link,
-            _entry: entry,
+            entry,
         };
         (place, updates)
     }

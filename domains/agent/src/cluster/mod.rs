@@ -19,6 +19,7 @@
 
 pub(crate) mod admission;
 pub(crate) mod candidacy;
+mod confirmation;
 pub(crate) mod etcd;
 pub(crate) mod followers;
 pub(crate) mod leader;

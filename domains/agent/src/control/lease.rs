@@ -21,6 +21,12 @@ use std::time::Duration;
 
 use toroid_model::directory::revision::Revision;
 
+/// Time before the end of its lease at which a host begins to stop its members.
+pub(crate) const EARLY: Duration = Duration::from_millis(500);
+
+/// Interval of renewals.
+pub(crate) const RENEWAL: Duration = Duration::from_millis(500);
+
 /// Answers that wait for the change that they need. Renewals are rarer than updates.
 const MAX_EARLY: usize = 64;
 
@@ -68,6 +74,11 @@ impl Lease {
     pub(crate) fn applied(&mut self, revision: Revision) {
         self.applied = Some(revision);
         self.extend();
+    }
+
+    /// Whether the leader has said that this host needs a later revision.
+    pub(crate) fn is_behind(&self) -> bool {
+        !self.early.is_empty()
     }
 
     fn extend(&mut self) {

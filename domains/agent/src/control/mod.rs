@@ -352,6 +352,16 @@ impl Updates {
     }
 }
 
+impl FollowerEntry {
+    /// Tells which revision the follower needs for a renewed lease; `None` after the end of the
+    /// session.
+    pub(crate) fn needs(&self) -> impl Fn() -> Option<Revision> + Clone + Send + 'static {
+        let (control, host) = (Arc::clone(&self.control), self.host.clone());
+        let session = self.session;
+        move || control.state.lock().core.needs(&host, session)
+    }
+}
+
 impl Drop for FollowerEntry {
     fn drop(&mut self) {
         let mut state = self.control.state.lock();

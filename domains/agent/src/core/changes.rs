@@ -14,6 +14,7 @@ use toroid_protocol::{connection_request, query_request};
 use super::allocation::HandOver;
 use super::audit::Caller;
 use super::fair_queue::Turn;
+use super::fences;
 use super::host::{Host, names, only_node, parse_subnet};
 use super::membership::Departure;
 use super::once::{self, Asked, Ended};
@@ -166,9 +167,11 @@ fn carry_out_everywhere(
                 |other: &String| cluster.is_some_and(|c| c.followers().contains_key(other));
             concerned.retain(is_there);
         }
-        underway.decided(concerned, caller.host.as_deref().map(str::to_owned), None);
+        let asker = caller.host.as_deref().map(str::to_owned);
+        underway.decided(concerned, asker, fences::length(host, before, request));
     };
     decided(&before);
+    let new_fence = fences::new(host, request, &reply);
     if departure.is_some() {
         // The next change may give a leaver to somebody else.
         host.await_driver();
@@ -187,11 +190,11 @@ fn carry_out_everywhere(
             decided(&before);
         }
     }
-    let lacking = underway.await_hosts().lacking;
-    if lacking.is_empty() {
-        Ok(reply)
+    let reached = underway.await_hosts();
+    if reached.lacking.is_empty() {
+        Ok(fences::complete(host, reply, new_fence, reached.fenced)?)
     } else {
-        Err(not_everywhere(&lacking).into())
+        Err(not_everywhere(&reached.lacking).into())
     }
 }
 
@@ -297,7 +300,8 @@ fn concerned_hosts(
             let hosts = domain.members.keys().filter_map(|node| now.host_of(*node));
             concerned.extend(hosts.map(str::to_owned));
         }
-        if let Request::HostRemove { .. } = request {
+        let is_for_all = matches!(request, Request::HostRemove { .. });
+        if is_for_all || fences::concerns_all(before, request) {
             let others = now.host_keys().keys();
             let others = others.filter(|other| **other != cluster.config.host);
             concerned.extend(others.filter(|other| now.is_admitted(other)).cloned());
@@ -367,8 +371,16 @@ fn decide<'h>(host: &'h Host, caller: &Caller, request: &Request) -> Result<Made
             public,
             forward,
             sealed,
+            fence,
             owner,
-        } => set(host, actor, name, (*public, *forward, *sealed), *owner),
+        } => set(
+            host,
+            actor,
+            name,
+            (*public, *forward, *sealed),
+            *fence,
+            *owner,
+        ),
         Request::GatewayAdd {
             node,
             domain,
@@ -443,6 +455,7 @@ fn create(host: &Host, actor: Actor, new: &NewDomain) -> Result<Reply, Refusal> 
         owner: new.owner.unwrap_or(caller),
         public: new.public,
         sealed: new.sealed,
+        fence: new.fence,
         ..Wanted::default()
     };
     let info = host.create(actor, wanted, new)?;
@@ -469,6 +482,7 @@ fn set(
     actor: Actor,
     name: &str,
     (public, forward, sealed): (Option<bool>, Option<bool>, Option<bool>),
+    fence: Option<u32>,
     owner: Option<u32>,
 ) -> Result<Reply, Refusal> {
     let domain = host.edit(|directory| {
@@ -477,12 +491,15 @@ fn set(
             actor.may_administer("give domains away")?;
         }
         may_serve(host, owner)?;
-        let domain = directory.set(name, public, forward, owner)?;
-        let Some(sealed) = sealed else {
-            return Ok(domain);
-        };
-        let domain = directory.seal(name, sealed)?;
-        host.check_sealed(directory, &domain)?;
+        let mut domain = directory.set(name, public, forward, owner)?;
+        if let Some(seconds) = fence {
+            domain = directory.fence(name, Some(seconds).filter(|seconds| *seconds > 0))?;
+            fences::check(host, &domain)?;
+        }
+        if let Some(sealed) = sealed {
+            domain = directory.seal(name, sealed)?;
+            host.check_sealed(directory, &domain)?;
+        }
         Ok(domain)
     })?;
     if forward.is_some() {

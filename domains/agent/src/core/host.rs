@@ -23,6 +23,7 @@ use crate::fdstore::FdStore;
 use crate::fdstore::takeover;
 use crate::gate::Gate;
 use crate::interfaces::Interfaces;
+use crate::leases::Leases;
 use crate::members::Members;
 use crate::net::driver::Driver;
 use crate::net::gateways::Gateways;
@@ -77,6 +78,8 @@ pub(crate) struct Host {
     pub(crate) no_limits: Option<Refusal>,
     pub(crate) gateways: Gateways,
     pub(crate) members: Members,
+    /// Lease of this host, and deadlines of members of fenced domains.
+    pub(crate) leases: Arc<Leases>,
     pub(crate) ending: mpsc::Sender<Ending>,
     pub(crate) is_ending: AtomicBool,
     /// Admission of requests that must not be cut off in the middle.
@@ -137,6 +140,7 @@ impl Host {
         if let Some(users) = &self.users {
             users.keep(&self.fd_store);
         }
+        self.leases.keep();
         self.nodes.iter().for_each(HostedNode::keep);
         if let Some(driver) = &self.driver {
             driver.keep();

@@ -5,6 +5,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use toroid_fabric::NodeId;
+use toroid_model::directory::revision::Revision;
 use toroid_model::directory::{Change, Directory, Domain, MemberSpec, Wanted, members};
 use toroid_model::info::{DomainInfo, ShrinkNeeds};
 use toroid_model::refusal::{Refusal, RefusalKind};
@@ -13,6 +14,7 @@ use toroid_protocol::agent::NewDomain;
 use toroid_protocol::driver::PortError;
 
 use super::changes::usable_node;
+use super::fences;
 use super::host::Host;
 use super::hosts_file;
 use super::ports::{delete_interface, log_errors, port, remote_ports_of};
@@ -58,6 +60,7 @@ impl Host {
             let created = directory.create(wanted);
             let created = created.map_err(|error| actor.may_read(directory, error))?;
             self.check_sealed(directory, &created.domain)?;
+            fences::check(self, &created.domain)?;
             Ok::<_, Refusal>(created)
         })?;
         self.join(change, directory)
@@ -244,16 +247,43 @@ impl Host {
     }
 
     /// Takes nodes out of several domains at once, in one turn. The acknowledgements of all are
-    /// awaited together, because other changes wait for their turn.
+    /// awaited together, because other changes wait for their turn. In a directory of this revision
+    /// no others have left.
     pub(crate) fn leave_all(
         &self,
         changes: Vec<Change>,
         directory: Directory,
+        revision: Option<Revision>,
     ) -> Result<(), Refusal> {
         let departure = self.begin_departure(changes, directory)?;
+        let held = self.let_others_go_on(&departure, revision);
         self.await_acknowledgements(&departure);
         self.finish_departure(departure);
+        self.leases.release(&held);
         Ok(())
+    }
+
+    /// Lets members go on that have stopped at a deadline, and have to acknowledge departures: waits
+    /// for the extension of the lease, as long as it takes. The leavers stay stopped. Returns their
+    /// nodes on this host.
+    fn let_others_go_on(
+        &self,
+        departure: &Departure,
+        revision: Option<Revision>,
+    ) -> BTreeSet<NodeId> {
+        if !self.leases.stops_within(self.ack_timeout) {
+            return BTreeSet::new();
+        }
+        self.await_driver();
+        let changes = departure.changed.iter().map(|changed| &changed.change);
+        let left = changes.flat_map(|change| change.left.iter().copied());
+        let left = left.filter(|node| self.node(*node).is_some()).collect();
+        self.leases.hold(&left);
+        self.leases.cut(revision);
+        // Nobody answers a leader that begins.
+        let leads = self.cluster.as_ref().is_some_and(|its| its.is_leader());
+        self.leases.await_extension(|| leads || self.is_ending());
+        left
     }
 
     /// Makes departures durable and tells driver and processes. [`Host::await_acknowledgements`]

@@ -7,6 +7,7 @@ pub(crate) mod base;
 pub(crate) mod changes;
 mod describe;
 pub(crate) mod fair_queue;
+mod fences;
 pub(crate) mod gateways;
 pub(crate) mod host;
 pub(crate) mod hosts_file;

@@ -9,8 +9,11 @@
 //! The agent puts its descriptors under keys, each with a record for its successor. It does so
 //! before any other process hears of the thing, and does not wait for an answer: data in a socket
 //! arrives even if its sender is killed.
+//!
+//! The fd store also [freezes](freezer) nodes at their deadlines.
 
 pub(crate) mod child;
+pub(crate) mod freezer;
 mod role;
 pub(crate) mod takeover;
 
@@ -302,6 +305,11 @@ impl FdStore {
     /// Removes the entry under a key.
     pub(crate) fn remove(&self, key: &str) {
         self.send(&FdStoreRequest::Remove { key: key.into() }, &[]);
+    }
+
+    /// Lets the fd store look at the deadlines of nodes again.
+    pub(crate) fn look(&self) {
+        self.send(&FdStoreRequest::Look, &[]);
     }
 
     /// Ends the fd store for good.

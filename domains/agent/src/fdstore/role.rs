@@ -1,4 +1,5 @@
-//! The fd store's process: a single thread that holds descriptors for others.
+//! The fd store's process: a single thread that holds descriptors for others, and stops nodes at
+//! their deadlines.
 //!
 //! The process ends when it is told to, or when it has neither callers nor entries. When the liveness
 //! socket in its care ends, entries do not count any more: an agent that lives ends as well, and tells
@@ -19,6 +20,7 @@ use toroid_protocol::fdstore::{FdStoreRequest, FdStoreResponse, VERSION};
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
 use super::LIVENESS;
+use super::freezer::Freezer;
 use crate::process::become_independent;
 
 /// Time for the rest of a message. A caller that is killed in the middle of one closes its end.
@@ -42,6 +44,7 @@ pub(super) fn keep(listener: UnixListener, first: UnixStream) -> io::Result<()> 
         entries: BTreeMap::new(),
         listener,
         callers: Vec::new(),
+        freezer: Freezer::new()?,
     };
     fd_store.admit(first)?;
     fd_store.keep()
@@ -51,6 +54,7 @@ struct FdStore {
     entries: BTreeMap<String, Entry>,
     listener: UnixListener,
     callers: Vec<Caller>,
+    freezer: Freezer,
 }
 
 struct Entry {
@@ -82,6 +86,7 @@ impl FdStore {
     fn keep(mut self) -> io::Result<()> {
         let mut is_over = false;
         while !(self.callers.is_empty() && (is_over || self.entries.is_empty())) {
+            self.freezer.look()?;
             let ready = self.wait()?;
             if ready.liveness_ended {
                 is_over = true;
@@ -123,6 +128,7 @@ impl FdStore {
         let mut all: Vec<PollFd<'_>> = Vec::new();
         // Only its end is of interest.
         all.extend(liveness.map(|end| PollFd::new(end.as_fd(), PollFlags::empty())));
+        all.push(PollFd::new(self.freezer.timer(), PollFlags::POLLIN));
         all.push(PollFd::new(self.listener.as_fd(), PollFlags::POLLIN));
         let streams = self.callers.iter().map(|caller| caller.reader.stream());
         all.extend(streams.map(|stream| PollFd::new(stream.as_fd(), PollFlags::POLLIN)));
@@ -131,8 +137,11 @@ impl FdStore {
             result => drop(result?),
         }
         let mut ready = all.iter().map(|fd| fd.any().unwrap_or_default());
+        let liveness_ended = liveness.is_some() && ready.next().unwrap_or_default();
+        // The timer only ends the wait.
+        ready.next();
         Ok(Ready {
-            liveness_ended: liveness.is_some() && ready.next().unwrap_or_default(),
+            liveness_ended,
             knocks: ready.next().unwrap_or_default(),
             callers: ready.collect(),
         })
@@ -168,6 +177,7 @@ impl FdStore {
                     .send(&FdStoreResponse::FdStore { version, pid }, &[])?;
             }
             FdStoreRequest::Put { key, record } => {
+                self.freezer.put(&key, &record, &descriptors);
                 let entry = Entry {
                     record,
                     descriptors,
@@ -179,7 +189,12 @@ impl FdStore {
                     entry.record = record;
                 }
             }
-            FdStoreRequest::Remove { key } => drop(self.entries.remove(&key)),
+            FdStoreRequest::Remove { key } => {
+                self.freezer.remove(&key);
+                self.entries.remove(&key);
+            }
+            // The nodes are looked at before the next wait.
+            FdStoreRequest::Look => {}
             FdStoreRequest::List => {
                 for (
                     key,

@@ -26,6 +26,7 @@ use toroid_protocol::agent::Reply;
 
 use crate::control::requests::Deciding;
 use crate::fdstore::FdStore;
+use crate::leases::Leases;
 use crate::store::{RecoveringStore, Store};
 use compaction::Compactor;
 use fences::{Fences, Granted};
@@ -70,6 +71,8 @@ pub(crate) struct Members {
     store: Mutex<RecoveringStore>,
     /// Request whose change is planned.
     deciding: Mutex<Option<Deciding>>,
+    /// Deadlines of members of fenced domains.
+    leases: Arc<Leases>,
     /// Signals an acknowledged epoch, or the end of a process.
     acknowledged: Condvar,
     /// Regions. Looked up without the lock of the state; changed only with it.
@@ -151,6 +154,7 @@ impl Members {
         directory: Directory,
         store: Box<dyn Store>,
         max_bytes: u64,
+        leases: Arc<Leases>,
     ) -> (Self, Migrations) {
         let (migrations, received) = mpsc::channel();
         let state = State {
@@ -169,6 +173,7 @@ impl Members {
             state: Mutex::new(state),
             store: Mutex::new(RecoveringStore::new(store)),
             deciding: Mutex::default(),
+            leases,
             acknowledged: Condvar::new(),
             regions: DashMap::new(),
             migrations,
@@ -244,11 +249,25 @@ impl Members {
     /// its turn, and 7 ms with priority. One that waits for other hosts needs none.
     pub(crate) fn keep(&self, next: &Directory) -> Result<(), Refusal> {
         let present = self.directory(Directory::clone);
+        // Before any process is a member.
+        self.leases.include(next);
         let mut store = self.store.lock();
         let is_local = store.is_local();
         let mut keep = || store.keep(&present, next);
         let kept = if is_local { urgently(keep) } else { keep() };
         kept.map_err(Into::into)
+    }
+
+    /// Leavers of incomplete changes.
+    pub(crate) fn leavers(&self) -> BTreeSet<NodeId> {
+        let state = self.lock();
+        state.leaving.values().flatten().copied().collect()
+    }
+
+    /// Ends the deadlines of nodes that are in no fenced domain any more.
+    pub(crate) fn settle_leases(&self) {
+        let state = self.lock();
+        self.leases.settle(&state.directory, &state.leaving);
     }
 
     /// Attaches a process.

@@ -26,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 fn members() -> Arc<Members> {
     let directory = Directory::new("2x2x2".parse().unwrap());
     let store = Box::new(Memory::holding(&directory));
-    let (members, _) = Members::new(directory, store, 1 << 20);
+    let (members, _) = Members::new(directory, store, 1 << 20, Leases::none());
     create(&members, "blue", &[0, 1]);
     Arc::new(members)
 }

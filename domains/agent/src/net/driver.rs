@@ -11,6 +11,7 @@ mod tunnels;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command};
@@ -129,6 +130,8 @@ pub(crate) struct Others {
     pub(crate) rdma: Option<Rdma>,
     /// Whether tunnels to them are encrypted.
     pub(crate) sealed: bool,
+    /// Memory of the deadlines of fenced domains.
+    pub(crate) deadlines: Option<Arc<File>>,
 }
 
 /// A port and its network namespace.
@@ -561,6 +564,7 @@ impl State {
             hosts,
             rdma,
             sealed,
+            ..
         } = others.clone();
         let retain = DriverRequest::Retain {
             ports,
@@ -569,6 +573,9 @@ impl State {
             sealed,
         };
         self.send(&retain, None);
+        if let Some(deadlines) = &others.deadlines {
+            self.send(&DriverRequest::Deadlines, Some(deadlines.as_fd()));
+        }
         self.send_all_links();
         for (port, network) in self.ports.values() {
             self.send(&DriverRequest::AddPort(port.clone()), Some(network.as_fd()));

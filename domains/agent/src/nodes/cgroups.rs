@@ -48,6 +48,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 enum Controller {
     Memory,
     Pids,
+    /// Not a controller of the kernel's: each group of cgroup2 can be frozen.
+    Freezer,
 }
 
 /// Groups of an agent, and the limits of each node.
@@ -76,11 +78,14 @@ impl Cgroups {
     ) -> Result<(Self, Option<AgentError>), AgentError> {
         let (mut made, mut missing) = (Cgroups::default(), None);
         let name = format!("toroid.{}", name_for(state));
-        for (controllers, group) in groups(&name, asked) {
+        let wanted = [Controller::all_for(asked), vec![Controller::Freezer]].concat();
+        for (controllers, group) in groups(&name, &wanted) {
             let asked_for = controllers.iter().find(|c| c.is_in(asked));
             let what = asked_for.unwrap_or(&Controller::Pids).what();
             match (group, asked_for) {
                 (Ok(group), _) => made.trees.push(Tree { group, controllers }),
+                // Then nodes that must stop are killed.
+                (Err(_), None) if controllers == [Controller::Freezer] => {}
                 (Err(reason), None) => missing = Some(AgentError::Limit { what, reason }),
                 (Err(reason), Some(_)) => {
                     made.remove();
@@ -138,6 +143,7 @@ impl Cgroups {
                 match controller {
                     Controller::Pids => limit_pids(&group, self.limits.pids)?,
                     Controller::Memory => limit_memory(&group, self.limits.memory)?,
+                    Controller::Freezer => {}
                 }
             }
             Ok(group)
@@ -186,13 +192,13 @@ impl Cgroups {
     }
 }
 
-/// Makes groups for these limits, and always for processes: one for all controllers of cgroup2.
-fn groups(name: &str, limits: Limits) -> Vec<(Vec<Controller>, Result<PathBuf, String>)> {
+/// Makes groups for these controllers: one for all controllers of cgroup2.
+fn groups(name: &str, wanted: &[Controller]) -> Vec<(Vec<Controller>, Result<PathBuf, String>)> {
     let make = |(controllers, hierarchy): (Vec<Controller>, Result<Hierarchy, String>)| {
         let group = hierarchy.and_then(|hierarchy| hierarchy.make(name, &controllers));
         (controllers, group)
     };
-    let hierarchies = Hierarchy::of(&Controller::all_for(limits));
+    let hierarchies = Hierarchy::of(wanted);
     hierarchies.into_iter().map(make).collect()
 }
 
@@ -202,7 +208,7 @@ pub(super) fn try_out() -> Result<(), AgentError> {
         memory: Some(u64::MAX),
         pids: Some(DEFAULT_PIDS),
     };
-    let made = groups(&trial_name()?, all)
+    let made = groups(&trial_name()?, &Controller::all_for(all))
         .into_iter()
         .map(|(controllers, group)| {
             let what = controllers.first().map_or("nodes", |first| first.what());
@@ -373,7 +379,8 @@ fn find(controller: Controller, mounts: &str, groups: &str) -> Result<Hierarchy,
             fields.next().filter(|_| is_its(number, list))
         })
     };
-    let version_1 = group_of(&|_, list| has(list));
+    let is_freezer = controller == Controller::Freezer;
+    let version_1 = group_of(&|_, list| has(list) && !is_freezer);
     let is_unified = version_1.is_none();
     let group = version_1.or_else(|| group_of(&|number, list| number == "0" && list.is_empty()));
     let hierarchies = mounts.lines().filter_map(|line| {
@@ -384,7 +391,7 @@ fn find(controller: Controller, mounts: &str, groups: &str) -> Result<Hierarchy,
         let mount = PathBuf::from(mount);
         let is_it = if is_unified {
             let all = fs::read_to_string(mount.join("cgroup.controllers"));
-            kind == "cgroup2" && all.is_ok_and(|all| has(&all))
+            kind == "cgroup2" && all.is_ok_and(|all| has(&all) || is_freezer)
         } else {
             kind == "cgroup" && has(options)
         };
@@ -406,7 +413,10 @@ fn find(controller: Controller, mounts: &str, groups: &str) -> Result<Hierarchy,
 fn pass_on(group: &Path, controllers: &[Controller]) -> io::Result<()> {
     let path = group.join("cgroup.subtree_control");
     let passed = fs::read_to_string(&path)?;
-    for controller in controllers.iter().map(Controller::to_string) {
+    let of_kernel = controllers
+        .iter()
+        .filter(|its| **its != Controller::Freezer);
+    for controller in of_kernel.map(Controller::to_string) {
         if !passed.split_whitespace().any(|word| word == controller) {
             fs::write(&path, format!("+{controller}"))?;
         }
@@ -435,6 +445,7 @@ impl Controller {
         match self {
             Controller::Memory => limits.memory.is_some(),
             Controller::Pids => limits.pids.is_some(),
+            Controller::Freezer => false,
         }
     }
 
@@ -443,6 +454,7 @@ impl Controller {
         match self {
             Controller::Memory => "the memory of nodes",
             Controller::Pids => "the processes of nodes",
+            Controller::Freezer => "when nodes stop",
         }
     }
 }
@@ -453,6 +465,7 @@ impl fmt::Display for Controller {
         f.write_str(match self {
             Controller::Memory => "memory",
             Controller::Pids => "pids",
+            Controller::Freezer => "freezer",
         })
     }
 }

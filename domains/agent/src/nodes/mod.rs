@@ -33,7 +33,7 @@ use toroid_protocol::liveness;
 use toroid_protocol::node::{NodeEvent, StartCommand};
 use toroid_protocol::wire::{self, Reader, Writer};
 
-use crate::fdstore::{Entry, FdStore};
+use crate::fdstore::{Entry, FdStore, freezer};
 use crate::process::{has_ended, outlast};
 use bind::Lender;
 use courier::{Couriers, FdCourier};
@@ -73,6 +73,9 @@ pub(crate) struct HostedNode {
 struct Record {
     pid: u32,
     users: Option<u32>,
+    /// Group by which the fd store freezes all processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    freezer: Option<PathBuf>,
 }
 
 /// Present life of a node; others may have preceded it.
@@ -142,7 +145,12 @@ impl HostedNode {
         let life = self.life.lock();
         if let Some(handle) = &life.handle {
             let (pid, users) = (life.pid, life.users);
-            let record = Record { pid, users };
+            let freezer = freezer::group_of(&self.plan.groups);
+            let record = Record {
+                pid,
+                users,
+                freezer,
+            };
             let liveness = life.orders.stream().as_fd();
             let (listener, network) = (life.listener.as_fd(), life.network.as_fd());
             let descriptors = [liveness, listener, network, handle.as_fd()];
@@ -314,6 +322,8 @@ fn give_birth(plan: &Plan, users: Option<&Users>) -> Result<(Life, Birth), NodeE
 }
 
 fn give_birth_with(plan: &Plan, users: Option<u32>) -> Result<(Life, Birth), NodeError> {
+    // A former life may have ended there while it was frozen.
+    freezer::thaw(&plan.groups);
     let node = plan.make(users)?;
     let watch = || {
         node.orders.give_up_after(WRITE_TIMEOUT)?;
@@ -343,7 +353,7 @@ fn give_birth_with(plan: &Plan, users: Option<u32>) -> Result<(Life, Birth), Nod
 
 /// Takes over a node of the predecessor, if it lives.
 fn take_over(kept: Entry) -> Option<(Life, Birth)> {
-    let (Record { pid, users }, [liveness, listener, network, handle]) = kept.parse()?;
+    let (Record { pid, users, .. }, [liveness, listener, network, handle]) = kept.parse()?;
     if has_ended(&handle) {
         return None;
     }

@@ -21,8 +21,14 @@ const BUFFER_BYTES: usize = 64 * 1024;
 const LINGER: Duration = Duration::from_secs(60);
 
 /// Copies bytes in both directions until both sides have ended, and seals and opens those of the
-/// other host. Bytes that a side sent before its end still arrive.
-pub(super) fn carry(carriage: &Carriage, remote: &TcpStream, local: &UnixStream) {
+/// other host. Bytes that a side sent before its end still arrive. `await_turn` returns when some bytes
+/// may be copied.
+pub(super) fn carry(
+    carriage: &Carriage,
+    remote: &TcpStream,
+    local: &UnixStream,
+    await_turn: impl Fn(),
+) {
     let tuned = if carriage.packets {
         tune::for_packets(remote)
     } else {
@@ -35,6 +41,7 @@ pub(super) fn carry(carriage: &Carriage, remote: &TcpStream, local: &UnixStream)
     let (mut inward, mut outward) = (Direction::inward(keys), Direction::outward(keys));
     let (remote, local) = (remote.as_fd(), local.as_fd());
     while !(inward.is_over && outward.is_over) {
+        await_turn();
         let (came, went) = (inward.carry(remote, local), outward.carry(local, remote));
         let moved = came.and_then(|came| Ok(came | went?));
         let has_moved = match moved {
@@ -233,10 +240,11 @@ mod tests {
             .unwrap();
         let packets = Carriage {
             from: 0,
+            partition: 1,
             packets: true,
             keys: keys.map(SealKeys),
         };
-        let carrying = thread::spawn(move || carry(&packets, &remote, &local));
+        let carrying = thread::spawn(move || carry(&packets, &remote, &local, || {}));
         (theirs, ours, carrying)
     }
 

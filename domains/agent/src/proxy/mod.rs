@@ -25,12 +25,13 @@ pub(crate) mod supervisor;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use toroid_client::member::MemberError;
-use toroid_fabric::NodeId;
+use toroid_fabric::deadlines::Deadlines;
+use toroid_fabric::{NodeId, Partition};
 use toroid_protocol::liveness::LivenessSocket;
 use toroid_protocol::proxy::{ProxyEvent, ProxyRequest};
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
@@ -56,6 +57,8 @@ struct TargetProxy {
     carried: Accounts,
     members: serve::Members,
     open: Accounts,
+    /// Deadlines after which members of fenced domains have stopped.
+    deadlines: OnceLock<Deadlines>,
     #[cfg(any(feature = "verbs", test))]
     registered: Accounts,
     #[cfg(any(feature = "verbs", test))]
@@ -109,6 +112,11 @@ impl TargetProxy {
         let mut descriptors = descriptors.into_iter();
         let mut next = || descriptors.next().ok_or_else(no_room);
         match order {
+            ProxyRequest::Deadlines => {
+                let deadlines = Deadlines::map(&next()?.into(), false)?;
+                // The next agent has the same.
+                let _ = self.deadlines.set(deadlines);
+            }
             ProxyRequest::Serve(service) => {
                 let socket = next()?;
                 let entry = Entry::add(self, SERVED, NodeId(service.from), 0)?;
@@ -122,11 +130,20 @@ impl TargetProxy {
                 let entry = Entry::add(self, CARRIED, NodeId(carriage.from), 0)?;
                 threads::start(move || {
                     let _entry = entry;
-                    carry::carry(&carriage, &remote.into(), &local.into());
+                    let partition = Partition(carriage.partition);
+                    let await_turn = || proxy.await_turn(partition);
+                    carry::carry(&carriage, &remote.into(), &local.into(), await_turn);
                 })?;
             }
         }
         Ok(())
+    }
+
+    /// Waits until the members of a domain may go on.
+    fn await_turn(&self, partition: Partition) {
+        if let Some(deadlines) = self.deadlines.get() {
+            deadlines.await_extension(partition);
+        }
     }
 
     /// Opens a connection on which the agent serves this process as node `node`.

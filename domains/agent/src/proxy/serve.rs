@@ -131,15 +131,16 @@ fn relay(
             return other.map(drop);
         }
     };
+    let await_turn = || proxy.await_turn(domain.partition());
     #[cfg(feature = "verbs")]
     if let Some(rdma) = rdma {
         let remote = super::channels::channel(proxy, domain, to, rdma, remote)?;
-        tcp::relay(local, remote);
+        tcp::relay(local, remote, await_turn);
         return Ok(());
     }
     #[cfg(not(feature = "verbs"))]
-    let _ = (proxy, rdma);
-    tcp::relay(local, remote);
+    let _ = rdma;
+    tcp::relay(local, remote, await_turn);
     Ok(())
 }
 
@@ -153,6 +154,10 @@ struct Regions<'a> {
 }
 
 impl tcp::Regions for Regions<'_> {
+    fn await_turn(&self) {
+        self.proxy.await_turn(self.domain.partition());
+    }
+
     fn open(&self, key: RemoteKey, access: Access) -> Result<Opened, OpError> {
         let partition = self.domain.partition();
         if (key.node, key.partition) != (self.to, partition) {

@@ -1,7 +1,8 @@
 //! Supervision of the target proxy by the agent. See [`crate::proxy`].
 
+use std::fs::File;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
@@ -45,6 +46,8 @@ pub(crate) struct ProxySupervisor {
     /// Whether new proxies have an RDMA device.
     has_rdma: bool,
     encryption: Encryption,
+    /// Memory of the deadlines of fenced domains.
+    deadlines: Arc<File>,
     state: Mutex<State>,
     ended: Condvar,
 }
@@ -80,7 +83,7 @@ impl ProxySupervisor {
 
     /// Makes a supervisor without a proxy. The predecessor's is taken over later, or ended if it
     /// may have clear connections that the configuration forbids.
-    pub(crate) fn new(takeover: &mut Takeover, config: &HostConfig) -> Self {
+    pub(crate) fn new(takeover: &mut Takeover, config: &HostConfig, deadlines: Arc<File>) -> Self {
         let may_have_registrations = takeover.inherit(Self::RDMA).is_some();
         let kept = takeover.inherit(Self::KEY);
         let mut kept = kept.and_then(SupervisedChild::take_over);
@@ -95,6 +98,7 @@ impl ProxySupervisor {
             kept: Mutex::new(kept),
             has_rdma: config.rdma.is_some(),
             encryption: config.encryption,
+            deadlines,
             state: Mutex::new(State {
                 may_have_registrations,
                 ..State::default()
@@ -206,6 +210,9 @@ impl ProxySupervisor {
         // One that this agent gives clear connections is not sealed any more.
         process.is_sealed = self.encryption == Encryption::On;
         let (errands, orders) = process.open_channel(WRITE_TIMEOUT)?;
+        let deadlines = [self.deadlines.as_fd()];
+        let sent = orders.send(&ProxyRequest::Deadlines, &deadlines);
+        sent.map_err(io::Error::other)?;
         let handle = Arc::clone(&process.handle);
         let mut state = self.state.lock();
         state.is_inherited = child.is_none();

@@ -221,6 +221,15 @@ impl Administration<'_> {
         })?;
         // Checked again, because the node may have changed hands before the guard was taken.
         usable_node(&directory(), self.caller.actor, node)?;
+        if self.host.leases.is_stopped(id) {
+            let message = format!(
+                "node {} is frozen: this host has heard nothing from the leader for the time of a \
+                 fence",
+                hosted.place
+            );
+            let remedy = "it goes on when the hosts are connected; see `toroid status`";
+            return Err(Refusal::new(RefusalKind::Failed, message, remedy));
+        }
         let caller = peer_ids(self.reader.stream()).map_err(|error| invalid(&error.to_string()))?;
         may_bind(directory().owner_of(id), caller, binds)?;
         let (node, domains) = (hosted, names(&directory(), id));

@@ -88,6 +88,7 @@ fn reach(
     })?;
     let carriage = Carriage {
         from: from.0,
+        partition: partition.0,
         packets: protocol.is_some(),
         keys,
     };

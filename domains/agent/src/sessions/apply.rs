@@ -47,6 +47,8 @@ pub(crate) fn follow(
     }
     if let (Ok(_), Some(cluster)) = (&carried_out, &host.cluster) {
         cluster.tickets.set_term(revision);
+        host.leases.cut(revision);
+        host.members.settle_leases();
     }
     carried_out
 }
@@ -96,7 +98,7 @@ fn carry_out(
     let given: Vec<&HostedNode> = given.collect();
     let _closed: Vec<Closed<'_>> = given.iter().map(|node| node.generation.close()).collect();
     if !transition.leaving.is_empty() {
-        host.leave_all(transition.leaving, transition.meanwhile)?;
+        host.leave_all(transition.leaving, transition.meanwhile, next.revision())?;
     }
     if !given.is_empty() {
         host.empty(&given)?;

@@ -8,7 +8,7 @@ use toroid_model::hosts::ETCD;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::hosts::{Claim, DirectoryUpdate, HostRequest, HostResponse};
 
-use super::{apply, lookup, tickets};
+use super::{apply, lookup, renewals, tickets};
 use crate::channel::secure::Session;
 use crate::cluster::link::Link;
 use crate::cluster::pages::Pages;
@@ -136,6 +136,7 @@ fn attend(host: &Arc<Host>, cluster: &Arc<Cluster>, leader: &str, session: Sessi
     to_leader.differs = true;
     drop(to_leader);
     cluster.came.notify_all();
+    renewals::renew(host, &link);
     let (served, known, own) = (Arc::clone(host), Arc::clone(cluster), Arc::clone(&link));
     let pages = Arc::new(Pages::default());
     let end = link.attend(session.reader, move |ask| {
@@ -167,7 +168,7 @@ fn serve(
             tickets::give_ticket(host, cluster, (&link.host, revision), wanted)
         }
         HostRequest::Listeners(sought) => lookup::answer(host, cluster, &link.host, sought),
-        HostRequest::Change { .. } => {
+        HostRequest::Change { .. } | HostRequest::Renew => {
             let message = format!("host {} does not hold the directory", cluster.config.host);
             HostResponse::Refused(Refusal::new(RefusalKind::Invalid, message, ""))
         }

@@ -15,7 +15,7 @@ use toroid_model::rights::Actor;
 use toroid_protocol::agent::Request;
 use toroid_protocol::hosts::{Claim, Hello, HostMessage, HostRequest, HostResponse, Requester};
 
-use super::{lookup, tickets};
+use super::{lookup, renewals, tickets};
 use crate::channel::SessionError;
 use crate::channel::handshake::Peer;
 use crate::channel::secure::{HANDSHAKE, Session};
@@ -154,8 +154,10 @@ fn lead(
     let (publisher, told) = (Arc::clone(cluster), Arc::clone(place.link));
     threads::start(move || publisher.tell(&told, &updates))?;
     let (served, known) = (Arc::clone(host), Arc::clone(cluster));
-    let end = place.link.attend(session.reader, move |ask| {
-        serve(&served, &known, &hello, ask)
+    let needs = place.entry.needs();
+    let end = place.link.attend(session.reader, move |ask| match ask {
+        HostRequest::Renew => renewals::answer(&known, &needs),
+        ask => serve(&served, &known, &hello, ask),
     });
     host.note_problem(cluster, &name, &format!("its session has ended: {end}"));
     Ok(())
@@ -365,6 +367,23 @@ mod tests {
             assert!(refusal.message.contains(why), "{refusal}");
             cluster.check_sealed(&open).unwrap();
         }
+    }
+
+    #[test]
+    fn a_fence_is_refused_where_rdma_devices_do_not_stop() {
+        let mut cluster = cluster();
+        let mut directory = Directory::new("2x1x1".parse().unwrap());
+        let wanted = Wanted {
+            name: "blue".into(),
+            ..Wanted::default()
+        };
+        let open = directory.create(wanted).unwrap().domain;
+        let fenced = directory.fence("blue", Some(10)).unwrap();
+        cluster.check_fence(&fenced).unwrap();
+        cluster.config.provider = Provider::Verbs;
+        cluster.check_fence(&open).unwrap();
+        let refusal = cluster.check_fence(&fenced).unwrap_err();
+        assert!(refusal.message.contains("verbs"), "{refusal}");
     }
 
     /// The disk of a removed host has the pre-shared key, too.

@@ -31,8 +31,9 @@ use crate::error::{AgentError, during, in_data};
 use crate::fdstore::takeover::{self, Takeover};
 use crate::gate::Gate;
 use crate::interfaces::Interfaces;
-use crate::members::Members;
+use crate::leases::Leases;
 use crate::members::migration::Migrations;
+use crate::members::{Members, RETURN};
 use crate::net::driver::{Driver, Others};
 use crate::net::gateways::Gateways;
 use crate::nodes::cgroups::Cgroups;
@@ -88,6 +89,11 @@ pub(super) fn build(
         emulation.clone(),
         config.lifeline,
     );
+    let decides = cluster
+        .as_ref()
+        .is_none_or(|cluster| cluster.config.holds_directory());
+    let leases = Leases::new(&mut takeover, decides, carries.clone());
+    let leases = Arc::new(leases.map_err(during("share the deadlines of fenced domains"))?);
     let users = take_users(&identity, &mut takeover)?;
     let (groups, no_limits) = take_groups(state, &takeover, config.limits)?;
     // All file systems of a node together leave a quarter for its processes.
@@ -141,6 +147,7 @@ pub(super) fn build(
                     hosts: cluster.others_in(&directory),
                     rdma: cluster.config.rdma.clone(),
                     sealed: cluster.config.encryption == Encryption::On,
+                    deadlines: Some(leases.memory()),
                 },
             ),
             None => Default::default(),
@@ -162,15 +169,18 @@ pub(super) fn build(
     let log = Log::open(data.path()).map_err(in_data(data.path()))?;
     let audit = Audit::new(data.path().into(), log);
     audit.note_start(identity.uid, &directory);
-    let (mut members, migrations) = Members::new(directory, store, memory);
+    let (mut members, migrations) = Members::new(directory, store, memory, Arc::clone(&leases));
     members.inherit(Arc::clone(&takeover.fd_store), &mut takeover);
+    // Before deadlines of nodes end that the directory has in no fenced domain any more.
+    leases.hold_stopped(&members.leavers(), RETURN * 2);
+    members.directory(|directory| leases.include(directory));
     members
         .inherit_links(emulation.torus(torus), &mut takeover)
         .map_err(during("make the clocks of links"))?;
     let base = Base::inherit(&mut takeover);
     let proxy = cluster
         .as_ref()
-        .map(|cluster| ProxySupervisor::new(&mut takeover, &cluster.config));
+        .map(|cluster| ProxySupervisor::new(&mut takeover, &cluster.config, leases.memory()));
     let control = match &cluster {
         Some(cluster) => Arc::clone(&cluster.control),
         None => Arc::new(Control::new(None)),
@@ -199,6 +209,7 @@ pub(super) fn build(
         no_limits,
         gateways: Gateways::new(state.path()),
         members,
+        leases,
         ending,
         is_ending: AtomicBool::new(false),
         gate: Gate::default(),

@@ -143,6 +143,10 @@ fn begin_term(host: &Arc<Host>, cluster: &Cluster, lead: &Lead) -> Result<(), Re
     } else {
         parse(&lead.records)?.administered_as(&present)
     };
+    // As if the leader had answered it, because it was read by this one.
+    if let Some(revision) = next.revision() {
+        host.leases.answered(lead.since, revision);
+    }
     // All of it is told to the driver, as to a follower in a new session.
     cluster.leader().differs = true;
     for exception in apply::follow(host, &present, next)? {

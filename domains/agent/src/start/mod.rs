@@ -244,7 +244,13 @@ fn live(
     let opened = watched.and_then(|()| open_for_business(&host, births, control));
     let opened = opened.and_then(|()| await_those_who_return(&host, &unfinished));
     let begun = opened.and_then(|()| match (&host.cluster, &lead) {
-        (Some(cluster), Some(lead)) => lead::begin(&host, cluster, lead, is_inherited),
+        (Some(cluster), Some(lead)) => {
+            let has_begun = lead::begin(&host, cluster, lead, is_inherited)?;
+            if has_begun {
+                sessions::renewals::renew_own(&host, cluster)?;
+            }
+            Ok(has_begun)
+        }
         _ => Ok(true),
     });
     drop((turn, lead));
@@ -366,9 +372,17 @@ fn open_for_business(
 fn await_those_who_return(host: &Arc<Host>, unfinished: &[Changed]) -> Result<(), AgentError> {
     let end = Instant::now() + RETURN;
     host.complete(unfinished, RETURN);
+    host.leases.release_all();
     let waiting = Arc::clone(host);
     spawn(move || {
         thread::sleep(end.saturating_duration_since(Instant::now()));
+        if waiting.leases.stops_within(Duration::ZERO) {
+            // Nobody comes back from a frozen node.
+            while waiting.leases.stops_within(Duration::ZERO) {
+                thread::sleep(RETURN / 10);
+            }
+            thread::sleep(RETURN);
+        }
         let forget = |nodes: &_| waiting.invalidate_inherited_registrations(nodes);
         waiting.members.detach_absent(forget);
     })

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use nix::unistd::Uid;
 use serde_json::json;
-use toroid_client::admin::{ClientError, Control};
+use toroid_client::admin::{ClientError, Control, Properties};
 use toroid_model::declare::{self, Declared, Holder, Step, Surroundings};
 use toroid_protocol::agent::NewDomain;
 
@@ -32,6 +32,7 @@ Example:
   public = true                   # absent: false
   forward = true                  # absent: false
   sealed = true                   # absent: false
+  fence = 10                      # seconds; absent: off
   subnet = \"10.64.3.0/24\"         # absent: as it is, or chosen
   capacity = 1000                 # members that it can have; absent: 254, or the nodes
   mtu = 9000                      # absent: as it is, or 9000
@@ -184,6 +185,7 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
             mtu,
             public,
             sealed,
+            fence,
             owner,
         } => {
             let new = NewDomain {
@@ -197,6 +199,7 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
                 mtu: *mtu,
                 public: *public,
                 sealed: *sealed,
+                fence: *fence,
                 owner: *owner,
             };
             agent.create_domain(new).map(drop)
@@ -206,10 +209,18 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
             public,
             forward,
             sealed,
+            fence,
             owner,
-        } => agent
-            .set(domain, *public, *forward, *sealed, *owner)
-            .map(drop),
+        } => {
+            let properties = Properties {
+                public: *public,
+                forward: *forward,
+                sealed: *sealed,
+                fence: *fence,
+                owner: *owner,
+            };
+            agent.set(domain, properties).map(drop)
+        }
         Step::Grow {
             domain,
             nodes,

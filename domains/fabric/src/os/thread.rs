@@ -106,7 +106,15 @@ pub(crate) fn processor_time() -> Duration {
 
 /// Nanoseconds of `CLOCK_MONOTONIC`, which all processes of the host share.
 pub fn monotonic() -> u64 {
-    let time = now();
+    nanoseconds(now())
+}
+
+/// Nanoseconds of `CLOCK_BOOTTIME`, which also goes on while the machine is suspended.
+pub fn boottime() -> u64 {
+    nanoseconds(time_of(libc::CLOCK_BOOTTIME))
+}
+
+fn nanoseconds(time: Duration) -> u64 {
     time.as_secs() * 1_000_000_000 + u64::from(time.subsec_nanos())
 }
 

@@ -47,10 +47,12 @@ impl RemoteEnd for Channel {
 /// Carries packets until one side has ended, and announces that to the other.
 ///
 /// Packets sent before the end still arrive, unless the node has left the domain. While one side has
-/// no room, the other is not read, so each side sees the pace of the other.
-pub fn relay(mut near: shm::Channel, mut remote: impl RemoteEnd) {
+/// no room, the other is not read, so each side sees the pace of the other. `await_turn` returns when
+/// some packets may be carried.
+pub fn relay(mut near: shm::Channel, mut remote: impl RemoteEnd, await_turn: impl Fn()) {
     let (mut inward, mut outward) = (Direction::default(), Direction::default());
     loop {
+        await_turn();
         let (came, went) = (
             inward.carry(&mut remote, &mut near),
             outward.carry(&mut near, &mut remote),

@@ -58,6 +58,9 @@ pub trait Regions {
     /// [`OpError`], which the other side gets.
     fn open(&self, key: RemoteKey, access: Access) -> Result<Opened, OpError>;
 
+    /// Returns when a request may be executed. By default that is at once.
+    fn await_turn(&self) {}
+
     /// Connects an RDMA device of this host with the other side's queue pair, which may then reach
     /// registered regions without this process. By default there is no device.
     ///
@@ -150,6 +153,7 @@ impl<R: Regions> Server<'_, R> {
             if rest.len() < request.data_len() {
                 return Ok(());
             }
+            self.regions.await_turn();
             self.execute(request);
             self.stream.consume(Request::LEN + request.data_len());
             if self.stream.unsent() >= ENOUGH && self.send_all() == Err(Cut) {

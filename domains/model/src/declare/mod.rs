@@ -10,6 +10,7 @@
 //! public = true                   # absent: false
 //! forward = true                  # absent: false
 //! sealed = true                   # absent: false
+//! fence = 10                      # seconds; absent: off
 //! subnet = "10.64.3.0/24"         # absent: as it is, or chosen
 //! capacity = 1000                 # members that it can have; absent: 254, or the nodes
 //! mtu = 9000                      # absent: as it is, or 9000
@@ -111,6 +112,8 @@ pub struct Declared {
     pub forward: bool,
     /// Whether its members of different hosts talk over encrypted connections only.
     pub sealed: bool,
+    /// Length of its fence in seconds.
+    pub fence: Option<u32>,
     /// IPv4 subnet.
     pub subnet: Option<Subnet>,
     /// In a file, members for which it shall have addresses. In the state of an agent, those for

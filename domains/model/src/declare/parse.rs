@@ -8,7 +8,7 @@ use toroid_fabric::{NodeId, Place, Torus};
 
 use super::{Declaration, Declared, DeclaredGateway, DeclaredLines, Holder};
 use crate::addressing::{self, Subnet};
-use crate::directory::{DirectoryError, MAX_MTU, MIN_MTU, members};
+use crate::directory::{DirectoryError, MAX_FENCE, MAX_MTU, MIN_FENCE, MIN_MTU, members};
 use crate::gateway::GatewayKind;
 use crate::link::{DomainLinks, LinkError, LinkSpec, Pair};
 use crate::names::{is_alias, is_domain_name, is_uplink_name};
@@ -187,7 +187,7 @@ impl Reader<'_> {
         let table = self.lines.table(value)?;
         let keys = [
             "nodes", "limited", "plain", "stacks", "managers", "public", "forward", "sealed",
-            "subnet", "capacity", "mtu", "owner", "link",
+            "fence", "subnet", "capacity", "mtu", "owner", "link",
         ];
         self.lines
             .check_keys(table, &format!("domain {name}"), &keys);
@@ -208,6 +208,7 @@ impl Reader<'_> {
             public: value("public").and_then(|v| self.lines.boolean(v)) == Some(true),
             forward: value("forward").and_then(|v| self.lines.boolean(v)) == Some(true),
             sealed: value("sealed").and_then(|v| self.lines.boolean(v)) == Some(true),
+            fence: value("fence").and_then(|v| self.lines.number(v, MIN_FENCE..=MAX_FENCE)),
             subnet: value("subnet").and_then(|v| self.subnet(v, members.len(), capacity)),
             members,
             mtu: value("mtu").and_then(|v| self.lines.number(v, MIN_MTU..=MAX_MTU)),

@@ -201,6 +201,7 @@ impl Plan {
             mtu: wanted.mtu,
             public: wanted.public,
             sealed: wanted.sealed,
+            fence: wanted.fence,
             owner: wanted.owner,
         });
         if wanted.forward {
@@ -223,15 +224,22 @@ impl Plan {
             public,
             forward: None,
             sealed: None,
+            fence: None,
             owner,
         };
-        let seal = |sealed| Step::Set {
+        let protect = |sealed, fence| Step::Set {
             domain: name.into(),
             public: None,
             forward: None,
-            sealed: Some(sealed),
+            sealed,
+            fence,
             owner: None,
         };
+        let seal = |sealed| protect(Some(sealed), None);
+        if present.fence != wanted.fence {
+            let fence = wanted.fence.unwrap_or_default();
+            self.take.push(protect(None, Some(fence)));
+        }
         // Before nodes join that need it.
         if wanted.sealed && !present.sealed {
             self.take.push(seal(true));
@@ -404,6 +412,7 @@ fn forward(domain: &str, forward: bool) -> Step {
         public: None,
         forward: Some(forward),
         sealed: None,
+        fence: None,
         owner: None,
     }
 }

@@ -65,6 +65,8 @@ pub enum Step {
         public: bool,
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         sealed: bool,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        fence: Option<u32>,
         owner: Option<u32>,
     },
     Grow {
@@ -81,6 +83,9 @@ pub enum Step {
         forward: Option<bool>,
         #[serde(skip_serializing_if = "Option::is_none")]
         sealed: Option<bool>,
+        /// Length of the fence in seconds; 0: off.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        fence: Option<u32>,
         owner: Option<u32>,
     },
     /// Make managers.
@@ -163,6 +168,7 @@ impl fmt::Display for Step {
                 mtu,
                 public,
                 sealed,
+                fence,
                 owner,
             } => {
                 write!(f, "create {domain}")?;
@@ -174,6 +180,7 @@ impl fmt::Display for Step {
                 optional(f, "capacity", capacity)?;
                 optional(f, "mtu", mtu)?;
                 optional(f, "owner", owner)?;
+                optional(f, "fence", fence)?;
                 f.write_str(if *public { ", public" } else { "" })?;
                 f.write_str(if *sealed { ", sealed" } else { "" })
             }
@@ -200,10 +207,15 @@ impl fmt::Display for Step {
                 public,
                 forward,
                 sealed,
+                fence,
                 owner,
             } => {
                 write!(f, "change {domain}")?;
                 optional(f, "owner", owner)?;
+                match fence {
+                    Some(0) => f.write_str(", not fenced")?,
+                    fence => optional(f, "fence", fence)?,
+                }
                 f.write_str(match public {
                     Some(true) => ", public",
                     Some(false) => ", not public",

@@ -61,6 +61,7 @@ managers = ["0,0,0"]
 public = true
 forward = true
 sealed = true
+fence = 10
 subnet = "10.64.3.0/24"
 capacity = 60
 mtu = 1500
@@ -101,9 +102,9 @@ fn every_key_is_read() {
     let blue = Declared {
         lines: DeclaredLines {
             domain: 2,
-            subnet: 11,
-            capacity: 12,
-            mtu: 13,
+            subnet: 12,
+            capacity: 13,
+            mtu: 14,
         },
         members: members(
             &places(&["0,0,0", "1,0,0", "3,3,3"]),
@@ -115,6 +116,7 @@ fn every_key_is_read() {
         public: true,
         forward: true,
         sealed: true,
+        fence: Some(10),
         subnet: Some("10.64.3.0/24".parse().unwrap()),
         capacity: Some(60),
         mtu: Some(1500),
@@ -130,7 +132,7 @@ fn every_key_is_read() {
     };
     let empty = Declared {
         lines: DeclaredLines {
-            domain: 22,
+            domain: 23,
             ..DeclaredLines::default()
         },
         ..Declared::default()

@@ -197,6 +197,9 @@ impl Declared {
         if self.sealed {
             writeln!(f, "sealed = true")?;
         }
+        if let Some(fence) = self.fence {
+            writeln!(f, "fence = {fence}")?;
+        }
         if let Some(subnet) = self.subnet {
             writeln!(f, "subnet = \"{subnet}\"")?;
         }

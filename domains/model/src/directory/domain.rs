@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use serde::Serialize;
 use toroid_fabric::NodeId;
 
+use super::Fence;
 use super::addresses::Addresses;
 use crate::addressing::Subnet;
 use crate::gateway::Gateway;
@@ -40,6 +41,8 @@ pub struct Domain {
     pub forward: bool,
     /// Whether its members of different hosts talk over encrypted connections only.
     pub sealed: bool,
+    /// Whether members on hosts that are cut off stop by themselves, and when.
+    pub fence: Option<Fence>,
     /// Connection to an external network.
     pub gateway: Option<Gateway>,
     /// Links between members.
@@ -129,6 +132,8 @@ pub struct Wanted {
     pub public: bool,
     /// Whether its members of different hosts talk over encrypted connections only.
     pub sealed: bool,
+    /// Length of its fence in seconds.
+    pub fence: Option<u32>,
 }
 
 /// Members out of sets: full members, and those to which each field of [`MemberSpec`] applies.

@@ -17,6 +17,8 @@ pub(super) struct Domains {
     by_subnet: SharedMap<u32, Arc<str>>,
     /// Memberships, with the name of the domain.
     by_node: SharedMap<(NodeId, Arc<str>), ()>,
+    /// Names of those with a fence.
+    fenced: SharedMap<Arc<str>, ()>,
 }
 
 /// A domain that differs between two versions, or is only in one of them.
@@ -53,6 +55,11 @@ impl Domains {
         its.filter_map(|((_, name), ())| self.get(name))
     }
 
+    /// Domains with a fence, in order of names.
+    pub(super) fn fenced(&self) -> impl Iterator<Item = &Domain> {
+        self.fenced.iter().filter_map(|(name, ())| self.get(name))
+    }
+
     /// A domain that has an address of this subnet.
     pub(super) fn overlapping(&self, subnet: Subnet) -> Option<&Domain> {
         let last = u64::from(subnet.base().to_bits()) + subnet.addresses() - 1;
@@ -86,6 +93,11 @@ impl Domains {
         for node in old.iter().flat_map(|old| old.members.keys()).filter(left) {
             self.by_node.remove(&(*node, Arc::clone(&name)));
         }
+        if domain.fence.is_some() {
+            self.fenced.insert(Arc::clone(&name), ());
+        } else {
+            self.fenced.remove(&name);
+        }
         self.by_name.insert(name, Arc::new(domain));
     }
 
@@ -95,6 +107,7 @@ impl Domains {
         let name: Arc<str> = name.into();
         self.by_id.remove(&domain.id);
         self.by_subnet.remove(&domain.subnet.base().to_bits());
+        self.fenced.remove(&name);
         for node in domain.members.keys() {
             self.by_node.remove(&(*node, Arc::clone(&name)));
         }

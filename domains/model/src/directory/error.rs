@@ -2,7 +2,7 @@
 
 use toroid_fabric::Place;
 
-use super::{MAX_ALIASES, MAX_LINKS, MAX_MTU, MIN_MTU};
+use super::{MAX_ALIASES, MAX_FENCE, MAX_LINKS, MAX_MTU, MIN_FENCE, MIN_MTU};
 use crate::addressing::{Subnet, SubnetError};
 use crate::link::LinkError;
 use crate::names::{MAX_LABEL, MAX_NAME, RESERVED_NAMES};
@@ -136,6 +136,9 @@ pub enum DirectoryError {
     /// Outside the possible.
     #[error("an MTU of {0} bytes is not possible")]
     BadMtu(u32),
+    /// Outside the sensible.
+    #[error("a fence of {0} s is not possible")]
+    BadFence(u32),
     /// The domain has no addresses for so many members.
     #[error("domain {domain} has IPv4 addresses for {capacity} members, and not for {members}")]
     Full {
@@ -257,6 +260,10 @@ impl From<DirectoryError> for Refusal {
             E::BadMtu(_) => (
                 RefusalKind::Invalid,
                 format!("choose one from {MIN_MTU} to {MAX_MTU}"),
+            ),
+            E::BadFence(_) => (
+                RefusalKind::Invalid,
+                format!("choose {MIN_FENCE} to {MAX_FENCE} seconds, or off"),
             ),
             E::Full { members, .. } => (
                 RefusalKind::Exhausted,

@@ -75,6 +75,9 @@ pub struct NewDomain {
     /// Whether its members of different hosts talk over encrypted connections only.
     #[serde(default)]
     pub sealed: bool,
+    /// Seconds after which members on hosts that are cut off have stopped; no fence when absent.
+    #[serde(default)]
+    pub fence: Option<u32>,
     /// Owner, if not the caller; for administrators.
     pub owner: Option<u32>,
 }

@@ -34,6 +34,10 @@ impl Etcd {
         Err(EtcdError::NotBuilt)
     }
 
+    pub(crate) fn lasts(&self, _tenure: &Tenure) -> Result<bool, EtcdError> {
+        Err(EtcdError::NotBuilt)
+    }
+
     pub(crate) fn watch_leader(&self, _changed: impl FnMut(Option<String>) + Send + 'static) {}
 
     pub(crate) fn trouble(&self) -> Option<EtcdError> {

@@ -129,6 +129,16 @@ impl Etcd {
         Some(election::TTL.saturating_sub(unrenewed))
     }
 
+    /// Whether a majority says that a tenure lasts.
+    ///
+    /// # Errors
+    /// [`EtcdError`].
+    pub(crate) fn lasts(&self, tenure: &Tenure) -> Result<bool, EtcdError> {
+        let read = |servers: Arc<Servers>| async move { election::leader(&servers).await };
+        let (leader, _) = self.run(read)?;
+        Ok(leader.is_some_and(|leader| leader.term == tenure.term))
+    }
+
     /// Time since the last renewal of the lease, if this host has one.
     pub(super) fn unrenewed(&self) -> Option<Duration> {
         let held = self.0.held.lock();

@@ -149,7 +149,7 @@ fn clocks_outlive_the_agent() {
     let agent = |directory: &Directory, torus: Option<TorusLinks>| {
         let mut takeover = Takeover::take(state.path()).unwrap();
         let store = Box::new(Memory::holding(directory));
-        let (mut members, _) = Members::new(directory.clone(), store, 1 << 20);
+        let (mut members, _) = Members::new(directory.clone(), store, 1 << 20, Leases::none());
         members.inherit(Arc::clone(&takeover.fd_store), &mut takeover);
         members.inherit_links(torus, &mut takeover).unwrap();
         Arc::new(members)

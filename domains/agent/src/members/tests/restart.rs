@@ -53,7 +53,8 @@ impl Fabric {
     fn agent(&self) -> Agent {
         let mut takeover = self.takeover();
         let store = Box::new(Memory::holding(&self.directory));
-        let (mut members, migrations) = Members::new(self.directory.clone(), store, MAX_BYTES);
+        let (mut members, migrations) =
+            Members::new(self.directory.clone(), store, MAX_BYTES, Leases::none());
         members.inherit(Arc::clone(&takeover.fd_store), &mut takeover);
         Agent {
             unfinished: members.take_up(),

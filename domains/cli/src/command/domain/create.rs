@@ -26,6 +26,9 @@ pub(crate) struct Create {
     /// Members of different hosts talk over encrypted connections only
     #[arg(long)]
     sealed: bool,
+    /// Members on hosts that are cut off stop so many seconds after the last contact
+    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..))]
+    fence: Option<u32>,
     /// Owner of the domain, by name or number (administrators only) [default: the caller]
     #[arg(long, value_name = "USER", value_parser = values::user)]
     owner: Option<u32>,
@@ -79,6 +82,7 @@ impl Create {
             mtu: self.mtu,
             public: self.public,
             sealed: self.sealed,
+            fence: self.fence,
             owner: self.owner,
         }
     }
@@ -145,7 +149,7 @@ fn create_unless_exists(agent: &mut Control, new: NewDomain) -> Result<DomainInf
 }
 
 /// Properties: name, present value, wanted value.
-fn properties<'a>(present: &DomainInfo, new: &NewDomain) -> [(&'a str, String, Option<String>); 5] {
+fn properties<'a>(present: &DomainInfo, new: &NewDomain) -> [(&'a str, String, Option<String>); 6] {
     let text = |number: u32| number.to_string();
     [
         ("subnet", present.subnet.clone(), new.subnet.clone()),
@@ -160,6 +164,11 @@ fn properties<'a>(present: &DomainInfo, new: &NewDomain) -> [(&'a str, String, O
             "sealed",
             present.sealed.to_string(),
             new.sealed.then(|| true.to_string()),
+        ),
+        (
+            "fence",
+            present.fence.map_or_else(|| "off".into(), text),
+            new.fence.map(text),
         ),
     ]
 }

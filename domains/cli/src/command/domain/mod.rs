@@ -4,7 +4,7 @@ mod create;
 mod shrink;
 
 use clap::{Args, Subcommand, ValueEnum};
-use toroid_client::admin::{ClientError, Control};
+use toroid_client::admin::{ClientError, Control, Properties};
 use toroid_model::directory::MemberSpec;
 use toroid_model::info::{DomainInfo, MemberDrops};
 use toroid_model::refusal::RefusalKind;
@@ -106,7 +106,7 @@ pub(crate) struct Set {
     /// The domain
     name: String,
     /// Whether anyone may add their own nodes
-    #[arg(long, value_name = "BOOL", required_unless_present_any = ["owner", "forward", "sealed"])]
+    #[arg(long, value_name = "BOOL", required_unless_present_any = ["owner", "forward", "sealed", "fence"])]
     public: Option<bool>,
     /// Routing: members that are also in another such domain may forward packets between the two
     /// and send IPv6 router advertisements
@@ -115,6 +115,10 @@ pub(crate) struct Set {
     /// Whether members of different hosts talk over encrypted connections only
     #[arg(long, value_name = "BOOL")]
     sealed: Option<bool>,
+    /// Members on hosts that are cut off stop so many seconds after the last contact, and a shrink
+    /// waits for that instead of failing
+    #[arg(long, value_name = "SECONDS|OFF", value_parser = values::fence)]
+    fence: Option<u32>,
     /// New owner, by name or number (administrators only)
     #[arg(long, value_name = "USER", value_parser = values::user)]
     owner: Option<u32>,
@@ -163,12 +167,17 @@ impl Run for Domain {
                 public,
                 forward,
                 sealed,
+                fence,
                 owner,
             }) => {
-                let forward = forward.map(|forward| forward == Forward::On);
-                session
-                    .connect()?
-                    .set(&name, public, forward, sealed, owner)?
+                let properties = Properties {
+                    public,
+                    forward: forward.map(|forward| forward == Forward::On),
+                    sealed,
+                    fence,
+                    owner,
+                };
+                session.connect()?.set(&name, properties)?
             }
             Domain::Show(Named { name }) => session.connect()?.show(&name)?,
             Domain::Rm(rm) => {
@@ -259,6 +268,18 @@ pub(crate) fn print(domain: &DomainInfo, show: Show) {
     }
     if domain.sealed {
         line!("sealed: members of different hosts talk over encrypted connections only");
+    }
+    if let Some(fence) = domain.fence {
+        line!("fence: members on hosts that are cut off stop within {fence} s");
+    }
+    if domain.fence_pending {
+        line!(
+            "not all hosts have this fence: repeat `toroid domain set {} --fence`",
+            domain.name
+        );
+    }
+    for host in &domain.cut_off {
+        line!("host {host}: cut off, frozen");
     }
     if domain.forward {
         line!("forwards: members may be routers to other domains that forward");

@@ -51,6 +51,7 @@ fn sentence(request: &Request) -> Option<String> {
             public,
             forward,
             sealed,
+            fence,
             owner,
         } => {
             let switch = |what: &str, on: &Option<bool>| {
@@ -62,6 +63,10 @@ fn sentence(request: &Request) -> Option<String> {
                 switch("public", public),
                 switch("forward", forward),
                 switch("sealed", sealed),
+                fence.map(|seconds| match seconds {
+                    0 => "fence off".into(),
+                    _ => format!("fence {seconds} s"),
+                }),
                 owner,
             ];
             let changes: Vec<String> = changes.into_iter().flatten().collect();

@@ -301,7 +301,7 @@ fn relayed_with(keys: Option<Keys>) -> Relayed {
         relay_status,
         relay_waker,
         remote: end(Connection::new(socket, keys), HERE, THERE),
-        relay: thread::spawn(move || relay(near, card)),
+        relay: thread::spawn(move || relay(near, card, || {})),
     }
 }
 

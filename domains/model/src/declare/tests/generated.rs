@@ -24,6 +24,7 @@ fn declarations() -> impl Strategy<Value = Declaration> {
             public,
             forward: public != (owner % 2 == 0),
             sealed: owner % 3 == 0,
+            fence: [None, Some(5), Some(10), Some(60)][owner as usize % 4],
             owner: Some(owner),
             members: members(
                 &nodes,
@@ -167,11 +168,13 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             stacks,
             public,
             sealed,
+            fence,
             owner,
             ..
         } => {
             let new = Declared {
                 sealed: *sealed,
+                fence: *fence,
                 members: members(&nodes.0, &limited.0, &plain.0, &stacks.0),
                 public: *public,
                 owner: owner.or(Some(0)),
@@ -184,12 +187,16 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             public,
             forward,
             sealed,
+            fence,
             owner,
         } => {
             let domain = present.domains.get_mut(domain).unwrap();
             domain.public = public.unwrap_or(domain.public);
             domain.forward = forward.unwrap_or(domain.forward);
             domain.sealed = sealed.unwrap_or(domain.sealed);
+            if let Some(fence) = fence {
+                domain.fence = Some(*fence).filter(|fence| *fence > 0);
+            }
             domain.owner = owner.or(domain.owner);
         }
         Step::Grow {

@@ -10,7 +10,8 @@ use toroid_fabric::NodeId;
 use super::numbers;
 use crate::addressing::Subnet;
 use crate::directory::addresses::Addresses;
-use crate::directory::{Directory, Domain, MAX_MTU, MIN_MTU, MemberSpec, members, members_with};
+use crate::directory::{Directory, Domain, Fence, MAX_MTU, MIN_MTU, MemberSpec};
+use crate::directory::{members, members_with};
 use crate::gateway::Gateway;
 use crate::link::DomainLinks;
 use crate::names::{is_domain_name, is_uplink_name};
@@ -43,6 +44,8 @@ pub(super) struct DomainRecord {
     forward: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     sealed: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fence: Option<Fence>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     gateway: Option<Gateway<u32>>,
     #[serde(default, skip_serializing_if = "DomainLinks::is_empty")]
@@ -79,6 +82,7 @@ impl DomainRecord {
             public: domain.public,
             forward: domain.forward,
             sealed: domain.sealed,
+            fence: domain.fence,
             gateway: domain.gateway.as_ref().map(|gateway| Gateway {
                 node: gateway.node.0,
                 uplink: gateway.uplink.clone(),
@@ -102,6 +106,10 @@ impl Directory {
         if !(MIN_MTU..=MAX_MTU).contains(&record.mtu) {
             return Err(format!("has an MTU of {}", record.mtu));
         }
+        let fence = record.fence.map(|fence| fence.seconds);
+        fence
+            .map_or(Ok(()), Fence::check)
+            .map_err(|error| error.to_string())?;
         self.check_number(record.id, record.epoch)?;
         let least = u32::try_from(record.members.len()).unwrap_or(u32::MAX);
         self.check_subnet(record.subnet, least)
@@ -140,6 +148,7 @@ impl Directory {
             public: record.public,
             forward: record.forward,
             sealed: record.sealed,
+            fence: record.fence,
             gateway: gateway.transpose()?,
             links: record.links,
             since: self.numbers_of(&record.since)?,
