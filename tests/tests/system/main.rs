@@ -31,6 +31,7 @@ mod hosts;
 mod hosts_bench;
 mod hosts_etcd;
 mod hosts_far;
+mod hosts_fence;
 mod hosts_frames;
 mod hosts_keys;
 mod hosts_sealed;

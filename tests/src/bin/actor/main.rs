@@ -63,6 +63,12 @@ enum Role {
         owner: Place,
         key: RemoteKey,
     },
+    /// Write the time to the first word until that fails.
+    Stamp {
+        domain: String,
+        owner: Place,
+        key: RemoteKey,
+    },
     /// Read and add to the first word until both have failed.
     Watch {
         domain: String,
@@ -130,6 +136,7 @@ fn main() -> Result<()> {
         Role::Count { domain, owner, key } => memory::count(&domain, owner, key, 0),
         Role::Tally { domain, owner, key } => memory::tally(&domain, owner, key),
         Role::Spoil { domain, owner, key } => memory::count(&domain, owner, key, 8),
+        Role::Stamp { domain, owner, key } => memory::stamp(&domain, owner, key),
         Role::Watch { domain, owner, key } => memory::watch(&domain, owner, key),
         Role::Mix {
             domain,

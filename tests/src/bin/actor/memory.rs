@@ -81,6 +81,19 @@ pub fn tally(domain: &str, place: Place, key: RemoteKey) -> Result<()> {
     end(counted)
 }
 
+pub fn stamp(domain: &str, place: Place, key: RemoteKey) -> Result<()> {
+    let (remote, mut pair) = open_for_adding(domain, place, key)?;
+    let local = Region::local(8)?;
+    let mut count = 0u64;
+    loop {
+        local.store(0, now_ns())?;
+        match complete(&mut pair, Operation::write(&remote, 0, &local, 0..8))? {
+            Ok(_) => count += 1,
+            Err(error) => return fail(count, error),
+        }
+    }
+}
+
 pub fn mix(domain: &str, place: Place, key: RemoteKey, at: u64, every: u64) -> Result<()> {
     let domain = Member::attach()?.domain(domain)?;
     let remote = domain.open(key, Access::all())?;

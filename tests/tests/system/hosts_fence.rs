@@ -1,0 +1,236 @@
+//! Fenced domains: members on a host that is cut off stop by themselves, so that a shrink need not
+//! wait for that host.
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tests::actor::Actor;
+use tests::cluster::{is_nightly, leaves_nothing};
+use tests::etcd::Etcd;
+use tests::hosts::{Host, Hosts, Oddities};
+use tests::process::{eventually, now_ns, send, stop};
+
+/// Length of the fence, in seconds.
+const FENCE: u64 = 3;
+
+/// A member on host b that stays, and one that leaves.
+const STAYS: &str = "0,1,0";
+const LEAVES: &str = "1,1,0";
+
+/// Two hosts with a fenced domain of all their nodes.
+fn blue() -> Hosts {
+    let hosts = Hosts::down_yet(2);
+    let [a, b] = hosts.each();
+    for host in [a, b] {
+        // Honest processes may be slow on a busy machine.
+        let patient = Oddities {
+            ack_timeout: Some(1000),
+            ..Oddities::default()
+        };
+        host.try_up(patient).ok();
+    }
+    b.meets("a");
+    let fence = FENCE.to_string();
+    let create = ["domain create blue *,*,0 --fence", &fence].join(" ");
+    let info = b.agent.ask(&create);
+    assert_eq!(
+        (&info["fence"], &info["fence_pending"]),
+        (&FENCE.into(), &Value::Null)
+    );
+    hosts.agree();
+    a.trunk_to("b");
+    hosts
+}
+
+/// Traffic of members on host b: a leaver that writes and sends to a member that stays, and a member
+/// that uses its memory.
+struct Traffic {
+    owner: Actor,
+    leaver: Actor,
+    ear: Actor,
+    mouth: Actor,
+    counted: Actor,
+    tally: Actor,
+}
+
+impl Traffic {
+    fn start(b: &Host) -> Self {
+        let (owner, key) = b.agent.owner(STAYS);
+        let leaver = b.agent.peer(LEAVES, "stamp", STAYS, &key);
+        let (counted, count) = b.agent.owner(STAYS);
+        let tally = b.agent.peer(STAYS, "tally", STAYS, &count);
+        let ear = b.agent.listener(STAYS, 7000);
+        let address = b.agent.existing("blue").ipv4(STAYS);
+        let mouth = b.agent.flood(LEAVES, &address, 7000);
+        ear.reports(&tests::actor::Event::First);
+        Traffic {
+            owner,
+            leaver,
+            ear,
+            mouth,
+            counted,
+            tally,
+        }
+    }
+
+    /// Ends all, after the host was connected again. The leaver has written and sent nothing since
+    /// the shrink returned, and those who stayed have lost nothing.
+    fn end(self, returned: u64) {
+        self.leaver.revoked();
+        let newest = self.owner.counted();
+        assert!(newest > 0, "it has written before");
+        let late = newest.saturating_sub(returned);
+        assert!(late == 0, "written {late} ns after the return");
+        let mut mouth = self.mouth;
+        mouth.close();
+        mouth.wait().ok();
+        self.ear.heard_nothing_since(returned);
+        let tally = self.tally.counted();
+        assert_eq!(
+            self.counted.counted(),
+            tally,
+            "each addition is there, once"
+        );
+    }
+}
+
+/// Shrinks `blue` on host a while host b is cut off, and returns the time of the return.
+fn shrink(a: &Host) -> u64 {
+    let info = a.agent.ask(&format!("domain shrink blue {LEAVES}"));
+    let returned = now_ns();
+    assert_eq!(info["cut_off"][0], "b", "{info}");
+    returned
+}
+
+fn is_frozen(b: &Host) {
+    eventually("the nodes are frozen", || {
+        let outcome = b.agent.exec(STAYS, "true");
+        outcome.status != 0 && outcome.to_string().contains("frozen")
+    });
+}
+
+/// Waits until host b is connected again, and its nodes go on.
+fn goes_on(a: &Host, b: &Host) {
+    b.meets("a");
+    a.meets("b");
+    eventually("the member goes on", || {
+        b.agent.exec(STAYS, "true").status == 0
+    });
+}
+
+#[test]
+fn hosts_fence_stops_a_leaver_on_a_host_that_is_cut_off() {
+    leaves_nothing(|| {
+        let hosts = blue();
+        let [a, b] = hosts.each();
+        let nodes = b.agent.node_pids_here();
+        let times = if is_nightly() { 100 } else { 2 };
+        for _ in 0..times {
+            let traffic = Traffic::start(b);
+            hosts.cut(b);
+            let returned = shrink(a);
+            is_frozen(b);
+            hosts.mend(b);
+            goes_on(a, b);
+            traffic.end(returned);
+            a.agent.existing("blue").grow(&[LEAVES]);
+        }
+        // Nobody was killed.
+        assert_eq!(b.agent.node_pids_here(), nodes);
+        // Of another host: frames and memory come through as before.
+        a.trunk_to("b");
+        b.trunk_to("a");
+        a.agent.reaches("0,0,0", "1-1-0.blue");
+    });
+}
+
+/// Nothing on the host can rely on its agent.
+#[test]
+fn hosts_fence_needs_no_agent_where_members_stop() {
+    leaves_nothing(|| {
+        let hosts = blue();
+        let [a, b] = hosts.each();
+        let traffic = Traffic::start(b);
+        let agent = b.agent.agent_pid();
+        stop(agent);
+        let returned = shrink(a);
+        hosts.cut(b);
+        send(agent, Signal::SIGCONT);
+        is_frozen(b);
+        hosts.mend(b);
+        goes_on(a, b);
+        traffic.end(returned);
+    });
+}
+
+#[test]
+fn hosts_fence_ends_where_it_is_switched_off() {
+    let hosts = blue();
+    let [a, b] = hosts.each();
+    let short = a.agent.toroid("domain set blue --fence 1");
+    short.fails(2, &["a fence of 1 s", "2 to 120 seconds"]);
+    let word = a.agent.toroid("domain set blue --fence soon");
+    word.fails(2, &["off"]);
+    let explained = a.agent.toroid("domain show blue").ok();
+    assert!(explained.text().contains("fence: "), "{explained}");
+    let dump = a.agent.toroid("dump").ok();
+    assert!(dump.text().contains("fence = 3"), "{dump}");
+    a.agent.toroid("domain set blue --fence off").ok();
+    hosts.cut(b);
+    eventually("the leader notices", || {
+        a.about("b")["state"] != "connected"
+    });
+    let failed = a.agent.toroid(&format!("domain shrink blue {LEAVES}"));
+    failed.fails(1, &["host b", "away"]);
+    b.agent.exec(STAYS, "true").ok();
+    // A host that is away has no new fence, and no change counts on it.
+    let pending = a.agent.toroid("domain set blue --fence 2");
+    pending.fails(1, &["host b", "away"]);
+    assert_eq!(a.agent.ask("domain show blue")["fence_pending"], true);
+    let failed = a.agent.toroid(&format!("domain shrink blue {STAYS}"));
+    failed.fails(1, &["host b", "away"]);
+    hosts.mend(b);
+    a.meets("b");
+    b.agent.toroid("domain set blue --fence 2").ok();
+    let info = a.agent.ask("domain show blue");
+    assert_eq!(info["fence_pending"], Value::Null);
+}
+
+/// The former coordinator cannot renew leases, its own neither, and the next one waits for them.
+#[test]
+fn hosts_etcd_fence_stops_members_of_a_coordinator_that_is_cut_off() {
+    leaves_nothing(|| {
+        let hosts = Hosts::down_yet(3);
+        let etcd = Etcd::start(&hosts, 3);
+        let endpoints = etcd.endpoints();
+        for host in hosts.each::<3>() {
+            let on_etcd = Oddities {
+                etcd: Some(&endpoints),
+                ..Oddities::default()
+            };
+            host.try_up(on_etcd).ok();
+        }
+        let (leader, others) = hosts.coordinator();
+        let y = leader.name().as_bytes()[0] - b'a';
+        let [stays, leaves] = [0, 1].map(|x| format!("{x},{y},0"));
+        let create = others[0].agent.toroid("domain create blue *,*,0 --fence 4");
+        create.ok();
+        hosts.agree();
+        let (owner, key) = leader.agent.owner(&stays);
+        let leaver = leader.agent.peer(&leaves, "stamp", &stays, &key);
+        hosts.cut(leader);
+        let mut info = Value::Null;
+        let shrink = format!("domain shrink blue {leaves} --json");
+        eventually("the next coordinator shrinks", || {
+            let outcome = others[0].agent.toroid(&shrink);
+            info = serde_json::from_str(outcome.text()).unwrap_or_default();
+            outcome.status == 0
+        });
+        let returned = now_ns();
+        assert_eq!(info["cut_off"][0], leader.name(), "{info}");
+        hosts.mend(leader);
+        hosts.coordinator();
+        leaver.revoked();
+        let newest = owner.counted();
+        assert!(newest > 0 && newest <= returned, "{newest} {returned}");
+    });
+}
