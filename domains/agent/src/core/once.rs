@@ -21,11 +21,11 @@ use crate::cluster::Setback;
 use crate::control::requests::Deciding;
 use crate::random;
 
-/// Time that a change waits for a leader, if none has begun it.
-const FRESH: Duration = Duration::from_secs(10);
+/// Time that a change waits for leaders. Without etcd it is refused after about this time.
+const LIMIT: Duration = Duration::from_secs(10);
 
-/// The same if one may have begun it.
-const BEGUN: Duration = Duration::from_secs(15);
+/// Most of the time of an attempt that counts as waited.
+const ATTEMPT: Duration = Duration::from_secs(4);
 
 /// Time after which a client hears that its change waits.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -134,6 +134,7 @@ pub(super) fn repeat<G>(
     let mut wait = Wait::default();
     let earlier = || Refusal::new(RefusalKind::Failed, "an earlier attempt had no answer", "");
     let (mut lost, mut pause) = (asked.again.then(earlier), PAUSE[0]);
+    let begin = Instant::now();
     loop {
         wait.for_leader(host, lost.is_some(), &mut waits);
         let Some(inside) = enter() else {
@@ -161,12 +162,12 @@ pub(super) fn repeat<G>(
             }
             Setback::Unsettled(why) | Setback::Lost(why) => why,
         };
-        if wait.time >= BEGUN || why.kind == RefusalKind::Denied {
+        if wait.time >= LIMIT || why.kind == RefusalKind::Denied {
             return Ended::Answered(Err(unknown(&why)), Some(inside));
         }
         if lost.is_none() {
-            // From now on the change waits for the next leader.
-            wait.time = Duration::ZERO;
+            // From now on the change waits for the next leader. Its processes may have taken long.
+            wait.time = begin.elapsed().min(ATTEMPT);
         }
         lost = Some(why);
         thread::sleep(pause);
@@ -189,7 +190,6 @@ impl Wait {
         let Some(cluster) = &host.cluster else {
             return;
         };
-        let limit = if is_lost { BEGUN } else { FRESH };
         let mut wait = |until: Duration| {
             let begin = Instant::now();
             let rest = until.saturating_sub(self.time);
@@ -203,7 +203,7 @@ impl Wait {
         if !std::mem::replace(&mut self.is_told, true) {
             tells();
         }
-        wait(limit);
+        wait(LIMIT);
     }
 }
 
