@@ -216,6 +216,7 @@ fn has_hung_up(remote: BorrowedFd<'_>) -> bool {
 mod tests {
     use std::io::{Read, Write};
     use std::net::TcpListener;
+    use std::sync::{Arc, Mutex};
     use std::thread;
 
     use toroid_fabric::tcp::secure::{Cipher, KEY};
@@ -230,6 +231,13 @@ mod tests {
 
     /// Starts copying on a thread; returns both ends and the thread.
     fn carriage(keys: Option<Keys>) -> (TcpStream, UnixStream, thread::JoinHandle<()>) {
+        carriage_by(keys, || {})
+    }
+
+    fn carriage_by(
+        keys: Option<Keys>,
+        await_turn: impl Fn() + Send + 'static,
+    ) -> (TcpStream, UnixStream, thread::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let theirs = listener.accept().unwrap().0;
@@ -244,8 +252,28 @@ mod tests {
             packets: true,
             keys: keys.map(SealKeys),
         };
-        let carrying = thread::spawn(move || carry(&packets, &remote, &local, || {}));
+        let carrying = thread::spawn(move || carry(&packets, &remote, &local, await_turn));
         (theirs, ours, carrying)
+    }
+
+    #[test]
+    fn bytes_are_copied_when_their_turn_comes() {
+        let turn = Arc::new(Mutex::new(()));
+        let its = Arc::clone(&turn);
+        let held = turn.lock().unwrap();
+        let (mut remote, mut local, carrying) =
+            carriage_by(None, move || drop(its.lock().unwrap()));
+        local.write_all(b"words").unwrap();
+        let soon = Duration::from_millis(50);
+        remote.set_read_timeout(Some(soon)).unwrap();
+        assert!(remote.read(&mut [0; 5]).is_err());
+        drop(held);
+        remote.set_read_timeout(None).unwrap();
+        let mut heard = [0; 5];
+        remote.read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"words");
+        drop((remote, local));
+        carrying.join().unwrap();
     }
 
     /// All bytes once got lost when the remote side answered after the local one had closed.

@@ -32,6 +32,9 @@ const KEYS: Keys = Keys {
     receive: [2; KEY],
 };
 
+/// Time in which something would have happened.
+const WHILE: Duration = Duration::from_millis(50);
+
 /// Timeout of a hang.
 const FOR_EVER: Duration = Duration::from_secs(20);
 
@@ -58,9 +61,21 @@ fn pair(connection: impl Into<Connection>, depth: usize) -> QueuePair {
 struct Host {
     regions: Mutex<HashMap<RegionId, RemoteRegion>>,
     status: Arc<Status>,
+    turn: Turn,
+}
+
+/// Lets a thread execute or carry something while nobody holds the lock.
+type Turn = Arc<Mutex<()>>;
+
+fn await_turn(turn: &Turn) {
+    drop(turn.lock().unwrap());
 }
 
 impl Regions for Host {
+    fn await_turn(&self) {
+        await_turn(&self.turn);
+    }
+
     fn open(&self, key: RemoteKey, _: Access) -> Result<Opened, OpError> {
         let regions = self.regions.lock().unwrap();
         let region = regions.get(&key.id).cloned();

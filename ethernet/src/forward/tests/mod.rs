@@ -6,6 +6,7 @@ mod uplink;
 use std::net::Ipv6Addr;
 
 use proptest::prelude::*;
+use toroid_fabric::deadlines;
 
 use super::*;
 use crate::offload::Offload;
@@ -231,6 +232,29 @@ fn a_former_member_neither_reaches_nor_is_reached() {
 }
 
 /// Members 1 and 2 are limited, so each can reach member 0 only.
+#[test]
+fn no_frame_passes_in_a_fenced_domain_after_its_deadline() {
+    let mut bridges = connected(false);
+    let memory = Deadlines::create().unwrap();
+    let agent = Deadlines::map(&memory, true).unwrap();
+    bridges.set_deadlines(Deadlines::map(&memory, false).ok());
+    let unicast = |domain| packet(mac(domain, 2), mac(domain, 1), 100);
+    let stopped = |bridges: &Bridges<Name>| {
+        let other = bridges.ingress(Partition(8), place(1)).unwrap();
+        [
+            bridges.send(1, &unicast(7)),
+            bridges.send(1, &arp(mac(7, 1), [10, 64, 0, 1])),
+            bridges.send_external(&packet(mac(7, 2), EXTERNAL, 100)),
+            recipients(&other, &unicast(8)),
+        ]
+        .map(|result| result == Err(DropReason::Fenced))
+    };
+    assert_eq!(stopped(&bridges), [false; 4]);
+    agent.set_domain(Partition(7), deadlines::PAST);
+    agent.set_first(deadlines::PAST);
+    assert_eq!(stopped(&bridges), [true, true, true, false]);
+}
+
 #[test]
 fn limited_members_reach_full_ones_only_and_refusals_are_counted() {
     let mut bridges = bridges();

@@ -38,6 +38,21 @@ fn run(pair: &mut QueuePair, operation: Operation<Opened>) -> Result<u64, OpErro
 }
 
 #[test]
+fn an_operation_is_executed_when_its_turn_comes() {
+    let host = Arc::new(Host::default());
+    let owner = host.export(1, 8);
+    let (mut pair, _) = host.serve(1);
+    let remote = open(&mut pair, 1).unwrap();
+    let turn = host.turn.lock().unwrap();
+    pair.post(1, Operation::fetch_add(&remote, 0, 1)).unwrap();
+    pair.flush();
+    assert!(!pair.wait(WHILE));
+    assert_eq!(owner.load(0), Ok(0));
+    drop(turn);
+    assert_eq!(complete(&mut pair, 1)[0].result, Ok(0));
+}
+
+#[test]
 fn a_connection_has_more_regions_than_handles() {
     let host = Arc::new(Host::default());
     let count = u64::from(HANDLES) + 3;

@@ -280,6 +280,7 @@ struct Relayed {
     relay_waker: crate::mem::waker::Waker,
     remote: Channel,
     relay: JoinHandle<()>,
+    turn: Turn,
 }
 
 fn relayed() -> Relayed {
@@ -295,13 +296,16 @@ fn relayed_with(keys: Option<Keys>) -> Relayed {
     let near = near_end(near, HERE, THERE, &relay_status);
     let relay_waker = near.waker();
     let card = end(card, THERE, HERE);
+    let turn = Turn::default();
+    let its = Arc::clone(&turn);
     Relayed {
         process: near_end(process, THERE, HERE, &status),
         status,
         relay_status,
         relay_waker,
         remote: end(Connection::new(socket, keys), HERE, THERE),
-        relay: thread::spawn(move || relay(near, card, || {})),
+        relay: thread::spawn(move || relay(near, card, || await_turn(&its))),
+        turn,
     }
 }
 
@@ -313,6 +317,21 @@ fn packets_are_relayed_both_ways_at_the_pace_of_the_receiver() {
 #[test]
 fn sealed_packets_are_relayed_both_ways_at_the_pace_of_the_receiver() {
     packets_are_relayed(relayed_with(Some(KEYS)));
+}
+
+#[test]
+fn packets_are_relayed_when_their_turn_comes() {
+    let mut relayed = relayed();
+    let turn = relayed.turn.lock().unwrap();
+    send(&mut relayed.process, b"words");
+    send(&mut relayed.remote, b"answer");
+    let mut packet = Vec::new();
+    thread::sleep(WHILE);
+    assert_eq!(relayed.process.receive(&mut packet), Ok(false));
+    assert_eq!(relayed.remote.receive(&mut packet), Ok(false));
+    drop(turn);
+    assert_eq!(receive(&mut relayed.remote).unwrap(), b"words");
+    assert_eq!(receive(&mut relayed.process).unwrap(), b"answer");
 }
 
 #[test]
