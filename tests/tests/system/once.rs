@@ -151,16 +151,16 @@ fn a_hand_over_that_is_repeated_is_completed() {
         let nodes = nodes.as_array().expect("nodes are a list").iter();
         nodes.map(|node| node["owner"].as_u64()).collect::<Vec<_>>()
     };
-    assert_eq!(owners(), [None; 3]);
+    assert_eq!(owners(), [Some(0); 3]);
     cluster.kill_agent();
     cluster.toroid("up").ok();
     let mut client = Client::connect(&cluster);
     assert_eq!(client.ask(1, &chown), Reply::Done);
-    assert_eq!(owners(), [None, Some(1000), Some(1000)]);
+    assert_eq!(owners(), [Some(0), Some(1000), Some(1000)]);
     // Not again, if they are given back.
     cluster.toroid("node chown *,0,0 free").ok();
     assert_eq!(client.ask(1, &chown), Reply::Done);
-    assert_eq!(owners(), [None; 3]);
+    assert_eq!(owners(), [Some(0); 3]);
     owner.kill();
 }
 
