@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::hosts::{Hosts, Machine};
-use crate::process::{Outcome, Running, eventually};
+use crate::process::{Outcome, Running, eventually, stop};
 
 /// Last numbers of the addresses of the machines.
 const NUMBERS: [u8; 3] = [101, 102, 103];
@@ -109,10 +109,19 @@ impl Etcd {
         format!("{:?}", urls.collect::<Vec<String>>())
     }
 
-    /// Sends all servers a signal.
-    pub fn signal(&self, signal: Signal) {
+    /// Stops all servers; returns once none of their threads runs. After `kill` has returned, a busy
+    /// machine lets them go on for some 30 ms, in which they carry out transactions and answer.
+    #[track_caller]
+    pub fn stop(&self) {
         for server in &self.servers {
-            server.signal(signal);
+            stop(server.pid());
+        }
+    }
+
+    /// Lets stopped servers go on.
+    pub fn go_on(&self) {
+        for server in &self.servers {
+            server.signal(Signal::SIGCONT);
         }
     }
 

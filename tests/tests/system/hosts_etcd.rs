@@ -238,7 +238,7 @@ fn hosts_etcd_follow_when_they_wake_up_as_a_former_coordinator() {
         let (leader, others) = hosts.coordinator();
         others[0].agent.domain("blue", &["*,*,0"]);
         let agent = leader.agent.agent_pid();
-        send(agent, Signal::SIGSTOP);
+        stop(agent);
         change(others[0], "red");
         send(agent, Signal::SIGCONT);
         eventually("it follows", || {
@@ -287,7 +287,7 @@ fn hosts_etcd_go_on_without_etcd_and_refuse_changes() {
         far.agent.domain("blue", &["*,*,0"]);
         hosts.agree();
         far.trunk_to(leader.name());
-        etcd.signal(Signal::SIGSTOP);
+        etcd.stop();
         let begun = Instant::now();
         let refused = far.agent.toroid("domain shrink blue 0,0,0");
         let took = begun.elapsed();
@@ -306,7 +306,7 @@ fn hosts_etcd_go_on_without_etcd_and_refuse_changes() {
         if is_nightly() {
             std::thread::sleep(Duration::from_secs(20).saturating_sub(begun.elapsed()));
         }
-        etcd.signal(Signal::SIGCONT);
+        etcd.go_on();
         // Whether the shrink was made nevertheless is unknown.
         change(far, "red");
         hosts.coordinator();
