@@ -103,7 +103,8 @@ pub enum DriverRequest {
         precision: u8,
     },
     /// Sets the deadlines after which members of fenced domains send and receive nothing. One
-    /// descriptor: their memory ([`toroid_fabric::deadlines::Deadlines`]).
+    /// descriptor: their memory ([`toroid_fabric::deadlines::Deadlines`]). A driver that cannot map
+    /// the memory ends.
     Deadlines,
     /// Answered by [`DriverResponse::Synced`].
     Sync {

@@ -10,7 +10,8 @@ use crate::seal::SealKeys;
 #[serde(tag = "order", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ProxyRequest {
     /// First in a session. Sets the deadlines after which members of fenced domains are not served.
-    /// One descriptor: their memory ([`toroid_fabric::deadlines::Deadlines`]).
+    /// One descriptor: their memory ([`toroid_fabric::deadlines::Deadlines`]). A proxy that cannot
+    /// map the memory ends.
     Deadlines,
     /// Serves a process of another host. One descriptor: the connection with that host.
     Serve(Service),

@@ -8,7 +8,6 @@ mod rdma_streams;
 mod tunnels;
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -39,6 +38,10 @@ pub enum DriverError {
     /// The system refused a resource that every driver needs.
     #[error("cannot start the driver: {0}")]
     Start(io::Error),
+    /// The memory of deadlines was missing or could not be mapped, without which members of fenced
+    /// domains would not stop.
+    #[error("cannot use the deadlines of fenced domains: {0}")]
+    Deadlines(io::Error),
     /// Waiting for frames failed.
     #[error("cannot wait for frames: {0}")]
     Wait(io::Error),
@@ -69,8 +72,6 @@ enum PortFailure {
     Outside(io::Error),
     #[error("cannot change the offload of its interface: {0}")]
     Offload(io::Error),
-    #[error("cannot use the deadlines of fenced domains: {0}")]
-    Deadlines(io::Error),
     #[error("cannot use the clocks of its domain's links: {0}")]
     Clocks(io::Error),
 }
@@ -233,7 +234,7 @@ impl ControlPath {
         &mut self,
         command: DriverRequest,
         descriptors: Vec<OwnedFd>,
-    ) -> Result<Option<DriverResponse>, SwitchEnded> {
+    ) -> Result<Option<DriverResponse>, DriverError> {
         debug!(?command, "from the agent");
         match command {
             DriverRequest::Retain {
@@ -259,14 +260,9 @@ impl ControlPath {
                 self.set_links(domain_id, model, descriptors, precision)?;
             }
             DriverRequest::Deadlines => {
-                let memory = descriptors.into_iter().next().map(File::from);
-                let deadlines = memory.map(|memory| Deadlines::map(&memory, false));
-                match deadlines.transpose() {
-                    Ok(deadlines) => self
-                        .switch
-                        .call(move |switch| switch.bridges.set_deadlines(deadlines))?,
-                    Err(error) => self.record((0, 0), Err(PortFailure::Deadlines(error))),
-                }
+                let deadlines = map_deadlines(descriptors).map_err(DriverError::Deadlines)?;
+                self.switch
+                    .call(move |switch| switch.bridges.set_deadlines(deadlines))?;
             }
             DriverRequest::Sync { n } => return Ok(Some(self.sync(n)?)),
             DriverRequest::Drops { n, domain_id } => {
@@ -305,4 +301,10 @@ impl ControlPath {
             });
         }
     }
+}
+
+fn map_deadlines(descriptors: Vec<OwnedFd>) -> io::Result<Deadlines> {
+    let missing = || io::Error::other("their memory did not arrive");
+    let memory = descriptors.into_iter().next().ok_or_else(missing)?;
+    Deadlines::map(&memory.into(), false)
 }

@@ -184,8 +184,8 @@ impl<X> Default for Bridges<X> {
 
 impl<X> Bridges<X> {
     /// Sets the deadlines of fenced domains.
-    pub(crate) fn set_deadlines(&mut self, deadlines: Option<Deadlines>) {
-        self.deadlines = deadlines;
+    pub(crate) fn set_deadlines(&mut self, deadlines: Deadlines) {
+        self.deadlines = Some(deadlines);
     }
 
     /// Whether the members of a domain have stopped.

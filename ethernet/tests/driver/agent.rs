@@ -165,6 +165,18 @@ impl Agent {
         self.synced = 0;
     }
 
+    /// Gives the driver this memory of deadlines.
+    pub(crate) fn set_deadlines(&self, memory: &File) {
+        let command = DriverRequest::Deadlines;
+        self.commands.send(&command, &[memory.as_fd()]).unwrap();
+    }
+
+    /// Waits until the driver ends by itself.
+    pub(crate) fn outlast(mut self) -> Result<(), DriverError> {
+        assert!(self.answers.receive::<DriverResponse>().is_err());
+        self.driver.join().unwrap()
+    }
+
     pub(crate) fn stop(self) {
         self.liveness.shut_down();
         self.commands.shut_down();

@@ -29,6 +29,7 @@ use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
 use toroid_ethernet::driver::{self, DriverError};
 use toroid_ethernet::offload::Offload;
 use toroid_ethernet::tunnel::TunnelHeader;
+use toroid_fabric::deadlines::Deadlines;
 use toroid_fabric::{Epoch, Partition, Place};
 use toroid_model::addressing;
 use toroid_model::ethernet::DropReason;

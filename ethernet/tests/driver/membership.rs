@@ -164,3 +164,18 @@ fn bad_commands_are_errors_of_their_port_only() {
     assert!(reaches(&nodes[0], &nodes[1], BLUE));
     agent.stop();
 }
+
+/// A driver without them once forwarded frames of members that have to stop.
+#[test]
+fn a_driver_that_cannot_map_the_deadlines_ends() {
+    let Some((mut agent, nodes)) = blue::<2>() else {
+        return;
+    };
+    agent.set_deadlines(&Deadlines::create().unwrap());
+    assert_eq!(agent.sync(), []);
+    agent.set_deadlines(&File::open("/dev/null").unwrap());
+    let error = agent.outlast().unwrap_err().to_string();
+    let expected = "cannot use the deadlines of fenced domains";
+    assert!(error.starts_with(expected), "{error}");
+    assert!(is_cut(&nodes[0], &nodes[1], BLUE), "without a driver");
+}

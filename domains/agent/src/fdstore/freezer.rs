@@ -90,14 +90,22 @@ impl Freezer {
         self.timer.as_fd()
     }
 
-    /// Notes an entry of the fd store.
-    pub(super) fn put(&mut self, key: &str, record: &Value, descriptors: &[OwnedFd]) {
-        let last = || descriptors.last()?.try_clone().ok();
+    /// Notes an entry of the fd store. Fails if the deadlines cannot be mapped.
+    pub(super) fn put(
+        &mut self,
+        key: &str,
+        record: &Value,
+        descriptors: &[OwnedFd],
+    ) -> io::Result<()> {
+        let last = || {
+            let last = descriptors.last().map(OwnedFd::try_clone);
+            last.unwrap_or_else(|| Err(io::Error::other("its descriptor did not arrive")))
+        };
         if key == DEADLINES {
             let memory = last().map(File::from);
-            // The memory is the same as before, or without it nothing stops.
-            self.deadlines = memory.and_then(|memory| Deadlines::map(&memory, false).ok());
-        } else if let (Some(id), Some(process)) = (node_of(key), last()) {
+            let mapped = memory.and_then(|memory| Deadlines::map(&memory, false));
+            self.deadlines = Some(mapped?);
+        } else if let (Some(id), Ok(process)) = (node_of(key), last()) {
             let record = serde_json::from_value(record.clone());
             let node = Node {
                 group: record.ok().and_then(|Record { freezer }| freezer),
@@ -106,6 +114,7 @@ impl Freezer {
             };
             self.nodes.insert(id, node);
         }
+        Ok(())
     }
 
     /// Notes that an entry was removed. The next life of a node must not be born frozen.
@@ -213,8 +222,11 @@ mod tests {
         let memory = Deadlines::create().unwrap();
         let agent = Deadlines::map(&memory, true).unwrap();
         let mut freezer = Freezer::new().unwrap();
-        freezer.put("deadlines", &Value::Null, &[memory.into()]);
-        freezer.put("node/7", &json!({ "pid": 1, "freezer": group }), &[process]);
+        let mut put = |key: &str, record: &Value, descriptor: OwnedFd| {
+            freezer.put(key, record, &[descriptor]).unwrap();
+        };
+        put("deadlines", &Value::Null, memory.into());
+        put("node/7", &json!({ "pid": 1, "freezer": group }), process);
         (freezer, agent)
     }
 

@@ -25,7 +25,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use parking_lot::Mutex;
@@ -54,8 +54,11 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// abandons that fd store, and the next one is given everything.
 const BACKLOG_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Pause between two attempts to start it.
-const PAUSE: Duration = Duration::from_millis(50);
+/// First and longest pause before another one is started after one that has ended early.
+const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
+
+/// An fd store that has lived for longer has not failed by itself.
+const GOOD_LIFE: Duration = Duration::from_secs(5);
 
 /// Milliseconds that a process may take to end.
 const LAST_WORDS_MS: u16 = 2000;
@@ -249,8 +252,16 @@ impl FdStore {
     ) -> io::Result<()> {
         let fd_store = Arc::clone(self);
         let replace = move || {
+            let mut pause = PAUSE[0];
             loop {
+                let begun = Instant::now();
                 present.outlast();
+                if begun.elapsed() > GOOD_LIFE {
+                    pause = PAUSE[0];
+                } else {
+                    thread::sleep(pause);
+                    pause = PAUSE[1].min(pause * 2);
+                }
                 match fd_store.replace(&state) {
                     Some(next) => present = next,
                     None => return,
@@ -271,7 +282,7 @@ impl FdStore {
                 // The new one may have been killed, too.
                 Err(error) => tracing::error!("cannot start the fd store: {error}"),
             }
-            thread::sleep(PAUSE);
+            thread::sleep(PAUSE[0]);
         }
         None
     }

@@ -28,7 +28,12 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs the fd store. Standard input is the listening socket, standard output the first connection.
 pub(crate) fn run_role() -> u8 {
-    u8::from(start().is_err())
+    let Err(error) = start() else {
+        return 0;
+    };
+    // Standard error is the agent's log.
+    eprintln!("the fd store ends: {error}");
+    1
 }
 
 fn start() -> io::Result<()> {
@@ -75,11 +80,13 @@ struct Ready {
 }
 
 /// Continuation after a request.
-#[derive(PartialEq)]
 enum Next {
     GoOn,
     HangUp,
     End,
+    /// The fd store would not stop nodes at their deadlines. It ends, and the next one may have
+    /// room.
+    Fail(io::Error),
 }
 
 impl FdStore {
@@ -101,6 +108,7 @@ impl FdStore {
                     None | Some(Next::GoOn) => self.callers.push(caller),
                     Some(Next::HangUp) => caller.writer.shut_down(),
                     Some(Next::End) => return Ok(()),
+                    Some(Next::Fail(error)) => return Err(error),
                 }
             }
             if ready.knocks
@@ -177,7 +185,10 @@ impl FdStore {
                     .send(&FdStoreResponse::FdStore { version, pid }, &[])?;
             }
             FdStoreRequest::Put { key, record } => {
-                self.freezer.put(&key, &record, &descriptors);
+                if let Err(error) = self.freezer.put(&key, &record, &descriptors) {
+                    let message = format!("cannot use the deadlines of nodes: {error}");
+                    return Ok(Next::Fail(io::Error::new(error.kind(), message)));
+                }
                 let entry = Entry {
                     record,
                     descriptors,
@@ -230,6 +241,7 @@ mod tests {
     use std::io::Read;
     use std::thread;
 
+    use super::super::freezer::DEADLINES;
     use super::*;
 
     #[test]
@@ -254,5 +266,22 @@ mod tests {
         drop((reader, writer));
         role.join().unwrap().unwrap();
         assert_eq!(node.read(&mut [0]).unwrap(), 0);
+    }
+    /// One without them once went on, and stopped no node.
+    #[test]
+    fn an_fd_store_that_cannot_map_the_deadlines_ends() {
+        let state = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(state.path().join("socket")).unwrap();
+        let (agent, ours) = UnixStream::pair().unwrap();
+        let (_, writer) = wire::split(agent).unwrap();
+        let put = FdStoreRequest::Put {
+            key: DEADLINES.into(),
+            record: Value::Null,
+        };
+        let short = tempfile::tempfile().unwrap();
+        writer.send(&put, &[short.as_fd()]).unwrap();
+        let error = keep(listener, ours).unwrap_err().to_string();
+        assert!(error.starts_with("cannot use the deadlines"), "{error}");
+        assert!(error.ends_with("end of file"), "{error}");
     }
 }

@@ -33,7 +33,7 @@ use toroid_client::member::MemberError;
 use toroid_fabric::deadlines::Deadlines;
 use toroid_fabric::{NodeId, Partition};
 use toroid_protocol::liveness::LivenessSocket;
-use toroid_protocol::proxy::{ProxyEvent, ProxyRequest};
+use toroid_protocol::proxy::{Carriage, ProxyEvent, ProxyRequest, Service};
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
 use crate::process::become_independent;
@@ -69,7 +69,11 @@ struct TargetProxy {
 
 /// Runs the target proxy until its liveness socket, standard input, ends.
 pub(crate) fn run_role() -> u8 {
-    u8::from(run().is_err())
+    let Err(error) = run() else {
+        return 0;
+    };
+    tracing::error!("the process for connections with other hosts ends: {error}");
+    1
 }
 
 fn run() -> Result<(), WireError> {
@@ -85,17 +89,26 @@ fn run() -> Result<(), WireError> {
         };
         let (orders, errands) = wire::split(session)?;
         *proxy.agent.lock() = Some(errands);
-        proxy.attend(orders);
+        proxy.attend(orders)?;
         *proxy.agent.lock() = None;
     }
 }
 
 impl TargetProxy {
-    /// Carries out an agent's orders until its end. Connections outlive it.
-    fn attend(self: &Arc<Self>, mut orders: Reader) {
+    /// Carries out an agent's orders until its end. Connections outlive it. Fails if the members of
+    /// fenced domains would not stop, which ends the process.
+    fn attend(self: &Arc<Self>, mut orders: Reader) -> io::Result<()> {
         let mut told = None::<Instant>;
         while let Ok((order, descriptors)) = orders.receive::<ProxyRequest>() {
-            let Err(error) = self.begin(order, descriptors) else {
+            let begun = match order {
+                ProxyRequest::Deadlines => {
+                    self.map_deadlines(descriptors)?;
+                    continue;
+                }
+                ProxyRequest::Serve(service) => self.serve(service, descriptors),
+                ProxyRequest::Carry(carriage) => self.carry(carriage, descriptors),
+            };
+            let Err(error) = begun else {
                 continue;
             };
             // Connections over a limit must not fill the log.
@@ -104,39 +117,45 @@ impl TargetProxy {
                 tracing::warn!("cannot serve a connection with another host: {error}");
             }
         }
+        Ok(())
     }
 
-    /// Starts the thread of a connection.
-    fn begin(self: &Arc<Self>, order: ProxyRequest, descriptors: Vec<OwnedFd>) -> io::Result<()> {
-        let proxy = Arc::clone(self);
-        let mut descriptors = descriptors.into_iter();
-        let mut next = || descriptors.next().ok_or_else(no_room);
-        match order {
-            ProxyRequest::Deadlines => {
-                let deadlines = Deadlines::map(&next()?.into(), false)?;
-                // The next agent has the same.
-                let _ = self.deadlines.set(deadlines);
-            }
-            ProxyRequest::Serve(service) => {
-                let socket = next()?;
-                let entry = Entry::add(self, SERVED, NodeId(service.from), 0)?;
-                threads::start(move || {
-                    let _entry = entry;
-                    serve::serve(&proxy, &service, socket);
-                })?;
-            }
-            ProxyRequest::Carry(carriage) => {
-                let (remote, local) = (next()?, next()?);
-                let entry = Entry::add(self, CARRIED, NodeId(carriage.from), 0)?;
-                threads::start(move || {
-                    let _entry = entry;
-                    let partition = Partition(carriage.partition);
-                    let await_turn = || proxy.await_turn(partition);
-                    carry::carry(&carriage, &remote.into(), &local.into(), await_turn);
-                })?;
-            }
+    /// Maps the deadlines. The next agent has the same.
+    fn map_deadlines(&self, descriptors: Vec<OwnedFd>) -> io::Result<()> {
+        if self.deadlines.get().is_some() {
+            return Ok(());
         }
+        let [memory] = take(descriptors).map_err(cannot_stop)?;
+        let deadlines = Deadlines::map(&memory.into(), false).map_err(cannot_stop)?;
+        // This thread alone sets it.
+        let _ = self.deadlines.set(deadlines);
         Ok(())
+    }
+
+    /// Starts the thread of a remote process's connection.
+    fn serve(self: &Arc<Self>, service: Service, descriptors: Vec<OwnedFd>) -> io::Result<()> {
+        let [socket] = take(descriptors)?;
+        let entry = Entry::add(self, SERVED, NodeId(service.from), 0)?;
+        let proxy = Arc::clone(self);
+        threads::start(move || {
+            let _entry = entry;
+            serve::serve(&proxy, &service, socket);
+        })
+        .map(drop)
+    }
+
+    /// Starts the thread of a connection of this host's process.
+    fn carry(self: &Arc<Self>, carriage: Carriage, descriptors: Vec<OwnedFd>) -> io::Result<()> {
+        let [remote, local] = take(descriptors)?;
+        let entry = Entry::add(self, CARRIED, NodeId(carriage.from), 0)?;
+        let proxy = Arc::clone(self);
+        threads::start(move || {
+            let _entry = entry;
+            let partition = Partition(carriage.partition);
+            let await_turn = || proxy.await_turn(partition);
+            carry::carry(&carriage, &remote.into(), &local.into(), await_turn);
+        })
+        .map(drop)
     }
 
     /// Waits until the members of a domain may go on.
@@ -161,6 +180,41 @@ impl TargetProxy {
     }
 }
 
-fn no_room() -> io::Error {
-    io::Error::other("no room for a descriptor; raise the limit of open files (ulimit -n)")
+/// The descriptors of an order.
+fn take<const N: usize>(descriptors: Vec<OwnedFd>) -> io::Result<[OwnedFd; N]> {
+    let no_room = "no room for a descriptor; raise the limit of open files (ulimit -n)";
+    descriptors
+        .try_into()
+        .map_err(|_| io::Error::other(no_room))
+}
+
+fn cannot_stop(error: io::Error) -> io::Error {
+    let message = format!("cannot use the deadlines of fenced domains: {error}");
+    io::Error::new(error.kind(), message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A proxy without them once served members of fenced domains for ever.
+    #[test]
+    fn a_proxy_that_cannot_map_the_deadlines_ends() {
+        let ended = |memory: Option<&OwnedFd>| {
+            let (agent, ours) = UnixStream::pair().unwrap();
+            let (orders, _) = wire::split(ours).unwrap();
+            let (_, agent) = wire::split(agent).unwrap();
+            let descriptors: Vec<_> = memory.iter().map(|memory| memory.as_fd()).collect();
+            agent.send(&ProxyRequest::Deadlines, &descriptors).unwrap();
+            agent.shut_down();
+            Arc::new(TargetProxy::default()).attend(orders)
+        };
+        ended(Some(&Deadlines::create().unwrap().into())).unwrap();
+        let short = OwnedFd::from(tempfile::tempfile().unwrap());
+        for (memory, reason) in [(Some(&short), "end of file"), (None, "ulimit -n")] {
+            let error = ended(memory).unwrap_err().to_string();
+            assert!(error.starts_with("cannot use the deadlines"), "{error}");
+            assert!(error.contains(reason), "{error}");
+        }
+    }
 }

@@ -237,7 +237,7 @@ fn no_frame_passes_in_a_fenced_domain_after_its_deadline() {
     let mut bridges = connected(false);
     let memory = Deadlines::create().unwrap();
     let agent = Deadlines::map(&memory, true).unwrap();
-    bridges.set_deadlines(Deadlines::map(&memory, false).ok());
+    bridges.set_deadlines(Deadlines::map(&memory, false).unwrap());
     let unicast = |domain| packet(mac(domain, 2), mac(domain, 1), 100);
     let stopped = |bridges: &Bridges<Name>| {
         let other = bridges.ingress(Partition(8), place(1)).unwrap();
