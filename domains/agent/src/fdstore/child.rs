@@ -53,7 +53,7 @@ impl SupervisedChild {
     /// Takes over the child of the predecessor, if it lives.
     pub(crate) fn take_over(kept: Entry) -> Option<Self> {
         let (Record { pid, sealed }, [liveness, handle]) = kept.parse()?;
-        if has_ended(&handle) {
+        if has_ended(pid, &handle) {
             return None;
         }
         let mut child = Self::new(pid, handle, liveness.into()).ok()?;

@@ -354,7 +354,7 @@ fn give_birth_with(plan: &Plan, users: Option<u32>) -> Result<(Life, Birth), Nod
 /// Takes over a node of the predecessor, if it lives.
 fn take_over(kept: Entry) -> Option<(Life, Birth)> {
     let (Record { pid, users, .. }, [liveness, listener, network, handle]) = kept.parse()?;
-    if has_ended(&handle) {
+    if has_ended(pid, &handle) {
         return None;
     }
     let (reports, orders) = wire::split(liveness.into()).ok()?;

@@ -197,7 +197,7 @@ impl ProxySupervisor {
 
     fn start(&self) -> io::Result<Instance> {
         let kept = self.kept.lock().take();
-        let kept = kept.filter(|process| !has_ended(&process.handle));
+        let kept = kept.filter(|process| !has_ended(process.pid, &process.handle));
         let (mut process, child) = match kept {
             Some(process) => (process, None),
             None => {
