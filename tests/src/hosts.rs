@@ -59,6 +59,22 @@ pub struct Oddities<'a> {
     pub fresh: bool,
 }
 
+impl Oddities<'_> {
+    /// The right file.
+    pub const RIGHT: Self = Oddities {
+        host: None,
+        nodes: None,
+        torus: None,
+        key: None,
+        ack_timeout: None,
+        directory: None,
+        etcd: None,
+        encryption: None,
+        fabric: None,
+        fresh: false,
+    };
+}
+
 impl Hosts {
     /// Up to three hosts with running agents. The first one has the directory.
     #[track_caller]

@@ -16,25 +16,30 @@ const FENCE: u64 = 3;
 const STAYS: &str = "0,1,0";
 const LEAVES: &str = "1,1,0";
 
+/// Deviation of all hosts: honest processes may be slow on a busy machine.
+const PATIENT: Oddities<'_> = Oddities {
+    ack_timeout: Some(1000),
+    ..Oddities::RIGHT
+};
+
 /// Two hosts with a fenced domain of all their nodes.
 fn blue() -> Hosts {
+    blue_with([PATIENT; 2], FENCE)
+}
+
+fn blue_with(oddities: [Oddities<'_>; 2], fence: u64) -> Hosts {
     let hosts = Hosts::down_yet(2);
     let [a, b] = hosts.each();
-    for host in [a, b] {
-        // Honest processes may be slow on a busy machine.
-        let patient = Oddities {
-            ack_timeout: Some(1000),
-            ..Oddities::default()
-        };
-        host.try_up(patient).ok();
+    for (host, oddities) in [a, b].into_iter().zip(oddities) {
+        host.try_up(oddities).ok();
     }
     b.meets("a");
-    let fence = FENCE.to_string();
-    let create = ["domain create blue *,*,0 --fence", &fence].join(" ");
-    let info = b.agent.ask(&create);
+    let info = b
+        .agent
+        .ask(&format!("domain create blue *,*,0 --fence {fence}"));
     assert_eq!(
         (&info["fence"], &info["fence_pending"]),
-        (&FENCE.into(), &Value::Null)
+        (&fence.into(), &Value::Null)
     );
     hosts.agree();
     a.trunk_to("b");
@@ -157,6 +162,58 @@ fn hosts_fence_needs_no_agent_where_members_stop() {
         send(agent, Signal::SIGCONT);
         is_frozen(b);
         hosts.mend(b);
+        goes_on(a, b);
+        traffic.end(returned);
+    });
+}
+
+/// The next agent has no lease, and knows nothing of the shrink yet.
+#[test]
+fn hosts_fence_goes_on_when_the_agent_starts_again() {
+    leaves_nothing(|| {
+        let hosts = blue();
+        let [a, b] = hosts.each();
+        let nodes = b.agent.node_pids_here();
+        let traffic = Traffic::start(b);
+        hosts.cut(b);
+        let returned = shrink(a);
+        is_frozen(b);
+        b.agent.kill_agent();
+        b.try_up(PATIENT).ok();
+        is_frozen(b);
+        hosts.mend(b);
+        goes_on(a, b);
+        traffic.end(returned);
+        assert_eq!(b.agent.node_pids_here(), nodes);
+    });
+}
+
+/// The killed agent had kept the directory without the leaver, and held the leaver's processes. The
+/// next one once let them go on before it had cut them off.
+#[test]
+fn hosts_fence_holds_a_leaver_when_the_agent_dies_as_it_catches_up() {
+    leaves_nothing(|| {
+        let slow = Oddities {
+            ack_timeout: Some(20_000),
+            ..Oddities::RIGHT
+        };
+        // Longer than the agent needs to start again, so that those who stay can come back to it.
+        let hosts = blue_with([slow; 2], 10);
+        let [a, b] = hosts.each();
+        let traffic = Traffic::start(b);
+        // The agent waits for this member before it cuts the leaver off.
+        let silent = traffic.tally.pid_in_node();
+        stop(silent);
+        hosts.cut(b);
+        let returned = shrink(a);
+        is_frozen(b);
+        hosts.mend(b);
+        eventually("the agent has the directory without the leaver", || {
+            b.agent.ask("domain show blue")["epoch"] == 2
+        });
+        b.agent.kill_agent();
+        send(silent, Signal::SIGCONT);
+        b.try_up(slow).ok();
         goes_on(a, b);
         traffic.end(returned);
     });

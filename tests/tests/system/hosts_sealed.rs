@@ -20,15 +20,7 @@ const STREAM: &[u8] = b"01234567890123456789012345678901234567890123456789";
 
 const OFF: Oddities<'_> = Oddities {
     encryption: Some("off"),
-    host: None,
-    nodes: None,
-    torus: None,
-    key: None,
-    directory: None,
-    etcd: None,
-    ack_timeout: None,
-    fabric: None,
-    fresh: false,
+    ..Oddities::RIGHT
 };
 
 /// Uses every path between two hosts, with known bytes in memory, packets and frames. Returns what
