@@ -79,7 +79,7 @@ impl From<Refusal> for Failure {
             RefusalKind::Invalid => 2,
             RefusalKind::NotFound => 4,
             RefusalKind::Exists => 5,
-            RefusalKind::Denied => NOT_PERMITTED,
+            RefusalKind::Denied | RefusalKind::Leaving => NOT_PERMITTED,
             RefusalKind::Exhausted => 7,
             RefusalKind::Version | RefusalKind::Failed => 1,
         };

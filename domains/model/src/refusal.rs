@@ -54,6 +54,8 @@ pub enum RefusalKind {
     Exists,
     /// Not permitted, not a member, or a right is missing.
     Denied,
+    /// Not permitted any more: the node is leaving the domain.
+    Leaving,
     /// A limit was reached: memory, descriptors, names, addresses.
     Exhausted,
     /// The versions differ.

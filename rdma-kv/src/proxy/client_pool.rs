@@ -172,7 +172,7 @@ impl UpstreamError {
             | ClientError::Channel(ChannelError::Revoked)
             | ClientError::Member(MemberError::Revoked) => UpstreamError::Revoked,
             ClientError::Member(MemberError::Refused(refusal))
-                if refusal.kind == RefusalKind::Denied =>
+                if matches!(refusal.kind, RefusalKind::Denied | RefusalKind::Leaving) =>
             {
                 UpstreamError::Revoked
             }

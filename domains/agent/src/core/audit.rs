@@ -71,7 +71,7 @@ impl Audit {
         let outcome = match result {
             Ok(_) if request.is_change() || *request == Request::Down => Outcome::Done,
             Err(refusal) => match refusal.kind {
-                RefusalKind::Denied => Outcome::Denied,
+                RefusalKind::Denied | RefusalKind::Leaving => Outcome::Denied,
                 RefusalKind::Exhausted => Outcome::Exhausted,
                 RefusalKind::Failed if request.is_change() => Outcome::Failed,
                 RefusalKind::NotFound if is_hidden => Outcome::Denied,

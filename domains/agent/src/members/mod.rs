@@ -47,7 +47,6 @@ pub(crate) use kept::Known;
 pub(crate) use links::Emulated;
 use regions::writes;
 pub(crate) use revocation::Changed;
-pub(crate) use unfinished::IS_LEAVING;
 pub(crate) use usage::owners;
 
 /// The most regions of one process.
@@ -505,4 +504,4 @@ fn no_memory(error: &io::Error) -> Refusal {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -23,7 +23,7 @@ const PROTOCOL: u16 = 7;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Members of a fabric of 2x2x2 nodes with a domain `blue` of nodes 0 and 1.
-fn members() -> Arc<Members> {
+pub(crate) fn members() -> Arc<Members> {
     let directory = Directory::new("2x2x2".parse().unwrap());
     let store = Box::new(Memory::holding(&directory));
     let (members, _) = Members::new(directory, store, 1 << 20, Leases::none());
@@ -62,14 +62,14 @@ fn late(members: &Members, changed: &Changed, timeout: Duration) -> usize {
 }
 
 /// Process at the other end of an attachment.
-struct Process {
-    id: AttachmentId,
+pub(crate) struct Process {
+    pub(crate) id: AttachmentId,
     reader: Reader,
     members: Arc<Members>,
 }
 
 impl Process {
-    fn attach(members: &Arc<Members>, node: u32) -> Self {
+    pub(crate) fn attach(members: &Arc<Members>, node: u32) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_read_timeout(Some(TIMEOUT)).unwrap();
         let (_, writer) = wire::split(theirs).unwrap();
@@ -92,7 +92,7 @@ impl Process {
         }
     }
 
-    fn alloc(&mut self, access: Access) -> RemoteKey {
+    pub(crate) fn alloc(&mut self, access: Access) -> RemoteKey {
         self.members.alloc(self.id, "blue", 4096, access).unwrap();
         match self.hears() {
             (Message::Reply(Reply::Region { key, len: 4096, .. }), memory) if memory.len() == 1 => {
@@ -280,7 +280,7 @@ fn a_node_that_is_about_to_leave_opens_nothing() {
     let left = [NodeId(1)].into();
     let (change, _) = members.plan(|plan| plan.shrink("blue", &left)).unwrap();
     members.note_leaving(std::slice::from_ref(&change));
-    assert_eq!(leaver.open(key, READ), Err(RefusalKind::Denied));
+    assert_eq!(leaver.open(key, READ), Err(RefusalKind::Leaving));
     assert_eq!(owner.open(key, READ), Ok(()), "it stays");
     members.note_staying(&[change]);
     assert_eq!(leaver.open(key, READ), Ok(()));

@@ -19,9 +19,6 @@ use crate::fdstore::Entry;
 /// Prefix of their keys in the fd store.
 pub(super) const LEAVING: &str = "leaving/";
 
-/// Message of the refusal of a leaver's request.
-pub(crate) const IS_LEAVING: &str = "the node is leaving the region's domain";
-
 /// Nodes that leave a domain in a change that is not complete.
 #[derive(Serialize, Deserialize)]
 struct KeptLeaving {
@@ -125,8 +122,8 @@ impl State {
             return Ok(());
         }
         Err(Refusal::new(
-            RefusalKind::Denied,
-            IS_LEAVING,
+            RefusalKind::Leaving,
+            "the node is leaving the region's domain",
             "if it is a member again later, open the region anew",
         ))
     }

@@ -20,7 +20,6 @@ use toroid_protocol::seal::SealKeys;
 
 use super::TargetProxy;
 use super::accounts::{Entry, OPEN};
-use crate::members::IS_LEAVING;
 
 /// Attachments in the names of remote nodes, while they serve a connection.
 #[derive(Debug, Default)]
@@ -203,10 +202,8 @@ impl tcp::Regions for Regions<'_> {
 fn refused(refusal: &Refusal, needed: Access, are_members: impl FnOnce() -> bool) -> OpError {
     match refusal.kind {
         RefusalKind::NotFound => OpError::WrongKey,
-        RefusalKind::Denied if refusal.message != IS_LEAVING && are_members() => {
-            OpError::MissingRight { needed }
-        }
-        RefusalKind::Denied => OpError::Revoked,
+        RefusalKind::Denied if are_members() => OpError::MissingRight { needed },
+        RefusalKind::Denied | RefusalKind::Leaving => OpError::Revoked,
         RefusalKind::Exhausted => NO_ROOM,
         _ => OpError::Unreachable,
     }
@@ -257,17 +254,32 @@ impl Drop for Attached<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::members::tests::{Process, members};
 
     /// A leaver that opened a region again just before it was cut off once missed a right.
     #[test]
     fn a_leaver_is_told_that_its_access_is_revoked() {
-        let denied = |message: &str, are_members| {
-            let refusal = Refusal::new(RefusalKind::Denied, message, "");
+        let members = members();
+        let mut owner = Process::attach(&members, 0);
+        let leaver = Process::attach(&members, 1);
+        let key = owner.alloc(Access::all());
+        let shrink = members.plan(|plan| plan.shrink("blue", &[NodeId(1)].into()));
+        members.note_leaving(&[shrink.unwrap().0]);
+        let refusal = members.open(leaver.id, key, Access::all()).unwrap_err();
+        // As the proxy gets it from the agent.
+        let refusal = serde_json::from_value(serde_json::to_value(refusal).unwrap()).unwrap();
+        assert_eq!(refused(&refusal, Access::all(), || true), OpError::Revoked);
+    }
+
+    #[test]
+    fn a_member_without_a_right_is_told_so() {
+        let denied = |kind, are_members| {
+            let refusal = Refusal::new(kind, "", "");
             refused(&refusal, Access::all(), || are_members)
         };
-        assert_eq!(denied(IS_LEAVING, true), OpError::Revoked);
-        assert_eq!(denied("no right", false), OpError::Revoked);
+        assert_eq!(denied(RefusalKind::Denied, false), OpError::Revoked);
         let needed = Access::all();
-        assert_eq!(denied("no right", true), OpError::MissingRight { needed });
+        let missing = OpError::MissingRight { needed };
+        assert_eq!(denied(RefusalKind::Denied, true), missing);
     }
 }
