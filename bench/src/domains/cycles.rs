@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use toroid_client::admin::{ClientError, Control};
-use toroid_model::info::DomainInfo;
 
 use super::report::{Export, series};
 use super::{fdatasync, memory_peak, nodes};
@@ -297,9 +296,9 @@ impl<'a> Play<'a> {
     }
 
     /// Changes the membership of the leaver's node. Returns the time in nanoseconds.
-    fn change(
+    fn change<T>(
         &mut self,
-        change: fn(&mut Control, &str, &[String]) -> Result<DomainInfo, ClientError>,
+        change: fn(&mut Control, &str, &[String]) -> Result<T, ClientError>,
     ) -> Result<f64, ClusterError> {
         let nodes = [self.leaver_node.clone()];
         let start = Instant::now();

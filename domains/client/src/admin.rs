@@ -426,8 +426,13 @@ impl Control {
         self.call(&Request::NodeFree { nodes })
     }
 
-    /// Takes nodes out of a domain.
-    pub fn shrink(&mut self, name: &str, nodes: &[String]) -> Result<DomainInfo, ClientError> {
+    /// Takes nodes out of a domain. Returns the domain, unless the request was repeated after the
+    /// caller had left by it.
+    pub fn shrink(
+        &mut self,
+        name: &str,
+        nodes: &[String],
+    ) -> Result<Option<DomainInfo>, ClientError> {
         self.call(&Request::DomainShrink {
             name: name.into(),
             nodes: nodes.into(),

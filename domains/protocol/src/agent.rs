@@ -171,7 +171,8 @@ pub enum Request {
         stack: bool,
     },
     /// Either socket; a node must be a manager of the domain. Reply: [`Reply::Domain`], when
-    /// the remaining processes have acknowledged.
+    /// the remaining processes have acknowledged; [`Reply::Done`] if it is repeated after the caller
+    /// has left by it.
     DomainShrink {
         /// The domain.
         name: String,

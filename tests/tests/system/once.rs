@@ -164,6 +164,52 @@ fn a_hand_over_that_is_repeated_is_completed() {
     owner.kill();
 }
 
+/// The process has left by its own shrink, and sees the domain no more. The answer was once that
+/// the change was made, as an error.
+#[test]
+fn a_process_whose_agent_dies_in_its_own_shrink_is_answered() {
+    let cluster = Cluster::down_yet();
+    cluster.toroid("up --torus 2x1x1 --ack-timeout 60000").ok();
+    cluster.domain("blue", &["*,0,0"]);
+    cluster.toroid("domain manage blue 1,0,0").ok();
+    let (silent, _) = cluster.owner("0,0,0");
+    stop(silent.pid_in_node());
+    shrink_itself(&cluster, "1,0,0", || cluster.toroid("up").ok());
+    silent.kill();
+}
+
+/// The agent of a follower has asked the leader, which waits for the agent of another member.
+#[test]
+fn hosts_answer_a_process_whose_agent_dies_in_its_own_shrink() {
+    leaves_nothing(|| {
+        let hosts = Hosts::up(3);
+        let [_, near, far] = hosts.each();
+        near.agent.domain("blue", &[&node_of(near), &node_of(far)]);
+        let manage = format!("domain manage blue {}", node_of(far));
+        near.agent.toroid(&manage).ok();
+        hosts.agree();
+        let stopped = near.agent.agent_pid();
+        stop(stopped);
+        shrink_itself(&far.agent, &node_of(far), || {
+            far.up();
+            send(stopped, Signal::SIGCONT);
+        });
+        hosts.agree();
+    });
+}
+
+/// A process of a node takes the node out of `blue`. Its agent is killed when the change is made, and
+/// started again by `again`. The shrink is made once, and answered.
+fn shrink_itself<T>(agent: &Cluster, node: &str, again: impl FnOnce() -> T) {
+    let epoch = || agent.ask("domain show blue")["epoch"].as_u64();
+    let manager = agent.actor(node, &format!("shrink blue {node}"));
+    eventually("the change is made", || epoch() == Some(2));
+    agent.kill_agent();
+    again();
+    assert_eq!(manager.counted(), 1);
+    assert_eq!(epoch(), Some(2));
+}
+
 /// Number of the domains that a host's agent knows.
 fn domains(host: &Host) -> usize {
     let domains = host.agent.ask("domain ls");

@@ -56,10 +56,12 @@ impl Domain {
     }
 
     /// Removes nodes. When the call returns, nothing that they send or write reaches a member.
+    /// Returns the domain, unless this node has left by it and the call had to be repeated at another
+    /// agent.
     ///
     /// # Errors
     /// [`MemberError::Refused`] when no node is a member, or this node does not manage the domain.
-    pub fn shrink(&self, nodes: &[Place]) -> Result<DomainInfo, MemberError> {
+    pub fn shrink(&self, nodes: &[Place]) -> Result<Option<DomainInfo>, MemberError> {
         self.member.control.ask(Request::DomainShrink {
             name: self.name().into(),
             nodes: sets(nodes),

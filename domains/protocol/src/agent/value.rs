@@ -30,6 +30,17 @@ macro_rules! reply_values {
     )*};
 }
 
+/// Of a shrink: absent if it is repeated after the caller has left by it.
+impl ReplyValue for Option<DomainInfo> {
+    fn from_reply(reply: Reply) -> Result<Self, Box<Reply>> {
+        match reply {
+            Reply::Domain(info) => Ok(Some(info)),
+            Reply::Done => Ok(None),
+            other => Err(Box::new(other)),
+        }
+    }
+}
+
 reply_values! {
     Reply::Welcome { pid, .. } => pid, u32;
     Reply::Done => (), ();

@@ -86,6 +86,8 @@ enum Role {
     },
     /// Open memory for reading once.
     Open { domain: String, key: RemoteKey },
+    /// Take a node out of a domain.
+    Shrink { domain: String, node: Place },
     /// Let a node join and leave, while another thread allocates regions.
     Manage {
         domain: String,
@@ -146,6 +148,7 @@ fn main() -> Result<()> {
             every,
         } => memory::mix(&domain, owner, key, at, every),
         Role::Open { domain, key } => memory::open(&domain, key),
+        Role::Shrink { domain, node } => memory::shrink(&domain, node),
         Role::Manage {
             domain,
             node,

@@ -218,6 +218,12 @@ pub fn open(domain: &str, key: RemoteKey) -> Result<()> {
     Ok(report(&Event::Open)?)
 }
 
+/// Takes a node out of a domain.
+pub fn shrink(domain: &str, node: Place) -> Result<()> {
+    Member::attach()?.domain(domain)?.shrink(&[node])?;
+    end(1)
+}
+
 pub fn manage(domain: &str, place: Place, times: u32) -> Result<()> {
     let domain = Member::attach()?.domain(domain)?;
     let (nodes, own) = ([place], domain.alloc(4096, Access::all())?);

@@ -37,7 +37,7 @@ impl Run for Shrink {
         let info = if self.if_exists {
             shrink_if_member(&mut agent, name, nodes)?
         } else {
-            Some(agent.shrink(name, nodes)?)
+            agent.shrink(name, nodes)?
         };
         match info {
             Some(info) => print(&info, show),
@@ -64,7 +64,7 @@ fn shrink_if_member(
     match agent.shrink(name, sets) {
         // Another caller removed the domain in between.
         Err(error) if is_missing(&error) => find(agent, name),
-        result => Ok(Some(result?)),
+        result => Ok(result?),
     }
 }
 
