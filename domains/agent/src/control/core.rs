@@ -22,6 +22,8 @@
 //! comes: one round takes [`LAG`], and rounds end when no host lacks a change. So the effort of a
 //! change does not grow with the number of hosts that it does not concern.
 
+mod follower;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Bound;
 use std::time::{Duration, Instant};
@@ -31,6 +33,7 @@ use toroid_model::directory::requests::RequestId;
 use toroid_model::directory::revision::Revision;
 use toroid_model::rights::Actor;
 
+use self::follower::{Follower, in_session};
 use super::lease::surely_over;
 use super::log::Log;
 use super::update::SharedUpdate;
@@ -42,11 +45,9 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 /// at their host's copy afterwards.
 pub(super) const COURTESY: Duration = Duration::from_secs(2);
 
-/// Time in which the followers of a former leader come to this one. A change waits for them, too.
+/// Time in which the followers of a former leader come to this one, since they can connect. A change
+/// waits for them, too.
 const RETURN: Duration = Duration::from_secs(5);
-
-/// Pauses before an update is sent again to a host that failed to apply it.
-const BACKOFF: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
 
 /// Time of one round: a healthy host that a change does not concern gets it no later than this.
 pub(super) const LAG: Duration = Duration::from_millis(250);
@@ -68,6 +69,8 @@ pub(crate) struct SessionId(pub(super) u64);
 /// An event.
 #[derive(Debug)]
 pub(super) enum Event {
+    /// Followers can connect.
+    Opened,
     /// A change of these subjects was requested.
     Asked {
         change: ChangeId,
@@ -166,31 +169,14 @@ pub(super) struct Core {
     concerned: BTreeMap<String, u64>,
     begin: u64,
     changes: BTreeMap<ChangeId, Change>,
-    /// End of the time in which followers return, until it comes.
+    /// Whether followers can connect.
+    is_open: bool,
+    /// End of the time in which they return, until it comes.
     returned: Option<Instant>,
     /// Time of the next step of a round, unless no follower lacks a change.
     step: Option<Instant>,
     /// The follower that was the last in the last step.
     visited: String,
-}
-
-#[derive(Debug)]
-struct Follower {
-    session: SessionId,
-    /// Number of the last change for which it does not wait for a round.
-    urgent: u64,
-    /// Number of the last change that is in effect there.
-    has: Option<u64>,
-    /// Number of the directory there, if known.
-    base: Option<u64>,
-    is_asked: bool,
-    /// Number of the change that failed there, and the reason.
-    failed: Option<(u64, String)>,
-    /// Number of the last change that is in effect there with exceptions, and these.
-    except: Option<(u64, String)>,
-    /// Earliest time of the next update, after a failure.
-    retry: Option<Instant>,
-    pause: Duration,
 }
 
 #[derive(Debug)]
@@ -228,6 +214,7 @@ impl Core {
             concerned: BTreeMap::new(),
             begin: 0,
             changes: BTreeMap::new(),
+            is_open: false,
             returned: None,
             step: None,
             visited: String::new(),
@@ -235,16 +222,19 @@ impl Core {
     }
 
     /// Sets the records before the first change, and their revision.
-    pub(super) fn begin(&mut self, now: Instant, records: Records, revision: Option<Revision>) {
+    pub(super) fn begin(&mut self, records: Records, revision: Option<Revision>) {
         self.log = Log::new(records, revision);
         self.begin = self.log.number();
-        self.returned = Some(now + RETURN);
     }
 
     /// Takes an event. Returns the actions that it makes possible.
     pub(super) fn handle(&mut self, now: Instant, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
         match event {
+            Event::Opened => {
+                self.is_open = true;
+                self.returned = Some(now + RETURN);
+            }
             Event::Asked {
                 change,
                 actor,
@@ -487,7 +477,7 @@ impl Core {
     fn awaits(&self, host: &String, number: u64) -> bool {
         match self.followers.get(host) {
             Some(follower) => follower.lacks(number),
-            None => self.returned.is_some(),
+            None => !self.is_open || self.returned.is_some(),
         }
     }
 
@@ -511,87 +501,6 @@ impl Core {
         Reached {
             lacking: others.into_iter().filter_map(why_not).collect(),
             fenced: fenced.into_iter().cloned().collect(),
-        }
-    }
-}
-
-fn in_session<'a>(
-    followers: &'a mut BTreeMap<String, Follower>,
-    host: &str,
-    session: SessionId,
-) -> Option<&'a mut Follower> {
-    let follower = followers.get_mut(host);
-    follower.filter(|follower| follower.session == session)
-}
-
-impl Follower {
-    fn new(session: SessionId) -> Self {
-        Follower {
-            session,
-            urgent: 0,
-            has: None,
-            base: None,
-            is_asked: false,
-            failed: None,
-            except: None,
-            retry: None,
-            pause: BACKOFF[0],
-        }
-    }
-
-    /// Sends it the changes that it lacks, as one update, unless it has to answer one or its pause
-    /// after a failure has not passed.
-    fn update(&mut self, now: Instant, log: &Log, actions: &mut Vec<Action>) {
-        let number = log.number();
-        let may_send = !self.is_asked && self.retry.is_none_or(|at| at <= now);
-        if may_send && self.base != Some(number) {
-            self.is_asked = true;
-            self.retry = None;
-            actions.push(Action::Send {
-                session: self.session,
-                update: Update {
-                    number,
-                    directory: log.since(self.base),
-                },
-            });
-        }
-    }
-
-    fn hear(&mut self, now: Instant, number: u64, answer: Answer) {
-        self.is_asked = false;
-        if let Answer::Failed(why) = answer {
-            self.base = None;
-            self.failed = Some((number, why));
-            self.retry = Some(now + self.pause);
-            self.pause = BACKOFF[1].min(self.pause * 2);
-            return;
-        }
-        (self.has, self.base) = (Some(number), Some(number));
-        self.failed = None;
-        self.pause = BACKOFF[0];
-        if let Answer::Except(what) = answer {
-            self.except = Some((number, what));
-        }
-    }
-
-    /// Whether the host may still apply a change.
-    fn lacks(&self, number: u64) -> bool {
-        let has_failed = self
-            .failed
-            .as_ref()
-            .is_some_and(|(failed, _)| *failed >= number);
-        self.has.is_none_or(|has| has < number) && !has_failed
-    }
-
-    /// Reason why a change is not in effect there.
-    fn why_not(&self, number: u64) -> Option<String> {
-        match &self.failed {
-            _ if self.has.is_some_and(|has| has >= number) => {
-                let except = self.except.as_ref().filter(|(last, _)| *last >= number);
-                except.map(|(_, what)| what.clone())
-            }
-            Some((_, why)) => Some(why.clone()),
-            None => Some(format!("it has not answered in {} s", TIMEOUT.as_secs())),
         }
     }
 }

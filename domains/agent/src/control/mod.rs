@@ -133,8 +133,12 @@ impl Control {
 
     /// Sets the durable records before the first change, and their revision.
     pub(crate) fn set_records(&self, records: Records, revision: Option<Revision>) {
-        let core = &mut self.state.lock().core;
-        core.begin(Instant::now(), records, revision);
+        self.state.lock().core.begin(records, revision);
+    }
+
+    /// Notes that followers can connect. Those of a former leader return within some seconds.
+    pub(crate) fn open(&self) {
+        self.handle(Event::Opened);
     }
 
     /// Notes that records are durable.

@@ -32,6 +32,7 @@ pub(crate) fn begin(host: &Arc<Host>, listener: TcpListener) -> Result<(), Agent
     tunnels::begin(host, cluster)?;
     if cluster.is_leader() {
         let control = Arc::clone(&cluster.control);
+        control.open();
         let started = threads::start_named("changes", move || control.keep_time());
         started.map(drop).map_err(during("start a thread"))
     } else {

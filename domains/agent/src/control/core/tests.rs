@@ -34,7 +34,8 @@ fn answer(core: &mut Core, now: Instant, session: u64, number: u64) -> Vec<u64> 
 /// A core with followers that have everything.
 fn core(followers: u64, now: Instant) -> Core {
     let mut core = Core::new(Some("leader".into()));
-    core.begin(now, Records::new(), Some(revision(1, 1, 0)));
+    core.begin(Records::new(), Some(revision(1, 1, 0)));
+    core.handle(now, Event::Opened);
     for session in 0..followers {
         let joined = Event::Joined {
             host: format!("host{session}"),
@@ -165,4 +166,44 @@ fn a_repeated_request_waits_for_the_end_of_its_first_attempt() {
     // But the attempt waits for a change that takes effect here.
     let refused = Event::Dropped(ChangeId(5));
     assert_eq!(decided(core.handle(now, refused)), [2]);
+}
+
+/// A leader that the files name has the directory long before other hosts can connect. The time in
+/// which they return once began then.
+#[test]
+fn a_change_waits_for_hosts_that_return_after_they_can_connect() {
+    let begin = Instant::now();
+    let mut core = Core::new(Some("leader".into()));
+    core.begin(Records::new(), Some(revision(1, 1, 0)));
+    let mut now = begin + 2 * RETURN;
+    let change = ChangeId(1);
+    let asked = Event::Asked {
+        change,
+        actor: Actor::User(1),
+        request: RequestId(1),
+        subjects: BTreeSet::new(),
+    };
+    core.handle(now, asked);
+    durable(&mut core, now, 1);
+    let decided = Event::Decided {
+        change,
+        concerned: ["host0".into()].into(),
+        asker: None,
+        fence: None,
+    };
+    core.handle(now, decided);
+    let mut replies = |now, event| {
+        let actions = core.handle(now, event).into_iter();
+        let lacking = actions.filter_map(|action| match action {
+            Action::Reply { reached, .. } => Some(reached.lacking),
+            _ => None,
+        });
+        lacking.collect::<Vec<_>>()
+    };
+    assert_eq!(replies(now, Event::InEffect(change)), []);
+    now += RETURN;
+    assert_eq!(replies(now, Event::Opened), []);
+    assert_eq!(replies(now + RETURN / 2, Event::Tick), []);
+    let away = ("host0".to_owned(), "its agent is away".to_owned());
+    assert_eq!(replies(now + RETURN, Event::Tick), [[away].into()]);
 }

@@ -24,7 +24,8 @@ impl World {
             self.versions.push(self.records.clone());
             start = revision_of(&self.records);
         }
-        core.begin(self.start + self.now, self.records.clone(), start);
+        core.begin(self.records.clone(), start);
+        core.handle(self.start + self.now, Event::Opened);
         self.core = Some(core);
         for host in 0..self.followers.len() {
             self.disturb(host, 2_000);
