@@ -1,6 +1,7 @@
 //! Requests whose changes the leader has made lately, and the record of the one that it decides.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use toroid_fabric::NodeId;
@@ -20,17 +21,19 @@ const MOST: usize = 4096;
 /// Records that one change removes at most, so that it stays small.
 const FORGOTTEN: usize = 4;
 
-/// Requests that the directory knows, by age.
+/// Requests that the directory knows, by age. The effort for one does not grow with their number.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     /// Directory of the last look.
     known: Option<Directory>,
-    /// Time of the first look. Requests of then may be old, and do not count.
-    first: Option<Instant>,
     /// About the oldest first, each with a time when it was young.
     since: VecDeque<(Instant, RequestId)>,
-    /// Ends of their last attempts.
+    /// Those of the last [`KEPT`] with their actors, the oldest first, and the number of each actor's.
+    made: VecDeque<(Instant, Arc<str>)>,
+    counts: HashMap<Arc<str>, usize>,
+    /// Ends of the last attempts, and all ends of the last [`KEPT`], the oldest first.
     ended: HashMap<RequestId, Instant>,
+    ends: VecDeque<(Instant, RequestId)>,
 }
 
 impl Requests {
@@ -48,7 +51,7 @@ impl Requests {
     ) -> Result<Vec<RequestId>, Refusal> {
         self.look(now, directory);
         if !matches!(actor, Actor::Administrator(_)) {
-            self.check(now, directory, actor)?;
+            self.check(actor)?;
         }
         let mut old = Vec::new();
         while old.len() < FORGOTTEN
@@ -77,29 +80,47 @@ impl Requests {
     /// Notes the end of an attempt. A client may not have got the reply.
     pub(crate) fn note_end(&mut self, now: Instant, id: RequestId) {
         self.ended.insert(id, now);
-        if self.ended.len() > 2 * self.since.len() + MOST {
-            // Refused ones have no record.
-            self.ended.retain(|_, end| !is_old(now, *end));
+        self.ends.push_back((now, id));
+        while let Some((end, id)) = self.ends.front().copied()
+            && is_old(now, end)
+        {
+            self.ends.pop_front();
+            // Unless a later attempt has ended.
+            if self.ended.get(&id) == Some(&end) {
+                self.ended.remove(&id);
+            }
         }
     }
 
     fn look(&mut self, now: Instant, directory: &Directory) {
-        self.first.get_or_insert(now);
         let nothing = || Directory::new(directory.torus());
+        let is_first = self.known.is_none();
         let known = self.known.take().unwrap_or_else(nothing);
-        let new = directory.requests_since(&known);
-        self.since.extend(new.map(|(id, _)| (now, id)));
+        for (id, made) in directory.requests_since(&known) {
+            self.since.push_back((now, id));
+            // The first ones may be old, and do not count.
+            if !is_first {
+                let by = Arc::from(&*made.by);
+                *self.counts.entry(Arc::clone(&by)).or_default() += 1;
+                self.made.push_back((now, by));
+            }
+        }
+        let is_oldest_old = |(made, _): &(Instant, Arc<str>)| is_old(now, *made);
+        while self.made.front().is_some_and(is_oldest_old)
+            && let Some((_, by)) = self.made.pop_front()
+            && let Some(count) = self.counts.get_mut(&by)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&by);
+            }
+        }
         self.known = Some(directory.clone());
     }
 
-    fn check(&self, now: Instant, directory: &Directory, actor: Actor) -> Result<(), Refusal> {
-        let by = actor.to_string();
-        let its = self.since.iter().filter(|(since, id)| {
-            let made = directory.made_request(*id);
-            let counts = !is_old(now, *since) && Some(*since) > self.first;
-            counts && made.is_some_and(|made| made.by == by)
-        });
-        if its.count() < MOST {
+    fn check(&self, actor: Actor) -> Result<(), Refusal> {
+        let count = self.counts.get(&*actor.to_string());
+        if count.is_none_or(|count| *count < MOST) {
             return Ok(());
         }
         let seconds = KEPT.as_secs();
@@ -250,5 +271,21 @@ mod tests {
         }
         let old = requests.admit(start + KEPT, &directory, USER, |_| false);
         assert_eq!(old.unwrap().len(), FORGOTTEN);
+        assert!(requests.counts.is_empty() && requests.made.is_empty());
+    }
+
+    /// Refused ones have no record. Thousands of their ends were once kept, and searched at each end.
+    #[test]
+    fn ends_of_attempts_are_kept_for_a_minute() {
+        let (start, mut requests) = (Instant::now(), Requests::default());
+        for id in 0..1000 {
+            requests.note_end(start, RequestId(id));
+        }
+        let later = start + KEPT - Duration::from_secs(1);
+        requests.note_end(later, RequestId(7));
+        assert_eq!(requests.ended.len(), 1000);
+        requests.note_end(start + KEPT, RequestId(1000));
+        assert_eq!(requests.ended.len(), 2);
+        assert_eq!(requests.ended[&RequestId(7)], later);
     }
 }
