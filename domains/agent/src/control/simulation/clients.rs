@@ -16,6 +16,9 @@ const REPEATED: Duration = Duration::from_secs(15);
 /// Longest pause before that.
 const PAUSE: u64 = 500;
 
+/// Prefix of the keys of records of requests.
+const RECORD: &str = "done/";
+
 /// A client with one request.
 #[derive(Debug)]
 pub(super) struct Client {
@@ -23,8 +26,9 @@ pub(super) struct Client {
     actor: Actor,
     /// Host of the client, unless that is the leader.
     host: Option<usize>,
-    /// Number of times that each part of the change was made.
+    /// Number of times that each part of the change was made, and number of its parts.
     made: [usize; 2],
+    parts: usize,
     /// Version after the last part, and hosts that the change concerns.
     version: usize,
     concerned: BTreeSet<usize>,
@@ -57,6 +61,7 @@ impl World {
             actor: Actor::User(self.rng.u32(1..4)),
             host: (host < self.followers.len()).then_some(host),
             made: [0; 2],
+            parts: 1,
             version: 0,
             concerned: BTreeSet::new(),
             lost: None,
@@ -174,6 +179,16 @@ impl World {
         } else {
             changes.put.insert(key(request), text);
         }
+        if self.is(Mutant::ForgetEarly) {
+            let kept = self.records.keys().filter(|key| key.starts_with(RECORD));
+            changes.remove.extend(kept.cloned());
+            changes.remove.remove(&key(request));
+        }
+        if let Some(client) = self.clients.get_mut(&request)
+            && is_first_of_two
+        {
+            client.parts = 2;
+        }
     }
 
     /// Makes the record of a request in a change of its own, if the leader lives until then.
@@ -223,7 +238,7 @@ impl World {
         };
         client.is_answered = true;
         self.repeated += usize::from(client.lost.is_some());
-        if client.made[0] != 1 {
+        if client.made[..client.parts].contains(&0) {
             return Err(format!(
                 "request {} is answered and not made",
                 asked.request.0
@@ -244,5 +259,5 @@ impl World {
 }
 
 fn key(request: RequestId) -> String {
-    format!("done/{request}")
+    format!("{RECORD}{request}")
 }

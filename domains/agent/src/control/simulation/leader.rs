@@ -92,7 +92,12 @@ impl World {
             ));
         }
         let record = self.record(asked.request);
-        if record == Record::Made {
+        let is_made = match record {
+            Record::None => false,
+            Record::Leaving => self.is(Mutant::FirstIsAll),
+            Record::Made => true,
+        };
+        if is_made {
             self.find_made(id, &asked)?;
         } else {
             self.make(id, &asked, record == Record::Leaving)?;

@@ -96,11 +96,15 @@ pub enum Mutant {
     DoneLater,
     /// A request that is repeated is answered when its change was made.
     DoneAtOnce,
+    /// A request whose change has two parts is answered after the first.
+    FirstIsAll,
+    /// The record of a request is forgotten with the next change.
+    ForgetEarly,
 }
 
 impl Mutant {
     /// All of them, with their names for users.
-    pub const ALL: [(&str, Mutant); 15] = [
+    pub const ALL: [(&str, Mutant); 17] = [
         ("no-wait", Mutant::NoWait),
         ("wait-for-all", Mutant::WaitForAll),
         ("answer-first", Mutant::AnswerFirst),
@@ -116,6 +120,8 @@ impl Mutant {
         ("no-fence", Mutant::NoFence),
         ("done-later", Mutant::DoneLater),
         ("done-at-once", Mutant::DoneAtOnce),
+        ("first-is-all", Mutant::FirstIsAll),
+        ("forget-early", Mutant::ForgetEarly),
     ];
 }
 
