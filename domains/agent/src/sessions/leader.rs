@@ -338,7 +338,7 @@ impl Host {
 
 #[cfg(test)]
 mod tests {
-    use toroid_model::directory::Wanted;
+    use toroid_model::directory::{Domain, Wanted};
     use toroid_model::host_key::PublicKey;
     use toroid_model::hosts::{Encryption, Provider};
 
@@ -346,15 +346,21 @@ mod tests {
     use crate::cluster::link::tests::sessions;
     use crate::cluster::tests::cluster;
 
-    #[test]
-    fn a_sealed_domain_is_refused_where_data_between_hosts_is_not_encrypted() {
-        let mut cluster = cluster();
+    /// A directory with a domain.
+    fn blue() -> (Directory, Domain) {
         let mut directory = Directory::new("2x1x1".parse().unwrap());
         let wanted = Wanted {
             name: "blue".into(),
             ..Wanted::default()
         };
-        let open = directory.create(wanted).unwrap().domain;
+        let blue = directory.create(wanted).unwrap().domain;
+        (directory, blue)
+    }
+
+    #[test]
+    fn a_sealed_domain_is_refused_where_data_between_hosts_is_not_encrypted() {
+        let mut cluster = cluster();
+        let (mut directory, open) = blue();
         let sealed = directory.seal("blue", true).unwrap();
         cluster.check_sealed(&sealed).unwrap();
         for (provider, encryption, why) in [
@@ -372,12 +378,7 @@ mod tests {
     #[test]
     fn a_fence_is_refused_where_rdma_devices_do_not_stop() {
         let mut cluster = cluster();
-        let mut directory = Directory::new("2x1x1".parse().unwrap());
-        let wanted = Wanted {
-            name: "blue".into(),
-            ..Wanted::default()
-        };
-        let open = directory.create(wanted).unwrap().domain;
+        let (mut directory, open) = blue();
         let fenced = directory.fence("blue", Some(10)).unwrap();
         cluster.check_fence(&fenced).unwrap();
         cluster.config.provider = Provider::Verbs;

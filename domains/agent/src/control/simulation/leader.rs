@@ -124,12 +124,7 @@ impl World {
         } else {
             recorded.iter().map(|n| name(*n)).collect()
         };
-        self.handle(Event::Decided {
-            change: id,
-            concerned: told,
-            asker: asked.asker.map(name),
-            fence: self.fence(asked.domain),
-        })?;
+        self.decided(id, asked, told)?;
         self.after(EFFECT, Happening::InEffect(id));
         Ok(())
     }
@@ -170,12 +165,7 @@ impl World {
         if !self.is(Mutant::Unpublished) || self.rng.u32(0..4) > 0 {
             self.handle(Event::Durable(changes))?;
         }
-        self.handle(Event::Decided {
-            change: id,
-            concerned: told,
-            asker: asked.asker.map(name),
-            fence: self.fence(asked.domain),
-        })?;
+        self.decided(id, asked, told)?;
         if is_first_of_two {
             self.deciding.push_back(id);
         } else {
@@ -187,6 +177,21 @@ impl World {
             self.handle(Event::InEffect(id))?;
         }
         Ok(())
+    }
+
+    /// Tells the core that a part of a change is durable, and which hosts it concerns.
+    fn decided(
+        &mut self,
+        id: ChangeId,
+        asked: &Asked,
+        concerned: BTreeSet<String>,
+    ) -> Result<(), String> {
+        self.handle(Event::Decided {
+            change: id,
+            concerned,
+            asker: asked.asker.map(name),
+            fence: self.fence(asked.domain),
+        })
     }
 
     fn fence(&self, domain: usize) -> Option<Duration> {
