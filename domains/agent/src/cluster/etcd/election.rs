@@ -3,12 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Client, Compare, CompareOp, GetOptions, KeyValue, TxnOpResponse};
+use etcd_client::{
+    Client, Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse,
+};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, timeout};
+use toroid_fabric::Torus;
 
 use super::error::EtcdError;
+use super::meta::{self, META};
 use super::servers::Servers;
 use super::{Election, Tenure};
 
@@ -74,12 +78,15 @@ pub(super) async fn leader(servers: &Servers) -> Result<(Option<Leader>, i64), E
     Ok((leader, found.header().map_or(0, |header| header.revision())))
 }
 
-/// Takes the leader's key if it is free, or goes on with a tenure of one of these leases.
+/// Takes the leader's key if it is free, or goes on with a tenure of one of these leases. Fails if
+/// the other keys are not those of a directory of this torus any more.
 pub(super) async fn campaign(
     servers: &Servers,
+    torus: Torus,
     host: &str,
     resumed: &[i64],
 ) -> Result<Election, EtcdError> {
+    let meta = meta::revision(servers, torus).await?;
     if let (Some(leader), _) = leader(servers).await? {
         let is_ours = leader.host == host && resumed.contains(&leader.lease);
         return Ok(if is_ours && renew(servers, leader.lease).await? {
@@ -88,11 +95,21 @@ pub(super) async fn campaign(
             Election::Led(leader.host)
         });
     }
+    take(servers, host, meta).await
+}
+
+/// Takes the leader's key if it is free, and if the key `meta` has this revision.
+pub(super) async fn take(servers: &Servers, host: &str, meta: i64) -> Result<Election, EtcdError> {
     let grant = |mut client: Client| async move { client.lease_grant(TTL_S, None).await };
     let lease = servers.ask(servers.patience, grant).await?.id();
     let value = Value { host: host.into() };
     let value = serde_json::to_string(&value).expect("texts can be written");
-    let put = servers.put_new(LEADER, value, lease);
+    let (key, leased) = (servers.key(LEADER), PutOptions::new().with_lease(lease));
+    let is_free = Compare::create_revision(key.clone(), CompareOp::Equal, 0);
+    let put = Txn::new()
+        .when([is_free, meta::is_at(servers, meta)])
+        .and_then([TxnOp::put(key.clone(), value, Some(leased))])
+        .or_else([TxnOp::get(key, None)]);
     let answer = servers.transact(servers.patience, put).await;
     let answer = answer.map_err(|failure| failure.error)?.value;
     if answer.succeeded() {
@@ -110,7 +127,11 @@ pub(super) async fn campaign(
             end_lease(servers, lease).await;
             Ok(Election::Led(leader.host))
         }
-        None => Err(EtcdError::Refused("a key is there and is not".into())),
+        None => {
+            end_lease(servers, lease).await;
+            let changed = format!("the key {} has changed just now", servers.key(META));
+            Err(EtcdError::Refused(changed))
+        }
     }
 }
 

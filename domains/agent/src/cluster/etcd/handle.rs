@@ -26,6 +26,7 @@ pub(crate) struct Etcd(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     servers: Arc<Servers>,
+    torus: Torus,
     runtime: Handle,
     held: Mutex<Option<Held>>,
     /// Ends the thread when it is dropped.
@@ -64,6 +65,7 @@ impl Etcd {
         let runtime = start(ended)?;
         let etcd = Etcd(Arc::new(Inner {
             servers,
+            torus,
             runtime,
             held: Mutex::default(),
             _end: end,
@@ -83,13 +85,10 @@ impl Etcd {
     pub(crate) fn campaign(&self, host: &str, resumed: Option<i64>) -> Result<Election, EtcdError> {
         // Not locked during the campaign, because a host that ends resigns at once.
         let own = self.0.held.lock().as_ref().map(|held| held.lease);
-        let (host, leases) = (
-            host.to_owned(),
-            [resumed, own].into_iter().flatten().collect(),
-        );
+        let leases: Vec<i64> = [resumed, own].into_iter().flatten().collect();
+        let (torus, host) = (self.0.torus, host.to_owned());
         let campaign = |servers: Arc<Servers>| async move {
-            let leases: Vec<i64> = leases;
-            election::campaign(&servers, &host, &leases).await
+            election::campaign(&servers, torus, &host, &leases).await
         };
         let renewed = Arc::new(Mutex::new(Some(Instant::now())));
         let outcome = self.run(campaign)?;

@@ -1,6 +1,6 @@
 //! The key that says which directory the other keys are of.
 
-use etcd_client::{GetOptions, TxnOpResponse};
+use etcd_client::{Compare, CompareOp, GetOptions, TxnOpResponse};
 use serde::{Deserialize, Serialize};
 use toroid_fabric::Torus;
 
@@ -52,7 +52,7 @@ pub(super) async fn check(servers: &Servers, torus: Torus) -> Result<(), EtcdErr
     };
     let meta = serde_json::to_string(&meta).expect("texts and numbers can be written");
     let written = servers
-        .transact(servers.patience, servers.put_new(META, meta, 0))
+        .transact(servers.patience, servers.put_new(META, meta))
         .await;
     let written = written.map_err(|failure| failure.error)?.value;
     match &written.op_responses()[..] {
@@ -62,6 +62,24 @@ pub(super) async fn check(servers: &Servers, torus: Torus) -> Result<(), EtcdErr
         },
         _ => Ok(()),
     }
+}
+
+/// Revision of the key, whose value is right. Writes the key where there are none yet.
+pub(super) async fn revision(servers: &Servers, torus: Torus) -> Result<i64, EtcdError> {
+    let key = servers.key(META);
+    let mut found = servers.get(&key, GetOptions::new()).await?;
+    if found.kvs().is_empty() {
+        check(servers, torus).await?;
+        found = servers.get(&key, GetOptions::new()).await?;
+    }
+    let pair = found.kvs().first().ok_or(EtcdError::Foreign { key })?;
+    check_value(servers, torus, pair.value())?;
+    Ok(pair.mod_revision())
+}
+
+/// The condition that the key is that of this revision.
+pub(super) fn is_at(servers: &Servers, revision: i64) -> Compare {
+    Compare::mod_revision(servers.key(META), CompareOp::Equal, revision)
 }
 
 fn check_value(servers: &Servers, torus: Torus, value: &[u8]) -> Result<(), EtcdError> {

@@ -443,12 +443,11 @@ impl Servers {
     }
 
     /// A transaction that puts a key unless the key is there, and gets the key then.
-    pub(super) fn put_new(&self, name: &str, value: String, lease: i64) -> Txn {
+    pub(super) fn put_new(&self, name: &str, value: String) -> Txn {
         let key = self.key(name);
-        let options = etcd_client::PutOptions::new().with_lease(lease);
         Txn::new()
             .when([Compare::create_revision(key.clone(), CompareOp::Equal, 0)])
-            .and_then([TxnOp::put(key.clone(), value, Some(options))])
+            .and_then([TxnOp::put(key.clone(), value, None)])
             .or_else([TxnOp::get(key, None)])
     }
 }

@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 use etcd_client::WatchOptions;
 use nix::sys::signal::Signal;
 use toroid_model::hosts::ETCD;
+use toroid_model::refusal::RefusalKind;
 
 use super::*;
 use crate::cluster::candidacy::{Candidacy, Legacy};
-use crate::cluster::etcd::election::{Leader, TTL, leader};
+use crate::cluster::etcd::election::{Leader, TTL, leader, take};
+use crate::cluster::etcd::meta;
 use crate::cluster::etcd::watch::{Ended, Reports, follow_with};
 
 pub(super) fn watch(etcd: &Etcd) -> Receiver<Option<String>> {
@@ -44,6 +46,40 @@ fn one_of_two_candidates_leads_until_it_resigns() {
         Ok(Election::Led("b".into()))
     );
     assert_eq!(next(&leaders).as_deref(), Some("b"));
+}
+
+/// A newer release, or somebody who restored another snapshot, has written the keys since this
+/// candidate has looked at them. It once led with them.
+#[test]
+fn a_candidate_leads_only_with_the_keys_that_it_knows() {
+    let Some(cluster) = Cluster::single(&[]) else {
+        return;
+    };
+    let (a, b) = (open(&cluster), open(&cluster));
+    let torus = TORUS.parse().unwrap();
+    let known = a.run(move |servers| async move { meta::revision(&servers, torus).await.unwrap() });
+    for (value, kind) in [
+        (r#"{"format":2}"#, RefusalKind::Version),
+        (r#"{"format":1,"torus":"2x1x1"}"#, RefusalKind::Invalid),
+    ] {
+        put(&a, "meta", value);
+        let error = a.campaign("a", None).unwrap_err();
+        assert_eq!(error.refusal().kind, kind, "{error}");
+        // Also if they are written during the campaign.
+        let taken = a.run(move |servers| async move { take(&servers, "a", known).await });
+        let changed = taken.unwrap_err().to_string();
+        assert!(
+            changed.contains("/toroid/test/meta has changed"),
+            "{changed}"
+        );
+        assert_eq!(next(&watch(&b)), None);
+    }
+    put(&a, "meta", &format!(r#"{{"format":1,"torus":"{TORUS}"}}"#));
+    let tenure = win(&a, "a");
+    // Nor does it lead on in its next life.
+    put(&a, "meta", r#"{"format":2}"#);
+    let resumed = a.campaign("a", Some(tenure.lease)).unwrap_err();
+    assert_eq!(resumed.refusal().kind, RefusalKind::Version, "{resumed}");
 }
 
 /// The lease outlives the handle, as it does an agent that is killed.
