@@ -89,8 +89,9 @@ fn hosts_etcd_lead_on_when_the_coordinator_is_killed() {
         let leaver = far.agent.counter(&of_far, &of_near, &key);
         let shrink = format!("domain shrink blue {of_far}");
         leader.agent.toroid(&shrink).ok();
-        leaver.failure();
-        far.agent.open(&of_far, &key).fails_somehow();
+        leaver.revoked();
+        let opened = far.agent.open(&of_far, &key);
+        opened.fails(FAILED, &["is in no domain called blue"]);
         assert!(owner.counted() > 0);
     });
 }

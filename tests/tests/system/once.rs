@@ -267,8 +267,9 @@ fn hosts_etcd_shrink_once_when_the_coordinator_is_killed_before_it_answers() {
         let (owner, key) = near.agent.owner(&of_near);
         let leaver = far.agent.counter(&of_far, &of_near, &key);
         shrink_in_between([leader, near, far], || ());
-        leaver.failure();
-        far.agent.open(&of_far, &key).fails_somehow();
+        leaver.revoked();
+        let opened = far.agent.open(&of_far, &key);
+        opened.fails(1, &["is in no domain called blue"]);
         assert!(owner.counted() > 0);
         start(leader, &etcd);
         hosts.coordinator();
