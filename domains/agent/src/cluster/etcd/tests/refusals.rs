@@ -1,7 +1,7 @@
 use toroid_model::hosts::etcd::EtcdConfig;
 use toroid_model::refusal::RefusalKind;
 
-use super::server::Certificates;
+use super::server::{Certificates, Valid};
 use super::*;
 use crate::cluster::etcd::error::TlsFault;
 
@@ -64,9 +64,17 @@ fn servers_of_two_clusters_are_refused() {
 
 #[test]
 fn only_certificates_of_the_authority_are_accepted() {
-    let folders = [(); 3].map(|()| tempfile::tempdir().unwrap());
-    let make = |folder: usize, days| Certificates::make(folders[folder].path(), days);
-    let (Some(own), Some(other), Some(old)) = (make(0, 10), make(1, 10), make(2, 0)) else {
+    let folders = [(); 4].map(|()| tempfile::tempdir().unwrap());
+    let valid = [
+        Valid::Days(10),
+        Valid::Days(10),
+        Valid::Days(0),
+        Valid::Soon,
+    ];
+    let made = folders.iter().zip(valid);
+    let made = made.filter_map(|(folder, valid)| Certificates::make(folder.path(), valid));
+    let made: Vec<Certificates> = made.collect();
+    let Ok([own, other, old, new]) = <[Certificates; 4]>::try_from(made) else {
         return;
     };
     let start = |its: &Certificates, strict| Cluster::with_tls(its.clone(), strict);
@@ -90,6 +98,10 @@ fn only_certificates_of_the_authority_are_accepted() {
     // It expires within a second.
     while Etcd::open(&expired.config(), TORUS.parse().unwrap(), None).is_ok() {}
     assert_eq!(fault(&expired.config()), TlsFault::Expired);
+    let Some(early) = start(&new, false) else {
+        return;
+    };
+    assert_eq!(fault(&early.config()), TlsFault::NotYet);
     let mut named = cluster.config();
     named.endpoints[0] = named.endpoints[0].replace("127.0.0.1", "localhost");
     assert_eq!(fault(&named), TlsFault::OtherName);

@@ -153,10 +153,18 @@ impl Drop for Server {
     }
 }
 
+/// Time in which a certificate is valid.
+#[derive(Clone, Copy)]
+pub(super) enum Valid {
+    /// For so many days from now on.
+    Days(u32),
+    /// In an hour, as for a host whose clock is an hour behind.
+    Soon,
+}
+
 impl Certificates {
-    /// Makes an authority, and a certificate for this machine that is valid for so many days;
-    /// `None` where there is no openssl.
-    pub(super) fn make(directory: &Path, days: u32) -> Option<Self> {
+    /// Makes an authority, and a certificate for this machine; `None` where there is no openssl.
+    pub(super) fn make(directory: &Path, valid: Valid) -> Option<Self> {
         if !has("openssl") {
             return None;
         }
@@ -187,16 +195,38 @@ impl Certificates {
             &format!("req {new_key} -subj /CN=server"),
             &[("-out", &request), ("-keyout", &key)],
         );
-        run(
-            &format!("x509 -req -days {days} -CAcreateserial"),
-            &[
-                ("-in", &request),
-                ("-CA", &ca),
-                ("-CAkey", &ca_key),
-                ("-extfile", &names),
-                ("-out", &cert),
-            ],
-        );
+        let files = [("-in", &*request), ("-extfile", &names), ("-out", &cert)];
+        match valid {
+            Valid::Days(days) => {
+                let authority = [("-CA", &*ca), ("-CAkey", &ca_key)];
+                run(
+                    &format!("x509 -req -days {days} -CAcreateserial"),
+                    &[&files[..], &authority].concat(),
+                );
+            }
+            Valid::Soon => {
+                let (config, place) = (path("ca.conf"), directory.display());
+                let text = format!(
+                    "[ca]\ndefault_ca = it\n[it]\ndatabase = {place}/index\nserial = \
+                     {place}/serial\nnew_certs_dir = {place}\ndefault_md = sha256\npolicy = any\n\
+                     [any]\ncommonName = supplied\n"
+                );
+                fs::write(&config, text).unwrap();
+                fs::write(path("index"), "").unwrap();
+                let in_hours = |hours: &str| {
+                    let mut date = Command::new("date");
+                    date.args(["-u", "-d", &format!("{hours} hours"), "+%Y%m%d%H%M%SZ"]);
+                    String::from_utf8(date.output().unwrap().stdout).unwrap()
+                };
+                let (start, end) = (in_hours("1"), in_hours("2"));
+                let (start, end) = (start.trim(), end.trim());
+                let authority = [("-cert", &*ca), ("-keyfile", &ca_key), ("-config", &config)];
+                run(
+                    &format!("ca -batch -notext -create_serial -startdate {start} -enddate {end}"),
+                    &[&files[..], &authority].concat(),
+                );
+            }
+        }
         Some(Certificates { ca, cert, key })
     }
 }
