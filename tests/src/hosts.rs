@@ -57,6 +57,8 @@ pub struct Oddities<'a> {
     pub fabric: Option<&'a str>,
     /// Whether the directory begins anew.
     pub fresh: bool,
+    /// Whether `CLOCK_BOOTTIME` of the host is an hour ahead, for its agent and nodes.
+    pub clock_ahead: bool,
 }
 
 impl Oddities<'_> {
@@ -72,6 +74,7 @@ impl Oddities<'_> {
         encryption: None,
         fabric: None,
         fresh: false,
+        clock_ahead: false,
     };
 }
 
@@ -203,7 +206,14 @@ impl Host {
     /// Starts its agent with some deviations.
     #[must_use = "say whether it should have succeeded"]
     pub fn try_up(&self, oddities: Oddities<'_>) -> Outcome {
-        let mut command = self.network.inside(&self.agent.command("toroid"));
+        let mut command = self.agent.command("toroid");
+        if oddities.clock_ahead {
+            let mut ahead = Command::new("unshare");
+            ahead.args(["--time", "--boottime", "3600", "--"]);
+            append(&mut ahead, &command);
+            command = ahead;
+        }
+        let mut command = self.network.inside(&command);
         command.arg("up").arg("--config").arg(self.write(oddities));
         if let Some(fabric) = oddities.fabric {
             command.args(["--fabric", fabric]);

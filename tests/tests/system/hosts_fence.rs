@@ -148,6 +148,30 @@ fn hosts_fence_stops_a_leaver_on_a_host_that_is_cut_off() {
     });
 }
 
+/// A lease counts on the clock of its own host.
+#[test]
+fn hosts_fence_does_not_mind_clocks_that_are_an_hour_apart() {
+    for ahead in [[true, false], [false, true]] {
+        leaves_nothing(|| {
+            let hosts = blue_with(
+                ahead.map(|clock_ahead| Oddities {
+                    clock_ahead,
+                    ..PATIENT
+                }),
+                FENCE,
+            );
+            let [a, b] = hosts.each();
+            let traffic = Traffic::start(b);
+            hosts.cut(b);
+            let returned = shrink(a);
+            is_frozen(b);
+            hosts.mend(b);
+            goes_on(a, b);
+            traffic.end(returned);
+        });
+    }
+}
+
 /// Nothing on the host can rely on its agent.
 #[test]
 fn hosts_fence_needs_no_agent_where_members_stop() {
