@@ -72,3 +72,6 @@ pub use nodes::cgroups::{DEFAULT_PIDS, clear as clear_groups};
 pub use nodes::trial;
 pub use start::state_dir::{Left, clear_stale, is_held};
 pub use start::{background, run};
+
+/// Whether this build can have a directory on etcd.
+pub const HAS_ETCD: bool = cfg!(feature = "etcd");
