@@ -93,10 +93,12 @@ enum Command {
     /// package libfabric-bin; root is not needed.
     Fabric(Common),
 
-    /// Measure changes of membership among many hosts.
+    /// Measure changes of membership among many hosts, failover, fences, and encryption.
     ///
     /// Starts private agents, each a host of its own, and hollow hosts: sessions that confirm changes
-    /// without carrying them out. Leaves nothing behind; root is not needed.
+    /// without carrying them out. Failover, fences and paths between hosts need root and
+    /// /dev/net/tun; failover also the feature etcd, the program etcd, and 400 MB in /dev/shm.
+    /// Otherwise their figures are null, with the reason. Leaves nothing behind.
     Hosts(Common),
 
     /// Measure how exactly links keep rates and latencies, and what their model costs.

@@ -534,6 +534,14 @@ pub(crate) fn check_signals() -> Result<(), ClusterError> {
     }
 }
 
+/// From now on a signal that would end the program ends the run at its next step, as after
+/// [`Cluster::start`].
+pub(crate) fn catch_signals() -> Result<(), ClusterError> {
+    // Without a receiver, steps find the signal by `check_signals` alone.
+    let (sender, _) = mpsc::channel();
+    forward_signals(sender).map_err(system("handle signals"))
+}
+
 fn forward_signals(sender: Sender<News>) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT])?;
     thread::Builder::new().spawn(move || {

@@ -15,13 +15,18 @@ pub struct Directory(pub PathBuf);
 impl Directory {
     /// Creates a directory below that of temporary files.
     pub fn create() -> io::Result<Self> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let unique = now.map_or(0, |time| time.subsec_nanos());
-        let name = format!("toroid-bench-{}-{unique:x}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Directory(path))
+        create_in(&std::env::temp_dir()).map(Directory)
     }
+}
+
+/// Creates a private directory, which stays.
+pub fn create_in(parent: &Path) -> io::Result<PathBuf> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let unique = now.map_or(0, |time| time.subsec_nanos());
+    let name = format!("toroid-bench-{}-{unique:x}", std::process::id());
+    let path = parent.join(name);
+    DirBuilder::new().mode(0o700).create(&path)?;
+    Ok(path)
 }
 
 impl Drop for Directory {

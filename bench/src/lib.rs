@@ -10,6 +10,7 @@
 //!   measurements.
 //! * [`compare`], [`domains`], [`ether`], [`fabric`], [`hosts`], [`kv`], [`micro`], [`programs`]:
 //!   the commands.
+//! * [`tethered`]: another program that ends with the run; [`janitor`]: removes directories after it.
 //! * [`noise`]: the noise of a host, and of the network between any two hosts.
 //! * [`sim`]: simulated fabrics; [`simulate`]: the command of the same name, and what it is checked
 //!   against.
@@ -36,6 +37,7 @@ mod ether;
 mod fabric;
 mod features;
 mod hosts;
+mod janitor;
 mod kv;
 mod link;
 mod links;
@@ -64,6 +66,7 @@ pub mod stats;
 mod sweep;
 mod table;
 mod target;
+mod tethered;
 mod veth;
 pub mod worker;
 

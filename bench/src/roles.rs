@@ -1,5 +1,5 @@
 //! Roles of this program when it executes itself with a hidden argument: the agent and its helper
-//! processes, the Ethernet driver, the store, a worker, or a spinning process.
+//! processes, the Ethernet driver, the store, a worker, a spinning process, or the janitor.
 
 use std::io::{self, Write};
 use std::net::SocketAddrV4;
@@ -17,7 +17,7 @@ use toroid_kv::server::{self, Limits, Rdma, Settings, Shared, Stop};
 
 use crate::worker::network::server::start_with;
 use crate::worker::network::socket::Sockets;
-use crate::{busy, directory, worker};
+use crate::{busy, directory, janitor, tethered, worker};
 
 /// The hidden argument of the Ethernet driver.
 pub const DRIVER: &str = toroid_ethernet::role::ARGUMENT;
@@ -68,6 +68,8 @@ pub fn run_if_asked() -> Option<ExitCode> {
         WORKER => worker::run().map_err(Into::into),
         STORE => run_store(),
         EXEC => Err(become_another()),
+        tethered::ARGUMENT => tethered::run().map(|never| match never {}),
+        janitor::ARGUMENT => janitor::run(),
         busy::ARGUMENT => busy::spin().map_err(Into::into),
         _ => return None,
     };
@@ -82,6 +84,9 @@ pub fn run_if_asked() -> Option<ExitCode> {
 
 fn remove_state_of_killed_agent() {
     let state = std::env::args_os().nth(2).unwrap_or_default();
+    if janitor::removes(state.as_ref()) {
+        return;
+    }
     // An agent that lives needs its files, and removes them.
     if let Ok(false) = toroid_agent::is_held(state.as_ref()) {
         directory::remove_state(state.as_ref());

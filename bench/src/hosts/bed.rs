@@ -1,12 +1,9 @@
 //! The measured hosts: a leader and its followers, real and hollow.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, OpenOptions};
-use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::fs::OpenOptionsExt;
 use std::panic::resume_unwind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
@@ -18,6 +15,7 @@ use toroid_agent::hollow::HollowHost;
 use toroid_fabric::{NodeId, Torus};
 use toroid_model::hosts::{Admission, Encryption, HostConfig, Provider};
 
+use super::rack::{key, name, write_key};
 use crate::cluster::{Cluster, ClusterError, check_signals, private, system};
 use crate::directory::Directory;
 use crate::memory::kib_field;
@@ -32,8 +30,22 @@ const AT_ONCE: usize = 16;
 /// The domain that is made and removed.
 const CHANGING: &str = "changing";
 
-/// Digits of the key that the hosts of a run share, in a directory of the user's alone.
-const KEY_DIGITS: usize = 64;
+/// Time between two changes at a steady rate.
+const RATE: Duration = Duration::from_millis(10);
+
+/// Changes at a steady rate among many hosts.
+#[derive(Clone, Debug)]
+pub struct Load {
+    pub hosts: usize,
+    /// Unchanged domains beside.
+    pub domains: u32,
+    pub samples: Samples,
+    pub elapsed: Duration,
+    /// Processor time of the leader.
+    pub used: Duration,
+    /// Bytes of memory of the leader.
+    pub memory: Option<u64>,
+}
 
 /// An agent that follows the leader. Its files are in a directory of its own: after a kill, each
 /// agent removes its directory when it has ended.
@@ -51,6 +63,7 @@ pub struct Bed {
     config: HostConfig,
     /// Places of nodes, by host.
     places: Vec<String>,
+    domains: u32,
 }
 
 impl Bed {
@@ -59,7 +72,7 @@ impl Bed {
         let torus: Torus = TORUS.parse()?;
         let mut config = None;
         let leader = Cluster::start_as(|state| {
-            let hosts = leader(torus, write_key(state)?)?;
+            let hosts = leader(torus, write_key(state, &key())?)?;
             config = Some(hosts.clone());
             Ok(Config {
                 hosts: Some(hosts),
@@ -73,6 +86,7 @@ impl Bed {
             leader,
             config: config.ok_or(ClusterError::NoServer)?,
             places: places.map(|place| place.to_string()).collect(),
+            domains,
         };
         let own = [bed.places[0].clone()];
         for domain in 0..domains {
@@ -148,17 +162,46 @@ impl Bed {
         Ok(samples)
     }
 
+    /// Makes and removes domains of a node of each of two followers, `count` changes at [`RATE`].
+    /// A time begins when the change is due, and ends when it is in effect.
+    pub fn load(&mut self, count: usize) -> Result<Load, ClusterError> {
+        let (mut samples, among) = (Samples::default(), self.hosts());
+        let before = self.leader_cpu()?;
+        let start = Instant::now();
+        for n in 0..count {
+            check_signals()?;
+            let due = start + RATE * n as u32;
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            // The same two for both changes.
+            let two = [n / 2, n / 2 + 1].map(|n| self.places[1 + n % (among - 1)].clone());
+            let control = self.leader.control()?;
+            match n % 2 {
+                0 => drop(control.create(CHANGING, &two, None, None)?),
+                _ => control.remove(CHANGING)?,
+            }
+            samples.record(due.elapsed(), 0, true);
+        }
+        let used = self.leader_cpu()?.saturating_sub(before);
+        Ok(Load {
+            hosts: among,
+            domains: self.domains,
+            samples,
+            elapsed: start.elapsed(),
+            used,
+            memory: self.leader_memory(),
+        })
+    }
+
+    fn leader_cpu(&self) -> Result<Duration, ClusterError> {
+        cpu(self.leader.agent_pid().ok_or(ClusterError::NoServer)?)
+    }
+
     /// Processor time of the agents of all real followers, also of threads that have ended.
     pub fn followers_cpu(&self) -> Result<Duration, ClusterError> {
-        let mut total = Duration::ZERO;
-        for follower in &self.real {
-            let pid = Pid::from_raw(follower.agent.pid() as i32);
-            let clock = clock_getcpuclockid(pid);
-            let time = clock.and_then(clock_gettime);
-            let time = time.map_err(|error| system("read a processor clock")(error.into()))?;
-            total += Duration::from(time);
-        }
-        Ok(total)
+        self.real
+            .iter()
+            .map(|follower| cpu(follower.agent.pid()))
+            .sum()
     }
 
     /// Number of real followers.
@@ -195,12 +238,15 @@ impl Drop for Bed {
     }
 }
 
-fn name(host: usize) -> String {
-    format!("h{host}")
-}
-
 fn local(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
+}
+
+/// Processor time of a process.
+fn cpu(pid: u32) -> Result<Duration, ClusterError> {
+    let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed()));
+    let time = clock.and_then(clock_gettime).map(Duration::from);
+    time.map_err(|error| system("read a processor clock")(error.into()))
 }
 
 /// Configuration of the leader.
@@ -223,20 +269,4 @@ fn leader(torus: Torus, key: PathBuf) -> Result<HostConfig, ClusterError> {
         rdma: None,
         hosts: others.collect(),
     })
-}
-
-fn write_key(state: &Path) -> Result<PathBuf, ClusterError> {
-    let path = state.join("key");
-    let mut digits = String::new();
-    while digits.len() < KEY_DIGITS {
-        digits += &format!("{:016x}", fastrand::u64(..));
-    }
-    fs::create_dir_all(state)
-        .and_then(|()| {
-            let mut options = OpenOptions::new();
-            options.write(true).create_new(true).mode(0o600).open(&path)
-        })
-        .and_then(|mut file| file.write_all(digits.as_bytes()))
-        .map_err(system("write a key"))?;
-    Ok(path)
 }

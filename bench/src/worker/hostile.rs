@@ -58,6 +58,11 @@ pub fn words_from(memory: &File, len: usize) -> Result<Vec<u8>> {
 
 /// Writes `word` over the first `len` bytes, as far as the system allows.
 pub fn scribble(memory: &File, len: usize, word: u64) {
+    scribble_at(memory, 0, len, word);
+}
+
+/// Writes `word` over `len` bytes from `offset` on, as far as the system allows.
+pub fn scribble_at(memory: &File, offset: u64, len: usize, word: u64) {
     // A refusal is the expected result.
-    let _ = memory.write_at(&word.to_le_bytes().repeat(len / 8), 0);
+    let _ = memory.write_at(&word.to_le_bytes().repeat(len / 8), offset);
 }

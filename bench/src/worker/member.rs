@@ -14,6 +14,7 @@ use toroid_fabric::{Access, Region};
 use super::answer;
 use super::hammer::{self, Hammer, InFlight};
 use super::hostile::{self, Grant};
+use super::stamps;
 use super::traffic::{self, Ear, Repeating};
 
 /// Bytes at the start of a region that only the owner writes, all at once.
@@ -55,6 +56,13 @@ pub enum Order {
     /// Read through the kept descriptor, then write bytes that must not arrive. Answer: the number
     /// of bytes read of this version or a newer one.
     Newer { version: u64 },
+    /// Write times endlessly to a peer's memory: by a descriptor of memory on this host, or by
+    /// one-sided operations.
+    Stamp { key: String, by_descriptor: bool },
+    /// Answer: the newest time in the watched bytes of the own memory.
+    Newest,
+    /// Answer: the number of watched bytes of the own memory with a time after this one.
+    Stamped { after: u64 },
     /// Listen for datagrams and packets. Answer: the port.
     Listen,
     /// Send datagrams and packets endlessly to a node at its address and place.
@@ -75,6 +83,7 @@ pub struct Process {
     kept: Option<(Grant, File, bool)>,
     ear: Option<Ear>,
     flood: Option<Repeating>,
+    stamps: Option<Repeating>,
 }
 
 impl Process {
@@ -110,6 +119,16 @@ impl Process {
                 answer(self.kept = Some((grant, file, writable)))
             }
             Order::Newer { version } => self.newer(version),
+            Order::Stamp { key, by_descriptor } => {
+                let key = key.parse()?;
+                let stamps = match by_descriptor {
+                    true => stamps::write_by_descriptor(key)?,
+                    false => stamps::write_by_operations(self.domain()?, key)?,
+                };
+                answer(self.stamps = Some(stamps))
+            }
+            Order::Newest => answer(stamps::newest(self.owned()?)?),
+            Order::Stamped { after } => answer(stamps::bytes_after(self.owned()?, after)?),
             Order::Listen => {
                 let ear = Ear::open(self.domain()?)?;
                 answer(self.ear.insert(ear).port())
@@ -164,7 +183,7 @@ impl Process {
 }
 
 /// All whole words of `bytes`.
-fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+pub(super) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
     let (words, _) = bytes.as_chunks::<WORD>();
     words.iter().map(|word| u64::from_le_bytes(*word))
 }

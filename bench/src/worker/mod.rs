@@ -11,7 +11,8 @@
 //! * [`stores`]: clients of key-value stores, and their work: [`store`], [`borrow`], [`crowd`],
 //!   [`mixed`] ([`mix`]), [`traces`] and [`files`]; [`processor`] binds threads.
 //! * [`congestor`]: load beside a measurement.
-//! * [`member`]: members of changing domains, with [`hammer`], [`hostile`] and [`traffic`].
+//! * [`member`]: members of changing domains, with [`hammer`], [`hostile`], [`stamps`] and
+//!   [`traffic`].
 
 #![expect(
     clippy::unit_arg,
@@ -79,6 +80,7 @@ pub(crate) mod processor;
 pub(crate) mod programs;
 pub(crate) mod ranks;
 pub(crate) mod sampler;
+pub(crate) mod stamps;
 pub(crate) mod store;
 pub(crate) mod stores;
 pub(crate) mod traces;

@@ -18,7 +18,7 @@ use super::hammer::now_ns;
 const PROTOCOL: Protocol = Protocol(0x7ea4);
 
 /// Pause between two sends, which leaves the processor to measured processes.
-const PAUSE: Duration = Duration::from_micros(200);
+pub const PAUSE: Duration = Duration::from_micros(200);
 
 /// Longest wait for a datagram before the next check for packets.
 const LOOK: Duration = Duration::from_millis(1);
