@@ -4,10 +4,8 @@
 //! PREFIX/meta          {"format":1,"torus":"2x2x2"}
 //! PREFIX/leader        {"host":"a"}                 leased; its create revision is the term
 //! PREFIX/done          identifier of the last change
-//! PREFIX/r/KEY         a record of the directory; of a domain without its members, of a node without
-//!                      its consents
+//! PREFIX/r/KEY         a record of the directory; of a domain without its members
 //! PREFIX/m/ID/NODE     a member of the domain with that number
-//! PREFIX/c/NODE/NAME   a consent of the node's owner to a domain
 //! PREFIX/redo          {"id":ID,"parts":2}   a large change in effect, not yet in all of its keys
 //! PREFIX/redo/ID/N     its parts
 //! ```
@@ -15,7 +13,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use toroid_model::directory::Ownership;
 use toroid_model::directory::records::{Changes, DomainHead, DomainParts, RecordError, Records};
 use toroid_model::directory::revision::Revision;
 
@@ -24,9 +21,7 @@ pub(super) type Pairs = BTreeMap<String, String>;
 
 const RECORD: &str = "r/";
 const MEMBER: &str = "m/";
-const CONSENT: &str = "c/";
 const DOMAIN: &str = "domain/";
-const NODE: &str = "node/";
 const REVISION: &str = "revision";
 
 /// Differences of keys.
@@ -120,8 +115,8 @@ impl Edit {
         pieces
     }
 
-    /// Whether members leave, perhaps with their consents, and all puts only follow from that: without
-    /// them, a reader finds out by the counts of the domains' heads.
+    /// Whether members leave, and all puts only follow from that: without them, a reader finds out
+    /// by the counts of the domains' heads.
     pub(super) fn is_departure(&self, changes: &Changes) -> bool {
         let is_member = |key: &&String| key.starts_with(MEMBER);
         let leave: BTreeSet<&str> = self
@@ -133,7 +128,7 @@ impl Edit {
             Some(record) if record.starts_with(DOMAIN) => DomainHead::read(record, value)
                 .is_ok_and(|head| leave.contains(&head.id().to_string()[..])),
             // Requests that were carried out. Repeated ones find that the members have left. But
-            // owners of nodes do not follow from anything.
+            // owners of nodes and their consents do not follow from anything.
             Some(record) => record == REVISION || record.starts_with("done/"),
             None => false,
         };
@@ -146,12 +141,6 @@ impl Edit {
 /// The keys and values of one record.
 fn pairs(key: &str, value: &str) -> Result<Pairs, RecordError> {
     let own = |value: &str| (format!("{RECORD}{key}"), value.to_owned());
-    if let Some(node) = key.strip_prefix(NODE) {
-        let (value, consents) = without_consents(key, value)?;
-        let consents = consents.into_iter();
-        let consents = consents.map(|name| (format!("{CONSENT}{node}/{name}"), String::new()));
-        return Ok(consents.chain([own(&value)]).collect());
-    }
     if !key.starts_with(DOMAIN) {
         return Ok([own(value)].into());
     }
@@ -161,35 +150,6 @@ fn pairs(key: &str, value: &str) -> Result<Pairs, RecordError> {
         pairs.insert(format!("{MEMBER}{}/{node}", parts.id), member);
     }
     Ok(pairs)
-}
-
-/// Record of a node without its consents, and these.
-fn without_consents(key: &str, value: &str) -> Result<(String, BTreeSet<String>), RecordError> {
-    let mut ownership: Ownership = serde_json::from_str(value).map_err(invalid(key))?;
-    let consents = std::mem::take(&mut ownership.consents);
-    let value = match consents.is_empty() {
-        true => value.to_owned(),
-        false => serde_json::to_string(&ownership).map_err(invalid(key))?,
-    };
-    Ok((value, consents))
-}
-
-/// The same record with further consents.
-fn with_consents(
-    key: &str,
-    value: &str,
-    consents: BTreeSet<String>,
-) -> Result<String, RecordError> {
-    let mut ownership: Ownership = serde_json::from_str(value).map_err(invalid(key))?;
-    ownership.consents.extend(consents);
-    serde_json::to_string(&ownership).map_err(invalid(key))
-}
-
-fn invalid(key: &str) -> impl Fn(serde_json::Error) -> RecordError {
-    move |error| RecordError::Invalid {
-        key: key.into(),
-        reason: error.to_string(),
-    }
 }
 
 /// Number of the domain whose member has this key, as text.
@@ -202,8 +162,7 @@ fn domain_of(key: &str) -> Option<&str> {
 #[derive(Debug, Default)]
 pub(super) struct Joined {
     pub(super) records: Records,
-    /// Keys that shrinks have left unwritten, because there was no room, or that an earlier release
-    /// has written otherwise.
+    /// Keys that shrinks have left unwritten, because there was no room.
     pub(super) owed: Pairs,
 }
 
@@ -225,21 +184,9 @@ impl From<RecordError> for JoinError {
 pub(super) fn join(pairs: Pairs) -> Result<Joined, JoinError> {
     let mut joined = Joined::default();
     let mut members: BTreeMap<u16, BTreeMap<u32, String>> = BTreeMap::new();
-    let mut consents: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (key, value) in pairs {
         if let Some(record) = key.strip_prefix(RECORD) {
-            if record.starts_with(NODE) && !without_consents(record, &value)?.1.is_empty() {
-                joined.owed.extend(self::pairs(record, &value)?);
-            }
             joined.records.insert(record.into(), value);
-            continue;
-        }
-        if let Some((node, name)) = key
-            .strip_prefix(CONSENT)
-            .and_then(|rest| rest.split_once('/'))
-        {
-            let its = consents.entry(format!("{NODE}{node}")).or_default();
-            its.insert(name.into());
             continue;
         }
         let member = domain_of(&key).and_then(|id| {
@@ -250,12 +197,6 @@ pub(super) fn join(pairs: Pairs) -> Result<Joined, JoinError> {
             return Err(JoinError::Foreign(key));
         };
         members.entry(id).or_default().insert(node, value);
-    }
-    for (key, consents) in consents {
-        let record = joined.records.get_mut(&key);
-        let foreign = || JoinError::Foreign(format!("{CONSENT}{}", &key[NODE.len()..]));
-        let record = record.ok_or_else(foreign)?;
-        *record = with_consents(&key, record, consents)?;
     }
     let mut departures = 0;
     let domains = joined.records.iter_mut();
@@ -277,9 +218,13 @@ pub(super) fn join(pairs: Pairs) -> Result<Joined, JoinError> {
         && let Some(value) = joined.records.get_mut(REVISION)
     {
         // Each shrink had a revision, so that hosts do not know a later one than this.
-        let mut revision: Revision = serde_json::from_str(value).map_err(invalid(REVISION))?;
+        let invalid = |error: serde_json::Error| RecordError::Invalid {
+            key: REVISION.into(),
+            reason: error.to_string(),
+        };
+        let mut revision: Revision = serde_json::from_str(value).map_err(invalid)?;
         revision.number = revision.number.saturating_add(departures);
-        *value = serde_json::to_string(&revision).map_err(invalid(REVISION))?;
+        *value = serde_json::to_string(&revision).map_err(invalid)?;
         joined
             .owed
             .insert(format!("{RECORD}{REVISION}"), value.clone());
@@ -302,12 +247,7 @@ mod tests {
         let members: BTreeSet<NodeId> = members.collect();
         let name = ["red", "blue", "green"][random.usize(..3)];
         // Not all are possible.
-        let _ = match random.u8(..6) {
-            4 => {
-                directory.give(&members, Some(random.u32(..3)).filter(|uid| *uid > 0));
-                Ok(())
-            }
-            5 => directory.consent(&members, name, random.bool()),
+        let _ = match random.u8(..4) {
             0 => directory.remove(name).map(drop),
             1 => directory.grow(name, &members).map(drop),
             2 => directory.shrink(name, &members).map(drop),
@@ -348,34 +288,6 @@ mod tests {
         }
     }
 
-    /// Consents were once in the records of nodes, so that their withdrawal needed room.
-    #[test]
-    fn consents_of_an_earlier_release_get_keys_of_their_own() {
-        let (record, value) = ("node/7", r#"{"owner":1000,"consents":["blue","red"]}"#);
-        let records: Records = [(record.into(), value.into())].into();
-        let mut keys: Pairs = [(format!("r/{record}"), value.into())].into();
-        let joined = join(keys.clone()).unwrap();
-        assert_eq!(joined.records, records);
-        let changes = Changes {
-            put: [(record.into(), r#"{"owner":1000,"consents":["red"]}"#.into())].into(),
-            ..Changes::default()
-        };
-        let edit = Edit::of(&records, &changes).unwrap();
-        assert_eq!(edit.delete, ["c/7/blue".into()].into());
-        assert!(edit.put.is_empty());
-        let mut all = Edit {
-            put: joined.owed,
-            ..Edit::default()
-        };
-        all.then(&edit);
-        all.apply_to(&mut keys);
-        let joined = join(keys).unwrap();
-        assert_eq!(joined.records, changes.put);
-        assert_eq!(joined.owed, Pairs::new());
-        let orphan = [("c/7/red".to_owned(), String::new())].into();
-        assert!(matches!(join(orphan), Err(JoinError::Foreign(key)) if key == "c/7"));
-    }
-
     #[test]
     fn only_departures_need_no_writing() {
         let empty = Directory::new("16x16x8".parse().unwrap());
@@ -403,22 +315,10 @@ mod tests {
         let leave = |it: &mut Directory| drop(it.shrink("red", &[NodeId(1)].into()));
         assert!(is_departure_with(Some("done/x"), leave));
         assert!(!is_departure_with(Some("other/x"), leave));
-        // A guest leaves and withdraws its consent.
-        assert!(is_departure(|it| {
+        // A guest leaves and withdraws its consent, which the next leader would find again.
+        assert!(!is_departure(|it| {
             it.shrink("red", &[NodeId(1)].into()).unwrap();
             it.consent(&[NodeId(1)].into(), "red", true).unwrap();
-        }));
-        assert!(!is_departure(|it| {
-            it.shrink("red", &[NodeId(1)].into()).unwrap();
-            it.consent(&[NodeId(1)].into(), "blue", false).unwrap();
-        }));
-        // Without a member that leaves, the next leader would have an older revision.
-        assert!(!is_departure(|it| {
-            it.consent(&[NodeId(1)].into(), "red", true).unwrap();
-        }));
-        assert!(!is_departure(|it| {
-            it.shrink("red", &[NodeId(1)].into()).unwrap();
-            it.give(&[NodeId(3)].into(), Some(1001));
         }));
         // A node that belongs to the agent again has no record.
         assert!(is_departure(|it| {
