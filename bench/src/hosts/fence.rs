@@ -246,7 +246,7 @@ impl<'a> Round<'a> {
         let took = start.elapsed();
         self.returned = now_ns();
         match shrunk {
-            Ok(info) if is_fenced && info.cut_off == [name(CUT)] => {}
+            Ok(Some(info)) if is_fenced && info.cut_off == [name(CUT)] => {}
             Err(ClientError::Refused(refusal)) if !is_fenced => {
                 // The command has named the host that it could not wait for.
                 if !refusal.message.contains(&name(CUT)) {
