@@ -16,6 +16,7 @@ mod fence;
 mod host_keys;
 mod hosts;
 mod links;
+pub mod moved;
 mod ownership;
 mod quota;
 pub mod records;
@@ -45,6 +46,7 @@ use crate::nodeset::{self, Names, NodeSetError};
 use crate::quota::{Amounts, Tenant};
 use crate::shared_map::SharedMap;
 use domains::Domains;
+use moved::Moved;
 use records::FORMAT;
 use requests::{MadeRequest, RequestId};
 use revision::{EndedTerm, Revision};
@@ -97,6 +99,8 @@ pub struct Directory {
     ended_terms: Arc<[EndedTerm]>,
     /// Whether some records are of a later revision.
     is_partial: bool,
+    /// The last move to another place.
+    moved: Option<Arc<Moved>>,
     /// Requests whose changes were made lately.
     requests: SharedMap<RequestId, Arc<MadeRequest>>,
     /// Version of the form of its records.
@@ -128,6 +132,7 @@ impl Directory {
             revision: None,
             ended_terms: Arc::default(),
             is_partial: false,
+            moved: None,
             requests: SharedMap::default(),
             format: FORMAT,
             administrator: 0,

@@ -2,7 +2,7 @@
 //! newer release, a broken disk, or an editor.
 //!
 //! ```text
-//! format          2
+//! format          3
 //! torus           "2x2x2"
 //! numbers         {"next_id":2,"next_subnet":1}
 //! domain/blue     {"id":1,"epoch":3,"owner":0,"mtu":9000,"subnet":"10.64.0.0/24","members":[0,7],...}
@@ -15,6 +15,7 @@
 //! revision        {"fabric":"9d0c...","term":{"number":3,"nonce":52},"number":120}
 //! terms           [{"term":{"number":2,"nonce":9},"last":110}]      that have ended
 //! partial         true                         some records are of a later revision
+//! moved           {"to":"etcd","candidates":["a","b"],"from":["a"],"revision":...,"nonce":7}  the last move
 //! done/0f1e...    {"by":"uid 0","digest":"60ed...","domain":1}      a request whose change was made
 //! ```
 //!
@@ -51,7 +52,7 @@ use domain::DomainRecord;
 pub type Records = BTreeMap<String, String>;
 
 /// The version of the records.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 const FORMAT_KEY: &str = "format";
 const TORUS_KEY: &str = "torus";
@@ -65,9 +66,11 @@ const HOST: &str = "host/";
 const HOST_KEYS: &str = "key/";
 const SPENT_SECRET: &str = "spent";
 const FREED: &str = "freed/";
-const REVISION: &str = "revision";
+pub(super) const REVISION: &str = "revision";
 const ENDED_TERMS: &str = "terms";
 const PARTIAL: &str = "partial";
+/// Key of the record of the last [move](super::moved).
+pub const MOVED: &str = "moved";
 const REQUEST: &str = "done/";
 
 /// Why records are no directory.
@@ -165,6 +168,9 @@ impl Directory {
         if self.is_partial != old.is_partial {
             let partial = self.is_partial.then_some(true);
             put_or_remove(changes, PARTIAL.into(), partial);
+        }
+        if self.moved != old.moved {
+            put_or_remove(changes, MOVED.into(), self.moved());
         }
         for (order, _, number) in self.freed.differences(&old.freed) {
             put_or_remove(changes, format!("{FREED}{order:020}"), number);
@@ -271,6 +277,8 @@ impl Directory {
             self.ended_terms = Arc::default();
         } else if key == PARTIAL {
             self.is_partial = false;
+        } else if key == MOVED {
+            self.moved = None;
         } else if let Some(order) = key.strip_prefix(FREED)
             && let Ok(order) = order.parse::<u64>()
             && let Some((id, _)) = self.freed.remove(&order)
@@ -353,6 +361,9 @@ impl Directory {
             Ok(())
         } else if key == PARTIAL {
             self.is_partial = parse(key, value)?;
+            Ok(())
+        } else if key == MOVED {
+            self.moved = Some(Arc::new(parse(key, value)?));
             Ok(())
         } else if let Some(order) = key.strip_prefix(FREED) {
             let order = order.parse().map_err(invalid(key))?;
@@ -495,7 +506,7 @@ fn required<T: DeserializeOwned>(records: &Records, key: &'static str) -> Result
     parse(key, value)
 }
 
-fn parse<T: DeserializeOwned>(key: &str, value: &str) -> Result<T, RecordError> {
+pub(super) fn parse<T: DeserializeOwned>(key: &str, value: &str) -> Result<T, RecordError> {
     serde_json::from_str(value).map_err(|error| invalid(key)(format!("is malformed: {error}")))
 }
 

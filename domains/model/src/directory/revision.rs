@@ -10,7 +10,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::Directory;
-use super::records::FORMAT;
+use super::records::{FORMAT, REVISION, RecordError, Records, parse};
 use crate::as_text::{self, hex128};
 
 /// Random identifier of a fabric. Its text has 32 hexadecimal digits.
@@ -55,6 +55,15 @@ pub struct Revision {
 }
 
 impl Revision {
+    /// The revision of a directory with these records, if it has one.
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub fn among(records: &Records) -> Result<Option<Self>, RecordError> {
+        let record = records.get(REVISION);
+        record.map(|record| parse(REVISION, record)).transpose()
+    }
+
     /// Whether both are of one term of one fabric, and so of one history.
     pub fn is_of_same_term(&self, other: &Revision) -> bool {
         (self.fabric, self.term) == (other.fabric, other.term)
@@ -144,6 +153,7 @@ impl Directory {
         if self.revision.is_some() && self.has_changed_since(before) {
             let raise = |its: &mut Revision| its.number = its.number.saturating_add(1);
             self.revision.iter_mut().for_each(raise);
+            self.stamp_move(before);
         }
     }
 }

@@ -96,6 +96,7 @@ impl Transition {
             meanwhile.revision = old.revision;
             meanwhile.ended_terms = Arc::clone(&old.ended_terms);
             meanwhile.is_partial = old.revision.is_some();
+            meanwhile.moved.clone_from(&old.moved);
         }
         meanwhile.leave_owners(given, old);
         meanwhile.forget_domains(&missing);

@@ -79,7 +79,7 @@ fn invalid_records_are_refused_and_named() {
         records.insert(key.into(), value.into());
         Directory::from_records(&records).unwrap_err()
     };
-    assert_eq!(with("format", "3"), RecordError::Newer { found: 3 });
+    assert_eq!(with("format", "4"), RecordError::Newer { found: 4 });
     assert_eq!(with("x/y", "1"), RecordError::Unknown("x/y".into()));
     let blue = sound["domain/blue"].clone();
     let bad = [
