@@ -268,5 +268,6 @@ fn leader(torus: Torus, key: PathBuf) -> Result<HostConfig, ClusterError> {
         etcd: None,
         rdma: None,
         hosts: others.collect(),
+        lost: None,
     })
 }

@@ -122,6 +122,7 @@ pub fn host(number: usize, count: usize, key: PathBuf) -> Result<HostConfig, Top
         hosts: others
             .map(|other| (name(other), network::agent(other, number)))
             .collect(),
+        lost: None,
     })
 }
 

@@ -189,6 +189,9 @@ pub enum AgentError {
     /// A directory on etcd cannot be used.
     #[error("{}", .0.message)]
     Etcd(Refusal),
+    /// The directory has not moved to where it is said to be lost.
+    #[error("{}", .0.message)]
+    Moved(Refusal),
     /// An agent in the background reported this refusal.
     #[error("{0}")]
     Background(Refusal),
@@ -204,7 +207,9 @@ impl AgentError {
     /// The error as a refusal, with its kind and a remedy.
     pub fn refusal(&self) -> Refusal {
         let kind = match self {
-            AgentError::Background(refusal) | AgentError::Etcd(refusal) => return refusal.clone(),
+            AgentError::Background(refusal)
+            | AgentError::Etcd(refusal)
+            | AgentError::Moved(refusal) => return refusal.clone(),
             AgentError::Directory(error) => return error.refusal(),
             AgentError::Running { .. }
             | AgentError::Inherited { .. }

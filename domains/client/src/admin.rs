@@ -375,6 +375,11 @@ impl Control {
         self.call(&Request::HostRemove { host: host.into() })
     }
 
+    /// Moves the directory to etcd, or to the files of a host.
+    pub fn move_directory(&mut self, to: &str) -> Result<(), ClientError> {
+        self.call(&Request::DirectoryMove { to: to.into() })
+    }
+
     /// Gives the agent's host a new key pair.
     pub fn rotate_host_key(&mut self) -> Result<(), ClientError> {
         self.call(&Request::HostRotate { keys: Vec::new() })

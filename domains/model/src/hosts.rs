@@ -48,6 +48,7 @@ use serde::{Deserialize, Serialize};
 use toroid_fabric::Torus;
 
 use crate::as_text;
+use crate::directory::moved::Moved;
 use crate::rdma::Rdma;
 use crate::settings::{Lines, Problem};
 use etcd::EtcdConfig;
@@ -92,6 +93,10 @@ pub struct HostConfig {
     pub rdma: Option<Rdma>,
     /// The other hosts, and where their agents listen.
     pub hosts: BTreeMap<String, SocketAddr>,
+    /// Place to which the directory has moved and where it is lost, so that this host obeys its file.
+    /// Not in the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<String>,
 }
 
 /// Provider between nodes of different hosts.
@@ -163,10 +168,53 @@ impl HostConfig {
 
     /// Hosts that may lead: the candidates, or the one that `directory` names.
     pub fn possible_leaders(&self) -> Vec<&str> {
+        self.whereabouts(None).possible_leaders()
+    }
+}
+
+/// Where the directory is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whereabouts<'a> {
+    /// The host whose agent holds the directory, or [`ETCD`].
+    pub directory: &'a str,
+    /// Hosts that may lead, on etcd.
+    pub candidates: &'a BTreeSet<String>,
+}
+
+impl<'a> Whereabouts<'a> {
+    /// Hosts that may lead: the candidates, or the one that holds the directory.
+    pub fn possible_leaders(&self) -> Vec<&'a str> {
         if self.directory == ETCD {
             self.candidates.iter().map(String::as_str).collect()
         } else {
-            vec![&self.directory]
+            vec![self.directory]
+        }
+    }
+}
+
+impl HostConfig {
+    /// Where the directory is after its last move: where the move went if the file names a former
+    /// place, and otherwise where the file says.
+    pub fn whereabouts<'a>(&'a self, moved: Option<&'a Moved>) -> Whereabouts<'a> {
+        match moved.filter(|moved| moved.from.contains(&self.directory)) {
+            Some(moved) => Whereabouts {
+                directory: &moved.to,
+                candidates: &moved.candidates,
+            },
+            None => Whereabouts {
+                directory: &self.directory,
+                candidates: &self.candidates,
+            },
+        }
+    }
+
+    /// The configuration that names the [present place](HostConfig::whereabouts) of the directory.
+    pub fn redirected(&self, moved: Option<&Moved>) -> HostConfig {
+        let now = self.whereabouts(moved);
+        HostConfig {
+            directory: now.directory.into(),
+            candidates: now.candidates.clone(),
+            ..self.clone()
         }
     }
 }

@@ -46,6 +46,10 @@ pub struct Status {
     /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<Revision>,
+    /// Where the directory has moved, and what to write in this host's file, if that names a former
+    /// place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved: Option<Refusal>,
     /// Provider between nodes of different hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub between_hosts: Option<Provider>,

@@ -38,7 +38,7 @@ pub use types::{Bind, ChannelInfo, NewDomain, NodeAllocation, RemoteInfo, StackI
 pub use value::ReplyValue;
 
 /// The version of this protocol. An agent and a client of different versions refuse each other.
-pub const VERSION: u32 = 15;
+pub const VERSION: u32 = 16;
 
 /// The abstract name of the node socket.
 pub const NODE_SOCKET: &str = "toroid-agent";
@@ -154,6 +154,11 @@ pub enum Request {
         /// Between agents: the keys of the asking host from now on. From a client: none.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         keys: Vec<PublicKey>,
+    },
+    /// Control socket, for administrators. Moves the directory. Reply: [`Reply::Done`].
+    DirectoryMove {
+        /// `etcd`, or a host.
+        to: String,
     },
     /// Control socket. In effect everywhere when [`Reply::Domain`] comes.
     DomainCreate(NewDomain),
@@ -310,8 +315,7 @@ pub enum Request {
         /// Number of the signal.
         signal: i32,
     },
-    /// Control socket. Ends the agent, its nodes and driver. Reply: [`Reply::Done`] when all
-    /// have ended.
+    /// Control socket. Ends the agent, its nodes and driver. Reply: [`Reply::Done`], after that.
     Down,
 
     /// Node socket. Reply: [`Reply::Whoami`].

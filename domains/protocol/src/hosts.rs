@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use toroid_fabric::{NodeId, Torus};
 use toroid_model::as_text;
 use toroid_model::directory::Directory;
+use toroid_model::directory::moved::Moved;
 use toroid_model::directory::records::Records;
 use toroid_model::directory::requests::RequestId;
 use toroid_model::directory::revision::Revision;
@@ -33,6 +34,9 @@ pub enum HostMessage {
     NotLeader {
         /// The leader, if the host knows it.
         leader: Option<String>,
+        /// The last move of the directory.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        moved: Option<Box<Moved>>,
     },
     /// A sign of life.
     Alive,
@@ -73,6 +77,9 @@ pub struct Hello {
     pub revision: Option<Revision>,
     /// Whether some records of its directory are of a later revision.
     pub is_partial: bool,
+    /// The last move of its directory, which was committed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved: Option<Box<Moved>>,
     /// Nodes and aliases of a follower of the other host's directory.
     pub follows: Option<Claim>,
 }
@@ -107,6 +114,9 @@ pub enum HostRequest {
     Page(Records),
     /// To a follower: the new directory, with the record of its revision.
     Adopt(DirectoryUpdate),
+    /// To the follower that is to lead: the change that moves the directory there, which is not
+    /// committed yet.
+    Offer(DirectoryUpdate),
     /// To the leader: a renewal of the asking host's lease.
     Renew,
     /// To any host: a ticket for a data connection.

@@ -18,14 +18,15 @@ use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 use toroid_fabric::Torus;
 use toroid_model::directory::records::Records;
-use toroid_model::hosts::HostConfig;
 use toroid_model::hosts::etcd::EtcdConfig;
+use toroid_model::hosts::{ETCD, HostConfig};
 use toroid_model::info::EtcdState;
 use toroid_model::refusal::Refusal;
 
 use super::Cluster;
 use super::confirmation::Reads;
 use super::etcd::{Election, Etcd, EtcdError, EtcdStore, Tenure};
+use super::moves::Moves;
 use crate::error::{AgentError, during};
 use crate::leases::Leases;
 use crate::store::{Store, ownership};
@@ -65,6 +66,16 @@ pub(crate) struct Legacy {
     failed: Option<Failed>,
 }
 
+impl Legacy {
+    /// State of a host that has this lease.
+    pub(crate) fn with(lease: i64) -> Self {
+        Legacy {
+            lease: Some(lease),
+            ..Legacy::default()
+        }
+    }
+}
+
 /// An attempt to begin to lead that failed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Failed {
@@ -88,6 +99,7 @@ pub(crate) struct Candidacy {
     host: String,
     torus: Torus,
     lease: PathBuf,
+    moves: Arc<Moves>,
     state: Mutex<State>,
     changed: Condvar,
     /// The tenure of this life.
@@ -111,6 +123,8 @@ struct State {
     won: Option<i64>,
     /// Last attempt to lead, if it failed.
     failed: Option<Failed>,
+    /// Whether a move of the directory keeps this host from the lead.
+    is_barred: bool,
     /// Present problem with etcd.
     problem: Option<Refusal>,
     /// Whether this host has led, and does not any more because of this problem.
@@ -156,7 +170,12 @@ impl Lead {
 
 impl Candidacy {
     /// Candidacy of a host whose data are there, if the host may lead with a directory on etcd.
-    pub(crate) fn of(config: &HostConfig, data: &Path, legacy: Legacy) -> Option<Arc<Self>> {
+    pub(crate) fn of(
+        config: &HostConfig,
+        data: &Path,
+        legacy: Legacy,
+        moves: Arc<Moves>,
+    ) -> Option<Arc<Self>> {
         let etcd = config.candidacy()?;
         let failed = legacy.failed.as_ref().filter(|_| legacy.lease.is_none());
         let state = State {
@@ -171,6 +190,7 @@ impl Candidacy {
             host: config.host.clone(),
             torus: config.torus,
             lease: data.join(LEASE),
+            moves,
             state: Mutex::new(state),
             changed: Condvar::new(),
             tenure: OnceLock::new(),
@@ -317,12 +337,31 @@ impl Candidacy {
         }))
     }
 
+    /// Whether the directory has moved away from etcd, or has arrived there by a move which was not
+    /// committed as far as this host knows.
+    fn is_barred(&self, etcd: &Etcd) -> Result<bool, EtcdError> {
+        let Some((moved, is_arriving)) = self.note(etcd.moved())? else {
+            self.state.lock().is_barred = false;
+            return Ok(false);
+        };
+        let is_elsewhere = moved.to != ETCD;
+        let is_barred = is_elsewhere || is_arriving && self.moves.kept().as_ref() != Some(&moved);
+        let before = std::mem::replace(&mut self.state.lock().is_barred, is_barred);
+        if is_barred && !before {
+            tracing::warn!("this host does not lead: the directory was moved to {moved}");
+        }
+        if is_elsewhere {
+            self.moves.note(moved);
+        }
+        Ok(is_barred)
+    }
+
     /// Takes the lead if it is free, unless this host ends.
     fn campaign(&self, etcd: &Etcd) -> Result<Option<Tenure>, EtcdError> {
         let state = self.state.lock();
         let (won, is_ending) = (state.won, state.is_ending);
         drop(state);
-        if is_ending {
+        if is_ending || self.is_barred(etcd)? {
             return Ok(None);
         }
         let outcome = self.note(etcd.campaign(&self.host, won.or_else(|| self.kept_lease())))?;
@@ -474,14 +513,17 @@ impl Candidacy {
                 cluster.name_leader(leader.filter(|leader| *leader != self.host));
                 continue;
             }
-            cluster.name_leader(None);
+            let is_barred = self.state.lock().is_barred;
+            if !is_barred {
+                cluster.name_leader(None);
+            }
             if self.state.lock().rests() {
                 continue;
             }
             match self.campaign(&etcd) {
                 Ok(Some(_)) => return start_again(again, "this host leads from now on"),
                 // The watch tells of the leader.
-                Ok(None) => is_free = false,
+                Ok(None) => is_free = self.state.lock().is_barred,
                 Err(_) => {}
             }
         }

@@ -38,12 +38,19 @@ impl Drop for Place<'_> {
 
 impl Cluster {
     /// Enters the nodes and the key of the leader's own host in the directory, and removes hosts
-    /// that its file does not name, unless the directory is on etcd: there another host may lead next,
-    /// whose file names them. The leader's claim wins: another host with a claim to the same nodes is
-    /// refused when it connects.
+    /// that its file does not name. They stay where the directory is on etcd, as another host may lead
+    /// next, and where it has moved, as the file of its former leader names them. The leader's claim
+    /// wins: another host with a claim to the same nodes is refused when it connects.
     pub(crate) fn claim_own(&self, directory: &mut Directory) {
         let ours = &self.config;
-        if ours.directory != ETCD {
+        if directory
+            .moved()
+            .is_some_and(|moved| moved.to != ours.directory)
+        {
+            // By hand, from another place.
+            directory.forget_move();
+        }
+        if ours.directory != ETCD && directory.moved().is_none() {
             directory.keep_hosts(|host| host == ours.host || ours.hosts.contains_key(host));
         }
         let nodes: BTreeSet<NodeId> = ours.nodes.iter().copied().map(NodeId).collect();

@@ -81,7 +81,8 @@ impl Cluster {
     }
 
     /// Waits for a leader until the gate closes or the time has passed. Returns whether the wait is
-    /// over. A leader that a file names is waited for only if it `is_lost`: it may be starting again.
+    /// over. A leader that a file names is waited for only if it `is_lost`, or just after a move: it
+    /// may be starting again.
     pub(crate) fn await_leader(&self, gate: &Gate, time: Duration, is_lost: bool) -> bool {
         let is_over = |leader: &LeaderLink| {
             let is_there = leader.link.as_ref().is_some_and(|link| !link.has_ended());
@@ -90,7 +91,8 @@ impl Cluster {
                     // Then it starts again.
                     !self.control.is_deposed()
                 } else {
-                    is_there || self.config.directory != ETCD && !is_lost
+                    let is_fixed = self.config.directory != ETCD && !self.moves.is_recent();
+                    is_there || is_fixed && !is_lost
                 }
         };
         let deadline = Instant::now() + time;

@@ -240,6 +240,7 @@ fn most_served(ask: &HostRequest) -> usize {
     match ask {
         HostRequest::Page(_)
         | HostRequest::Adopt(_)
+        | HostRequest::Offer(_)
         | HostRequest::Renew
         | HostRequest::Change {
             who: Requester::Administrator(_),

@@ -24,6 +24,7 @@ pub(crate) mod etcd;
 pub(crate) mod followers;
 pub(crate) mod leader;
 pub(crate) mod link;
+pub(crate) mod moves;
 pub(crate) mod pages;
 pub(crate) mod problems;
 pub(crate) mod revisions;
@@ -39,7 +40,9 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use toroid_fabric::tcp::secure::Cipher;
 use toroid_model::directory::Directory;
+use toroid_model::directory::moved::Moved;
 use toroid_model::directory::requests::RequestId;
+use toroid_model::directory::revision::FabricId;
 use toroid_model::host_key::PublicKey;
 use toroid_model::hosts::{ETCD, Encryption, HostConfig};
 use toroid_model::info::{HostAdmission, HostInfo, HostState};
@@ -57,6 +60,7 @@ use crate::slots::Slots;
 use candidacy::{Candidacy, Legacy};
 use leader::LeaderLink;
 use link::{Link, NoAnswer, too_long};
+use moves::Moves;
 use problems::Problems;
 use tickets::Tickets;
 
@@ -69,7 +73,11 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 /// State of this agent about the other hosts.
 #[derive(Debug)]
 pub(crate) struct Cluster {
+    /// Configuration of this life, which names the place of the directory.
     pub(crate) config: HostConfig,
+    /// The file. It may name a former place.
+    pub(crate) file: HostConfig,
+    pub(crate) moves: Arc<Moves>,
     /// Admits this host to the leader, and hosts to this one if it is the leader.
     pub(crate) secret: Secret,
     pub(crate) keys: Mutex<KeyPair>,
@@ -99,15 +107,25 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// Does the same as [`Cluster::new`] with the key pair of this host, whose data are there, and
-    /// its socket, if that is bound already.
+    /// its socket, if that is bound already. Its copy of the directory has
+    /// the `known` move and fabric.
     pub(crate) fn open(
-        config: HostConfig,
+        file: HostConfig,
         data: &Path,
+        known: (Option<Moved>, Option<FabricId>),
         bound: Option<TcpListener>,
         legacy: Legacy,
     ) -> Result<(Self, TcpListener), AgentError> {
+        let moves = Moves::new(&file, known).map_err(AgentError::Moved)?;
+        let moves = Arc::new(moves);
+        let config = file.redirected(moves.last().as_ref());
         let mut cluster = Self::new(config, KeyPair::read_or_make(data)?)?;
-        cluster.candidacy = Candidacy::of(&cluster.config, data, legacy);
+        (cluster.file, cluster.moves) = (file, moves);
+        if let Some(refusal) = cluster.describe_move() {
+            tracing::warn!("{refusal}");
+        }
+        let moves = Arc::clone(&cluster.moves);
+        cluster.candidacy = Candidacy::of(&cluster.config, data, legacy, moves);
         let address = cluster.config.listen;
         let bind = || TcpListener::bind(address);
         let listener = bound.map_or_else(bind, Ok);
@@ -122,6 +140,8 @@ impl Cluster {
         let tickets = Tickets::new(config.encryption);
         let leader = LeaderLink::of(&config);
         Ok(Cluster {
+            file: config.clone(),
+            moves: Arc::default(),
             config,
             candidacy: None,
             secret,
@@ -160,7 +180,8 @@ impl Cluster {
         let address = self.config.hosts.get(host);
         let address = address.ok_or_else(|| CannotDial::Unknown(host.into()))?;
         // Among several candidates, one that is away must not hold up the search for the leader.
-        let time = if follows.is_some() && self.config.directory == ETCD {
+        let (place, leaders) = self.whereabouts();
+        let time = if follows.is_some() && place == ETCD {
             SEARCH
         } else {
             HANDSHAKE
@@ -168,7 +189,8 @@ impl Cluster {
         let stream = TcpStream::connect_timeout(address, time).map_err(SessionError::Io)?;
         let keys = self.keys.lock().clone();
         let mut session = handshake::connect(stream, &keys, &self.secret, time)?;
-        admission::check_dialled(&session.peer, known, self.config.may_lead(host))?;
+        let may_lead = leaders.iter().any(|leader| leader == host);
+        admission::check_dialled(&session.peer, known, may_lead)?;
         link::stay_alive(&session.writer)?;
         session.writer.send(&HostMessage::Hello(Hello {
             version: session.version,
@@ -179,6 +201,7 @@ impl Cluster {
             encryption: self.config.encryption,
             revision: directory.and_then(Directory::revision),
             is_partial: directory.is_some_and(Directory::is_partial),
+            moved: directory.and_then(|its| its.moved().cloned().map(Box::new)),
             follows,
         }))?;
         loop {
@@ -186,7 +209,9 @@ impl Cluster {
                 HostMessage::Alive => {}
                 HostMessage::Welcome => return Ok(session),
                 HostMessage::Refused(refusal) => return Err(CannotDial::Refused(refusal)),
-                HostMessage::NotLeader { leader } => return Err(CannotDial::NotLeader(leader)),
+                HostMessage::NotLeader { leader, moved } => {
+                    return Err(CannotDial::NotLeader(leader, moved));
+                }
                 other => {
                     let message = format!("{} comes before a welcome", other.kind());
                     return Err(SessionError::Malformed(message).into());
@@ -320,9 +345,9 @@ pub(crate) enum CannotDial {
     Session(#[from] SessionError),
     #[error("{0}")]
     Refused(Refusal),
-    /// The other host follows, too.
+    /// The other host follows, too, or the directory has moved from there.
     #[error("it does not lead")]
-    NotLeader(Option<String>),
+    NotLeader(Option<String>, Option<Box<Moved>>),
 }
 
 /// Makes the refusal for a host that cannot be reached.
@@ -361,6 +386,7 @@ pub(crate) mod tests {
             etcd: None,
             rdma: None,
             hosts: [("b".into(), "127.0.0.1:1".parse().unwrap())].into(),
+            lost: None,
         };
         let keys = KeyPair::generate().unwrap();
         Cluster::new(config, keys).unwrap()

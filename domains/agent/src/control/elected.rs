@@ -4,8 +4,10 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use toroid_model::directory::records::{Changes, Records};
+use toroid_model::hosts::ETCD;
 
 use super::Control;
+use super::departure::Departure;
 use crate::store::{Store, StoreError};
 
 /// A store that keeps changes in the database of a term, if one has begun, and then in a copy. With
@@ -18,6 +20,7 @@ pub(crate) struct ElectedStore<S, C> {
     /// Whether the copy lacks changes.
     is_stale: bool,
     control: Arc<Control>,
+    departure: Departure,
 }
 
 impl<S: Store, C: Store> ElectedStore<S, C> {
@@ -27,6 +30,7 @@ impl<S: Store, C: Store> ElectedStore<S, C> {
             copy,
             is_stale: false,
             control,
+            departure: Departure::from(ETCD),
         }
     }
 
@@ -52,7 +56,11 @@ impl<S: Store, C: Store> Store for ElectedStore<S, C> {
         let Some(term) = self.term.get() else {
             return self.copy.commit(changes);
         };
+        self.departure.check()?;
         let committed = term.lock().commit(changes);
+        if committed.is_ok() {
+            self.departure.note(changes, &self.control);
+        }
         if committed.as_ref().is_err_and(StoreError::is_deposed) {
             self.control.note_deposed();
         }

@@ -11,6 +11,7 @@
 //! then the lock here.
 
 pub(crate) mod core;
+mod departure;
 pub(crate) mod elected;
 pub(crate) mod lease;
 mod log;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use toroid_model::directory::records::{Changes, Records};
 
 use super::Control;
+use super::departure::Departure;
 use crate::store::{Store, StoreError};
 
 /// A store that tells the control of changes that are durable.
@@ -12,11 +13,18 @@ use crate::store::{Store, StoreError};
 pub(crate) struct Publishing<S> {
     store: S,
     control: Arc<Control>,
+    departure: Departure,
 }
 
 impl<S: Store> Publishing<S> {
-    pub(crate) fn new(store: S, control: Arc<Control>) -> Self {
-        Publishing { store, control }
+    /// A store in the files of host `here`.
+    pub(crate) fn new(store: S, control: Arc<Control>, here: &str) -> Self {
+        let departure = Departure::from(here);
+        Publishing {
+            store,
+            control,
+            departure,
+        }
     }
 }
 
@@ -26,7 +34,10 @@ impl<S: Store> Store for Publishing<S> {
     }
 
     fn commit(&mut self, changes: &Changes) -> Result<(), StoreError> {
-        self.store.commit(changes)
+        self.departure.check()?;
+        self.store.commit(changes)?;
+        self.departure.note(changes, &self.control);
+        Ok(())
     }
 
     // Not each commit: one that undoes a failed change is none, and a change that failed doubtfully
@@ -59,7 +70,7 @@ mod tests {
         control.set_records(empty.records(), empty.revision());
         let timer = Arc::clone(&control);
         threads::start(move || timer.keep_time()).unwrap();
-        let store = Publishing::new(memory.clone(), Arc::clone(&control));
+        let store = Publishing::new(memory.clone(), Arc::clone(&control), "a");
         let mut store = RecoveringStore::new(Box::new(store));
         let (follower, updates) = control.join("b", None);
         let first = updates.next().unwrap().number;

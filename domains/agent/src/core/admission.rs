@@ -71,7 +71,7 @@ impl Host {
             return Err(Refusal::new(
                 RefusalKind::Invalid,
                 format!("host {host} holds the directory"),
-                "let another host hold it: see `directory` in the files for `toroid up --config`",
+                "move the directory to another host first: `toroid directory move HOST`",
             ));
         }
         let digest = cluster.secret.digest();
@@ -228,7 +228,7 @@ impl Host {
         }
     }
 
-    fn among_hosts(&self) -> Result<&Arc<Cluster>, Refusal> {
+    pub(super) fn among_hosts(&self) -> Result<&Arc<Cluster>, Refusal> {
         let refusal = || {
             Refusal::new(
                 RefusalKind::Invalid,

@@ -191,6 +191,9 @@ fn carry_out_everywhere(
         }
     }
     let reached = underway.await_hosts();
+    if earlier.is_none() && matches!(request, Request::DirectoryMove { .. }) {
+        host.leave_lead();
+    }
     if reached.lacking.is_empty() {
         Ok(fences::complete(host, reply, new_fence, reached.fenced)?)
     } else {
@@ -300,7 +303,10 @@ fn concerned_hosts(
             let hosts = domain.members.keys().filter_map(|node| now.host_of(*node));
             concerned.extend(hosts.map(str::to_owned));
         }
-        let is_for_all = matches!(request, Request::HostRemove { .. });
+        let is_for_all = matches!(
+            request,
+            Request::HostRemove { .. } | Request::DirectoryMove { .. }
+        );
         if is_for_all || fences::concerns_all(before, request) {
             let others = now.host_keys().keys();
             let others = others.filter(|other| **other != cluster.config.host);
@@ -314,7 +320,7 @@ fn concerned_hosts(
 /// later, and gets them when it returns. Followers must know each key of the leader.
 fn can_be_missed(caller: &Caller, request: &Request) -> bool {
     match request {
-        Request::HostAdmit { .. } => true,
+        Request::HostAdmit { .. } | Request::DirectoryMove { .. } => true,
         Request::HostRotate { .. } => caller.host.is_some(),
         _ => false,
     }
@@ -430,6 +436,7 @@ fn decide<'h>(host: &'h Host, caller: &Caller, request: &Request) -> Result<Made
             let removed = host.remove_host(caller, other);
             return removed.map(|left| Made::of(Reply::Done, left));
         }
+        Request::DirectoryMove { to } => host.move_directory(caller, to).map(|()| Reply::Done),
         // Another host's agent, or this one, has made the keys.
         Request::HostRotate { keys } => host.rekey_host(caller, keys).map(|()| Reply::Done),
         query_request!() | connection_request!() | Request::Down => Err(Refusal::new(

@@ -47,6 +47,7 @@ impl Host {
             revision: directory
                 .revision()
                 .filter(|_| self.cluster.is_some() && matches!(actor, Actor::Administrator(_))),
+            moved: self.cluster.as_ref().and_then(|c| c.describe_move()),
             between_hosts: self.cluster.as_ref().map(|c| c.config.provider),
             encryption: self.cluster.as_ref().map(|c| c.config.encryption),
             cipher: self

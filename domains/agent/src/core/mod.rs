@@ -16,4 +16,5 @@ mod membership;
 pub(crate) mod once;
 pub(crate) mod ports;
 pub(crate) mod quotas;
+mod relocation;
 mod routing;

@@ -257,6 +257,11 @@ impl Members {
         kept.map_err(Into::into)
     }
 
+    /// Whether the store may hold another directory than the present one.
+    pub(crate) fn is_uncertain(&self) -> bool {
+        self.store.lock().is_uncertain()
+    }
+
     /// Leavers of incomplete changes.
     pub(crate) fn leavers(&self) -> BTreeSet<NodeId> {
         let state = self.lock();

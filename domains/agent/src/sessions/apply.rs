@@ -9,6 +9,7 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 use toroid_protocol::hosts::DirectoryUpdate;
 
+use super::offers;
 use crate::cluster::revisions::{check_base, check_update};
 use crate::core::host::Host;
 use crate::nodes::HostedNode;
@@ -39,13 +40,17 @@ pub(crate) fn follow(
         Refusal::new(RefusalKind::Exists, error.to_string(), remedy)
     })?;
     let is_rekeyed = next.host_keys() != present.host_keys();
-    let revision = next.revision();
+    let (revision, adopted) = (next.revision(), next.clone());
     let carried_out = carry_out(host, transition, next);
     // Also after a failure: when the leader repeats the update, the keys are the same.
     if is_rekeyed {
         host.cut_removed_hosts();
     }
     if let (Ok(_), Some(cluster)) = (&carried_out, &host.cluster) {
+        cluster.moves.keep(&adopted);
+        if revision != present.revision() {
+            offers::forget(host);
+        }
         cluster.tickets.set_term(revision);
         host.leases.cut(revision);
         host.members.settle_leases();

@@ -8,7 +8,7 @@ use toroid_model::hosts::ETCD;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::hosts::{Claim, DirectoryUpdate, HostRequest, HostResponse};
 
-use super::{apply, lookup, renewals, tickets};
+use super::{apply, lookup, offers, renewals, tickets};
 use crate::channel::secure::Session;
 use crate::cluster::link::Link;
 use crate::cluster::pages::Pages;
@@ -37,9 +37,16 @@ pub(crate) fn begin(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(), Agen
 }
 
 fn follow(host: &Arc<Host>, cluster: &Arc<Cluster>) {
-    let is_elected = cluster.config.directory == ETCD;
     let mut pause = BACKOFF[0];
     while !host.is_ending() {
+        if let Err(refusal) = offers::complete(host, cluster) {
+            tracing::warn!("the move of the directory to this host cannot be completed: {refusal}");
+        }
+        if cluster.has_new_role() {
+            tracing::warn!("the directory has moved");
+            return host.start_again();
+        }
+        let is_elected = cluster.whereabouts().0 == ETCD;
         let longest = match search(host, cluster) {
             Ok((leader, session)) => {
                 attend(host, cluster, &leader, session);
@@ -73,8 +80,9 @@ fn search(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(String, Session),
         nodes: config.nodes.clone(),
         aliases: config.aliases.clone(),
     };
-    let mut left = config.possible_leaders();
-    left.retain(|other| *other != config.host);
+    let (place, leaders) = cluster.whereabouts();
+    let others = leaders.iter().map(String::as_str);
+    let mut left: Vec<&str> = others.filter(|other| *other != config.host).collect();
     let mut is_refused = false;
     while !host.is_ending() {
         let known = cluster.leader();
@@ -85,11 +93,19 @@ fn search(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(String, Session),
         };
         match host.dial(cluster, leader, Some(claim.clone())) {
             Ok(session) => return Ok((leader.to_owned(), session)),
-            Err(CannotDial::NotLeader(_)) if config.directory != ETCD => {
+            Err(CannotDial::NotLeader(named, Some(moved)))
+                if cluster.follow_move((*moved).clone(), named.clone()) =>
+            {
+                // Others are to be asked.
+                return Err(Nobody { is_refused: false });
+            }
+            Err(CannotDial::NotLeader(_, None)) if place != ETCD => {
                 is_refused = true;
                 host.note_problem(cluster, leader, OTHER_DIRECTORY);
             }
-            Err(CannotDial::NotLeader(named)) => {
+            // It has heard of the move, and leads soon.
+            Err(CannotDial::NotLeader(..)) if place != ETCD => {}
+            Err(CannotDial::NotLeader(named, _)) => {
                 cluster.problems.clear(leader);
                 let mut known = cluster.leader();
                 let was_it = known.name.as_deref() == Some(leader);
@@ -126,8 +142,8 @@ fn take_next<'a>(
 fn attend(host: &Arc<Host>, cluster: &Arc<Cluster>, leader: &str, session: Session) {
     tracing::info!("following the directory of host {leader}");
     // The others may be there, too.
-    for candidate in cluster.config.possible_leaders() {
-        cluster.problems.clear(candidate);
+    for candidate in cluster.whereabouts().1 {
+        cluster.problems.clear(&candidate);
     }
     let link = Link::new(leader.into(), session.writer);
     let mut to_leader = cluster.leader();
@@ -164,6 +180,8 @@ fn serve(
             Err(refusal) => cannot_adopt(host, cluster, link, refusal),
         },
         HostRequest::Adopt(update) => adopt(host, cluster, (link, pages), update),
+        HostRequest::Offer(offer) => offers::take(host, cluster, &offer)
+            .map_or_else(HostResponse::Refused, |()| HostResponse::Done),
         HostRequest::Ticket { wanted, revision } => {
             tickets::give_ticket(host, cluster, (&link.host, revision), wanted)
         }

@@ -15,7 +15,7 @@ use toroid_model::rights::Actor;
 use toroid_protocol::agent::Request;
 use toroid_protocol::hosts::{Claim, Hello, HostMessage, HostRequest, HostResponse, Requester};
 
-use super::{lookup, renewals, tickets};
+use super::{lookup, offers, renewals, tickets};
 use crate::channel::SessionError;
 use crate::channel::handshake::Peer;
 use crate::channel::secure::{HANDSHAKE, Session};
@@ -50,10 +50,23 @@ pub(crate) fn receive(
         }
     };
     // A leader that ends or starts again has none of its followers any more.
-    let leads = cluster.is_leader() && !host.is_ending() && !host.gate.is_closed();
-    if hello.follows.is_some() && cluster.config.directory == ETCD && !leads {
+    let leads = cluster.is_leader()
+        && !host.is_ending()
+        && !host.gate.is_closed()
+        && !cluster.control.is_deposed();
+    if let Some(moved) = hello
+        .moved
+        .as_ref()
+        .filter(|_| is_admitted(host, cluster, &hello, &session))
+    {
+        offers::hear(host, cluster, moved);
+    }
+    let moved = cluster.moves.last();
+    if hello.follows.is_some() && !leads && (cluster.config.directory == ETCD || moved.is_some()) {
         let leader = cluster.leader_name().filter(|_| !cluster.is_leader());
-        session.writer.send(&HostMessage::NotLeader { leader })?;
+        let moved = moved.map(Box::new);
+        let answer = HostMessage::NotLeader { leader, moved };
+        session.writer.send(&answer)?;
         session.reader.see_off();
         return Ok(());
     }
@@ -103,6 +116,19 @@ pub(crate) fn receive(
         Ok((place, updates)) => lead(host, cluster, (&place, updates), hello, session),
         Err(refusal) => refuse(host, cluster, &hello, session, refusal),
     }
+}
+
+/// Whether the other side has the key of the host that it says to be, and a directory of this fabric.
+fn is_admitted(host: &Host, cluster: &Cluster, hello: &Hello, session: &Session) -> bool {
+    let ours = &cluster.config;
+    host.members.directory(|directory| {
+        let keys = directory.keys_of(&hello.host).unwrap_or_default();
+        let here = (ours.host.as_str(), directory.revision());
+        keys.contains(&session.peer.key)
+            && hello.to == ours.host
+            && hello.version == session.version
+            && revisions::check_fabric((&hello.host, hello.revision), here).is_ok()
+    })
 }
 
 /// Entry of a session for tickets among the incoming ones.

@@ -11,6 +11,7 @@ mod follower;
 mod leader;
 mod listener;
 pub(crate) mod lookup;
+pub(crate) mod offers;
 pub(crate) mod renewals;
 mod tickets;
 mod tunnels;

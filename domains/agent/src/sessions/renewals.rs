@@ -74,7 +74,10 @@ fn is_needed(host: &Host) -> bool {
 /// a term that has lasted until then.
 pub(super) fn answer(cluster: &Cluster, needs: impl Fn() -> Option<Revision>) -> HostResponse {
     let needed = confirm(cluster).and_then(|()| {
-        needs().ok_or_else(|| {
+        let needed = needs();
+        // After that: a leader whose directory has moved away knows no later revisions.
+        check_lead(cluster)?;
+        needed.ok_or_else(|| {
             let message = "the session has ended";
             Refusal::new(RefusalKind::Failed, message, "")
         })
@@ -82,8 +85,21 @@ pub(super) fn answer(cluster: &Cluster, needs: impl Fn() -> Option<Revision>) ->
     needed.map_or_else(HostResponse::Refused, HostResponse::Renewed)
 }
 
+fn check_lead(cluster: &Cluster) -> Result<(), Refusal> {
+    if cluster.control.is_deposed() {
+        let message = "this host leads no more";
+        return Err(Refusal::new(
+            RefusalKind::Failed,
+            message,
+            "see `toroid status`",
+        ));
+    }
+    Ok(())
+}
+
 /// Confirms that this host leads, by a read that begins now if the leader is elected.
 fn confirm(cluster: &Cluster) -> Result<(), Refusal> {
+    check_lead(cluster)?;
     match &cluster.candidacy {
         Some(candidacy) if cluster.config.directory == ETCD => candidacy.confirm(),
         _ => Ok(()),

@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use toroid_fabric::Torus;
 use toroid_model::directory::Directory;
+use toroid_model::directory::moved::Moved;
+use toroid_model::directory::revision::{FabricId, Revision};
 
 use crate::cluster::Cluster;
 use crate::control::elected::ElectedStore;
@@ -96,6 +98,22 @@ impl DataDir {
         }
     }
 
+    /// The last move of the predecessor's directory, and its fabric, if there are any.
+    pub(super) fn moved(&self) -> Result<(Option<Moved>, Option<FabricId>), AgentError> {
+        let path = self.path.join(DIRECTORY);
+        let Some(mut store) = FileStore::open(&path)? else {
+            return Ok((None, None));
+        };
+        let records = store.load()?;
+        let damaged = |source| StoreError::Records {
+            path: path.display().to_string(),
+            source,
+        };
+        let revision = Revision::among(&records).map_err(damaged)?;
+        let moved = Moved::among(&records).map_err(damaged)?;
+        Ok((moved, revision.map(|its| its.fabric)))
+    }
+
     /// Does the same for one host of several, or a single one. A leader that the file names first
     /// enters its own nodes and removes hosts that its file does not name, and begins a term; from
     /// then on its changes are published. An elected leader begins [later](super::lead).
@@ -125,7 +143,8 @@ impl DataDir {
                 store.commit(&changes)?;
                 cluster.control.set_records(ours.records(), ours.revision());
                 let control = Arc::clone(&cluster.control);
-                Ok((ours, Box::new(Publishing::new(store, control))))
+                let here = &cluster.config.host;
+                Ok((ours, Box::new(Publishing::new(store, control, here))))
             }
             Some(_) if names.is_empty() && directory.domains().next().is_some() => {
                 Err(AgentError::OwnDirectory { directory: path() })

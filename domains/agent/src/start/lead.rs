@@ -7,6 +7,7 @@ use std::thread;
 use toroid_model::directory::Directory;
 use toroid_model::directory::records::{Changes, Records};
 use toroid_model::directory::revision::FabricId;
+use toroid_model::hosts::ETCD;
 use toroid_model::refusal::{Refusal, RefusalKind};
 
 use super::data_dir::DataDir;
@@ -40,11 +41,21 @@ pub(super) fn stand(
         Err(StandError::Etcd(_)) => return Ok(None),
     };
     let copy = data.directory(Some(cluster.config.torus));
-    let checked = copy
-        .map_err(|error| error.refusal())
-        .and_then(|(copy, _)| check(cluster, &copy, &lead));
+    let copy = copy.map_err(|error| error.refusal());
+    let checked = copy.and_then(|(copy, _)| {
+        let place = check_place(cluster, &copy, &lead)?;
+        if place.is_ok() {
+            check(cluster, &copy, &lead)?;
+        }
+        Ok(place)
+    });
     match checked {
-        Ok(()) => {
+        // Others lead, or will.
+        Ok(Err(refusal)) => {
+            candidacy.fail(&refusal);
+            Ok(None)
+        }
+        Ok(Ok(())) => {
             candidacy.lead(&lead);
             Ok(Some(lead))
         }
@@ -76,6 +87,40 @@ fn check(cluster: &Cluster, copy: &Directory, lead: &Lead) -> Result<(), Refusal
              candidates, and then start all hosts with `toroid up --fresh`",
         )),
     }
+}
+
+/// Checks that the directory on etcd is the one that is led: it has not moved away, and if it has
+/// arrived by a move, that was committed as this host's copy shows. Such a copy on etcd is complete,
+/// because it came there in one change.
+fn check_place(
+    cluster: &Cluster,
+    copy: &Directory,
+    lead: &Lead,
+) -> Result<Result<(), Refusal>, Refusal> {
+    if lead.records.is_empty() {
+        return Ok(Ok(()));
+    }
+    let found = parse(&lead.records)?;
+    let Some(moved) = found.moved() else {
+        return Ok(Ok(()));
+    };
+    let (message, remedy) = if moved.to != ETCD {
+        cluster.moves.note(moved.clone());
+        let lines = moved.lines();
+        (
+            format!("the directory has moved from etcd to {moved}"),
+            format!("write {lines} in the file for `toroid up --config`"),
+        )
+    } else if found.is_arriving() && copy.moved() != Some(moved) {
+        let from = Vec::from_iter(moved.from.iter().map(String::as_str)).join(", ");
+        (
+            "etcd has a copy of the directory, whose move there may not have been committed".into(),
+            format!("start the host from which it was moved (of {from})"),
+        )
+    } else {
+        return Ok(Ok(()));
+    };
+    Ok(Err(Refusal::new(RefusalKind::Failed, message, remedy)))
 }
 
 /// Another candidate with a copy of a directory, among those that answer. Such a host refuses one

@@ -168,16 +168,23 @@ fn live(
         let chosen = toroid_client::rdma::check(rdma)?;
         tracing::info!("between hosts: {chosen}");
     }
-    let next_config = Config {
+    let mut next_config = Config {
         fresh: false,
         ..config.clone()
     };
+    // It is said for this start.
+    next_config
+        .hosts
+        .iter_mut()
+        .for_each(|file| file.lost = None);
     let former = |error: io::Error| during("take over sockets")(error);
     let bound = heritage.and_then(|heritage| heritage.hosts.as_ref());
     let bound = bound.map(TcpListener::try_clone).transpose();
     let bound = bound.map_err(former)?;
     let legacy = heritage.map(|heritage| heritage.candidacy.clone());
-    let open = |hosts| Cluster::open(hosts, data.path(), bound, legacy.unwrap_or_default());
+    let known = config.hosts.as_ref().map(|_| data.moved()).transpose()?;
+    let known = known.unwrap_or_default();
+    let open = |hosts| Cluster::open(hosts, data.path(), known, bound, legacy.unwrap_or_default());
     let (cluster, others) = config.hosts.clone().map(open).transpose()?.unzip();
     let kept_others = others.as_ref().map(TcpListener::try_clone).transpose();
     let kept_others = kept_others.map_err(former)?;
@@ -299,7 +306,7 @@ fn live(
                 control: kept_control,
                 hosts: kept_others,
                 end: kept_note,
-                candidacy: candidacy.map_or_else(Legacy::default, |its| its.legacy()),
+                candidacy: candidacy.map_or_else(|| next_lead(&host), |its| its.legacy()),
                 attempts: 0,
             };
             return Err(next.pass_on());
@@ -307,6 +314,13 @@ fn live(
     }
     take_down(&host);
     ending
+}
+
+/// State of the candidacy of a host that becomes a candidate, because the directory moves to etcd.
+fn next_lead(host: &Host) -> Legacy {
+    let cluster = host.cluster.as_ref();
+    let lead = cluster.and_then(|its| its.moves.next_lead.lock().as_ref().map(|its| its.1.lease));
+    lead.map_or_else(Legacy::default, Legacy::with)
 }
 
 /// Checks that this host can carry its nodes, and all hosts together the torus.

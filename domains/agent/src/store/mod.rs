@@ -60,6 +60,11 @@ impl RecoveringStore {
         self.store.is_local()
     }
 
+    /// Whether the store may hold another directory than the last one that was kept.
+    pub fn is_uncertain(&self) -> bool {
+        self.uncertain
+    }
+
     /// Makes the change from `old` to `new` durable.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 mod alloc;
 mod apply;
+mod directory;
 mod doctor;
 mod domain;
 mod down;
@@ -104,6 +105,9 @@ enum Command {
     /// Admit and remove other hosts, and change keys (administrators only)
     #[command(subcommand, after_help = host::EXAMPLES)]
     Host(host::Host),
+    /// Move the directory of several hosts (administrators only)
+    #[command(subcommand, after_help = directory::EXAMPLES)]
+    Directory(directory::Directory),
     /// Model the links of a domain: latency, rate, loss
     #[command(subcommand, after_help = link::EXAMPLES)]
     Link(link::Link),
@@ -179,6 +183,7 @@ impl CommandLine {
             Command::Domain(command) => command.run(session),
             Command::Gateway(command) => command.run(session),
             Command::Host(command) => command.run(session),
+            Command::Directory(command) => command.run(session),
             Command::Link(command) => command.run(session),
             Command::Alloc(command) => command.run(session),
             Command::Free(command) => command.run(session),

@@ -39,6 +39,9 @@ pub(crate) fn print(status: &Info, show: Show) {
     if let Some(revision) = &status.revision {
         line!("directory  {revision}, fabric {}", revision.fabric);
     }
+    if let Some(moved) = &status.moved {
+        line!("moved      {moved}");
+    }
     line!("domains    {}", status.domains);
     match status.between_hosts {
         None => line!("provider   {}", status.provider),

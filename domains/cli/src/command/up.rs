@@ -10,7 +10,7 @@ use toroid_agent::{Config, read_profile};
 use toroid_client::admin::Control;
 use toroid_fabric::Torus;
 use toroid_model::hosts::etcd::EtcdConfig;
-use toroid_model::hosts::{self, ConfigFile};
+use toroid_model::hosts::{self, ConfigFile, HostConfig};
 use toroid_model::info::Limits;
 use toroid_model::limits::{ACK_TIMEOUT_MS, MAX_ACK_TIMEOUT_MS};
 use toroid_model::link::FabricProfile;
@@ -72,6 +72,15 @@ pub(crate) struct Up {
     /// Start without domains; the old directory is kept in a file beside the new one
     #[arg(long)]
     fresh: bool,
+    /// Obey `directory` in the file, although the directory has moved: its place since, a host or
+    /// etcd, is lost for good. Two leaders are the price of a mistake (docs/hosts.md)
+    #[arg(
+        long,
+        value_name = "etcd|HOST",
+        requires = "config",
+        conflicts_with = "fresh"
+    )]
+    lost: Option<String>,
     /// Stay in the foreground, until SIGINT or SIGTERM
     #[arg(long)]
     foreground: bool,
@@ -143,7 +152,10 @@ fn start(places: &Places, options: &Up, show: Show) -> Result<(), Failure> {
             pids: options.pids,
         },
         lifeline: false,
-        hosts: file.map(|file| file.host.clone()),
+        hosts: file.map(|file| HostConfig {
+            lost: options.lost.clone(),
+            ..file.host.clone()
+        }),
         ack_timeout_ms: options
             .ack_timeout
             .or(file.and_then(|file| file.ack_timeout_ms))

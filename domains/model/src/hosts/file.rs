@@ -110,6 +110,7 @@ impl File<'_> {
                 admission: admission?,
                 rdma,
                 hosts,
+                lost: None,
             },
         };
         if let Some((key, _)) = self.own_entry(table, &file.host.host) {

@@ -1,6 +1,8 @@
 //! Files, sound and not.
 
 use super::*;
+use crate::directory::Directory;
+use crate::directory::revision::FabricId;
 use crate::limits::MAX_HOSTS;
 
 const SOUND: &str = r#"host = "a"
@@ -308,4 +310,33 @@ fn mistakes_about_etcd_are_reported_with_their_line() {
             .any(|p| p.line == line && p.message.contains(words));
         assert!(found, "{line} {words}: {problems:?}\n{text}");
     }
+}
+
+/// A file that was not changed after a move leads nobody astray, and one that was is obeyed.
+#[test]
+fn a_file_that_names_a_former_place_is_redirected() {
+    let file = parse(SOUND).unwrap().host;
+    assert_eq!(file.redirected(None), file);
+    let mut directory = Directory::new("2x2x2".parse().unwrap());
+    directory.begin_term(FabricId(1), 1);
+    directory.relocate("b", ETCD, ["a".into(), "b".into()].into(), 7);
+    let there = file.redirected(directory.moved());
+    assert_eq!(there.directory, ETCD);
+    assert_eq!(there.possible_leaders(), ["a", "b"]);
+    // Without access to etcd it follows.
+    assert_eq!(there.candidacy(), None);
+    assert_eq!(there.redirected(directory.moved()), there);
+    // Another list of candidates than that of the move.
+    let mut etcd = file.clone();
+    (etcd.directory, etcd.candidates) = (ETCD.into(), ["b".into()].into());
+    assert_eq!(etcd.redirected(directory.moved()), etcd);
+    directory.relocate(ETCD, "a", BTreeSet::new(), 8);
+    for before in [&file, &etcd, &there] {
+        let now = before.redirected(directory.moved());
+        assert!(now.holds_directory() && now.possible_leaders() == ["a"]);
+    }
+    // One that names neither: an administrator lets another host lead.
+    let mut other = file.clone();
+    other.directory = "c".into();
+    assert_eq!(other.redirected(directory.moved()), other);
 }

@@ -29,6 +29,7 @@ macro_rules! change_request {
             | $crate::agent::Request::HostAdmit { .. }
             | $crate::agent::Request::HostRemove { .. }
             | $crate::agent::Request::HostRotate { .. }
+            | $crate::agent::Request::DirectoryMove { .. }
     };
 }
 

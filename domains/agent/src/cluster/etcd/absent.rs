@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use toroid_fabric::Torus;
+use toroid_model::directory::moved::Moved;
 use toroid_model::directory::records::{Changes, Records};
 use toroid_model::hosts::etcd::EtcdConfig;
 
@@ -38,6 +39,14 @@ impl Etcd {
         Err(EtcdError::NotBuilt)
     }
 
+    pub(crate) fn moved(&self) -> Result<Option<(Moved, bool)>, EtcdError> {
+        Err(EtcdError::NotBuilt)
+    }
+
+    pub(crate) fn records(&self) -> Result<Records, EtcdError> {
+        Err(EtcdError::NotBuilt)
+    }
+
     pub(crate) fn watch_leader(&self, _changed: impl FnMut(Option<String>) + Send + 'static) {}
 
     pub(crate) fn trouble(&self) -> Option<EtcdError> {
@@ -54,6 +63,12 @@ impl Etcd {
 
     pub(crate) fn store(&self, _tenure: &Tenure) -> EtcdStore {
         EtcdStore(())
+    }
+}
+
+impl EtcdStore {
+    pub(crate) fn complete_all(&mut self, _time: Duration) -> Result<(), StoreError> {
+        Err(StoreError::Etcd(EtcdError::NotBuilt.refusal()))
     }
 }
 

@@ -10,12 +10,14 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use toroid_fabric::Torus;
+use toroid_model::directory::moved::Moved;
+use toroid_model::directory::records::Records;
 use toroid_model::hosts::etcd::EtcdConfig;
 
 use super::election::Renewed;
 use super::error::EtcdError;
 use super::servers::Servers;
-use super::{Election, EtcdStore, Tenure, election, meta, watch};
+use super::{Election, EtcdStore, Tenure, election, load, meta, watch};
 use crate::threads;
 
 /// Connection to etcd. Clones share it; it ends with the last of them, and with that the renewal of
@@ -96,6 +98,23 @@ impl Etcd {
             self.keep_alive(lease, renewed);
         }
         Ok(outcome)
+    }
+
+    /// The last move of the directory, and whether no host has led it since; `None` without a move,
+    /// while a host leads, and while a large change is not in its keys yet. A leader until then changes nothing any more.
+    ///
+    /// # Errors
+    /// [`EtcdError`].
+    pub(crate) fn moved(&self) -> Result<Option<(Moved, bool)>, EtcdError> {
+        self.run(|servers| async move { load::moved(&servers).await })
+    }
+
+    /// All records of the directory; nothing is written.
+    ///
+    /// # Errors
+    /// [`EtcdError`].
+    pub(crate) fn records(&self) -> Result<Records, EtcdError> {
+        load::load(self).map(|loaded| loaded.joined.records)
     }
 
     /// Renews a lease from now on, in place of any other.

@@ -19,10 +19,10 @@ use toroid_model::directory::revision::Revision;
 /// Values of keys. Keys are without the prefix.
 pub(super) type Pairs = BTreeMap<String, String>;
 
-const RECORD: &str = "r/";
+pub(super) const RECORD: &str = "r/";
 const MEMBER: &str = "m/";
 const DOMAIN: &str = "domain/";
-const REVISION: &str = "revision";
+pub(super) const REVISION: &str = "revision";
 
 /// Differences of keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

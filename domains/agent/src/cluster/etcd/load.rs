@@ -3,13 +3,16 @@
 use std::collections::BTreeSet;
 use std::fmt::Display;
 
-use etcd_client::GetOptions;
+use etcd_client::{GetOptions, Txn, TxnOp, TxnOpResponse};
 use serde::{Deserialize, Serialize};
+use toroid_model::directory::moved::Moved;
+use toroid_model::directory::records::MOVED;
+use toroid_model::directory::revision::Revision;
 
 use super::Etcd;
-use super::election::LEADER;
+use super::election::{LEADER, leader};
 use super::error::EtcdError;
-use super::layout::{self, Edit, JoinError, Joined, Pairs};
+use super::layout::{self, Edit, JoinError, Joined, Pairs, RECORD, REVISION};
 use super::meta::META;
 use super::servers::Servers;
 
@@ -59,6 +62,35 @@ pub(super) fn load(etcd: &Etcd) -> Result<Loaded, EtcdError> {
     let (pairs, done) = etcd.run(|servers| async move { read_all(&servers).await })?;
     // Here, because that takes long, and the thread of etcd renews the lease.
     join(etcd.servers(), pairs, done)
+}
+
+/// The last move of the directory, and whether no host has led it since, unless a host leads now or
+/// a large change is not in its keys yet.
+pub(super) async fn moved(servers: &Servers) -> Result<Option<(Moved, bool)>, EtcdError> {
+    // In this order: from then on no leader of before changes anything.
+    if leader(servers).await?.0.is_some() {
+        return Ok(None);
+    }
+    let [moved, revision] = [MOVED, REVISION].map(|key| servers.key(&format!("{RECORD}{key}")));
+    // A change there may be of these.
+    let look = [moved, revision, servers.key(REDO)].map(|key| TxnOp::get(key, None));
+    let answer = servers.transact(servers.patience, Txn::new().and_then(look));
+    let answer = answer.await.map_err(|failure| failure.error)?.value;
+    let record = |index: usize| match answer.op_responses().get(index) {
+        Some(TxnOpResponse::Get(found)) => found.kvs().first().map(|its| its.value().to_vec()),
+        _ => None,
+    };
+    let damaged = |error: serde_json::Error| EtcdError::Damaged {
+        prefix: servers.prefix.clone(),
+        reason: error.to_string(),
+    };
+    let (Some(moved), Some(revision), None) = (record(0), record(1), record(2)) else {
+        return Ok(None);
+    };
+    let moved: Moved = serde_json::from_slice(&moved).map_err(damaged)?;
+    let revision: Revision = serde_json::from_slice(&revision).map_err(damaged)?;
+    let is_arriving = revision.is_of_same_term(&moved.revision);
+    Ok(Some((moved, is_arriving)))
 }
 
 async fn read_all(servers: &Servers) -> Result<(Pairs, i64), EtcdError> {

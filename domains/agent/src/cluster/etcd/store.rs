@@ -369,6 +369,19 @@ impl EtcdStore {
         Ok(())
     }
 
+    /// Makes the keys of a large change that is in effect, which may take so long.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the change stays in effect.
+    pub(crate) fn complete_all(&mut self, time: Duration) -> Result<(), StoreError> {
+        let Some(mut base) = self.base.take() else {
+            return Err(failed(EtcdError::Overtaken));
+        };
+        let completed = self.complete(&mut base, Instant::now() + time);
+        self.base = Some(base);
+        completed.map_err(|fenced| self.explain(fenced))
+    }
+
     /// The end of a transaction that begins now.
     fn soon(&self) -> Instant {
         Instant::now() + self.etcd.servers().patience

@@ -129,6 +129,7 @@ fn sentence(request: &Request) -> Option<String> {
         Request::HostAdmit { host, key } => format!("admit host {host} with key {key}"),
         Request::HostRemove { host } => format!("remove host {host}"),
         Request::HostRotate { .. } => "give the host a new key".into(),
+        Request::DirectoryMove { to } => format!("move the directory to {to}"),
         query_request!() | connection_request!() => return None,
     })
 }

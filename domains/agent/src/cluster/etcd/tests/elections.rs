@@ -116,7 +116,7 @@ fn a_host_that_ends_while_it_stands_for_election_does_not_lead() {
     config.candidates = ["a".into()].into();
     config.etcd = Some(cluster.config());
     let data = tempfile::tempdir().unwrap();
-    let candidacy = Candidacy::of(&config, data.path(), Legacy::default()).unwrap();
+    let candidacy = Candidacy::of(&config, data.path(), Legacy::default(), Arc::default()).unwrap();
     cluster.servers[0].signal(Signal::SIGSTOP);
     thread::scope(|scope| {
         let stood = scope.spawn(|| candidacy.stand(Arc::new(|| ())).unwrap());

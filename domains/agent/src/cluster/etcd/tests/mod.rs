@@ -2,6 +2,7 @@
 
 mod elections;
 mod faults;
+mod moves;
 mod refusals;
 mod server;
 mod stores;
