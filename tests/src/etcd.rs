@@ -82,6 +82,12 @@ impl Etcd {
         });
     }
 
+    /// Writes a key.
+    #[track_caller]
+    pub fn put(&self, key: &str, value: &str) {
+        self.shell(&format!("etcdctl put {key} {value}")).ok();
+    }
+
     /// Makes space again.
     #[track_caller]
     pub fn empty(&self) {

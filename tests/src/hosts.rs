@@ -55,6 +55,8 @@ pub struct Oddities<'a> {
     pub encryption: Option<&'a str>,
     /// A torus to emulate.
     pub fabric: Option<&'a str>,
+    /// Place of the directory that is lost.
+    pub lost: Option<&'a str>,
     /// Whether the directory begins anew.
     pub fresh: bool,
     /// Whether `CLOCK_BOOTTIME` of the host is an hour ahead, for its agent and nodes.
@@ -73,6 +75,7 @@ impl Oddities<'_> {
         etcd: None,
         encryption: None,
         fabric: None,
+        lost: None,
         fresh: false,
         clock_ahead: false,
     };
@@ -217,6 +220,9 @@ impl Host {
         command.arg("up").arg("--config").arg(self.write(oddities));
         if let Some(fabric) = oddities.fabric {
             command.args(["--fabric", fabric]);
+        }
+        if let Some(lost) = oddities.lost {
+            command.args(["--lost", lost]);
         }
         if oddities.fresh {
             command.arg("--fresh");

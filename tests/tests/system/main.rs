@@ -34,6 +34,7 @@ mod hosts_far;
 mod hosts_fence;
 mod hosts_frames;
 mod hosts_keys;
+mod hosts_move;
 mod hosts_sealed;
 mod identity;
 mod lifecycle;
