@@ -1,5 +1,6 @@
 //! Results on standard output: tables and lines of text, or JSON.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Write};
 
@@ -50,6 +51,14 @@ impl Show {
             Ok(text) => line!("{text}"),
             Err(error) => eprintln!("toroid: cannot print the result: {error}"),
         }
+    }
+}
+
+/// Names hosts whose part a result lacks, with the reasons, on standard error.
+pub(crate) fn name_missing(hosts: &BTreeMap<String, String>) {
+    for (host, why) in hosts {
+        let why = why.escape_debug();
+        eprintln!("the part of host {host} is missing: {why}; see `toroid status`");
     }
 }
 

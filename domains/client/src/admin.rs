@@ -444,7 +444,7 @@ impl Control {
         })
     }
 
-    /// Describes the work of a shrink. Changes nothing.
+    /// Describes the work of a shrink, on all hosts. Changes nothing.
     pub fn shrink_needs(
         &mut self,
         name: &str,
@@ -472,12 +472,12 @@ impl Control {
     }
 
     /// Resources and limits of a user, of nodes, or with neither of all tenants that concern the
-    /// caller.
+    /// caller. Also returns the hosts whose counts are missing, with the reasons.
     pub fn quotas(
         &mut self,
         user: Option<u32>,
         nodes: &[String],
-    ) -> Result<Vec<QuotaInfo>, ClientError> {
+    ) -> Result<(Vec<QuotaInfo>, BTreeMap<String, String>), ClientError> {
         let nodes = nodes.into();
         self.call(&Request::QuotaShow { user, nodes })
     }
@@ -506,8 +506,12 @@ impl Control {
         self.call(&Request::DomainShow { name: name.into() })
     }
 
-    /// Frames of members of a domain that reached no receiver.
-    pub fn drops(&mut self, name: &str) -> Result<Vec<MemberDrops>, ClientError> {
+    /// Frames of members of a domain that reached no receiver. Also returns the hosts whose
+    /// counts are missing, with the reasons.
+    pub fn drops(
+        &mut self,
+        name: &str,
+    ) -> Result<(Vec<MemberDrops>, BTreeMap<String, String>), ClientError> {
         self.call(&Request::DomainDrops { name: name.into() })
     }
 

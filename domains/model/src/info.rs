@@ -206,7 +206,10 @@ pub struct QuotaInfo {
     pub user: Option<u32>,
     /// Place, for a node.
     pub node: Option<String>,
-    /// Amounts in use.
+    /// The host that counts, where there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Amounts in use there.
     pub used: Amounts,
     /// The limits that were set.
     pub limits: Amounts,
@@ -462,10 +465,13 @@ pub struct ShrinkNeeds {
     pub moving: Vec<Moving>,
     /// Regions that would end with their owner.
     pub ending: Vec<Ending>,
-    /// Packet channels that would end.
+    /// Packet channels that would end. One between two hosts counts on both.
     pub ending_channels: u32,
-    /// The most memory that it takes until all has moved, in bytes.
+    /// The most memory that it takes until all has moved, in bytes, on all hosts together.
     pub extra_bytes: u64,
+    /// Hosts whose part is missing, and why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub missing: BTreeMap<String, String>,
 }
 
 /// Attached processes of a node that stays.

@@ -500,8 +500,11 @@ pub enum Reply {
     },
     /// To [`Request::QuotaShow`].
     Quotas {
-        /// Users first, then nodes, in order.
+        /// Users first, then nodes, in order; first those of this host.
         quotas: Vec<QuotaInfo>,
+        /// Hosts whose part is missing, and why.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        missing: BTreeMap<String, String>,
     },
     /// To [`Request::Links`].
     Links(LinkReport),
@@ -509,6 +512,9 @@ pub enum Reply {
     Drops {
         /// In order of their numbers.
         members: Vec<MemberDrops>,
+        /// Hosts whose part is missing, and why.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        missing: BTreeMap<String, String>,
     },
     /// To [`Request::Exec`], with one descriptor: a connection to the node, on which the caller
     /// sends [`Request::Descriptors`] within 10 s, may then send [`Request::Signal`], and receives

@@ -128,6 +128,14 @@ pub enum HostRequest {
     },
     /// To any host: its nodes that listen.
     Listeners(ListenerQuery),
+    /// To any host: its part of the reply to [`Request::DomainDrops`], [`Request::ShrinkNeeds`] or
+    /// [`Request::QuotaShow`], which each host counts for itself.
+    Query {
+        /// The caller.
+        who: Requester,
+        /// The request.
+        request: Request,
+    },
 }
 
 /// A directory.
@@ -200,7 +208,7 @@ pub enum HostResponse {
     /// The host does not lead any more, or starts again: the change is to be requested again from
     /// the next leader. It may have been made.
     Again(Refusal),
-    /// The reply to a [`HostRequest::Change`].
+    /// The reply to a [`HostRequest::Change`] or [`HostRequest::Query`].
     Reply(Box<Reply>),
     /// The answer to a [`HostRequest::Renew`]: the lease begins with the sending of the renewal, once
     /// the host has this revision.
@@ -211,7 +219,7 @@ pub enum HostResponse {
     Nodes(BTreeSet<u32>),
 }
 
-/// Origin of a change that the leader carries out.
+/// Origin of a request from another host.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Requester {

@@ -47,6 +47,51 @@ fn a_domain_spans_hosts_and_is_changed_from_any_of_them() {
 }
 
 #[test]
+fn counts_are_of_all_hosts_or_name_those_that_are_missing() {
+    let hosts = Hosts::up(3);
+    let [a, b, c] = hosts.each();
+    let blue = a.agent.domain("blue", &["*,*,0"]);
+    hosts.agree();
+    let (_owner, key) = b.agent.owner("1,1,0");
+    let _counter = b.agent.counter("0,1,0", "1,1,0", &key);
+    let ask = |command: &str| a.agent.toroid(&format!("{command} --json")).ok().json();
+    let dry_run = "domain shrink blue 0,1,0 --dry-run";
+    eventually("the shrink's work on another host is told", || {
+        let needs = ask(dry_run);
+        let all: Vec<_> = needs["acknowledging"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .collect();
+        needs["moving"][0]["node"] == "1,1,0" && all.len() == 1 && all[0]["node"] == "1,1,0"
+    });
+    let [forged, to] = ["0,0,0", "1,0,0"].map(|node| blue.member(node)["ipv4"].clone());
+    let (forged, to) = (forged.as_str().expect("text"), to.as_str().expect("text"));
+    let script =
+        format!("ip address add {forged} dev blue; ping -c 2 -i 0.2 -W 1 -I {forged} {to}");
+    b.agent.shell("1,1,0", &script).fails_somehow();
+    eventually("the drops of another host's member are counted", || {
+        let drops = ask("domain drops blue");
+        let mut members = drops.as_array().expect("a list").iter();
+        let of = |member: &Value| member["dropped"]["foreign_address"].as_u64() > Some(0);
+        members.any(|member| member["node"] == "1,1,0" && of(member))
+    });
+    eventually("the region there is told", || {
+        let quotas = ask("quota show 1,1,0");
+        let mut quotas = quotas.as_array().expect("a list").iter();
+        quotas.any(|quota| quota["host"] == "b" && quota["used"]["regions"] == 1)
+    });
+
+    c.agent.kill_agent();
+    eventually("it is known to be away", || a.about("c")["state"] == "away");
+    for command in ["domain drops blue", "quota show", dry_run] {
+        let told = a.agent.toroid(command).ok();
+        assert!(told.stderr.contains("host c is missing"), "{told}");
+    }
+    c.up();
+}
+
+#[test]
 fn what_is_of_another_host_says_so() {
     let hosts = Hosts::up(2);
     let [a, b] = hosts.each();

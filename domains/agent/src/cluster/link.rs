@@ -235,7 +235,7 @@ impl Drop for Question<'_> {
 }
 
 /// Number of requests that may be under way when this one comes. Users and nodes cannot take all
-/// places.
+/// places, and queries of users none that changes and data connections need.
 fn most_served(ask: &HostRequest) -> usize {
     match ask {
         HostRequest::Page(_)
@@ -245,10 +245,15 @@ fn most_served(ask: &HostRequest) -> usize {
         | HostRequest::Change {
             who: Requester::Administrator(_),
             ..
+        }
+        | HostRequest::Query {
+            who: Requester::Administrator(_),
+            ..
         } => MAX_SERVED,
         HostRequest::Change { .. } | HostRequest::Ticket { .. } | HostRequest::Listeners(_) => {
             MAX_SERVED - RESERVED
         }
+        HostRequest::Query { .. } => RESERVED,
     }
 }
 

@@ -47,6 +47,7 @@ pub(crate) fn show(host: &Host, actor: Actor, whose: Whose<'_>) -> Result<Reply,
         QuotaInfo {
             user,
             node: node.map(|place| place.to_string()),
+            host: host.cluster.as_ref().map(|its| its.config.host.clone()),
             used: host.members.lock().used(*tenant),
             limits: directory.limits_of(*tenant),
             in_force: directory.limits_in_force(*tenant),
@@ -54,6 +55,7 @@ pub(crate) fn show(host: &Host, actor: Actor, whose: Whose<'_>) -> Result<Reply,
     };
     Ok(Reply::Quotas {
         quotas: tenants.iter().map(describe).collect(),
+        missing: BTreeMap::new(),
     })
 }
 

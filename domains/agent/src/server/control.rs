@@ -12,12 +12,13 @@ use toroid_protocol::node::StartCommand;
 use toroid_protocol::wire::{Reader, WireError, Writer};
 
 use super::share::Share;
-use super::{look, malformed, may_be_long};
+use super::{malformed, may_be_long};
 use crate::core::audit::Caller;
 use crate::core::changes::{Standing, usable_node};
 use crate::core::host::{Ending, Host, names};
 use crate::core::once::{self, Asked, Ended, Once, carry_out};
 use crate::nodes::courier::FdCourier;
+use crate::sessions::queries;
 
 /// A connection to the control socket.
 pub(super) struct Administration<'a> {
@@ -92,7 +93,7 @@ impl Administration<'_> {
     }
 
     fn answer(&self, request: &Request) -> Result<Reply, Refusal> {
-        let answer = look(self.host, self.caller.actor, request).unwrap_or_else(|| {
+        let answer = queries::answer(self.host, self.caller.actor, request).unwrap_or_else(|| {
             Err(Refusal::new(
                 RefusalKind::Invalid,
                 "only a process in a node may ask this",

@@ -7,7 +7,7 @@ mod node;
 mod remote;
 pub(crate) mod share;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
@@ -376,6 +376,7 @@ fn may_be_long(host: &Host, request: &Request) -> bool {
             | Request::DomainShow { .. }
             | Request::ShrinkNeeds { .. }
             | Request::DomainDrops { .. }
+            | Request::QuotaShow { .. }
     );
     is_list
         && host.members.directory(|directory| {
@@ -385,7 +386,7 @@ fn may_be_long(host: &Host, request: &Request) -> bool {
 
 /// Answers queries, from any socket: about the agent, its nodes, and the domains that the actor may
 /// see.
-fn look(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Refusal>> {
+pub(crate) fn look(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Refusal>> {
     let show = |name: &str| {
         let was_removed =
             matches!(actor, Actor::Node(node) if host.members.was_removed(name, node));
@@ -420,10 +421,12 @@ fn look(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Re
             host.shrink_needs(actor, name, nodes)
                 .map(Reply::ShrinkNeeds),
         ),
-        Request::DomainDrops { name } => Some(
-            host.drops(actor, name)
-                .map(|members| Reply::Drops { members }),
-        ),
+        Request::DomainDrops { name } => {
+            Some(host.drops(actor, name).map(|members| Reply::Drops {
+                members,
+                missing: BTreeMap::new(),
+            }))
+        }
         Request::Links { domain, pairs } => {
             Some(host.links(actor, domain, pairs).map(Reply::Links))
         }

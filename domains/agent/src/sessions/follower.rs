@@ -8,7 +8,7 @@ use toroid_model::hosts::ETCD;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::hosts::{Claim, DirectoryUpdate, HostRequest, HostResponse};
 
-use super::{apply, lookup, offers, renewals, tickets};
+use super::{apply, lookup, offers, queries, renewals, tickets};
 use crate::channel::secure::Session;
 use crate::cluster::link::Link;
 use crate::cluster::pages::Pages;
@@ -186,6 +186,9 @@ fn serve(
             tickets::give_ticket(host, cluster, (&link.host, revision), wanted)
         }
         HostRequest::Listeners(sought) => lookup::answer(host, cluster, &link.host, sought),
+        HostRequest::Query { who, request } => {
+            queries::answer_host(host, cluster, (&link.host, who), &request)
+        }
         HostRequest::Change { .. } | HostRequest::Renew => {
             let message = format!("host {} does not hold the directory", cluster.config.host);
             HostResponse::Refused(Refusal::new(RefusalKind::Invalid, message, ""))

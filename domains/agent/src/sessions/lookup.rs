@@ -1,6 +1,6 @@
-//! Lookups of listeners on other hosts.
+//! Requests to all hosts at once, such as lookups of listeners.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -22,9 +22,9 @@ pub(crate) fn remote_listeners(
     from: NodeId,
     protocol: u16,
 ) -> BTreeSet<NodeId> {
-    let Some(cluster) = &host.cluster else {
+    if host.cluster.is_none() {
         return BTreeSet::new();
-    };
+    }
     let carriers: BTreeSet<String> = host.members.directory(|directory| {
         let members = directory
             .domain_by_id(partition.0)
@@ -38,42 +38,50 @@ pub(crate) fn remote_listeners(
         partition: partition.0,
         protocol,
     };
+    let query = move || HostRequest::Listeners(sought);
+    let mut all = BTreeSet::new();
+    for (carrier, response) in ask_all(host, carriers, query, TIMEOUT) {
+        if let HostResponse::Nodes(nodes) = response {
+            // A host answers for its own nodes only.
+            let nodes = nodes.into_iter().map(NodeId);
+            all.extend(nodes.filter(|node| host.carrier(*node).as_ref() == Some(&carrier)));
+        }
+    }
+    all
+}
+
+/// Asks other hosts the same. Returns the responses that came in time.
+pub(super) fn ask_all(
+    host: &Arc<Host>,
+    others: BTreeSet<String>,
+    request: impl Fn() -> HostRequest + Clone + Send + 'static,
+    timeout: Duration,
+) -> BTreeMap<String, HostResponse> {
+    let Some(cluster) = &host.cluster else {
+        return BTreeMap::new();
+    };
     let (answers, received) = mpsc::channel();
-    for carrier in carriers {
+    for other in others {
         // A host with a problem would not answer.
-        if carrier == cluster.config.host || cluster.problems.of(&carrier).is_some() {
+        if other == cluster.config.host || cluster.problems.of(&other).is_some() {
             continue;
         }
-        let (host, answers) = (Arc::clone(host), answers.clone());
+        let (host, answers, request) = (Arc::clone(host), answers.clone(), request.clone());
         let ask = move || {
-            if let Some(nodes) = ask(&host, &carrier, sought) {
-                // This fails when the answer is late.
-                let _ = answers.send((carrier, nodes));
+            let link = host.cluster.as_ref().map(|its| host.link_to(its, &other));
+            let Some(Ok(link)) = link else { return };
+            if let Ok(response) = link.ask(request(), timeout) {
+                // This fails when the response is late.
+                let _ = answers.send((other, response));
             }
         };
         // Without a thread the host counts as one that does not answer.
         let _ = threads::start(ask);
     }
     drop(answers);
-    let deadline = Instant::now() + TIMEOUT;
-    let mut all = BTreeSet::new();
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let Ok((carrier, nodes)) = received.recv_timeout(left) else {
-            return all;
-        };
-        // A host answers for its own nodes only.
-        let nodes = nodes.into_iter().map(NodeId);
-        all.extend(nodes.filter(|node| host.carrier(*node).as_ref() == Some(&carrier)));
-    }
-}
-
-fn ask(host: &Host, carrier: &str, sought: ListenerQuery) -> Option<BTreeSet<u32>> {
-    let link = host.link_to(host.cluster.as_ref()?, carrier).ok()?;
-    match link.ask(HostRequest::Listeners(sought), TIMEOUT) {
-        Ok(HostResponse::Nodes(nodes)) => Some(nodes),
-        _ => None,
-    }
+    let deadline = Instant::now() + timeout;
+    let next = || received.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+    std::iter::from_fn(|| next().ok()).collect()
 }
 
 /// Answers another host's lookup for one of its nodes.

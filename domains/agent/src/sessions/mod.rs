@@ -2,8 +2,8 @@
 //!
 //! The [`listener`] accepts connections of other agents. The [`leader`] attends to its followers, a
 //! [`follower`] to its leader; [`apply`] makes a host as the leader's directory has it. With
-//! [`tickets`] hosts make [`data`] connections, and the [`tunnels`] of their drivers. [`lookup`] asks
-//! other hosts for listeners.
+//! [`tickets`] hosts make [`data`] connections, and the [`tunnels`] of their drivers. [`lookup`] and
+//! [`queries`] ask all other hosts.
 
 pub(crate) mod apply;
 mod data;
@@ -12,6 +12,7 @@ mod leader;
 mod listener;
 pub(crate) mod lookup;
 pub(crate) mod offers;
+pub(crate) mod queries;
 pub(crate) mod renewals;
 mod tickets;
 mod tunnels;

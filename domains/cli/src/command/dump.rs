@@ -43,7 +43,7 @@ fn print_text(present: &Declaration) {
 /// The agent's configuration, as far as its caller may see it.
 pub(super) fn present(agent: &mut Control) -> Result<Declaration, Failure> {
     let (nodes, domains) = (agent.nodes()?, agent.list()?);
-    let quotas = agent.quotas(None, &[])?.into_iter();
+    let quotas = agent.quotas(None, &[])?.0.into_iter();
     let quotas = quotas.filter(|quota| !quota.limits.is_empty());
     let aliases = nodes.iter().flat_map(|node| {
         let place = node.place;

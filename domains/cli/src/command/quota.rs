@@ -11,7 +11,7 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use super::{DONE, Run, Session};
 use crate::failure::Failure;
 use crate::names;
-use crate::output::{Show, table};
+use crate::output::{Show, name_missing, table};
 use crate::values;
 
 #[derive(Debug, Subcommand)]
@@ -91,10 +91,9 @@ impl Run for Quota {
             Quota::Show { whose } => {
                 let (user, nodes) = whose.clone().map_or((None, vec![]), tenant);
                 let quotas = agent.quotas(user, &nodes);
-                print(
-                    &quotas.map_err(|error| unknown(error, whose.as_deref()))?,
-                    show,
-                );
+                let (quotas, missing) = quotas.map_err(|error| unknown(error, whose.as_deref()))?;
+                print(&quotas, show);
+                name_missing(&missing);
             }
             Quota::Set { whose, limits } => {
                 let limits = Resource::ALL.into_iter().zip(limits.in_order());
@@ -142,10 +141,13 @@ fn print(quotas: &[QuotaInfo], show: Show) {
         return show.value(&quotas);
     }
     let rows = quotas.iter().map(|quota| {
-        let name = match (&quota.user, &quota.node) {
+        let mut name = match (&quota.user, &quota.node) {
             (Some(uid), _) => names::user(*uid),
             (_, node) => node.clone().unwrap_or_default(),
         };
+        if let Some(host) = &quota.host {
+            name = format!("{name} on host {host}");
+        }
         let cell = |what: Resource| {
             let used = quota.used.get(&what).copied().unwrap_or_default();
             match quota.in_force.get(&what) {

@@ -1,5 +1,7 @@
 //! The values that replies carry, by type.
 
+use std::collections::BTreeMap;
+
 use toroid_fabric::{Place, Torus};
 use toroid_model::audit::AuditEvent;
 use toroid_model::info::{
@@ -51,9 +53,9 @@ reply_values! {
     Reply::ShrinkNeeds(needs) => needs, ShrinkNeeds;
     Reply::Domains { domains } => domains, Vec<DomainInfo>;
     Reply::Events { events, next } => (events, next), (Vec<AuditEvent>, u64);
-    Reply::Quotas { quotas } => quotas, Vec<QuotaInfo>;
+    Reply::Quotas { quotas, missing } => (quotas, missing), (Vec<QuotaInfo>, BTreeMap<String, String>);
     Reply::Links(report) => report, LinkReport;
-    Reply::Drops { members } => members, Vec<MemberDrops>;
+    Reply::Drops { members, missing } => (members, missing), (Vec<MemberDrops>, BTreeMap<String, String>);
     Reply::Whoami { torus, node, place, domains } => (torus, node, place, domains),
         (Torus, u32, Place, Vec<String>);
     Reply::Ticket { attachment, secret } => (attachment, secret), (u64, String);

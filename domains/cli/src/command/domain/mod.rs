@@ -12,7 +12,7 @@ use toroid_model::refusal::RefusalKind;
 use super::{DONE, Run, Session};
 use crate::failure::Failure;
 use crate::names;
-use crate::output::{Show, count, line, table};
+use crate::output::{Show, count, line, name_missing, table};
 use crate::values::{self, Interface, Offload};
 use create::Create;
 use shrink::Shrink;
@@ -186,7 +186,9 @@ impl Run for Domain {
                 return Ok(DONE);
             }
             Domain::Drops(Named { name }) => {
-                print_drops(&session.connect()?.drops(&name)?, show);
+                let (members, missing) = session.connect()?.drops(&name)?;
+                print_drops(&members, show);
+                name_missing(&missing);
                 return Ok(DONE);
             }
             Domain::Ls => {

@@ -9,7 +9,7 @@ use super::{find, is_missing, print};
 use crate::command::{DONE, Run, Session};
 use crate::failure::Failure;
 use crate::nodes;
-use crate::output::{Show, line, table};
+use crate::output::{Show, line, name_missing, table};
 
 #[derive(Debug, Args)]
 pub(crate) struct Shrink {
@@ -31,7 +31,9 @@ impl Run for Shrink {
         let (mut agent, show) = (session.connect()?, session.show);
         let Shrink { name, nodes, .. } = &self;
         if self.dry_run {
-            print_needs(name, &agent.shrink_needs(name, nodes)?, show);
+            let needs = agent.shrink_needs(name, nodes)?;
+            print_needs(name, &needs, show);
+            name_missing(&needs.missing);
             return Ok(DONE);
         }
         let info = if self.if_exists {
@@ -101,7 +103,7 @@ fn print_needs(name: &str, needs: &ShrinkNeeds, show: Show) {
         ["NODE", "WHAT", "COUNT", "BYTES"],
         waiting.chain(moving).chain(ending),
     );
-    line!("{} packet channels end", needs.ending_channels);
+    line!("at most {} packet channels end", needs.ending_channels);
     line!(
         "at most {} bytes of memory more until all has moved",
         needs.extra_bytes
