@@ -62,7 +62,8 @@ impl Moves {
     /// Notes a move that another host, or etcd, tells of. Returns whether it is news.
     pub(crate) fn note(&self, moved: Moved) -> bool {
         let is_foreign = |ours: FabricId| ours != moved.revision.fabric;
-        if self.fabric.lock().is_some_and(is_foreign) {
+        // A follower of the new leader may still have the move to the place that is lost.
+        if self.fabric.lock().is_some_and(is_foreign) || self.lost.as_ref() == Some(&moved) {
             return false;
         }
         let mut last = self.last.lock();
@@ -268,5 +269,8 @@ mod tests {
             .unwrap()
             .into();
         assert!(!cluster.has_new_role());
+        // Nor because a host that was not started so tells of the lost place.
+        assert!(!cluster.moves.note(record(&first)));
+        assert!(cluster.moves.note(record(&second)));
     }
 }
