@@ -255,7 +255,9 @@ fn hosts_move_their_directory_or_not_when_the_leader_is_killed() {
         hosts.agree();
         let mut random = Random(26);
         let (mut here, mut went, mut stayed) = ("a".to_owned(), 0, 0);
-        for round in 0..20 {
+        // A move takes some 20 ms, and more on a busy machine: the moment is sought there.
+        let mut about = 16_usize;
+        for round in 0..30 {
             let (leader, others) = hosts.coordinator();
             // Asked there, so that no other host repeats it.
             let to = match (here.as_str(), round % 2) {
@@ -265,8 +267,8 @@ fn hosts_move_their_directory_or_not_when_the_leader_is_killed() {
             };
             let agent = leader.agent.agent_pid();
             let ask = leader.agent.start(&format!("directory move {to}"));
-            // A move takes some 20 ms, and more on a busy machine.
-            thread::sleep(Duration::from_millis(4 << random.below(7)));
+            let pause = about + random.below(about + 1);
+            thread::sleep(Duration::from_millis(pause as u64));
             send(agent, Signal::SIGKILL);
             eventually("the agent is gone", || has_ended(agent));
             let outcome = ask.wait();
@@ -275,9 +277,11 @@ fn hosts_move_their_directory_or_not_when_the_leader_is_killed() {
             assert!(outcome.status != 0 || now == to, "{now}, not {to}");
             if now == here {
                 stayed += 1;
+                about = (about * 2).clamp(2, 2048);
             } else {
                 assert_eq!(now, to);
                 went += 1;
+                about /= 2;
             }
             here = now;
             create(c, "red");
