@@ -53,8 +53,7 @@ use crate::rdma::Rdma;
 use crate::settings::{Lines, Problem};
 use etcd::EtcdConfig;
 
-/// Value of `directory` for a directory on etcd. No host has this name.
-pub const ETCD: &str = "etcd";
+pub use crate::directory::moved::ETCD;
 
 /// Configuration of one of several hosts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -24,10 +24,10 @@ use toroid_protocol::hosts::{DirectoryUpdate, HostRequest, HostResponse};
 
 use super::audit::Caller;
 use super::host::{Ending, Host};
+use super::offers;
 use crate::cluster::Cluster;
 use crate::cluster::etcd::{Election, Etcd, Tenure};
 use crate::random;
-use crate::sessions::offers;
 use crate::store::Store;
 
 /// Time for a host to take an offer, also if it lacks changes that do not concern it.

@@ -10,10 +10,11 @@ use toroid_protocol::wire::{Reader, WireError};
 
 use super::backlog::Backlog;
 use super::share::Share;
-use super::{MALFORMED, look, remote};
+use super::{MALFORMED, remote};
 use crate::core::audit::Caller;
 use crate::core::changes::Standing;
 use crate::core::host::{Host, names};
+use crate::core::look::look;
 use crate::core::once::{self, Asked, Ended, Once, carry_out};
 use crate::members::outbox::Outbox;
 use crate::members::{AttachmentId, Known};

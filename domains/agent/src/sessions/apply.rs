@@ -9,9 +9,10 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 use toroid_protocol::hosts::DirectoryUpdate;
 
-use super::offers;
+use crate::cluster::Cluster;
 use crate::cluster::revisions::{check_base, check_update};
 use crate::core::host::Host;
+use crate::core::offers;
 use crate::nodes::HostedNode;
 use crate::nodes::generation::Closed;
 
@@ -56,6 +57,25 @@ pub(crate) fn follow(
         host.members.settle_leases();
     }
     carried_out
+}
+
+/// Brings the offer of a committed move to this host into effect, if it is not yet.
+pub(super) fn complete_offer(host: &Host, cluster: &Cluster) -> Result<(), Refusal> {
+    let last = cluster.moves.last();
+    let Some(moved) = last.filter(|last| last.to == cluster.config.host) else {
+        return Ok(());
+    };
+    let _turn = host.changes.take(Actor::Administrator(host.identity.uid))?;
+    let present = host.members.directory(Directory::clone);
+    let Some(offer) = offers::read(&host.data).filter(|_| present.moved() != Some(&moved)) else {
+        return Ok(());
+    };
+    let next = offers::after(&present, &offer).ok();
+    let Some(next) = next.filter(|next| next.moved() == Some(&moved)) else {
+        return Ok(());
+    };
+    tracing::info!("the move of the directory to this host was committed");
+    follow(host, &present, next).map(drop)
 }
 
 /// Refuses a directory of another fabric, or an older one than this host's copy.

@@ -8,12 +8,13 @@ use toroid_model::hosts::ETCD;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::hosts::{Claim, DirectoryUpdate, HostRequest, HostResponse};
 
-use super::{apply, lookup, offers, queries, renewals, tickets};
+use super::{apply, lookup, queries, renewals, tickets};
 use crate::channel::secure::Session;
 use crate::cluster::link::Link;
 use crate::cluster::pages::Pages;
 use crate::cluster::{CannotDial, Cluster};
 use crate::core::host::Host;
+use crate::core::offers;
 use crate::error::{AgentError, during};
 use crate::threads;
 
@@ -39,7 +40,7 @@ pub(crate) fn begin(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(), Agen
 fn follow(host: &Arc<Host>, cluster: &Arc<Cluster>) {
     let mut pause = BACKOFF[0];
     while !host.is_ending() {
-        if let Err(refusal) = offers::complete(host, cluster) {
+        if let Err(refusal) = apply::complete_offer(host, cluster) {
             tracing::warn!("the move of the directory to this host cannot be completed: {refusal}");
         }
         if cluster.has_new_role() {

@@ -15,7 +15,7 @@ use toroid_model::rights::Actor;
 use toroid_protocol::agent::Request;
 use toroid_protocol::hosts::{Claim, Hello, HostMessage, HostRequest, HostResponse, Requester};
 
-use super::{lookup, offers, queries, renewals, tickets};
+use super::{lookup, queries, renewals, tickets};
 use crate::channel::SessionError;
 use crate::channel::handshake::Peer;
 use crate::channel::secure::{HANDSHAKE, Session};
@@ -28,6 +28,7 @@ use crate::control::Updates;
 use crate::core::audit::Caller;
 use crate::core::changes::{Standing, attempt};
 use crate::core::host::Host;
+use crate::core::offers;
 use crate::core::once::Asked;
 use crate::threads;
 

@@ -11,7 +11,6 @@ mod follower;
 mod leader;
 mod listener;
 pub(crate) mod lookup;
-pub(crate) mod offers;
 pub(crate) mod queries;
 pub(crate) mod renewals;
 mod tickets;

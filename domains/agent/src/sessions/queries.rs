@@ -18,7 +18,7 @@ use super::lookup::ask_all;
 use crate::cluster::Cluster;
 use crate::core::audit::Caller;
 use crate::core::host::Host;
-use crate::server::look;
+use crate::core::look::look;
 
 /// Time for all hosts together, shorter than a restart of the agent waits for its callers.
 const TIMEOUT: Duration = Duration::from_secs(2);

@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 use super::Directory;
 use super::records::{FORMAT, MOVED, RecordError, Records, parse};
 use super::revision::Revision;
-use crate::hosts::ETCD;
+
+/// Place of a directory on etcd. No host has this name.
+pub const ETCD: &str = "etcd";
 
 /// The last move of a directory, also the form of its record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

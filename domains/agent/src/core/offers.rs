@@ -13,16 +13,15 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 use toroid_protocol::hosts::DirectoryUpdate;
 
-use super::apply;
+use super::host::Host;
 use crate::cluster::Cluster;
-use crate::core::host::Host;
 use crate::store::ownership;
 
 /// File with the last offer, in the data directory.
 const OFFER: &str = "offer";
 
 /// Keeps an offer of the leader.
-pub(super) fn take(host: &Host, cluster: &Cluster, offer: &DirectoryUpdate) -> Result<(), Refusal> {
+pub(crate) fn take(host: &Host, cluster: &Cluster, offer: &DirectoryUpdate) -> Result<(), Refusal> {
     let _turn = host.changes.take(Actor::Administrator(host.identity.uid))?;
     keep(host, cluster, offer)
 }
@@ -58,19 +57,20 @@ fn write(data: &Path, offer: &DirectoryUpdate) -> io::Result<()> {
     File::open(data)?.sync_all()
 }
 
-fn read(data: &Path) -> Option<DirectoryUpdate> {
+/// The last offer.
+pub(crate) fn read(data: &Path) -> Option<DirectoryUpdate> {
     let text = fs::read(data.join(OFFER)).ok()?;
     serde_json::from_slice(&text).ok()
 }
 
 /// Forgets an offer, which is made for another directory than the present one.
-pub(super) fn forget(host: &Host) {
+pub(crate) fn forget(host: &Host) {
     // There is none most of the time.
     let _ = fs::remove_file(host.data.join(OFFER));
 }
 
 /// The directory after an offer, which goes on from exactly the present one.
-fn after(present: &Directory, offer: &DirectoryUpdate) -> Result<Directory, Refusal> {
+pub(crate) fn after(present: &Directory, offer: &DirectoryUpdate) -> Result<Directory, Refusal> {
     let failed = |message| Refusal::new(RefusalKind::Failed, message, "try again");
     let DirectoryUpdate::Changes { since, put, remove } = offer else {
         return Err(failed("an offer has the changes of a move".into()));
@@ -89,7 +89,7 @@ fn after(present: &Directory, offer: &DirectoryUpdate) -> Result<Directory, Refu
 
 /// Notes that another host has the record of a move to this one, which it got after the move was
 /// committed.
-pub(super) fn hear(host: &Host, cluster: &Cluster, moved: &Moved) {
+pub(crate) fn hear(host: &Host, cluster: &Cluster, moved: &Moved) {
     let is_offered = || {
         let present = host.members.directory(Directory::clone);
         let next = read(&host.data).and_then(|offer| after(&present, &offer).ok());
@@ -99,25 +99,6 @@ pub(super) fn hear(host: &Host, cluster: &Cluster, moved: &Moved) {
         cluster.moves.note(moved.clone());
         cluster.came.notify_all();
     }
-}
-
-/// Brings the offer of a committed move to this host into effect, if it is not yet.
-pub(super) fn complete(host: &Host, cluster: &Cluster) -> Result<(), Refusal> {
-    let last = cluster.moves.last();
-    let Some(moved) = last.filter(|last| last.to == cluster.config.host) else {
-        return Ok(());
-    };
-    let _turn = host.changes.take(Actor::Administrator(host.identity.uid))?;
-    let present = host.members.directory(Directory::clone);
-    let Some(offer) = read(&host.data).filter(|_| present.moved() != Some(&moved)) else {
-        return Ok(());
-    };
-    let next = after(&present, &offer).ok();
-    let Some(next) = next.filter(|next| next.moved() == Some(&moved)) else {
-        return Ok(());
-    };
-    tracing::info!("the move of the directory to this host was committed");
-    apply::follow(host, &present, next).map(drop)
 }
 
 #[cfg(test)]
