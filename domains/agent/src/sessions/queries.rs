@@ -38,9 +38,12 @@ pub(crate) fn answer(
     request: &Request,
 ) -> Option<Result<Reply, Refusal>> {
     let own = look(host, actor, request)?;
-    let (Some(cluster), true, Ok(mut reply)) = (&host.cluster, is_query(request), own.clone())
-    else {
+    let (Some(cluster), true) = (&host.cluster, is_query(request)) else {
         return Some(own);
+    };
+    let mut reply = match own {
+        Ok(reply) => reply,
+        Err(refusal) => return Some(Err(refusal)),
     };
     let directory = host.members.directory(Directory::clone);
     let carries = |carrier: &str, place: &str| {
