@@ -96,9 +96,9 @@ fn remove_state_of_killed_agent() {
 /// Removes the agent's files: agents of this program are private to a run, and a killed run removes
 /// nothing.
 fn remove_own_state() {
-    let config = std::env::args().nth(2).unwrap_or_default();
-    if let Ok(config) = serde_json::from_str::<toroid_agent::Config>(&config) {
-        directory::remove_state(&config.state);
+    let state = std::env::args_os().nth(2).unwrap_or_default();
+    if !janitor::removes(state.as_ref()) {
+        directory::remove_state(state.as_ref());
     }
 }
 
