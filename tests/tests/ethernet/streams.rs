@@ -40,9 +40,14 @@ fn tcp_streams_at_every_mtu(mix: Mix) {
 fn stream(cluster: &Cluster, options: &str) {
     let options = format!("-n 24M {options}");
     let report = iperf3(cluster, "0,0,0", "1,0,0", "1-0-0.blue", &options);
-    // Bytes in flight at the end of a stream are not counted.
-    let received = bytes(&report, "sum_received");
-    assert!(received > MIB, "{received} with {options}: {report}");
+    let mut received = vec![bytes(&report, "sum_received")];
+    if options.contains("--bidir") {
+        received.push(bytes(&report, "sum_received_bidir_reverse"));
+    }
+    // Bytes in flight at the end of a stream are not counted. With two directions all ends with the
+    // first that is done, and the kernel does not share processors fairly between them.
+    let has_arrived = received.iter().sum::<u64>() > MIB && !received.contains(&0);
+    assert!(has_arrived, "{received:?} with {options}: {report}");
 }
 
 fn udp_of_both_families_and_directions_arrives(mix: Mix) {
