@@ -1,7 +1,8 @@
 //! Linearizability of a history of a store: the search of Wing and Gong, with Lowe's memory of states
-//! that were tried.
+//! that were tried. [`membership`] has the search for a register of one bit.
 
 pub mod history;
+pub mod membership;
 
 use std::collections::HashSet;
 
