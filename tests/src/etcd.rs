@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use nix::sys::signal::Signal;
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::hosts::{Hosts, Machine};
@@ -10,6 +11,9 @@ use crate::process::{Outcome, Running, eventually, stop};
 
 /// Last numbers of the addresses of the machines.
 const NUMBERS: [u8; 3] = [101, 102, 103];
+
+/// The present revision, in a command of the shell.
+const PRESENT: &str = "$(etcdctl get fill -w fields --keys-only | sed -n 's/\"Revision\" : //p')";
 
 /// The servers of one cluster. Dropping it ends them.
 #[derive(Debug)]
@@ -91,36 +95,45 @@ impl Etcd {
     /// Makes space again.
     #[track_caller]
     pub fn empty(&self) {
-        let revision = "$(etcdctl get fill -w fields --keys-only | sed -n 's/\"Revision\" : //p')";
         self.shell(&format!(
-            "etcdctl del fill && etcdctl compact {revision} && etcdctl defrag && \
+            "etcdctl del fill && etcdctl compact {PRESENT} && etcdctl defrag && \
              etcdctl alarm disarm"
         ))
         .ok();
     }
 
-    /// Runs a command of the shell, with access to the first server.
+    /// Runs a command of the shell, with access to the servers.
     fn shell(&self, text: &str) -> Outcome {
+        let urls: Vec<String> = self.urls().collect();
         let mut shell = Command::new("sh");
         shell
             .env("ETCDCTL_API", "3")
-            .env("ETCDCTL_ENDPOINTS", self.url(0))
+            .env("ETCDCTL_ENDPOINTS", urls.join(","))
             .args(["-c", text]);
         self.machines[0].spawn(&shell).wait()
     }
 
     /// The endpoints as a list for the file of a host.
     pub fn endpoints(&self) -> String {
-        let urls = (0..self.machines.len()).map(|index| self.url(index));
-        format!("{:?}", urls.collect::<Vec<String>>())
+        format!("{:?}", self.urls().collect::<Vec<String>>())
     }
 
-    /// Stops all servers; returns once none of their threads runs. After `kill` has returned, a busy
-    /// machine lets them go on for some 30 ms, in which they carry out transactions and answer.
+    fn urls(&self) -> impl Iterator<Item = String> {
+        (0..self.machines.len()).map(|index| self.url(index))
+    }
+
+    /// Stops all servers.
     #[track_caller]
     pub fn stop(&self) {
-        for server in &self.servers {
-            stop(server.pid());
+        self.stop_some(0..self.servers.len());
+    }
+
+    /// Stops some servers; returns once none of their threads runs. After `kill` has returned, a busy
+    /// machine lets them go on for some 30 ms, in which they carry out transactions and answer.
+    #[track_caller]
+    pub fn stop_some(&self, servers: impl IntoIterator<Item = usize>) {
+        for server in servers {
+            stop(self.servers[server].pid());
         }
     }
 
@@ -131,8 +144,52 @@ impl Etcd {
         }
     }
 
+    /// Number of servers.
+    #[allow(clippy::len_without_is_empty, reason = "there is one at least")]
+    pub fn len(&self) -> usize {
+        self.servers.len()
+    }
+
     /// Kills a server.
     pub fn kill(&mut self, index: usize) {
-        self.servers.remove(index).kill();
+        let server = &mut self.servers[index];
+        server.signal(Signal::SIGKILL);
+        eventually("a server of etcd has ended", || server.has_ended());
+    }
+
+    /// Starts a killed server again.
+    pub fn restart(&mut self, index: usize) {
+        self.servers[index] = self.server(index);
+    }
+
+    /// The leading server, if all know it.
+    pub fn leader(&self) -> Option<usize> {
+        let status = self.shell("etcdctl --command-timeout 1s endpoint status --cluster -w json");
+        let status: Value = serde_json::from_str(status.text()).ok()?;
+        let all = status.as_array()?;
+        let leads = |server: &&Value| {
+            let status = &server["Status"];
+            status["leader"] == status["header"]["member_id"]
+        };
+        let found = all.iter().find(leads)?;
+        (0..self.machines.len()).find(|index| found["Endpoint"] == self.url(*index))
+    }
+
+    /// Forgets all former revisions. Fails while etcd has no majority.
+    pub fn compact(&self) -> bool {
+        self.shell(&format!("etcdctl compact {PRESENT}")).status == 0
+    }
+
+    /// Lets etcd say that it is out of space, or no more. Fails while it has no majority.
+    pub fn claim_full(&self, is_full: bool) -> bool {
+        let action = if is_full { "ACTIVATE" } else { "DEACTIVATE" };
+        let alarm = format!(r#"{{"action":"{action}","alarm":"NOSPACE"}}"#);
+        let urls: Vec<String> = self.urls().collect();
+        let post = format!("curl -sf -m 5 -d '{alarm}' $url/v3/maintenance/alarm");
+        let post = format!(
+            "for url in {}; do {post} && exit; done; false",
+            urls.join(" ")
+        );
+        self.shell(&post).status == 0
     }
 }

@@ -49,8 +49,10 @@ pub struct Oddities<'a> {
     pub ack_timeout: Option<u32>,
     /// Another leader.
     pub directory: Option<&'a str>,
-    /// Endpoints of an etcd that has the directory. All hosts are candidates.
+    /// Endpoints of an etcd that has the directory.
     pub etcd: Option<&'a str>,
+    /// Hosts that may lead then; otherwise all.
+    pub candidates: Option<&'a [&'a str]>,
     /// Encryption, on or off.
     pub encryption: Option<&'a str>,
     /// A torus to emulate.
@@ -73,6 +75,7 @@ impl Oddities<'_> {
         ack_timeout: None,
         directory: None,
         etcd: None,
+        candidates: None,
         encryption: None,
         fabric: None,
         lost: None,
@@ -82,7 +85,7 @@ impl Oddities<'_> {
 }
 
 impl Hosts {
-    /// Up to three hosts with running agents. The first one has the directory.
+    /// Up to five hosts with running agents. The first one has the directory.
     #[track_caller]
     pub fn up(count: usize) -> Self {
         let hosts = Self::down_yet(count);
@@ -95,7 +98,7 @@ impl Hosts {
     /// The same without agents yet.
     #[track_caller]
     pub fn down_yet(count: usize) -> Self {
-        let names = &["a", "b", "c"][..count];
+        let names = &["a", "b", "c", "d", "e"][..count];
         let switch = Network::new();
         switch.run("ip link add name switch type bridge");
         switch.run("ip link set switch up");
@@ -249,10 +252,11 @@ impl Host {
                 None => "a",
             }),
         );
+        let others = self.others.iter().map(|(name, _)| *name);
+        let all: Vec<&str> = others.chain([self.name]).collect();
+        let candidates = oddities.candidates.unwrap_or(&all);
         if oddities.etcd.is_some() {
-            let others = self.others.iter().map(|(name, _)| *name);
-            let all: Vec<&str> = others.chain([self.name]).collect();
-            text += &format!("candidates = {all:?}\n");
+            text += &format!("candidates = {candidates:?}\n");
         }
         if let Some(timeout) = oddities.ack_timeout {
             text += &format!("ack-timeout = {timeout}\n");
@@ -266,7 +270,7 @@ impl Host {
                 text += &format!("{name} = \"{address}\"\n");
             }
         }
-        if let Some(endpoints) = oddities.etcd {
+        if let Some(endpoints) = oddities.etcd.filter(|_| candidates.contains(&self.name)) {
             text += &format!("[etcd]\nendpoints = {endpoints}\n");
         }
         let file = directory.join("host.toml");
@@ -276,27 +280,40 @@ impl Host {
 
     /// The address and port of its agent.
     pub fn address(&self) -> String {
-        format!(
-            "{}:{PORT}",
-            address(usize::from(self.name.as_bytes()[0] - b'a'))
-        )
+        format!("{}:{PORT}", self.ip())
+    }
+
+    /// Its address.
+    pub fn ip(&self) -> String {
+        address(usize::from(self.name.as_bytes()[0] - b'a'))
     }
 
     /// Lets no packet of this host get to etcd.
     #[track_caller]
     pub fn cut_from_etcd(&self) {
-        self.network.run("nft add table inet etcd");
-        let chain = "{ type filter hook output priority 0 ; }";
-        self.network
-            .run(&format!("nft add chain inet etcd out {chain}"));
-        self.network
-            .run("nft add rule inet etcd out tcp dport 2379 drop");
+        self.drop_sent("etcd", "tcp dport 2379");
     }
 
     /// Lets packets get there again.
     #[track_caller]
     pub fn reconnect_with_etcd(&self) {
-        self.network.run("nft delete table inet etcd");
+        self.drop_no_more("etcd");
+    }
+
+    /// Drops sent packets that match the words of nftables(8), under a name.
+    #[track_caller]
+    pub fn drop_sent(&self, name: &str, matching: &str) {
+        self.network.run(&format!(
+            "nft add table inet {name} ; \
+             add chain inet {name} out {{ type filter hook output priority 0 ; }} ; \
+             add rule inet {name} out {matching} drop"
+        ));
+    }
+
+    /// Ends the drops of this name.
+    #[track_caller]
+    pub fn drop_no_more(&self, name: &str) {
+        self.network.run(&format!("nft delete table inet {name}"));
     }
 
     /// The status of another host, as this host's agent sees it.

@@ -35,6 +35,7 @@ mod hosts_fence;
 mod hosts_frames;
 mod hosts_keys;
 mod hosts_move;
+mod hosts_nemesis;
 mod hosts_sealed;
 mod identity;
 mod lifecycle;
