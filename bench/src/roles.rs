@@ -57,7 +57,13 @@ pub fn run_if_asked() -> Option<ExitCode> {
         match role {
             Role::Agent => remove_own_state(),
             Role::FdStore => remove_state_of_killed_agent(),
-            Role::NodeInit | Role::FdCourier | Role::Binder | Role::TargetProxy | Role::Trial => {}
+            Role::NodeInit
+            | Role::FdCourier
+            | Role::NearRelay
+            | Role::FarRelay
+            | Role::Binder
+            | Role::TargetProxy
+            | Role::Trial => {}
         }
         return Some(status.into());
     }

@@ -23,6 +23,7 @@
 //! | `core` | the host, and changes of membership, names and rights |
 //! | `members` | attached processes: their regions, channels and listeners, and revocation |
 //! | `nodes` | namespaces, users and control groups of nodes, and commands in them |
+//! | `exec` | relays of commands in nodes of other hosts |
 //! | `net` | the Ethernet driver, and gateways to the outside |
 //! | `cluster` | the other hosts: leader and followers, tickets, problems |
 //! | `proxy` | the target proxy, a process that serves peers on other hosts |
@@ -43,6 +44,7 @@ mod core;
 pub mod doctor;
 mod emulation;
 mod error;
+mod exec;
 mod fdstore;
 mod gate;
 pub mod hollow;

@@ -6,6 +6,7 @@
 
 use std::env;
 
+use crate::exec::{self, FAR_ROLE, NEAR_ROLE};
 use crate::nodes::{bind, courier, node, trial};
 use crate::start::background;
 use crate::{fdstore, proxy};
@@ -21,6 +22,10 @@ pub enum Role {
     TargetProxy,
     /// Carries a caller's descriptors to a node.
     FdCourier,
+    /// Relays a command to another host.
+    NearRelay,
+    /// Relays a command of another host to a node.
+    FarRelay,
     /// Makes a mount of a caller's directory for a node.
     Binder,
     /// The first process of a node; the configuration follows as JSON.
@@ -36,6 +41,8 @@ pub fn asked() -> Option<Role> {
         fdstore::ROLE => Some(Role::FdStore),
         proxy::ROLE => Some(Role::TargetProxy),
         courier::ROLE => Some(Role::FdCourier),
+        NEAR_ROLE => Some(Role::NearRelay),
+        FAR_ROLE => Some(Role::FarRelay),
         bind::ROLE => Some(Role::Binder),
         node::init::ROLE => Some(Role::NodeInit),
         trial::ROLE => Some(Role::Trial),
@@ -53,6 +60,8 @@ impl Role {
             Role::FdStore => fdstore::run_role(),
             Role::TargetProxy => proxy::run_role(),
             Role::FdCourier => courier::run_role(),
+            Role::NearRelay => exec::run_near(),
+            Role::FarRelay => exec::run_far(),
             Role::Binder => bind::run_role(),
             Role::NodeInit => node::init::run_role(&config),
             Role::Trial => trial::run_role(),

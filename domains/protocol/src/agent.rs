@@ -516,9 +516,9 @@ pub enum Reply {
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         missing: BTreeMap<String, String>,
     },
-    /// To [`Request::Exec`], with one descriptor: a connection to the node, on which the caller
-    /// sends [`Request::Descriptors`] within 10 s, may then send [`Request::Signal`], and receives
-    /// [`Event::Exited`]. Closing the connection ends the command; the connection breaks off when
+    /// To [`Request::Exec`], with one descriptor: a connection to the node, or to a relay for one on
+    /// another host. There the caller sends [`Request::Descriptors`] within 10 s, may then send
+    /// [`Request::Signal`], and receives [`Event::Exited`]. Closing the connection ends the command; the connection breaks off when
     /// the node ends. The agent takes no part in it.
     Started,
     /// To [`Request::Descriptors`], with one descriptor: the master of the command's terminal.

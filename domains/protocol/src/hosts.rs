@@ -163,6 +163,12 @@ pub enum TicketPurpose {
     Node(NodePair),
     /// Frames between the drivers of the two hosts.
     Frames,
+    /// A command in a node of the host that is asked, for a user of the asking host. Its relays send
+    /// the messages of [`crate::command`].
+    Command {
+        /// The uid.
+        user: u32,
+    },
 }
 
 /// A connection from a process of one host to a node of another.

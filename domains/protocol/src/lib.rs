@@ -3,6 +3,7 @@
 //! | module | between |
 //! |---|---|
 //! | [`agent`] | an agent and its clients: administrators, and processes in nodes |
+//! | [`command`] | the two relays of a command in a node of another host |
 //! | [`driver`] | an agent and its Ethernet driver |
 //! | [`fdstore`] | an agent and its file descriptor store |
 //! | [`hosts`] | the agents of two hosts |
@@ -15,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod command;
 pub mod driver;
 pub mod fdstore;
 pub mod hosts;

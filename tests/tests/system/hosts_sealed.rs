@@ -15,6 +15,9 @@ const VALUE: &str = "tellurium hyacinth quagga obsidian";
 const PING: &str = "6d61726d616c6164652d70656e67756e";
 const PING_TEXT: &[u8] = b"marmalade-pengun";
 
+/// Argument and output of a command on the other host.
+const COMMAND: &str = "cinnabar-wildebeest";
+
 /// What iperf3 sends with `--repeating-payload`.
 const STREAM: &[u8] = b"01234567890123456789012345678901234567890123456789";
 
@@ -23,7 +26,7 @@ const OFF: Oddities<'_> = Oddities {
     ..Oddities::RIGHT
 };
 
-/// Uses every path between two hosts, with known bytes in memory, packets and frames. Returns what
+/// Uses every path between two hosts, with known bytes in memory, packets, frames and commands. Returns what
 /// went over the cable meanwhile.
 fn traffic(a: &Host, b: &Host) -> Vec<u8> {
     a.trunk_to("b");
@@ -47,6 +50,8 @@ fn traffic(a: &Host, b: &Host) -> Vec<u8> {
     a.agent.ask("ping 0,0,0 1,1,0 --count 3");
     let ping = format!("ping -c 3 -s 1000 -p {PING} 1-1-0.blue");
     a.agent.exec("0,0,0", &ping).ok();
+    let command = a.agent.exec("1,1,0", &format!("echo {COMMAND}")).ok();
+    assert_eq!(command.text(), COMMAND);
     let server = iperf3_server(&b.agent, "1,1,0");
     let stream = "iperf3 -J --repeating-payload -n 4M -c 1-1-0.blue";
     a.agent.exec("0,0,0", stream).ok();
@@ -61,22 +66,22 @@ fn traffic(a: &Host, b: &Host) -> Vec<u8> {
 }
 
 /// Whether each known text is among the bytes.
-fn found(bytes: &[u8]) -> [bool; 3] {
+fn found(bytes: &[u8]) -> [bool; 4] {
     let value = VALUE.replace(' ', "-");
-    [value.as_bytes(), PING_TEXT, STREAM].map(|text| {
+    [value.as_bytes(), PING_TEXT, STREAM, COMMAND.as_bytes()].map(|text| {
         let mut windows = bytes.windows(text.len());
         windows.any(|window| window == text)
     })
 }
 
 #[test]
-fn nothing_of_memory_packets_and_frames_is_seen_between_hosts() {
+fn nothing_of_memory_packets_frames_and_commands_is_seen_between_hosts() {
     leaves_nothing(|| {
         let hosts = Hosts::up(2);
         let [a, b] = hosts.each();
         a.agent.domain("blue", &["*,*,0"]);
         hosts.agree();
-        assert_eq!(found(&traffic(a, b)), [false; 3]);
+        assert_eq!(found(&traffic(a, b)), [false; 4]);
         let status = a.agent.toroid("status").ok();
         let on = "encryption on: all data between hosts, by ";
         assert!(status.text().contains(on), "{status}");
@@ -100,7 +105,7 @@ fn all_of_it_is_seen_with_encryption_off_and_the_commands_say_so() {
     b.try_up(OFF).ok();
     a.agent.domain("blue", &["*,*,0"]);
     hosts.agree();
-    assert_eq!(found(&traffic(a, b)), [true; 3]);
+    assert_eq!(found(&traffic(a, b)), [true; 4]);
     let status = a.agent.toroid("status").ok();
     assert!(status.text().contains("encryption OFF: "), "{status}");
     let explain = b.agent.toroid("explain 0,0,0 0,1,0").ok();
@@ -125,7 +130,7 @@ fn all_of_it_is_seen_with_encryption_off_and_the_commands_say_so() {
     b.up();
     hosts.agree();
     b.agent.toroid("domain set blue --sealed true").ok();
-    assert_eq!(found(&traffic(a, b)), [false; 3]);
+    assert_eq!(found(&traffic(a, b)), [false; 4]);
 }
 
 #[test]

@@ -30,6 +30,7 @@ mod hostile;
 mod hosts;
 mod hosts_bench;
 mod hosts_etcd;
+mod hosts_exec;
 mod hosts_far;
 mod hosts_fence;
 mod hosts_frames;

@@ -89,7 +89,7 @@ impl Host {
         Ok(departure)
     }
 
-    /// Ends sessions, tickets and tunnels of all removed hosts.
+    /// Ends sessions, tickets, tunnels and commands of all removed hosts.
     pub(crate) fn cut_removed_hosts(&self) {
         let Some(cluster) = &self.cluster else {
             return;
@@ -104,6 +104,7 @@ impl Host {
             if let Some(driver) = &self.driver {
                 driver.end_tunnel(host);
             }
+            self.relays.end_of(host);
         }
         self.await_driver();
     }

@@ -19,6 +19,7 @@ use super::fair_queue::FairQueue;
 use crate::cluster::Cluster;
 use crate::control::Control;
 use crate::emulation::Emulation;
+use crate::exec::Relays;
 use crate::fdstore::FdStore;
 use crate::fdstore::takeover;
 use crate::gate::Gate;
@@ -59,6 +60,8 @@ pub(crate) struct Host {
     pub(crate) identity: Identity,
     /// Other hosts, if there are any.
     pub(crate) cluster: Option<Arc<Cluster>>,
+    /// Commands between this host and others.
+    pub(crate) relays: Relays,
     /// Target proxy, if there are other hosts.
     pub(crate) proxy: Option<Arc<ProxySupervisor>>,
     /// Users of the nodes, if these have users of their own.

@@ -8,7 +8,7 @@ pub(crate) mod generation;
 pub(crate) mod node;
 pub(crate) mod rootless;
 pub(crate) mod subordinate;
-mod terminal;
+pub(crate) mod terminal;
 pub mod trial;
 pub(crate) mod users;
 

@@ -1,13 +1,16 @@
 //! Connections to the control socket.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 use toroid_client::credentials::{Ids, peer_ids};
+use toroid_fabric::NodeId;
 use toroid_model::directory::Directory;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 use toroid_protocol::agent::{Bind, Event, MAX_BINDS, Message, Reply, Request};
+use toroid_protocol::command::Start;
 use toroid_protocol::node::StartCommand;
 use toroid_protocol::wire::{Reader, WireError, Writer};
 
@@ -18,7 +21,7 @@ use crate::core::changes::{Standing, usable_node};
 use crate::core::host::{Ending, Host, names};
 use crate::core::once::{self, Asked, Ended, Once, carry_out};
 use crate::nodes::courier::FdCourier;
-use crate::sessions::queries;
+use crate::sessions::{commands, queries};
 
 /// A connection to the control socket.
 pub(super) struct Administration<'a> {
@@ -172,8 +175,9 @@ impl Administration<'_> {
         }
     }
 
-    /// Starts a command; returns its session, and the courier of its descriptors.
-    fn execute(&self, request: &Request) -> Result<(OwnedFd, FdCourier), Refusal> {
+    /// Starts a command; returns its session, and the courier of its descriptors if a node of this
+    /// host gets them.
+    fn execute(&self, request: &Request) -> Result<(OwnedFd, Option<FdCourier>), Refusal> {
         let invalid = |message: &str| {
             let remedy = "run it with `toroid exec NODE -- ...`";
             Refusal::new(RefusalKind::Invalid, message, remedy)
@@ -207,15 +211,17 @@ impl Administration<'_> {
         }
         self.check_binds(binds)?;
         env.retain(|(name, _)| name != "TOROID_NODE" && name != "TOROID_DOMAIN");
+        let directory = || self.host.members.directory(Directory::clone);
+        let id = usable_node(&directory(), self.caller.actor, node)?;
+        let caller = peer_ids(self.reader.stream()).map_err(|error| invalid(&error.to_string()))?;
+        let Some(hosted) = self.host.node(id) else {
+            return Ok((self.execute_elsewhere(id, caller, request)?, None));
+        };
         if self.host.users.is_none() {
             self.caller
                 .actor
                 .may_administer("run commands in nodes whose root is that of the host")?;
         }
-        let directory = || self.host.members.directory(Directory::clone);
-        let id = usable_node(&directory(), self.caller.actor, node)?;
-        let hosted = self.host.node(id);
-        let hosted = hosted.ok_or_else(|| self.host.elsewhere(id))?;
         let _held = hosted.generation.hold().ok_or_else(|| {
             let message = format!("node {} is just changing hands", hosted.place);
             Refusal::new(RefusalKind::Denied, message, "see `toroid node ls`")
@@ -231,7 +237,6 @@ impl Administration<'_> {
             let remedy = "it goes on when the hosts are connected; see `toroid status`";
             return Err(Refusal::new(RefusalKind::Failed, message, remedy));
         }
-        let caller = peer_ids(self.reader.stream()).map_err(|error| invalid(&error.to_string()))?;
         may_bind(directory().owner_of(id), caller, binds)?;
         let (node, domains) = (hosted, names(&directory(), id));
         env.push(("TOROID_NODE".into(), node.place.to_string()));
@@ -248,14 +253,66 @@ impl Administration<'_> {
             terminal: *terminal,
             binds: binds.clone(),
         };
-        node.start(&order, caller).map_err(|error| {
+        let started = node.start(&order, caller).map_err(|error| {
             let message = format!("cannot start a command in node {}: {error}", node.place);
             Refusal::new(
                 RefusalKind::Exhausted,
                 message,
                 "raise `ulimit -n` of the agent",
             )
-        })
+        })?;
+        Ok((started.0, Some(started.1)))
+    }
+
+    /// Starts a command in a node of another host; returns its session.
+    fn execute_elsewhere(
+        &self,
+        node: NodeId,
+        caller: Ids,
+        request: &Request,
+    ) -> Result<OwnedFd, Refusal> {
+        let (
+            Some(carrier),
+            Request::Exec {
+                argv,
+                env,
+                cwd,
+                program,
+                terminal,
+                binds,
+                ..
+            },
+        ) = (self.host.carrier(node), request)
+        else {
+            return Err(self.host.elsewhere(node));
+        };
+        let place = self.host.places(&[node].into()).remove(0);
+        if let Some(bind) = binds.first() {
+            return Err(Refusal::new(
+                RefusalKind::Invalid,
+                format!(
+                    "node {place} is on host {carrier}, which does not have {} of this host",
+                    bind.directory
+                ),
+                format!("leave --bind out, or run the command on host {carrier}"),
+            ));
+        }
+        let path = env.iter().find(|(name, _)| name == "PATH");
+        let found = program.as_deref().and_then(|path| Path::new(path).parent());
+        let search = [
+            path.map(|(_, path)| path.as_str()),
+            found.and_then(Path::to_str),
+        ];
+        let start = Start {
+            node: place.to_string(),
+            argv: argv.clone(),
+            env: env.clone(),
+            search: search.into_iter().flatten().collect::<Vec<_>>().join(":"),
+            cwd: cwd.clone(),
+            terminal: *terminal,
+        };
+        let user = self.caller.actor.uid().unwrap_or(caller.uid);
+        commands::start(self.host, (user, caller), &carrier, start)
     }
 }
 

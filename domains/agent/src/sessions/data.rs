@@ -9,7 +9,7 @@ use toroid_protocol::hosts::{NodePair, TicketPurpose};
 use toroid_protocol::proxy::{ProxyRequest, Service};
 use toroid_protocol::seal::SealKeys;
 
-use super::tunnels;
+use super::{commands, tunnels};
 use crate::cluster::Cluster;
 use crate::cluster::tickets::DataConnection;
 use crate::core::host::Host;
@@ -26,6 +26,7 @@ pub(crate) fn serve(host: &Arc<Host>, cluster: &Cluster) {
 fn receive(host: &Arc<Host>, connection: DataConnection) {
     match connection.wanted {
         TicketPurpose::Frames => tunnels::receive(host, connection),
+        TicketPurpose::Command { user } => commands::receive(host, user, connection),
         TicketPurpose::Node(between) => {
             let DataConnection {
                 stream,

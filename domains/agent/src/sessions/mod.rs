@@ -6,6 +6,7 @@
 //! [`queries`] ask all other hosts.
 
 pub(crate) mod apply;
+pub(crate) mod commands;
 mod data;
 mod follower;
 mod leader;

@@ -9,6 +9,7 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::hosts::{Claim, HostRequest, HostResponse, NodePair, TicketPurpose};
 use toroid_protocol::seal::SealKeys;
 
+use super::commands;
 use crate::channel::data::{self, Ticket};
 use crate::channel::secure::{HANDSHAKE, SILENCE, Session};
 use crate::cluster::link::Link;
@@ -41,6 +42,7 @@ pub(super) fn give_ticket(
         TicketPurpose::Node(between) => may_connect(&directory, to, &cluster.config.host, between)
             .and_then(|()| is_sealed_as_wanted(cluster, &directory, between))
             .and_then(|()| has_listener(host, &directory, between)),
+        TicketPurpose::Command { user } => commands::may_begin(host, user),
         TicketPurpose::Frames => match host.driver {
             Some(_) => Ok(()),
             None => Err(Refusal::new(

@@ -28,6 +28,7 @@ use crate::core::hosts_file;
 use crate::core::ports::{log_errors, ports, remote_ports};
 use crate::emulation::Emulation;
 use crate::error::{AgentError, during, in_data};
+use crate::exec::Relays;
 use crate::fdstore::takeover::{self, Takeover};
 use crate::gate::Gate;
 use crate::interfaces::Interfaces;
@@ -203,6 +204,7 @@ pub(super) fn build(
         driver,
         interfaces,
         emulation,
+        relays: Relays::new(state.path(), !identity.rootless),
         base,
         no_taps,
         limits: groups.limits,

@@ -15,6 +15,7 @@ use toroid_model::addressing::host_name;
 use toroid_protocol::fdstore;
 
 use crate::error::{AgentError, in_state};
+use crate::exec::LOCKS;
 use crate::net::gateways;
 use crate::nodes::cgroups;
 use crate::process::is_dying;
@@ -276,6 +277,7 @@ fn clear(path: &Path) -> io::Result<()> {
     cgroups::clear(path)?;
     remove_socket(path)?;
     gone(fs::remove_file(path.join(fdstore::SOCKET)))?;
+    gone(fs::remove_dir_all(path.join(LOCKS)))?;
     gone(fs::remove_dir_all(path.join(NETWORKS)))?;
     gone(fs::remove_dir_all(path.join(NODES)))
 }

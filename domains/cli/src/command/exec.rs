@@ -257,9 +257,18 @@ fn raise_limit() {
 /// Passes signals on to the commands.
 fn obey_signals(mut caught: Caught, commands: Vec<Signals>, screen: Option<Screen>) {
     thread::spawn(move || {
+        // It fails when a command has ended, and this process is about to.
+        let pass_on = |signal| {
+            for command in &commands {
+                let _ = command.send(signal);
+            }
+        };
         for signal in caught.forever() {
             match (signal, &screen) {
-                (SIGWINCH, Some(screen)) => screen.resize(),
+                (SIGWINCH, Some(screen)) => {
+                    screen.resize();
+                    pass_on(signal);
+                }
                 (SIGTSTP, Some(screen)) => {
                     screen.give_back();
                     // It fails for no signal that has a default.
@@ -269,10 +278,7 @@ fn obey_signals(mut caught: Caught, commands: Vec<Signals>, screen: Option<Scree
                     screen.begin();
                     screen.resize();
                 }
-                // It fails when the command has ended, and this process is about to.
-                _ => commands
-                    .iter()
-                    .for_each(|command| drop(command.send(signal))),
+                _ => pass_on(signal),
             }
         }
     });

@@ -41,8 +41,7 @@ const BATCH: u32 = 64;
 struct Task {
     domain: String,
     place: String,
-    /// Absent if another host carries it.
-    key: Option<String>,
+    key: String,
     /// Absent unless both have interfaces of the kernel.
     ipv4: Option<Ipv4Addr>,
     count: u32,
@@ -105,22 +104,12 @@ impl Run for Ping {
 fn ping(agent: &mut Control, options: &Ping, show: Show) -> Result<u8, Failure> {
     let (info, from) = nodes::member(agent, &options.from, options.domain.as_deref())?;
     let (_, to) = nodes::member(agent, &options.to, Some(&info.name))?;
-    // Only the agent of the other host can start a helper there.
-    let is_here = from.host == to.host;
-    let start = || Helper::start(agent, to.node, &[ANSWER, &info.name]);
-    let mut answering = is_here.then(start).transpose()?;
-    let key = answering.as_mut().map(Helper::line).transpose()?;
+    let mut answering = Helper::start(agent, to.node, &[ANSWER, &info.name])?;
+    let key = answering.line()?;
     let status = agent.status()?;
     let mut unmeasured = BTreeMap::new();
     if let Some(why) = no_ethernet(&status, &from, &to) {
         unmeasured.insert("ethernet", why);
-    }
-    if !is_here {
-        let why = format!(
-            "another host carries {}; programs in both nodes can, such as the example pingpong",
-            to.node
-        );
-        unmeasured.insert("rdma", why);
     }
     let task = Task {
         domain: info.name.clone(),
@@ -138,7 +127,10 @@ fn ping(agent: &mut Control, options: &Ping, show: Show) -> Result<u8, Failure> 
         info,
         from: from.node,
         to: to.node,
-        provider: status.provider,
+        provider: match status.between_hosts {
+            Some(between) if from.host != to.host => between.to_string(),
+            _ => status.provider,
+        },
         size: options.size,
         paths: &paths,
         unmeasured,
@@ -318,10 +310,8 @@ fn ask(task: &str) -> Result<(), Failure> {
         let samples = echo(address, task.count, task.size)?;
         paths.push(Path::new("ethernet", task.count, 1, samples));
     }
-    if let Some(key) = &task.key {
-        let samples = read(&task, key)?;
-        paths.push(Path::new("rdma", task.count, BATCH, samples));
-    }
+    let samples = read(&task, &task.key)?;
+    paths.push(Path::new("rdma", task.count, BATCH, samples));
     say(&serde_json::to_string(&paths).map_err(io::Error::from)?)
 }
 
