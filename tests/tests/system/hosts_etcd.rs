@@ -1,6 +1,7 @@
 //! Several coordinators: candidates elect one of them in etcd, and any host may die. The programs need
 //! the feature `etcd`, with which `tests/run` builds them.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -10,6 +11,7 @@ use tests::hosts::{Host, Hosts, Oddities};
 use tests::leftovers::has_ended;
 use tests::process::{eventually, send, stop, within};
 use tests::software::{goes_on, iperf3_server};
+use toroid_client::admin::Control;
 
 const FAILED: i32 = 1;
 
@@ -251,6 +253,45 @@ fn hosts_etcd_follow_when_they_wake_up_as_a_former_coordinator() {
     });
 }
 
+/// Its directory is old when it wakes up. It once refused from memory to take out a node that had
+/// joined meanwhile, as one that is no member, so that `--if-exists` was content.
+#[test]
+fn hosts_etcd_refuse_nothing_from_the_memory_of_a_former_coordinator() {
+    leaves_nothing(|| {
+        let (hosts, _etcd) = up(3);
+        let (leader, others) = hosts.coordinator();
+        let (stays, nodes) = (node_of(others[1]), &[node_of(others[0])]);
+        let names = ["d0", "d1", "d2", "d3", "d4", "d5", "d6", "d7"];
+        for name in names {
+            others[1].agent.domain(name, &[&stays]);
+        }
+        hosts.agree();
+        let agent = leader.agent.agent_pid();
+        let clients = names.map(|_| Control::connect(&leader.agent.state()).expect("it runs"));
+        stop(agent);
+        thread::scope(|scope| {
+            for name in names {
+                let connect = || Control::connect(&others[0].agent.state());
+                let grow = || connect().and_then(|mut agent| agent.grow(name, nodes));
+                eventually("the next coordinator lets it join", || grow().is_ok());
+            }
+            // They wait in the socket.
+            let asked = clients.into_iter().zip(names).map(|(mut client, name)| {
+                let ask = move || client.shrink(name, nodes).map(drop);
+                (name, scope.spawn(ask))
+            });
+            let asked: Vec<_> = asked.collect();
+            thread::sleep(Duration::from_millis(100));
+            send(agent, Signal::SIGCONT);
+            for (name, asked) in asked {
+                let shrunk = asked.join().expect("it does not panic");
+                assert!(shrunk.is_ok(), "{name}: {shrunk:?}");
+            }
+        });
+        hosts.agree();
+    });
+}
+
 /// An agent that could not begin to lead once ended after some attempts, and left its nodes alone.
 #[test]
 fn hosts_etcd_keep_their_agents_while_none_can_begin_to_lead() {
@@ -305,7 +346,7 @@ fn hosts_etcd_go_on_without_etcd_and_refuse_changes() {
         let member = leader.agent.peer(&near, "tally", &node_of(far), &key);
         assert!(member.counted() > 0);
         if is_nightly() {
-            std::thread::sleep(Duration::from_secs(20).saturating_sub(begun.elapsed()));
+            thread::sleep(Duration::from_secs(20).saturating_sub(begun.elapsed()));
         }
         etcd.go_on();
         // Whether the shrink was made nevertheless is unknown.

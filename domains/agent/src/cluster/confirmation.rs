@@ -4,8 +4,10 @@
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use toroid_model::hosts::ETCD;
 use toroid_model::refusal::{Refusal, RefusalKind};
 
+use super::Cluster;
 use super::candidacy::Candidacy;
 
 /// Least time between the begins of two reads.
@@ -61,18 +63,39 @@ impl Reads {
     }
 }
 
+impl Cluster {
+    /// Checks that this host does not know of another leader.
+    pub(crate) fn check_lead(&self) -> Result<(), Refusal> {
+        if self.control.is_deposed() {
+            return Err(leads_no_more());
+        }
+        Ok(())
+    }
+
+    /// Confirms that this host leads, by a read that begins now if the leader is elected.
+    pub(crate) fn confirm_lead(&self) -> Result<(), Refusal> {
+        self.check_lead()?;
+        match &self.candidacy {
+            Some(candidacy) if self.config.directory == ETCD => candidacy.confirm(),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn leads_no_more() -> Refusal {
+    let message = "this host leads no more";
+    Refusal::new(RefusalKind::Failed, message, "see `toroid status`")
+}
+
 impl Candidacy {
     /// Confirms that this host leads, by a read of a majority that begins after the call.
     ///
     /// # Errors
     /// A refusal if it leads no more, or if etcd does not answer.
-    pub(crate) fn confirm(&self) -> Result<(), Refusal> {
+    fn confirm(&self) -> Result<(), Refusal> {
         self.reads.next(|| {
             let led = self.leads().map_err(|error| error.refusal())?;
-            led.then_some(()).ok_or_else(|| {
-                let message = "this host leads no more";
-                Refusal::new(RefusalKind::Failed, message, "see `toroid status`")
-            })
+            led.then_some(()).ok_or_else(leads_no_more)
         })
     }
 }

@@ -2,6 +2,7 @@
 //! to change.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use toroid_fabric::NodeId;
 use toroid_model::directory::{Directory, MemberSpec, Wanted};
@@ -19,7 +20,7 @@ use super::host::{Host, names, only_node, parse_subnet};
 use super::membership::Departure;
 use super::once::{self, Asked, Ended};
 use super::quotas::{self, Whose};
-use crate::cluster::Setback;
+use crate::cluster::{Cluster, Setback};
 use crate::control::Underway;
 use crate::control::core::Lacking;
 
@@ -54,17 +55,28 @@ pub(crate) fn attempt(
             let who = who.map_err(Setback::Unsettled)?;
             cluster.forward(who, caller.pid, asked.id, &asked.request)
         }
-        None => carry_out_everywhere(host, caller, standing, asked).map_err(|setback| {
-            let why = Refusal::from(setback.clone());
-            // Then its followers leave it.
-            let is_cut_off = host.gate.is_closed() && why.kind == RefusalKind::Failed;
-            if host.control.is_deposed() || is_cut_off {
-                Setback::Lost(why)
-            } else {
-                setback
-            }
-        }),
+        None => carry_out_everywhere(host, caller, standing, asked)
+            .map_err(|setback| confirmed(host, setback)),
     }
+}
+
+/// Setback of a change at this leader, which the next leader is asked for if this one was replaced:
+/// its directory may be old then.
+fn confirmed(host: &Host, setback: Setback) -> Setback {
+    let why = Refusal::from(setback.clone());
+    // Then its followers leave it.
+    let is_cut_off = host.gate.is_closed() && why.kind == RefusalKind::Failed;
+    if host.control.is_deposed() || is_cut_off {
+        return Setback::Lost(why);
+    }
+    let depends_on_directory = matches!(
+        why.kind,
+        RefusalKind::NotFound | RefusalKind::Exists | RefusalKind::Denied | RefusalKind::Leaving
+    );
+    // A change that was made has been confirmed by its transaction.
+    let doubt = |cluster: &Arc<Cluster>| cluster.confirm_lead().err();
+    let cluster = host.cluster.as_ref().filter(|_| depends_on_directory);
+    cluster.and_then(doubt).map_or(setback, Setback::Lost)
 }
 
 /// Makes a change for this host's agent, on a follower by asking the leader.

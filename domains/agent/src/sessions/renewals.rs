@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use toroid_model::directory::Directory;
 use toroid_model::directory::revision::Revision;
-use toroid_model::hosts::ETCD;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::hosts::{HostRequest, HostResponse};
 
@@ -50,7 +49,7 @@ pub(crate) fn renew_own(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(), 
         while !host.is_ending() {
             if is_needed(&host) {
                 let since = Leases::now();
-                match confirm(&cluster) {
+                match cluster.confirm_lead() {
                     Ok(()) => host.leases.led(since),
                     Err(refusal) => tracing::debug!("the lease is not renewed: {refusal}"),
                 }
@@ -73,35 +72,14 @@ fn is_needed(host: &Host) -> bool {
 /// Answers a renewal with the revision that the host needs: looked up after the renewal came, and in
 /// a term that has lasted until then.
 pub(super) fn answer(cluster: &Cluster, needs: impl Fn() -> Option<Revision>) -> HostResponse {
-    let needed = confirm(cluster).and_then(|()| {
+    let needed = cluster.confirm_lead().and_then(|()| {
         let needed = needs();
         // After that: a leader whose directory has moved away knows no later revisions.
-        check_lead(cluster)?;
+        cluster.check_lead()?;
         needed.ok_or_else(|| {
             let message = "the session has ended";
             Refusal::new(RefusalKind::Failed, message, "")
         })
     });
     needed.map_or_else(HostResponse::Refused, HostResponse::Renewed)
-}
-
-fn check_lead(cluster: &Cluster) -> Result<(), Refusal> {
-    if cluster.control.is_deposed() {
-        let message = "this host leads no more";
-        return Err(Refusal::new(
-            RefusalKind::Failed,
-            message,
-            "see `toroid status`",
-        ));
-    }
-    Ok(())
-}
-
-/// Confirms that this host leads, by a read that begins now if the leader is elected.
-fn confirm(cluster: &Cluster) -> Result<(), Refusal> {
-    check_lead(cluster)?;
-    match &cluster.candidacy {
-        Some(candidacy) if cluster.config.directory == ETCD => candidacy.confirm(),
-        _ => Ok(()),
-    }
 }
