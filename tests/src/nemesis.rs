@@ -74,7 +74,7 @@ const ALL: [(Fault, usize); 17] = [
     (Fault::KillCoordinator, 2),
     (Fault::KillAgent, 4),
     (Fault::StopAgent, 4),
-    (Fault::StopCoordinator, 1),
+    (Fault::StopCoordinator, 3),
     (Fault::EndAgent, 2),
     (Fault::StartAgain, 3),
     (Fault::KillDriver, 4),
