@@ -168,10 +168,13 @@ impl Cluster {
 
     /// Sends an update and waits for its result.
     fn let_adopt(&self, link: &Link, update: &SharedUpdate) -> Result<HostResponse, NoAnswer> {
+        if !update.is_long() {
+            return self.await_adoption(link, &link.begin_written(update.text())?);
+        }
         let mut messages = pages::messages(update);
         loop {
             // Not while the follower answers, which takes its time and no memory.
-            let slot = update.is_long().then(|| self.long_updates.take());
+            let slot = self.long_updates.take();
             let message = messages.next();
             let is_page = matches!(message, HostRequest::Page(_));
             let question = link.begin(message)?;

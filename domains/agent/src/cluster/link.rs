@@ -8,6 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde::Serialize;
+use serde_json::value::RawValue;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::hosts::{HostMessage, HostRequest, HostResponse, Requester};
 use toroid_protocol::wire::MAX_PAYLOAD;
@@ -52,6 +54,13 @@ pub(crate) enum NoAnswer {
     TooLong,
 }
 
+/// A [`HostMessage::HostRequest`] whose request is JSON already.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum WrittenMessage<'a> {
+    HostRequest { number: u64, ask: &'a RawValue },
+}
+
 impl Link {
     pub(crate) fn new(host: String, writer: Writer) -> Arc<Self> {
         Arc::new(Link {
@@ -75,6 +84,18 @@ impl Link {
 
     /// Sends a request.
     pub(crate) fn begin(&self, ask: HostRequest) -> Result<Question<'_>, NoAnswer> {
+        self.send_numbered(|number| HostMessage::HostRequest { number, ask })
+    }
+
+    /// Sends a request that is JSON already.
+    pub(crate) fn begin_written(&self, ask: &RawValue) -> Result<Question<'_>, NoAnswer> {
+        self.send_numbered(|number| WrittenMessage::HostRequest { number, ask })
+    }
+
+    fn send_numbered<T: Serialize>(
+        &self,
+        message: impl FnOnce(u64) -> T,
+    ) -> Result<Question<'_>, NoAnswer> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (answers, answer) = sync_channel(1);
         match &mut *self.waiting.lock() {
@@ -86,7 +107,7 @@ impl Link {
             number,
             answer,
         };
-        let sent = self.writer.send(&HostMessage::HostRequest { number, ask });
+        let sent = self.writer.send(&message(number));
         sent.map_err(|error| match error {
             SessionError::TooLong { .. } => NoAnswer::TooLong,
             _ => NoAnswer::Ended,
@@ -357,6 +378,17 @@ pub(crate) mod tests {
         });
         assert!(a.has_ended() && b.has_ended());
         assert!(matches!(a.ask(ask(1), LONG), Err(NoAnswer::Ended)));
+    }
+
+    #[test]
+    fn a_request_that_is_written_already_is_the_same_message() {
+        let (number, ask) = (7, ask(1));
+        let text = serde_json::value::to_raw_value(&ask).unwrap();
+        let written = WrittenMessage::HostRequest { number, ask: &text };
+        assert_eq!(
+            serde_json::to_string(&written).unwrap(),
+            serde_json::to_string(&HostMessage::HostRequest { number, ask }).unwrap(),
+        );
     }
 
     /// A change of a very large domain was once made, and never answered.

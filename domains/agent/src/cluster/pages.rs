@@ -169,10 +169,7 @@ mod tests {
     }
 
     fn update(records: &Records, since: Option<Revision>) -> SharedUpdate {
-        let mut update = SharedUpdate {
-            since,
-            ..SharedUpdate::default()
-        };
+        let mut update = since.map_or_else(SharedUpdate::default, SharedUpdate::from_revision);
         for (key, value) in records {
             update
                 .put

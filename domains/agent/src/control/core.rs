@@ -19,13 +19,15 @@
 //!
 //! A decided change is sent at once to the hosts that it concerns, and to the one where it was
 //! requested. The other hosts get it, with all others that they lack, when their turn in a *round*
-//! comes: one round takes [`LAG`], and rounds end when no host lacks a change. So the effort of a
-//! change does not grow with the number of hosts that it does not concern.
+//! comes: one round takes [`LAG`], or longer among hosts so many that their updates would fill a
+//! processor. Rounds end when no host lacks a change. So the effort of a change does not grow with
+//! the number of hosts that it does not concern, nor that of all changes.
 
 mod follower;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Bound;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use toroid_model::directory::records::{Changes, Records};
@@ -49,11 +51,16 @@ pub(super) const COURTESY: Duration = Duration::from_secs(2);
 /// waits for them, too.
 const RETURN: Duration = Duration::from_secs(5);
 
-/// Time of one round: a healthy host that a change does not concern gets it no later than this.
+/// Time of one round: a healthy host that a change does not concern gets it no later than this, or
+/// than [`SHARE`] allows.
 pub(super) const LAG: Duration = Duration::from_millis(250);
 
-/// Steps of a round. Each is for an equal share of the followers.
+/// Steps in that time. Each is for an equal share of the followers.
 const STEPS: u32 = 16;
+
+/// Most followers of a step, or 1,024 in a second. With four times as many, updates took all of a
+/// processor.
+const SHARE: usize = 16;
 
 /// Most unfinished changes of one user or node. An administrator's are not limited.
 pub(super) const MAX_UNFINISHED: usize = 17;
@@ -142,7 +149,7 @@ pub(super) enum Action {
 #[derive(Debug)]
 pub(crate) struct Update {
     pub(crate) number: u64,
-    pub(crate) directory: SharedUpdate,
+    pub(crate) directory: Arc<SharedUpdate>,
 }
 
 /// Hosts, with reasons.
@@ -265,7 +272,7 @@ impl Core {
                 for host in concerned.iter().chain(&asker) {
                     if let Some(follower) = self.followers.get_mut(host) {
                         follower.urgent = number;
-                        follower.update(now, &self.log, &mut actions);
+                        follower.update(now, &mut self.log, &mut actions);
                     }
                 }
                 if let Some(change) = self.changes.get_mut(&change) {
@@ -310,7 +317,7 @@ impl Core {
                 if let Some(follower) = in_session(followers, &host, session) {
                     follower.hear(now, number, answer);
                     if follower.has.is_none_or(|has| has < follower.urgent) {
-                        follower.update(now, &self.log, &mut actions);
+                        follower.update(now, &mut self.log, &mut actions);
                     }
                     self.begin_round(now);
                 }
@@ -425,7 +432,7 @@ impl Core {
         if self.step.is_none_or(|at| at > now) {
             return;
         }
-        let share = self.followers.len().div_ceil(STEPS as usize);
+        let share = self.followers.len().div_ceil(STEPS as usize).min(SHARE);
         for _ in 0..share {
             let onwards = (Bound::Excluded(&self.visited), Bound::Unbounded);
             let next = self.followers.range::<String, _>(onwards).next();
@@ -434,7 +441,7 @@ impl Core {
             };
             self.visited = host.0.clone();
             if let Some(follower) = self.followers.get_mut(&self.visited) {
-                follower.update(now, &self.log, actions);
+                follower.update(now, &mut self.log, actions);
             }
         }
         let number = self.log.number();

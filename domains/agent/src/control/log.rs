@@ -1,14 +1,16 @@
 //! Durable changes of the leader in memory, for its followers.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use toroid_model::directory::records::{Changes, Records};
 use toroid_model::directory::revision::Revision;
 
 use super::update::{SharedChanges, SharedRecords, SharedUpdate, shared};
 
-/// Changes that are kept. A follower that has missed more gets the whole directory.
-const MAX_LOG: usize = 256;
+/// Changes that are kept. A follower that has missed more gets the whole directory. In the longest
+/// [round](super::core::LAG), of 4 s among the most hosts, 250 changes a second may come.
+const MAX_LOG: usize = 1024;
 
 /// The durable directory as records, and its last changes.
 #[derive(Debug, Default)]
@@ -18,6 +20,8 @@ pub(super) struct Log {
     revision: Option<Revision>,
     /// The last changes, oldest first.
     last: VecDeque<SharedChanges>,
+    /// Updates to the present directory that followers have got: most lack the same changes.
+    updates: HashMap<Option<u64>, Arc<SharedUpdate>>,
 }
 
 impl Log {
@@ -52,6 +56,7 @@ impl Log {
 
     /// Appends the changes of the next revision.
     pub(super) fn append(&mut self, changes: Changes) {
+        self.updates.clear();
         let changes = SharedChanges::from(changes);
         for key in &changes.remove {
             self.records.remove(key);
@@ -68,34 +73,35 @@ impl Log {
 
     /// Update from the directory after change `had` of this term to the present one, or the whole
     /// directory if absent.
-    pub(super) fn since(&self, had: Option<u64>) -> SharedUpdate {
+    pub(super) fn since(&mut self, had: Option<u64>) -> Arc<SharedUpdate> {
+        if let Some(made) = self.updates.get(&had) {
+            return Arc::clone(made);
+        }
+        let made = Arc::new(self.make_update(had));
+        self.updates.insert(had, Arc::clone(&made));
+        made
+    }
+
+    fn make_update(&self, had: Option<u64>) -> SharedUpdate {
         let changes = || {
             let (since, revision) = (had?, self.revision?);
             let missed = usize::try_from(revision.number.checked_sub(since)?).ok()?;
             let first = self.last.len().checked_sub(missed)?;
-            let mut all = SharedUpdate {
-                since: Some(Revision {
-                    number: since,
-                    ..revision
-                }),
-                ..SharedUpdate::default()
-            };
+            let mut all = SharedUpdate::from_revision(Revision {
+                number: since,
+                ..revision
+            });
             for changes in self.last.iter().skip(first) {
                 all.merge(changes);
             }
             Some(all)
         };
-        changes().unwrap_or_else(|| SharedUpdate {
-            put: self.records.clone(),
-            ..SharedUpdate::default()
-        })
+        changes().unwrap_or_else(|| SharedUpdate::whole(self.records.clone()))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use toroid_model::directory::revision::Term;
     use toroid_protocol::hosts::DirectoryUpdate;
 
@@ -136,7 +142,7 @@ mod tests {
         for _ in 0..MAX_LOG {
             log.append(changes(&[("b", "3")], &[]));
         }
-        let is_whole = |had| log.since(had).is_whole();
+        let mut is_whole = |had| log.since(had).is_whole();
         assert!(is_whole(Some(72)) && !is_whole(Some(73)));
         // As a revision of another history may have.
         assert!(is_whole(Some(9999)));
@@ -161,6 +167,7 @@ mod tests {
         let put: Vec<(&str, &str)> = many.iter().map(|(k, v)| (&**k, &**v)).collect();
         let mut log = Log::new(changes(&put, &[]).put, Some(revision(1, 2, 70)));
         let first = log.since(None);
+        assert!(Arc::ptr_eq(&first, &log.since(None)));
         log.append(changes(&[("0500", "y")], &[]));
         let second = log.since(None);
         let pairs = first.put.iter().zip(second.put.iter());
@@ -169,6 +176,7 @@ mod tests {
         assert_eq!(first.put.get("0500").map(|value| &**value), Some("x"));
         // As the log and the changes of a late follower do.
         let late = log.since(Some(70));
+        assert!(Arc::ptr_eq(&late, &log.since(Some(70))));
         let value = |update: &SharedUpdate| Arc::clone(update.put.get("0500").unwrap());
         assert!(Arc::ptr_eq(&value(&late), &value(&second)));
     }

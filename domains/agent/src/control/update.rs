@@ -2,12 +2,13 @@
 //! restart of the leader each follower gets the whole directory.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use serde_json::value::{RawValue, to_raw_value};
 use toroid_model::directory::records::{Changes, Records};
 use toroid_model::directory::revision::Revision;
 use toroid_model::shared_map::SharedMap;
-use toroid_protocol::hosts::DirectoryUpdate;
+use toroid_protocol::hosts::{DirectoryUpdate, HostRequest};
 
 /// Keys and values of records.
 pub(crate) type SharedRecords = SharedMap<Arc<str>, Arc<str>>;
@@ -22,9 +23,36 @@ pub(crate) struct SharedUpdate {
     pub(crate) since: Option<Revision>,
     pub(crate) put: SharedRecords,
     pub(crate) remove: BTreeSet<Arc<str>>,
+    /// JSON of the message with all of it.
+    text: OnceLock<Box<RawValue>>,
 }
 
 impl SharedUpdate {
+    /// The update of a follower that has the directory of this revision.
+    pub(crate) fn from_revision(since: Revision) -> Self {
+        SharedUpdate {
+            since: Some(since),
+            ..SharedUpdate::default()
+        }
+    }
+
+    /// The update of a follower that has nothing.
+    pub(crate) fn whole(put: SharedRecords) -> Self {
+        SharedUpdate {
+            put,
+            ..SharedUpdate::default()
+        }
+    }
+
+    /// The text of [`HostRequest::Adopt`] for an update that is not [long](Self::is_long). It is made
+    /// for the first of the followers that get it.
+    pub(crate) fn text(&self) -> &RawValue {
+        self.text.get_or_init(|| {
+            let message = HostRequest::Adopt(self.whole_message());
+            to_raw_value(&message).expect("records can be written")
+        })
+    }
+
     pub(crate) fn is_whole(&self) -> bool {
         self.since.is_none()
     }
@@ -56,7 +84,7 @@ impl SharedUpdate {
     }
 
     /// The update as one message.
-    pub(super) fn whole_message(&self) -> DirectoryUpdate {
+    pub(crate) fn whole_message(&self) -> DirectoryUpdate {
         let records = self.records();
         self.with(records.map(|(k, v)| (k.into(), v.into())).collect())
     }

@@ -46,7 +46,7 @@ impl Follower {
 
     /// Sends it the changes that it lacks, as one update, unless it has to answer one or its pause
     /// after a failure has not passed.
-    pub(super) fn update(&mut self, now: Instant, log: &Log, actions: &mut Vec<Action>) {
+    pub(super) fn update(&mut self, now: Instant, log: &mut Log, actions: &mut Vec<Action>) {
         let number = log.number();
         let may_send = !self.is_asked && self.retry.is_none_or(|at| at <= now);
         if may_send && self.base != Some(number) {
