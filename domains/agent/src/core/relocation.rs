@@ -36,7 +36,7 @@ const OFFER: Duration = Duration::from_secs(5);
 /// Time in which a lead on etcd ends whose host was killed.
 const LEASE: Duration = Duration::from_secs(5);
 
-/// Time for a large copy on etcd.
+/// Time for a large copy on etcd, and for the rest of an interrupted one.
 const COPY: Duration = Duration::from_secs(15);
 
 /// Pause between attempts.
@@ -202,10 +202,7 @@ fn copy_to_etcd(cluster: &Cluster, next: &Directory) -> Result<(Etcd, Tenure), R
     let mut store = etcd.store(&tenure);
     let copied = store.load().map_err(Refusal::from).and_then(|found| {
         check_target(&place, &found, next)?;
-        let copy = Changes::between(&found, &next.records());
-        store.commit(&copy)?;
-        // A candidate reads the record in its own key, and has less time.
-        store.complete_all(COPY)?;
+        store.replace(&found, &next.records(), COPY)?;
         Ok(())
     });
     if let Err(refusal) = copied {

@@ -67,7 +67,12 @@ impl Etcd {
 }
 
 impl EtcdStore {
-    pub(crate) fn complete_all(&mut self, _time: Duration) -> Result<(), StoreError> {
+    pub(crate) fn replace(
+        &mut self,
+        _found: &Records,
+        _next: &Records,
+        _time: Duration,
+    ) -> Result<(), StoreError> {
         Err(StoreError::Etcd(EtcdError::NotBuilt.refusal()))
     }
 }

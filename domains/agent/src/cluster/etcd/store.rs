@@ -369,11 +369,25 @@ impl EtcdStore {
         Ok(())
     }
 
-    /// Makes the keys of a large change that is in effect, which may take so long.
+    /// Replaces all records, which were `found` by [`Store::load`], and returns when the keys have
+    /// the next ones. The large change that this is has so much time for that, and so has one which
+    /// an earlier leader has left incomplete.
     ///
     /// # Errors
-    /// [`StoreError`]; the change stays in effect.
-    pub(crate) fn complete_all(&mut self, time: Duration) -> Result<(), StoreError> {
+    /// [`StoreError`]; the change may be in effect.
+    pub(crate) fn replace(
+        &mut self,
+        found: &Records,
+        next: &Records,
+        time: Duration,
+    ) -> Result<(), StoreError> {
+        self.complete_all(time)?;
+        self.commit(&Changes::between(found, next))?;
+        // A reader who looks at one key only has less time.
+        self.complete_all(time)
+    }
+
+    fn complete_all(&mut self, time: Duration) -> Result<(), StoreError> {
         let Some(mut base) = self.base.take() else {
             return Err(failed(EtcdError::Overtaken));
         };

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use toroid_model::hosts::ETCD;
 
 use super::*;
@@ -73,4 +75,40 @@ fn a_move_bars_candidates_that_have_not_seen_its_commit() {
     put(&etcd, "redo/x/000000", r#"{"put":{},"delete":[]}"#);
     put(&etcd, "redo", r#"{"id":"x","parts":1}"#);
     assert_eq!(etcd.moved(), Ok(None));
+}
+
+/// A leader that died while it made a large copy once left no time to the next move's.
+#[test]
+fn a_move_replaces_the_incomplete_copy_of_an_interrupted_one() {
+    let Some(cluster) = Cluster::single(&[]) else {
+        return;
+    };
+    let led = directory();
+    let relocated = |nonce| {
+        let mut next = led.clone();
+        next.relocate("a", ETCD, BTreeSet::new(), nonce);
+        next.advance(&led);
+        next
+    };
+    let etcd = hasty(&cluster, Duration::from_millis(300));
+    let tenure = win(&etcd, "a");
+    drop(store_with(&etcd, &tenure, &relocated(1)));
+    // It is in effect, and in none of its keys.
+    let quota = |uid| (format!("r/quota/user/{uid}"), r#"{"regions":16}"#);
+    let left: BTreeMap<_, _> = (0..25_000).map(quota).collect();
+    let left = serde_json::json!({"put": left, "delete": []}).to_string();
+    put(&etcd, "redo/x/000000", &left);
+    put(&etcd, "redo", r#"{"id":"x","parts":1}"#);
+    let next = relocated(2);
+    let mut store = etcd.store(&tenure);
+    let found = store.load().unwrap();
+    store
+        .replace(&found, &next.records(), Duration::from_secs(60))
+        .unwrap();
+    assert!(etcd.records().unwrap() == next.records());
+    etcd.resign();
+    assert_eq!(
+        etcd.moved(),
+        Ok(next.moved().cloned().map(|its| (its, true)))
+    );
 }
