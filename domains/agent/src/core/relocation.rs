@@ -27,6 +27,7 @@ use super::host::{Ending, Host};
 use super::offers;
 use crate::cluster::Cluster;
 use crate::cluster::etcd::{Election, Etcd, Tenure};
+use crate::members::Members;
 use crate::random;
 use crate::store::Store;
 
@@ -47,6 +48,7 @@ impl Host {
     pub(super) fn move_directory(&self, caller: &Caller, to: &str) -> Result<(), Refusal> {
         caller.actor.may_administer("move the directory")?;
         let cluster = self.among_hosts()?;
+        check_certain(&self.members)?;
         let from = &cluster.config.directory;
         let candidates = check(cluster, to)?;
         let nonce = random::bytes().map(u64::from_ne_bytes)?;
@@ -125,6 +127,19 @@ impl Host {
             thread::sleep(PAUSE);
         }
     }
+}
+
+/// Refuses a move while an earlier change may have been made or not. If that was a move, another one
+/// would replace its offer at the host which is to lead.
+fn check_certain(members: &Members) -> Result<(), Refusal> {
+    if !members.is_uncertain() {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        RefusalKind::Failed,
+        "whether the last change of the directory was made is unknown",
+        "make that change again, which settles it, and move the directory then",
+    ))
 }
 
 /// Checks that the directory can move to a place. Returns the candidates there.
@@ -250,6 +265,8 @@ mod tests {
 
     use super::*;
     use crate::cluster::tests::cluster;
+    use crate::leases::Leases;
+    use crate::store::memory::{Memory, Mood};
 
     fn led(fabric: u128) -> Directory {
         let mut directory = Directory::new("2x1x1".parse().unwrap());
@@ -302,6 +319,27 @@ mod tests {
         let refusal = check_fences(&directory).unwrap_err();
         assert!(refusal.message.ends_with("fences: blue"), "{refusal}");
         assert!(refusal.remedy.contains("--fence off"), "{refusal}");
+    }
+
+    /// A second move to a host once replaced its offer of the first, which had been committed.
+    #[test]
+    fn a_directory_whose_last_change_is_in_doubt_stays() {
+        let (directory, memory) = (led(1), Memory::default());
+        let (members, _) = Members::new(
+            directory.clone(),
+            Box::new(memory.clone()),
+            1 << 20,
+            Leases::none(),
+        );
+        check_certain(&members).unwrap();
+        memory.feels(Mood::Silent);
+        members.adopt(moved(&directory, ETCD, "b")).unwrap_err();
+        let refusal = check_certain(&members).unwrap_err();
+        assert!(refusal.message.contains("is unknown"), "{refusal}");
+        // The same or any other change settles it.
+        memory.feels(Mood::Well);
+        members.adopt(moved(&directory, ETCD, "b")).unwrap();
+        check_certain(&members).unwrap();
     }
 
     #[test]
