@@ -338,3 +338,30 @@ fn hosts_refuse_moves_to_where_no_host_can_lead() {
         refused(a, "etcd", WRONG, &["no access to etcd", "[etcd]"]);
     });
 }
+
+/// A host that was away during a move and another one back once looked for the lost host of the
+/// former for ever, although its own file named the right one.
+#[test]
+fn hosts_find_a_directory_that_has_come_back_while_they_were_away() {
+    leaves_nothing(|| {
+        let hosts = Hosts::up(3);
+        let [a, b, c] = hosts.each();
+        a.agent.toroid("directory move b").ok();
+        is_at(&hosts, "b");
+        c.agent.kill_agent();
+        a.agent.toroid("directory move a").ok();
+        eventually("the directory is at a", || {
+            a.about("a")["directory"] == true && b.about("a")["state"] == "connected"
+        });
+        create(b, "red");
+        b.agent.kill_agent();
+        c.up();
+        eventually("host c follows host a", || {
+            c.about("a")["state"] == "connected"
+        });
+        assert_eq!(c.agent.status()["moved"], Value::Null);
+        create(c, "green");
+        b.up();
+        is_at(&hosts, "a");
+    });
+}

@@ -120,6 +120,36 @@ impl Cluster {
         (now.directory.into(), leaders.map(str::to_owned).collect())
     }
 
+    /// Other hosts that may lead by this host's file, if that names a former place of the directory:
+    /// it may have come back there.
+    pub(crate) fn former_leaders(&self) -> Vec<String> {
+        let (_, present) = self.whereabouts();
+        let mut named = self.file.possible_leaders();
+        named.retain(|host| *host != self.config.host && !present.iter().any(|its| its == host));
+        named.into_iter().map(str::to_owned).collect()
+    }
+
+    /// Checks that the directory of a host is at its present place: where this host knows it to be,
+    /// or where it came by a later move.
+    pub(crate) fn check_place(&self, leader: &str, moved: Option<&Moved>) -> Result<(), Refusal> {
+        let number = |moved: &Moved| moved.revision.number;
+        let (_, leaders) = self.whereabouts();
+        let Some(last) = self.moves.last() else {
+            return Ok(());
+        };
+        if leaders.iter().any(|its| its == leader) || moved.map(number) > Some(number(&last)) {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            RefusalKind::Invalid,
+            format!("the directory has moved to {last}, and not back to host {leader}"),
+            format!(
+                "if {last} is lost, start this host's agent with `--lost {}`",
+                last.to
+            ),
+        ))
+    }
+
     /// Whether the copy of the directory here gives this host another role than that of this life.
     pub(crate) fn has_new_role(&self) -> bool {
         let kept = self.moves.kept();
@@ -210,6 +240,30 @@ mod tests {
         cluster.moves.keep(&first);
         assert!(cluster.has_new_role());
         assert_eq!(cluster.whereabouts().0, "c");
+    }
+
+    /// A host that was away during a move and another one back once followed nobody when the host of
+    /// the former was lost.
+    #[test]
+    fn a_former_place_counts_again_by_a_later_move_only() {
+        let [led, first, second] = moves();
+        let mut cluster = cluster();
+        assert!(cluster.former_leaders().is_empty());
+        cluster.check_place("a", None).unwrap();
+        cluster.config.host = "d".into();
+        cluster.moves.keep(&first);
+        assert_eq!(cluster.former_leaders(), ["a"]);
+        cluster.check_place("b", first.moved()).unwrap();
+        for stale in [&led, &first] {
+            let refusal = cluster.check_place("a", stale.moved()).unwrap_err();
+            assert!(refusal.message.contains("moved to host b"), "{refusal}");
+            assert!(refusal.remedy.contains("--lost b"), "{refusal}");
+        }
+        cluster.check_place("a", second.moved()).unwrap();
+        cluster.file.directory = "z".into();
+        // It is obeyed.
+        assert_eq!(cluster.whereabouts().0, "z");
+        assert!(cluster.former_leaders().is_empty());
     }
 
     /// Numbers of another history once told nothing about this one.

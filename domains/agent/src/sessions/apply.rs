@@ -78,12 +78,14 @@ pub(super) fn complete_offer(host: &Host, cluster: &Cluster) -> Result<(), Refus
     follow(host, &present, next).map(drop)
 }
 
-/// Refuses a directory of another fabric, or an older one than this host's copy.
+/// Refuses a directory of another fabric, an older one than this host's copy, or one that has moved
+/// away.
 fn check_revision(host: &Host, present: &Directory, next: &Directory) -> Result<(), Refusal> {
     let Some(cluster) = &host.cluster else {
         return Ok(());
     };
     let leader = cluster.leader_name().unwrap_or_default();
+    cluster.check_place(&leader, next.moved())?;
     check_update((&cluster.config.host, present.revision()), (&leader, next))
 }
 

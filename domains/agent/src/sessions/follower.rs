@@ -50,8 +50,11 @@ fn follow(host: &Arc<Host>, cluster: &Arc<Cluster>) {
         let is_elected = cluster.whereabouts().0 == ETCD;
         let longest = match search(host, cluster) {
             Ok((leader, session)) => {
+                let is_former = !cluster.whereabouts().1.contains(&leader);
                 attend(host, cluster, &leader, session);
-                pause = BACKOFF[0];
+                if !is_former {
+                    pause = BACKOFF[0];
+                }
                 if is_elected {
                     // The next leader may be there already.
                     continue;
@@ -74,7 +77,8 @@ struct Nobody {
     is_refused: bool,
 }
 
-/// Asks each host that may lead once: the one that is said to lead first, the lost leader last.
+/// Asks each host that may lead once: the one that is said to lead first, the lost leader last, and
+/// then where the directory was, unless this host's file names its place.
 fn search(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(String, Session), Nobody> {
     let config = &cluster.config;
     let claim = Claim {
@@ -84,12 +88,16 @@ fn search(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(String, Session),
     let (place, leaders) = cluster.whereabouts();
     let others = leaders.iter().map(String::as_str);
     let mut left: Vec<&str> = others.filter(|other| *other != config.host).collect();
+    let former = cluster.former_leaders();
+    let mut former = former.iter();
     let mut is_refused = false;
     while !host.is_ending() {
         let known = cluster.leader();
         let (named, lost) = (known.name.clone(), known.lost.clone());
         drop(known);
-        let Some(leader) = take_next(&mut left, named.as_deref(), lost.as_deref()) else {
+        let next = take_next(&mut left, named.as_deref(), lost.as_deref());
+        let is_former = next.is_none();
+        let Some(leader) = next.or_else(|| former.next().map(String::as_str)) else {
             break;
         };
         match host.dial(cluster, leader, Some(claim.clone())) {
@@ -100,6 +108,8 @@ fn search(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(String, Session),
                 // Others are to be asked.
                 return Err(Nobody { is_refused: false });
             }
+            // It follows, or is away.
+            Err(_) if is_former => {}
             Err(CannotDial::NotLeader(_, None)) if place != ETCD => {
                 is_refused = true;
                 host.note_problem(cluster, leader, OTHER_DIRECTORY);
@@ -213,7 +223,14 @@ fn adopt(
             cluster.came.notify_all();
             done_except(&exceptions)
         }
-        Err(refusal) => cannot_adopt(host, cluster, link, refusal),
+        Err(refusal) => {
+            let answer = cannot_adopt(host, cluster, link, refusal);
+            if !cluster.whereabouts().1.contains(&link.host) {
+                // The host that leads may be back.
+                link.end();
+            }
+            answer
+        }
     }
 }
 
