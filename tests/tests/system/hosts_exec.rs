@@ -216,6 +216,8 @@ fn commands_outlive_agents_and_those_of_a_removed_host_end_with_its_removal() {
         send(c.agent.agent_pid(), Signal::SIGUSR1);
         c.agent.goes_on();
         c.agent.kill_agent();
+        let words = ["host c", "toroid status"];
+        b.agent.exec("0,2,0", "true").fails(1, &words);
         c.up();
         a.meets("c");
         let echo = b.agent.exec("0,2,0", "echo it goes on").ok();
