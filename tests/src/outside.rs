@@ -140,7 +140,7 @@ impl Drop for Outside {
 
 /// A process that keeps a network namespace of its own, with its loopback interface up.
 #[track_caller]
-pub(crate) fn network_holder() -> Running {
+pub fn network_holder() -> Running {
     let mut command = Command::new("unshare");
     let script = "ip link set lo up && echo ready && exec cat";
     command.args(["--net", "sh", "-c", script]);

@@ -129,7 +129,8 @@ pub enum HostRequest {
     /// To any host: its nodes that listen.
     Listeners(ListenerQuery),
     /// To any host: its part of the reply to [`Request::DomainDrops`], [`Request::ShrinkNeeds`] or
-    /// [`Request::QuotaShow`], which each host counts for itself.
+    /// [`Request::QuotaShow`], which each host counts for itself; or whether it could make the
+    /// gateway of a [`Request::GatewayAdd`] at one of its nodes.
     Query {
         /// The caller.
         who: Requester,

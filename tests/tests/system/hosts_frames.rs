@@ -1,10 +1,13 @@
 //! Ethernet between nodes of different hosts, whose drivers are connected.
 
+use std::process::Command;
+
 use nix::sys::signal::Signal;
 use tests::actor::Event;
 use tests::cluster::leaves_nothing;
 use tests::hosts::{Host, Hosts};
-use tests::process::{Running, eventually, now_ns, send};
+use tests::outside::network_holder;
+use tests::process::{Running, eventually, now_ns, run, send};
 use tests::software::{bytes, goes_on, iperf3_server};
 
 /// Two hosts whose nodes, all four, are members of `blue`.
@@ -333,4 +336,65 @@ fn a_stream_goes_on_when_the_cable_has_been_cut_or_the_connection() {
         goes_on(&server);
     }
     assert!(!client.has_ended(), "{}", client.wait());
+}
+
+/// Address outside, behind the interface `up0` of a host.
+const OUTSIDE: &str = "198.18.0.2";
+
+/// Connects a host to a network outside. Returns the process that keeps the network.
+fn outside_of(host: &Host) -> Running {
+    let holder = network_holder();
+    let pid = holder.pid().to_string();
+    let ip = |words: &str| {
+        let words: Vec<&str> = words.split(' ').collect();
+        host.spawn("ip", &words).wait().ok();
+    };
+    ip(&format!("link add up0 type veth peer name out netns {pid}"));
+    ip("address add 198.18.0.1/24 dev up0");
+    ip("link set up0 up");
+    for words in ["address add 198.18.0.2/24 dev out", "link set out up"] {
+        let mut command = Command::new("nsenter");
+        command.args(["--net", "--target", &pid, "--", "ip"]);
+        run(command.args(words.split(' '))).ok();
+    }
+    holder
+}
+
+#[test]
+fn a_gateway_at_a_node_of_any_host_serves_members_of_all() {
+    leaves_nothing(|| {
+        let hosts = blue();
+        let [a, b] = hosts.each();
+        let _outside = outside_of(b);
+        let all = || {
+            for (host, node) in [(a, "0,0,0"), (b, "0,1,0"), (b, "1,1,0")] {
+                host.agent.reaches(node, OUTSIDE);
+            }
+        };
+        let add = |at: &Host, node: &str, uplink: &str| {
+            let words = format!("gateway add {node} --uplink {uplink} -d blue");
+            at.agent.toroid(&words)
+        };
+        // What its host lacks is said before anything changes.
+        for at in [a, b] {
+            add(at, "1,1,0", "eth9").fails(4, &["eth9", "ip link"]);
+            assert!(at.agent.existing("blue").show()["gateway"].is_null());
+        }
+        add(a, "0,0,0", "up0").fails(4, &["up0"]);
+        add(a, "1,1,0", "up0").ok();
+        all();
+        add(a, "1,1,0", "up0").fails(5, &["blue"]);
+        b.agent.kill_agent();
+        a.agent.reaches("0,0,0", OUTSIDE);
+        b.up();
+        all();
+        b.agent.toroid("gateway rm 1,1,0 -d blue").ok();
+        a.agent.has_no_route("0,0,0", OUTSIDE);
+        add(b, "0,1,0", "up0").ok();
+        all();
+        a.agent.toroid("gateway rm 0,1,0 -d blue").ok();
+        b.agent.kill_agent();
+        add(a, "1,1,0", "up0").fails(1, &["host b", "toroid status"]);
+        b.up();
+    });
 }

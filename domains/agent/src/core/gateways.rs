@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use toroid_fabric::NodeId;
 use toroid_model::addressing;
 use toroid_model::directory::{Directory, Domain};
 use toroid_model::gateway::{Gateway, GatewayKind};
@@ -26,7 +25,32 @@ use crate::net::gateways::uplinks::Uplinks;
 const PAUSE: Duration = Duration::from_millis(200);
 
 impl Host {
-    /// Connects a domain to the outside. All members have their routes when this returns.
+    /// Checks that this host has what a gateway at one of its nodes needs. Whether the domain may have
+    /// one is for the leader to decide.
+    pub(crate) fn check_gateway(
+        &self,
+        actor: Actor,
+        name: &str,
+        node: &str,
+        (uplink, kind): (&str, GatewayKind),
+    ) -> Result<(), Refusal> {
+        actor.may_administer("connect domains to the outside")?;
+        self.can_have_gateways()?;
+        let directory = self.members.directory(Directory::clone);
+        let gateway = Gateway {
+            node: usable_node(&directory, actor, node)?,
+            uplink: uplink.into(),
+            kind,
+        };
+        let checked = self.uplink(&gateway).map_err(GatewayError::from);
+        let domain = directory.domain(name)?;
+        checked
+            .and_then(|_| self.check_kernel(domain, &gateway))
+            .map_err(|error| refusal(&error))
+    }
+
+    /// Connects a domain to the outside. All members have their routes when this returns. The host
+    /// of a node that another one carries makes the gateway when it gets the change.
     pub(super) fn add_gateway(
         &self,
         actor: Actor,
@@ -36,10 +60,11 @@ impl Host {
         kind: GatewayKind,
     ) -> Result<Domain, Refusal> {
         actor.may_administer("connect domains to the outside")?;
-        self.can_have_gateways()?;
         let (domain, directory) = self.members.plan(|directory| {
             let node = usable_node(directory, actor, node)?;
-            self.check_here(directory, node)?;
+            if self.node(node).is_some() {
+                self.can_have_gateways()?;
+            }
             let uplink = uplink.into();
             let gateway = Gateway { node, uplink, kind };
             Ok::<_, Refusal>(directory.add_gateway(name, gateway)?)
@@ -84,20 +109,6 @@ impl Host {
         Ok(domain)
     }
 
-    /// Refuses a node of another host, whose agent would have to make the gateway.
-    fn check_here(&self, directory: &Directory, node: NodeId) -> Result<(), Refusal> {
-        if self.node(node).is_some() {
-            return Ok(());
-        }
-        let place = directory.places(&[node].into());
-        let host = directory.host_of(node).unwrap_or("none");
-        Err(Refusal::new(
-            RefusalKind::Invalid,
-            format!("node {place} is on host {host}, and the directory is not"),
-            "choose a node of the host that holds the directory",
-        ))
-    }
-
     pub(crate) fn can_have_gateways(&self) -> Result<(), Refusal> {
         let impossible = |message, remedy| Refusal::new(RefusalKind::Invalid, message, remedy);
         if self.identity.rootless {
@@ -115,9 +126,10 @@ impl Host {
         Ok(())
     }
 
-    /// Opens a gateway before it is in the directory.
+    /// Opens a gateway at a node of this host before it is in the directory.
     fn connect(&self, domain: &Domain) -> Result<(), GatewayError> {
-        let Some(gateway) = &domain.gateway else {
+        let gateway = domain.gateway.as_ref();
+        let Some(gateway) = gateway.filter(|gateway| self.node(gateway.node).is_some()) else {
             return Ok(());
         };
         let uplink = self.uplink(gateway)?;
@@ -183,14 +195,20 @@ impl Host {
         })
     }
 
-    fn open_gateway(&self, domain: &Domain, uplink: &Link) -> Result<(), GatewayError> {
-        let Some(gateway) = &domain.gateway else {
-            return Ok(());
-        };
+    /// Checks that the kernel has the member's interface, if it is to translate addresses.
+    fn check_kernel(&self, domain: &Domain, gateway: &Gateway) -> Result<(), GatewayError> {
         let is_stack = self.interfaces.is_stack(domain, gateway.node);
         if gateway.kind == GatewayKind::Nat && is_stack {
             return Err(GatewayError::Stack(domain.name.clone()));
         }
+        Ok(())
+    }
+
+    fn open_gateway(&self, domain: &Domain, uplink: &Link) -> Result<(), GatewayError> {
+        let Some(gateway) = &domain.gateway else {
+            return Ok(());
+        };
+        self.check_kernel(domain, gateway)?;
         let node = self.node(gateway.node).ok_or(GatewayError::NoNode)?;
         let mut state = self.gateways.lock();
         state.open(domain, gateway, node.network(), uplink)

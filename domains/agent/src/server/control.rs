@@ -112,7 +112,8 @@ impl Administration<'_> {
         let enter = || host.gate.enter();
         // The client may have ended, and is told so with the reply.
         let waits = || _ = self.writer.send(&Message::Event(Event::Waiting), &[]);
-        let ended = match Asked::new(once, request) {
+        let checked = queries::check(host, caller.actor, &request);
+        let ended = match checked.and_then(|()| Asked::new(once, request)) {
             Ok(asked) => carry_out(host, caller, Standing::Own, &asked, enter, waits),
             Err(refusal) => Ended::Answered(Err(refusal), None),
         };
@@ -307,7 +308,12 @@ impl Administration<'_> {
             node: place.to_string(),
             argv: argv.clone(),
             env: env.clone(),
-            search: search.into_iter().flatten().collect::<Vec<_>>().join(":"),
+            search: search
+                .into_iter()
+                .flatten()
+                .filter(|part| !part.is_empty())
+                .collect::<Vec<_>>()
+                .join(":"),
             cwd: cwd.clone(),
             terminal: *terminal,
         };

@@ -17,6 +17,7 @@ use toroid_protocol::hosts::{HostRequest, HostResponse, Requester};
 use super::lookup::ask_all;
 use crate::cluster::Cluster;
 use crate::core::audit::Caller;
+use crate::core::changes::usable_node;
 use crate::core::host::Host;
 use crate::core::look::look;
 
@@ -210,6 +211,43 @@ fn name_missing(reply: &mut Reply, hosts: BTreeMap<String, String>) {
     }
 }
 
+/// Checks, before a change, what only the host of its node knows: whether it has what a gateway needs.
+pub(crate) fn check(host: &Arc<Host>, actor: Actor, request: &Request) -> Result<(), Refusal> {
+    let Request::GatewayAdd {
+        node,
+        domain,
+        uplink,
+        kind,
+    } = request
+    else {
+        return Ok(());
+    };
+    // The leader refuses other actors, and logs it.
+    if host.cluster.is_none() || !matches!(actor, Actor::Administrator(_)) {
+        return Ok(());
+    }
+    let directory = host.members.directory(Directory::clone);
+    let id = usable_node(&directory, actor, node)?;
+    let Some(carrier) = host.carrier(id) else {
+        return host.check_gateway(actor, domain, node, (uplink, *kind));
+    };
+    let (who, asked) = (Requester::of(actor, &directory), request.clone());
+    let query = move || HostRequest::Query {
+        who,
+        request: asked.clone(),
+    };
+    let mut answers = ask_all(host, [carrier.clone()].into(), query, TIMEOUT);
+    match answers.remove(&carrier) {
+        Some(HostResponse::Done) => Ok(()),
+        Some(HostResponse::Refused(refusal)) => Err(refusal),
+        _ => Err(Refusal::new(
+            RefusalKind::Failed,
+            format!("host {carrier}, which carries node {node}, does not answer"),
+            "see `toroid status`",
+        )),
+    }
+}
+
 /// Answers another host's query with what this host counts.
 pub(super) fn answer_host(
     host: &Host,
@@ -230,10 +268,20 @@ pub(super) fn answer_host(
     let Some(_inside) = host.gate.enter() else {
         return refuse("it is starting again".into());
     };
-    let Some(answer) = is_query(request)
-        .then(|| look(host, actor, request))
-        .flatten()
-    else {
+    let answer = match request {
+        Request::GatewayAdd {
+            node,
+            domain,
+            uplink,
+            kind,
+        } => {
+            let checked = host.check_gateway(actor, domain, node, (uplink, *kind));
+            return checked.map_or_else(HostResponse::Refused, |()| HostResponse::Done);
+        }
+        request if is_query(request) => look(host, actor, request),
+        _ => None,
+    };
+    let Some(answer) = answer else {
         return refuse(format!("host {} is not asked this", cluster.config.host));
     };
     let caller = Caller {
