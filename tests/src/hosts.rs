@@ -55,6 +55,8 @@ pub struct Oddities<'a> {
     pub candidates: Option<&'a [&'a str]>,
     /// Encryption, on or off.
     pub encryption: Option<&'a str>,
+    /// Commands of other hosts, on or off.
+    pub commands: Option<&'a str>,
     /// A torus to emulate.
     pub fabric: Option<&'a str>,
     /// Place of the directory that is lost.
@@ -77,6 +79,7 @@ impl Oddities<'_> {
         etcd: None,
         candidates: None,
         encryption: None,
+        commands: None,
         fabric: None,
         lost: None,
         fresh: false,
@@ -260,6 +263,9 @@ impl Host {
         }
         if let Some(timeout) = oddities.ack_timeout {
             text += &format!("ack-timeout = {timeout}\n");
+        }
+        if let Some(commands) = oddities.commands {
+            text += &format!("commands = \"{commands}\"\n");
         }
         if let Some(encryption) = oddities.encryption {
             text += &format!("encryption = \"{encryption}\"\n");

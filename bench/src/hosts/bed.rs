@@ -13,7 +13,7 @@ use toroid_agent::Config;
 use toroid_agent::background::{Background, spawn_background};
 use toroid_agent::hollow::HollowHost;
 use toroid_fabric::{NodeId, Torus};
-use toroid_model::hosts::{Admission, Encryption, HostConfig, Provider};
+use toroid_model::hosts::{Admission, Commands, Encryption, HostConfig, Provider};
 
 use super::rack::{key, name, write_key};
 use crate::cluster::{Cluster, ClusterError, check_signals, private, system};
@@ -264,6 +264,7 @@ fn leader(torus: Torus, key: PathBuf) -> Result<HostConfig, ClusterError> {
         provider: Provider::Tcp,
         encryption: Encryption::On,
         admission: Admission::Key,
+        commands: Commands::On,
         candidates: BTreeSet::new(),
         etcd: None,
         rdma: None,

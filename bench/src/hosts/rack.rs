@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use toroid_agent::Config;
 use toroid_fabric::Torus;
 use toroid_fabric::topology::TopologyError;
-use toroid_model::hosts::{Admission, Encryption, HostConfig, Provider};
+use toroid_model::hosts::{Admission, Commands, Encryption, HostConfig, Provider};
 use toroid_model::info::HostState;
 
 use super::network::{self, Networks};
@@ -116,6 +116,7 @@ pub fn host(number: usize, count: usize, key: PathBuf) -> Result<HostConfig, Top
         provider: Provider::Tcp,
         encryption: Encryption::On,
         admission: Admission::Key,
+        commands: Commands::On,
         candidates: BTreeSet::new(),
         etcd: None,
         rdma: None,

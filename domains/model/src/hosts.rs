@@ -11,6 +11,7 @@
 //! provider = "verbs"                 # between hosts; absent: tcp
 //! encryption = "off"                 # of data between hosts; absent: on
 //! admission = "manual"               # of new hosts, at the leader; absent: key
+//! commands = "off"                   # of other hosts in nodes of this one; absent: on
 //! device = "mlx5_0"                  # with provider verbs; absent: the first, as the next three
 //! port = 1
 //! gid-index = 3
@@ -87,6 +88,9 @@ pub struct HostConfig {
     /// What admits a new host, at the leader.
     #[serde(default)]
     pub admission: Admission,
+    /// Whether users of other hosts run commands in nodes of this one.
+    #[serde(default)]
+    pub commands: Commands,
     /// RDMA device, with provider verbs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<Rdma>,
@@ -117,6 +121,17 @@ pub enum Encryption {
     #[default]
     On,
     /// Data travels in the clear: attackers on the path read and forge it.
+    Off,
+}
+
+/// Whether users of other hosts run commands in nodes of this one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Commands {
+    /// A host is believed whose users its callers are.
+    #[default]
+    On,
+    /// They do not.
     Off,
 }
 
@@ -244,6 +259,16 @@ impl FromStr for Encryption {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         as_text::variant(text).ok_or("encryption is \"on\" or \"off\"")
+    }
+}
+
+as_text::display_serde_name!(Commands);
+
+impl FromStr for Commands {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        as_text::variant(text).ok_or("commands is \"on\" or \"off\"")
     }
 }
 

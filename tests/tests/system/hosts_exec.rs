@@ -1,13 +1,16 @@
 //! Commands in nodes of other hosts, which run as if the nodes were here.
 
+use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use tests::cluster::leaves_nothing;
-use tests::hosts::{Host, Hosts};
+use tests::hosts::{Host, Hosts, Oddities};
 use tests::process::{Running, eventually, run, run_with, send};
 use tests::terminal::Terminal;
 use tests::user::User;
@@ -24,12 +27,19 @@ fn two(story: impl FnOnce(&Host, &Host)) {
     });
 }
 
-/// Relays of this title that run.
-fn relays(title: &str) -> usize {
+/// Process ids of relays of this title.
+fn relay_pids(title: &str) -> BTreeSet<u32> {
     let all = fs::read_dir("/proc").unwrap().flatten();
-    let lines = all.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
-    let is_one = |line: &Vec<u8>| line.starts_with(title.as_bytes());
-    lines.filter(is_one).count()
+    let relays = all.filter_map(|entry| {
+        let line = fs::read(entry.path().join("cmdline")).ok()?;
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        line.starts_with(title.as_bytes()).then_some(pid)
+    });
+    relays.collect()
+}
+
+fn relays(title: &str) -> usize {
+    relay_pids(title).len()
 }
 
 /// A command that waits, which has begun.
@@ -91,13 +101,25 @@ fn a_reader_that_stops_stops_the_command_and_one_that_goes_ends_it() {
         assert_eq!(&first, b"y\n");
         drop(stdout);
         assert_eq!(yes.wait().unwrap().code(), Some(128 + 13), "SIGPIPE");
-        let unread = run_with(&mut a.agent.in_node(FAR, &["true"]), &vec![0; 8 << 20]);
+        // More than is under way, in both directions.
+        const LENGTH: usize = 8 << 20;
+        let unread = run_with(&mut a.agent.in_node(FAR, &["true"]), &vec![0; LENGTH]);
         unread.ok();
-        let counted = run_with(
-            &mut a.agent.in_node(FAR, &["sh", "-c", "sleep 1; wc -c"]),
-            &vec![0; 8 << 20],
-        );
-        assert_eq!(counted.ok().text(), (8 << 20).to_string());
+        let script = format!("head -c {LENGTH} /dev/zero; touch /run/over");
+        let mut stopped = a.agent.in_node(FAR, &["sh", "-c", &script]);
+        let mut stopped = stopped.stdout(Stdio::piped()).spawn().unwrap();
+        thread::sleep(Duration::from_secs(1));
+        let is_over = || a.agent.exec(FAR, "test -e /run/over").status == 0;
+        assert!(!is_over());
+        let mut all = Vec::new();
+        stopped
+            .stdout
+            .take()
+            .unwrap()
+            .read_to_end(&mut all)
+            .unwrap();
+        assert_eq!(all.len(), LENGTH);
+        assert!(stopped.wait().unwrap().success() && is_over());
     });
 }
 
@@ -127,13 +149,9 @@ fn signals_reach_the_command_and_it_ends_with_its_caller() {
         b.agent.toroid(&format!("node chown {FAR} 12345")).ok();
         assert_eq!(command.wait().status, 137);
         let command = waiting(a, FAR);
-        let all = fs::read_dir("/proc").unwrap().flatten();
-        let far = all.filter_map(|entry| {
-            let line = fs::read(entry.path().join("cmdline")).ok()?;
-            let pid = entry.file_name().to_str()?.parse::<u32>().ok()?;
-            line.starts_with(b"toroid-far-relay").then_some(pid)
-        });
-        far.for_each(|pid| send(pid, Signal::SIGKILL));
+        for pid in relay_pids("toroid-far-relay") {
+            send(pid, Signal::SIGKILL);
+        }
         let words = ["lost the command on host b", "toroid status"];
         command.wait().fails(1, &words);
         eventually("it has ended", || sleeps() == "0");
@@ -194,12 +212,48 @@ fn users_have_the_rights_there_that_they_have_here() {
         fs::set_permissions(&bin, Permissions::from_mode(0o700)).unwrap();
         let mine = format!("exec {FAR} -- {} it", bin.join("mine").display());
         assert_eq!(a.agent.toroid_of(&alice, &mine).ok().text(), "it");
+        // Far relays that are refused end.
+        let hold = "import socket, sys, time\n\
+                    all = [socket.socket(socket.AF_UNIX) for _ in range(300)]\n\
+                    for one in all: one.connect(sys.argv[1])\n\
+                    print('held', flush=True)\n\
+                    time.sleep(1000)";
+        let socket = b.agent.state().join("agent.sock");
+        let mut python = Command::new("setpriv");
+        python.args(["--reuid", &uid, "--regid", &uid, "--clear-groups"]);
+        python.args(["/usr/bin/python3", "-c", hold]).arg(&socket);
+        let held = Running::start(&mut python);
+        held.says("held");
+        let refused = ["host b: ", "connections"];
+        a.agent.toroid_of(&alice, &words).fails(7, &refused);
+        eventually("no relay is left", || relays("toroid-far-relay") == 0);
+        held.kill();
         let other = User::create();
         let refused = [&format!("1,1,0 is not uid {}", other.uid())[..]];
         a.agent.toroid_of(&other, &words).fails(6, &refused);
         a.agent
             .toroid(&format!("exec --bind /tmp {FAR} -- true"))
             .fails(2, &["node 1,1,0 is on host b", "leave --bind out"]);
+    });
+}
+
+/// With `commands = "off"`, and where only administrators run commands.
+#[test]
+fn a_host_may_refuse_commands_of_others() {
+    let off = Oddities {
+        commands: Some("off"),
+        ..Oddities::RIGHT
+    };
+    leaves_nothing(|| {
+        let hosts = Hosts::down_yet(2);
+        let [a, b] = hosts.each();
+        a.up();
+        b.try_up(off).ok();
+        hosts.agree();
+        let refused = ["the file of host b has commands = \"off\""];
+        a.agent.exec(FAR, "true").fails(6, &refused);
+        assert_eq!(b.agent.exec("0,0,0", "echo it").ok().text(), "it");
+        assert_eq!(relays("toroid-near-relay"), 0);
     });
 }
 
@@ -210,8 +264,15 @@ fn commands_outlive_agents_and_those_of_a_removed_host_end_with_its_removal() {
         let hosts = Hosts::up(3);
         let [a, b, c] = hosts.each();
         hosts.agree();
+        let to_b = waiting(a, "0,1,0");
+        let own = relay_pids("toroid-near-relay");
+        let theirs = relay_pids("toroid-far-relay");
         let to_c = waiting(b, "0,2,0");
         let to_a = waiting(b, "0,0,0");
+        let mut barred = relay_pids("toroid-far-relay");
+        barred.retain(|pid| !theirs.contains(pid));
+        barred.extend(own);
+        assert_eq!(barred.len(), 3);
         let mut from_a = waiting(a, "0,2,0");
         send(c.agent.agent_pid(), Signal::SIGUSR1);
         c.agent.goes_on();
@@ -223,15 +284,15 @@ fn commands_outlive_agents_and_those_of_a_removed_host_end_with_its_removal() {
         let echo = b.agent.exec("0,2,0", "echo it goes on").ok();
         assert_eq!(echo.text(), "it goes on");
         a.agent.toroid("host remove b").ok();
-        // Both have ended when it returns: their relays have.
-        assert_eq!(relays("toroid-far-relay"), 1);
+        let left = &relay_pids("toroid-far-relay") | &relay_pids("toroid-near-relay");
+        assert!(left.is_disjoint(&barred), "they had ended when it returned");
+        to_b.wait().fails_somehow();
         to_c.wait().fails_somehow();
         to_a.wait().fails_somehow();
         assert!(!from_a.has_ended());
         from_a.signal(Signal::SIGTERM);
         assert_eq!(from_a.wait().status, 143);
-        let barred = b.agent.exec("0,2,0", "true");
-        barred.fails_somehow();
+        b.agent.exec("0,2,0", "true").fails_somehow();
     });
 }
 

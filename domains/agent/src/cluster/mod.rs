@@ -361,7 +361,7 @@ pub(crate) mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    use toroid_model::hosts::{Admission, Provider};
+    use toroid_model::hosts::{Admission, Commands, Provider};
 
     use super::*;
 
@@ -382,6 +382,7 @@ pub(crate) mod tests {
             provider: Provider::Tcp,
             encryption: Encryption::On,
             admission: Admission::Key,
+            commands: Commands::On,
             candidates: Default::default(),
             etcd: None,
             rdma: None,

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::exit;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -17,24 +18,23 @@ use toroid_client::credentials::Ids;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::command::{Notice, Start, Stream};
 use toroid_protocol::seal::SealKeys;
-use toroid_protocol::wire::{self, WireError};
+use toroid_protocol::wire::WireError;
 
 use super::frames::{self, Frame, Receiver, Sender, malformed};
 use super::streams::{Credit, Sink, pass_on};
-use super::{become_user, lock_shared};
+use super::{become_user, receive_order};
 use crate::threads;
 
 /// Argument of the role: relays a command of another host to a node.
 pub(crate) const ROLE: &str = "__far-relay";
 
-/// Time for the near relay to name the command.
+/// Time for the near relay to name the command, and for that to start.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Group of users that are not known here.
 const NO_GROUP: u32 = 65534;
 
-/// What the relay is to do. Descriptors: the data connection, and a file to lock. It then sends `()`,
-/// and receives `()` if it may begin.
+/// What the relay is to do. Descriptor: the data connection.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Order {
     /// The caller, if the relay is to have its rights.
@@ -50,21 +50,22 @@ pub(crate) fn run_role() -> u8 {
 }
 
 fn run() -> Result<(), WireError> {
-    let agent = io::stdin().as_fd().try_clone_to_owned()?;
-    let (mut orders, answers) = wire::split(agent.into())?;
-    let (order, descriptors): (Order, _) = orders.receive()?;
-    let mut descriptors = descriptors.into_iter();
-    let (Some(connection), Some(lock)) = (descriptors.next(), descriptors.next()) else {
-        return Err(WireError::Closed);
+    let (order, descriptors) = receive_order::<Order>()?;
+    let connection = descriptors.into_iter().next().ok_or(WireError::Closed)?;
+    let has_begun = end_unless_begun()?;
+    let connection = TcpStream::from(connection);
+    let (mut receiver, sender) = frames::split(connection, order.keys.as_ref())?;
+    let command = match begin(&order, &mut receiver) {
+        Ok(command) => command,
+        Err(error) => {
+            sender.notice(&Notice::Refused(refusal(error)))?;
+            // Bytes that nobody reads would take the notice with them.
+            while receiver.receive().is_ok() {}
+            return Ok(());
+        }
     };
-    lock_shared(lock.as_fd())?;
-    answers.send(&(), &[])?;
-    orders.receive::<()>()?;
-    if let Some(uid) = order.user {
-        log_in(uid)?;
-    }
-    let (receiver, sender) = frames::split(TcpStream::from(connection), order.keys.as_ref())?;
-    let last = match serve(&order, receiver, &sender) {
+    has_begun.store(true, Ordering::SeqCst);
+    let last = match serve(command, receiver, &sender) {
         Ok(status) => Notice::Exited(status),
         Err(error) => Notice::Refused(refusal(error)),
     };
@@ -73,6 +74,19 @@ fn run() -> Result<(), WireError> {
     loop {
         thread::park();
     }
+}
+
+/// Ends this process after some time, unless the returned value is true by then.
+fn end_unless_begun() -> io::Result<Arc<AtomicBool>> {
+    let has_begun = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&has_begun);
+    threads::start(move || {
+        thread::sleep(START_TIMEOUT);
+        if !seen.load(Ordering::SeqCst) {
+            exit(1);
+        }
+    })?;
+    Ok(has_begun)
 }
 
 /// Takes on the rights that a user has on this host.
@@ -86,14 +100,23 @@ fn log_in(uid: u32) -> io::Result<()> {
     become_user(Ids { uid, gid }, &groups)
 }
 
-/// Runs the command; returns its exit status.
-fn serve(order: &Order, mut receiver: Receiver, sender: &Sender) -> Result<i32, ClientError> {
-    receiver.stream().set_read_timeout(Some(START_TIMEOUT))?;
-    let Frame::Notice(Notice::Start(start)) = receiver.receive()? else {
-        return Err(malformed("the first message names a command").into());
-    };
-    receiver.stream().set_read_timeout(None)?;
-    let mut command = Command::start(&order.state, start)?;
+/// Starts the command that the near relay names.
+fn begin(order: &Order, receiver: &mut Receiver) -> Result<Command, ClientError> {
+    if let Some(uid) = order.user {
+        log_in(uid)?;
+    }
+    match receiver.receive()? {
+        Frame::Notice(Notice::Start(start)) => Command::start(&order.state, start),
+        _ => Err(malformed("the first message names a command").into()),
+    }
+}
+
+/// Relays for the command; returns its exit status.
+fn serve(
+    mut command: Command,
+    mut receiver: Receiver,
+    sender: &Sender,
+) -> Result<i32, ClientError> {
     let credits = [Credit::new(), Credit::new()];
     let input = Sink::start(command.input, Stream::Input, sender.clone())?;
     let listener = Listener {

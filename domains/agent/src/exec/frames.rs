@@ -1,17 +1,24 @@
 //! Frames on the data connection of a command.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustix::net::sockopt;
 use toroid_fabric::tcp::secure::{Incoming, Sealing};
-use toroid_fabric::tcp::tune;
 use toroid_protocol::command::{MAX_DATA, MAX_NOTICE, Notice, Stream};
 use toroid_protocol::seal::SealKeys;
 
 /// Bytes of received text that may wait.
 const ROOM: usize = 64 * 1024;
+
+/// Time in which the other host must show that it is there: idle time before keepalive probes, of
+/// which three follow, and the longest time without an acknowledgement.
+const IDLE: Duration = Duration::from_secs(15);
+const PROBE: Duration = Duration::from_secs(5);
+const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 
 /// Tag of a notice.
 const NOTICE: u8 = 3;
@@ -43,7 +50,15 @@ pub(super) struct Receiver {
 
 /// Splits a connection, whose frames are sealed if there are keys.
 pub(super) fn split(stream: TcpStream, keys: Option<&SealKeys>) -> io::Result<(Receiver, Sender)> {
-    tune::for_operations(&stream)?;
+    stream.set_nodelay(true)?;
+    // The handshake has set others.
+    stream.set_write_timeout(None)?;
+    stream.set_read_timeout(None)?;
+    sockopt::set_socket_keepalive(&stream, true)?;
+    sockopt::set_tcp_keepidle(&stream, IDLE)?;
+    sockopt::set_tcp_keepintvl(&stream, PROBE)?;
+    sockopt::set_tcp_keepcnt(&stream, 3)?;
+    sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED.as_millis() as u32)?;
     let keys = keys.map(|SealKeys(keys)| keys);
     let outgoing = Outgoing {
         stream: stream.try_clone()?,
@@ -66,15 +81,27 @@ impl Sender {
 }
 
 impl Outgoing {
+    /// After a failure, which may have sent a part, the connection has ended.
     fn send(&mut self, tag: u8, payload: &[u8]) -> io::Result<()> {
+        self.try_send(tag, payload).inspect_err(|_| {
+            // It fails when the connection has ended already.
+            let _ = self.stream.shutdown(Shutdown::Both);
+        })
+    }
+
+    fn try_send(&mut self, tag: u8, payload: &[u8]) -> io::Result<()> {
         let mut header = [tag; 5];
         header[1..].copy_from_slice(&(payload.len() as u32).to_le_bytes());
         match &mut self.sealing {
             Some(sealing) => {
                 sealing.write(&header);
                 sealing.write(payload);
-                // The socket blocks, so that all is sent.
-                sealing.flush(|bytes| self.stream.write(bytes)).map(drop)
+                match sealing.flush(|bytes| self.stream.write(bytes)) {
+                    Ok(true) => Ok(()),
+                    // The socket blocks.
+                    Ok(false) => Err(io::ErrorKind::TimedOut.into()),
+                    Err(error) => Err(error),
+                }
             }
             None => self.stream.write_all(&[&header, payload].concat()),
         }
@@ -104,10 +131,6 @@ impl Receiver {
             Some(stream) => Frame::Data(stream, payload),
             None => Frame::Notice(serde_json::from_slice(&payload)?),
         })
-    }
-
-    pub(super) fn stream(&self) -> &TcpStream {
-        &self.stream
     }
 }
 

@@ -24,34 +24,42 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc::{self, flock};
 use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
 use parking_lot::Mutex;
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use toroid_client::credentials::Ids;
 use toroid_model::refusal::{Refusal, RefusalKind};
-use toroid_protocol::command::Start;
+use toroid_protocol::command::{Notice, Start};
 use toroid_protocol::seal::SealKeys;
-use toroid_protocol::wire;
+use toroid_protocol::wire::{self, WireError};
 
-use crate::process::{ends_within, role_command};
+use crate::process::{become_independent, ends_within, role_command};
 use crate::store::ownership;
 use crate::threads;
 pub(crate) use far::{ROLE as FAR_ROLE, run_role as run_far};
 pub(crate) use near::{ROLE as NEAR_ROLE, run_role as run_near};
 
-/// Directory with a file for each host that has run commands here. Its relays lock the file.
+/// Directory with a file for each other host. Its relays here lock the file.
 pub(crate) const LOCKS: &str = "relays";
 
-/// Most relays at a time, and most of one user.
-const MOST: usize = 4096;
-const MOST_OF_USER: usize = 2048;
+/// Most near relays of a user, and most far relays of a host.
+const MOST_OF_ONE: usize = 2048;
 
-/// Time for a relay to begin, and for a killed one to end.
+/// Most near relays, and most far relays.
+const MOST: usize = 4096;
+
+/// Time for a relay to begin.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Time for killed relays to end. One that a file system in user space (FUSE) holds up runs no more.
+const LAST_BREATH: Duration = Duration::from_secs(2);
 
 /// The relays of a host.
 #[derive(Debug)]
@@ -59,14 +67,23 @@ pub(crate) struct Relays {
     locks: PathBuf,
     /// Whether they can take on the rights of their callers.
     has_users: bool,
-    /// Their number by user.
-    running: Arc<Mutex<BTreeMap<u32, usize>>>,
+    /// Near relays by user.
+    near: Places<u32>,
+    /// Far relays by host.
+    far: Places<String>,
 }
 
-/// A relay counts for its user until this is dropped.
-struct Place {
-    user: u32,
-    running: Arc<Mutex<BTreeMap<u32, usize>>>,
+/// Numbers of relays that this agent has started and that run, by whom they are for.
+#[derive(Debug)]
+struct Places<K>(Arc<Mutex<BTreeMap<K, usize>>>);
+
+/// A relay. Dropping it kills it.
+struct Relay {
+    process: Child,
+    /// This side of its standard input.
+    agent: UnixStream,
+    /// Whether it goes on by itself.
+    is_free: bool,
 }
 
 impl Relays {
@@ -75,7 +92,8 @@ impl Relays {
         Relays {
             locks: state.join(LOCKS),
             has_users,
-            running: Arc::default(),
+            near: Places::default(),
+            far: Places::default(),
         }
     }
 
@@ -84,189 +102,261 @@ impl Relays {
         &self,
         caller: Ids,
         to: &str,
-        connection: &TcpStream,
-        keys: Option<SealKeys>,
+        (connection, keys): (&TcpStream, Option<SealKeys>),
         start: Start,
+        may_begin: impl FnOnce() -> bool,
     ) -> Result<OwnedFd, Refusal> {
-        let place = self.take_place(caller.uid)?;
         let order = near::Order {
             user: self.has_users.then_some(caller),
             host: to.into(),
             keys,
             start,
         };
-        let begin = || {
+        let begin = |place| {
             let (session, theirs) = UnixStream::pair()?;
-            let (mut relay, agent) = spawn("toroid-near-relay", NEAR_ROLE)?;
-            let (_, orders) = wire::split(agent)?;
-            let sent = orders.send(&order, &[connection.as_fd(), theirs.as_fd()]);
-            sent.map_err(|error| {
-                end(&mut relay);
-                io::Error::other(error)
-            })?;
-            attend(relay, place)?;
+            let lock = self.lock_of(to)?;
+            let descriptors = [lock.as_fd(), connection.as_fd(), theirs.as_fd()];
+            let relay = Relay::start(("toroid-near-relay", NEAR_ROLE), &order, &descriptors)?;
+            relay.let_go(place, may_begin)?;
             Ok(session.into())
         };
-        begin().map_err(|error| cannot_start(&error))
+        let place = self.near.take(caller.uid)?;
+        begin(place).map_err(|error| cannot_start(&error))
     }
 
-    /// Starts the far relay of a command for host `from`, unless `may_begin` says otherwise once
-    /// [`Relays::end_of`] would find it.
+    /// Starts the far relay of a command for a user of host `from`, unless `may_begin` says otherwise
+    /// once [`Relays::end_of`] would find it.
     pub(crate) fn start_far(
         &self,
         state: &Path,
         (from, user): (&str, u32),
-        connection: &TcpStream,
-        keys: Option<SealKeys>,
+        (connection, keys): (&TcpStream, Option<&SealKeys>),
         may_begin: impl FnOnce() -> bool,
     ) -> Result<(), Refusal> {
-        let place = self.take_place(user)?;
         let order = far::Order {
             user: self.has_users.then_some(user),
             state: state.into(),
-            keys,
+            keys: keys.cloned(),
         };
-        let begin = || {
+        let begin = |place| {
             let lock = self.lock_of(from)?;
-            let (mut relay, agent) = spawn("toroid-far-relay", FAR_ROLE)?;
-            agent.set_read_timeout(Some(PATIENCE))?;
-            let (mut answers, orders) = wire::split(agent)?;
-            let descriptors = [connection.as_fd(), lock.as_fd()];
-            let begun = orders.send(&order, &descriptors).and_then(|()| {
-                answers.receive::<()>()?;
-                if may_begin() {
-                    orders.send(&(), &[])?;
-                }
-                Ok(())
-            });
-            if let Err(error) = begun {
-                end(&mut relay);
-                return Err(io::Error::other(error));
-            }
-            // Without permission to begin it ends when this side of the socket is closed.
-            attend(relay, place)
+            let descriptors = [lock.as_fd(), connection.as_fd()];
+            let relay = Relay::start(("toroid-far-relay", FAR_ROLE), &order, &descriptors)?;
+            relay.let_go(place, may_begin)
         };
-        begin().map_err(|error| cannot_start(&error))
+        let place = self.far.take(from.to_owned())?;
+        begin(place).map_err(|error| cannot_start(&error))
     }
 
-    /// Ends all far relays of a host, also those that an agent before this one has started.
+    /// Tells a near relay why there is no command.
+    pub(crate) fn refuse(&self, connection: TcpStream, keys: Option<&SealKeys>, why: Refusal) {
+        // A failure means that the other side has ended.
+        if let Ok((_, sender)) = frames::split(connection, keys) {
+            let _ = sender.notice(&Notice::Refused(why));
+        }
+    }
+
+    /// Ends all relays to and from a host, also those that an agent before this one has started.
     pub(crate) fn end_of(&self, host: &str) {
         let Ok(file) = OpenOptions::new().write(true).open(self.locks.join(host)) else {
             return;
         };
-        while let Some(pid) = holder(&file) {
-            let Ok(relay) = pidfd_open(pid, PidfdFlags::empty()) else {
-                continue;
-            };
-            // Its number may have been reused before.
-            if holder(&file) == Some(pid) {
-                // It fails for one that has ended meanwhile.
-                let _ = pidfd_send_signal(&relay, Signal::KILL);
-                ends_within(&relay, PATIENCE.as_millis() as u16);
+        let mut ending = Vec::new();
+        let mut from = 0;
+        while let Some(pid) = locker(&file, from) {
+            from = i64::from(pid.as_raw_nonzero().get()) + 1;
+            match pidfd_open(pid, PidfdFlags::empty()) {
+                // Its number may have been reused before.
+                Ok(relay) if locker(&file, from - 1) == Some(pid) => {
+                    // It fails for one that has ended meanwhile.
+                    let _ = pidfd_send_signal(&relay, Signal::KILL);
+                    ending.push(relay);
+                }
+                Ok(_) | Err(Errno::SRCH) => {}
+                Err(error) => tracing::error!("cannot end a command of host {host}: {error}"),
             }
+        }
+        let end = Instant::now() + LAST_BREATH;
+        for relay in ending {
+            let left = end.saturating_duration_since(Instant::now());
+            ends_within(&relay, left.as_millis() as u16);
         }
     }
 
-    /// The file that relays of a host lock.
+    /// The file that relays to and from a host lock.
     fn lock_of(&self, host: &str) -> io::Result<File> {
         ownership::make_directory(&self.locks, 0o700)?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).mode(0o600);
         ownership::open(&mut options, &self.locks.join(host))
     }
+}
 
-    fn take_place(&self, user: u32) -> Result<Place, Refusal> {
-        let mut running = self.running.lock();
-        let of_user = running.get(&user).copied().unwrap_or_default();
-        if of_user >= MOST_OF_USER || running.values().sum::<usize>() >= MOST {
+impl<K> Default for Places<K> {
+    fn default() -> Self {
+        Places(Arc::default())
+    }
+}
+
+impl<K: Clone + Ord> Places<K> {
+    /// Takes a place, which is free again when the returned value is dropped.
+    fn take(&self, of: K) -> Result<Place<K>, Refusal> {
+        let mut running = self.0.lock();
+        let of_one = running.get(&of).copied().unwrap_or_default();
+        if of_one >= MOST_OF_ONE || running.values().sum::<usize>() >= MOST {
             return Err(Refusal::new(
                 RefusalKind::Exhausted,
                 format!(
-                    "{MOST_OF_USER} commands of a user, or {MOST} in all, run between this host and \
-                     others"
+                    "{MOST_OF_ONE} commands of one user or host, or {MOST} in all, run between \
+                     hosts"
                 ),
                 "wait until some have ended",
             ));
         }
-        running.insert(user, of_user + 1);
+        running.insert(of.clone(), of_one + 1);
         Ok(Place {
-            user,
-            running: Arc::clone(&self.running),
+            of,
+            running: Arc::clone(&self.0),
         })
     }
 }
 
-impl Drop for Place {
+/// A place of a relay.
+struct Place<K: Ord> {
+    of: K,
+    running: Arc<Mutex<BTreeMap<K, usize>>>,
+}
+
+impl<K: Ord> Drop for Place<K> {
     fn drop(&mut self) {
         let mut running = self.running.lock();
-        if let Some(count) = running.get_mut(&self.user) {
+        if let Some(count) = running.get_mut(&self.of) {
             *count -= 1;
             if *count == 0 {
-                running.remove(&self.user);
+                running.remove(&self.of);
             }
         }
     }
 }
 
-/// Starts a relay; returns it with the socket that is its standard input.
-fn spawn(title: &str, role: &str) -> io::Result<(Child, UnixStream)> {
-    let (ours, theirs) = UnixStream::pair()?;
-    let mut command = role_command(title, role);
-    command.stdin(OwnedFd::from(theirs));
-    // It may outlive the agent, whose output another process may wait for.
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    Ok((command.spawn()?, ours))
+impl Relay {
+    /// Starts a relay. The first descriptor is the file that it locks.
+    fn start(
+        (title, role): (&str, &str),
+        order: &impl Serialize,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<Self> {
+        let (agent, theirs) = UnixStream::pair()?;
+        agent.set_read_timeout(Some(PATIENCE))?;
+        let mut command = role_command(title, role);
+        command.stdin(OwnedFd::from(theirs));
+        // It may outlive the agent, whose output another process may wait for.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let process = command.spawn()?;
+        let is_free = false;
+        let relay = Relay {
+            process,
+            agent,
+            is_free,
+        };
+        drop(command);
+        let (_, orders) = wire::split(relay.agent.try_clone()?)?;
+        orders.send(order, descriptors).map_err(io::Error::other)?;
+        Ok(relay)
+    }
+
+    /// Lets the relay begin once it has locked its file, unless `may_begin` says otherwise. Its place
+    /// is free when it has ended.
+    fn let_go<K: Ord + Send + 'static>(
+        mut self,
+        place: Place<K>,
+        may_begin: impl FnOnce() -> bool,
+    ) -> io::Result<()> {
+        let (mut answers, orders) = wire::split(self.agent.try_clone()?)?;
+        answers.receive::<()>().map_err(io::Error::other)?;
+        if !may_begin() {
+            return Err(io::Error::other("the other host was removed"));
+        }
+        orders.send(&(), &[]).map_err(io::Error::other)?;
+        let attend = move || {
+            self.is_free = true;
+            // Waiting for a child does not fail.
+            let _ = self.process.wait();
+            drop(place);
+        };
+        threads::start(attend).map(drop)
+    }
 }
 
-/// Waits for the relay's end on a thread of its own.
-fn attend(mut relay: Child, place: Place) -> io::Result<()> {
-    let wait = move || {
-        // Waiting for a child does not fail.
-        let _ = relay.wait();
-        drop(place);
-    };
-    threads::start(wait).map(drop)
-}
-
-fn end(relay: &mut Child) {
-    // It may have ended by itself.
-    let _ = relay.kill();
-    let _ = relay.wait();
+impl Drop for Relay {
+    fn drop(&mut self) {
+        if !self.is_free {
+            // It may have ended by itself.
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+        }
+    }
 }
 
 fn cannot_start(error: &io::Error) -> Refusal {
     Refusal::new(
-        RefusalKind::Exhausted,
+        RefusalKind::Failed,
         format!("cannot start a command between hosts: {error}"),
-        "raise `ulimit -n` and `ulimit -u` of the agent",
+        "see `toroid doctor`, and `ulimit -n` and `ulimit -u` of the agent",
     )
 }
 
-/// Locks a file for this process, beside others. It is unlocked when this process ends.
-fn lock_shared(file: BorrowedFd<'_>) -> io::Result<()> {
-    let lock = whole(libc::F_RDLCK);
-    Ok(fcntl(file, FcntlArg::F_SETLK(&lock)).map(drop)?)
+/// Receives the order of this relay, makes it independent of the agent, locks its file and waits
+/// until it may begin. Returns the other descriptors.
+fn receive_order<T: DeserializeOwned>() -> Result<(T, Vec<OwnedFd>), WireError> {
+    become_independent()?;
+    let agent = io::stdin().as_fd().try_clone_to_owned()?;
+    let (mut orders, answers) = wire::split(agent.into())?;
+    let (order, mut descriptors): (T, Vec<OwnedFd>) = orders.receive()?;
+    if descriptors.len() < 2 {
+        return Err(WireError::Closed);
+    }
+    let file = File::from(descriptors.remove(0));
+    let own = byte(libc::F_WRLCK, i64::from(std::process::id()), 1);
+    fcntl(&file, FcntlArg::F_SETLK(&own)).map_err(io::Error::from)?;
+    // The lock ends with this process, or when it closes the file.
+    std::mem::forget(file);
+    answers.send(&(), &[])?;
+    orders.receive::<()>()?;
+    Ok((order, descriptors))
 }
 
-/// A process that holds a lock of a file.
-fn holder(file: &File) -> Option<Pid> {
-    let mut lock = whole(libc::F_WRLCK);
-    fcntl(file, FcntlArg::F_GETLK(&mut lock)).ok()?;
-    let is_held = i32::from(lock.l_type) != libc::F_UNLCK;
-    is_held.then(|| Pid::from_raw(lock.l_pid)).flatten()
+/// The process with the lowest number, at least `from`, that has locked the byte of its number.
+fn locker(file: &File, from: i64) -> Option<Pid> {
+    let mut lock = byte(libc::F_WRLCK, from, 0);
+    let mut lowest: Option<flock> = None;
+    // The kernel names any lock in the range, so the range ends before each that was found.
+    loop {
+        fcntl(file, FcntlArg::F_GETLK(&mut lock)).ok()?;
+        if i32::from(lock.l_type) == libc::F_UNLCK {
+            return Pid::from_raw(lowest?.l_pid);
+        }
+        let found = lock;
+        lowest = Some(found);
+        if found.l_start <= from {
+            return Pid::from_raw(found.l_pid);
+        }
+        lock = byte(libc::F_WRLCK, from, found.l_start - from);
+    }
 }
 
-fn whole(kind: i32) -> flock {
+/// Bytes from `start` on: `len`, or all if that is 0.
+fn byte(kind: i32, start: i64, len: i64) -> flock {
     flock {
         l_type: kind as i16,
         l_whence: libc::SEEK_SET as i16,
-        l_start: 0,
-        l_len: 0,
+        l_start: start,
+        l_len: len,
         l_pid: 0,
     }
 }
 
-/// Takes on the rights of a user, if this process may.
+/// Takes on the rights of a user.
 fn become_user(ids: Ids, groups: &[Gid]) -> io::Result<()> {
     setgroups(groups)?;
     setgid(Gid::from_raw(ids.gid))?;
@@ -278,45 +368,51 @@ mod tests {
     use super::*;
 
     #[test]
-    fn relays_of_a_user_and_of_all_are_bounded() {
-        let directory = tempfile::tempdir().unwrap();
-        let relays = Relays::new(directory.path(), true);
-        let mut places = Vec::new();
+    fn relays_of_one_and_of_all_are_bounded() {
+        let places = Places::<u32>::default();
+        let mut taken = Vec::new();
         for user in [1, 2] {
-            places.extend((0..MOST_OF_USER).map(|_| relays.take_place(user).unwrap()));
-            assert!(relays.take_place(user).is_err());
+            taken.extend((0..MOST_OF_ONE).map(|_| places.take(user).ok().unwrap()));
+            assert!(places.take(user).is_err());
         }
-        assert!(relays.take_place(3).is_err(), "too many in all");
-        places.pop();
-        relays.take_place(3).unwrap();
-        drop(places);
-        assert!(relays.running.lock().is_empty());
+        assert!(places.take(3).is_err(), "too many in all");
+        taken.pop();
+        drop(places.take(3).ok().unwrap());
+        drop(taken);
+        assert!(places.0.lock().is_empty());
     }
 
+    /// Locks of several processes, whose numbers rise or fall.
     #[test]
-    fn holders_of_a_lock_are_killed() {
+    fn all_holders_of_locks_are_killed_and_no_others() {
         let directory = tempfile::tempdir().unwrap();
         let relays = Relays::new(directory.path(), false);
         let lock = relays.lock_of("a").unwrap();
         relays.lock_of("b").unwrap();
-        let mut children: Vec<Child> = (0..3).map(|_| locking(&relays.locks.join("a"))).collect();
-        assert!(holder(&lock).is_some());
+        let mut children: Vec<Child> = (0..5).map(|_| locking(&relays.locks.join("a"))).collect();
+        let lowest = children.iter().map(Child::id).min();
+        let found = locker(&lock, 0).map(|pid| pid.as_raw_nonzero().get().cast_unsigned());
+        assert_eq!(found, lowest);
         relays.end_of("b");
         relays.end_of("none");
-        assert!(holder(&lock).is_some());
+        assert!(
+            children
+                .iter_mut()
+                .all(|child| child.try_wait().unwrap().is_none())
+        );
         relays.end_of("a");
-        assert_eq!(holder(&lock), None);
+        assert_eq!(locker(&lock, 0), None);
         for child in &mut children {
             assert!(!child.wait().unwrap().success());
         }
     }
 
-    /// A process with a record lock of a file.
+    /// A process that has locked the byte of its number.
     fn locking(path: &Path) -> Child {
         let program = format!(
-            "import fcntl, sys\n\
-             file = open({path:?}, 'r')\n\
-             fcntl.lockf(file, fcntl.LOCK_SH)\n\
+            "import fcntl, os, sys\n\
+             file = open({path:?}, 'r+')\n\
+             fcntl.lockf(file, fcntl.LOCK_EX, 1, os.getpid())\n\
              print('locked', flush=True)\n\
              sys.stdin.read()"
         );

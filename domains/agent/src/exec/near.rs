@@ -17,9 +17,9 @@ use toroid_protocol::command::{Notice, Start, Stream};
 use toroid_protocol::seal::SealKeys;
 use toroid_protocol::wire::{self, Reader, WireError, Writer};
 
-use super::become_user;
 use super::frames::{self, Frame, Receiver, Sender, malformed};
 use super::streams::{Credit, Sink, pass_on};
+use super::{become_user, receive_order};
 use crate::nodes::terminal;
 use crate::threads;
 
@@ -49,16 +49,34 @@ pub(crate) fn run_role() -> u8 {
 }
 
 fn run() -> Result<(), WireError> {
-    let agent = io::stdin().as_fd().try_clone_to_owned()?;
-    let (order, descriptors): (Order, _) = wire::split(agent.into())?.0.receive()?;
-    if let Some(caller) = order.user {
-        become_user(caller, &[])?;
-    }
+    let (order, descriptors) = receive_order::<Order>()?;
     let mut descriptors = descriptors.into_iter();
     let (Some(connection), Some(session)) = (descriptors.next(), descriptors.next()) else {
         return Err(WireError::Closed);
     };
-    let (mut caller, answers) = wire::split(UnixStream::from(session))?;
+    let (caller, answers) = wire::split(UnixStream::from(session))?;
+    let last = serve(order, TcpStream::from(connection), caller, &answers);
+    let last = last.unwrap_or_else(|error| {
+        let message = format!("cannot pass the command on: {error}");
+        refused(Refusal::new(RefusalKind::Failed, message, ""))
+    });
+    answers.send(&last, &[])
+}
+
+fn refused(refusal: Refusal) -> Message {
+    Message::Reply(Reply::Error(refusal))
+}
+
+/// Runs the command; returns the last message for the caller.
+fn serve(
+    order: Order,
+    connection: TcpStream,
+    mut caller: Reader,
+    answers: &Writer,
+) -> Result<Message, WireError> {
+    if let Some(caller) = order.user {
+        become_user(caller, &[])?;
+    }
     let deadline = Instant::now() + CALLER_TIMEOUT;
     let (request, mut theirs): (Request, _) = caller.receive_first(CALLER_BYTES, deadline)?;
     if request != Request::Descriptors || theirs.len() < 3 {
@@ -68,13 +86,23 @@ fn run() -> Result<(), WireError> {
     caller.take_no_descriptors();
     // The node finds program and directory on its own host. Closing these may take for ever.
     std::mem::forget(theirs.split_off(3));
-    let stdio = Stdio::of(theirs, order.start.terminal.as_ref(), &answers)?;
-    let (receiver, sender) = frames::split(TcpStream::from(connection), order.keys.as_ref())?;
-    let last = match relay(order.start, stdio, caller, receiver, &sender) {
-        Ok(last) => last,
-        Err(error) => Message::Reply(Reply::Error(lost(&order.host, &error))),
-    };
-    answers.send(&last, &[])
+    let stdio = Stdio::of(theirs, order.start.terminal.as_ref(), answers)?;
+    let (receiver, sender) = frames::split(connection, order.keys.as_ref())?;
+    let last = relay(order.start, stdio, caller, receiver, &sender);
+    Ok(match last {
+        // Only the host that refuses knows what it means by "here".
+        Ok(Notice::Refused(Refusal {
+            kind,
+            message,
+            remedy,
+        })) => {
+            let message = format!("host {}: {message}", order.host);
+            refused(Refusal::new(kind, message, remedy))
+        }
+        Ok(Notice::Exited(status)) => Message::Event(Event::Exited { status }),
+        Ok(_) => refused(lost(&order.host, &malformed("an unknown end"))),
+        Err(error) => refused(lost(&order.host, &error)),
+    })
 }
 
 /// Standard streams of the caller.
@@ -122,14 +150,14 @@ fn give_terminal(terminal: &Terminal, caller: &Writer) -> Result<OwnedFd, WireEr
     Ok(slave)
 }
 
-/// Relays until the command has ended; returns the last message for the caller.
+/// Relays until the command has ended; returns the last notice.
 fn relay(
     start: Start,
     stdio: Stdio,
     caller: Reader,
     mut receiver: Receiver,
     sender: &Sender,
-) -> io::Result<Message> {
+) -> io::Result<Notice> {
     sender.notice(&Notice::Start(start))?;
     let typed = Credit::new();
     let (credit, to, input) = (typed.clone(), sender.clone(), stdio.input);
@@ -142,7 +170,20 @@ fn relay(
     })?;
     let output = Sink::start(stdio.output, Stream::Output, sender.clone())?;
     let error = Sink::start(stdio.error, Stream::Error, sender.clone())?;
-    let last = loop {
+    let last = follow(&mut receiver, [&output, &error], &typed);
+    // Also what came before a failure.
+    output.finish();
+    error.finish();
+    last
+}
+
+/// Passes on what the far relay sends, until its last message, which is returned.
+fn follow(
+    receiver: &mut Receiver,
+    [output, error]: [&Sink; 2],
+    typed: &Credit,
+) -> io::Result<Notice> {
+    loop {
         match receiver.receive()? {
             Frame::Data(Stream::Output, bytes) => output.take(bytes)?,
             Frame::Data(Stream::Error, bytes) => error.take(bytes)?,
@@ -151,18 +192,10 @@ fn relay(
                 bytes,
             }) => typed.add(bytes)?,
             Frame::Notice(Notice::Closed(Stream::Input)) => typed.close(),
-            Frame::Notice(Notice::Exited(status)) => {
-                break Message::Event(Event::Exited { status });
-            }
-            Frame::Notice(Notice::Refused(refusal)) => {
-                break Message::Reply(Reply::Error(refusal));
-            }
+            Frame::Notice(last @ (Notice::Exited(_) | Notice::Refused(_))) => return Ok(last),
             _ => return Err(malformed("only a near relay sends this")),
         }
-    };
-    output.finish();
-    error.finish();
-    Ok(last)
+    }
 }
 
 /// Passes the caller's signals on, until its session ends. After a resize of its terminal it sends
@@ -191,6 +224,6 @@ fn lost(host: &str, error: &io::Error) -> Refusal {
     Refusal::new(
         RefusalKind::Failed,
         format!("lost the command on host {host}: {why}"),
-        "it was killed there, or will be; see `toroid status` on both hosts",
+        "if it has begun, it ends; see `toroid status` on both hosts",
     )
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, channel};
 use std::thread::JoinHandle;
 
@@ -87,6 +87,11 @@ pub(super) fn pass_on(
         }
         let count = match from.read(&mut chunk[..most]) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            // Others that have this file open may have made it so.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                await_events(&from, PollFlags::POLLIN);
+                continue;
+            }
             // A terminal that has lost its other end fails instead of ending.
             Ok(0) | Err(_) => break,
             Ok(count) => count,
@@ -98,6 +103,28 @@ pub(super) fn pass_on(
         to.data(stream, &chunk[..count])?;
     }
     to.data(stream, &[])
+}
+
+/// Waits until a descriptor is ready.
+fn await_events(file: &File, events: PollFlags) {
+    // A failure shows with the next read or write.
+    let _ = poll(&mut [PollFd::new(file.as_fd(), events)], PollTimeout::NONE);
+}
+
+/// Writes all, also to a file that others have made non-blocking.
+fn write_all(to: &mut File, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match to.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                await_events(to, PollFlags::POLLOUT);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// What a descriptor has.
@@ -141,6 +168,7 @@ pub(super) struct Sink {
     queue: mpsc::Sender<Vec<u8>>,
     /// Bytes in the queue.
     waiting: Arc<AtomicUsize>,
+    has_ended: AtomicBool,
     writing: JoinHandle<()>,
 }
 
@@ -157,7 +185,7 @@ impl Sink {
                 if bytes.is_empty() {
                     return;
                 }
-                if to.write_all(&bytes).is_err() {
+                if write_all(&mut to, &bytes).is_err() {
                     // If this fails, the connection has ended.
                     let _ = back.notice(&Notice::Closed(stream));
                     return;
@@ -173,12 +201,16 @@ impl Sink {
         Ok(Sink {
             queue,
             waiting,
+            has_ended: AtomicBool::new(false),
             writing: threads::start(write)?,
         })
     }
 
     /// Takes received bytes; without any, the stream has ended.
     pub(super) fn take(&self, bytes: Vec<u8>) -> io::Result<()> {
+        if self.has_ended.fetch_or(bytes.is_empty(), Ordering::Relaxed) {
+            return Err(malformed("the stream has ended before"));
+        }
         let before = self.waiting.fetch_add(bytes.len(), Ordering::Relaxed);
         if before + bytes.len() > WINDOW {
             return Err(malformed("more was sent than may be under way"));
@@ -267,6 +299,35 @@ mod tests {
         let mut notices = std::iter::from_fn(|| receiver.receive().ok());
         let closed = Frame::Notice(Notice::Closed(Stream::Output));
         assert!(notices.any(|frame| frame == closed));
+        sink.take(vec![]).unwrap();
+        assert!(sink.take(vec![]).is_err(), "empty frames fill the memory");
         sink.finish();
+    }
+
+    #[test]
+    fn files_that_others_have_made_non_blocking_lose_nothing() {
+        let (sender, mut receiver) = channel_of_frames();
+        let (reader, writer) = io::pipe().unwrap();
+        for end in [reader.as_fd(), writer.as_fd()] {
+            rustix::io::ioctl_fionbio(end, true).unwrap();
+        }
+        let sink = Sink::start(writer.into(), Stream::Output, sender.clone()).unwrap();
+        let credit = Credit::new();
+        let pass = move || pass_on(reader.into(), Stream::Output, &credit, &sender, None);
+        let passing = threads::start(pass).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        for _ in 0..WINDOW / MAX_DATA {
+            sink.take(vec![3; MAX_DATA]).unwrap();
+        }
+        let mut count = 0;
+        while count < WINDOW {
+            // Between them are notices of what the sink has passed on.
+            if let Frame::Data(_, bytes) = receiver.receive().unwrap() {
+                count += bytes.len();
+            }
+        }
+        sink.take(vec![]).unwrap();
+        sink.finish();
+        passing.join().unwrap().unwrap();
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn give_ticket(
         TicketPurpose::Node(between) => may_connect(&directory, to, &cluster.config.host, between)
             .and_then(|()| is_sealed_as_wanted(cluster, &directory, between))
             .and_then(|()| has_listener(host, &directory, between)),
-        TicketPurpose::Command { user } => commands::may_begin(host, user),
+        TicketPurpose::Command { user } => commands::may_begin(host, cluster, user),
         TicketPurpose::Frames => match host.driver {
             Some(_) => Ok(()),
             None => Err(Refusal::new(

@@ -277,6 +277,7 @@ fn obey_signals(mut caught: Caught, commands: Vec<Signals>, screen: Option<Scree
                 (SIGCONT, Some(screen)) => {
                     screen.begin();
                     screen.resize();
+                    pass_on(SIGWINCH);
                 }
                 _ => pass_on(signal),
             }

@@ -111,6 +111,8 @@ fn no_room() -> io::Error {
 fn find(name: &str, search: &str, cwd: &str) -> Option<(String, File)> {
     let directories: Vec<PathBuf> = if name.contains('/') {
         vec![cwd.into()]
+    } else if search.is_empty() {
+        return None;
     } else {
         let directories = std::env::split_paths(search);
         directories.map(|dir| Path::new(cwd).join(dir)).collect()
@@ -210,5 +212,6 @@ mod tests {
         assert_eq!(found("sh", "/etc", "/"), None);
         assert_eq!(found("passwd", "/etc", "/"), None, "no program");
         assert_eq!(found("", "/usr", "/"), None, "a directory");
+        assert_eq!(found("sh", "", "/bin"), None, "nowhere to search");
     }
 }

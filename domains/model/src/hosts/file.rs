@@ -9,7 +9,7 @@ use std::str::FromStr;
 use toml::de::DeTable;
 use toroid_fabric::{NodeId, Place, Torus};
 
-use super::{Admission, ConfigFile, ETCD, Encryption, HostConfig, Provider};
+use super::{Admission, Commands, ConfigFile, ETCD, Encryption, HostConfig, Provider};
 use crate::limits::{MAX_ACK_TIMEOUT_MS, MAX_HOSTS, MAX_NODES};
 use crate::names::{is_alias, is_host_name};
 use crate::nodeset::{self, Names};
@@ -17,7 +17,7 @@ use crate::rdma::Rdma;
 use crate::refusal::Refusal;
 use crate::settings::{Key, Lines, Value};
 
-const KEYS: [&str; 22] = [
+const KEYS: [&str; 23] = [
     "host",
     "torus",
     "nodes",
@@ -29,6 +29,7 @@ const KEYS: [&str; 22] = [
     "provider",
     "encryption",
     "admission",
+    "commands",
     "device",
     "port",
     "gid-index",
@@ -65,6 +66,8 @@ impl File<'_> {
         let encryption = encryption.unwrap_or(Some(Encryption::default()));
         let admission = table.get("admission").map(|value| self.parsed(value));
         let admission = admission.unwrap_or(Some(Admission::default()));
+        let commands = table.get("commands").map(|value| self.parsed(value));
+        let commands = commands.unwrap_or(Some(Commands::default()));
         let rdma = self.rdma(table, provider);
         let hosts = self.hosts(table);
         if let Some(torus) = torus {
@@ -108,6 +111,7 @@ impl File<'_> {
                 provider: provider?,
                 encryption: encryption?,
                 admission: admission?,
+                commands: commands?,
                 rdma,
                 hosts,
                 lost: None,

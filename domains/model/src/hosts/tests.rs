@@ -154,6 +154,7 @@ fn mistakes_are_reported_with_their_line() {
         ("state = ", "provider = ", 9, "there are tcp and verbs"),
         ("state = ", "encryption = ", 9, "\"on\" or \"off\""),
         ("state = ", "admission = ", 9, "\"key\" or \"manual\""),
+        ("state = ", "commands = ", 9, "\"on\" or \"off\""),
         (
             "state = \"/run/a\"",
             "device = \"mlx5_0\"",
