@@ -24,7 +24,7 @@ pub(crate) enum Gateway {
     Add {
         /// The member; the gateway ends when it leaves
         node: String,
-        /// The interface of the host that leads outside
+        /// The interface of the member's host that leads outside
         #[arg(long, value_name = "INTERFACE")]
         uplink: String,
         /// The domain; may be left out if the node is in only one
