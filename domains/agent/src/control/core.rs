@@ -420,10 +420,12 @@ impl Core {
         }
     }
 
-    /// Begins a round if none is under way. Its first step finds out whether it is needed.
+    /// Begins a round, unless one is under way. Its first step finds out whether it is needed. A round
+    /// that waits for a follower which failed does not wait any longer.
     fn begin_round(&mut self, now: Instant) {
         if !self.followers.is_empty() {
-            self.step.get_or_insert(now + LAG / STEPS);
+            let soon = now + LAG / STEPS;
+            self.step = Some(self.step.map_or(soon, |at| at.min(soon)));
         }
     }
 

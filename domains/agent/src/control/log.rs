@@ -74,6 +74,8 @@ impl Log {
     /// Update from the directory after change `had` of this term to the present one, or the whole
     /// directory if absent.
     pub(super) fn since(&mut self, had: Option<u64>) -> Arc<SharedUpdate> {
+        // Revisions before those of the log have one update in common.
+        let had = had.filter(|had| self.missed(*had).is_some());
         if let Some(made) = self.updates.get(&had) {
             return Arc::clone(made);
         }
@@ -82,11 +84,16 @@ impl Log {
         made
     }
 
+    /// Index of the first change after revision `had`, if the log has all that follow.
+    fn missed(&self, had: u64) -> Option<usize> {
+        let missed = usize::try_from(self.number().checked_sub(had)?).ok()?;
+        self.last.len().checked_sub(missed)
+    }
+
     fn make_update(&self, had: Option<u64>) -> SharedUpdate {
         let changes = || {
             let (since, revision) = (had?, self.revision?);
-            let missed = usize::try_from(revision.number.checked_sub(since)?).ok()?;
-            let first = self.last.len().checked_sub(missed)?;
+            let first = self.missed(since)?;
             let mut all = SharedUpdate::from_revision(Revision {
                 number: since,
                 ..revision

@@ -212,3 +212,37 @@ fn a_change_waits_for_hosts_that_return_after_they_can_connect() {
     let away = ("host0".to_owned(), "its agent is away".to_owned());
     assert_eq!(replies(now + RETURN, Event::Tick), [[away].into()]);
 }
+
+/// It has a pause between attempts, which the others do not wait for.
+#[test]
+fn a_host_that_fails_does_not_delay_the_others() {
+    let mut now = Instant::now();
+    let mut core = core(2, now);
+    durable(&mut core, now, 1);
+    let mut sent = Vec::new();
+    while sent.len() < 2 {
+        now = core.wake().expect("both wait");
+        sent.extend(sessions(core.handle(now, Event::Tick)));
+    }
+    let failed = Event::Answered {
+        host: "host0".into(),
+        session: SessionId(0),
+        number: 1,
+        answer: Answer::Failed("its disk is full".into()),
+    };
+    core.handle(now, failed);
+    answer(&mut core, now, 1, 1);
+    let retry = loop {
+        let wake = core.wake().expect("it is tried again");
+        if wake > now + LAG {
+            break wake;
+        }
+        assert_eq!(sessions(core.handle(wake, Event::Tick)), NONE);
+    };
+    durable(&mut core, now + LAG, 2);
+    let (limit, mut sent) = (now + 2 * LAG, Vec::new());
+    while let Some(wake) = core.wake().filter(|wake| *wake <= limit && *wake < retry) {
+        sent.extend(sessions(core.handle(wake, Event::Tick)));
+    }
+    assert_eq!(sent, [1]);
+}
