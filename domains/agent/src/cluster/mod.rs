@@ -19,7 +19,7 @@
 
 pub(crate) mod admission;
 pub(crate) mod candidacy;
-mod confirmation;
+pub(crate) mod confirmation;
 pub(crate) mod etcd;
 pub(crate) mod followers;
 pub(crate) mod leader;
@@ -179,9 +179,11 @@ impl Cluster {
         }
         let address = self.config.hosts.get(host);
         let address = address.ok_or_else(|| CannotDial::Unknown(host.into()))?;
-        // Among several candidates, one that is away must not hold up the search for the leader.
         let (place, leaders) = self.whereabouts();
-        let time = if follows.is_some() && place == ETCD {
+        let may_lead = leaders.iter().any(|leader| leader == host);
+        // Among several candidates, one that is away must not hold up the search for the leader. Nor
+        // must one that led formerly.
+        let time = if follows.is_some() && (place == ETCD || !may_lead) {
             SEARCH
         } else {
             HANDSHAKE
@@ -189,7 +191,6 @@ impl Cluster {
         let stream = TcpStream::connect_timeout(address, time).map_err(SessionError::Io)?;
         let keys = self.keys.lock().clone();
         let mut session = handshake::connect(stream, &keys, &self.secret, time)?;
-        let may_lead = leaders.iter().any(|leader| leader == host);
         admission::check_dialled(&session.peer, known, may_lead)?;
         link::stay_alive(&session.writer)?;
         session.writer.send(&HostMessage::Hello(Hello {

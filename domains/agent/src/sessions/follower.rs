@@ -55,7 +55,7 @@ fn follow(host: &Arc<Host>, cluster: &Arc<Cluster>) {
                 if !is_former {
                     pause = BACKOFF[0];
                 }
-                if is_elected {
+                if is_elected && !is_former {
                     // The next leader may be there already.
                     continue;
                 }
