@@ -82,7 +82,8 @@ impl Cluster {
     }
 }
 
-fn leads_no_more() -> Refusal {
+/// Why a host that was replaced confirms nothing.
+pub(crate) fn leads_no_more() -> Refusal {
     let message = "this host leads no more";
     Refusal::new(RefusalKind::Failed, message, "see `toroid status`")
 }
