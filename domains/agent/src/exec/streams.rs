@@ -239,9 +239,11 @@ mod tests {
     /// A sender, and the frames that come out at the other end.
     fn channel_of_frames() -> (Sender, Receiver) {
         let (near, far) = pair();
+        let socket = far.try_clone().unwrap();
+        let ends = (split(near, None).unwrap().1, split(far, None).unwrap().0);
         let patience = Some(Duration::from_millis(200));
-        far.set_read_timeout(patience).unwrap();
-        (split(near, None).unwrap().1, split(far, None).unwrap().0)
+        socket.set_read_timeout(patience).unwrap();
+        ends
     }
 
     fn bytes_until_silence(receiver: &mut Receiver) -> usize {
@@ -299,6 +301,14 @@ mod tests {
         let mut notices = std::iter::from_fn(|| receiver.receive().ok());
         let closed = Frame::Notice(Notice::Closed(Stream::Output));
         assert!(notices.any(|frame| frame == closed));
+        sink.finish();
+    }
+
+    #[test]
+    fn a_stream_ends_once() {
+        let (sender, _receiver) = channel_of_frames();
+        let (_reader, writer) = io::pipe().unwrap();
+        let sink = Sink::start(writer.into(), Stream::Output, sender).unwrap();
         sink.take(vec![]).unwrap();
         assert!(sink.take(vec![]).is_err(), "empty frames fill the memory");
         sink.finish();
@@ -313,7 +323,8 @@ mod tests {
         }
         let sink = Sink::start(writer.into(), Stream::Output, sender.clone()).unwrap();
         let credit = Credit::new();
-        let pass = move || pass_on(reader.into(), Stream::Output, &credit, &sender, None);
+        let given = Arc::clone(&credit);
+        let pass = move || pass_on(reader.into(), Stream::Output, &given, &sender, None);
         let passing = threads::start(pass).unwrap();
         std::thread::sleep(Duration::from_millis(20));
         for _ in 0..WINDOW / MAX_DATA {
@@ -328,6 +339,7 @@ mod tests {
         }
         sink.take(vec![]).unwrap();
         sink.finish();
+        credit.add(1).unwrap();
         passing.join().unwrap().unwrap();
     }
 }
