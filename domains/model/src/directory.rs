@@ -498,7 +498,8 @@ impl Directory {
                 continue;
             };
             // Two bridges would make one Ethernet of two domains.
-            if present.uplink == *uplink {
+            let is_same_host = self.host_of(present.node) == self.host_of(*node);
+            if present.uplink == *uplink && is_same_host {
                 return Err(DirectoryError::UplinkTaken {
                     uplink: uplink.clone(),
                     domain: other.name.clone(),

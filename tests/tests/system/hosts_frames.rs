@@ -384,6 +384,12 @@ fn a_gateway_at_a_node_of_any_host_serves_members_of_all() {
         add(a, "1,1,0", "up0").ok();
         all();
         add(a, "1,1,0", "up0").fails(5, &["blue"]);
+        // An uplink of the same name of another host is another one.
+        let _near = outside_of(a);
+        let red = a.agent.domain("red", &["*,0,0"]);
+        a.agent.toroid("gateway add 0,0,0 --uplink up0 -d red").ok();
+        a.agent.reaches("1,0,0", OUTSIDE);
+        red.remove();
         b.agent.kill_agent();
         a.agent.reaches("0,0,0", OUTSIDE);
         b.up();

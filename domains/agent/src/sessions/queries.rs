@@ -212,7 +212,8 @@ fn name_missing(reply: &mut Reply, hosts: BTreeMap<String, String>) {
 }
 
 /// Checks, before a change, what only the host of its node knows: whether it has what a gateway needs.
-pub(crate) fn check(host: &Arc<Host>, actor: Actor, request: &Request) -> Result<(), Refusal> {
+/// All else is for the leader to refuse.
+pub(crate) fn check(host: &Host, actor: Actor, request: &Request) -> Result<(), Refusal> {
     let Request::GatewayAdd {
         node,
         domain,
@@ -222,29 +223,37 @@ pub(crate) fn check(host: &Arc<Host>, actor: Actor, request: &Request) -> Result
     else {
         return Ok(());
     };
-    // The leader refuses other actors, and logs it.
-    if host.cluster.is_none() || !matches!(actor, Actor::Administrator(_)) {
-        return Ok(());
-    }
     let directory = host.members.directory(Directory::clone);
-    let id = usable_node(&directory, actor, node)?;
+    let who = Requester::of(actor, &directory);
+    let (Some(cluster), Requester::Administrator(_)) = (&host.cluster, who) else {
+        return Ok(());
+    };
+    let Ok(id) = usable_node(&directory, actor, node) else {
+        return Ok(());
+    };
     let Some(carrier) = host.carrier(id) else {
-        return host.check_gateway(actor, domain, node, (uplink, *kind));
+        return host.check_gateway(domain, id, (uplink, *kind));
     };
-    let (who, asked) = (Requester::of(actor, &directory), request.clone());
-    let query = move || HostRequest::Query {
+    let query = HostRequest::Query {
         who,
-        request: asked.clone(),
+        request: Request::GatewayAdd {
+            node: directory.places(&[id].into()),
+            domain: domain.clone(),
+            uplink: uplink.clone(),
+            kind: *kind,
+        },
     };
-    let mut answers = ask_all(host, [carrier.clone()].into(), query, TIMEOUT);
-    match answers.remove(&carrier) {
-        Some(HostResponse::Done) => Ok(()),
-        Some(HostResponse::Refused(refusal)) => Err(refusal),
-        _ => Err(Refusal::new(
-            RefusalKind::Failed,
-            format!("host {carrier}, which carries node {node}, does not answer"),
-            "see `toroid status`",
-        )),
+    match host.link_to(cluster, &carrier)?.ask(query, TIMEOUT) {
+        Ok(HostResponse::Refused(refusal)) => Err(refusal),
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let message = format!("host {carrier}, which carries node {node}: {error}");
+            Err(Refusal::new(
+                RefusalKind::Failed,
+                message,
+                "see `toroid status`",
+            ))
+        }
     }
 }
 
@@ -275,7 +284,12 @@ pub(super) fn answer_host(
             uplink,
             kind,
         } => {
-            let checked = host.check_gateway(actor, domain, node, (uplink, *kind));
+            let node = node.parse().ok();
+            let id = node.and_then(|place: Place| host.torus.node(place));
+            let (Some(id), Requester::Administrator(_)) = (id, who) else {
+                return refuse("only administrators connect domains to the outside".into());
+            };
+            let checked = host.check_gateway(domain, id, (uplink, *kind));
             return checked.map_or_else(HostResponse::Refused, |()| HostResponse::Done);
         }
         request if is_query(request) => look(host, actor, request),
