@@ -30,8 +30,9 @@ pub(crate) fn start(
     relays.start_near(caller, carrier, (&connection, keys), start, is_admitted)
 }
 
-/// Whether a user of another host may run commands here. Only administrators run commands in nodes
-/// without users of their own, whose root is that of the host: no other host can make itself one.
+/// Whether a user of another host may run commands here. Nodes without users of their own have those
+/// of their agent: no other host makes itself root of this one. Under the agent of an ordinary user,
+/// who the user is there is believed.
 pub(super) fn may_begin(host: &Host, cluster: &Cluster, user: u32) -> Result<(), Refusal> {
     let refuse = |why: String| {
         let remedy = "run it on that host";
