@@ -82,8 +82,7 @@ impl Cluster {
     }
 }
 
-/// Why a host that was replaced confirms nothing.
-pub(crate) fn leads_no_more() -> Refusal {
+fn leads_no_more() -> Refusal {
     let message = "this host leads no more";
     Refusal::new(RefusalKind::Failed, message, "see `toroid status`")
 }

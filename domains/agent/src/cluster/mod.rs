@@ -19,7 +19,7 @@
 
 pub(crate) mod admission;
 pub(crate) mod candidacy;
-pub(crate) mod confirmation;
+mod confirmation;
 pub(crate) mod etcd;
 pub(crate) mod followers;
 pub(crate) mod leader;

@@ -20,7 +20,6 @@ use super::host::{Host, names, only_node, parse_subnet};
 use super::membership::Departure;
 use super::once::{self, Asked, Ended};
 use super::quotas::{self, Whose};
-use crate::cluster::confirmation::leads_no_more;
 use crate::cluster::{Cluster, Setback};
 use crate::control::Underway;
 use crate::control::core::Lacking;
@@ -75,12 +74,7 @@ fn confirmed(host: &Host, setback: Setback) -> Setback {
     // A change that was made has been confirmed by its transaction.
     let doubt = |cluster: &Arc<Cluster>| cluster.confirm_lead().err();
     let cluster = host.cluster.as_ref().filter(|_| depends_on_directory);
-    match cluster.and_then(doubt) {
-        None => setback,
-        Some(why) if why == leads_no_more() => Setback::Lost(why),
-        // Nobody knows who leads. The change was not made here.
-        Some(why) => Setback::Unsettled(why),
-    }
+    cluster.and_then(doubt).map_or(setback, Setback::Lost)
 }
 
 /// Makes a change for this host's agent, on a follower by asking the leader.
