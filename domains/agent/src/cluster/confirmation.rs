@@ -9,6 +9,7 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 
 use super::Cluster;
 use super::candidacy::Candidacy;
+use super::etcd::EtcdError;
 
 /// Least time between the begins of two reads.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -82,7 +83,8 @@ impl Cluster {
     }
 }
 
-fn leads_no_more() -> Refusal {
+/// Refusal of a host that was replaced, or whose lease has ended.
+pub(crate) fn leads_no_more() -> Refusal {
     let message = "this host leads no more";
     Refusal::new(RefusalKind::Failed, message, "see `toroid status`")
 }
@@ -93,9 +95,10 @@ impl Candidacy {
     /// # Errors
     /// A refusal if it leads no more, or if etcd does not answer.
     fn confirm(&self) -> Result<(), Refusal> {
-        self.reads.next(|| {
-            let led = self.leads().map_err(|error| error.refusal())?;
-            led.then_some(()).ok_or_else(leads_no_more)
+        self.reads.next(|| match self.leads() {
+            Ok(true) => Ok(()),
+            Ok(false) | Err(EtcdError::Unrenewed) => Err(leads_no_more()),
+            Err(error) => Err(error.refusal()),
         })
     }
 }

@@ -19,7 +19,7 @@
 
 pub(crate) mod admission;
 pub(crate) mod candidacy;
-mod confirmation;
+pub(crate) mod confirmation;
 pub(crate) mod etcd;
 pub(crate) mod followers;
 pub(crate) mod leader;

@@ -20,6 +20,7 @@ use super::host::{Host, names, only_node, parse_subnet};
 use super::membership::Departure;
 use super::once::{self, Asked, Ended};
 use super::quotas::{self, Whose};
+use crate::cluster::confirmation::leads_no_more;
 use crate::cluster::{Cluster, Setback};
 use crate::control::Underway;
 use crate::control::core::Lacking;
@@ -69,12 +70,17 @@ fn confirmed(host: &Host, setback: Setback) -> Setback {
     if host.control.is_deposed() || is_cut_off {
         return Setback::Lost(why);
     }
-    // Others depend on the directory: what there is, who owns it, and what is left.
+    // Others depend on the directory: on members, owners, quotas and free nodes.
     let depends_on_directory = why.kind != RefusalKind::Failed;
     // A change that was made has been confirmed by its transaction.
     let doubt = |cluster: &Arc<Cluster>| cluster.confirm_lead().err();
     let cluster = host.cluster.as_ref().filter(|_| depends_on_directory);
-    cluster.and_then(doubt).map_or(setback, Setback::Lost)
+    match cluster.and_then(doubt) {
+        None => setback,
+        Some(why) if why == leads_no_more() => Setback::Lost(why),
+        // Without etcd there is no next leader to ask. The change was not made.
+        Some(why) => Setback::Unsettled(why),
+    }
 }
 
 /// Makes a change for this host's agent, on a follower by asking the leader.

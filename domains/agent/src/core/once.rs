@@ -145,6 +145,7 @@ pub(super) fn repeat<G>(
                 },
             };
         };
+        let attempted = Instant::now();
         let setback = match attempt(host, caller, standing, asked) {
             Ok(reply) => return Ended::Answered(Ok(reply), Some(inside)),
             Err(setback) => setback,
@@ -168,6 +169,8 @@ pub(super) fn repeat<G>(
         if lost.is_none() {
             // From now on the change waits for the next leader. Its processes may have taken long.
             wait.time = begin.elapsed().min(ATTEMPT);
+        } else {
+            wait.time += attempted.elapsed().min(ATTEMPT);
         }
         lost = Some(why);
         thread::sleep(pause);
