@@ -34,7 +34,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// Group of users that are not known here.
 const NO_GROUP: u32 = 65534;
 
-/// What the relay is to do. Descriptor: the data connection.
+/// Task of the relay. Descriptor: the data connection.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Order {
     /// The caller, if the relay is to have its rights.
@@ -59,7 +59,7 @@ fn run() -> Result<(), WireError> {
         Ok(command) => command,
         Err(error) => {
             sender.notice(&Notice::Refused(refusal(error)))?;
-            // Bytes that nobody reads would take the notice with them.
+            // The kernel discards the notice if it closes a socket with unread bytes.
             while receiver.receive().is_ok() {}
             return Ok(());
         }
@@ -187,7 +187,7 @@ impl Command {
     }
 }
 
-/// What the near relay tells a command.
+/// Receiver of the near relay's frames.
 struct Listener {
     input: Sink,
     /// Of output and error.

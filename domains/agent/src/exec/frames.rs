@@ -155,8 +155,8 @@ impl Read for Receiver {
 }
 
 /// Error of a peer that breaks the protocol.
-pub(super) fn malformed(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
+pub(super) fn malformed(mistake: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, mistake)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //!
 //! A relay is a process for each command, with the rights of the caller. The near relay takes the place
 //! of the node, so that callers see no difference. The far relay is an ordinary client of the agent
-//! of its host, which decides what the caller may do there.
+//! of its host, which checks the caller's rights there.
 
 mod far;
 mod frames;
@@ -121,7 +121,7 @@ impl Relays {
             Ok(session.into())
         };
         let place = self.near.take(caller.uid)?;
-        begin(place).map_err(|error| cannot_start(&error))
+        begin(place).map_err(|error| cannot_start(to, &error))
     }
 
     /// Starts the far relay of a command for a user of host `from`, unless `may_begin` says otherwise
@@ -145,7 +145,7 @@ impl Relays {
             relay.let_go(place, may_begin)
         };
         let place = self.far.take(from.to_owned())?;
-        begin(place).map_err(|error| cannot_start(&error))
+        begin(place).map_err(|error| cannot_start(from, &error))
     }
 
     /// Tells a near relay why there is no command.
@@ -275,7 +275,7 @@ impl Relay {
         let (mut answers, orders) = wire::split(self.agent.try_clone()?)?;
         answers.receive::<()>().map_err(io::Error::other)?;
         if !may_begin() {
-            return Err(io::Error::other("the other host was removed"));
+            return Err(io::ErrorKind::PermissionDenied.into());
         }
         orders.send(&(), &[]).map_err(io::Error::other)?;
         let attend = move || {
@@ -298,7 +298,11 @@ impl Drop for Relay {
     }
 }
 
-fn cannot_start(error: &io::Error) -> Refusal {
+fn cannot_start(other: &str, error: &io::Error) -> Refusal {
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        let message = format!("host {other} was removed meanwhile");
+        return Refusal::new(RefusalKind::Denied, message, "see `toroid host ls`");
+    }
     Refusal::new(
         RefusalKind::Failed,
         format!("cannot start a command between hosts: {error}"),

@@ -32,7 +32,7 @@ const CALLER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most bytes of that message.
 const CALLER_BYTES: u32 = 1024;
 
-/// What the relay is to do. Descriptors: the data connection, and the caller's session.
+/// Task of the relay. Descriptors: the data connection, and the caller's session.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Order {
     /// The caller, if the relay is to have its rights.
@@ -80,8 +80,8 @@ fn serve(
     let deadline = Instant::now() + CALLER_TIMEOUT;
     let (request, mut theirs): (Request, _) = caller.receive_first(CALLER_BYTES, deadline)?;
     if request != Request::Descriptors || theirs.len() < 3 {
-        let what = "a command needs three descriptors, and those before all else";
-        return Err(WireError::Malformed(what.into()));
+        let needs = "a command needs three descriptors, and those before all else";
+        return Err(WireError::Malformed(needs.into()));
     }
     caller.take_no_descriptors();
     // The node finds program and directory on its own host. Closing these may take for ever.
@@ -90,7 +90,7 @@ fn serve(
     let (receiver, sender) = frames::split(connection, order.keys.as_ref())?;
     let last = relay(order.start, stdio, caller, receiver, &sender);
     Ok(match last {
-        // Only the host that refuses knows what it means by "here".
+        // "Here" is the host that refuses.
         Ok(Notice::Refused(Refusal {
             kind,
             message,
@@ -171,13 +171,13 @@ fn relay(
     let output = Sink::start(stdio.output, Stream::Output, sender.clone())?;
     let error = Sink::start(stdio.error, Stream::Error, sender.clone())?;
     let last = follow(&mut receiver, [&output, &error], &typed);
-    // Also what came before a failure.
+    // Also the bytes that came before a failure.
     output.finish();
     error.finish();
     last
 }
 
-/// Passes on what the far relay sends, until its last message, which is returned.
+/// Passes the bytes of the far relay on, until its last notice, which is returned.
 fn follow(
     receiver: &mut Receiver,
     [output, error]: [&Sink; 2],

@@ -66,8 +66,8 @@ impl Credit {
     }
 }
 
-/// Sends what is read from a descriptor until its end. After `over` has been closed at its other end,
-/// sends only what is there.
+/// Sends the bytes of a descriptor until its end. After `over` has been closed at its other end, sends
+/// only those that are there.
 pub(super) fn pass_on(
     from: OwnedFd,
     stream: Stream,
@@ -77,14 +77,12 @@ pub(super) fn pass_on(
 ) -> io::Result<()> {
     let (mut from, mut chunk, mut rest) = (File::from(from), vec![0; MAX_DATA], REST);
     while let Some(credited) = credit.wait() {
-        let mut most = credited.min(MAX_DATA);
-        if let Some(over) = over {
-            match wait(&from, over)? {
-                Ready::Bytes => {}
-                Ready::Last => most = most.min(rest),
-                Ready::Nothing => break,
-            }
-        }
+        let ready = over.map_or(Ok(Ready::Bytes), |over| wait(&from, over))?;
+        let most = match ready {
+            Ready::Bytes => credited.min(MAX_DATA),
+            Ready::Last => credited.min(MAX_DATA).min(rest),
+            Ready::Nothing => break,
+        };
         let count = match from.read(&mut chunk[..most]) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             // Others that have this file open may have made it so.
@@ -96,8 +94,8 @@ pub(super) fn pass_on(
             Ok(0) | Err(_) => break,
             Ok(count) => count,
         };
-        if over.is_some_and(is_closed) {
-            rest = rest.saturating_sub(count);
+        if ready == Ready::Last {
+            rest -= count;
         }
         credit.spend(count);
         to.data(stream, &chunk[..count])?;
@@ -127,11 +125,14 @@ fn write_all(to: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// What a descriptor has.
+/// Bytes of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ready {
+    /// There are some, or its end.
     Bytes,
     /// The same, after the end of the command.
     Last,
+    /// There are none after the end of the command.
     Nothing,
 }
 
@@ -157,11 +158,6 @@ fn wait(from: &File, over: &OwnedFd) -> io::Result<Ready> {
     }
 }
 
-fn is_closed(over: &OwnedFd) -> bool {
-    let mut closed = [PollFd::new(over.as_fd(), PollFlags::empty())];
-    poll(&mut closed, PollTimeout::ZERO).is_ok_and(|count| count > 0)
-}
-
 /// Writes received bytes to a descriptor, on a thread of its own.
 #[derive(Debug)]
 pub(super) struct Sink {
@@ -173,7 +169,7 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    /// A sink that tells the other relay what it has passed on.
+    /// A sink that tells the other relay how many bytes it has passed on.
     pub(super) fn start(to: OwnedFd, stream: Stream, back: Sender) -> io::Result<Self> {
         let (queue, queued) = channel::<Vec<u8>>();
         let waiting = Arc::new(AtomicUsize::new(0));
@@ -332,7 +328,7 @@ mod tests {
         }
         let mut count = 0;
         while count < WINDOW {
-            // Between them are notices of what the sink has passed on.
+            // Between them are notices of the sink.
             if let Frame::Data(_, bytes) = receiver.receive().unwrap() {
                 count += bytes.len();
             }
