@@ -14,6 +14,7 @@ use toroid_model::directory::moved::Moved;
 use toroid_model::directory::records::Records;
 use toroid_model::directory::requests::RequestId;
 use toroid_model::directory::revision::Revision;
+use toroid_model::gateway::Gateway;
 use toroid_model::hosts::{Encryption, Provider};
 use toroid_model::refusal::Refusal;
 use toroid_model::rights::Actor;
@@ -128,9 +129,15 @@ pub enum HostRequest {
     },
     /// To any host: its nodes that listen.
     Listeners(ListenerQuery),
+    /// To any host: whether it has the uplink of a new gateway at one of its nodes.
+    Gateway {
+        /// The domain.
+        domain: String,
+        /// The gateway.
+        gateway: Gateway<u32>,
+    },
     /// To any host: its part of the reply to [`Request::DomainDrops`], [`Request::ShrinkNeeds`] or
-    /// [`Request::QuotaShow`], which each host counts for itself; or whether it could make the
-    /// gateway of a [`Request::GatewayAdd`] at one of its nodes.
+    /// [`Request::QuotaShow`], which each host counts for itself.
     Query {
         /// The caller.
         who: Requester,

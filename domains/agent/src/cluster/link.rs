@@ -271,9 +271,10 @@ fn most_served(ask: &HostRequest) -> usize {
             who: Requester::Administrator(_),
             ..
         } => MAX_SERVED,
-        HostRequest::Change { .. } | HostRequest::Ticket { .. } | HostRequest::Listeners(_) => {
-            MAX_SERVED - RESERVED
-        }
+        HostRequest::Change { .. }
+        | HostRequest::Ticket { .. }
+        | HostRequest::Listeners(_)
+        | HostRequest::Gateway { .. } => MAX_SERVED - RESERVED,
         HostRequest::Query { .. } => RESERVED,
     }
 }

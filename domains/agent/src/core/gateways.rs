@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use toroid_fabric::NodeId;
 use toroid_model::addressing;
 use toroid_model::directory::{Directory, Domain};
 use toroid_model::gateway::{Gateway, GatewayKind};
@@ -26,24 +25,14 @@ use crate::net::gateways::uplinks::Uplinks;
 const PAUSE: Duration = Duration::from_millis(200);
 
 impl Host {
-    /// Checks that this host has what a gateway at one of its nodes needs. Whether the domain may have
-    /// one is for the leader to decide.
-    pub(crate) fn check_gateway(
-        &self,
-        name: &str,
-        node: NodeId,
-        (uplink, kind): (&str, GatewayKind),
-    ) -> Result<(), Refusal> {
+    /// Checks that this host has the uplink and the interface of a gateway at one of its nodes. Whether
+    /// the domain may have one is for the leader to decide.
+    pub(crate) fn check_gateway(&self, name: &str, gateway: &Gateway) -> Result<(), Refusal> {
         self.can_have_gateways()?;
-        let gateway = Gateway {
-            node,
-            uplink: uplink.into(),
-            kind,
-        };
         let domain = self.members.directory(|d| d.domain(name).cloned());
-        let checked = self.uplink(&gateway).map_err(GatewayError::from);
+        let checked = self.uplink(gateway).map_err(GatewayError::from);
         checked
-            .and_then(|_| domain.map_or(Ok(()), |domain| self.check_kernel(&domain, &gateway)))
+            .and_then(|_| domain.map_or(Ok(()), |domain| self.check_kernel(&domain, gateway)))
             .map_err(|error| refusal(&error))
     }
 

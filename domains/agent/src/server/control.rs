@@ -21,7 +21,7 @@ use crate::core::changes::{Standing, usable_node};
 use crate::core::host::{Ending, Host, names};
 use crate::core::once::{self, Asked, Ended, Once, carry_out};
 use crate::nodes::courier::FdCourier;
-use crate::sessions::{commands, queries};
+use crate::sessions::{commands, gateways, queries};
 
 /// A connection to the control socket.
 pub(super) struct Administration<'a> {
@@ -117,7 +117,7 @@ impl Administration<'_> {
         let checked = if is_repeated {
             Ok(())
         } else {
-            queries::check(host, caller.actor, &request)
+            gateways::check(host, caller.actor, &request)
         };
         let ended = match checked.and_then(|()| Asked::new(once, request)) {
             Ok(asked) => carry_out(host, caller, Standing::Own, &asked, enter, waits),
@@ -201,7 +201,6 @@ impl Administration<'_> {
         else {
             return Err(invalid("this is no command"));
         };
-        let mut env = env.clone();
         let texts = env.iter().flat_map(|(name, value)| [name, value]);
         let places = binds.iter().map(|bind| &bind.place);
         if argv
@@ -217,12 +216,23 @@ impl Administration<'_> {
             return Err(invalid("directory and program must be absolute paths"));
         }
         self.check_binds(binds)?;
-        env.retain(|(name, _)| name != "TOROID_NODE" && name != "TOROID_DOMAIN");
+        let mut order = StartCommand {
+            argv: argv.clone(),
+            env: env.clone(),
+            cwd: cwd.clone(),
+            program: program.clone(),
+            has_directory: false,
+            has_file: false,
+            terminal: *terminal,
+            binds: binds.clone(),
+        };
+        let of_nodes = ["TOROID_NODE", "TOROID_DOMAIN"];
+        order.env.retain(|(name, _)| !of_nodes.contains(&&**name));
         let directory = || self.host.members.directory(Directory::clone);
         let id = usable_node(&directory(), self.caller.actor, node)?;
         let caller = peer_ids(self.reader.stream()).map_err(|error| invalid(&error.to_string()))?;
         let Some(hosted) = self.host.node(id) else {
-            return Ok((self.execute_elsewhere(id, caller, request)?, None));
+            return Ok((self.execute_elsewhere(id, caller, &order)?, None));
         };
         if self.host.users.is_none() {
             self.caller
@@ -246,20 +256,11 @@ impl Administration<'_> {
         }
         may_bind(directory().owner_of(id), caller, binds)?;
         let (node, domains) = (hosted, names(&directory(), id));
-        env.push(("TOROID_NODE".into(), node.place.to_string()));
+        let place = node.place.to_string();
+        order.env.push(("TOROID_NODE".into(), place));
         if let [only] = &domains[..] {
-            env.push(("TOROID_DOMAIN".into(), only.clone()));
+            order.env.push(("TOROID_DOMAIN".into(), only.clone()));
         }
-        let order = StartCommand {
-            argv: argv.clone(),
-            env,
-            cwd: cwd.clone(),
-            program: program.clone(),
-            has_directory: false,
-            has_file: false,
-            terminal: *terminal,
-            binds: binds.clone(),
-        };
         let started = node.start(&order, caller).map_err(|error| {
             let message = format!("cannot start a command in node {}: {error}", node.place);
             Refusal::new(
@@ -276,25 +277,12 @@ impl Administration<'_> {
         &self,
         node: NodeId,
         caller: Ids,
-        request: &Request,
+        order: &StartCommand,
     ) -> Result<OwnedFd, Refusal> {
-        let (
-            Some(carrier),
-            Request::Exec {
-                argv,
-                env,
-                cwd,
-                program,
-                terminal,
-                binds,
-                ..
-            },
-        ) = (self.host.carrier(node), request)
-        else {
-            return Err(self.host.elsewhere(node));
-        };
+        let carrier = self.host.carrier(node);
+        let carrier = carrier.ok_or_else(|| self.host.elsewhere(node))?;
         let place = self.host.places(&[node].into()).remove(0);
-        if let Some(bind) = binds.first() {
+        if let Some(bind) = order.binds.first() {
             return Err(Refusal::new(
                 RefusalKind::Invalid,
                 format!(
@@ -304,24 +292,19 @@ impl Administration<'_> {
                 format!("leave --bind out, or run the command on host {carrier}"),
             ));
         }
-        let path = env.iter().find(|(name, _)| name == "PATH");
-        let found = program.as_deref().and_then(|path| Path::new(path).parent());
-        let search = [
-            path.map(|(_, path)| path.as_str()),
-            found.and_then(Path::to_str),
-        ];
+        let path = order.env.iter().find(|(name, _)| name == "PATH");
+        let found = order.program.as_ref();
+        let found = found.and_then(|path| Path::new(path).parent()?.to_str());
+        let mut search: Vec<&str> = path.map(|(_, path)| path.as_str()).into_iter().collect();
+        search.extend(found);
+        search.retain(|part| !part.is_empty());
         let start = Start {
-            node: place.to_string(),
-            argv: argv.clone(),
-            env: env.clone(),
-            search: search
-                .into_iter()
-                .flatten()
-                .filter(|part| !part.is_empty())
-                .collect::<Vec<_>>()
-                .join(":"),
-            cwd: cwd.clone(),
-            terminal: *terminal,
+            node: place.clone(),
+            argv: order.argv.clone(),
+            env: order.env.clone(),
+            search: search.join(":"),
+            cwd: order.cwd.clone(),
+            terminal: order.terminal,
         };
         let user = self.caller.actor.uid().unwrap_or(caller.uid);
         commands::start(self.host, (user, caller), &carrier, start)

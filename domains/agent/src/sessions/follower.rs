@@ -8,7 +8,7 @@ use toroid_model::hosts::ETCD;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::hosts::{Claim, DirectoryUpdate, HostRequest, HostResponse};
 
-use super::{apply, lookup, queries, renewals, tickets};
+use super::{apply, gateways, lookup, queries, renewals, tickets};
 use crate::channel::secure::Session;
 use crate::cluster::link::Link;
 use crate::cluster::pages::Pages;
@@ -197,6 +197,7 @@ fn serve(
             tickets::give_ticket(host, cluster, (&link.host, revision), wanted)
         }
         HostRequest::Listeners(sought) => lookup::answer(host, cluster, &link.host, sought),
+        HostRequest::Gateway { domain, gateway } => gateways::answer(host, &domain, gateway),
         HostRequest::Query { who, request } => {
             queries::answer_host(host, cluster, (&link.host, who), &request)
         }

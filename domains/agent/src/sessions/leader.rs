@@ -15,7 +15,7 @@ use toroid_model::rights::Actor;
 use toroid_protocol::agent::Request;
 use toroid_protocol::hosts::{Claim, Hello, HostMessage, HostRequest, HostResponse, Requester};
 
-use super::{lookup, queries, renewals, tickets};
+use super::{gateways, lookup, queries, renewals, tickets};
 use crate::channel::SessionError;
 use crate::channel::handshake::Peer;
 use crate::channel::secure::{HANDSHAKE, Session};
@@ -203,6 +203,7 @@ fn serve(host: &Arc<Host>, cluster: &Cluster, hello: &Hello, ask: HostRequest) -
             tickets::give_ticket(host, cluster, (from, revision), wanted)
         }
         HostRequest::Listeners(sought) => lookup::answer(host, cluster, from, sought),
+        HostRequest::Gateway { domain, gateway } => gateways::answer(host, &domain, gateway),
         HostRequest::Query { who, request } => {
             queries::answer_host(host, cluster, (from, who), &request)
         }

@@ -17,7 +17,6 @@ use toroid_protocol::hosts::{HostRequest, HostResponse, Requester};
 use super::lookup::ask_all;
 use crate::cluster::Cluster;
 use crate::core::audit::Caller;
-use crate::core::changes::usable_node;
 use crate::core::host::Host;
 use crate::core::look::look;
 
@@ -211,52 +210,6 @@ fn name_missing(reply: &mut Reply, hosts: BTreeMap<String, String>) {
     }
 }
 
-/// Checks, before a change, what only the host of its node knows: whether it has what a gateway needs.
-/// All else is for the leader to refuse.
-pub(crate) fn check(host: &Host, actor: Actor, request: &Request) -> Result<(), Refusal> {
-    let Request::GatewayAdd {
-        node,
-        domain,
-        uplink,
-        kind,
-    } = request
-    else {
-        return Ok(());
-    };
-    let directory = host.members.directory(Directory::clone);
-    let who = Requester::of(actor, &directory);
-    let (Some(cluster), Requester::Administrator(_)) = (&host.cluster, who) else {
-        return Ok(());
-    };
-    let Ok(id) = usable_node(&directory, actor, node) else {
-        return Ok(());
-    };
-    let Some(carrier) = host.carrier(id) else {
-        return host.check_gateway(domain, id, (uplink, *kind));
-    };
-    let query = HostRequest::Query {
-        who,
-        request: Request::GatewayAdd {
-            node: directory.places(&[id].into()),
-            domain: domain.clone(),
-            uplink: uplink.clone(),
-            kind: *kind,
-        },
-    };
-    match host.link_to(cluster, &carrier)?.ask(query, TIMEOUT) {
-        Ok(HostResponse::Refused(refusal)) => Err(refusal),
-        Ok(_) => Ok(()),
-        Err(error) => {
-            let message = format!("host {carrier}, which carries node {node}: {error}");
-            Err(Refusal::new(
-                RefusalKind::Failed,
-                message,
-                "see `toroid status`",
-            ))
-        }
-    }
-}
-
 /// Answers another host's query with what this host counts.
 pub(super) fn answer_host(
     host: &Host,
@@ -277,25 +230,10 @@ pub(super) fn answer_host(
     let Some(_inside) = host.gate.enter() else {
         return refuse("it is starting again".into());
     };
-    let answer = match request {
-        Request::GatewayAdd {
-            node,
-            domain,
-            uplink,
-            kind,
-        } => {
-            let node = node.parse().ok();
-            let id = node.and_then(|place: Place| host.torus.node(place));
-            let (Some(id), Requester::Administrator(_)) = (id, who) else {
-                return refuse("only administrators connect domains to the outside".into());
-            };
-            let checked = host.check_gateway(domain, id, (uplink, *kind));
-            return checked.map_or_else(HostResponse::Refused, |()| HostResponse::Done);
-        }
-        request if is_query(request) => look(host, actor, request),
-        _ => None,
-    };
-    let Some(answer) = answer else {
+    let Some(answer) = is_query(request)
+        .then(|| look(host, actor, request))
+        .flatten()
+    else {
         return refuse(format!("host {} is not asked this", cluster.config.host));
     };
     let caller = Caller {
