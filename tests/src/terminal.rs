@@ -116,6 +116,25 @@ impl Terminal {
         tcsetwinsize(&self.keyboard, size(rows, columns)).expect("it is a terminal");
     }
 
+    /// Asserts that a shell on it, and its commands, have its size, hear of a change, and are interrupted
+    /// by its key.
+    #[track_caller]
+    pub fn resizes_and_interrupts(&self) {
+        self.types("stty size\n");
+        self.shows("24 80\r\n");
+        let armed =
+            r#"sh -c "trap 'stty size; exit' WINCH; echo ar''med; while :; do sleep 0.01; done""#;
+        self.types(format!("{armed}\n"));
+        self.shows("armed\r\n");
+        self.resize(50, 132);
+        self.shows("50 132\r\n");
+        self.types("sh -c 'echo be''gun; exec sleep 1000'\n");
+        self.shows("begun\r\n");
+        self.types([3]);
+        self.types("echo status $?\n");
+        self.shows("status 130\r\n");
+    }
+
     /// Its settings for input.
     ///
     /// # Panics

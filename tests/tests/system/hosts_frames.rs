@@ -375,7 +375,7 @@ fn a_gateway_at_a_node_of_any_host_serves_members_of_all() {
             let words = format!("gateway add {node} --uplink {uplink} -d blue");
             at.agent.toroid(&words)
         };
-        // What its host lacks is said before anything changes.
+        // A missing uplink is named before anything changes.
         for at in [a, b] {
             add(at, "1,1,0", "eth9").fails(4, &["eth9", "ip link"]);
             assert!(at.agent.existing("blue").show()["gateway"].is_null());

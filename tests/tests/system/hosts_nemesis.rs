@@ -446,7 +446,7 @@ fn hosts_nemesis_membership_is_linearizable_whatever_fails() {
             let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
             last.agent.domain(name, &nodes);
         }
-        // Nobody changes this one.
+        // No client changes this one.
         let [owner, member] = ["0,4,0", "1,4,0"];
         last.agent.domain("blue", &[owner, member]);
         hosts.agree();

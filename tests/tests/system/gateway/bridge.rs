@@ -147,7 +147,7 @@ fn frames_at_an_uplink_are_whole() {
         .exec("1,0,0", &format!("iperf3 -c {peer} -n 4M"))
         .ok();
     server.wait().ok();
-    // What it has not read by its end is lost.
+    // Frames that it has not read by its end are lost.
     eventually("most of the stream is captured", || {
         fs::metadata(&file).is_ok_and(|file| file.len() > 2 << 20)
     });
