@@ -30,7 +30,7 @@ pub const MAX_NOTICE: usize = 4 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
-    /// Its input, or what is typed on its terminal.
+    /// Its input, or that of its terminal.
     Input,
     /// Its output, or that of its terminal.
     Output,

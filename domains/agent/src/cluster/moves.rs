@@ -242,8 +242,8 @@ mod tests {
         assert_eq!(cluster.whereabouts().0, "c");
     }
 
-    /// A host that was away during a move and another one back once followed nobody when the host of
-    /// the former was lost.
+    /// A host that was away during a move and another one back once followed no host when that of the
+    /// former was lost.
     #[test]
     fn a_former_place_counts_again_by_a_later_move_only() {
         let [led, first, second] = moves();

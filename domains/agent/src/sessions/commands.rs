@@ -31,8 +31,8 @@ pub(crate) fn start(
 }
 
 /// Whether a user of another host may run commands here. Nodes without users of their own have those
-/// of their agent: no other host makes itself root of this one. Under the agent of an ordinary user,
-/// who the user is there is believed.
+/// of their agent: no other host makes itself root of this one. Under the agent of an ordinary user
+/// the other host's word counts for that user.
 pub(super) fn may_begin(host: &Host, cluster: &Cluster, user: u32) -> Result<(), Refusal> {
     let refuse = |why: String| {
         let remedy = "run it on that host";

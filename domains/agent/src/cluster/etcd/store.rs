@@ -383,7 +383,7 @@ impl EtcdStore {
     ) -> Result<(), StoreError> {
         self.complete_all(time)?;
         self.commit(&Changes::between(found, next))?;
-        // A reader who looks at one key only has less time.
+        // Readers of single keys have less time.
         self.complete_all(time)
     }
 
