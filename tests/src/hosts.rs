@@ -4,6 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 
@@ -29,6 +30,8 @@ pub struct Host {
     /// Its agent.
     pub agent: Cluster,
     name: &'static str,
+    /// Number of its address.
+    number: AtomicUsize,
     network: Network,
     others: Vec<(&'static str, String)>,
     torus: String,
@@ -57,6 +60,14 @@ pub struct Oddities<'a> {
     pub encryption: Option<&'a str>,
     /// Commands of other hosts, on or off.
     pub commands: Option<&'a str>,
+    /// Whether the file has the addresses of all other hosts, and not only of those that may lead.
+    pub full: bool,
+    /// Addresses in the file in place of the right ones.
+    pub hosts: &'a [(&'a str, &'a str)],
+    /// Another address to listen at.
+    pub listen: Option<&'a str>,
+    /// An address that the host tells the others.
+    pub address: Option<&'a str>,
     /// A torus to emulate.
     pub fabric: Option<&'a str>,
     /// Place of the directory that is lost.
@@ -80,6 +91,10 @@ impl Oddities<'_> {
         candidates: None,
         encryption: None,
         commands: None,
+        full: false,
+        hosts: &[],
+        listen: None,
+        address: None,
         fabric: None,
         lost: None,
         fresh: false,
@@ -117,6 +132,7 @@ impl Hosts {
             Host {
                 agent,
                 name,
+                number: AtomicUsize::new(n),
                 network,
                 others,
                 torus,
@@ -243,23 +259,26 @@ impl Host {
         fs::write(&key, oddities.key.unwrap_or(KEY)).expect("there is room");
         fs::set_permissions(&key, Permissions::from_mode(0o600)).expect("it is ours");
         let row = format!("*,{},0", self.name.as_bytes()[0] - b'a');
+        let place = oddities.directory.unwrap_or(match oddities.etcd {
+            Some(_) => "etcd",
+            None => "a",
+        });
         let mut text = format!(
             "host = \"{}\"\ntorus = \"{}\"\nnodes = [\"{}\"]\nlisten = \"{}\"\nkey = \"key\"\n\
-             directory = \"{}\"\n",
+             directory = \"{place}\"\n",
             oddities.host.unwrap_or(self.name),
             oddities.torus.unwrap_or(&self.torus),
             oddities.nodes.unwrap_or(&row),
-            self.address(),
-            oddities.directory.unwrap_or(match oddities.etcd {
-                Some(_) => "etcd",
-                None => "a",
-            }),
+            oddities.listen.unwrap_or(&self.address()),
         );
         let others = self.others.iter().map(|(name, _)| *name);
         let all: Vec<&str> = others.chain([self.name]).collect();
         let candidates = oddities.candidates.unwrap_or(&all);
         if oddities.etcd.is_some() {
             text += &format!("candidates = {candidates:?}\n");
+        }
+        if let Some(address) = oddities.address {
+            text += &format!("address = \"{address}\"\n");
         }
         if let Some(timeout) = oddities.ack_timeout {
             text += &format!("ack-timeout = {timeout}\n");
@@ -271,8 +290,15 @@ impl Host {
             text += &format!("encryption = \"{encryption}\"\n");
         }
         text += "[hosts]\n";
+        let may_lead = |name: &str| match place {
+            "etcd" => candidates.contains(&name),
+            leader => leader == name,
+        };
         for (name, address) in &self.others {
-            if oddities.host != Some(name) {
+            let odd = oddities.hosts.iter().find(|(other, _)| other == name);
+            let is_named = oddities.full || may_lead(name) || odd.is_some();
+            if is_named && oddities.host != Some(name) {
+                let address = odd.map_or(address.as_str(), |(_, address)| address);
                 text += &format!("{name} = \"{address}\"\n");
             }
         }
@@ -291,7 +317,17 @@ impl Host {
 
     /// Its address.
     pub fn ip(&self) -> String {
-        address(usize::from(self.name.as_bytes()[0] - b'a'))
+        address(self.number.load(Ordering::Relaxed))
+    }
+
+    /// Gives it the address with this number, from 0 on, in place of the present one.
+    #[track_caller]
+    pub fn readdress(&self, number: usize) {
+        self.network
+            .run(&format!("ip address del {}/24 dev eth0", self.ip()));
+        self.number.store(number, Ordering::Relaxed);
+        self.network
+            .run(&format!("ip address add {}/24 dev eth0", self.ip()));
     }
 
     /// Lets no packet of this host get to etcd.
@@ -325,32 +361,45 @@ impl Host {
     /// The status of another host, as this host's agent sees it.
     #[track_caller]
     pub fn about(&self, other: &str) -> Value {
+        self.if_known(other).expect("it is one of the hosts")
+    }
+
+    /// The same, if this host's agent knows the other one.
+    #[track_caller]
+    fn if_known(&self, other: &str) -> Option<Value> {
         let status = self.agent.status();
         let hosts = status["hosts"].as_array().expect("hosts are a list");
         let found = hosts.iter().find(|host| host["name"] == other);
-        found.expect("it is one of the hosts").clone()
+        found.cloned()
+    }
+
+    /// Waits until something is so of another host.
+    #[track_caller]
+    fn awaits(&self, what: &str, other: &str, is_so: impl Fn(&Value) -> bool) {
+        eventually(what, || self.if_known(other).as_ref().is_some_and(&is_so));
     }
 
     /// Waits until its agent has a session with another one.
     #[track_caller]
     pub fn meets(&self, other: &str) {
-        eventually("they have a session", || {
-            self.about(other)["state"] == "connected"
+        self.awaits("they have a session", other, |its| {
+            its["state"] == "connected"
         });
     }
 
     /// Waits until its driver is connected to that of another one.
     #[track_caller]
     pub fn trunk_to(&self, other: &str) {
-        eventually("frames get there", || self.about(other)["frames"] == true);
+        self.awaits("frames get there", other, |its| its["frames"] == true);
     }
 
     /// Waits until its agent reports a problem of another host.
     #[track_caller]
     pub fn objects_to(&self, other: &str, words: &str) {
-        eventually(&format!("it says \"{words}\" of host {other}"), || {
-            let problem = self.about(other)["problem"].clone();
-            problem.as_str().is_some_and(|text| text.contains(words))
+        let what = format!("it says \"{words}\" of host {other}");
+        self.awaits(&what, other, |its| {
+            let problem = its["problem"].as_str();
+            problem.is_some_and(|text| text.contains(words))
         });
     }
 

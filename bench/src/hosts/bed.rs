@@ -221,6 +221,7 @@ impl Bed {
             nodes: [number as u32].into(),
             // No host connects to it: it has no Ethernet, and its node no processes.
             listen: local(0),
+            address: Some((Ipv4Addr::from_bits(UNUSED + number as u32), 1).into()),
             hosts: [(name(0), self.config.listen)].into(),
             ..self.config.clone()
         }
@@ -238,6 +239,9 @@ impl Drop for Bed {
     }
 }
 
+/// 127.1.0.0, from which on each follower has an address at which nothing listens.
+const UNUSED: u32 = 0x7f01_0000;
+
 fn local(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
@@ -252,13 +256,13 @@ fn cpu(pid: u32) -> Result<Duration, ClusterError> {
 /// Configuration of the leader.
 fn leader(torus: Torus, key: PathBuf) -> Result<HostConfig, ClusterError> {
     let free = TcpListener::bind(local(0)).and_then(|listener| listener.local_addr());
-    let others = (1..torus.nodes() as usize).map(|host| (name(host), local(1)));
     Ok(HostConfig {
         host: name(0),
         torus,
         nodes: [0].into(),
         aliases: BTreeMap::new(),
         listen: free.map_err(system("find a free port"))?,
+        address: None,
         key,
         directory: name(0),
         provider: Provider::Tcp,
@@ -268,7 +272,7 @@ fn leader(torus: Torus, key: PathBuf) -> Result<HostConfig, ClusterError> {
         candidates: BTreeSet::new(),
         etcd: None,
         rdma: None,
-        hosts: others.collect(),
+        hosts: BTreeMap::new(),
         lost: None,
     })
 }

@@ -105,12 +105,15 @@ pub fn host(number: usize, count: usize, key: PathBuf) -> Result<HostConfig, Top
         place.is_some_and(|place| usize::from(place.y) == number)
     };
     let others = (0..count).filter(|other| *other != number);
+    // Each has another address on each of its cables.
+    let address = network::agent(number, usize::from(number == 0));
     Ok(HostConfig {
         host: name(number),
         torus,
         nodes: (0..torus.nodes()).filter(is_its).collect(),
         aliases: BTreeMap::new(),
         listen: network::listen(),
+        address: Some(address),
         key,
         directory: name(0),
         provider: Provider::Tcp,

@@ -131,7 +131,7 @@ pub enum AgentError {
     TooManyNodes {
         /// Number of nodes.
         nodes: u32,
-        /// The host, or the number of hosts.
+        /// The host, or one host alone.
         hosts: String,
     },
     /// Existing nodes have TAPs, and no more can be made.

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use toroid_model::hosts::HostConfig;
 use toroid_model::refusal::{Refusal, RefusalKind};
-use toroid_protocol::hosts::{Claim, HostRequest, HostResponse};
+use toroid_protocol::hosts::{HostRequest, HostResponse};
 
 use crate::channel::key_pair::KeyPair;
 use crate::cluster::link::Link;
 use crate::cluster::{Cluster, unreachable};
 use crate::error::{AgentError, during};
+use crate::sessions::follower::claim;
 use crate::threads;
 
 /// A follower that confirms every update and carries nothing out. It has no state on disk, no
@@ -29,10 +30,7 @@ impl HollowHost {
     /// The key cannot be read, or the leader cannot be reached or refuses the host.
     pub fn follow(config: HostConfig, delay: Duration) -> Result<Self, Refusal> {
         let leader = config.directory.clone();
-        let claim = Claim {
-            nodes: config.nodes.clone(),
-            aliases: config.aliases.clone(),
-        };
+        let claim = claim(&config);
         let keys = KeyPair::generate().map_err(during("make a key pair"));
         let made = keys.and_then(|keys| Cluster::new(config, keys));
         let cluster = made.map_err(|error| error.refusal())?;

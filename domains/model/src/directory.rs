@@ -13,6 +13,7 @@ mod domain;
 mod domains;
 mod error;
 mod fence;
+mod host_addresses;
 mod host_keys;
 mod hosts;
 mod links;
@@ -28,6 +29,7 @@ mod subnets;
 pub mod transition;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use addresses::Addresses;
@@ -81,6 +83,8 @@ pub struct Directory {
     carriers: SharedMap<NodeId, Arc<str>>,
     /// Keys of each admitted host; none for a removed one.
     host_keys: Arc<BTreeMap<String, Vec<PublicKey>>>,
+    /// Address of each host that has told one.
+    host_addresses: Arc<BTreeMap<String, SocketAddr>>,
     /// Digest of the pre-shared key that a removed host had.
     spent_secret: Option<Arc<str>>,
     /// The next number that no domain has had; 0 when there is none.
@@ -124,6 +128,7 @@ impl Directory {
             hosts: Arc::default(),
             carriers: SharedMap::default(),
             host_keys: Arc::default(),
+            host_addresses: Arc::default(),
             spent_secret: None,
             next_id: 1,
             freed: SharedMap::default(),

@@ -361,8 +361,11 @@ impl Facts<'_> {
             ));
         }
         let address = |host: &HostInfo| {
-            let address = host.address.rsplit_once(':');
-            address.map_or_else(|| host.address.clone(), |(address, _)| address.into())
+            let address = host.address.as_deref().and_then(|its| its.rsplit_once(':'));
+            address.map_or_else(
+                || format!("host {}", host.name),
+                |(address, _)| address.into(),
+            )
         };
         let by_connection = || format!("tcp, {} - {}", address(here), address(there));
         // This agent knows the paths of its own connections only.

@@ -5,6 +5,7 @@
 //! torus = "2x2x2"
 //! nodes = ["0,*,*"]                  # those that it carries
 //! listen = "10.0.0.1:7470"
+//! address = "203.0.113.1:7470"       # where the others reach it; absent: as `listen`
 //! key = "/etc/toroid/key"
 //! directory = "a"                    # whose agent holds the directory, or "etcd"
 //! candidates = ["a", "b"]            # on etcd: hosts that may lead
@@ -17,7 +18,7 @@
 //! gid-index = 3
 //! partition-key-index = 0
 //!
-//! [hosts]                            # all others
+//! [hosts]                            # those that may lead; others where the directory is wrong
 //! b = "10.0.0.2:7470"
 //!
 //! [alias]                            # of nodes that it carries
@@ -41,7 +42,7 @@ mod file;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -70,6 +71,9 @@ pub struct HostConfig {
     pub aliases: BTreeMap<String, u32>,
     /// Address at which its agent listens to other agents.
     pub listen: SocketAddr,
+    /// Address at which other agents reach it, unless that is `listen`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<SocketAddr>,
     /// The file with the key that all share, which admits new hosts.
     pub key: PathBuf,
     /// Name of the host whose agent holds the directory, or [`ETCD`].
@@ -94,7 +98,8 @@ pub struct HostConfig {
     /// RDMA device, with provider verbs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<Rdma>,
-    /// The other hosts, and where their agents listen.
+    /// Addresses of other hosts: those that may lead, of which a host without a copy of the directory
+    /// has no others, and those whose address in the directory is of no use here.
     pub hosts: BTreeMap<String, SocketAddr>,
     /// Place to which the directory has moved and where it is lost, so that this host obeys its file.
     /// Not in the file.
@@ -163,7 +168,31 @@ pub struct ConfigFile {
     pub ethernet: bool,
 }
 
+/// Checks that other hosts can reach an agent at an address, as far as the address shows.
+///
+/// # Errors
+/// What the address does.
+pub fn check_address(address: SocketAddr) -> Result<(), &'static str> {
+    let ip = address.ip().to_canonical();
+    if ip.is_unspecified() {
+        Err("names all interfaces")
+    } else if ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
+        Err("is that of many hosts")
+    } else if address.port() == 0 {
+        Err("names no port")
+    } else {
+        Ok(())
+    }
+}
+
 impl HostConfig {
+    /// Address that it tells the other hosts, if they can reach one.
+    pub fn told_address(&self) -> Option<SocketAddr> {
+        let mut address = self.address.unwrap_or(self.listen);
+        address.set_ip(address.ip().to_canonical());
+        check_address(address).is_ok().then_some(address)
+    }
+
     /// Whether its agent holds the directory, which is not on etcd.
     pub fn holds_directory(&self) -> bool {
         self.directory == self.host

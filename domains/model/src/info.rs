@@ -136,8 +136,10 @@ pub struct Limits {
 pub struct HostInfo {
     /// Name.
     pub name: String,
-    /// Address at which its agent listens to other agents.
-    pub address: String,
+    /// Address at which this host's agent reaches its agent: of this host's file, or else of the
+    /// directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
     /// Whether its agent holds the directory.
     pub directory: bool,
     /// Whether it may lead with a directory on etcd.

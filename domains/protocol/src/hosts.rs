@@ -5,6 +5,7 @@
 //! any order, and [`HostMessage::Alive`] periodically.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use toroid_fabric::{NodeId, Torus};
@@ -38,6 +39,9 @@ pub enum HostMessage {
         /// The last move of the directory.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         moved: Option<Box<Moved>>,
+        /// Addresses of the leader and of hosts that may lead where the directory is, if known.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        addresses: BTreeMap<String, SocketAddr>,
     },
     /// A sign of life.
     Alive,
@@ -81,11 +85,11 @@ pub struct Hello {
     /// The last move of its directory, which was committed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved: Option<Box<Moved>>,
-    /// Nodes and aliases of a follower of the other host's directory.
+    /// Nodes, aliases and address of a follower of the other host's directory.
     pub follows: Option<Claim>,
 }
 
-/// Nodes and aliases of a host.
+/// Nodes, aliases and address of a host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
@@ -93,6 +97,8 @@ pub struct Claim {
     pub nodes: BTreeSet<u32>,
     /// Further names of some of these.
     pub aliases: BTreeMap<String, u32>,
+    /// Address at which other hosts reach it.
+    pub address: SocketAddr,
 }
 
 /// A request to another host.

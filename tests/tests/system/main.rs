@@ -28,6 +28,7 @@ mod gateway;
 mod histories;
 mod hostile;
 mod hosts;
+mod hosts_address;
 mod hosts_bench;
 mod hosts_etcd;
 mod hosts_exec;

@@ -4,6 +4,8 @@
 //! host must prove the pre-shared key to the leader, and the leader to the host; from then on each
 //! knows the other by its public key, and the pre-shared key is of no use in that name.
 
+use std::collections::BTreeSet;
+
 use toroid_model::directory::{Directory, Domain};
 use toroid_model::host_key::PublicKey;
 use toroid_model::hosts::{Admission, Provider, unencrypted};
@@ -13,6 +15,9 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use super::Cluster;
 use crate::channel::SessionError;
 use crate::channel::handshake::Peer;
+
+/// Most hosts that are shown to wait for admission.
+const MAX_PENDING: usize = 256;
 
 /// Result of a check of a connecting host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,9 +119,11 @@ impl Cluster {
         let mut pending = self.pending.lock();
         match checked {
             Ok(_) => _ = pending.remove(host),
-            // Of a bounded number of hosts, because the caller knows each.
+            // Of a bounded number of hosts, because the caller chooses the name.
             Err(_)
-                if !directory.is_admitted(host) && directory.host_by_key(&peer.key).is_none() =>
+                if !directory.is_admitted(host)
+                    && directory.host_by_key(&peer.key).is_none()
+                    && (pending.len() < MAX_PENDING || pending.contains_key(host)) =>
             {
                 pending.insert(host.into(), peer.key);
             }
@@ -155,13 +162,12 @@ impl Cluster {
         ))
     }
 
-    /// The other hosts, except for removed ones.
-    pub(crate) fn others_in(&self, directory: &Directory) -> Vec<String> {
-        let hosts = self.config.hosts.keys();
-        hosts
-            .filter(|host| !directory.is_removed(host))
-            .cloned()
-            .collect()
+    /// The other admitted hosts.
+    pub(crate) fn others_in(&self, directory: &Directory) -> BTreeSet<String> {
+        let others = directory
+            .admitted()
+            .filter(|host| *host != self.config.host);
+        others.map(str::to_owned).collect()
     }
 
     /// Adds to a description whether the host is admitted, and its key.
@@ -193,6 +199,7 @@ impl Cluster {
             link.end();
         }
         self.tickets.revoke(host);
+        self.addresses.forget(host);
     }
 }
 

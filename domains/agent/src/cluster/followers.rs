@@ -8,6 +8,7 @@ use toroid_fabric::NodeId;
 use toroid_model::directory::Directory;
 use toroid_model::directory::revision::Revision;
 use toroid_model::hosts::ETCD;
+use toroid_model::names::is_host_name;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::hosts::{Hello, HostRequest, HostResponse};
 
@@ -37,10 +38,9 @@ impl Drop for Place<'_> {
 }
 
 impl Cluster {
-    /// Enters the nodes and the key of the leader's own host in the directory, and removes hosts
-    /// that its file does not name. They stay where the directory is on etcd, as another host may lead
-    /// next, and where it has moved, as the file of its former leader names them. The leader's claim
-    /// wins: another host with a claim to the same nodes is refused when it connects.
+    /// Enters the nodes, the key and the address of the leader's own host in the directory. The
+    /// leader's claim wins: another host with a claim to the same nodes, or with this address, is
+    /// refused when it connects.
     pub(crate) fn claim_own(&self, directory: &mut Directory) {
         let ours = &self.config;
         if directory
@@ -50,12 +50,10 @@ impl Cluster {
             // By hand, from another place.
             directory.forget_move();
         }
-        if ours.directory != ETCD && directory.moved().is_none() {
-            directory.keep_hosts(|host| host == ours.host || ours.hosts.contains_key(host));
-        }
         let nodes: BTreeSet<NodeId> = ours.nodes.iter().copied().map(NodeId).collect();
         directory.take_over(&ours.host, &nodes);
         directory.set_host_keys(&ours.host, vec![self.keys.lock().public()]);
+        directory.take_address(&ours.host, ours.told_address());
         name_nodes(directory, &nodes, &ours.aliases);
     }
 
@@ -69,8 +67,8 @@ impl Cluster {
             format!("this is host {}, and not {}", ours.host, hello.to)
         } else if hello.host == ours.host {
             format!("two agents are of host {}", ours.host)
-        } else if !ours.hosts.contains_key(&hello.host) {
-            format!("host {} does not know host {}", ours.host, hello.host)
+        } else if !is_host_name(&hello.host) || hello.host == ETCD {
+            "the other side says a name that is no host's".into()
         } else if hello.torus != ours.torus {
             format!(
                 "host {} has a torus {}, and host {} one of {}",

@@ -14,9 +14,11 @@
 //! while the leader is away, and makes no change by itself. The leader sends durable changes to its
 //! [`followers`] and waits for those that a change concerns, see [`crate::control`]. A [`link`] is a
 //! session with another agent; [`unauthenticated`] connections have not shown a key yet, and
-//! [`admission`] decides which keys are enough. Processes of one host reach nodes of another with
-//! [`tickets`]. [`crate::sessions`] serves the requests of other agents.
+//! [`admission`] decides which keys are enough. [`addresses`] says where hosts are. Processes of one
+//! host reach nodes of another with [`tickets`]. [`crate::sessions`] serves the requests of other
+//! agents.
 
+pub(crate) mod addresses;
 pub(crate) mod admission;
 pub(crate) mod candidacy;
 pub(crate) mod confirmation;
@@ -31,11 +33,11 @@ pub(crate) mod revisions;
 pub(crate) mod tickets;
 pub(crate) mod unauthenticated;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use toroid_fabric::tcp::secure::Cipher;
@@ -57,6 +59,7 @@ use crate::channel::{SessionError, handshake};
 use crate::control::Control;
 use crate::error::AgentError;
 use crate::slots::Slots;
+use addresses::{Addresses, no_address};
 use candidacy::{Candidacy, Legacy};
 use leader::LeaderLink;
 use link::{Link, NoAnswer, too_long};
@@ -102,6 +105,7 @@ pub(crate) struct Cluster {
     /// Locked while this host's key pair changes.
     pub(crate) rotation: Mutex<()>,
     pub(crate) tickets: Tickets,
+    pub(crate) addresses: Addresses,
     pub(crate) problems: Problems,
 }
 
@@ -156,6 +160,7 @@ impl Cluster {
             pending: Mutex::default(),
             rotation: Mutex::default(),
             tickets,
+            addresses: Addresses::default(),
             problems: Problems::default(),
         })
     }
@@ -166,7 +171,8 @@ impl Cluster {
     }
 
     /// Opens a session with another agent, up to its `Welcome`. This host's directory has the keys
-    /// of the other; without one, a leader is known by the pre-shared key.
+    /// of the other; without one, a leader is known by the pre-shared key. Each known address is tried
+    /// until the other agent has been found.
     pub(crate) fn dial(
         &self,
         host: &str,
@@ -177,8 +183,29 @@ impl Cluster {
         if known.is_some_and(<[_]>::is_empty) {
             return Err(SessionError::NotAdmitted.into());
         }
-        let address = self.config.hosts.get(host);
-        let address = address.ok_or_else(|| CannotDial::Unknown(host.into()))?;
+        let mut found = Err(CannotDial::Unknown(no_address(host, &self.config.host)));
+        for address in self.addresses_of(host, directory) {
+            found = self.dial_at(address, (host, known), directory, follows.clone());
+            match &found {
+                Err(CannotDial::Session(error)) => {
+                    tracing::debug!("host {host} at {address}: {error}")
+                }
+                _ => {
+                    self.addresses.note(host, address);
+                    break;
+                }
+            }
+        }
+        found
+    }
+
+    fn dial_at(
+        &self,
+        address: SocketAddr,
+        (host, known): (&str, Option<&[PublicKey]>),
+        directory: Option<&Directory>,
+        follows: Option<Claim>,
+    ) -> Result<Session, CannotDial> {
         let (place, leaders) = self.whereabouts();
         let may_lead = leaders.iter().any(|leader| leader == host);
         // Among several candidates, one that is away must not hold up the search for the leader. Nor
@@ -188,7 +215,7 @@ impl Cluster {
         } else {
             HANDSHAKE
         };
-        let stream = TcpStream::connect_timeout(address, time).map_err(SessionError::Io)?;
+        let stream = TcpStream::connect_timeout(&address, time).map_err(SessionError::Io)?;
         let keys = self.keys.lock().clone();
         let mut session = handshake::connect(stream, &keys, &self.secret, time)?;
         admission::check_dialled(&session.peer, known, may_lead)?;
@@ -210,7 +237,13 @@ impl Cluster {
                 HostMessage::Alive => {}
                 HostMessage::Welcome => return Ok(session),
                 HostMessage::Refused(refusal) => return Err(CannotDial::Refused(refusal)),
-                HostMessage::NotLeader { leader, moved } => {
+                HostMessage::NotLeader {
+                    leader,
+                    moved,
+                    addresses,
+                } => {
+                    self.addresses
+                        .hear(addresses, leader.as_deref(), moved.as_deref());
                     return Err(CannotDial::NotLeader(leader, moved));
                 }
                 other => {
@@ -259,20 +292,21 @@ impl Cluster {
         }
     }
 
-    /// Describes the hosts as this agent knows them, without the state of drivers.
-    pub(crate) fn describe(&self) -> Vec<HostInfo> {
+    /// Describes the hosts as this agent knows them, without the state of drivers: those of the
+    /// directory and of its file, and those that were refused.
+    pub(crate) fn describe(&self, directory: &Directory) -> Vec<HostInfo> {
         let config = &self.config;
-        let all = config.hosts.iter().map(|(host, address)| (host, *address));
-        let ours = (&config.host, config.listen);
-        let mut hosts: Vec<HostInfo> = all
-            .chain([ours])
-            .map(|(host, address)| self.describe_host(host, address))
-            .collect();
-        hosts.sort_by(|a, b| a.name.cmp(&b.name));
-        hosts
+        let mut hosts: BTreeSet<String> = directory.host_keys().keys().cloned().collect();
+        hosts.extend(directory.hosts().keys().cloned());
+        hosts.extend(config.hosts.keys().chain([&config.host]).cloned());
+        hosts.extend(self.pending.lock().keys().cloned());
+        hosts.extend(self.problems.refused(Instant::now()));
+        let hosts = hosts.iter();
+        let hosts = hosts.map(|host| self.describe_host(host, self.address_of(host, directory)));
+        hosts.collect()
     }
 
-    fn describe_host(&self, host: &str, address: SocketAddr) -> HostInfo {
+    fn describe_host(&self, host: &str, address: Option<SocketAddr>) -> HostInfo {
         let is_linked = if self.is_leader() {
             self.followers().contains_key(host)
         } else {
@@ -290,7 +324,7 @@ impl Cluster {
         };
         HostInfo {
             name: host.into(),
-            address: address.to_string(),
+            address: address.map(|address| address.to_string()),
             directory: leads,
             candidate: self.config.directory == ETCD && self.config.may_lead(host),
             state,
@@ -299,7 +333,10 @@ impl Cluster {
             frames_by_rdma: None,
             admission: HostAdmission::New,
             key: None,
-            problem: self.problems.of(host),
+            problem: self
+                .problems
+                .of(host)
+                .or_else(|| self.address_problem(host)),
         }
     }
 
@@ -340,8 +377,8 @@ impl From<Setback> for Refusal {
 /// Failure to open a session with another agent.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CannotDial {
-    #[error("no address is known of host {0}")]
-    Unknown(String),
+    #[error("{0}")]
+    Unknown(Refusal),
     #[error(transparent)]
     Session(#[from] SessionError),
     #[error("{0}")]
@@ -378,6 +415,7 @@ pub(crate) mod tests {
             nodes: [0].into(),
             aliases: BTreeMap::new(),
             listen: "127.0.0.1:0".parse().unwrap(),
+            address: None,
             key,
             directory: "a".into(),
             provider: Provider::Tcp,

@@ -98,6 +98,8 @@ pub(super) enum Event {
         /// of one that is.
         fence: Option<Duration>,
     },
+    /// These hosts are sent the durable records at once. Their leases do not depend on that.
+    Hurried(BTreeSet<String>),
     /// A decided change is in effect on this host.
     InEffect(ChangeId),
     /// The requester needs no reply, because the change was refused.
@@ -282,6 +284,13 @@ impl Core {
                         asker,
                         fence: fence.map(|fence| now + surely_over(fence)),
                     });
+                }
+            }
+            Event::Hurried(hosts) => {
+                for host in &hosts {
+                    if let Some(follower) = self.followers.get_mut(host) {
+                        follower.update(now, &mut self.log, &mut actions);
+                    }
                 }
             }
             Event::InEffect(change) => {

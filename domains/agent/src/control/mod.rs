@@ -246,6 +246,11 @@ impl Control {
         (entry, updates)
     }
 
+    /// Sends these hosts at once what they lack, without a change that waits for them.
+    pub(crate) fn hurry(&self, hosts: BTreeSet<String>) {
+        self.handle(Event::Hurried(hosts));
+    }
+
     /// Subjects of the changes that still take effect on this host.
     pub(crate) fn used(&self) -> BTreeSet<String> {
         self.state.lock().core.used()

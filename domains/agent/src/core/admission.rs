@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use toroid_model::directory::{Directory, Domain};
 use toroid_model::host_key::PublicKey;
+use toroid_model::hosts::ETCD;
+use toroid_model::names::is_host_name;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::Request;
 
@@ -25,15 +27,11 @@ impl Host {
     ) -> Result<(), Refusal> {
         caller.actor.may_administer("admit hosts")?;
         let cluster = self.among_hosts()?;
-        let config = &cluster.config;
-        if host != config.host && !config.hosts.contains_key(host) {
+        if !is_host_name(host) || host == ETCD {
             return Err(Refusal::new(
-                RefusalKind::NotFound,
-                format!("host {} does not know host {host}", config.host),
-                format!(
-                    "add its address to [hosts] in the file of host {}",
-                    config.host
-                ),
+                RefusalKind::Invalid,
+                format!("\"{host}\" cannot be the name of a host"),
+                "name it as `host` in its file does",
             ));
         }
         self.edit(|directory| {
@@ -49,13 +47,21 @@ impl Host {
                     format!("remove it first: `toroid host remove {host}`"),
                 ),
                 (Some([]) | None, None) => {
-                    directory.set_host_keys(host, vec![key]);
+                    directory.admit_host(host, key)?;
                     Ok(())
                 }
             }
         })?;
         cluster.pending.lock().remove(host);
+        self.note_others();
         Ok(())
+    }
+
+    /// Tells the driver which other hosts there are.
+    pub(crate) fn note_others(&self) {
+        if let (Some(cluster), Some(driver)) = (&self.cluster, &self.driver) {
+            driver.set_others(self.members.directory(|its| cluster.others_in(its)));
+        }
     }
 
     /// Takes a host out of the directory and ends what it has open here. [`Departure`]s of its
@@ -99,6 +105,7 @@ impl Host {
             let removed = hosts.filter(|host| directory.is_removed(host));
             removed.cloned().collect::<Vec<String>>()
         });
+        self.note_others();
         for host in &removed {
             cluster.cut(host);
             if let Some(driver) = &self.driver {

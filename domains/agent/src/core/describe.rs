@@ -87,7 +87,7 @@ impl Host {
     fn describe_hosts(&self) -> Vec<HostInfo> {
         let directory = self.members.directory(Directory::clone);
         let hosts = self.cluster.iter().flat_map(|cluster| {
-            let hosts = cluster.describe().into_iter();
+            let hosts = cluster.describe(&directory).into_iter();
             hosts.map(|host| cluster.describe_admission(&directory, host))
         });
         let Some(driver) = &self.driver else {

@@ -50,7 +50,7 @@ impl Host {
         let cluster = self.among_hosts()?;
         check_certain(&self.members)?;
         let from = &cluster.config.directory;
-        let candidates = check(cluster, to)?;
+        let candidates = self.members.directory(|its| check(cluster, its, to))?;
         let nonce = random::bytes().map(u64::from_ne_bytes)?;
         let plan = |directory: &mut Directory| {
             check_fences(directory)?;
@@ -143,7 +143,7 @@ fn check_certain(members: &Members) -> Result<(), Refusal> {
 }
 
 /// Checks that the directory can move to a place. Returns the candidates there.
-fn check(cluster: &Cluster, to: &str) -> Result<BTreeSet<String>, Refusal> {
+fn check(cluster: &Cluster, directory: &Directory, to: &str) -> Result<BTreeSet<String>, Refusal> {
     let (config, file) = (&cluster.config, &cluster.file);
     let refuse = |kind, message: String, remedy: &str| Err(Refusal::new(kind, message, remedy));
     if to == config.directory {
@@ -152,7 +152,7 @@ fn check(cluster: &Cluster, to: &str) -> Result<BTreeSet<String>, Refusal> {
         return refuse(RefusalKind::Exists, message, "see `toroid status`");
     }
     if to != ETCD {
-        if to == config.host || config.hosts.contains_key(to) {
+        if to == config.host || directory.is_admitted(to) {
             return Ok(Default::default());
         }
         let message = format!("host {} knows no host {to}", config.host);
@@ -262,6 +262,7 @@ fn unreachable(host: &str, why: &str) -> Refusal {
 mod tests {
     use toroid_model::directory::Wanted;
     use toroid_model::directory::revision::FabricId;
+    use toroid_model::host_key::PublicKey;
 
     use super::*;
     use crate::cluster::tests::cluster;
@@ -345,14 +346,19 @@ mod tests {
     #[test]
     fn a_directory_moves_to_known_places_only() {
         let mut cluster = cluster();
+        let mut directory = led(1);
+        directory.set_host_keys("c", vec![PublicKey([3; 32])]);
+        let check = |cluster: &Cluster, to| check(cluster, &directory, to);
         let refused = |cluster: &Cluster, to, words: &str| {
             let refusal = check(cluster, to).unwrap_err();
             assert!(refusal.to_string().contains(words), "{to}: {refusal}");
         };
         refused(&cluster, "a", "there already");
         refused(&cluster, "z", "knows no host z");
+        // The file has an address of b, but b has never come.
+        refused(&cluster, "b", "knows no host b");
         refused(&cluster, ETCD, "add its [etcd]");
-        assert!(check(&cluster, "b").unwrap().is_empty());
+        assert!(check(&cluster, "c").unwrap().is_empty());
         cluster.config.directory = ETCD.into();
         refused(&cluster, ETCD, "on etcd already");
         // Back to this host's own files.

@@ -9,7 +9,7 @@ mod error;
 mod links;
 mod tunnels;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -69,6 +69,8 @@ pub(crate) struct Driver {
 #[derive(Debug, Default)]
 struct State {
     process: Option<Process>,
+    /// Names of the other hosts.
+    hosts: BTreeSet<String>,
     ports: BTreeMap<(u32, u32), PlacedPort>,
     /// Ports of members on other hosts.
     remote: BTreeMap<(u32, u32), RemotePort>,
@@ -124,8 +126,8 @@ struct Instance {
 /// The other hosts of this host's driver.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Others {
-    /// Names of the hosts.
-    pub(crate) hosts: Vec<String>,
+    /// Names of the hosts at the start.
+    pub(crate) hosts: BTreeSet<String>,
     /// RDMA device for frames to and from them.
     pub(crate) rdma: Option<Rdma>,
     /// Whether tunnels to them are encrypted.
@@ -165,6 +167,7 @@ impl Driver {
         let ports = ports.into_iter().map(|placed| (key(&placed.0), placed));
         let remote = remote.into_iter().map(|remote| (key(&remote.0), remote));
         let state = State {
+            hosts: others.hosts.clone(),
             ports: ports.collect(),
             remote: remote.collect(),
             ..State::default()
@@ -560,17 +563,11 @@ impl State {
             .chain(self.remote.keys())
             .copied()
             .collect();
-        let Others {
-            hosts,
-            rdma,
-            sealed,
-            ..
-        } = others.clone();
         let retain = DriverRequest::Retain {
             ports,
-            hosts,
-            rdma,
-            sealed,
+            hosts: self.hosts.iter().cloned().collect(),
+            rdma: others.rdma.clone(),
+            sealed: others.sealed,
         };
         self.send(&retain, None);
         if let Some(deadlines) = &others.deadlines {

@@ -45,6 +45,7 @@ pub(crate) fn follow(
     let carried_out = carry_out(host, transition, next);
     // Also after a failure: when the leader repeats the update, the keys are the same.
     if is_rekeyed {
+        // Also of a host that is new.
         host.cut_removed_hosts();
     }
     if let (Ok(_), Some(cluster)) = (&carried_out, &host.cluster) {

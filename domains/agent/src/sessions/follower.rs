@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use toroid_model::hosts::ETCD;
+use toroid_model::hosts::{ETCD, HostConfig};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::hosts::{Claim, DirectoryUpdate, HostRequest, HostResponse};
 
@@ -71,6 +71,15 @@ fn follow(host: &Arc<Host>, cluster: &Arc<Cluster>) {
     }
 }
 
+/// What a host tells the leader of itself.
+pub(crate) fn claim(config: &HostConfig) -> Claim {
+    Claim {
+        nodes: config.nodes.clone(),
+        aliases: config.aliases.clone(),
+        address: config.told_address().unwrap_or(config.listen),
+    }
+}
+
 /// No session with a leader.
 struct Nobody {
     /// Whether a host refuses this one.
@@ -81,10 +90,7 @@ struct Nobody {
 /// then where the directory was, unless this host's file names its place.
 fn search(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(String, Session), Nobody> {
     let config = &cluster.config;
-    let claim = Claim {
-        nodes: config.nodes.clone(),
-        aliases: config.aliases.clone(),
-    };
+    let claim = claim(config);
     let (place, leaders) = cluster.whereabouts();
     let others = leaders.iter().map(String::as_str);
     let mut left: Vec<&str> = others.filter(|other| *other != config.host).collect();
@@ -221,6 +227,7 @@ fn adopt(
             leader.has_come = true;
             leader.differs = false;
             drop(leader);
+            cluster.addresses.forget_told();
             cluster.came.notify_all();
             done_except(&exceptions)
         }

@@ -65,8 +65,15 @@ pub(crate) fn receive(
     let moved = cluster.moves.last();
     if hello.follows.is_some() && !leads && (cluster.config.directory == ETCD || moved.is_some()) {
         let leader = cluster.leader_name().filter(|_| !cluster.is_leader());
+        let addresses = host
+            .members
+            .directory(|directory| cluster.leaders_addresses(leader.as_deref(), directory));
         let moved = moved.map(Box::new);
-        let answer = HostMessage::NotLeader { leader, moved };
+        let answer = HostMessage::NotLeader {
+            leader,
+            moved,
+            addresses,
+        };
         session.writer.send(&answer)?;
         session.reader.see_off();
         return Ok(());
@@ -180,6 +187,15 @@ fn lead(
     cluster.problems.clear(&name);
     let (publisher, told) = (Arc::clone(cluster), Arc::clone(place.link));
     threads::start(move || publisher.tell(&told, &updates))?;
+    if let Some(claim) = &hello.follows {
+        let (host, cluster, name) = (Arc::clone(host), Arc::clone(cluster), name.clone());
+        let address = claim.address;
+        threads::start(move || {
+            if let Some(problem) = cluster.check_told(&name, address) {
+                host.tell_problem(&name, &problem);
+            }
+        })?;
+    }
     let (served, known) = (Arc::clone(host), Arc::clone(cluster));
     let needs = place.entry.needs();
     let end = place.link.attend(session.reader, move |ask| match ask {
@@ -309,14 +325,20 @@ fn admit_follower<'a>(
         // Again, because the host may have been removed meanwhile.
         if cluster.check_name(directory, peer, name)? == Entry::New {
             tracing::info!("host {name} is admitted with key {}", peer.key);
-            directory.set_host_keys(name, vec![peer.key]);
+            directory.admit_host(name, peer.key)?;
         }
+        directory.tell_address(name, claim.address)?;
         directory.claim(name, &nodes)?;
         name_nodes(directory, &nodes, &claim.aliases);
         Ok(())
     })?;
     let now = host.members.directory(Directory::clone);
     host.tell_moved(&now, &now.moved_since(&before));
+    host.note_others();
+    if now.address_of(name) != before.address_of(name) {
+        tracing::info!("host {name} is at {}", claim.address);
+        cluster.control.hurry(now.hosts_sharing_with(name));
+    }
     let has = hello.revision.filter(|_| !hello.is_partial);
     Ok(cluster.place(link, has))
 }
@@ -324,10 +346,13 @@ fn admit_follower<'a>(
 impl Host {
     /// Reports a problem of another host, in the log and the events only when it is new.
     pub(super) fn note_problem(&self, cluster: &Cluster, host: &str, problem: &str) {
-        let is_new = if cluster.config.hosts.contains_key(host) {
+        let is_known = |directory: &Directory| cluster.knows(host, directory);
+        let is_new = if self.members.directory(is_known) {
             cluster.problems.note(host, problem)
         } else {
-            cluster.problems.may_tell(host, "refused", Instant::now())
+            let now = Instant::now();
+            cluster.problems.note_refused(host, problem, now)
+                && cluster.problems.may_tell(host, "refused", now)
         };
         if is_new {
             self.tell_problem(host, problem);
@@ -342,8 +367,10 @@ impl Host {
         address: SocketAddr,
         error: &SessionError,
     ) {
-        let hosts = &cluster.config.hosts;
-        let host = hosts.iter().find(|(_, its)| its.ip() == address.ip());
+        let directory = self.members.directory(Directory::clone);
+        let known = cluster.config.hosts.iter();
+        let mut known = known.chain(directory.host_addresses());
+        let host = known.find(|(_, its)| its.ip() == address.ip());
         let name = host.map_or_else(|| address.ip().to_string(), |(host, _)| host.clone());
         // A connection from that address says nothing about a host that is connected.
         if cluster.followers().contains_key(&name) {

@@ -24,8 +24,8 @@ use crate::core::host::Host;
 use crate::error::{AgentError, during};
 use crate::threads;
 
-/// Sessions at a time, besides two of each host: some that are about to end.
-const MORE_SESSIONS: usize = 16;
+/// Sessions at a time, besides two of each host: some that are about to end, and some of new hosts.
+const MORE_SESSIONS: usize = 64;
 
 /// Most sessions that have proven no key yet.
 const MAX_UNPROVEN: usize = 32;
@@ -40,10 +40,7 @@ pub(crate) fn open(
     let accepting = Listener {
         host: Arc::clone(host),
         cluster: Arc::clone(cluster),
-        sessions: Arc::new(Sessions {
-            limit: MORE_SESSIONS + 2 * cluster.config.hosts.len(),
-            ..Sessions::default()
-        }),
+        sessions: Arc::default(),
     };
     let unauthenticated = Unauthenticated::new(listener).map_err(failed)?;
     threads::start(|| accepting.attend(unauthenticated)).map_err(failed)?;
@@ -61,7 +58,6 @@ struct Listener {
 struct Sessions {
     /// Number of sessions with a proven key.
     proven: AtomicUsize,
-    limit: usize,
     /// Sessions that have proven no key yet; the oldest first.
     unproven: Mutex<VecDeque<Arc<TcpStream>>>,
 }
@@ -121,7 +117,10 @@ impl Listener {
                 .prove(unproven, |unproven| {
                     unproven.prove(&cluster.secret).and_then(check)
                 })
-                .and_then(|session| sessions.count(|| leader::receive(&host, &cluster, session)));
+                .and_then(|session| {
+                    let limit = most_sessions(&host, &cluster);
+                    sessions.count(limit, || leader::receive(&host, &cluster, session))
+                });
             if let Err(error) = received {
                 host.note_unauthenticated(&cluster, address, &error);
             }
@@ -129,6 +128,12 @@ impl Listener {
         threads::start(attend).inspect_err(|_| self.sessions.settle(&stream))?;
         Ok(())
     }
+}
+
+/// Most sessions with a proven key, with the present number of hosts.
+fn most_sessions(host: &Host, cluster: &Cluster) -> usize {
+    let admitted = host.members.directory(|its| its.host_keys().len());
+    MORE_SESSIONS + 2 * admitted.max(cluster.config.hosts.len())
 }
 
 /// Refuses a host that has neither an admitted key nor the pre-shared one.
@@ -184,8 +189,12 @@ impl Sessions {
     }
 
     /// Serves a session, if there are not too many.
-    fn count(&self, attend: impl FnOnce() -> Result<(), SessionError>) -> Result<(), SessionError> {
-        let is_free = self.proven.fetch_add(1, Ordering::Relaxed) < self.limit;
+    fn count(
+        &self,
+        limit: usize,
+        attend: impl FnOnce() -> Result<(), SessionError>,
+    ) -> Result<(), SessionError> {
+        let is_free = self.proven.fetch_add(1, Ordering::Relaxed) < limit;
         let attended = if is_free {
             attend()
         } else {
@@ -208,10 +217,7 @@ mod tests {
     /// Repeated openings once took the places of hosts, for any time.
     #[test]
     fn an_unproven_session_takes_no_place_of_the_hosts() {
-        let all = Sessions {
-            limit: 1,
-            ..Sessions::default()
-        };
+        let all = Sessions::default();
         let mut silent = Vec::new();
         for _ in 0..MAX_UNPROVEN + 1 {
             let (thief, unproven) = half_open(false);
@@ -229,8 +235,8 @@ mod tests {
         let last = prove(unproven).unwrap();
         drop(honest);
         assert_eq!(all.unproven().len(), MAX_UNPROVEN - 1);
-        let second = || all.count(|| Ok(()));
-        let attended = all.count(|| {
+        let second = || all.count(1, || Ok(()));
+        let attended = all.count(1, || {
             assert!(matches!(second(), Err(SessionError::Busy)));
             drop(last);
             Ok(())

@@ -8,7 +8,7 @@
 pub(crate) mod apply;
 pub(crate) mod commands;
 mod data;
-mod follower;
+pub(crate) mod follower;
 pub(crate) mod gateways;
 mod leader;
 mod listener;

@@ -10,8 +10,10 @@ use toroid_protocol::hosts::{Claim, HostRequest, HostResponse, NodePair, TicketP
 use toroid_protocol::seal::SealKeys;
 
 use super::commands;
+use crate::channel::SessionError;
 use crate::channel::data::{self, Ticket};
 use crate::channel::secure::{HANDSHAKE, SILENCE, Session};
+use crate::cluster::addresses::no_address;
 use crate::cluster::link::Link;
 use crate::cluster::revisions::{At, check_term};
 use crate::cluster::tickets::may_connect;
@@ -114,13 +116,22 @@ impl Host {
             Ok(_) => return Err(failed("it does not answer as it should".into())),
             Err(error) => return Err(failed(error.to_string())),
         };
-        let address = cluster.config.hosts.get(carrier);
-        let address = address.ok_or_else(|| failed("its address is unknown".into()))?;
-        let stream = TcpStream::connect_timeout(address, HANDSHAKE);
-        let stream = stream.map_err(|error| failed(error.to_string()))?;
-        let keys = data::present(&stream, ticket, cluster.cipher());
-        let keys = keys.map_err(|error| failed(error.to_string()))?;
-        Ok((stream, keys.map(SealKeys)))
+        let directory = self.members.directory(Directory::clone);
+        let mut made = Err(no_address(carrier, &cluster.config.host));
+        for address in cluster.addresses_of(carrier, Some(&directory)) {
+            let present = |stream: TcpStream| {
+                let keys = data::present(&stream, ticket, cluster.cipher())?;
+                Ok::<_, SessionError>((stream, keys.map(SealKeys)))
+            };
+            let stream = TcpStream::connect_timeout(&address, HANDSHAKE);
+            let connected = stream.map_err(SessionError::Io).and_then(present);
+            made = connected.map_err(|error| failed(format!("at {address}: {error}")));
+            if made.is_ok() {
+                cluster.addresses.note(carrier, address);
+                break;
+            }
+        }
+        made
     }
 
     /// Opens a session with another host, which must have its key in this host's directory.
@@ -130,8 +141,15 @@ impl Host {
         to: &str,
         follows: Option<Claim>,
     ) -> Result<Session, CannotDial> {
-        let directory = self.members.directory(Directory::clone);
-        cluster.dial(to, Some(&directory), follows)
+        let copy = || self.members.directory(Directory::clone);
+        let directory = copy();
+        let found = cluster.dial(to, Some(&directory), follows.clone());
+        let next = copy();
+        let has_moved = directory.address_of(to) != next.address_of(to);
+        if matches!(found, Err(CannotDial::Session(_))) && has_moved {
+            return cluster.dial(to, Some(&next), follows);
+        }
+        found
     }
 
     /// Session with another host, opened if there is none.
@@ -140,7 +158,10 @@ impl Host {
             return Ok(link);
         }
         let session = self.dial(cluster, carrier, None);
-        let session = session.map_err(|error| unreachable(carrier, &error.to_string(), REMEDY))?;
+        let session = session.map_err(|error| match error {
+            CannotDial::Unknown(refusal) => refusal,
+            error => unreachable(carrier, &error.to_string(), REMEDY),
+        })?;
         cluster
             .add_peer(carrier, session)
             .map_err(|error| unreachable(carrier, &error.to_string(), REMEDY))

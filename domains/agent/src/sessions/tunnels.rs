@@ -37,28 +37,22 @@ pub(crate) fn begin(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(), Agen
     let Some(driver) = &host.driver else {
         return Ok(());
     };
-    let ours = &cluster.config.host;
-    let others = cluster.config.hosts.keys().filter(|other| ours < *other);
-    let others: BTreeMap<_, _> = others.map(|o| (o.clone(), Attempts::default())).collect();
-    if others.is_empty() {
-        return Ok(());
-    }
     let (host, cluster, driver) = (Arc::clone(host), Arc::clone(cluster), Arc::clone(driver));
-    let started = threads::start(move || keep(&host, &cluster, &driver, others));
+    let started = threads::start(move || keep(&host, &cluster, &driver));
     started
         .map(drop)
         .map_err(during("start the thread that connects the drivers"))
 }
 
-fn keep(
-    host: &Arc<Host>,
-    cluster: &Cluster,
-    driver: &Arc<Driver>,
-    mut others: BTreeMap<String, Attempts>,
-) {
+fn keep(host: &Arc<Host>, cluster: &Cluster, driver: &Arc<Driver>) {
     let (reports, ends) = mpsc::channel();
-    while let Some(missing) = driver.await_missing_tunnels(others.keys()) {
+    let mut others: BTreeMap<String, Attempts> = BTreeMap::new();
+    while let Some(missing) = driver.await_missing_tunnels(&cluster.config.host) {
         let now = Instant::now();
+        others.retain(|other, its| its.is_running || driver.is_other(other));
+        for other in &missing {
+            others.entry(other.clone()).or_default();
+        }
         let missing = missing.into_iter();
         let missing: Vec<String> = missing.filter(|o| cluster.may_be_asked(o)).collect();
         for other in choose(&mut others, missing, now) {

@@ -115,7 +115,7 @@ impl DataDir {
     }
 
     /// Does the same for one host of several, or a single one. A leader that the file names first
-    /// enters its own nodes and removes hosts that its file does not name, and begins a term; from
+    /// enters its own nodes and begins a term; from
     /// then on its changes are published. An elected leader begins [later](super::lead).
     pub(super) fn directory_among(
         &self,

@@ -323,25 +323,19 @@ fn next_lead(host: &Host) -> Legacy {
     lead.map_or_else(Legacy::default, Legacy::with)
 }
 
-/// Checks that this host can carry its nodes, and all hosts together the torus.
+/// Checks that this host can carry its nodes.
 fn check_size(torus: Torus, hosts: Option<&HostConfig>) -> Result<(), AgentError> {
-    let check = |nodes: u32, count: u32, hosts: String| {
-        if nodes > count * MAX_NODES {
+    let check = |nodes: u32, hosts: String| {
+        if nodes > MAX_NODES {
             Err(AgentError::TooManyNodes { nodes, hosts })
         } else {
             Ok(())
         }
     };
     let Some(config) = hosts else {
-        return check(torus.nodes(), 1, "one host".into());
+        return check(torus.nodes(), "one host".into());
     };
-    check(
-        config.nodes.len() as u32,
-        1,
-        format!("host {}", config.host),
-    )?;
-    let count = config.hosts.len() as u32 + 1;
-    check(torus.nodes(), count, format!("{count} hosts"))
+    check(config.nodes.len() as u32, format!("host {}", config.host))
 }
 
 /// Watches uplinks from now on: changes during the settling of gateways are handled afterwards.

@@ -9,7 +9,7 @@ use nix::unistd::Uid;
 use toroid_agent::doctor::{self, Asker, Finding};
 use toroid_agent::trial;
 use toroid_model::hosts::Encryption;
-use toroid_model::info::Status;
+use toroid_model::info::{HostAdmission, HostInfo, HostState, Status};
 
 use super::{Run, Session};
 use crate::failure::Failure;
@@ -49,6 +49,7 @@ fn examine(places: &Places, show: Show) -> Result<u8, Failure> {
     diagnosis
         .findings
         .extend(status.as_ref().and_then(encryption));
+    diagnosis.findings.extend(status.as_ref().and_then(hosts));
     // After the version, before optional features.
     diagnosis.findings.splice(1..1, ours);
     let exit = u8::from(!diagnosis.is_ready());
@@ -135,6 +136,40 @@ fn encryption(status: &Status) -> Option<Finding> {
             "remove `encryption` from the files of all hosts, and start their agents again",
         ),
     })
+}
+
+/// Addresses and problems of the other hosts, if there are any.
+fn hosts(status: &Status) -> Option<Finding> {
+    let check = "hosts";
+    let others = || {
+        let all = status.hosts.iter();
+        all.filter(|host| host.state != HostState::Here)
+    };
+    let problem = |host: &HostInfo| match (&host.problem, &host.address, host.admission) {
+        (Some(problem), ..) => Some(format!("host {}: {problem}", host.name)),
+        (None, None, HostAdmission::Admitted) => Some(format!("host {} has no address", host.name)),
+        _ => None,
+    };
+    let problems: Vec<String> = others().filter_map(problem).collect();
+    match (others().count(), problems.is_empty()) {
+        (0, _) => None,
+        (count, true) => {
+            let text = format!("{} without problems", count_of(count));
+            Some(Finding::ok(check, text))
+        }
+        (_, false) => Some(Finding::limited(
+            check,
+            problems.join("; "),
+            "a host tells its address when its agent starts; see `toroid host ls` on the leader",
+        )),
+    }
+}
+
+fn count_of(hosts: usize) -> String {
+    match hosts {
+        1 => "1 other host".into(),
+        more => format!("{more} other hosts"),
+    }
 }
 
 /// Also shows where an agent could be started.

@@ -11,14 +11,14 @@ use crate::output::table;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  toroid host ls                     which hosts are admitted, and the key of each
+  toroid host ls                     which hosts are admitted, the address and key of each
   toroid host admit b 5d0e...6f      admit host b with the key that `toroid host ls` shows on b
   toroid host remove b               its nodes leave all domains, its key is worth nothing
   toroid host rotate                 a new key for this host; nothing stops";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Host {
-    /// List the hosts, their keys, and those that wait for admission (at the leader)
+    /// List the hosts, their addresses and keys, and those that wait for admission (at the leader)
     #[command(alias = "list")]
     Ls,
     /// Admit a host with a key; needed after `remove`, or with `admission = "manual"`
@@ -42,7 +42,7 @@ pub(crate) enum Host {
 #[derive(Serialize)]
 struct Listed {
     name: String,
-    address: String,
+    address: Option<String>,
     admission: HostAdmission,
     state: HostState,
     /// Whether its agent holds the directory, or coordinates with a directory on etcd.
@@ -82,9 +82,17 @@ impl Run for Host {
                         (false, false) => "-",
                     };
                     let (admission, state) = (host.admission.to_string(), host.state.to_string());
-                    [host.name, role.into(), admission, state, key]
+                    let address = host.address.unwrap_or_else(|| "-".into());
+                    [host.name, role.into(), admission, state, address, key]
                 });
-                let columns = ["HOST", "ROLE", "ADMISSION", "STATE", "FINGERPRINT"];
+                let columns = [
+                    "HOST",
+                    "ROLE",
+                    "ADMISSION",
+                    "STATE",
+                    "ADDRESS",
+                    "FINGERPRINT",
+                ];
                 table(columns, rows);
             }
             Host::Admit { host, fingerprint } => agent.admit_host(&host, fingerprint)?,

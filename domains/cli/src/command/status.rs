@@ -123,5 +123,7 @@ fn print_host(host: &HostInfo) {
     };
     let problem = host.problem.as_ref();
     let problem = problem.map_or_else(String::new, |problem| format!(": {problem}"));
-    line!("host       {name} at {address}, {state}{directory}{frames}{problem}");
+    let address = address.as_ref();
+    let address = address.map_or("no address".into(), |address| format!("at {address}"));
+    line!("host       {name} {address}, {state}{directory}{frames}{problem}");
 }

@@ -29,6 +29,7 @@ A file for --config; each host has its own, and docs/hosts.md explains it:
   torus = \"2x2x2\"
   nodes = [\"0,*,*\"]               # those that it carries
   listen = \"10.0.0.1:7470\"        # for the agents of other hosts
+  address = \"203.0.113.1:7470\"   # where these reach it; absent: as `listen`
   key = \"/etc/toroid/key\"         # admits this host; 64 hexadecimal digits, mode 600
   directory = \"a\"                 # whose agent holds the directory, or etcd
   candidates = [\"a\", \"b\"]        # with etcd: hosts that may lead
@@ -45,7 +46,7 @@ A file for --config; each host has its own, and docs/hosts.md explains it:
   offload = true
   ethernet = true                 # absent: true
 
-  [hosts]                         # all others
+  [hosts]                         # those that may lead; others only to override their addresses
   b = \"10.0.0.2:7470\"
 
   [alias]                         # of nodes that this one carries

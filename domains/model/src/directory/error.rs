@@ -1,9 +1,12 @@
 //! Why a directory refuses a change, for programs and, with the remedy, for people.
 
+use std::net::SocketAddr;
+
 use toroid_fabric::Place;
 
 use super::{MAX_ALIASES, MAX_FENCE, MAX_LINKS, MAX_MTU, MIN_FENCE, MIN_MTU};
 use crate::addressing::{Subnet, SubnetError};
+use crate::limits::MAX_HOSTS;
 use crate::link::LinkError;
 use crate::names::{MAX_LABEL, MAX_NAME, RESERVED_NAMES};
 use crate::nodeset::NodeSetError;
@@ -50,6 +53,29 @@ pub enum DirectoryError {
     /// No admitted host has that name.
     #[error("no host called {0} is admitted")]
     NoSuchHost(String),
+    /// Another host has the address.
+    #[error("host {host} has told address {address}, which is that of host {other}")]
+    AddressTaken {
+        /// The host.
+        host: String,
+        /// The address.
+        address: SocketAddr,
+        /// Host that has it.
+        other: String,
+    },
+    /// No other host can reach the address.
+    #[error("host {host} has told address {address}, which {why}")]
+    BadAddress {
+        /// The host.
+        host: String,
+        /// The address.
+        address: SocketAddr,
+        /// Mistake in the address.
+        why: &'static str,
+    },
+    /// There are as many hosts as may be.
+    #[error("{MAX_HOSTS} hosts are admitted, and there may be no more")]
+    TooManyHosts,
     /// No domain has that name.
     #[error("no domain is called {0}")]
     NoSuchDomain(String),
@@ -213,6 +239,22 @@ impl From<DirectoryError> for Refusal {
             ),
             E::NoSuchAlias(_) => (RefusalKind::NotFound, "see `toroid node ls`".into()),
             E::NoSuchHost(_) => (RefusalKind::NotFound, "see `toroid host ls`".into()),
+            E::AddressTaken { ref other, .. } => (
+                RefusalKind::Exists,
+                format!(
+                    "write another `listen` or `address` in the file of one of the two, and start \
+                     its agent again; if host {other} is gone: `toroid host remove {other}`"
+                ),
+            ),
+            E::BadAddress { .. } => (
+                RefusalKind::Invalid,
+                "write `address` in its file: where the other hosts reach its agent".into(),
+            ),
+            E::TooManyHosts => (
+                RefusalKind::Exhausted,
+                "let fewer hosts carry more nodes each, or `toroid host remove` those that are gone"
+                    .into(),
+            ),
             E::NoSuchDomain(_) => (RefusalKind::NotFound, "see `toroid domain ls`".into()),
             E::NotMembers { ref domain, .. } => (
                 RefusalKind::NotFound,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{Change, Directory, DirectoryError};
 use crate::host_key::PublicKey;
+use crate::limits::MAX_HOSTS;
 use crate::names::is_host_name;
 
 impl Directory {
@@ -29,6 +30,24 @@ impl Directory {
     /// Whether a host is admitted.
     pub fn is_admitted(&self, host: &str) -> bool {
         self.keys_of(host).is_some_and(|keys| !keys.is_empty())
+    }
+
+    /// All admitted hosts, in order of their names.
+    pub fn admitted(&self) -> impl Iterator<Item = &str> {
+        let admitted = self.host_keys.iter().filter(|(_, keys)| !keys.is_empty());
+        admitted.map(|(host, _)| host.as_str())
+    }
+
+    /// Enters the key of a host that is not admitted.
+    ///
+    /// # Errors
+    /// [`DirectoryError::TooManyHosts`].
+    pub fn admit_host(&mut self, host: &str, key: PublicKey) -> Result<(), DirectoryError> {
+        if self.admitted().count() >= MAX_HOSTS {
+            return Err(DirectoryError::TooManyHosts);
+        }
+        self.set_host_keys(host, vec![key]);
+        Ok(())
     }
 
     /// Whether a host was removed, and not admitted again.
@@ -58,6 +77,7 @@ impl Directory {
         let changes = self.leave_all(&nodes)?;
         self.set_host(host, None);
         self.set_host_keys(host, Vec::new());
+        self.set_address(host, None);
         self.spent_secret = Some(secret.into());
         Ok(changes)
     }
@@ -138,8 +158,21 @@ mod tests {
         directory.claim("d", &nodes(&[6])).unwrap();
         directory.remove_host("d", "00").unwrap();
         assert!(directory.is_removed("d"));
-        // The file of the leader names a alone: others are forgotten, but not the removed one.
-        directory.keep_hosts(|host| host == "a");
-        assert!(directory.is_removed("b") && directory.keys_of("c").is_none());
+        assert_eq!(directory.admitted().collect::<Vec<_>>(), ["a", "c"]);
+    }
+
+    #[test]
+    fn no_more_hosts_are_admitted_than_there_may_be() {
+        let mut directory = Directory::new("2x2x2".parse().unwrap());
+        let key = |n: usize| PublicKey(std::array::from_fn(|at| n.to_le_bytes()[at % 8]));
+        for n in 0..MAX_HOSTS {
+            directory.admit_host(&format!("h{n}"), key(n)).unwrap();
+        }
+        let refused = directory
+            .admit_host("one-more", key(MAX_HOSTS))
+            .unwrap_err();
+        assert_eq!(refused, DirectoryError::TooManyHosts);
+        directory.remove_host("h7", "00").unwrap();
+        directory.admit_host("one-more", key(MAX_HOSTS)).unwrap();
     }
 }

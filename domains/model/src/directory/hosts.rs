@@ -72,19 +72,6 @@ impl Directory {
         };
     }
 
-    /// Forgets hosts that are not among these, but not that a host was removed.
-    pub fn keep_hosts(&mut self, is_one: impl Fn(&str) -> bool) {
-        let others = self.hosts.keys().filter(|host| !is_one(host));
-        for host in others.cloned().collect::<Vec<_>>() {
-            self.set_host(&host, None);
-        }
-        let others = self.host_keys.iter();
-        let others = others.filter(|(host, keys)| !is_one(host) && !keys.is_empty());
-        for host in others.map(|(host, _)| host.clone()).collect::<Vec<_>>() {
-            self.forget_host_keys(&host);
-        }
-    }
-
     /// Refuses nodes that no host carries.
     ///
     /// # Errors
@@ -122,6 +109,19 @@ impl Directory {
         }
         let hosts = nodes.iter().filter_map(|node| self.host_of(*node));
         hosts.map(str::to_owned).collect()
+    }
+
+    /// The other hosts with members of the domains of a host's nodes.
+    pub fn hosts_sharing_with(&self, host: &str) -> BTreeSet<String> {
+        let nodes = self.hosts.get(host).into_iter().flatten();
+        let domains = nodes.flat_map(|node| self.domains_of(*node));
+        let domains: BTreeMap<u16, &Domain> = domains.map(|domain| (domain.id, domain)).collect();
+        let members = domains.values().flat_map(|domain| domain.members.keys());
+        let hosts = members.filter_map(|node| self.host_of(*node));
+        hosts
+            .filter(|its| *its != host)
+            .map(str::to_owned)
+            .collect()
     }
 
     /// Nodes that another host carries than before, or none.
@@ -192,8 +192,6 @@ mod tests {
         assert_eq!(error, DirectoryError::NotCarried("1,1,1".into()));
         directory.take_over("a", &nodes(&[0, 3]));
         assert_eq!(directory.host_of(NodeId(3)), Some("a"));
-        directory.keep_hosts(|host| host != "c");
-        assert_eq!(directory.host_of(NodeId(2)), None);
     }
 
     /// All hosts once looked at all domains whenever a host began to follow.
@@ -226,6 +224,9 @@ mod tests {
         let mut given = shrunk.clone();
         given.give(&nodes(&[3]), Some(1000));
         assert_eq!(concerned(&shrunk, &given), "b");
+        directory.claim("c", &nodes(&[4])).unwrap();
+        let sharing = |host| Vec::from_iter(directory.hosts_sharing_with(host)).join(" ");
+        assert_eq!(["a", "b", "c"].map(sharing), ["b", "a", ""]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! newer release, a broken disk, or an editor.
 //!
 //! ```text
-//! format          3
+//! format          4
 //! torus           "2x2x2"
 //! numbers         {"next_id":2,"next_subnet":1}
 //! domain/blue     {"id":1,"epoch":3,"owner":0,"mtu":9000,"subnet":"10.64.0.0/24","members":[0,7],...}
@@ -11,6 +11,8 @@
 //! quota/user/1000 {"regions":16}
 //! quota/node/7    {"bytes":1048576}
 //! host/a          [0,1,2,3]                    the nodes that it carries, where there are several hosts
+//! key/a           ["5d0e..."]                  its public keys; none after its removal
+//! address/a       "10.0.0.1:7470"              where the others reach its agent
 //! freed/00000000000000000001   [4,17]          a number that is free again, and its last epoch
 //! revision        {"fabric":"9d0c...","term":{"number":3,"nonce":52},"number":120}
 //! terms           [{"term":{"number":2,"nonce":9},"last":110}]      that have ended
@@ -52,7 +54,7 @@ use domain::DomainRecord;
 pub type Records = BTreeMap<String, String>;
 
 /// The version of the records.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 
 const FORMAT_KEY: &str = "format";
 const TORUS_KEY: &str = "torus";
@@ -64,6 +66,7 @@ const QUOTA_OF_USER: &str = "quota/user/";
 const QUOTA_OF_NODE: &str = "quota/node/";
 const HOST: &str = "host/";
 const HOST_KEYS: &str = "key/";
+const HOST_ADDRESS: &str = "address/";
 const SPENT_SECRET: &str = "spent";
 const FREED: &str = "freed/";
 pub(super) const REVISION: &str = "revision";
@@ -155,6 +158,9 @@ impl Directory {
         compare(changes, &old.hosts, &self.hosts, host, numbers);
         let host = |host: &String| format!("{HOST_KEYS}{host}");
         compare(changes, &old.host_keys, &self.host_keys, host, Vec::clone);
+        let host = |host: &String| format!("{HOST_ADDRESS}{host}");
+        let (before, now) = (&old.host_addresses, &self.host_addresses);
+        compare(changes, before, now, host, |address| *address);
         if self.spent_secret != old.spent_secret {
             put_or_remove(changes, SPENT_SECRET.into(), self.spent_secret());
         }
@@ -269,6 +275,8 @@ impl Directory {
             self.set_host(name, None);
         } else if let Some(name) = key.strip_prefix(HOST_KEYS) {
             self.forget_host_keys(name);
+        } else if let Some(name) = key.strip_prefix(HOST_ADDRESS) {
+            self.set_address(name, None);
         } else if key == SPENT_SECRET {
             self.spent_secret = None;
         } else if key == REVISION {
@@ -347,6 +355,9 @@ impl Directory {
                 .map_err(invalid(key))
         } else if let Some(name) = key.strip_prefix(HOST_KEYS) {
             self.restore_host_keys(name, parse(key, value)?)
+                .map_err(invalid(key))
+        } else if let Some(name) = key.strip_prefix(HOST_ADDRESS) {
+            self.restore_address(name, parse(key, value)?)
                 .map_err(invalid(key))
         } else if key == SPENT_SECRET {
             let digest: String = parse(key, value)?;

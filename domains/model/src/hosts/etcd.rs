@@ -45,7 +45,7 @@ impl File<'_> {
     pub(super) fn candidates(
         &mut self,
         table: &DeTable<'_>,
-        is_host: impl Fn(&String) -> bool,
+        has_address: impl Fn(&String) -> bool,
     ) -> Option<BTreeSet<String>> {
         let value = table.get("candidates")?;
         let Some(names) = value.get_ref().as_array() else {
@@ -62,7 +62,7 @@ impl File<'_> {
             let Some(name) = self.host(value) else {
                 continue;
             };
-            if !is_host(&name) {
+            if !has_address(&name) {
                 let message =
                     format!("candidate {name} is not among the hosts; add its address there");
                 self.lines.problem(value.span().start, message);

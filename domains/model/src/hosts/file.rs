@@ -9,7 +9,9 @@ use std::str::FromStr;
 use toml::de::DeTable;
 use toroid_fabric::{NodeId, Place, Torus};
 
-use super::{Admission, Commands, ConfigFile, ETCD, Encryption, HostConfig, Provider};
+use super::{
+    Admission, Commands, ConfigFile, ETCD, Encryption, HostConfig, Provider, check_address,
+};
 use crate::limits::{MAX_ACK_TIMEOUT_MS, MAX_HOSTS, MAX_NODES};
 use crate::names::{is_alias, is_host_name};
 use crate::nodeset::{self, Names};
@@ -17,11 +19,12 @@ use crate::rdma::Rdma;
 use crate::refusal::Refusal;
 use crate::settings::{Key, Lines, Value};
 
-const KEYS: [&str; 23] = [
+const KEYS: [&str; 24] = [
     "host",
     "torus",
     "nodes",
     "listen",
+    "address",
     "key",
     "directory",
     "candidates",
@@ -57,6 +60,8 @@ impl File<'_> {
         let nodes = torus.zip(nodes).map(|(torus, v)| self.nodes(v, torus));
         let listen = self.required(table, "listen");
         let listen = listen.and_then(|value| self.address(value));
+        let address = table.get("address").map(|value| self.address(value));
+        self.check_told(table, address.unwrap_or(listen));
         let key = self.required(table, "key").and_then(|v| self.path(v));
         let directory = self.required(table, "directory");
         let holder = directory.and_then(|value| self.directory(value));
@@ -70,9 +75,6 @@ impl File<'_> {
         let commands = commands.unwrap_or(Some(Commands::default()));
         let rdma = self.rdma(table, provider);
         let hosts = self.hosts(table);
-        if let Some(torus) = torus {
-            self.check_torus(table, torus, hosts.len() + 1);
-        }
         let is_host = |name: &String| hosts.contains_key(name) || host.as_ref() == Some(name);
         if let (Some(holder), Some(value)) = (&holder, directory)
             && host.is_some()
@@ -82,7 +84,9 @@ impl File<'_> {
             let message = format!("host {holder} is not among the hosts; add its address there");
             self.lines.problem(value.span().start, message);
         }
-        let candidates = self.candidates(table, is_host);
+        // Ready for a move of the directory, which has their addresses then.
+        let has_address = |name: &String| holder.as_deref() != Some(ETCD) || is_host(name);
+        let candidates = self.candidates(table, has_address);
         let access = table.get("etcd").map(|value| self.etcd(value));
         let access = access.unwrap_or_default();
         if let (Some(host), Some(ETCD)) = (&host, holder.as_deref()) {
@@ -104,6 +108,7 @@ impl File<'_> {
                 nodes: nodes?,
                 aliases: aliases?,
                 listen: listen?,
+                address: address.flatten(),
                 key: key?,
                 directory: holder?,
                 candidates: candidates.unwrap_or_default(),
@@ -245,21 +250,6 @@ impl File<'_> {
         nodes
     }
 
-    /// Checks that the hosts can carry all nodes of the torus.
-    fn check_torus(&mut self, table: &DeTable<'_>, torus: Torus, hosts: usize) {
-        let least = torus.nodes().div_ceil(MAX_NODES);
-        if (hosts as u64) < u64::from(least)
-            && let Some(value) = table.get("torus")
-        {
-            let message = format!(
-                "{} nodes are too many for {hosts} hosts, which carry at most {MAX_NODES} each; \
-                 name at least {least} hosts, or choose a smaller torus",
-                torus.nodes()
-            );
-            self.lines.problem(value.span().start, message);
-        }
-    }
-
     pub(super) fn host(&mut self, value: &Value<'_>) -> Option<String> {
         let name = self.lines.string(value)?;
         self.host_name(value.span().start, name)
@@ -283,6 +273,23 @@ impl File<'_> {
         };
         self.lines.problem(at, message);
         None
+    }
+
+    /// Checks the address that the host tells the others.
+    fn check_told(&mut self, table: &DeTable<'_>, address: Option<SocketAddr>) {
+        let (key, remedy) = match table.contains_key("address") {
+            true => ("address", "write where the other hosts reach this one"),
+            false => (
+                "listen",
+                "add `address`, where the other hosts reach this one",
+            ),
+        };
+        if let (Some(address), Some(value)) = (address, table.get(key))
+            && let Err(why) = check_address(address)
+        {
+            let message = format!("{address} {why}; {remedy}");
+            self.lines.problem(value.span().start, message);
+        }
     }
 
     fn address(&mut self, value: &Value<'_>) -> Option<SocketAddr> {

@@ -98,6 +98,25 @@ fn a_change_is_sent_at_once_only_to_hosts_that_it_concerns() {
     }
 }
 
+/// A host that has told another address is not to be looked for at the former one.
+#[test]
+fn a_host_is_hurried_without_a_change() {
+    let now = Instant::now();
+    let mut core = core(3, now);
+    durable(&mut core, now, 1);
+    let hurry = |core: &mut Core| {
+        let hosts = ["host1".into(), "away".into()];
+        sessions(core.handle(now, Event::Hurried(hosts.into())))
+    };
+    assert_eq!(hurry(&mut core), [1]);
+    assert_eq!(hurry(&mut core), NONE);
+    durable(&mut core, now, 2);
+    // A busy one gets the rest in its turn.
+    assert_eq!(hurry(&mut core), NONE);
+    assert_eq!(answer(&mut core, now, 1, 1), NONE);
+    assert_eq!(hurry(&mut core), [1]);
+}
+
 /// What a host answers is older than the change that concerns it.
 #[test]
 fn a_host_that_is_busy_gets_an_urgent_change_with_its_next_update() {

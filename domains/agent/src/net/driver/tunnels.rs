@@ -1,6 +1,7 @@
 //! Tunnels: the driver's connections to the drivers of other hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -58,19 +59,33 @@ impl Driver {
         })
     }
 
-    /// Waits for a driver without tunnels to some of these hosts, and returns these; `None` when
-    /// tunnels are of no use any more.
-    pub(crate) fn await_missing_tunnels<'h>(
-        &self,
-        hosts: impl Iterator<Item = &'h String> + Clone,
-    ) -> Option<Vec<String>> {
+    /// Sets the names of the other hosts.
+    pub(crate) fn set_others(&self, hosts: BTreeSet<String>) {
+        let mut state = self.state.lock();
+        if state.hosts != hosts {
+            state.hosts = hosts;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Whether there is another host of this name.
+    pub(crate) fn is_other(&self, host: &str) -> bool {
+        self.state.lock().hosts.contains(host)
+    }
+
+    /// Waits for a driver without tunnels to some of the other hosts whose names come after `ours`,
+    /// and returns these; `None` when tunnels are of no use any more.
+    pub(crate) fn await_missing_tunnels(&self, ours: &str) -> Option<Vec<String>> {
+        let after = (Bound::Excluded(ours), Bound::Unbounded);
         let has_all = |state: &mut State| {
             let is_known = state.tunnels.is_some();
-            !state.ending && (!is_known || hosts.clone().all(|host| state.has_tunnel(host)))
+            let mut others = state.hosts.range::<str, _>(after);
+            !state.ending && (!is_known || others.all(|host| state.has_tunnel(host)))
         };
         let mut state = self.state.lock();
         self.changed.wait_while(&mut state, has_all);
-        let missing = hosts.filter(|host| !state.has_tunnel(host));
+        let others = state.hosts.range::<str, _>(after);
+        let missing = others.filter(|host| !state.has_tunnel(host));
         (!state.ending).then(|| missing.cloned().collect())
     }
 

@@ -27,6 +27,8 @@ fn directory() -> Directory {
     let limits = [(Resource::Bytes, Some(1 << 20))].into();
     directory.limit(&[Tenant::User(1000), Tenant::Node(NodeId(7))], &limits);
     directory.claim("a", &nodes(&[0, 1])).unwrap();
+    let address = "10.0.0.1:7470".parse().unwrap();
+    directory.tell_address("a", address).unwrap();
     directory.remove("gone").unwrap();
     directory.begin_term(FabricId(1 << 127), u64::MAX);
     directory
@@ -79,7 +81,7 @@ fn invalid_records_are_refused_and_named() {
         records.insert(key.into(), value.into());
         Directory::from_records(&records).unwrap_err()
     };
-    assert_eq!(with("format", "4"), RecordError::Newer { found: 4 });
+    assert_eq!(with("format", "5"), RecordError::Newer { found: 5 });
     assert_eq!(with("x/y", "1"), RecordError::Unknown("x/y".into()));
     let blue = sound["domain/blue"].clone();
     let bad = [
@@ -97,6 +99,8 @@ fn invalid_records_are_refused_and_named() {
         ("host/B", "[1]"),
         ("key/a", r#"["00"]"#),
         ("key/A", "[]"),
+        ("address/a", "\"10.0.0.1\""),
+        ("address/A", "\"10.0.0.1:7470\""),
         (
             "domain/blue",
             &blue.replace("\"mtu\"", "\"since\":{\"2\":1},\"mtu\""),

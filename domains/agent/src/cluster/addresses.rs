@@ -1,0 +1,234 @@
+//! Addresses of the other hosts. Each host tells its own to the leader, and the directory has them.
+//! An entry in `[hosts]` of this host's file comes before that, for networks in which the host has
+//! another address here. A host that has moved since the file was written is still found.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use toroid_model::directory::Directory;
+use toroid_model::directory::moved::Moved;
+use toroid_model::refusal::{Refusal, RefusalKind};
+
+use super::Cluster;
+
+/// Time for a connection to an address that a host has told.
+const CHECK: Duration = Duration::from_secs(2);
+
+/// Addresses that are neither in the file nor in the directory, and results of earlier attempts.
+#[derive(Debug, Default)]
+pub(crate) struct Addresses {
+    /// Addresses of hosts that may lead, as one of these has told them. They are later than this
+    /// host's copy of the directory, until the next update.
+    told: Mutex<BTreeMap<String, SocketAddr>>,
+    /// Address at which each host was reached the last time.
+    reached: Mutex<BTreeMap<String, SocketAddr>>,
+    /// Told addresses at which this host, the leader, found no agent, with the problem.
+    useless: Mutex<BTreeMap<String, (SocketAddr, String)>>,
+}
+
+impl Addresses {
+    /// Notes that a host answers at an address.
+    pub(crate) fn note(&self, host: &str, address: SocketAddr) {
+        self.reached.lock().insert(host.into(), address);
+        self.useless.lock().remove(host);
+    }
+
+    /// Notes addresses of hosts that may lead, after a redirection to them.
+    pub(super) fn hear(
+        &self,
+        mut addresses: BTreeMap<String, SocketAddr>,
+        leader: Option<&str>,
+        moved: Option<&Moved>,
+    ) {
+        addresses.retain(|host, _| {
+            let is_named = |moved: &Moved| moved.to == *host || moved.candidates.contains(host);
+            leader == Some(host) || moved.is_some_and(is_named)
+        });
+        self.told.lock().extend(addresses);
+    }
+
+    /// Forgets a host, which was removed.
+    pub(super) fn forget(&self, host: &str) {
+        self.reached.lock().remove(host);
+        self.useless.lock().remove(host);
+    }
+
+    /// Forgets these: the directory here has present ones.
+    pub(crate) fn forget_told(&self) {
+        self.told.lock().clear();
+    }
+}
+
+impl Cluster {
+    /// Addresses at which a host may be reached, the most likely one first.
+    pub(crate) fn addresses_of(
+        &self,
+        host: &str,
+        directory: Option<&Directory>,
+    ) -> Vec<SocketAddr> {
+        let known = [
+            self.config.hosts.get(host).copied(),
+            self.addresses.told.lock().get(host).copied(),
+            directory.and_then(|directory| directory.address_of(host)),
+        ];
+        let mut all: Vec<SocketAddr> = Vec::new();
+        for address in known.into_iter().flatten() {
+            if !all.contains(&address) {
+                all.push(address);
+            }
+        }
+        let reached = self.addresses.reached.lock().get(host).copied();
+        all.sort_by_key(|address| Some(*address) != reached);
+        all
+    }
+
+    /// The address at which a host is reached first.
+    pub(crate) fn address_of(&self, host: &str, directory: &Directory) -> Option<SocketAddr> {
+        if host == self.config.host {
+            return self.config.told_address();
+        }
+        self.addresses_of(host, Some(directory)).first().copied()
+    }
+
+    /// Addresses of hosts that may lead where the directory is, and of the leader, for a host that
+    /// asks here.
+    pub(crate) fn leaders_addresses(
+        &self,
+        leader: Option<&str>,
+        directory: &Directory,
+    ) -> BTreeMap<String, SocketAddr> {
+        let (_, leaders) = self.whereabouts();
+        let hosts = leaders.iter().map(String::as_str).chain(leader);
+        let of = |host: &str| Some((host.to_owned(), self.address_of(host, directory)?));
+        hosts.filter_map(of).collect()
+    }
+
+    /// Whether a host is in the directory or in this host's file.
+    pub(crate) fn knows(&self, host: &str, directory: &Directory) -> bool {
+        self.config.hosts.contains_key(host) || directory.keys_of(host).is_some()
+    }
+
+    /// Problem of the address that a host has told, at the leader.
+    pub(super) fn address_problem(&self, host: &str) -> Option<String> {
+        let useless = self.addresses.useless.lock();
+        useless.get(host).map(|(_, problem)| problem.clone())
+    }
+
+    /// Connects to the address that a follower has told, unless this host's file has another one.
+    /// Returns the problem, if it is new. Other hosts may reach the address nevertheless.
+    pub(crate) fn check_told(&self, host: &str, address: SocketAddr) -> Option<String> {
+        if self.config.hosts.contains_key(host) {
+            return None;
+        }
+        let result = TcpStream::connect_timeout(&address, CHECK);
+        let mut useless = self.addresses.useless.lock();
+        let Err(error) = result else {
+            useless.remove(host);
+            return None;
+        };
+        let problem = format!(
+            "the leader cannot reach its address {address}: {error}; write `address` in the file of \
+             host {host}, or open the port"
+        );
+        let before = useless.insert(host.into(), (address, problem.clone()));
+        before
+            .is_none_or(|(former, _)| former != address)
+            .then_some(problem)
+    }
+}
+
+/// Makes the refusal for a host whose address is unknown here.
+pub(crate) fn no_address(host: &str, here: &str) -> Refusal {
+    Refusal::new(
+        RefusalKind::Failed,
+        format!(
+            "host {host} has no address: it has told none to the leader, and the file of host {here} \
+             has none in [hosts]"
+        ),
+        format!("start the agent of host {host}; see `toroid host ls`"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::net::TcpListener;
+
+    use toroid_model::directory::revision::FabricId;
+
+    use super::*;
+    use crate::cluster::tests::cluster;
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    /// The file of host a has b at 127.0.0.1:1.
+    #[test]
+    fn the_file_comes_before_the_directory_and_a_stale_file_is_no_obstacle() {
+        let cluster = cluster();
+        let mut directory = Directory::new("2x1x1".parse().unwrap());
+        let (by_file, by_directory) = (at("127.0.0.1:1"), at("10.0.0.2:7470"));
+        assert_eq!(cluster.addresses_of("b", None), [by_file]);
+        directory.tell_address("b", by_directory).unwrap();
+        directory.tell_address("c", at("10.0.0.3:7470")).unwrap();
+        let of = |host| cluster.addresses_of(host, Some(&directory));
+        assert_eq!(of("b"), [by_file, by_directory]);
+        assert_eq!(of("c"), [at("10.0.0.3:7470")]);
+        assert!(of("d").is_empty());
+        cluster.addresses.note("b", by_directory);
+        assert_eq!(of("b"), [by_directory, by_file]);
+        // It has moved on.
+        let mut next = directory.clone();
+        next.tell_address("b", at("10.0.0.9:7470")).unwrap();
+        let of_b = cluster.addresses_of("b", Some(&next));
+        assert_eq!(of_b, [by_file, at("10.0.0.9:7470")]);
+    }
+
+    #[test]
+    fn a_redirection_tells_addresses_of_hosts_that_may_lead() {
+        let cluster = cluster();
+        let mut directory = Directory::new("2x1x1".parse().unwrap());
+        directory.begin_term(FabricId(1), 1);
+        directory.relocate("a", "c", BTreeSet::new(), 7);
+        let told = [
+            ("c", "10.0.0.3:1"),
+            ("d", "10.0.0.4:1"),
+            ("e", "10.0.0.5:1"),
+        ];
+        let told: BTreeMap<_, _> = told.map(|(host, text)| (host.into(), at(text))).into();
+        let addresses = &cluster.addresses;
+        addresses.hear(told, Some("d"), directory.moved());
+        assert_eq!(cluster.addresses_of("c", None), [at("10.0.0.3:1")]);
+        assert_eq!(cluster.addresses_of("d", None), [at("10.0.0.4:1")]);
+        assert!(cluster.addresses_of("e", None).is_empty());
+        // They are later than a copy, and earlier than the next update.
+        directory.tell_address("c", at("10.0.0.7:1")).unwrap();
+        let of_c = || cluster.addresses_of("c", Some(&directory));
+        assert_eq!(of_c(), [at("10.0.0.3:1"), at("10.0.0.7:1")]);
+        addresses.forget_told();
+        assert_eq!(of_c(), [at("10.0.0.7:1")]);
+    }
+
+    #[test]
+    fn an_address_without_an_agent_is_a_problem_until_there_is_one() {
+        let cluster = cluster();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        assert_eq!(cluster.check_told("c", address), None);
+        drop(listener);
+        let problem = cluster.check_told("c", address).unwrap();
+        let words = format!("cannot reach its address {address}: ");
+        assert!(problem.contains(&words), "{problem}");
+        assert!(problem.contains("write `address` in the file of host c"));
+        assert_eq!(cluster.address_problem("c"), Some(problem));
+        assert_eq!(cluster.check_told("c", address), None);
+        let _listener = TcpListener::bind(address).unwrap();
+        assert_eq!(cluster.check_told("c", address), None);
+        assert_eq!(cluster.address_problem("c"), None);
+        // The file has an address of b that is good here.
+        assert_eq!(cluster.check_told("b", at("127.0.0.1:1")), None);
+    }
+}
