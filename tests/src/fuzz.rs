@@ -268,6 +268,7 @@ pub fn declaration(bytes: &[u8]) -> bool {
         in_one_form::<RemoteKey>(word);
     }
     let around = Surroundings {
+        hosts: BTreeMap::new(),
         torus: Torus::new(4, 4, 4).expect("a torus"),
         aliases: BTreeMap::from([("head".into(), place(0))]),
         user: &|name| (name == "alice").then_some(1000),

@@ -136,6 +136,7 @@ fn anchors_are_those_of_github() {
 #[test]
 fn the_documented_file_is_a_good_one() {
     let around = Surroundings {
+        hosts: BTreeMap::new(),
         torus: "4x4x4".parse().expect("a torus"),
         aliases: BTreeMap::new(),
         user: &|name| (name == "alice").then_some(1000),

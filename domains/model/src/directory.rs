@@ -13,6 +13,7 @@ mod domain;
 mod domains;
 mod error;
 mod fence;
+mod gateways;
 mod host_addresses;
 mod host_keys;
 mod hosts;
@@ -36,14 +37,14 @@ use addresses::Addresses;
 pub use domain::{Change, Domain, MemberSpec, Wanted, full_members, members, members_with};
 pub use error::DirectoryError;
 pub use fence::{Fence, MAX_FENCE, MIN_FENCE};
+pub use gateways::MAX_GATEWAYS;
 pub use links::MAX_LINKS;
 pub use ownership::Ownership;
 use toroid_fabric::{NodeId, Torus};
 
-use crate::gateway::{Gateway, GatewayKind};
 use crate::host_key::PublicKey;
 use crate::link::DomainLinks;
-use crate::names::{is_domain_name, is_uplink_name};
+use crate::names::is_domain_name;
 use crate::nodeset::{self, Names, NodeSetError};
 use crate::quota::{Amounts, Tenant};
 use crate::shared_map::SharedMap;
@@ -245,7 +246,7 @@ impl Directory {
             forward: false,
             sealed: wanted.sealed,
             fence: wanted.fence.map(Fence::first),
-            gateway: None,
+            gateways: Vec::new(),
             links: DomainLinks::default(),
             since: match epoch {
                 1 => BTreeMap::new(),
@@ -344,8 +345,8 @@ impl Directory {
             }
             domain.retain_links();
             domain
-                .gateway
-                .take_if(|gateway| left.contains(&gateway.node));
+                .gateways
+                .retain(|gateway| !left.contains(&gateway.node));
             domain.epoch += 1;
         })?;
         Ok(Change {
@@ -473,69 +474,6 @@ impl Directory {
     /// [`DirectoryError::NoSuchDomain`].
     pub fn seal(&mut self, name: &str, sealed: bool) -> Result<Domain, DirectoryError> {
         self.change(name, |domain| domain.sealed = sealed)
-    }
-
-    /// Connects a domain to the outside.
-    ///
-    /// # Errors
-    /// [`DirectoryError`].
-    pub fn add_gateway(&mut self, name: &str, gateway: Gateway) -> Result<Domain, DirectoryError> {
-        let Gateway { node, uplink, kind } = &gateway;
-        let domain = self.domain(name)?;
-        if !is_uplink_name(uplink) {
-            return Err(DirectoryError::BadUplink(uplink.clone()));
-        }
-        if !domain.members.contains_key(node) {
-            return Err(DirectoryError::NotMembers {
-                domain: name.into(),
-                nodes: self.places(&[*node].into()),
-            });
-        }
-        if let Some(present) = &domain.gateway {
-            return Err(DirectoryError::HasGateway {
-                domain: name.into(),
-                node: self.places(&[present.node].into()),
-                uplink: present.uplink.clone(),
-            });
-        }
-        for other in self.domains() {
-            let Some(present) = &other.gateway else {
-                continue;
-            };
-            // Two bridges would make one Ethernet of two domains.
-            let is_same_host = self.host_of(present.node) == self.host_of(*node);
-            if present.uplink == *uplink && is_same_host {
-                return Err(DirectoryError::UplinkTaken {
-                    uplink: uplink.clone(),
-                    domain: other.name.clone(),
-                });
-            }
-            // A kernel has one default route.
-            let nat = GatewayKind::Nat;
-            if present.node == *node && present.kind == nat && *kind == nat {
-                return Err(DirectoryError::RoutesAlready {
-                    node: self.places(&[*node].into()),
-                    domain: other.name.clone(),
-                });
-            }
-        }
-        self.change(name, |domain| domain.gateway = Some(gateway))
-    }
-
-    /// Ends a domain's connection to the outside, if it is at this node.
-    ///
-    /// # Errors
-    /// [`DirectoryError::NoSuchDomain`], [`DirectoryError::NoGateway`].
-    pub fn remove_gateway(&mut self, name: &str, node: NodeId) -> Result<Domain, DirectoryError> {
-        let missing = DirectoryError::NoGateway {
-            domain: name.into(),
-            node: self.places(&[node].into()),
-        };
-        let present = self.domain(name)?.gateway.as_ref();
-        if present.is_none_or(|gateway| gateway.node != node) {
-            return Err(missing);
-        }
-        self.change(name, |domain| domain.gateway = None)
     }
 
     /// Changes a domain, except for its name. Returns the domain after that.

@@ -309,9 +309,12 @@ pub struct DomainInfo {
     /// In the reply to a shrink only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cut_off: Vec<String>,
-    /// Connection to an external network.
+    /// The first of its gateways.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<GatewayInfo>,
+    /// All connections to external networks, in order of preference.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gateways: Vec<GatewayInfo>,
     /// Links between members, without those that are the machine's.
     #[serde(default, skip_serializing_if = "DomainLinks::is_empty")]
     pub links: DomainLinks<Place>,
@@ -448,6 +451,9 @@ pub struct GatewayInfo {
     pub uplink: String,
     /// Traffic that passes.
     pub kind: GatewayKind,
+    /// Whether members of the agent's host go out there, if they may use all gateways.
+    #[serde(default)]
+    pub in_use: bool,
     /// Why nothing passes at present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,

@@ -38,7 +38,7 @@ pub use types::{Bind, ChannelInfo, NewDomain, NodeAllocation, RemoteInfo, StackI
 pub use value::ReplyValue;
 
 /// The version of this protocol. An agent and a client of different versions refuse each other.
-pub const VERSION: u32 = 16;
+pub const VERSION: u32 = 17;
 
 /// The abstract name of the node socket.
 pub const NODE_SOCKET: &str = "toroid-agent";

@@ -55,6 +55,7 @@ fn a_domain_of_all_nodes_fits_into_a_reply() {
         fence_pending: false,
         cut_off: Vec::new(),
         gateway: None,
+        gateways: Vec::new(),
         links: DomainLinks::default(),
         figures: Figures::of(torus, &nodes),
         members: places.map(member).collect(),

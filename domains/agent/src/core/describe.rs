@@ -219,6 +219,7 @@ impl Host {
     pub(crate) fn describe(&self, domain: &Domain) -> DomainInfo {
         let has_interface =
             |id: &NodeId| self.driver.is_some() && !self.interfaces.is_stack(domain, *id);
+        let gateways = self.describe_gateways(domain);
         let mut hosts = self.hosts_of(&domain.nodes());
         let member = |(id, spec): (&NodeId, &MemberSpec)| {
             let place = self.torus.place(*id)?;
@@ -249,7 +250,8 @@ impl Host {
             fence: domain.fence.map(|fence| fence.seconds),
             fence_pending: domain.fence.is_some_and(|fence| !fence.is_agreed()),
             cut_off: Vec::new(),
-            gateway: self.describe_gateway(domain),
+            gateway: gateways.first().cloned(),
+            gateways,
             links: domain.links.renamed(|node| self.torus.place(node)),
             figures: Figures::of(self.torus, &domain.nodes()),
             members: domain.members.iter().filter_map(member).collect(),

@@ -1,10 +1,11 @@
-//! Gateways of the host, brought in line with the directory.
+//! Gateways of the host, brought in line with the directory. [`super::ways`] chooses among several.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use toroid_fabric::NodeId;
 use toroid_model::addressing;
 use toroid_model::directory::{Directory, Domain};
 use toroid_model::gateway::{Gateway, GatewayKind};
@@ -16,13 +17,25 @@ use toroid_protocol::driver::{PortError, Uplink};
 
 use super::changes::usable_node;
 use super::host::Host;
-use crate::net::gateways::GatewayError;
 use crate::net::gateways::nat_link::{self, NatLinkError};
 use crate::net::gateways::nft::NftError;
 use crate::net::gateways::uplinks::Uplinks;
+use crate::net::gateways::{GatewayError, GatewayId};
 
 /// Shortest interval between two checks of uplinks, however often the host's interfaces change.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// A gateway at a node of this host, and its domain.
+struct Connection {
+    domain: Domain,
+    gateway: Gateway,
+}
+
+impl Connection {
+    fn id(&self) -> GatewayId {
+        GatewayId::of(&self.domain, &self.gateway)
+    }
+}
 
 impl Host {
     /// Checks that this host has the uplink and the interface of a gateway at one of its nodes. Whether
@@ -47,24 +60,25 @@ impl Host {
         kind: GatewayKind,
     ) -> Result<Domain, Refusal> {
         actor.may_administer("connect domains to the outside")?;
-        let (domain, directory) = self.members.plan(|directory| {
+        let ((domain, gateway), directory) = self.members.plan(|directory| {
             let node = usable_node(directory, actor, node)?;
             if self.node(node).is_some() {
                 self.can_have_gateways()?;
             }
             let uplink = uplink.into();
             let gateway = Gateway { node, uplink, kind };
-            Ok::<_, Refusal>(directory.add_gateway(name, gateway)?)
+            let domain = directory.add_gateway(name, gateway.clone())?;
+            Ok::<_, Refusal>((domain, gateway))
         })?;
         let connected = self
-            .connect(&domain)
+            .connect(&domain, &gateway)
             .map_err(|error| refusal(&error))
-            .and_then(|()| self.lead_members(&domain))
+            .and_then(|()| self.lead_members(&domain, Some(gateway.node)))
             .and_then(|()| self.members.adopt(directory));
         if let Err(refusal) = connected {
             let before = self.members.directory(|d| d.domain(name).cloned());
             if let Ok(before) = before
-                && let Err(refusal) = self.lead_members(&before)
+                && let Err(refusal) = self.lead_members(&before, None)
             {
                 tracing::warn!("{refusal}");
             }
@@ -76,7 +90,7 @@ impl Host {
         Ok(domain)
     }
 
-    /// Disconnects a domain from the outside.
+    /// Disconnects a domain from the outside at a node.
     pub(super) fn remove_gateway(
         &self,
         actor: Actor,
@@ -89,7 +103,7 @@ impl Host {
             Ok(directory.remove_gateway(name, node)?)
         })?;
         // The gateway has ended: a member that does not get the change only loses its packets.
-        if let Err(refusal) = self.lead_members(&domain) {
+        if let Err(refusal) = self.lead_members(&domain, None) {
             tracing::warn!("{refusal}");
         }
         self.settle_gateways();
@@ -113,20 +127,24 @@ impl Host {
         Ok(())
     }
 
-    /// Opens a gateway at a node of this host before it is in the directory.
-    fn connect(&self, domain: &Domain) -> Result<(), GatewayError> {
-        let gateway = domain.gateway.as_ref();
-        let Some(gateway) = gateway.filter(|gateway| self.node(gateway.node).is_some()) else {
+    /// Opens a gateway, if it is at a node of this host, before it is in the directory.
+    fn connect(&self, domain: &Domain, gateway: &Gateway) -> Result<(), GatewayError> {
+        if self.node(gateway.node).is_none() {
             return Ok(());
-        };
+        }
         let uplink = self.uplink(gateway)?;
+        let new = Connection {
+            domain: domain.clone(),
+            gateway: gateway.clone(),
+        };
         match gateway.kind {
-            GatewayKind::Nat => self.open_gateway(domain, &uplink),
+            GatewayKind::Nat => self.open_gateway(&new, &uplink),
             GatewayKind::Bridge => {
-                let mut domains = self.connected_domains();
-                domains.push(domain.clone());
-                let uplinks = self.uplinks(&domains);
-                match self.bridge(&domains, &uplinks).remove(&domain.id) {
+                let mut connections = self.connections();
+                let id = new.id();
+                connections.push(new);
+                let uplinks = self.uplinks(&connections);
+                match self.bridge(&connections, &uplinks).remove(&id) {
                     Some(problem) => Err(GatewayError::Bridge(problem)),
                     None => Ok(()),
                 }
@@ -134,15 +152,14 @@ impl Host {
         }
     }
 
-    /// Makes the driver bridge these domains to their uplinks, and no others. Returns the problems
-    /// by domain.
-    fn bridge(&self, domains: &[Domain], uplinks: &Uplinks) -> BTreeMap<u16, String> {
+    /// Makes the driver bridge these domains to their uplinks, and no others. Returns the problems.
+    fn bridge(&self, connections: &[Connection], uplinks: &Uplinks) -> BTreeMap<GatewayId, String> {
         let Some(driver) = &self.driver else {
             return BTreeMap::new();
         };
-        let uplink = |domain: &Domain| {
-            let gateway = domain.gateway.as_ref()?;
-            let link = uplinks.get(domain.id)?.ok()?;
+        let uplink = |connection: &Connection| {
+            let Connection { domain, gateway } = connection;
+            let link = uplinks.get(connection.id())?.ok()?;
             (gateway.kind == GatewayKind::Bridge).then(|| Uplink {
                 domain_id: domain.id.into(),
                 node: gateway.node.0,
@@ -152,34 +169,37 @@ impl Host {
                 limited: domain.spec(gateway.node).limited,
             })
         };
-        let uplinks: Vec<Uplink> = domains.iter().filter_map(uplink).collect();
+        let uplinks: Vec<Uplink> = connections.iter().filter_map(uplink).collect();
         let has_some = !uplinks.is_empty();
         if !driver.set_uplinks(uplinks) && !has_some {
             return BTreeMap::new();
         }
+        let ids: BTreeSet<GatewayId> = connections.iter().map(Connection::id).collect();
         let problem = |error: PortError| {
-            let id = u16::try_from(error.domain_id).ok()?;
-            let gateway = domains.iter().find(|domain| domain.id == id)?;
-            let is_there = gateway.gateway.as_ref()?.node.0 == error.node;
-            is_there.then_some((id, error.message))
+            let domain = u16::try_from(error.domain_id).ok()?;
+            let node = NodeId(error.node);
+            let id = GatewayId { domain, node };
+            ids.contains(&id).then_some((id, error.message))
         };
         match driver.sync() {
             Ok(errors) => errors.into_iter().filter_map(problem).collect(),
-            Err(error) => {
-                let problem = |domain: &Domain| (domain.id, error.to_string());
-                domains.iter().map(problem).collect()
-            }
+            Err(error) => ids.iter().map(|id| (*id, error.to_string())).collect(),
         }
     }
 
-    fn connected_domains(&self) -> Vec<Domain> {
-        self.members.directory(|directory: &Directory| {
-            // Gateways of other hosts are made by their agents.
-            let is_ours = |gateway: &Gateway| self.node(gateway.node).is_some();
-            let connected = directory.domains();
-            let connected = connected.filter(|d| d.gateway.as_ref().is_some_and(is_ours));
-            connected.cloned().collect()
-        })
+    /// Gateways of this host. Those of other hosts are made by their agents.
+    fn connections(&self) -> Vec<Connection> {
+        let directory = self.members.directory(Directory::clone);
+        let of = |domain: &Domain| {
+            let gateways = domain.gateways.iter();
+            let ours = gateways.filter(|gateway| self.node(gateway.node).is_some());
+            let connection = |gateway: &Gateway| Connection {
+                domain: domain.clone(),
+                gateway: gateway.clone(),
+            };
+            ours.map(connection).collect::<Vec<_>>()
+        };
+        directory.domains().flat_map(of).collect()
     }
 
     /// Checks that the kernel has the member's interface, if it is to translate addresses.
@@ -191,10 +211,8 @@ impl Host {
         Ok(())
     }
 
-    fn open_gateway(&self, domain: &Domain, uplink: &Link) -> Result<(), GatewayError> {
-        let Some(gateway) = &domain.gateway else {
-            return Ok(());
-        };
+    fn open_gateway(&self, connection: &Connection, uplink: &Link) -> Result<(), GatewayError> {
+        let Connection { domain, gateway } = connection;
         self.check_kernel(domain, gateway)?;
         let node = self.node(gateway.node).ok_or(GatewayError::NoNode)?;
         let mut state = self.gateways.lock();
@@ -207,7 +225,7 @@ impl Host {
         if self.is_ending() {
             return;
         }
-        let wanted = self.connected_domains();
+        let wanted = self.connections();
         let uplinks = self.uplinks(&wanted);
         self.settle_all(&wanted, uplinks);
         drop(settling);
@@ -216,7 +234,7 @@ impl Host {
     /// Does the same if uplinks have changed.
     fn heed_uplinks(&self) {
         let settling = self.gateways.settle();
-        let wanted = self.connected_domains();
+        let wanted = self.connections();
         let uplinks = self.uplinks(&wanted);
         if !self.is_ending() && *self.gateways.seen() != uplinks {
             self.settle_all(&wanted, uplinks);
@@ -224,10 +242,11 @@ impl Host {
         drop(settling);
     }
 
-    fn settle_all(&self, wanted: &[Domain], uplinks: Uplinks) {
+    fn settle_all(&self, wanted: &[Connection], uplinks: Uplinks) {
         let problems = self.bridge(wanted, &uplinks);
         self.settle_nat_links(wanted, &uplinks, problems);
         *self.gateways.seen() = uplinks;
+        self.rethink_ways();
     }
 
     /// Does the same for NAT gateways after a node was made anew.
@@ -236,65 +255,76 @@ impl Host {
         if self.is_ending() {
             return;
         }
-        let wanted = self.connected_domains();
-        let is_bridge = |domain: &Domain| {
-            let gateway = domain.gateway.as_ref();
-            gateway.is_some_and(|gateway| gateway.kind == GatewayKind::Bridge)
-        };
-        let bridges: BTreeSet<u16> = wanted
+        let wanted = self.connections();
+        let bridges = wanted
             .iter()
-            .filter(|domain| is_bridge(domain))
-            .map(|domain| domain.id)
-            .collect();
+            .filter(|its| its.gateway.kind == GatewayKind::Bridge);
+        let bridges: BTreeSet<GatewayId> = bridges.map(Connection::id).collect();
         let mut problems = self.gateways.problems().clone();
-        problems.retain(|domain, _| bridges.contains(domain));
+        problems.retain(|id, _| bridges.contains(id));
         let uplinks = self.gateways.seen().clone();
         self.settle_nat_links(&wanted, &uplinks, problems);
+        self.rethink_ways();
         drop(settling);
     }
 
     fn settle_nat_links(
         &self,
-        wanted: &[Domain],
+        wanted: &[Connection],
         uplinks: &Uplinks,
-        mut problems: BTreeMap<u16, String>,
+        mut problems: BTreeMap<GatewayId, String>,
     ) {
-        let ids: BTreeSet<u16> = wanted.iter().map(|domain| domain.id).collect();
+        let ids: BTreeSet<GatewayId> = wanted.iter().map(Connection::id).collect();
         let mut state = self.gateways.lock();
-        let present = state.journal.domains().into_iter();
-        let present: BTreeSet<u16> = present.chain(state.open.keys().copied()).collect();
+        ids.iter().for_each(|id| state.journal.identify(*id));
+        let present = state.journal.ids().into_iter();
+        let present: BTreeSet<GatewayId> = present.chain(state.open.keys().copied()).collect();
         for extra in present.difference(&ids) {
             if let Err(error) = state.close(*extra) {
                 tracing::warn!("cannot forget a gateway: {error}");
             }
         }
         drop(state);
-        for domain in wanted {
-            if let Some(Ok(uplink)) = uplinks.get(domain.id)
-                && let Err(error) = self.open_gateway(domain, uplink)
+        for connection in wanted {
+            let id = connection.id();
+            if let Some(Ok(uplink)) = uplinks.get(id)
+                && let Err(error) = self.open_gateway(connection, uplink)
             {
-                problems.insert(domain.id, error.to_string());
+                problems.insert(id, error.to_string());
             }
-            let problem = problems.get(&domain.id).cloned();
-            if let Some(problem) = problem.or_else(|| uplinks.problem(domain.id)) {
-                tracing::warn!("the gateway of {}: {problem}", domain.name);
+            let problem = problems.get(&id).cloned();
+            if let Some(problem) = problem.or_else(|| uplinks.problem(id)) {
+                let (name, node) = (&connection.domain.name, connection.gateway.node);
+                tracing::warn!("the gateway of {name} at {node}: {problem}");
             }
         }
         *self.gateways.problems() = problems;
     }
 
-    /// Describes the gateway of a domain for clients.
-    pub(super) fn describe_gateway(&self, domain: &Domain) -> Option<GatewayInfo> {
-        let gateway = domain.gateway.as_ref()?;
-        let problem = self.gateways.problems().get(&domain.id).cloned();
-        let uplinks = self.gateways.seen();
+    /// Describes a gateway of a domain for clients.
+    fn describe_gateway(&self, domain: &Domain, gateway: &Gateway) -> Option<GatewayInfo> {
+        let first = self.gateways.ways().first(domain);
         Some(GatewayInfo {
             node: self.torus.place(gateway.node)?,
             uplink: gateway.uplink.clone(),
             kind: gateway.kind,
-            problem: problem.or_else(|| uplinks.problem(domain.id)),
-            warning: uplinks.warning(domain),
+            in_use: first == Some(gateway.node),
+            problem: self.gateway_problem(domain, gateway),
+            warning: self.gateways.seen().warning(domain, gateway),
         })
+    }
+
+    /// Describes the gateways of a domain in order of preference.
+    pub(super) fn describe_gateways(&self, domain: &Domain) -> Vec<GatewayInfo> {
+        let gateways = domain.gateways.iter();
+        let described = gateways.filter_map(|gateway| self.describe_gateway(domain, gateway));
+        described.collect()
+    }
+
+    /// Why nothing passes a gateway of this host.
+    pub(crate) fn own_problem(&self, id: GatewayId) -> Option<String> {
+        let problem = self.gateways.problems().get(&id).cloned();
+        problem.or_else(|| self.gateways.seen().problem(id))
     }
 
     /// Interface of the host that a gateway uses as its uplink.
@@ -308,14 +338,14 @@ impl Host {
         }
     }
 
-    /// Uplinks of these domains.
-    fn uplinks(&self, domains: &[Domain]) -> Uplinks {
-        let uplink = |domain: &Domain| {
-            let uplink = self.uplink(domain.gateway.as_ref()?);
-            Some((domain.id, uplink.map_err(|error| error.to_string())))
+    /// Uplinks of these gateways.
+    fn uplinks(&self, connections: &[Connection]) -> Uplinks {
+        let uplink = |connection: &Connection| {
+            let uplink = self.uplink(&connection.gateway);
+            (connection.id(), uplink.map_err(|error| error.to_string()))
         };
         Uplinks {
-            links: domains.iter().filter_map(uplink).collect(),
+            links: connections.iter().map(uplink).collect(),
             is_router: nat_link::is_router(),
         }
     }

@@ -201,6 +201,7 @@ impl Host {
         }
         let info = self.describe(&change.domain);
         self.members.change(change, directory);
+        self.rethink_ways();
         Ok(info)
     }
 
@@ -227,6 +228,7 @@ impl Host {
                 self.tell_links(&domain);
             }
         }
+        self.rethink_ways();
         Ok(spoiled)
     }
 
@@ -305,7 +307,7 @@ impl Host {
         for Change { domain, left, .. } in &changes {
             self.tell_to_remove(domain, left);
             self.tell_remote(domain, &directory);
-            if self.loses_gateway(domain) {
+            if self.loses_gateways(domain) {
                 self.tell_ports(domain);
             }
             concerned.extend(left | &domain.nodes());
@@ -364,13 +366,13 @@ impl Host {
         self.settle_gateways();
     }
 
-    /// Whether a change removes the domain's gateway from its members.
-    fn loses_gateway(&self, changed: &Domain) -> bool {
-        let present = |directory: &Directory| {
+    /// Whether a change removes gateways of the domain from its members.
+    fn loses_gateways(&self, changed: &Domain) -> bool {
+        let has_more = |directory: &Directory| {
             let present = directory.domain(&changed.name);
-            present.is_ok_and(|domain| domain.gateway.is_some())
+            present.is_ok_and(|domain| domain.gateways.len() > changed.gateways.len())
         };
-        changed.gateway.is_none() && self.members.directory(present)
+        self.members.directory(has_more)
     }
 
     /// Updates the ports of all members, and waits for the driver.
@@ -379,11 +381,15 @@ impl Host {
         self.sync_ports(domain, |_| false)
     }
 
-    /// Updates the default routes of all members, and waits for the driver.
-    pub(super) fn lead_members(&self, domain: &Domain) -> Result<(), Refusal> {
+    /// Updates the default routes of all members, and waits for the driver. Fails if the node of a
+    /// new gateway does.
+    pub(super) fn lead_members(
+        &self,
+        domain: &Domain,
+        gateway: Option<NodeId>,
+    ) -> Result<(), Refusal> {
         self.tell_ports(domain);
         // A member whose root has removed its interface concerns no other.
-        let gateway = domain.gateway.as_ref().map(|gateway| gateway.node);
         self.sync_ports(domain, |node| Some(node) == gateway)
     }
 
@@ -394,8 +400,9 @@ impl Host {
         };
         let directory = self.members.directory(Directory::clone);
         self.tell_remote(domain, &directory);
+        let ways = self.gateways.ways();
         for node in domain.members.keys().filter_map(|id| self.node(*id)) {
-            if let Some(port) = port(domain, node, self.torus, self.interfaces) {
+            if let Some(port) = port(domain, node, self.torus, self.interfaces, &ways) {
                 driver.add(port, node.network());
             }
         }
@@ -474,11 +481,13 @@ impl Host {
             // Until the latency of Ethernet without links has been measured.
             driver.set_links(change.domain.id.into(), None);
         }
+        let ways = self.gateways.ways();
         for node in change.joined.iter().filter_map(|id| self.node(*id)) {
-            if let Some(port) = port(&change.domain, node, self.torus, self.interfaces) {
+            if let Some(port) = port(&change.domain, node, self.torus, self.interfaces, &ways) {
                 driver.add(port, node.network());
             }
         }
+        drop(ways);
         if change.joined.iter().any(|id| self.node(*id).is_some()) {
             self.sync_ports(&change.domain, |node| change.joined.contains(&node))?;
         }

@@ -20,3 +20,4 @@ pub(crate) mod ports;
 pub(crate) mod quotas;
 mod relocation;
 mod routing;
+pub(crate) mod ways;

@@ -1,5 +1,6 @@
 //! Ports of members for the Ethernet driver.
 
+use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 
 use toroid_fabric::{NodeId, Place, Torus};
@@ -12,7 +13,8 @@ use super::host::find;
 use crate::cluster::Cluster;
 use crate::interfaces::Interfaces;
 use crate::net::driver::{PlacedPort, RemotePort};
-use crate::net::gateways::{self};
+use crate::net::gateways::ways::Ways;
+use crate::net::gateways::{own_way_out, way_out};
 use crate::nodes::HostedNode;
 
 pub(crate) fn log_errors(errors: &[PortError]) {
@@ -40,12 +42,13 @@ pub(crate) fn ports(
     directory: &Directory,
     nodes: &[HostedNode],
     interfaces: Interfaces,
+    ways: &Ways,
 ) -> Vec<PlacedPort> {
     let of = |domain: &Domain| {
         let members = domain.members.keys();
         let members = members.filter_map(|id| find(nodes, *id));
         let placed = members.filter_map(|node| {
-            let port = port(domain, node, directory.torus(), interfaces)?;
+            let port = port(domain, node, directory.torus(), interfaces, ways)?;
             Some((port, node.network()))
         });
         placed.collect::<Vec<_>>()
@@ -77,28 +80,33 @@ pub(super) fn remote_ports_of(
     let remote = members.filter_map(move |node| {
         let host = host(node).filter(|host| *host != ours)?;
         let torus = directory.torus();
-        let port = port_at(domain, *node, torus.place(*node)?, torus, interfaces)?;
+        let place = (*node, torus.place(*node)?);
+        // The driver of its host has its route.
+        let gateway = own_way_out(domain, *node);
+        let port = port_at(domain, place, torus, interfaces, gateway)?;
         Some((port, host.to_owned()))
     });
     remote.collect()
 }
 
-/// Port of a node of this host; `None` for a node that has never been a member.
+/// Port of a node of this host, with its way out; `None` for a node that has never been a member.
 pub(super) fn port(
     domain: &Domain,
     node: &HostedNode,
     torus: Torus,
     interfaces: Interfaces,
+    ways: &Ways,
 ) -> Option<Port> {
-    port_at(domain, node.id, node.place, torus, interfaces)
+    let gateway = way_out(domain, node.id, ways);
+    port_at(domain, (node.id, node.place), torus, interfaces, gateway)
 }
 
 fn port_at(
     domain: &Domain,
-    node: NodeId,
-    place: Place,
+    (node, place): (NodeId, Place),
     torus: Torus,
     interfaces: Interfaces,
+    gateway: Option<Ipv4Addr>,
 ) -> Option<Port> {
     let spec = domain.spec(node);
     Some(Port {
@@ -116,7 +124,7 @@ fn port_at(
         mtu: domain.mtu,
         limited: spec.limited,
         offload: interfaces.offload && !spec.no_offload,
-        gateway: gateways::way_out(domain, node),
+        gateway,
         forward: domain.forward,
         stack: interfaces.is_stack(domain, node),
     })

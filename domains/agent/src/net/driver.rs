@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command};
 use std::sync::Arc;
@@ -79,6 +80,8 @@ struct State {
     /// Hosts to which the driver has tunnels, each with whether frames go over RDMA devices; absent
     /// until it has reported them.
     tunnels: Option<BTreeMap<String, bool>>,
+    /// Rises with each change of tunnels, and when watchers are woken.
+    pulse: u64,
     /// Absent until the predecessor's gateways have been checked.
     uplinks: Option<Vec<Uplink>>,
     /// Number of the last sync request.
@@ -228,6 +231,19 @@ impl Driver {
         state
             .ports
             .insert((port.domain_id, port.node), (port, network));
+    }
+
+    /// Changes the gateway of a port, if there is this port.
+    pub(crate) fn lead(&self, domain_id: u32, node: u32, gateway: Option<Ipv4Addr>) {
+        let mut state = self.state.lock();
+        let Some((port, network)) = state.ports.get_mut(&(domain_id, node)) else {
+            return;
+        };
+        if port.gateway != gateway {
+            port.gateway = gateway;
+            let (order, network) = (DriverRequest::AddPort(port.clone()), Arc::clone(network));
+            state.send(&order, Some(network.as_fd()));
+        }
     }
 
     /// Sets the members of a domain on other hosts.
@@ -442,6 +458,7 @@ impl Driver {
         state.process = Some(Process { its, orders });
         state.generation += 1;
         state.tunnels = None;
+        state.pulse += 1;
         state.tell_all(&self.others);
         drop(state);
         self.keep();
@@ -526,6 +543,7 @@ impl Driver {
         let mut state = self.state.lock();
         state.process = None;
         state.tunnels = None;
+        state.pulse += 1;
         self.fd_store.remove(Self::KEY);
         state.failures += u32::from(!answered);
         self.changed.notify_all();

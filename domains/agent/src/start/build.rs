@@ -138,9 +138,10 @@ pub(super) fn build(
     }
     // Kept after the nodes: limits that they cannot have are not stored as theirs.
     groups.keep(state.path())?;
+    let gateways = Gateways::new(state.path());
     let start_driver = |command| {
         let kept = takeover.inherit(Driver::KEY);
-        let ports = ports(&directory, &nodes, interfaces);
+        let ports = ports(&directory, &nodes, interfaces, &gateways.ways());
         let (remote, others) = match &cluster {
             Some(cluster) => (
                 remote_ports(&directory, cluster, interfaces),
@@ -209,7 +210,7 @@ pub(super) fn build(
         no_taps,
         limits: groups.limits,
         no_limits,
-        gateways: Gateways::new(state.path()),
+        gateways,
         members,
         leases,
         ending,

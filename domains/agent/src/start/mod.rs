@@ -29,6 +29,7 @@ use crate::cluster::candidacy::{Legacy, StartAgain};
 use crate::config::Config;
 use crate::core::gateways::watch;
 use crate::core::host::{Ending, Host};
+use crate::core::ways;
 use crate::error::{AgentError, during, in_data, in_state};
 use crate::fdstore::Watch;
 use crate::fdstore::takeover::{self, Takeover};
@@ -234,6 +235,8 @@ fn live(
         watch_uplinks(&host)?;
     }
     host.settle_gateways();
+    let watching = Arc::clone(&host);
+    spawn(move || ways::watch(&watching))?;
     let unfinished = host.members.take_up();
     if !is_inherited {
         // The driver is new, and emulates no links yet.

@@ -9,6 +9,7 @@ use nix::unistd::Uid;
 use serde_json::json;
 use toroid_client::admin::{ClientError, Control, Properties};
 use toroid_model::declare::{self, Declared, Holder, Step, Surroundings};
+use toroid_model::info::NodeInfo;
 use toroid_protocol::agent::NewDomain;
 
 use super::dump::present;
@@ -43,10 +44,10 @@ Example:
   [domain.blue.link.\"0,0,0>db\"]   # a single link, in this direction
   loss = \"0.1%\"
 
-  [gateway.blue]                  # its uplink (administrators only)
+  [[gateway.blue]]                # its ways outside, the preferred one first (administrators only)
   node = \"0,0,0\"
   uplink = \"eth1\"
-  kind = \"bridge\"                 # absent: nat
+  kind = \"nat\"                    # or bridge, which must be the only one; absent: nat
 
   [alias]
   db = \"1,1,0\"
@@ -84,11 +85,14 @@ fn apply(agent: &mut Control, options: &Apply, show: Show) -> Result<(), Failure
     let file = &options.file;
     let text = read(file)
         .map_err(|error| Failure::usage(&format!("cannot read {}: {error}", file.display())))?;
-    let mut present = present(agent)?;
+    let nodes = agent.nodes()?;
+    let mut present = present(agent, &nodes)?;
+    let host = |node: &NodeInfo| Some((node.place, node.host.clone()?));
     let status = agent.status()?;
     let around = Surroundings {
         torus: status.torus,
         aliases: present.aliases.clone(),
+        hosts: nodes.iter().filter_map(host).collect(),
         user: &|name| values::user(name).ok(),
     };
     let (wanted, mut problems) = declare::read(&text, &around);
@@ -267,6 +271,7 @@ mod tests {
         let around = Surroundings {
             torus: "4x4x4".parse().unwrap(),
             aliases: [].into(),
+            hosts: [].into(),
             user: &|name| (name == "alice").then_some(1000),
         };
         let (declared, problems) = declare::read(file, &around);

@@ -22,7 +22,9 @@ pub(crate) struct Dump;
 
 impl Run for Dump {
     fn run(self, session: &Session) -> Result<u8, Failure> {
-        let present = present(&mut session.connect()?)?;
+        let agent = &mut session.connect()?;
+        let nodes = agent.nodes()?;
+        let present = present(agent, &nodes)?;
         if session.show.json {
             session.show.value(&as_json(&present))
         } else {
@@ -41,8 +43,8 @@ fn print_text(present: &Declaration) {
 }
 
 /// The agent's configuration, as far as its caller may see it.
-pub(super) fn present(agent: &mut Control) -> Result<Declaration, Failure> {
-    let (nodes, domains) = (agent.nodes()?, agent.list()?);
+pub(super) fn present(agent: &mut Control, nodes: &[NodeInfo]) -> Result<Declaration, Failure> {
+    let domains = agent.list()?;
     let quotas = agent.quotas(None, &[])?.0.into_iter();
     let quotas = quotas.filter(|quota| !quota.limits.is_empty());
     let aliases = nodes.iter().flat_map(|node| {
@@ -51,15 +53,15 @@ pub(super) fn present(agent: &mut Control) -> Result<Declaration, Failure> {
     });
     let owned = |node: &NodeInfo| Some((node.place, node.owner.filter(|_| node.allocated)?));
     let owners = nodes.iter().filter_map(owned);
-    let gateways = domains.iter().filter_map(|domain| {
-        let gateway = domain.gateway.clone()?;
-        let declared = DeclaredGateway {
+    let gateways = domains.iter().map(|domain| {
+        let all = domain.gateways.iter().map(|gateway| DeclaredGateway {
             node: gateway.node,
-            uplink: gateway.uplink,
+            uplink: gateway.uplink.clone(),
             kind: gateway.kind,
-        };
-        Some((domain.name.clone(), declared))
+        });
+        (domain.name.clone(), all.collect::<Vec<_>>())
     });
+    let gateways = gateways.filter(|(_, all)| !all.is_empty());
     Ok(Declaration {
         gateways: gateways.collect(),
         domains: domains.iter().map(declared).collect::<Result<_, _>>()?,
@@ -143,17 +145,25 @@ fn as_json(present: &Declaration) -> Value {
         .domains
         .iter()
         .map(|(name, d)| (name.clone(), domain(d)));
-    let gateways = present.gateways.iter().map(|(name, gateway)| {
+    let gateway = |gateway: &DeclaredGateway| {
         let DeclaredGateway { node, uplink, kind } = gateway;
-        let value = json!({"node": node.to_string(), "uplink": uplink, "kind": kind});
-        (name.clone(), value)
+        json!({"node": node.to_string(), "uplink": uplink, "kind": kind})
+    };
+    let first = present.gateways.iter().filter_map(|(name, all)| {
+        let first = all.first()?;
+        Some((name, gateway(first)))
+    });
+    let gateways = present.gateways.iter().map(|(name, all)| {
+        let all = all.iter().map(gateway);
+        (name, all.collect::<Vec<_>>())
     });
     let aliases = present.aliases.iter();
     let owners = present.owners.iter();
     let quotas = present.quotas.iter();
     json!({
         "domain": domains.collect::<BTreeMap<_, _>>(),
-        "gateway": gateways.collect::<BTreeMap<_, _>>(),
+        "gateway": first.collect::<BTreeMap<_, _>>(),
+        "gateways": gateways.collect::<BTreeMap<_, _>>(),
         "alias": aliases.map(|(a, place)| (a, place.to_string())).collect::<BTreeMap<_, _>>(),
         "quota": quotas.map(|(holder, limits)| (holder.to_string(), limits)).collect::<BTreeMap<_, _>>(),
         "owner": owners.map(|(place, uid)| (place.to_string(), uid)).collect::<BTreeMap<_, _>>(),

@@ -15,12 +15,16 @@ use crate::output::{Show, table};
 pub(super) const EXAMPLES: &str = "\
 Examples:
   toroid gateway add 0,0,0 --uplink eth1 -d blue             members reach servers outside, by IPv4
+  toroid gateway add 1,0,0 --uplink eth2 -d blue             where they go while the first does not work
   toroid gateway add 0,0,0 --uplink eth1 -d blue --bridge    blue and what is outside are one Ethernet
   toroid gateway rm 0,0,0 -d blue";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Gateway {
     /// Connect a domain to the outside at one of its members
+    ///
+    /// A domain may have several gateways that translate addresses, at nodes of any hosts. Members
+    /// use the first, in the order of their addition, that works.
     Add {
         /// The member; the gateway ends when it leaves
         node: String,
@@ -37,16 +41,16 @@ pub(crate) enum Gateway {
         #[arg(long, conflicts_with = "nat")]
         bridge: bool,
     },
-    /// Disconnect a domain
+    /// Disconnect a domain at one of its gateways
     #[command(alias = "delete", alias = "remove")]
     Rm {
-        /// The member at which its gateway is
+        /// The member at which the gateway is
         node: String,
         /// The domain; may be left out if the node is the gateway of only one
         #[arg(short, long)]
         domain: Option<String>,
     },
-    /// List the gateways
+    /// List the gateways, those of a domain in order of preference
     #[command(alias = "list")]
     Ls,
 }
@@ -88,8 +92,8 @@ impl Run for Gateway {
 fn only_domain(agent: &mut Control, node: &str) -> Result<String, Failure> {
     let places = nodes::resolve(agent, &[node.into()])?;
     let is_there = |domain: &DomainInfo| {
-        let gateway = domain.gateway.as_ref();
-        gateway.is_some_and(|gateway| places.contains(&gateway.node))
+        let mut gateways = domain.gateways.iter();
+        gateways.any(|gateway| places.contains(&gateway.node))
     };
     let domains = agent.list()?.into_iter();
     let mut there = domains.filter(is_there);
@@ -114,22 +118,25 @@ struct Listed<'a> {
     node: String,
     uplink: &'a str,
     kind: GatewayKind,
+    in_use: bool,
     problem: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     warning: Option<&'a str>,
 }
 
 fn list(domains: &[DomainInfo], show: Show) {
-    let listed = domains.iter().filter_map(|domain| {
-        let gateway = domain.gateway.as_ref()?;
-        Some(Listed {
-            domain: &domain.name,
-            node: gateway.node.to_string(),
-            uplink: &gateway.uplink,
-            kind: gateway.kind,
-            problem: gateway.problem.as_deref(),
-            warning: gateway.warning.as_deref(),
-        })
+    let all = domains.iter().flat_map(|domain| {
+        let gateways = domain.gateways.iter();
+        gateways.map(|gateway| (&domain.name, gateway))
+    });
+    let listed = all.map(|(domain, gateway)| Listed {
+        domain,
+        node: gateway.node.to_string(),
+        uplink: &gateway.uplink,
+        kind: gateway.kind,
+        in_use: gateway.in_use,
+        problem: gateway.problem.as_deref(),
+        warning: gateway.warning.as_deref(),
     });
     let listed: Vec<Listed<'_>> = listed.collect();
     if show.json {
@@ -141,8 +148,12 @@ fn list(domains: &[DomainInfo], show: Show) {
             gateway.node.clone(),
             gateway.uplink.into(),
             gateway.kind.to_string(),
+            if gateway.in_use { "yes" } else { "no" }.into(),
             gateway.problem.or(gateway.warning).unwrap_or("-").into(),
         ]
     });
-    table(["DOMAIN", "NODE", "UPLINK", "KIND", "PROBLEM"], rows);
+    table(
+        ["DOMAIN", "NODE", "UPLINK", "KIND", "IN USE", "PROBLEM"],
+        rows,
+    );
 }

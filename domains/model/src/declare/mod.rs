@@ -23,10 +23,14 @@
 //! [domain.blue.link."0,0,0>db"]   # a single link, in this direction
 //! loss = "0.1%"
 //!
-//! [gateway.blue]                  # its way outside, or another than it has
-//! node = "0,0,0"
+//! [[gateway.blue]]                # exactly these ways outside, in order of preference
+//! node = "0,0,0"                  # a single one may be [gateway.blue]
 //! uplink = "eth1"
-//! kind = "bridge"                 # absent: nat
+//! kind = "nat"                    # or bridge; absent: nat
+//!
+//! [[gateway.blue]]
+//! node = "1,0,0"
+//! uplink = "eth2"
 //!
 //! [alias]
 //! db = "1,1,0"
@@ -69,8 +73,8 @@ pub use step::Step;
 pub struct Declaration {
     /// Domains, by name.
     pub domains: BTreeMap<String, Declared>,
-    /// Connections to the outside, by domain.
-    pub gateways: BTreeMap<String, DeclaredGateway>,
+    /// Connections to the outside in order of preference, by domain.
+    pub gateways: BTreeMap<String, Vec<DeclaredGateway>>,
     /// Further names of nodes.
     pub aliases: BTreeMap<String, Place>,
     /// The uids that own nodes, where it is not the agent's.

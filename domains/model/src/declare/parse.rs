@@ -8,7 +8,8 @@ use toroid_fabric::{NodeId, Place, Torus};
 
 use super::{Declaration, Declared, DeclaredGateway, DeclaredLines, Holder};
 use crate::addressing::{self, Subnet};
-use crate::directory::{DirectoryError, MAX_FENCE, MAX_MTU, MIN_FENCE, MIN_MTU, members};
+use crate::directory::members;
+use crate::directory::{DirectoryError, MAX_FENCE, MAX_GATEWAYS, MAX_MTU, MIN_FENCE, MIN_MTU};
 use crate::gateway::GatewayKind;
 use crate::link::{DomainLinks, LinkError, LinkSpec, Pair};
 use crate::names::{is_alias, is_domain_name, is_uplink_name};
@@ -23,6 +24,8 @@ pub struct Surroundings<'a> {
     pub torus: Torus,
     /// The names of nodes that there are already.
     pub aliases: BTreeMap<String, Place>,
+    /// The hosts that carry nodes, where there are several.
+    pub hosts: BTreeMap<Place, String>,
     /// The uid of the user with this name.
     pub user: &'a dyn Fn(&str) -> Option<u32>,
 }
@@ -32,6 +35,7 @@ impl fmt::Debug for Surroundings<'_> {
         f.debug_struct("Surroundings")
             .field("torus", &self.torus)
             .field("aliases", &self.aliases)
+            .field("hosts", &self.hosts)
             .finish_non_exhaustive()
     }
 }
@@ -71,6 +75,26 @@ struct Reader<'a> {
     aliases: BTreeMap<String, Place>,
 }
 
+/// Why a domain with these gateways can have no such further one.
+fn objection(present: &[DeclaredGateway], further: &DeclaredGateway) -> Option<String> {
+    let is_bridge = |gateway: &DeclaredGateway| gateway.kind == GatewayKind::Bridge;
+    if present.iter().any(|other| other.node == further.node) {
+        Some(format!(
+            "{} is a gateway of this domain twice",
+            further.node
+        ))
+    } else if !present.is_empty() && present.iter().chain([further]).any(is_bridge) {
+        let loops = "two bridges to one network are a loop";
+        Some(format!(
+            "a bridge must be the only gateway of its domain: {loops}"
+        ))
+    } else if present.len() >= MAX_GATEWAYS {
+        Some(format!("a domain has at most {MAX_GATEWAYS} gateways"))
+    } else {
+        None
+    }
+}
+
 impl Reader<'_> {
     fn file(&mut self, file: &DeTable<'_>) -> Declaration {
         let tables = ["domain", "gateway", "alias", "owner", "quota"];
@@ -90,9 +114,13 @@ impl Reader<'_> {
             }
         }
         for (key, value) in self.lines.entries(file, "gateway") {
-            if let Some(gateway) = self.gateway(key, value, &declaration) {
-                let name = key.get_ref().to_string();
-                declaration.gateways.insert(name, gateway);
+            let name = key.get_ref();
+            declaration.gateways.insert(name.to_string(), Vec::new());
+            match value.get_ref().as_array() {
+                Some(several) => several.iter().for_each(|value| {
+                    self.gateway(name, value.span().start, value, &mut declaration);
+                }),
+                None => drop(self.gateway(name, key.span().start, value, &mut declaration)),
             }
         }
         for (key, value) in self.lines.entries(file, "owner") {
@@ -308,11 +336,11 @@ impl Reader<'_> {
 
     fn gateway(
         &mut self,
-        key: &Key<'_>,
+        name: &str,
+        at: usize,
         value: &Value<'_>,
-        declaration: &Declaration,
-    ) -> Option<DeclaredGateway> {
-        let (at, name) = (key.span().start, key.get_ref());
+        declaration: &mut Declaration,
+    ) -> Option<()> {
         let table = self.lines.table(value)?;
         let title = format!("gateway {name}");
         self.lines
@@ -328,7 +356,7 @@ impl Reader<'_> {
         };
         let set = self.lines.string(node)?;
         let place = self.one_node(node.span().start, set)?;
-        let domain = declaration.domains.get(name.as_ref());
+        let domain = declaration.domains.get(name);
         if domain.is_some_and(|domain| !domain.members.contains_key(&place)) {
             let message = format!("{place} is not among the nodes of domain {name}; add it there");
             self.lines.problem(node.span().start, message);
@@ -343,8 +371,11 @@ impl Reader<'_> {
             self.lines.problem(node.span().start, message);
         }
         let interface = self.lines.string(uplink)?.to_owned();
-        let others = &declaration.gateways;
-        let taken = others.iter().find(|(_, other)| other.uplink == interface);
+        let others = declaration.gateways.iter();
+        let mut others = others.flat_map(|(name, its)| its.iter().map(move |one| (name, one)));
+        let host = |place: &Place| self.around.hosts.get(place);
+        let taken = others
+            .find(|(_, other)| other.uplink == interface && host(&other.node) == host(&place));
         if let Some((other, _)) = taken {
             let message = format!("{interface} is the uplink of domain {other}, too");
             self.lines.problem(uplink.span().start, message);
@@ -353,11 +384,17 @@ impl Reader<'_> {
             let bad = DirectoryError::BadUplink(interface.clone());
             self.refuse(uplink.span().start, bad);
         }
-        Some(DeclaredGateway {
+        let gateway = DeclaredGateway {
             node: place,
             uplink: interface,
             kind,
-        })
+        };
+        let its = declaration.gateways.entry(name.into()).or_default();
+        if let Some(message) = objection(its, &gateway) {
+            self.lines.problem(node.span().start, message);
+        }
+        its.push(gateway);
+        Some(())
     }
 
     fn kind(&mut self, value: &Value<'_>) -> Option<GatewayKind> {

@@ -109,16 +109,42 @@ fn leavers(present: &Declared, wanted: &Declared, given: &BTreeSet<Place>) -> BT
     leavers.map(|(place, _)| *place).collect()
 }
 
+/// Gateways that a domain is to have: those of the file, or without `prune` its present ones at
+/// nodes that are to be members.
+fn target_gateways(
+    name: &str,
+    present: &Declaration,
+    wanted: &Declaration,
+    prune: bool,
+) -> Vec<DeclaredGateway> {
+    if let Some(wanted) = wanted.gateways.get(name) {
+        return wanted.clone();
+    }
+    let domain = wanted.domains.get(name).or(present.domains.get(name));
+    let stays = |gateway: &&DeclaredGateway| {
+        !prune && domain.is_some_and(|domain| domain.members.contains_key(&gateway.node))
+    };
+    let present = present.gateways.get(name).into_iter().flatten();
+    present.filter(stays).cloned().collect()
+}
+
+/// Number of the first of the `target` gateways that are among those `left` in this order. The
+/// others are added after them.
+fn matching(left: &[DeclaredGateway], target: &[DeclaredGateway]) -> usize {
+    let mut left = left.iter();
+    let is_left = |gateway: &&DeclaredGateway| left.any(|other| other == *gateway);
+    target.iter().take_while(is_left).count()
+}
+
 impl Plan {
-    /// A gateway is disconnected if it is not to be as it is, and does not end with its domain's or
-    /// its node's membership.
+    /// Gateways that are not to be as they are, or not in this order, are disconnected, unless they
+    /// end with their domain's or their node's membership.
     fn disconnect(&mut self, present: &Declaration, wanted: &Declaration, prune: bool) {
-        for (name, gateway) in &present.gateways {
-            let is_wanted = match wanted.gateways.get(name) {
-                Some(other) => other == gateway,
-                None => !prune,
-            };
-            if !is_wanted && self.outlives(name, gateway, present, wanted, prune) {
+        for name in present.gateways.keys() {
+            let left = self.gateways_left(name, present, wanted, prune);
+            let target = target_gateways(name, present, wanted, prune);
+            let stay = &target[..matching(&left, &target)];
+            for gateway in left.into_iter().filter(|gateway| !stay.contains(gateway)) {
                 self.take.push(Step::Disconnect {
                     domain: name.clone(),
                     node: gateway.node,
@@ -129,24 +155,14 @@ impl Plan {
 
     /// Connects wanted gateways, and present ones that an earlier step ended unintentionally.
     fn connect(&mut self, present: &Declaration, wanted: &Declaration, prune: bool) {
-        let mut all = wanted.gateways.clone();
-        if !prune {
-            let stays = |name: &str, gateway: &DeclaredGateway| {
-                let domain = wanted.domains.get(name).or(present.domains.get(name));
-                domain.is_some_and(|domain| domain.members.contains_key(&gateway.node))
-            };
-            for (name, gateway) in &present.gateways {
-                if !all.contains_key(name) && stays(name, gateway) {
-                    all.insert(name.clone(), gateway.clone());
-                }
-            }
-        }
-        for (name, gateway) in all {
-            let is_there = present.gateways.get(&name) == Some(&gateway)
-                && self.outlives(&name, &gateway, present, wanted, prune);
-            if !is_there {
+        let names = present.gateways.keys().chain(wanted.gateways.keys());
+        for name in names.collect::<BTreeSet<_>>() {
+            let left = self.gateways_left(name, present, wanted, prune);
+            let target = target_gateways(name, present, wanted, prune);
+            let there = matching(&left, &target);
+            for gateway in target.into_iter().skip(there) {
                 self.give.push(Step::Connect {
-                    domain: name,
+                    domain: name.clone(),
                     node: gateway.node,
                     uplink: gateway.uplink,
                     kind: gateway.kind,
@@ -155,24 +171,25 @@ impl Plan {
         }
     }
 
-    /// Whether a gateway that is there remains when all is taken that is to be taken.
-    fn outlives(
+    /// Gateways that remain when all members are taken that are to be taken.
+    fn gateways_left(
         &self,
         name: &str,
-        gateway: &DeclaredGateway,
         present: &Declaration,
         wanted: &Declaration,
         prune: bool,
-    ) -> bool {
+    ) -> Vec<DeclaredGateway> {
+        let mut left = present.gateways.get(name).cloned().unwrap_or_default();
         let Some(domain) = present.domains.get(name) else {
-            return true;
+            return left;
         };
-        let left = match wanted.domains.get(name) {
+        let leavers = match wanted.domains.get(name) {
             Some(wanted) => leavers(domain, wanted, &self.given),
-            None if prune => return false,
+            None if prune => return Vec::new(),
             None => leavers(domain, domain, &self.given),
         };
-        !left.contains(&gateway.node)
+        left.retain(|gateway| !leavers.contains(&gateway.node));
+        left
     }
 
     fn keep(&mut self, name: &str, domain: &Declared) {

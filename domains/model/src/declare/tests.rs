@@ -11,6 +11,7 @@ use crate::quota::Resource;
 fn around() -> Surroundings<'static> {
     Surroundings {
         torus: "4x4x4".parse().unwrap(),
+        hosts: BTreeMap::new(),
         aliases: [("head".into(), place("0,0,0"))].into(),
         user: &|name| (name == "alice").then_some(1000),
     }
@@ -144,7 +145,10 @@ fn every_key_is_read() {
         uplink: "eth1".into(),
         kind: GatewayKind::Bridge,
     };
-    assert_eq!(declaration.gateways, [("blue".into(), gateway)].into());
+    assert_eq!(
+        declaration.gateways,
+        [("blue".into(), vec![gateway])].into()
+    );
     assert_eq!(declaration.aliases, [("db".into(), place("3,3,3"))].into());
     let owned = ["0,1,0", "1,1,0", "2,1,0", "3,1,0"].map(|text| (place(text), 1000));
     let mut owners = BTreeMap::from(owned);
@@ -322,6 +326,61 @@ fn a_gateway_that_loses_its_node_on_the_way_is_connected_again() {
     assert_eq!(steps(present, &other, false), changed);
     let without = "[domain.a]\nnodes = [\"1,0,0\"]\n";
     assert_eq!(steps(present, without, false), ["shrink a by 0,0,0"]);
+}
+
+/// A gateway of domain a, as one of several.
+fn one_of(node: u32, uplink: &str) -> String {
+    format!("[[gateway.a]]\nnode = \"{node},0,0\"\nuplink = \"{uplink}\"\n")
+}
+
+#[test]
+fn the_order_of_gateways_is_that_of_the_file() {
+    let domain = "[domain.a]\nnodes = [\"0-2,0,0\"]\n";
+    let file = |order: &[u32]| {
+        let all = order
+            .iter()
+            .map(|node| one_of(*node, &format!("eth{node}")));
+        domain.to_owned() + &all.collect::<String>()
+    };
+    let out = |node| format!("disconnect a at {node},0,0");
+    let on = |node| format!("connect a at {node},0,0 to eth{node} (nat)");
+    let from_to = |from: &[u32], to: &[u32]| steps(&file(from), &file(to), false);
+    assert_eq!(from_to(&[0, 1], &[0, 1]), [""; 0]);
+    assert_eq!(from_to(&[0], &[0, 1]), [on(1)]);
+    assert_eq!(from_to(&[0, 1, 2], &[0, 2]), [out(1)]);
+    assert_eq!(from_to(&[0, 1], &[1, 0]), [out(0), on(0)]);
+    assert_eq!(
+        from_to(&[1, 2], &[0, 1, 2]),
+        [out(1), out(2), on(0), on(1), on(2)]
+    );
+    assert_eq!(steps(&file(&[0, 1]), domain, false), [""; 0]);
+    assert_eq!(steps(&file(&[0, 1]), domain, true), [out(0), out(1)]);
+    // The first ends with its membership, and comes back as the first.
+    let limited = format!("{domain}limited = [\"0,0,0\"]\n");
+    let turned = steps(&file(&[0, 1]), &limited, false);
+    assert_eq!(turned[..2], [out(1), "shrink a by 0,0,0".into()]);
+    assert_eq!(turned[3..], [on(0), on(1)]);
+    let read = good(&file(&[2, 0]));
+    assert_eq!(good(&read.to_string()).gateways, read.gateways);
+}
+
+#[test]
+fn gateways_that_a_domain_cannot_have_are_refused() {
+    let two = |first: String, second: &str| first + second;
+    let at_one = two(one_of(0, "eth0"), &one_of(0, "eth1"));
+    is_wrong(&at_one, 5, &["0,0,0", "twice"]);
+    let bridge = one_of(1, "eth1") + "kind = \"bridge\"\n";
+    is_wrong(&two(one_of(0, "eth0"), &bridge), 5, &["bridge", "loop"]);
+    is_wrong(
+        &two(one_of(0, "eth0"), &one_of(1, "eth0")),
+        6,
+        &["eth0", "uplink"],
+    );
+    // Of another host it is another one.
+    let mut around = around();
+    around.hosts = [(place("1,0,0"), "b".to_owned())].into();
+    let same_name = two(one_of(0, "eth0"), &one_of(1, "eth0"));
+    assert_eq!(parse(&same_name, &around).unwrap().gateways["a"].len(), 2);
 }
 
 #[test]

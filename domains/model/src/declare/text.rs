@@ -75,9 +75,14 @@ impl Display for Named<'_> {
             }
             links(f, name, &domain.links)?;
         }
-        for (name, DeclaredGateway { node, uplink, kind }) in gateways {
+        let all = gateways.iter();
+        let all = all.flat_map(|(name, its)| its.iter().map(move |one| (name, its.len(), one)));
+        for (name, count, DeclaredGateway { node, uplink, kind }) in all {
             gap(f)?;
-            writeln!(f, "[gateway.{name}]")?;
+            match count {
+                1 => writeln!(f, "[gateway.{name}]")?,
+                _ => writeln!(f, "[[gateway.{name}]]")?,
+            }
             writeln!(f, "node = \"{node}\"")?;
             writeln!(f, "uplink = \"{uplink}\"")?;
             writeln!(f, "kind = \"{kind}\"")?;

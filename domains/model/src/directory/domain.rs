@@ -9,7 +9,7 @@ use toroid_fabric::NodeId;
 use super::Fence;
 use super::addresses::Addresses;
 use crate::addressing::Subnet;
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, GatewayKind};
 use crate::link::DomainLinks;
 
 /// A domain.
@@ -43,8 +43,8 @@ pub struct Domain {
     pub sealed: bool,
     /// Whether members on hosts that are cut off stop by themselves, and when.
     pub fence: Option<Fence>,
-    /// Connection to an external network.
-    pub gateway: Option<Gateway>,
+    /// Connections to external networks, in order of preference: NAT gateways, or one bridge.
+    pub gateways: Vec<Gateway>,
     /// Links between members.
     pub links: DomainLinks,
     /// Epoch in which a member joined, for members later than the first epoch. A host with an older
@@ -69,6 +69,25 @@ impl Domain {
             None => member.0,
         };
         Some(self.subnet.address(index))
+    }
+
+    /// Its gateway at a node.
+    pub fn gateway_at(&self, node: NodeId) -> Option<&Gateway> {
+        self.gateways.iter().find(|gateway| gateway.node == node)
+    }
+
+    /// Its bridge, which has no gateway beside it.
+    pub fn bridge(&self) -> Option<&Gateway> {
+        let mut bridges = self.gateways.iter();
+        bridges.find(|gateway| gateway.kind == GatewayKind::Bridge)
+    }
+
+    /// NAT gateways that a member may use, in order of preference.
+    pub fn ways_out(&self, member: NodeId) -> impl Iterator<Item = &Gateway> {
+        let is_way = move |gateway: &&Gateway| {
+            gateway.kind == GatewayKind::Nat && self.may_talk(gateway.node, member)
+        };
+        self.gateways.iter().filter(is_way)
     }
 
     /// The most members that it has addresses for; `None` if all nodes can be members.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use toroid_fabric::Place;
 
-use super::{MAX_ALIASES, MAX_FENCE, MAX_LINKS, MAX_MTU, MIN_FENCE, MIN_MTU};
+use super::{MAX_ALIASES, MAX_FENCE, MAX_GATEWAYS, MAX_LINKS, MAX_MTU, MIN_FENCE, MIN_MTU};
 use crate::addressing::{Subnet, SubnetError};
 use crate::limits::MAX_HOSTS;
 use crate::link::LinkError;
@@ -108,8 +108,8 @@ pub enum DirectoryError {
     /// The name cannot be that of an interface to an external network.
     #[error("\"{0}\" cannot be an uplink")]
     BadUplink(String),
-    /// The domain is connected to the outside.
-    #[error("domain {domain} has a gateway already, at node {node} through {uplink}")]
+    /// The domain is connected to the outside at the node.
+    #[error("domain {domain} has a gateway at node {node} already, through {uplink}")]
     HasGateway {
         /// The domain.
         domain: String,
@@ -118,7 +118,23 @@ pub enum DirectoryError {
         /// Interface of the gateway.
         uplink: String,
     },
-    /// Another domain is connected through it.
+    /// The domain has a bridge, or is to have one beside another gateway.
+    #[error(
+        "a bridge is the only gateway of its domain, because two bridges to one network are a \
+         loop, and domain {domain} has a gateway at node {node} through {uplink}"
+    )]
+    BridgeAlone {
+        /// The domain.
+        domain: String,
+        /// Node of the present gateway.
+        node: String,
+        /// Interface of the present gateway.
+        uplink: String,
+    },
+    /// The domain has as many gateways as it can have.
+    #[error("domain {0} has {MAX_GATEWAYS} gateways, and can have no more")]
+    TooManyGateways(String),
+    /// A domain is connected through it.
     #[error("{uplink} is already the uplink of domain {domain}")]
     UplinkTaken {
         /// The interface.
@@ -276,9 +292,18 @@ impl From<DirectoryError> for Refusal {
                 ref domain,
                 ref node,
                 ..
+            }
+            | E::BridgeAlone {
+                ref domain,
+                ref node,
+                ..
             } => (
                 RefusalKind::Exists,
                 format!("end it first with `toroid gateway rm {node} -d {domain}`"),
+            ),
+            E::TooManyGateways(ref domain) => (
+                RefusalKind::Exhausted,
+                format!("remove one first with `toroid gateway rm NODE -d {domain}`"),
             ),
             E::UplinkTaken { .. } => (
                 RefusalKind::Exists,

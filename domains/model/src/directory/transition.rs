@@ -135,7 +135,7 @@ impl Transition {
     }
 
     fn alter(&mut self, before: &Domain, after: &Domain) {
-        if (&before.gateway, before.forward) != (&after.gateway, after.forward) {
+        if (&before.gateways, before.forward) != (&after.gateways, after.forward) {
             self.altered.push(after.clone());
         }
         if before.links != after.links {
@@ -224,8 +224,8 @@ fn restricted(domain: &Domain, members: &BTreeSet<NodeId>) -> Domain {
     let mut rest = domain.clone();
     rest.members.retain(|node, _| members.contains(node));
     rest.since.retain(|node, _| members.contains(node));
-    rest.gateway
-        .take_if(|gateway| !members.contains(&gateway.node));
+    rest.gateways
+        .retain(|gateway| members.contains(&gateway.node));
     rest.retain_links();
     rest
 }

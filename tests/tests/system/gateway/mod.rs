@@ -1,6 +1,7 @@
 //! Gateways that connect a domain to the outside, here by translation of addresses.
 
 mod bridge;
+mod failover;
 mod host;
 mod router;
 
@@ -99,9 +100,10 @@ fn members_reach_servers_outside_and_nobody_reaches_them() {
 
         let gateways = cluster.ask("gateway ls");
         let expected = json!([{"domain": "blue", "node": "0,0,0", "uplink": outside.uplink(),
-            "kind": "nat", "problem": null}]);
+            "kind": "nat", "in_use": true, "problem": null}]);
         assert_eq!(gateways, expected);
         assert_eq!(blue.show()["gateway"]["uplink"], json!(outside.uplink()));
+        assert_eq!(blue.show()["gateways"][0], blue.show()["gateway"]);
 
         gateway(&cluster, "rm 0,0,0").ok();
         cannot_fetch(&cluster, "0,0,0", &page);
@@ -289,10 +291,16 @@ fn what_cannot_be_a_gateway_is_refused_with_a_remedy() {
 
         gateway(&cluster, &at("1,0,0")).ok();
         refused(
-            &at("0,0,0"),
+            &at("1,0,0"),
             EXISTS,
             &["1,0,0", "toroid gateway rm 1,0,0 -d blue"],
         );
+        refused(
+            &at("0,0,0 --bridge"),
+            EXISTS,
+            &["a loop", "1,0,0", "toroid gateway rm 1,0,0 -d blue"],
+        );
+        refused(&at("0,0,0"), EXISTS, &[&uplink, "blue"]);
         refused(&at("2,0,0 -d red"), EXISTS, &[&uplink, "blue"]);
         let pair = "toroid.gw0";
         refused(
@@ -307,6 +315,8 @@ fn what_cannot_be_a_gateway_is_refused_with_a_remedy() {
         refused(&at("3,0,0"), WRONG, &["bare", "--bridge"]);
         assert_eq!(cluster.ask("gateway ls"), json!([]));
         gateway(&cluster, &at("3,0,0 --bridge")).ok();
+        cluster.toroid("domain grow bare 1,0,0").ok();
+        refused(&at("1,0,0 -d bare"), EXISTS, &["a loop", "3,0,0"]);
     });
 }
 

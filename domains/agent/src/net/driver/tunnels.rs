@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use toroid_model::hosts::Provider;
 use toroid_protocol::driver::{DriverRequest, DriverResponse};
@@ -35,6 +35,8 @@ impl Driver {
         if let Some(tunnels) = &mut state.tunnels {
             tunnels.insert(host.into(), false);
         }
+        state.pulse += 1;
+        self.changed.notify_all();
     }
 
     /// Ends the tunnel to another host: no frame passes after the next [`Driver::sync`].
@@ -46,6 +48,34 @@ impl Driver {
     /// Whether the driver has a tunnel to another host.
     pub(crate) fn has_tunnel(&self, host: &str) -> bool {
         self.state.lock().has_tunnel(host)
+    }
+
+    /// Does the same; `None` if the driver has not reported its tunnels yet.
+    pub(crate) fn passes_to(&self, host: &str) -> Option<bool> {
+        let state = self.state.lock();
+        let tunnels = state.tunnels.as_ref()?;
+        Some(tunnels.contains_key(host))
+    }
+
+    /// Lets [`Driver::await_pulse`] return.
+    pub(crate) fn wake_watchers(&self) {
+        self.state.lock().pulse += 1;
+        self.changed.notify_all();
+    }
+
+    /// Waits for a change of tunnels after the pulse that was `seen` last, or until this time.
+    /// Returns the present pulse; `None` when the driver ends.
+    pub(crate) fn await_pulse(&self, seen: u64, until: Option<Instant>) -> Option<u64> {
+        let is_same = |state: &mut State| state.pulse == seen && !state.ending;
+        let mut state = self.state.lock();
+        match until {
+            None => self.changed.wait_while(&mut state, is_same),
+            Some(until) => {
+                let time = until.saturating_duration_since(Instant::now());
+                self.changed.wait_while_for(&mut state, is_same, time);
+            }
+        }
+        (!state.ending).then_some(state.pulse)
     }
 
     /// Provider of frames to and from another host, with a tunnel.
@@ -129,7 +159,9 @@ impl State {
         let rdma: BTreeSet<&String> = by_rdma.iter().collect();
         let all = up.iter().map(|host| (host.clone(), rdma.contains(host)));
         let all: BTreeMap<String, bool> = all.collect();
-        let before = self.tunnels.replace(all.clone()).unwrap_or_default();
+        let before = self.tunnels.replace(all.clone());
+        self.pulse += u64::from(before.as_ref() != Some(&all));
+        let before = before.unwrap_or_default();
         for host in before.keys().filter(|host| !all.contains_key(*host)) {
             tracing::warn!("the connection to the driver of host {host} has ended");
         }

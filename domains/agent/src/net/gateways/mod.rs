@@ -4,21 +4,23 @@
 //! the directory or of a node that may concern one, and when an agent starts: existing ones are
 //! used, repaired or removed. [`nat_link`] is the way out by address translation, [`journal`] its
 //! record for an agent's successor; bridges are made by the driver. [`uplinks`] may change at any
-//! time.
+//! time. Of several gateways of a domain, [`ways`] chooses the one that members use.
 
 mod journal;
 pub(crate) mod nat_link;
 pub(crate) mod nft;
 pub(crate) mod uplinks;
+pub(crate) mod ways;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use toroid_fabric::NodeId;
 use toroid_model::directory::Domain;
 use toroid_model::gateway::{Gateway, GatewayKind};
@@ -27,6 +29,24 @@ use toroid_netlink::Link;
 use journal::Journal;
 use nat_link::{Inside, NatLink, NatLinkError};
 use uplinks::Uplinks;
+use ways::{Sight, Ways};
+
+/// A gateway of a domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct GatewayId {
+    /// Number of the domain.
+    pub(crate) domain: u16,
+    pub(crate) node: NodeId,
+}
+
+impl GatewayId {
+    pub(crate) fn of(domain: &Domain, gateway: &Gateway) -> Self {
+        GatewayId {
+            domain: domain.id,
+            node: gateway.node,
+        }
+    }
+}
 
 /// Failure of a gateway.
 #[derive(Debug, thiserror::Error)]
@@ -43,12 +63,17 @@ pub(crate) enum GatewayError {
     Bridge(String),
 }
 
-/// Present gateways of a host.
+/// Present gateways of a host, and those of other hosts as seen from this one.
 #[derive(Debug)]
 pub(crate) struct Gateways {
+    directory: PathBuf,
     state: Mutex<State>,
-    /// Problems by domain. Readers do not wait for gateways in the making.
-    problems: Mutex<BTreeMap<u16, String>>,
+    /// Problems of gateways of this host. Readers do not wait for gateways in the making.
+    problems: Mutex<BTreeMap<GatewayId, String>>,
+    /// Problems of gateways of other hosts, as these have reported them.
+    reported: Mutex<BTreeMap<String, BTreeMap<GatewayId, String>>>,
+    /// Lock order: before the state of the driver.
+    ways: RwLock<Ways>,
     /// Uplinks as of the last settling.
     seen: Mutex<Uplinks>,
     /// Locked while gateways are settled, so that the newest directory wins.
@@ -58,8 +83,8 @@ pub(crate) struct Gateways {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) journal: Journal,
-    /// Working gateways, by domain.
-    pub(crate) open: BTreeMap<u16, Open>,
+    /// Working gateways.
+    pub(crate) open: BTreeMap<GatewayId, Open>,
 }
 
 /// A working gateway and the parts it was made of.
@@ -76,31 +101,42 @@ pub(crate) struct Open {
 /// Undoes the changes of a killed agent in the host.
 pub(crate) fn clear(state: &Path) -> io::Result<()> {
     let mut journal = Journal::open(state);
-    for domain in journal.domains() {
-        if let Some(nat_link) = journal.get(domain) {
+    for id in journal.ids() {
+        if let Some(nat_link) = journal.get(id) {
             nat_link.close(None);
         }
-        journal.remove(domain)?;
+        journal.remove(id)?;
     }
-    Ok(())
+    journal::write_unused(state, &BTreeSet::new())
 }
 
-/// Next hop of a member's packets to the outside.
-pub(crate) fn way_out(domain: &Domain, member: NodeId) -> Option<Ipv4Addr> {
-    let gateway = domain.gateway.as_ref()?;
-    let is_led = gateway.kind == GatewayKind::Nat && domain.may_talk(gateway.node, member);
-    domain.address(gateway.node).filter(|_| is_led)
+/// Next hop of a member's packets to the outside. A gateway's node is its own.
+pub(crate) fn way_out(domain: &Domain, member: NodeId, ways: &Ways) -> Option<Ipv4Addr> {
+    let others = || domain.address(ways.choose(domain, member)?.node);
+    own_way_out(domain, member).or_else(others)
+}
+
+/// The address of a member that is a gateway and translates addresses.
+pub(crate) fn own_way_out(domain: &Domain, member: NodeId) -> Option<Ipv4Addr> {
+    let own = domain.gateway_at(member)?;
+    domain
+        .address(member)
+        .filter(|_| own.kind == GatewayKind::Nat)
 }
 
 impl Gateways {
-    pub(crate) fn new(state: &Path) -> Self {
+    /// Opens the files of a state directory.
+    pub(crate) fn new(directory: &Path) -> Self {
         let state = State {
-            journal: Journal::open(state),
+            journal: Journal::open(directory),
             open: BTreeMap::new(),
         };
         Gateways {
+            directory: directory.into(),
             state: Mutex::new(state),
             problems: Mutex::default(),
+            reported: Mutex::default(),
+            ways: RwLock::new(Ways::without(journal::read_unused(directory))),
             seen: Mutex::default(),
             settling: Mutex::default(),
         }
@@ -118,8 +154,38 @@ impl Gateways {
         self.state.lock()
     }
 
-    pub(crate) fn problems(&self) -> MutexGuard<'_, BTreeMap<u16, String>> {
+    pub(crate) fn problems(&self) -> MutexGuard<'_, BTreeMap<GatewayId, String>> {
         self.problems.lock()
+    }
+
+    pub(crate) fn reported(&self) -> MutexGuard<'_, BTreeMap<String, BTreeMap<GatewayId, String>>> {
+        self.reported.lock()
+    }
+
+    /// The ways out of domains, which stay as they are until the guard is dropped. Whoever tells the
+    /// driver about a port holds the guard, so that the newest way wins.
+    pub(crate) fn ways(&self) -> RwLockReadGuard<'_, Ways> {
+        self.ways.read()
+    }
+
+    /// Looks at all gateways of domains with several. Returns those that are not used any more, those
+    /// that are used again, and the time to look again.
+    pub(crate) fn look(
+        &self,
+        all: &BTreeMap<GatewayId, Sight>,
+        now: Instant,
+    ) -> ([BTreeSet<GatewayId>; 2], Option<Instant>) {
+        let mut ways = self.ways.write();
+        let before = ways.given_up();
+        let next = ways.look(all, now);
+        let after = ways.given_up();
+        drop(ways);
+        if before != after
+            && let Err(error) = journal::write_unused(&self.directory, &after)
+        {
+            tracing::warn!("cannot keep in mind which gateways are not used: {error}");
+        }
+        ([&after - &before, &before - &after], next)
     }
 }
 
@@ -138,7 +204,8 @@ impl State {
             let here = Arc::ptr_eq(&open.network, &network) && open.is_router == is_router;
             of_these && here
         };
-        if self.open.get(&domain.id).is_some_and(is_it) {
+        let id = GatewayId::of(domain, gateway);
+        if self.open.get(&id).is_some_and(is_it) {
             return Ok(());
         }
         if gateway.kind == GatewayKind::Nat {
@@ -150,7 +217,7 @@ impl State {
             uplink: uplink.clone(),
             is_router,
         };
-        self.open.insert(domain.id, open);
+        self.open.insert(id, open);
         Ok(())
     }
 
@@ -163,15 +230,16 @@ impl State {
     ) -> Result<(), GatewayError> {
         let fits =
             |present: &&NatLink| present.leads_to(&gateway.uplink) && present.is_whole(network);
-        let mut nat_link = match self.journal.get(domain.id).filter(fits) {
+        let id = GatewayId::of(domain, gateway);
+        let mut nat_link = match self.journal.get(id).filter(fits) {
             Some(present) => present.clone(),
             None => {
-                self.close(domain.id)?;
+                self.close(id)?;
                 NatLink::create(&gateway.uplink, network)?
             }
         };
         nat_link.note_uplink();
-        self.journal.put(domain.id, nat_link.clone())?;
+        self.journal.put(id, nat_link.clone())?;
         let inside = Inside {
             interface: &domain.name,
             subnet: domain.subnet,
@@ -181,11 +249,11 @@ impl State {
     }
 
     /// Closes a gateway, if there is one.
-    pub(crate) fn close(&mut self, domain: u16) -> io::Result<()> {
-        let open = self.open.remove(&domain);
-        if let Some(nat_link) = self.journal.get(domain) {
+    pub(crate) fn close(&mut self, id: GatewayId) -> io::Result<()> {
+        let open = self.open.remove(&id);
+        if let Some(nat_link) = self.journal.get(id) {
             nat_link.close(open.as_ref().map(|open| &*open.network));
         }
-        self.journal.remove(domain)
+        self.journal.remove(id)
     }
 }

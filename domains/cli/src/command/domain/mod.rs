@@ -295,9 +295,10 @@ pub(crate) fn print(domain: &DomainInfo, show: Show) {
     for (pair, link) in &domain.links.pairs {
         line!("link {pair}: {link}");
     }
-    if let Some(gateway) = &domain.gateway {
+    for gateway in &domain.gateways {
+        let unused = if gateway.in_use { "" } else { ", not in use" };
         line!(
-            "outside through {} at {} ({})",
+            "outside through {} at {} ({}{unused})",
             gateway.uplink,
             gateway.node,
             gateway.kind

@@ -43,21 +43,33 @@ fn declarations() -> impl Strategy<Value = Declaration> {
             .into_iter()
             .map(|(name, parts)| (name.into(), domain(parts)))
             .collect();
-        let gateway = |(name, domain): (&String, &Declared)| {
-            let (node, spec) = domain.members.first_key_value()?;
-            let gateway = DeclaredGateway {
+        let gateways = |(name, domain): (&String, &Declared)| {
+            let of = |(n, (node, spec)): (usize, (&Place, &MemberSpec))| DeclaredGateway {
                 node: *node,
-                uplink: format!("to-{name}"),
+                uplink: format!("to-{name}{n}"),
                 kind: if spec.userspace_stack {
                     GatewayKind::Bridge
                 } else {
                     GatewayKind::Nat
                 },
             };
-            (!domain.public).then(|| (name.clone(), gateway))
+            let owner = domain.owner.unwrap_or_default();
+            let mut all: Vec<_> = domain.members.iter().enumerate().map(of).collect();
+            if owner % 2 == 0 {
+                all.reverse();
+            }
+            if all
+                .iter()
+                .take(3)
+                .any(|its| its.kind == GatewayKind::Bridge)
+            {
+                all.truncate(1);
+            }
+            all.truncate(1 + owner as usize % 3);
+            (!domain.public && !all.is_empty()).then(|| (name.clone(), all))
         };
         Declaration {
-            gateways: domains.iter().filter_map(gateway).collect(),
+            gateways: domains.iter().filter_map(gateways).collect(),
             domains,
             aliases: aliases
                 .into_iter()
@@ -113,9 +125,10 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             let stays =
                 |pair: &Pair<Place>| !nodes.0.contains(&pair.from) && !nodes.0.contains(&pair.to);
             domain.links.pairs.retain(|pair, _| stays(pair));
-            present
-                .gateways
-                .retain(|name, gateway| name != name_of || !nodes.0.contains(&gateway.node));
+            if let Some(its) = present.gateways.get_mut(name_of) {
+                its.retain(|gateway| !nodes.0.contains(&gateway.node));
+            }
+            present.gateways.retain(|_, its| !its.is_empty());
         }
         Step::Remove { domain } => {
             assert!(present.domains.remove(domain).is_some());
@@ -133,9 +146,18 @@ fn carry_out(present: &mut Declaration, step: &Step) {
                 uplink: uplink.clone(),
                 kind: *kind,
             };
-            assert_eq!(present.gateways.insert(domain.clone(), gateway), None);
+            let its = present.gateways.entry(domain.clone()).or_default();
+            assert!(its.iter().all(|other| other.node != *node));
+            assert!(its.is_empty() || its[0].kind == *kind && *kind == GatewayKind::Nat);
+            its.push(gateway);
         }
-        Step::Disconnect { domain, .. } => assert!(present.gateways.remove(domain).is_some()),
+        Step::Disconnect { domain, node } => {
+            let its = present.gateways.get_mut(domain).unwrap();
+            let before = its.len();
+            its.retain(|gateway| gateway.node != *node);
+            assert_eq!(its.len(), before - 1);
+            present.gateways.retain(|_, its| !its.is_empty());
+        }
         Step::Own { nodes, owner } => {
             let owned = nodes.0.iter().map(|place| (*place, *owner));
             present.owners.extend(owned);

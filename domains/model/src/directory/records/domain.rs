@@ -48,6 +48,8 @@ pub(super) struct DomainRecord {
     fence: Option<Fence>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     gateway: Option<Gateway<u32>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    further_gateways: Vec<Gateway<u32>>,
     #[serde(default, skip_serializing_if = "DomainLinks::is_empty")]
     links: DomainLinks,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -62,6 +64,11 @@ impl DomainRecord {
             all.iter().map(|(node, number)| (node.0, *number)).collect()
         };
         let addresses = domain.addresses.as_ref();
+        let mut gateways = domain.gateways.iter().map(|gateway| Gateway {
+            node: gateway.node.0,
+            uplink: gateway.uplink.clone(),
+            kind: gateway.kind,
+        });
         DomainRecord {
             id: domain.id,
             epoch: domain.epoch,
@@ -83,14 +90,22 @@ impl DomainRecord {
             forward: domain.forward,
             sealed: domain.sealed,
             fence: domain.fence,
-            gateway: domain.gateway.as_ref().map(|gateway| Gateway {
-                node: gateway.node.0,
-                uplink: gateway.uplink.clone(),
-                kind: gateway.kind,
-            }),
+            gateway: gateways.next(),
+            further_gateways: gateways.collect(),
             links: domain.links.clone(),
             since: by_number(&domain.since),
         }
+    }
+}
+
+impl DomainRecord {
+    /// Removes the gateways at nodes that are no members.
+    fn retain_gateways(&mut self, is_member: impl Fn(u32) -> bool) {
+        let all = self.gateway.take().into_iter();
+        let all = all.chain(std::mem::take(&mut self.further_gateways));
+        let mut left = all.filter(|gateway| is_member(gateway.node));
+        self.gateway = left.next();
+        self.further_gateways = left.collect();
     }
 }
 
@@ -115,7 +130,8 @@ impl Directory {
         self.check_subnet(record.subnet, least)
             .map_err(|e| e.to_string())?;
         let nodes = |numbers: &BTreeSet<u32>| self.all_known(numbers);
-        let gateway = record.gateway.as_ref().map(|gateway| {
+        let further = record.further_gateways.iter();
+        let gateways = record.gateway.iter().chain(further).map(|gateway| {
             Ok::<_, String>(Gateway {
                 node: self.known(gateway.node)?,
                 uplink: gateway.uplink.clone(),
@@ -149,7 +165,7 @@ impl Directory {
             forward: record.forward,
             sealed: record.sealed,
             fence: record.fence,
-            gateway: gateway.transpose()?,
+            gateways: gateways.collect::<Result<_, _>>()?,
             links: record.links,
             since: self.numbers_of(&record.since)?,
         };
@@ -169,7 +185,10 @@ impl Directory {
         let is_sound = |gateway: &Gateway| {
             domain.members.contains_key(&gateway.node) && is_uplink_name(&gateway.uplink)
         };
-        if !domain.gateway.as_ref().is_none_or(is_sound) {
+        let gateways = &domain.gateways;
+        let nodes: BTreeSet<NodeId> = gateways.iter().map(|gateway| gateway.node).collect();
+        let is_alone = gateways.len() <= 1 || domain.bridge().is_none();
+        if !gateways.iter().all(is_sound) || nodes.len() < gateways.len() || !is_alone {
             return Err("has a gateway that can be none".into());
         }
         self.domains.put(domain);

@@ -34,6 +34,29 @@ fn directory() -> Directory {
     directory
 }
 
+/// Records of gateways that a domain cannot have.
+const TWO_AT_A_NODE: &str = r#""gateway":{"node":0,"uplink":"a","kind":"nat"},"further_gateways":[
+    {"node":0,"uplink":"b","kind":"nat"}],"mtu""#;
+const TWO_BRIDGES: &str = r#""gateway":{"node":0,"uplink":"a","kind":"nat"},"further_gateways":[
+    {"node":1,"uplink":"b","kind":"bridge"}],"mtu""#;
+
+/// Releases with one gateway for each domain wrote that form, and one gateway still has it.
+#[test]
+fn a_record_with_one_gateway_is_read_and_written() {
+    let mut records = directory().records();
+    let one = r#""mtu":9000,"subnet":"10.64.0.0/24","members":[0,1,7],"gateway":{"node":7,"uplink":"eth1","kind":"nat"}"#;
+    let record = records.get_mut("domain/blue").unwrap();
+    let without = one.split(r#","gateway""#).next().unwrap();
+    *record = record.replace(without, one);
+    let mut directory = Directory::from_records(&records).unwrap();
+    assert_eq!(directory.records(), records);
+    let mut second = directory.domain("blue").unwrap().gateways[0].clone();
+    (second.node, second.uplink) = (NodeId(0), "eth2".into());
+    directory.add_gateway("blue", second).unwrap();
+    let blue = &directory.records()["domain/blue"];
+    assert!(blue.contains(r#""further_gateways":[{"node":0,"uplink":"eth2","kind":"nat"}]"#));
+}
+
 /// Directories are equal if their records are.
 fn assert_same(a: &Directory, b: &Directory) {
     assert_eq!(a.records(), b.records());
@@ -145,6 +168,8 @@ fn invalid_records_are_refused_and_named() {
                 r#""gateway":{"node":0,"uplink":"a\"b","kind":"nat"},"mtu""#,
             ),
         ),
+        ("domain/blue", &blue.replace("\"mtu\"", TWO_AT_A_NODE)),
+        ("domain/blue", &blue.replace("\"mtu\"", TWO_BRIDGES)),
     ];
     for (key, value) in bad {
         match with(key, value) {

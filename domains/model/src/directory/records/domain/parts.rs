@@ -119,9 +119,7 @@ impl DomainHead {
             let is_member = |node: &NodeId| members.contains_key(&node.0);
             let pairs = &mut record.links.pairs;
             pairs.retain(|pair, _| is_member(&pair.from) && is_member(&pair.to));
-            record
-                .gateway
-                .take_if(|gateway| !members.contains_key(&gateway.node));
+            record.retain_gateways(|node| members.contains_key(&node));
         }
         Ok((text(key, &record)?, missing))
     }
@@ -136,6 +134,7 @@ mod tests {
     use super::*;
     use crate::directory::sample::{nodes, wanted};
     use crate::directory::{Directory, MemberSpec};
+    use crate::gateway::{Gateway, GatewayKind};
 
     const KEY: &str = "domain/blue";
 
@@ -168,7 +167,15 @@ mod tests {
     /// The store had no room for the new head.
     #[test]
     fn a_head_without_its_members_has_a_later_epoch() {
-        let before = directory();
+        let mut before = directory();
+        for (node, uplink) in [(1, "eth1"), (2, "eth2")] {
+            let gateway = Gateway {
+                node: NodeId(node),
+                uplink: uplink.into(),
+                kind: GatewayKind::Nat,
+            };
+            before.add_gateway("blue", gateway).unwrap();
+        }
         let mut parts = DomainParts::of(KEY, &before.records()[KEY]).unwrap();
         parts.members.remove(&1);
         parts.members.remove(&4);
@@ -180,7 +187,10 @@ mod tests {
         let after = Directory::from_records(&records).unwrap();
         let epoch = |directory: &Directory| directory.domain("blue").unwrap().epoch;
         assert_eq!(epoch(&after), epoch(&before) + 2);
-        assert_eq!(after.domain("blue").unwrap().nodes(), nodes(&[2]));
+        let blue = after.domain("blue").unwrap();
+        assert_eq!(blue.nodes(), nodes(&[2]));
+        assert_eq!(blue.gateways.len(), 1);
+        assert_eq!(blue.gateways[0].node, NodeId(2));
         for node in 1..5 {
             parts.members.insert(node, "{}".into());
         }

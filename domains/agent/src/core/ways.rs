@@ -1,0 +1,131 @@
+//! Ways of this host's members to the outside: each member uses the first gateway of its domain that
+//! works as seen from this host.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use toroid_model::directory::{Directory, Domain};
+use toroid_model::gateway::Gateway;
+
+use super::host::Host;
+use crate::net::gateways::ways::Sight;
+use crate::net::gateways::{GatewayId, way_out};
+
+impl Host {
+    /// Lets [`watch`] look again: at gateways, and at members.
+    pub(crate) fn rethink_ways(&self) {
+        if let Some(driver) = &self.driver {
+            driver.wake_watchers();
+        }
+    }
+
+    /// Chooses the ways of this host's members. Returns the time to look again even if nothing has
+    /// changed.
+    fn choose_ways(&self) -> Option<Instant> {
+        let directory = self.members.directory(Directory::clone);
+        let several = || directory.domains().filter(|its| its.gateways.len() > 1);
+        let gateways = |domain: &Domain| -> Vec<_> {
+            let sight = |gateway| {
+                let sight = self.sight(&directory, domain, gateway);
+                (GatewayId::of(domain, gateway), sight)
+            };
+            domain.gateways.iter().map(sight).collect()
+        };
+        let all: BTreeMap<GatewayId, Sight> = several().flat_map(gateways).collect();
+        let ([given_up, used_again], next) = self.gateways.look(&all, Instant::now());
+        several().for_each(|domain| self.lead_here(domain));
+        for domain in several() {
+            self.log_ways(domain, &given_up, &used_again);
+        }
+        next
+    }
+
+    /// Gives the members of a domain on this host their default routes.
+    fn lead_here(&self, domain: &Domain) {
+        let Some(driver) = &self.driver else {
+            return;
+        };
+        let ways = self.gateways.ways();
+        for node in domain.members.keys().filter(|id| self.node(**id).is_some()) {
+            driver.lead(domain.id.into(), node.0, way_out(domain, *node, &ways));
+        }
+    }
+
+    fn log_ways(
+        &self,
+        domain: &Domain,
+        given_up: &BTreeSet<GatewayId>,
+        used_again: &BTreeSet<GatewayId>,
+    ) {
+        for gateway in &domain.gateways {
+            let (id, name) = (GatewayId::of(domain, gateway), &domain.name);
+            let Some(node) = self.torus.place(gateway.node) else {
+                continue;
+            };
+            if given_up.contains(&id) {
+                let why = self.gateway_problem(domain, gateway).unwrap_or_default();
+                tracing::warn!("members of {name} do without the gateway at {node}: {why}");
+            } else if used_again.contains(&id) {
+                tracing::info!("members of {name} may use the gateway at {node} again");
+            }
+        }
+    }
+
+    /// State of a gateway as seen from this host.
+    fn sight(&self, directory: &Directory, domain: &Domain, gateway: &Gateway) -> Sight {
+        let id = GatewayId::of(domain, gateway);
+        if self.node(gateway.node).is_some() {
+            return match self.own_problem(id) {
+                Some(_) => Sight::Fails,
+                None => Sight::Works,
+            };
+        }
+        let Some(carrier) = directory.host_of(gateway.node) else {
+            return Sight::Fails;
+        };
+        let reported = self.gateways.reported();
+        if reported
+            .get(carrier)
+            .is_some_and(|its| its.contains_key(&id))
+        {
+            return Sight::Fails;
+        }
+        drop(reported);
+        match self.driver.as_ref().and_then(|its| its.passes_to(carrier)) {
+            Some(true) => Sight::Works,
+            Some(false) => Sight::Cut,
+            None => Sight::Unknown,
+        }
+    }
+
+    /// Why nothing passes a gateway, as far as this host knows.
+    pub(super) fn gateway_problem(&self, domain: &Domain, gateway: &Gateway) -> Option<String> {
+        let id = GatewayId::of(domain, gateway);
+        if self.node(gateway.node).is_some() {
+            return self.own_problem(id);
+        }
+        let carrier = self.carrier(gateway.node)?;
+        let reported = self.gateways.reported();
+        let problem = reported.get(&carrier).and_then(|its| its.get(&id)).cloned();
+        drop(reported);
+        let driver = self.driver.as_ref()?;
+        let is_cut = || driver.passes_to(&carrier) == Some(false);
+        problem.or_else(|| is_cut().then(|| format!("no frames pass to host {carrier}")))
+    }
+}
+
+/// Chooses ways whenever a gateway may have changed, until the agent ends.
+pub(crate) fn watch(host: &Arc<Host>) {
+    let Some(driver) = &host.driver else {
+        return;
+    };
+    let (mut seen, mut next) = (0, None);
+    while let Some(pulse) = driver.await_pulse(seen, next) {
+        if host.is_ending() {
+            return;
+        }
+        seen = pulse;
+        next = host.choose_ways();
+    }
+}
