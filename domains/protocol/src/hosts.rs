@@ -142,6 +142,10 @@ pub enum HostRequest {
         /// The gateway.
         gateway: Gateway<u32>,
     },
+    /// To a host with members of domains that have gateways at the asking host: those that do not
+    /// work, and no others. Sent once to each host, and then after changes. Not durable: repeated in
+    /// the next session if there are some.
+    GatewayProblems(Vec<GatewayProblem>),
     /// To any host: its part of the reply to [`Request::DomainDrops`], [`Request::ShrinkNeeds`] or
     /// [`Request::QuotaShow`], which each host counts for itself.
     Query {
@@ -150,6 +154,18 @@ pub enum HostRequest {
         /// The request.
         request: Request,
     },
+}
+
+/// A gateway that does not work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GatewayProblem {
+    /// Number of the domain.
+    pub domain: u16,
+    /// Number of the node.
+    pub node: u32,
+    /// Reason, as text.
+    pub problem: String,
 }
 
 /// A directory.

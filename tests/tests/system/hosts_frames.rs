@@ -1,14 +1,13 @@
 //! Ethernet between nodes of different hosts, whose drivers are connected.
 
-use std::process::Command;
-
 use nix::sys::signal::Signal;
 use tests::actor::Event;
 use tests::cluster::leaves_nothing;
 use tests::hosts::{Host, Hosts};
-use tests::outside::network_holder;
-use tests::process::{Running, eventually, now_ns, run, send};
+use tests::process::{Running, eventually, now_ns, send};
 use tests::software::{bytes, goes_on, iperf3_server};
+
+use crate::hosts_gateways::{OUTSIDE, outside_of};
 
 /// Two hosts whose nodes, all four, are members of `blue`.
 fn blue() -> Hosts {
@@ -336,28 +335,6 @@ fn a_stream_goes_on_when_the_cable_has_been_cut_or_the_connection() {
         goes_on(&server);
     }
     assert!(!client.has_ended(), "{}", client.wait());
-}
-
-/// Address outside, behind the interface `up0` of a host.
-const OUTSIDE: &str = "198.18.0.2";
-
-/// Connects a host to a network outside. Returns the process that keeps the network.
-fn outside_of(host: &Host) -> Running {
-    let holder = network_holder();
-    let pid = holder.pid().to_string();
-    let ip = |words: &str| {
-        let words: Vec<&str> = words.split(' ').collect();
-        host.spawn("ip", &words).wait().ok();
-    };
-    ip(&format!("link add up0 type veth peer name out netns {pid}"));
-    ip("address add 198.18.0.1/24 dev up0");
-    ip("link set up0 up");
-    for words in ["address add 198.18.0.2/24 dev out", "link set out up"] {
-        let mut command = Command::new("nsenter");
-        command.args(["--net", "--target", &pid, "--", "ip"]);
-        run(command.args(words.split(' '))).ok();
-    }
-    holder
 }
 
 #[test]

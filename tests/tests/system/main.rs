@@ -35,6 +35,7 @@ mod hosts_exec;
 mod hosts_far;
 mod hosts_fence;
 mod hosts_frames;
+mod hosts_gateways;
 mod hosts_keys;
 mod hosts_move;
 mod hosts_nemesis;

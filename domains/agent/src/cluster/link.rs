@@ -274,7 +274,8 @@ fn most_served(ask: &HostRequest) -> usize {
         HostRequest::Change { .. }
         | HostRequest::Ticket { .. }
         | HostRequest::Listeners(_)
-        | HostRequest::Gateway { .. } => MAX_SERVED - RESERVED,
+        | HostRequest::Gateway { .. }
+        | HostRequest::GatewayProblems(_) => MAX_SERVED - RESERVED,
         HostRequest::Query { .. } => RESERVED,
     }
 }

@@ -8,7 +8,7 @@ use toroid_model::hosts::{ETCD, HostConfig};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::hosts::{Claim, DirectoryUpdate, HostRequest, HostResponse};
 
-use super::{apply, gateways, lookup, queries, renewals, tickets};
+use super::{apply, gateways, lookup, queries, renewals, reports, tickets};
 use crate::channel::secure::Session;
 use crate::cluster::link::Link;
 use crate::cluster::pages::Pages;
@@ -204,6 +204,7 @@ fn serve(
         }
         HostRequest::Listeners(sought) => lookup::answer(host, cluster, &link.host, sought),
         HostRequest::Gateway { domain, gateway } => gateways::answer(host, &domain, gateway),
+        HostRequest::GatewayProblems(problems) => reports::hear(host, &link.host, problems),
         HostRequest::Query { who, request } => {
             queries::answer_host(host, cluster, (&link.host, who), &request)
         }

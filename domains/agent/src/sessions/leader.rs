@@ -15,7 +15,7 @@ use toroid_model::rights::Actor;
 use toroid_protocol::agent::Request;
 use toroid_protocol::hosts::{Claim, Hello, HostMessage, HostRequest, HostResponse, Requester};
 
-use super::{gateways, lookup, queries, renewals, tickets};
+use super::{gateways, lookup, queries, renewals, reports, tickets};
 use crate::channel::SessionError;
 use crate::channel::handshake::Peer;
 use crate::channel::secure::{HANDSHAKE, Session};
@@ -220,6 +220,7 @@ fn serve(host: &Arc<Host>, cluster: &Cluster, hello: &Hello, ask: HostRequest) -
         }
         HostRequest::Listeners(sought) => lookup::answer(host, cluster, from, sought),
         HostRequest::Gateway { domain, gateway } => gateways::answer(host, &domain, gateway),
+        HostRequest::GatewayProblems(problems) => reports::hear(host, from, problems),
         HostRequest::Query { who, request } => {
             queries::answer_host(host, cluster, (from, who), &request)
         }

@@ -3,7 +3,8 @@
 //! The [`listener`] accepts connections of other agents. The [`leader`] attends to its followers, a
 //! [`follower`] to its leader; [`apply`] makes a host as the leader's directory has it. With
 //! [`tickets`] hosts make [`data`] connections, and the [`tunnels`] of their drivers. [`lookup`] and
-//! [`queries`] ask all other hosts.
+//! [`queries`] ask all other hosts. [`reports`] tell those with members of a domain which gateways do
+//! not work.
 
 pub(crate) mod apply;
 pub(crate) mod commands;
@@ -15,6 +16,7 @@ mod listener;
 pub(crate) mod lookup;
 pub(crate) mod queries;
 pub(crate) mod renewals;
+mod reports;
 mod tickets;
 mod tunnels;
 
@@ -33,6 +35,7 @@ pub(crate) fn begin(host: &Arc<Host>, listener: TcpListener) -> Result<(), Agent
     data::serve(host, cluster);
     listener::open(host, cluster, listener)?;
     tunnels::begin(host, cluster)?;
+    reports::begin(host, cluster)?;
     if cluster.is_leader() {
         let control = Arc::clone(&cluster.control);
         control.open();
