@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
 use std::str::FromStr;
 
 use toroid_fabric::{Place, Torus};
@@ -113,6 +114,21 @@ impl Subnet {
     pub fn overlaps(&self, other: &Subnet) -> bool {
         let shorter = self.prefix.min(other.prefix);
         Self::containing(self.base, shorter) == Self::containing(other.base, shorter)
+    }
+
+    /// Numbers of the smallest [`Subnet::candidates`] that have an address of it.
+    pub fn blocks(&self) -> Range<u32> {
+        let [ours, all] = [*self, RANGE].map(|subnet| {
+            let first = u64::from(subnet.base.to_bits());
+            first..first + subnet.addresses()
+        });
+        let block = |address: u64| ((address - all.start) >> (32 - LONGEST_PREFIX)) as u32;
+        let shared = ours.start.max(all.start)..ours.end.min(all.end);
+        if shared.is_empty() {
+            0..0
+        } else {
+            block(shared.start)..block(shared.end - 1) + 1
+        }
     }
 
     /// Checks that so many nodes find an address in it.

@@ -15,6 +15,8 @@ pub(super) struct Domains {
     by_id: SharedMap<u16, Arc<str>>,
     /// By the first address of the subnet.
     by_subnet: SharedMap<u32, Arc<str>>,
+    /// Of each 64 [`Subnet::blocks`], a bit for each that is in use.
+    blocks: SharedMap<u32, u64>,
     /// Memberships, with the name of the domain.
     by_node: SharedMap<(NodeId, Arc<str>), ()>,
     /// Names of those with a fence.
@@ -70,20 +72,43 @@ impl Domains {
         domain.subnet.overlaps(&subnet).then_some(domain)
     }
 
+    /// Whether no domain has an address of this subnet, which is one of [`Subnet::candidates`]. Much
+    /// faster than [`Domains::overlapping`], and for a search among thousands.
+    pub(super) fn is_free(&self, candidate: Subnet) -> bool {
+        let is_used = |block| {
+            let (key, bit) = bit(block);
+            self.blocks.get(&key).is_some_and(|bits| bits & bit != 0)
+        };
+        !candidate.blocks().any(is_used)
+    }
+
+    /// Notes which blocks of a subnet are in use now.
+    fn note_use(&mut self, subnet: Subnet) {
+        for block in subnet.blocks() {
+            let (key, bit) = bit(block);
+            let others = self.blocks.get(&key).copied().unwrap_or_default() & !bit;
+            let is_used = self.overlapping(Subnet::candidate(1, block)).is_some();
+            self.blocks
+                .insert(key, others | if is_used { bit } else { 0 });
+        }
+    }
+
     /// Adds a domain, or replaces the one of its name.
     pub(super) fn put(&mut self, domain: Domain) {
         let name: Arc<str> = domain.name.as_str().into();
         let before = self.by_name.get(&name).cloned();
-        let key = |domain: &Domain| (domain.id, domain.subnet.base().to_bits());
+        let key = |domain: &Domain| (domain.id, domain.subnet);
         let old = before.as_deref();
-        if old.map(key) != Some(key(&domain)) {
+        let has_moved = old.map(key) != Some(key(&domain));
+        if has_moved {
             if let Some((id, subnet)) = old.map(key) {
                 self.by_id.remove(&id);
-                self.by_subnet.remove(&subnet);
+                self.by_subnet.remove(&subnet.base().to_bits());
             }
             let (id, subnet) = key(&domain);
             self.by_id.insert(id, Arc::clone(&name));
-            self.by_subnet.insert(subnet, Arc::clone(&name));
+            self.by_subnet
+                .insert(subnet.base().to_bits(), Arc::clone(&name));
         }
         let was_member = |node: &&NodeId| old.is_some_and(|old| old.members.contains_key(node));
         for node in domain.members.keys().filter(|node| !was_member(node)) {
@@ -98,7 +123,13 @@ impl Domains {
         } else {
             self.fenced.remove(&name);
         }
+        let subnet = domain.subnet;
         self.by_name.insert(name, Arc::new(domain));
+        if has_moved {
+            for subnet in old.map(|old| old.subnet).into_iter().chain([subnet]) {
+                self.note_use(subnet);
+            }
+        }
     }
 
     /// Removes a domain.
@@ -111,6 +142,7 @@ impl Domains {
         for node in domain.members.keys() {
             self.by_node.remove(&(*node, Arc::clone(&name)));
         }
+        self.note_use(domain.subnet);
         Some(domain)
     }
 
@@ -123,4 +155,9 @@ impl Domains {
             new: new.map(Arc::as_ref),
         })
     }
+}
+
+/// Key of a block in `blocks`, and its bit there.
+fn bit(block: u32) -> (u32, u64) {
+    (block / 64, 1 << (block % 64))
 }

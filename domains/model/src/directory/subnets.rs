@@ -42,7 +42,7 @@ impl Directory {
     /// [`DirectoryError::Exhausted`].
     pub(super) fn choose_subnet(&mut self, capacity: u32) -> Result<Subnet, DirectoryError> {
         let candidate = |n| Subnet::candidate(capacity, n);
-        let is_free = |n: &u32| self.domains.overlapping(candidate(*n)).is_none();
+        let is_free = |n: &u32| self.domains.is_free(candidate(*n));
         let exhausted = DirectoryError::Exhausted("subnets");
         let (count, smallest) = (Subnet::candidates(capacity), Subnet::candidates(1));
         if count < smallest {
@@ -140,5 +140,46 @@ mod tests {
             .unwrap()
             .domain;
         assert_eq!(domain.capacity(), Some(2));
+    }
+
+    /// The search does not look at each domain.
+    #[test]
+    fn a_subnet_is_free_when_no_domain_has_an_address_of_it() {
+        let mut directory = Directory::new("4x1x1".parse().unwrap());
+        let subnets = [
+            "10.64.0.0/29",
+            "10.64.0.128/25",
+            "10.64.2.0/23",
+            "10.127.255.0/24",
+            "192.168.0.0/16",
+            "10.96.0.0/11",
+            "10.0.0.0/8",
+        ];
+        let check = |directory: &Directory| {
+            for capacity in [1, 300, 65_534] {
+                for n in 0..Subnet::candidates(capacity) {
+                    let subnet = Subnet::candidate(capacity, n);
+                    let is_free = directory.domains.overlapping(subnet).is_none();
+                    assert_eq!(directory.domains.is_free(subnet), is_free, "{subnet}");
+                }
+            }
+        };
+        let mut taken = 0;
+        for keeps in [0b0111, 0b0101, 0b0010, 0b1111, 0] {
+            for (n, subnet) in subnets.iter().enumerate() {
+                let subnet = Some(subnet.parse().unwrap());
+                let wanted = Wanted {
+                    subnet,
+                    ..wanted(&format!("d{n}"), &[0])
+                };
+                taken += u32::from(directory.create(wanted).is_ok());
+                check(&directory);
+            }
+            for n in (0..subnets.len()).filter(|n| keeps >> n & 1 == 0) {
+                let _ = directory.remove(&format!("d{n}"));
+                check(&directory);
+            }
+        }
+        assert!(taken > 10, "{taken}");
     }
 }
