@@ -1,9 +1,11 @@
 //! Fenced domains: members on a host that is cut off stop by themselves, so that a shrink need not
 //! wait for that host.
 
+use std::thread;
+
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use tests::actor::Actor;
+use tests::actor::{Actor, Event};
 use tests::cluster::{is_nightly, leaves_nothing};
 use tests::etcd::Etcd;
 use tests::hosts::{Host, Hosts, Oddities};
@@ -15,6 +17,9 @@ const FENCE: u64 = 3;
 /// A member on host b that stays, and one that leaves.
 const STAYS: &str = "0,1,0";
 const LEAVES: &str = "1,1,0";
+
+/// A member on host c.
+const REACHED: &str = "0,2,0";
 
 /// Deviation of all hosts: honest processes may be slow on a busy machine.
 const PATIENT: Oddities<'_> = Oddities {
@@ -66,7 +71,7 @@ impl Traffic {
         let ear = b.agent.listener(STAYS, 7000);
         let address = b.agent.existing("blue").ipv4(STAYS);
         let mouth = b.agent.flood(LEAVES, &address, 7000);
-        ear.reports(&tests::actor::Event::First);
+        ear.reports(&Event::First);
         Traffic {
             owner,
             leaver,
@@ -145,6 +150,112 @@ fn hosts_fence_stops_a_leaver_on_a_host_that_is_cut_off() {
         a.trunk_to("b");
         b.trunk_to("a");
         a.agent.reaches("0,0,0", "1-1-0.blue");
+    });
+}
+
+/// Domains that lose a member in each round of a story.
+const DOMAINS: usize = 25;
+
+/// Pause of a leaver of one of them after a write or a frame, in microseconds: the agents need time of
+/// the processors, too.
+const PAUSE_US: u32 = 5000;
+
+/// A member of one of many domains on host c, which the leaver on host b reaches all the time.
+struct Target {
+    domain: String,
+    owner: Actor,
+    ear: Actor,
+    stamp: Actor,
+    mouth: Actor,
+}
+
+impl Target {
+    fn start(b: &Host, c: &Host, number: usize) -> Self {
+        let domain = format!("blue{number}");
+        let (owner, key) = c.agent.exporter(REACHED, &format!("own {domain}"));
+        let port = 7000 + number;
+        let ear = c.agent.ready_actor(REACHED, &format!("listen {port}"));
+        let address = c.agent.existing(&domain).ipv4(REACHED);
+        let stamp = b.agent.actor(
+            LEAVES,
+            &format!("stamp {domain} {REACHED} {key} {PAUSE_US}"),
+        );
+        let mouth = b
+            .agent
+            .actor(LEAVES, &format!("flood {address} {port} {PAUSE_US}"));
+        stamp.reports(&Event::Open);
+        ear.reports(&Event::First);
+        Target {
+            domain,
+            owner,
+            ear,
+            stamp,
+            mouth,
+        }
+    }
+
+    /// Ends all. Nothing was written or sent after the shrink had returned.
+    fn end(self, returned: u64) {
+        let (written, _) = self.stamp.failure();
+        assert!(written > 0, "it has written before");
+        self.mouth.kill();
+        let newest = self.owner.counted();
+        let late = newest.saturating_sub(returned);
+        assert!(late == 0, "written {late} ns after the return");
+        self.ear.heard_nothing_since(returned);
+    }
+}
+
+/// 100 shrinks, 10,000 at night. The leavers' host is cut off from the leader alone.
+#[test]
+fn hosts_fence_holds_for_leavers_of_many_domains() {
+    leaves_nothing(|| {
+        let hosts = Hosts::down_yet(3);
+        let [a, b, c] = hosts.each();
+        for host in [a, b, c] {
+            host.try_up(PATIENT).ok();
+        }
+        for host in [b, c] {
+            host.meets("a");
+        }
+        for number in 0..DOMAINS {
+            a.agent.ask(&format!(
+                "domain create blue{number} {LEAVES} {REACHED} --fence 4"
+            ));
+        }
+        hosts.agree();
+        b.trunk_to("c");
+        let rounds = if is_nightly() { 400 } else { 4 };
+        for _ in 0..rounds {
+            let targets: Vec<Target> = (0..DOMAINS).map(|n| Target::start(b, c, n)).collect();
+            for [from, to] in [[a, b], [b, a]] {
+                from.drop_sent(to.name(), &format!("ip daddr {}", to.ip()));
+            }
+            let shrink = |target: &Target| {
+                let words = format!("domain shrink {} {LEAVES}", target.domain);
+                let info = a.agent.ask(&words);
+                let returned = now_ns();
+                assert_eq!(info["cut_off"][0], "b", "{info}");
+                returned
+            };
+            let returned: Vec<u64> = thread::scope(|scope| {
+                let shrinks = targets.iter().map(|its| scope.spawn(move || shrink(its)));
+                let shrinks: Vec<_> = shrinks.collect();
+                let returned = shrinks
+                    .into_iter()
+                    .map(|its| its.join().expect("it returns"));
+                returned.collect()
+            });
+            for [from, to] in [[a, b], [b, a]] {
+                from.drop_no_more(to.name());
+            }
+            goes_on(a, b);
+            for (target, returned) in targets.into_iter().zip(returned) {
+                let domain = target.domain.clone();
+                target.end(returned);
+                a.agent.existing(&domain).grow(&[LEAVES]);
+            }
+        }
     });
 }
 

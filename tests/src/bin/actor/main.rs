@@ -39,8 +39,13 @@ enum Role {
     Tcp { host: String, port: u16 },
     /// Count datagrams.
     Listen { port: u16 },
-    /// Send datagrams, some of them after the end of the input.
-    Flood { address: IpAddr, port: u16 },
+    /// Send datagrams with pauses between them, some after the end of the input.
+    Flood {
+        address: IpAddr,
+        port: u16,
+        #[arg(default_value_t = 100)]
+        pause_us: u64,
+    },
     /// Export one page.
     Own { domain: String },
     /// Export memory with another number in each word, and compare all but the first on request.
@@ -68,6 +73,8 @@ enum Role {
         domain: String,
         owner: Place,
         key: RemoteKey,
+        #[arg(default_value_t = 0)]
+        pause_us: u64,
     },
     /// Read and add to the first word until both have failed.
     Watch {
@@ -132,13 +139,22 @@ fn main() -> Result<()> {
     match Cli::parse().role {
         Role::Tcp { host, port } => network::tcp(&host, port),
         Role::Listen { port } => network::listen(port),
-        Role::Flood { address, port } => network::flood(address, port),
+        Role::Flood {
+            address,
+            port,
+            pause_us,
+        } => network::flood(address, port, Duration::from_micros(pause_us)),
         Role::Own { domain } => memory::own(&domain),
         Role::Fill { domain, bytes } => memory::fill(&domain, bytes),
         Role::Count { domain, owner, key } => memory::count(&domain, owner, key, 0),
         Role::Tally { domain, owner, key } => memory::tally(&domain, owner, key),
         Role::Spoil { domain, owner, key } => memory::count(&domain, owner, key, 8),
-        Role::Stamp { domain, owner, key } => memory::stamp(&domain, owner, key),
+        Role::Stamp {
+            domain,
+            owner,
+            key,
+            pause_us,
+        } => memory::stamp(&domain, owner, key, Duration::from_micros(pause_us)),
         Role::Watch { domain, owner, key } => memory::watch(&domain, owner, key),
         Role::Mix {
             domain,

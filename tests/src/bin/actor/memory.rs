@@ -3,6 +3,7 @@
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use tests::actor::{Event, Request, report, serve};
 use tests::process::now_ns;
@@ -81,11 +82,12 @@ pub fn tally(domain: &str, place: Place, key: RemoteKey) -> Result<()> {
     end(counted)
 }
 
-pub fn stamp(domain: &str, place: Place, key: RemoteKey) -> Result<()> {
+pub fn stamp(domain: &str, place: Place, key: RemoteKey, pause: Duration) -> Result<()> {
     let (remote, mut pair) = open_for_adding(domain, place, key)?;
     let local = Region::local(8)?;
     let mut count = 0u64;
     loop {
+        thread::sleep(pause);
         local.store(0, now_ns())?;
         match complete(&mut pair, Operation::write(&remote, 0, &local, 0..8))? {
             Ok(_) => count += 1,

@@ -64,13 +64,13 @@ pub fn listen(port: u16) -> Result<()> {
 }
 
 /// Sends datagrams with the time of sending until the input ends, and then [`SOME_MORE`].
-pub fn flood(address: IpAddr, port: u16) -> Result<()> {
+pub fn flood(address: IpAddr, port: u16, pause: Duration) -> Result<()> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.set_broadcast(true)?;
     let send = || -> Result<()> {
         // Fails without a route to the peer, which is no reason to stop.
         let _ = socket.send_to(&now_ns().to_le_bytes(), (address, port));
-        thread::sleep(Duration::from_micros(100));
+        thread::sleep(pause);
         Ok(())
     };
     let ended = watch_input();
