@@ -134,12 +134,12 @@ fn relay(
     #[cfg(feature = "verbs")]
     if let Some(rdma) = rdma {
         let remote = super::channels::channel(proxy, domain, to, rdma, remote)?;
-        tcp::relay(local, remote, await_turn);
+        tcp::relay(local, remote, &await_turn);
         return Ok(());
     }
     #[cfg(not(feature = "verbs"))]
     let _ = rdma;
-    tcp::relay(local, remote, await_turn);
+    tcp::relay(local, remote, &await_turn);
     Ok(())
 }
 

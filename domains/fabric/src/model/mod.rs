@@ -19,11 +19,13 @@ mod clocks;
 mod draw;
 mod flow;
 mod shared;
+mod token_bucket;
 
 pub use clocks::{ClockId, Clocks, LocalClocks, Reserved, VectorClocks};
 pub use draw::Jitter;
 pub use flow::{Flow, FlowPath, FlowRule};
 pub use shared::{ClockRecord, FlowRecord, LinkClocks, Path, SharedClocks, record_of};
+pub use token_bucket::TokenBucket;
 
 /// Nanoseconds of `CLOCK_MONOTONIC`, or of any other clock that starts at 0.
 pub type Nanos = u64;

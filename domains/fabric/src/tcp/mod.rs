@@ -33,7 +33,7 @@ mod words;
 pub use channel::Channel;
 pub use queue_pair::QueuePair;
 pub use region::RemoteRegion;
-pub use relay::{RemoteEnd, relay};
+pub use relay::{RemoteEnd, Turns, Way, relay};
 pub use secure::Connection;
 pub use serve::{DeviceTarget, Opened, Regions, serve};
 pub use stream::Cutter;

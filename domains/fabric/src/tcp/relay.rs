@@ -1,6 +1,8 @@
 //! Packets between a process of this host and one of another, carried from a connection to a channel
 //! of this host and back.
 
+use std::time::Duration;
+
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::channel::Channel;
@@ -44,18 +46,47 @@ impl RemoteEnd for Channel {
     }
 }
 
+/// Direction of packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From the other host.
+    Inward,
+    /// To the other host.
+    Outward,
+}
+
+/// Decides when packets may be carried.
+pub trait Turns {
+    /// Returns when some packets may be carried.
+    fn await_turn(&self);
+
+    /// Charges a packet. `None` if it may be carried; otherwise nothing was charged, and the packet
+    /// is tried again after this time. By default no packet waits.
+    fn take(&self, way: Way, bytes: usize) -> Option<Duration> {
+        let _ = (way, bytes);
+        None
+    }
+}
+
+/// Turns that only wait.
+impl<F: Fn()> Turns for F {
+    fn await_turn(&self) {
+        self();
+    }
+}
+
 /// Carries packets until one side has ended, and announces that to the other.
 ///
 /// Packets sent before the end still arrive, unless the node has left the domain. While one side has
-/// no room, the other is not read, so each side sees the pace of the other. `await_turn` returns when
-/// some packets may be carried.
-pub fn relay(mut near: shm::Channel, mut remote: impl RemoteEnd, await_turn: impl Fn()) {
+/// no room, the other is not read, so each side sees the pace of the other. So it is while a packet
+/// awaits its turn, which delays only later packets in this direction.
+pub fn relay(mut near: shm::Channel, mut remote: impl RemoteEnd, turns: &impl Turns) {
     let (mut inward, mut outward) = (Direction::default(), Direction::default());
     loop {
-        await_turn();
+        turns.await_turn();
         let (came, went) = (
-            inward.carry(&mut remote, &mut near),
-            outward.carry(&mut near, &mut remote),
+            inward.carry(&mut remote, &mut near, |len| turns.take(Way::Inward, len)),
+            outward.carry(&mut near, &mut remote, |len| turns.take(Way::Outward, len)),
         );
         match (came, went) {
             (_, Carried::SourceEnded(error)) => return remote.finish(end_of(error)),
@@ -87,8 +118,10 @@ struct Direction {
     packet: Vec<u8>,
     /// The time before which the receiver does not see the packet.
     hold: Hold,
-    /// Whether the packet waits for room.
+    /// Whether the packet waits for its turn or for room.
     is_held: bool,
+    /// Time until the packet may have its turn; `None` if it has had it.
+    awaits_turn: Option<Duration>,
     /// Whether the target has ended.
     is_closed: bool,
 }
@@ -104,7 +137,12 @@ enum Carried {
 }
 
 impl Direction {
-    fn carry(&mut self, from: &mut impl PacketChannel, to: &mut impl PacketChannel) -> Carried {
+    fn carry(
+        &mut self,
+        from: &mut impl PacketChannel,
+        to: &mut impl PacketChannel,
+        take: impl Fn(usize) -> Option<Duration>,
+    ) -> Carried {
         for _ in 0..TURN {
             if self.is_closed {
                 return Carried::All;
@@ -115,6 +153,13 @@ impl Direction {
                     Ok(None) => return Carried::All,
                     Err(error) => return Carried::SourceEnded(error),
                 }
+            }
+            if !self.is_held || self.awaits_turn.is_some() {
+                self.awaits_turn = take(self.packet.len());
+            }
+            if self.awaits_turn.is_some() {
+                self.is_held = true;
+                return Carried::All;
             }
             self.is_held = match to.send_held(&[&self.packet], self.hold) {
                 Ok(()) => false,
@@ -136,10 +181,15 @@ impl Direction {
     fn is_hungry(&self) -> bool {
         !self.is_held && !self.is_closed
     }
+
+    /// Whether this direction waits for room at its target.
+    fn needs_room(&self) -> bool {
+        self.is_held && self.awaits_turn.is_none()
+    }
 }
 
-/// Sleeps until there is a packet to carry or room for one. Returns false if neither came within
-/// [`LINGER`].
+/// Sleeps until there is a packet to carry, room for one or the turn of one. Returns false if none
+/// came within [`LINGER`].
 fn sleep(
     near: &mut shm::Channel,
     remote: &mut impl RemoteEnd,
@@ -148,12 +198,12 @@ fn sleep(
 ) -> bool {
     let mut has_moved = true;
     // A side that has neither to give nor to take is not armed: the same news would wake it again.
-    let near_sleeps = match (outward.is_hungry(), inward.is_held) {
+    let near_sleeps = match (outward.is_hungry(), inward.needs_room()) {
         (true, _) => near.arm(),
         (false, true) => near.arm_for(false),
         (false, false) => true,
     };
-    let remote_sleeps = match (inward.is_hungry(), outward.is_held) {
+    let remote_sleeps = match (inward.is_hungry(), outward.needs_room()) {
         (true, _) => remote.arm_for(true),
         (false, true) => remote.arm_for(false),
         (false, false) => remote.arm_for_itself(),
@@ -161,7 +211,13 @@ fn sleep(
     if near_sleeps && remote_sleeps {
         let fds = [near.wake_fd(), remote.wake_fd()];
         let [near, remote] = &fds;
-        let timeout = inward.is_held.then_some(&LINGER);
+        let turn = [inward.awaits_turn, outward.awaits_turn];
+        let turn = turn.into_iter().flatten().min();
+        let turn = turn.map(|time| Timespec {
+            tv_sec: time.as_secs().cast_signed(),
+            tv_nsec: time.subsec_nanos().into(),
+        });
+        let timeout = turn.as_ref().or(inward.is_held.then_some(&LINGER));
         // An interrupted sleep is one that ends early.
         let woken = poll(
             &mut [
@@ -170,7 +226,7 @@ fn sleep(
             ],
             timeout,
         );
-        has_moved = woken != Ok(0);
+        has_moved = turn.is_some() || woken != Ok(0);
     }
     near.disarm();
     remote.disarm();

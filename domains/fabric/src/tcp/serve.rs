@@ -61,6 +61,18 @@ pub trait Regions {
     /// Returns when a request may be executed. By default that is at once.
     fn await_turn(&self) {}
 
+    /// Charges a request of so many bytes, with those that it reads or writes, to the other side's
+    /// node, if that may go on at once. By default there is no limit.
+    fn try_charge(&self, bytes: usize) -> bool {
+        let _ = bytes;
+        true
+    }
+
+    /// Charges such a request as soon as the node may go on.
+    fn charge(&self, bytes: usize) {
+        let _ = bytes;
+    }
+
     /// Connects an RDMA device of this host with the other side's queue pair, which may then reach
     /// registered regions without this process. By default there is no device.
     ///
@@ -152,6 +164,14 @@ impl<R: Regions> Server<'_, R> {
             let request = Request::from_bytes(head)?;
             if rest.len() < request.data_len() {
                 return Ok(());
+            }
+            let bytes = Request::LEN + request.data_len() + request.wanted();
+            if !self.regions.try_charge(bytes) {
+                // Replies that wait here would let the other side time out.
+                if self.send_all() == Err(Cut) {
+                    return Ok(());
+                }
+                self.regions.charge(bytes);
             }
             self.regions.await_turn();
             self.execute(request);

@@ -1,6 +1,8 @@
 //! Channels and relays.
 
 use std::io::{Read as _, Write as _};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
 use crate::core::channel::{ChannelError, MAX_PAYLOAD, PacketChannel};
@@ -14,7 +16,7 @@ use crate::shm::control::ChannelEnds;
 use crate::shm::control::RING_BYTES;
 use crate::tcp::channel::News;
 use crate::tcp::wire::{End, Frame};
-use crate::tcp::{Channel, channel, relay};
+use crate::tcp::{Channel, Turns, Way, channel, relay};
 
 fn check(peer: NodeId) -> LinkCheck {
     LinkCheck {
@@ -281,6 +283,8 @@ struct Relayed {
     remote: Channel,
     relay: JoinHandle<()>,
     turn: Turn,
+    /// Whether packets from the other host wait.
+    slow: Arc<AtomicBool>,
 }
 
 fn relayed() -> Relayed {
@@ -297,16 +301,51 @@ fn relayed_with(keys: Option<Keys>) -> Relayed {
     let relay_waker = near.waker();
     let card = end(card, THERE, HERE);
     let turn = Turn::default();
-    let its = Arc::clone(&turn);
+    let slow = Arc::<AtomicBool>::default();
+    let its = RelayTurns(Arc::clone(&turn), Arc::clone(&slow));
     Relayed {
         process: near_end(process, THERE, HERE, &status),
         status,
         relay_status,
         relay_waker,
         remote: end(Connection::new(socket, keys), HERE, THERE),
-        relay: thread::spawn(move || relay(near, card, || await_turn(&its))),
+        relay: thread::spawn(move || relay(near, card, &its)),
         turn,
+        slow,
     }
+}
+
+/// Turns of packets: all while the lock is free, but those from the other host not while the switch
+/// is on.
+struct RelayTurns(Turn, Arc<AtomicBool>);
+
+impl Turns for RelayTurns {
+    fn await_turn(&self) {
+        await_turn(&self.0);
+    }
+
+    fn take(&self, way: Way, _: usize) -> Option<Duration> {
+        let waits = way == Way::Inward && self.1.load(Relaxed);
+        waits.then_some(Duration::from_millis(1))
+    }
+}
+
+/// One member's rate must not delay the packets of the other.
+#[test]
+fn a_packet_that_awaits_its_turn_delays_its_direction_only() {
+    let mut relayed = relayed();
+    relayed.slow.store(true, Relaxed);
+    send(&mut relayed.remote, b"late");
+    send(&mut relayed.remote, b"later");
+    let mut packet = Vec::new();
+    for text in [b"one", b"two"] {
+        send(&mut relayed.process, text);
+        assert_eq!(receive(&mut relayed.remote).unwrap(), text);
+        assert_eq!(relayed.process.receive(&mut packet), Ok(false));
+    }
+    relayed.slow.store(false, Relaxed);
+    assert_eq!(receive(&mut relayed.process).unwrap(), b"late");
+    assert_eq!(receive(&mut relayed.process).unwrap(), b"later");
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn channels(node: NodeId) -> [tcp::Channel; 2] {
 fn far_client(cluster: &Cluster, node: u32) -> crate::Client<Far> {
     let [far, card] = channels(NodeId(node));
     let near = cluster.channel(node);
-    thread::spawn(move || tcp::relay(near, card, || {}));
+    thread::spawn(move || tcp::relay(near, card, &|| {}));
     let network = Far(cluster.network.at(node));
     crate::Client::over(network, Channel::Tcp(Box::new(far))).unwrap()
 }
